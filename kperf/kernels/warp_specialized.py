@@ -1,0 +1,91 @@
+"""What the warp-specialised Gluon kernels share: the TMA producer, the online softmax, the epilogue and the shared memory.
+
+Names: a *ring* is STAGES buffers with an mbarrier pair each, `full` (TMA's bytes have arrived) and `empty` (both
+consumers have read them). Trip i uses stage i % STAGES in its (i // STAGES)-th round, whose lowest bit is the phase.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+CONSUMERS = gl.constexpr(2)
+CONSUMER_ROWS = gl.constexpr(64)  # m of one wgmma: the rows of q that a consumer owns
+CONSUMER_REGISTERS = gl.constexpr(240)
+PRODUCER_REGISTERS = gl.constexpr(24)
+
+LOG2_E = gl.constexpr(1.4426950408889634)
+LN_2 = gl.constexpr(0.6931471805599453)
+
+
+@gluon.jit
+def ring(i, STAGES: gl.constexpr):
+    """Stage and phase of trip i."""
+    return i % STAGES, (i // STAGES) & 1
+
+
+@gluon.jit
+def producer(q_desc, k_desc, v_desc, smem, q_row, kv_row, n_blocks, STAGES: gl.constexpr):
+    """Loads q once, then k and v block by block, each as soon as both consumers have emptied its stage."""
+    q_smem, k_smem, v_smem, q_full, k_full, k_empty, v_full, v_empty = smem
+    for w in gl.static_range(CONSUMERS):
+        mbarrier.expect(q_full.index(w), q_desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(q_desc, [q_row + w * CONSUMER_ROWS, 0], q_full.index(w), q_smem.index(w))
+    for i in range(n_blocks):
+        stage, phase = ring(i, STAGES)
+        row = kv_row + i * k_desc.block_type.shape[0]
+        mbarrier.wait(k_empty.index(stage), phase ^ 1)
+        mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(k_desc, [row, 0], k_full.index(stage), k_smem.index(stage))
+        mbarrier.wait(v_empty.index(stage), phase ^ 1)
+        mbarrier.expect(v_full.index(stage), v_desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(v_desc, [row, 0], v_full.index(stage), v_smem.index(stage))
+
+
+@gluon.jit
+def online_softmax(s, m_i, l_i, qk_scale):
+    """One block's p and the rescaled running sum: s [rows, cols], m_i (units of log2) and l_i [rows]."""
+    m_new = gl.maximum(m_i, gl.max(s, 1) * qk_scale)
+    p = gl.exp2(s * qk_scale - gl.expand_dims(m_new, 1))
+    alpha = gl.exp2(m_i - m_new)
+    return p, alpha, m_new, l_i * alpha + gl.sum(p, 1)
+
+
+@gluon.jit
+def rescale(acc, alpha):
+    """acc * alpha, row by row, in acc's layout."""
+    return acc * gl.expand_dims(gl.convert_layout(alpha, gl.SliceLayout(1, acc.type.layout)), 1)
+
+
+@gluon.jit
+def store_output(acc, m_i, l_i, o_desc, lse_ptr, o_smem, row):
+    """Writes o = acc / l_i by TMA (through the consumer's own q buffer, which nobody reads any more) and the lse."""
+    lse = (m_i + gl.log2(l_i)) * LN_2
+    gl.store(lse_ptr + row + gl.arange(0, CONSUMER_ROWS, l_i.type.layout), lse)
+    o_smem.store(rescale(acc, 1.0 / l_i).to(o_desc.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(o_desc, [row, 0], o_smem)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def allocate(q_desc, k_desc, v_desc, STAGES: gl.constexpr):
+    """Shared memory of a block: the buffers of q, k, v and their initialised mbarriers, in the order below."""
+    dtype: gl.constexpr = q_desc.dtype
+    q_box: gl.constexpr = q_desc.block_type.shape
+    kv_box: gl.constexpr = k_desc.block_type.shape
+    q_smem = gl.allocate_shared_memory(dtype, [CONSUMERS, q_box[0], q_box[1]], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, [STAGES, kv_box[0], kv_box[1]], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [STAGES, kv_box[0], kv_box[1]], v_desc.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for w in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(w), count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(stage), count=1)
+        mbarrier.init(v_full.index(stage), count=1)
+        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
+        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    return q_smem, k_smem, v_smem, q_full, k_full, k_empty, v_full, v_empty

@@ -1,0 +1,101 @@
+"""What is computed: the shape of one attention forward pass, its work, and the grids of the figures."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from kperf.errors import UsageError
+
+Dtype = Literal["bfloat16", "float16"]
+SweepName = Literal["seq_len", "batch_size"]
+
+SEQ_LEN_STEP = 128
+"""seq_len is a multiple of this: the kernels' tiles are 128 rows of q against 128 rows of k and v, without a tail."""
+
+HEAD_DIMS = (64, 128)
+
+
+class Workload(BaseModel):
+    """One attention forward pass: q, k, v, o of shape [batch, heads, seq_len, head_dim], self-attention."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    batch: Annotated[int, Field(ge=1)]
+    heads: Annotated[int, Field(ge=1)] = 16
+    seq_len: Annotated[int, Field(ge=SEQ_LEN_STEP)]
+    head_dim: int = 128
+    causal: bool = False
+    dtype: Dtype = "bfloat16"
+
+    @field_validator("seq_len")
+    @classmethod
+    def _whole_tiles(cls, seq_len: int) -> int:
+        if seq_len % SEQ_LEN_STEP:
+            raise ValueError(f"seq_len {seq_len} is not a multiple of {SEQ_LEN_STEP}")
+        return seq_len
+
+    @field_validator("head_dim")
+    @classmethod
+    def _known_head_dim(cls, head_dim: int) -> int:
+        if head_dim not in HEAD_DIMS:
+            raise ValueError(f"head_dim {head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}")
+        return head_dim
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """[batch, heads, seq_len, head_dim]."""
+        return self.batch, self.heads, self.seq_len, self.head_dim
+
+    @property
+    def rows(self) -> int:
+        """Rows of q over all heads: batch * heads * seq_len."""
+        return self.batch * self.heads * self.seq_len
+
+    @property
+    def sm_scale(self) -> float:
+        """Factor on q k^T: head_dim ** -0.5."""
+        return self.head_dim**-0.5
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the two matrix products: 4 * batch * heads * seq_len^2 * head_dim, half if causal.
+
+        The formula of the FlashAttention-3 paper (arXiv 2407.08608, section 4.1); softmax is not counted.
+        """
+        full = 4 * self.batch * self.heads * self.seq_len**2 * self.head_dim
+        return full // 2 if self.causal else full
+
+    @property
+    def min_bytes(self) -> int:
+        """Fewest bytes through device memory: q, k, v read and o written once, and one float32 log-sum-exp a row."""
+        return 4 * self.rows * self.head_dim * 2 + self.rows * 4
+
+    def __str__(self) -> str:
+        mask = "causal" if self.causal else "full"
+        return f"{self.batch} x {self.heads} x {self.seq_len} x {self.head_dim} {self.dtype} {mask}"
+
+
+def make_workload(**fields: object) -> Workload:
+    """A `Workload` from a person's numbers; raises `UsageError` with the reason when they do not make one."""
+    from pydantic import ValidationError
+
+    try:
+        return Workload.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+FIG11 = Workload(batch=8, seq_len=8192)
+"""The launch whose inside Fig. 11 shows."""
+
+
+def fig12_grid(sweep: SweepName, causal: bool = False) -> list[Workload]:
+    """The eight workloads of one panel of Fig. 12.
+
+    seq_len: 2^7..2^14 at batch 16; batch_size: batch 2^0..2^7 at seq_len 4096; 16 heads, head_dim 128, bfloat16.
+    """
+    if sweep == "seq_len":
+        return [Workload(batch=16, seq_len=2**n, causal=causal) for n in range(7, 15)]
+    return [Workload(batch=2**n, seq_len=4096, causal=causal) for n in range(8)]
