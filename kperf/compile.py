@@ -1,0 +1,87 @@
+"""Compile for sm_90a without a GPU, and read what came out: canonical TTGIR, registers, spills, SASS."""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, CompiledKernel, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from kperf.errors import UsageError
+
+HOPPER = GPUTarget("cuda", 90, 32)
+"""sm_90a: Triton adds the `a` for compute capability 9.0."""
+
+SHARED_MEMORY_LIMIT = 232_448
+"""Bytes of shared memory that one block may have on Hopper (227 KB); ahead-of-time compilation does not check it."""
+
+_CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas reports of one kernel: registers a thread, bytes of stack and local memory (spills), of shared memory."""
+
+    registers: int
+    stack_bytes: int
+    local_bytes: int
+    shared_bytes: int
+
+    @property
+    def spills(self) -> bool:
+        """Whether anything was spilled to local memory."""
+        return self.stack_bytes > 0 or self.local_bytes > 0
+
+
+def canonical_ttgir(text: str) -> str:
+    """The text as Triton's printer gives it, without locations: equal strings are equal modules.
+
+    Raises `UsageError` if it does not parse or verify.
+    """
+    context = ir.context()
+    ir.load_dialects(context)
+    make_backend(HOPPER).load_dialects(context)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "module.ttgir"
+        path.write_text(text)
+        try:
+            module = ir.parse_mlir_module(str(path), context)
+        except RuntimeError:
+            raise UsageError(f"the TTGIR does not parse with Triton {triton.__version__}") from None
+    module.context = context
+    return str(module.str_nodebug())
+
+
+def compile_kernel(
+    kernel: Any,
+    signature: Mapping[str, str],
+    constexprs: Mapping[str, Any],
+    *,
+    ir_override: Path | None = None,
+    num_warps: int = 4,
+    **options: Any,
+) -> CompiledKernel:
+    """Compile a @triton.jit or @gluon.jit kernel for sm_90a; `ir_override` replaces its TTGIR by a file's."""
+    source_class = GluonASTSource if kernel.is_gluon() else ASTSource
+    source = source_class(kernel, dict(signature), dict(constexprs), {})
+    override = str(ir_override) if ir_override else None
+    return triton.compile(source, target=HOPPER, options={"num_warps": num_warps, "ir_override": override, **options})
+
+
+def resources(kernel: CompiledKernel) -> Resources:
+    """Read registers and spills from the cubin, shared memory from the metadata."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(kernel.asm["cubin"])
+        command = [str(_CUOBJDUMP), "-res-usage", str(path)]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    usage = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", report)}
+    return Resources(usage["REG"], usage["STACK"], usage["LOCAL"], kernel.metadata.shared)
+

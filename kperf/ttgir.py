@@ -1,0 +1,195 @@
+"""A reader of printed TTGIR: the tree of operations and regions, line by line, and the schedule that it spells.
+
+Triton's Python bindings can parse and print a module but hardly walk it; its printer puts one operation on a line and
+one brace at a line's end, which is all that this reader relies on. It reads what `compile.canonical_ttgir` printed.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kperf.errors import UsageError
+
+_OPERATION = re.compile(r'^(?:(?P<results>%[\w:, %]+?) = )?"?(?P<name>[a-z_]\w*(?:\.\w+)+)"?(?P<rest>.*)$')
+_SSA = re.compile(r"%[\w]+(?:#\d+)?")
+_LABEL = re.compile(r"^(default|partition\d+)\b")
+
+
+@dataclass
+class Operation:
+    """One operation: `line` is its index in the text, `last_line` that of the brace which closes its last region."""
+
+    name: str
+    results: tuple[str, ...]
+    rest: str
+    line: int
+    last_line: int
+    parent: "Region | None"
+    regions: list["Region"] = field(default_factory=list)
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """SSA names in the order they stand on the line (of `scf.for`, the induction variable and bounds too)."""
+        return tuple(_SSA.findall(self.rest.split(" : ")[0]))
+
+    def walk(self) -> Iterator["Operation"]:
+        """This operation and all inside it, in the order of the text."""
+        yield self
+        for region in self.regions:
+            yield from region.walk()
+
+
+@dataclass
+class Region:
+    """The operations between two braces; `label` is `default` or `partitionN` for a warp group's, else empty."""
+
+    label: str
+    header: str
+    line: int
+    owner: Operation | None
+    operations: list[Operation] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Operation]:
+        """All operations inside, in the order of the text."""
+        for operation in self.operations:
+            yield from operation.walk()
+
+
+@dataclass(frozen=True)
+class WarpGroup:
+    """One partition of a warp-specialised kernel, or the whole body of a plain one."""
+
+    name: str
+    region: Region
+    num_warps: int
+
+
+class Module:
+    """The tree of one printed module. Raises `UsageError` if the text has no function or its braces do not balance."""
+
+    def __init__(self, text: str) -> None:
+        """Read the text, one operation a line."""
+        self.lines = text.splitlines()
+        self.root = Region("", "", -1, None)
+        self._read()
+        functions = [op for op in self.root.walk() if op.name == "tt.func"]
+        public = [op for op in functions if " public " in op.rest.split("(")[0] + " "]
+        if len(public) != 1:
+            raise UsageError(f"the TTGIR has {len(public)} public functions; an override has one")
+        self.function = public[0]
+        match = re.search(r"@([\w$.-]+)\(", self.function.rest)
+        if match is None:
+            raise UsageError("the TTGIR's function has no name")
+        self.kernel_name = match.group(1)
+
+    def _read(self) -> None:
+        region = self.root
+        for number, line in enumerate(self.lines):
+            text = line.strip()
+            if not text or text.startswith(("#", "//", "^")):
+                continue
+            if text.startswith("}"):
+                if region.owner is None:
+                    raise UsageError(f"the TTGIR closes a brace too many on line {number + 1}")
+                owner, parent = region.owner, region.owner.parent
+                owner.last_line = number
+                if text.endswith("{"):  # } else {
+                    region = Region("", text, number, owner)
+                    owner.regions.append(region)
+                else:
+                    region = parent if parent is not None else self.root
+                continue
+            label = _LABEL.match(text)
+            if label and text.endswith("{") and region.operations:
+                owner = region.operations[-1]
+                region = Region(label.group(1), text, number, owner)
+                owner.regions.append(region)
+                continue
+            operation = self._operation(text, number, region)
+            region.operations.append(operation)
+            if text.endswith("{"):
+                region = Region("", text, number, operation)
+                operation.regions.append(region)
+        if region is not self.root:
+            raise UsageError("the TTGIR ends inside a region: it is truncated")
+
+    def _operation(self, text: str, number: int, region: Region) -> Operation:
+        if text.startswith("module "):
+            return Operation("module", (), text[len("module ") :], number, number, region)
+        match = _OPERATION.match(text)
+        if match is None:
+            raise UsageError(f"line {number + 1} of the TTGIR is not an operation: {text[:60]}")
+        results = tuple(name.split(":")[0].strip() for name in (match["results"] or "").split(",") if name.strip())
+        return Operation(match["name"], results, match["rest"], number, number, region)
+
+    def walk(self) -> Iterator[Operation]:
+        """All operations of the function, in the order of the text."""
+        return self.function.walk()
+
+    @property
+    def num_warps(self) -> int:
+        """Warps of the default partition: the module's `ttg.num-warps`."""
+        match = re.search(r'"ttg\.num-warps" = (\d+)', "\n".join(self.lines[:60]))
+        if match is None:
+            raise UsageError('the TTGIR has no "ttg.num-warps" attribute')
+        return int(match.group(1))
+
+    def warp_groups(self) -> list[WarpGroup]:
+        """The partitions, `default` first; one group named `all` if the kernel is not warp-specialised."""
+        specialize = [op for op in self.walk() if op.name == "ttg.warp_specialize"]
+        if not specialize:
+            return [WarpGroup("all", self.function.regions[0], self.num_warps)]
+        groups = []
+        for op in specialize:
+            for region in op.regions:
+                if region.label == "default":
+                    groups.append(WarpGroup("default", region, self.num_warps))
+                elif region.label:
+                    warps = re.search(r"num_warps\((\d+)\)", region.header)
+                    groups.append(WarpGroup(region.label, region, int(warps.group(1)) if warps else self.num_warps))
+        return groups
+
+    def descriptor_boxes(self) -> list[tuple[tuple[int, int], str]]:
+        """((rows, columns), element type) of each tensor-descriptor argument, in order."""
+        found = re.findall(r"%arg\d+: !tt\.tensordesc<tensor<(\d+)x(\d+)x(\w+)", self.function.rest)
+        return [((int(rows), int(columns)), dtype) for rows, columns, dtype in found]
+
+
+Schedule = Literal["in_order", "qk_ahead", "no_wgmma"]
+"""in_order: no wgmma is issued while another is in flight; qk_ahead: QK of the next block is issued before PV's wait."""
+
+
+def schedule(module: Module) -> Schedule:
+    """The order of the matrix products in the main loop of the first consumer, read from the operations themselves.
+
+    QK is the wgmma whose B operand is a transposed view (k^T), PV the other; a wait with `pendings = n` leaves n in
+    flight.
+    """
+    for group in module.warp_groups():
+        transposed = {op.results[0] for op in group.region.walk() if op.name == "ttg.memdesc_trans"}
+        loops = [op for op in group.region.walk() if op.name == "scf.for" and _holds_dot(op)]
+        if not loops:
+            continue
+        innermost = loops[-1] if len(loops) == 1 else next(op for op in loops if not any(map(_inner_dot_loop, op.regions)))
+        in_flight: list[str] = []
+        for op in innermost.walk():
+            if op.name == "ttng.warp_group_dot":
+                in_flight.append("QK" if op.operands[1] in transposed else "PV")
+                if "QK" in in_flight and "PV" in in_flight:
+                    return "qk_ahead"
+                if "isAsync = true" not in op.rest:
+                    in_flight.clear()
+            elif op.name == "ttng.warp_group_dot_wait":
+                pendings = re.search(r"pendings = (\d+)", op.rest)
+                in_flight = in_flight[len(in_flight) - int(pendings.group(1)) :] if pendings else []
+        return "in_order"
+    return "no_wgmma"
+
+
+def _holds_dot(operation: Operation) -> bool:
+    return any(op.name == "ttng.warp_group_dot" for op in operation.walk())
+
+
+def _inner_dot_loop(region: Region) -> bool:
+    return any(op.name == "scf.for" and _holds_dot(op) for op in region.walk())
