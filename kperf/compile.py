@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from triton._C.libtriton import ir
+from triton._C.libtriton import ir, proton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
@@ -27,7 +27,7 @@ _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas reports of one kernel: registers a thread, bytes of stack and local memory (spills), of shared memory."""
+    """What ptxas reports of one kernel: registers a thread, bytes of stack and local memory (spills), shared bytes."""
 
     registers: int
     stack_bytes: int
@@ -40,14 +40,15 @@ class Resources:
         return self.stack_bytes > 0 or self.local_bytes > 0
 
 
-def canonical_ttgir(text: str) -> str:
-    """The text as Triton's printer gives it, without locations: equal strings are equal modules.
+def parse_ttgir(text: str) -> Any:
+    """The module in `text`, in a context of its own that knows Triton's dialects and Proton's records.
 
     Raises `UsageError` if it does not parse or verify.
     """
     context = ir.context()
     ir.load_dialects(context)
     make_backend(HOPPER).load_dialects(context)
+    proton.load_dialects(context)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.ttgir"
         path.write_text(text)
@@ -56,7 +57,15 @@ def canonical_ttgir(text: str) -> str:
         except RuntimeError:
             raise UsageError(f"the TTGIR does not parse with Triton {triton.__version__}") from None
     module.context = context
-    return str(module.str_nodebug())
+    return module
+
+
+def canonical_ttgir(text: str) -> str:
+    """The text as Triton's printer gives it, without locations: equal strings are equal modules.
+
+    Raises `UsageError` if it does not parse or verify.
+    """
+    return str(parse_ttgir(text).str_nodebug())
 
 
 def compile_kernel(
@@ -84,4 +93,3 @@ def resources(kernel: CompiledKernel) -> Resources:
         report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     usage = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", report)}
     return Resources(usage["REG"], usage["STACK"], usage["LOCAL"], kernel.metadata.shared)
-
