@@ -8,8 +8,6 @@ without the option can never be served an override. What was launched is then co
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +19,7 @@ from triton.runtime.cache import _base32
 
 from kperf import compile as compiler
 from kperf.errors import MeasurementError, UsageError
+from kperf.files import write_atomically
 from kperf.kernels.attn_fwd import attn_fwd
 from kperf.kernels.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant
 from kperf.ttgir import Module, Schedule, schedule
@@ -71,7 +70,7 @@ class Manifest(BaseModel):
 
 
 class Override:
-    """One TTGIR file, read and checked: `text` is what replaces the kernel's, `entry` and `manifest` say how it fits."""
+    """One TTGIR file, read and checked: `text` replaces the kernel's, `entry` and `manifest` say how it fits."""
 
     def __init__(self, path: Path, text: str, entry: ManifestEntry, manifest: Manifest) -> None:
         """Use `find` or `from_file`."""
@@ -84,7 +83,8 @@ class Override:
 
     def place(self) -> Path:
         """The content-addressed copy that `ir_override` names; made when it is not there, and re-read when it is."""
-        path = knobs_cache_dir() / "kperf-overrides" / self.sha256 / f"{KERNEL_NAME}.ttgir"
+        # Beside the kernels that are compiled from it, and as durable as they are.
+        path = Path(knobs.cache.dir) / "kperf-overrides" / self.sha256 / f"{KERNEL_NAME}.ttgir"
         if not path.is_file() or path.read_text() != self.text:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, self.text)
@@ -179,14 +179,18 @@ def read_manifest(variant: str, root: Path = TTGIR_DIR) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
-        raise UsageError(f"{path} is not a manifest ({error.errors()[0]['msg']}); `make ttgir` writes it anew") from None
+        raise UsageError(
+            f"{path} is not a manifest ({error.errors()[0]['msg']}); `make ttgir` writes it anew"
+        ) from None
     if manifest.triton != triton.__version__:
         raise UsageError(
             f"{path} is for Triton {manifest.triton} and this is {triton.__version__}: install the locked wheels "
             "(`make setup`) or generate the overrides anew (`make ttgir`)"
         )
     if manifest.kernel != KERNEL_NAME or manifest.variant != variant:
-        raise UsageError(f"{path} is for {manifest.variant} of kernel {manifest.kernel}, not {variant} of {KERNEL_NAME}")
+        raise UsageError(
+            f"{path} is for {manifest.variant} of kernel {manifest.kernel}, not {variant} of {KERNEL_NAME}"
+        )
     return manifest
 
 
@@ -268,7 +272,8 @@ def stage(override: Override, directory: Path) -> Path:
     """
     special = override.entry.specialization
     source = ASTSource(attn_fwd, special.signature(), special.constexprs(), {})
-    path = directory / _base32(source.hash()) / f"{KERNEL_NAME}.ttgir"
+    folder: str = _base32(source.hash())
+    path = directory / folder / f"{KERNEL_NAME}.ttgir"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, override.text)
     return path
@@ -277,24 +282,6 @@ def stage(override: Override, directory: Path) -> Path:
 def specialization_of(workload: Workload) -> Specialization:
     """The compile-time choices that a workload asks for."""
     return Specialization(workload.head_dim, workload.dtype, workload.causal)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside the target and rename: a reader sees the old file or the new one, never half of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def knobs_cache_dir() -> Path:
-    """Triton's own cache folder: what is placed there is as durable as the kernels compiled from it."""
-    return Path(knobs.cache.dir)
 
 
 def _check_fit(path: Path, text: str, entry: ManifestEntry) -> None:

@@ -11,8 +11,8 @@ from typing import Literal
 
 from kperf.errors import UsageError
 
-_OPERATION = re.compile(r'^(?:(?P<results>%[\w:, %]+?) = )?"?(?P<name>[a-z_]\w*(?:\.\w+)+)"?(?P<rest>.*)$')
-_SSA = re.compile(r"%[\w]+(?:#\d+)?")
+_OPERATION = re.compile(r'^(?:(?P<results>%[\w:, %$.-]+?) = )?"?(?P<name>[a-z_]\w*(?:\.\w+)+)"?(?P<rest>.*)$')
+_SSA = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _LABEL = re.compile(r"^(default|partition\d+)\b")
 
 
@@ -157,7 +157,7 @@ class Module:
 
 
 Schedule = Literal["in_order", "qk_ahead", "no_wgmma"]
-"""in_order: no wgmma is issued while another is in flight; qk_ahead: QK of the next block is issued before PV's wait."""
+"""in_order: no wgmma is issued while another is in flight; qk_ahead: the next QK is issued before this PV's wait."""
 
 
 def schedule(module: Module) -> Schedule:
@@ -171,7 +171,9 @@ def schedule(module: Module) -> Schedule:
         loops = [op for op in group.region.walk() if op.name == "scf.for" and _holds_dot(op)]
         if not loops:
             continue
-        innermost = loops[-1] if len(loops) == 1 else next(op for op in loops if not any(map(_inner_dot_loop, op.regions)))
+        innermost = (
+            loops[-1] if len(loops) == 1 else next(op for op in loops if not any(map(_inner_dot_loop, op.regions)))
+        )
         in_flight: list[str] = []
         for op in innermost.walk():
             if op.name == "ttng.warp_group_dot":

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kperf.errors import UsageError
 
@@ -54,11 +54,11 @@ class Workload(BaseModel):
     @property
     def sm_scale(self) -> float:
         """Factor on q k^T: head_dim ** -0.5."""
-        return self.head_dim**-0.5
+        return float(self.head_dim**-0.5)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the two matrix products: 4 * batch * heads * seq_len^2 * head_dim, half if causal.
+        """FLOPs of the two matrix products: 4 * batch * heads * seq_len^2 * head_dim, half if causal.
 
         The formula of the FlashAttention-3 paper (arXiv 2407.08608, section 4.1); softmax is not counted.
         """
@@ -77,8 +77,6 @@ class Workload(BaseModel):
 
 def make_workload(**fields: object) -> Workload:
     """A `Workload` from a person's numbers; raises `UsageError` with the reason when they do not make one."""
-    from pydantic import ValidationError
-
     try:
         return Workload.model_validate(fields)
     except ValidationError as error:

@@ -58,7 +58,12 @@ class Specialization:
         """The same for a Gluon kernel, whose descriptors carry their shared-memory layout in the type."""
         element = gl.bfloat16 if self.dtype == "bfloat16" else gl.float16
         runtime = {name: kind for name, kind in self.signature().items() if kind != "constexpr"}
-        for name, rows in (("q_desc", Q_BOX_ROWS), ("k_desc", KV_BOX_ROWS), ("v_desc", KV_BOX_ROWS), ("o_desc", Q_BOX_ROWS)):
+        for name, rows in (
+            ("q_desc", Q_BOX_ROWS),
+            ("k_desc", KV_BOX_ROWS),
+            ("v_desc", KV_BOX_ROWS),
+            ("o_desc", Q_BOX_ROWS),
+        ):
             layout = gl.NVMMASharedLayout.get_default_for([rows, self.head_dim], element)
             runtime[name] = f"{runtime[name][:-1]},{layout!r}>"
         return runtime | dict.fromkeys(constexprs, "constexpr")

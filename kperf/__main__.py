@@ -1,0 +1,5 @@
+"""`python -m kperf`."""
+
+from kperf.cli import main
+
+main()

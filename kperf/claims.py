@@ -1,0 +1,158 @@
+"""The paper's claims as data (`claims.toml`), our numbers from the recorded runs, and a verdict for each."""
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from kperf import fig12
+from kperf.errors import UsageError
+from kperf.report import speedup_interval
+from kperf.results import Store, newest_whole_runs
+
+CLAIMS_FILE = Path(__file__).resolve().parents[1] / "claims.toml"
+
+Verdict = Literal["agrees", "same direction, smaller", "does not hold", "no recorded run"]
+
+
+class _Claim(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    figure: Literal["fig11", "fig12"]
+    statement: str
+    paper: float
+    better: Literal["higher", "lower"]
+    tolerance: Annotated[float, Field(gt=0)]
+    command: str
+    minutes: int
+    hardware: str
+    output: str
+
+
+class SpeedupClaim(_Claim):
+    """`ours` against `baseline`: a geometric mean over Fig. 12."""
+
+    kind: Literal["speedup"]
+    ours: str
+    baseline: str
+    min_seq_len: int
+    causal: bool = False
+
+
+class TimelineClaim(_Claim):
+    """A number of a Fig. 11 timeline: `field` is its path, separated by dots (`critical_path.0.share`)."""
+
+    kind: Literal["timeline"]
+    variant: str
+    field: str
+
+
+Claim = Annotated[SpeedupClaim | TimelineClaim, Field(discriminator="kind")]
+_CLAIMS: TypeAdapter[list[Claim]] = TypeAdapter(list[Claim])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One claim with our value and its 95 % interval (the value itself where there is none)."""
+
+    claim: Claim
+    value: float | None
+    interval: tuple[float, float] | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """agrees: within the tolerance of the paper's value, or beyond it on the better side.
+
+        same direction, smaller: a speedup whose whole interval is above 1, yet short of the paper's.
+        """
+        if self.value is None:
+            return "no recorded run"
+        higher = self.claim.better == "higher"
+        limit = self.claim.paper * (1 - self.claim.tolerance if higher else 1 + self.claim.tolerance)
+        if self.value >= limit if higher else self.value <= limit:
+            return "agrees"
+        if self.claim.kind == "speedup" and self.interval is not None and self.interval[0] > 1:
+            return "same direction, smaller"
+        return "does not hold"
+
+
+def read_claims(path: Path = CLAIMS_FILE) -> list[Claim]:
+    """The claims in file order; raises `UsageError` if the file is broken."""
+    try:
+        return _CLAIMS.validate_python(tomllib.loads(path.read_text())["claim"])
+    except (OSError, KeyError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise UsageError(f"{path} is not a list of claims: {str(error).splitlines()[0]}") from None
+
+
+def evaluate(claim: Claim, folder: Path) -> Outcome:
+    """Our value of one claim from the newest whole runs in a results folder."""
+    if isinstance(claim, SpeedupClaim):
+        found = _speedup(claim, folder)
+        return Outcome(claim, *(found or (None, None)))
+    value = _timeline_value(claim, folder)
+    return Outcome(claim, value, None)
+
+
+def report(console: Console, results: Path) -> list[Outcome]:
+    """Print the table of `make claims`; returns what it showed."""
+    folder = fig12.recorded_folder(results)
+    outcomes = [evaluate(claim, folder) for claim in read_claims()]
+    table = Table(title=f"the paper's claims and {folder.name}'s numbers", title_justify="left")
+    for column in ("claim", "paper", "ours", "95 % interval", "verdict"):
+        table.add_column(column)
+    for outcome in outcomes:
+        table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict)
+    console.print(table)
+    return outcomes
+
+
+def cells(outcome: Outcome) -> tuple[str, str, str]:
+    """The paper's value, ours, and our interval, as text."""
+    value = "-" if outcome.value is None else f"{outcome.value:.3f}"
+    interval = "-" if outcome.interval is None else f"{outcome.interval[0]:.3f} to {outcome.interval[1]:.3f}"
+    return f"{outcome.claim.paper:g}", value, interval
+
+
+def markdown(results: Path) -> str:
+    """The claims table of artifact.md: claim, command, minutes, hardware, expected value and tolerance, output."""
+    folder = fig12.recorded_folder(results)
+    lines = [
+        "| claim | command | minutes | hardware | paper | recorded (95 % interval) | tolerance | verdict | output |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for claim in read_claims():
+        outcome = evaluate(claim, folder)
+        paper, value, interval = cells(outcome)
+        recorded = value if interval == "-" else f"{value} ({interval})"
+        cell = (claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, paper, recorded)
+        lines.append("| " + " | ".join([*cell, f"{claim.tolerance:.0%}", outcome.verdict, f"`{claim.output}`"]) + " |")
+    return "\n".join(lines)
+
+
+def _speedup(claim: SpeedupClaim, folder: Path) -> tuple[float, tuple[float, float]] | None:
+    points = [p for p in Store(folder).points() if p.figure == "fig12" and p.causal == claim.causal]
+    runs = newest_whole_runs(points, [claim.ours, claim.baseline])
+    chosen = [run for (_, workload), run in runs.items() if workload.seq_len >= claim.min_seq_len]
+    if not chosen:
+        return None
+    found = speedup_interval(chosen, claim.ours, claim.baseline)
+    return None if found is None else (found[0], found[1:])
+
+
+def _timeline_value(claim: TimelineClaim, folder: Path) -> float | None:
+    path = folder / "fig11" / f"{claim.variant}.timeline.json"
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(path.read_bytes())
+        for key in claim.field.split("."):
+            value = value[int(key)] if isinstance(value, list) else value[key]
+        return float(value)
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        raise UsageError(f"{path} has no number {claim.field}") from None

@@ -1,0 +1,174 @@
+"""`python -m kperf ...`: thin commands, and one sentence for what goes wrong."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.results import RECORDED
+
+ROUNDS = 15
+"""Rounds of a measurement: enough for an interval, few enough for minutes."""
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
+override_app = typer.Typer(no_args_is_help=True, help="The TTGIR overrides.")
+app.add_typer(override_app, name="override")
+console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
+
+
+class DeviceChoice(StrEnum):
+    """Where to run."""
+
+    auto = "auto"
+    cuda = "cuda"
+
+
+class Variant(StrEnum):
+    """The paper's two overrides."""
+
+    vanilla = "vanilla"
+    improved = "improved"
+
+
+class Sweep(StrEnum):
+    """The two panels of Fig. 12."""
+
+    seq_len = "seq_len"
+    batch_size = "batch_size"
+
+
+Results = Annotated[
+    Path,
+    typer.Option(envvar="KPERF_RESULTS", help="Folder of recorded runs, one folder a GPU inside.", show_default=False),
+]
+DeviceOption = Annotated[DeviceChoice, typer.Option(help="auto: static without a Hopper GPU; cuda: fail without one.")]
+Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all implementations take turns.")]
+Fresh = Annotated[bool, typer.Option(help="Measure again what this environment has recorded already.")]
+Causal = Annotated[bool, typer.Option(help="With the causal mask.")]
+
+
+@app.command()
+def fig12(
+    results: Results = RECORDED,
+    causal: Causal = False,
+    paper_mix: Annotated[bool, typer.Option(help="The paper's own mixture of masks, labelled as such.")] = False,
+    device: DeviceOption = DeviceChoice.auto,
+    rounds: Rounds = ROUNDS,
+    fresh: Fresh = False,
+) -> None:
+    """Measure, check and draw Fig. 12; without a Hopper GPU verify the overrides and draw the recorded run."""
+    from kperf import fig12
+
+    mode = fig12.Mode(causal=causal, paper_mix=paper_mix)
+    fig12.run(console, results, mode, rounds=rounds, fresh=fresh, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
+def sweep(
+    which: Sweep,
+    only: Annotated[str, typer.Option(help="Implementations, separated by commas.")],
+    results: Results = RECORDED,
+    causal: Causal = False,
+    rounds: Rounds = ROUNDS,
+    fresh: Fresh = False,
+) -> None:
+    """Measure one panel of Fig. 12 for some implementations, into the same store (bench_fa.sh, benchmark_attn.py)."""
+    from kperf import bench
+
+    bench.run_panel(console, results, which.value, only.split(","), causal=causal, rounds=rounds, fresh=fresh)
+
+
+@app.command()
+def bench(
+    batch: Annotated[int, typer.Option(min=1)] = 16,
+    n_heads: Annotated[int, typer.Option(min=1)] = 16,
+    seq_len: Annotated[int, typer.Option(help="Rows; below 32 it is the power of two, as in tritonbench.")] = 4096,
+    d_head: Annotated[int, typer.Option(help="64 or 128.")] = 128,
+    causal: Causal = False,
+    dtype: Annotated[str, typer.Option(help="bfloat16 or float16.")] = "bfloat16",
+    metrics: Annotated[
+        str, typer.Option(help="tflops, latency, eager_latency, accuracy; separated by commas.")
+    ] = "tflops",
+    only: Annotated[str, typer.Option(help="Implementations, separated by commas; all that there are.")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV as tritonbench does.")] = False,
+    rounds: Rounds = ROUNDS,
+    results: Annotated[Path | None, typer.Option(help="Also append the points to RESULTS/<gpu>/bench.jsonl.")] = None,
+) -> None:
+    """Check and time implementations on one shape, with tritonbench's options and columns."""
+    from kperf import bench
+    from kperf.workload import make_workload
+
+    workload = make_workload(
+        batch=batch,
+        heads=n_heads,
+        seq_len=2**seq_len if 0 < seq_len < 32 else seq_len,
+        head_dim=d_head,
+        causal=causal,
+        dtype=dtype,
+    )
+    keys = only.split(",") if only else None
+    bench.run_one(console, workload, keys, metrics.split(","), as_csv=csv, rounds=rounds, results=results)
+
+
+@app.command()
+def ttgir() -> None:
+    """Generate ttgir/ from the Gluon sources (no GPU needed) and verify it by compiling."""
+    from kperf import fig12, override
+    from kperf.kernels.variants import VARIANTS
+
+    for variant in VARIANTS.values():
+        override.generate(variant)
+    fig12.verify_overrides(console)
+
+
+@override_app.command()
+def verify() -> None:
+    """Compile every override in place of attn_fwd for sm_90a and check what its name promises."""
+    from kperf import fig12
+
+    fig12.verify_overrides(console)
+
+
+@override_app.command()
+def stage(
+    variant: str,
+    to: Annotated[Path, typer.Option(help="Folder that becomes TRITON_OVERRIDE_DIR.")],
+    causal: Causal = False,
+) -> None:
+    """Lay an override out for Triton's own TRITON_KERNEL_OVERRIDE, for those who use the original's way."""
+    from kperf import override
+    from kperf.kernels.variants import Specialization
+
+    override.stage(override.find(variant, Specialization(causal=causal)), to)
+    settings = f"TRITON_ALWAYS_COMPILE=1 TRITON_KERNEL_OVERRIDE=1 TRITON_OVERRIDE_DIR={to.resolve()}"
+    print(f"{settings} python -m kperf bench --only attn_fwd{' --causal' if causal else ''}")
+
+
+@app.command()
+def claims(
+    results: Results = RECORDED,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print artifact.md's table instead.")] = False,
+) -> None:
+    """Print the paper's claims, ours with its interval, and a verdict, from the recorded runs."""
+    from kperf import claims
+
+    if markdown:
+        print(claims.markdown(results))
+    else:
+        claims.report(console, results)
+
+
+def main() -> None:
+    """Run a command: status 2 for a person's mistake, 1 for a failed measurement, one sentence for each."""
+    try:
+        app()
+    except (UsageError, MeasurementError) as error:
+        print(f"kperf: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        print("kperf: interrupted; what was recorded is kept, and the same command goes on from there", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,216 @@
+"""Fig. 12 from end to end: measure where there is a Hopper GPU, else verify the overrides by compiling; then draw."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from kperf import device, override
+from kperf.attention import FIG12, implementations
+from kperf.errors import MeasurementError, UsageError
+from kperf.kernels.variants import VARIANTS
+from kperf.report import RATIOS, ratio_table, tritonbench_table
+from kperf.results import FailedPoint, Key, Point, Store, gpu_slug, newest_whole_runs
+from kperf.sweep import Progress as SweepProgress
+from kperf.sweep import run_sweep
+from kperf.workload import SweepName, fig12_grid
+from plots import fig12 as plot
+
+PAPER_MIX_CAUSAL = ("fa2", "cudnn", "fa3")
+"""The bars that the paper took from causal runs."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Which of the figures: one mask for all bars, or the paper's own mixture of masks."""
+
+    causal: bool = False
+    paper_mix: bool = False
+
+    @property
+    def stem(self) -> str:
+        """File name of the figure without its suffix."""
+        return "fig12_paper_mix" if self.paper_mix else "fig12_causal" if self.causal else "fig12"
+
+    @property
+    def title(self) -> str:
+        """What the bars compare."""
+        shape = "attention forward, 16 heads, head_dim 128, bfloat16"
+        if self.paper_mix:
+            return f"{shape}: the paper's mixture (FA2, cuDNN, FA3 causal; Triton non-causal), not a comparison"
+        return f"{shape}, {'causal' if self.causal else 'non-causal'}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The implementations that have this mask."""
+        workload = fig12_grid("seq_len", self.causal)[0]
+        return tuple(item.key for item in implementations(FIG12) if not item.unsupported(workload))
+
+
+def grid(causal: bool, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) -> list[Key]:
+    """The places of the figure, in the order they are measured and drawn."""
+    return [(sweep, workload) for sweep in sweeps for workload in fig12_grid(sweep, causal)]
+
+
+def verify_overrides(console: Console, root: Path = override.TTGIR_DIR) -> None:
+    """Compile every committed override in place of `attn_fwd` and print what it is made of."""
+    for variant in VARIANTS:
+        for entry in override.read_manifest(variant, root).overrides:
+            found = override.verify(override.find(variant, entry.specialization, root))
+            console.print(
+                f"override {found.variant}/{found.file} compiles to sm_90a in place of attn_fwd: {found.schedule}, "
+                f"{found.wgmma} wgmma, {found.registers} registers, {found.spilled_bytes} bytes spilled, "
+                f"{found.shared_bytes} bytes shared"
+            )
+
+
+def measure_fig12(
+    console: Console,
+    store: Store,
+    causal: bool,
+    keys: Sequence[str],
+    *,
+    sweeps: Sequence[SweepName] = ("seq_len", "batch_size"),
+    rounds: int,
+    fresh: bool = False,
+) -> None:
+    """Measure what the store does not have of this environment yet, with progress and a table as it goes."""
+    chosen = implementations(keys)
+    for item in chosen:  # an override that does not fit is known before the first minute of measuring
+        for _, workload in grid(causal, sweeps):
+            if not item.unsupported(workload):
+                item.override(workload)
+    with sweep_progress(console) as progress:
+        run_sweep(grid(causal, sweeps), chosen, store, figure="fig12", rounds=rounds, fresh=fresh, progress=progress)
+
+
+class sweep_progress:  # noqa: N801, used as a function
+    """A progress bar with the time left, and a line a workload above it."""
+
+    def __init__(self, console: Console) -> None:
+        """On `console`."""
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+
+    def __enter__(self) -> SweepProgress:
+        """Start the bar."""
+        self._bar.start()
+        task = self._bar.add_task("starting", total=None)
+
+        def show(points: list[Point]) -> None:
+            first = points[0]
+            cells = [
+                f"{p.implementation} {p.tflops:.0f}" if p.status == "ok" else f"{p.implementation} {p.status}"
+                for p in points
+            ]
+            place = f"{first.batch} x {first.heads} x {first.seq_len} x {first.head_dim}"
+            self._console.print(f"{place}: {', '.join(cells)} TFLOPS")
+            for point in points:
+                if isinstance(point, FailedPoint) and point.status != "unsupported":
+                    self._console.print(f"  {point.implementation}: {point.message}")
+
+        return SweepProgress(
+            begin=lambda done, total: self._bar.update(task, completed=done, total=total),
+            step=lambda key, what: self._bar.update(
+                task, description=f"{key[1].batch} x {key[1].seq_len}: {what}", refresh=True
+            ),
+            advance=lambda cost: self._bar.advance(task, cost),
+            points=show,
+            say=self._console.print,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the bar."""
+        self._bar.stop()
+
+
+def figure_runs(store: Store, mode: Mode) -> dict[Key, dict[str, Point]]:
+    """For each place of the figure one run: the newest whole one; for the paper's mixture two, as it mixed them."""
+    points = [point for point in store.points() if point.figure == "fig12"]
+    if not mode.paper_mix:
+        runs = newest_whole_runs([p for p in points if p.causal == mode.causal], mode.keys)
+        return {key: runs[key] for key in grid(mode.causal) if key in runs}
+    causal, full = Mode(causal=True), Mode()
+    causal_runs = newest_whole_runs([p for p in points if p.causal], PAPER_MIX_CAUSAL)
+    full_runs = newest_whole_runs([p for p in points if not p.causal], full.keys)
+    mixed = {}
+    for key, causal_key in zip(grid(full.causal), grid(causal.causal), strict=True):
+        if key in full_runs and causal_key in causal_runs:
+            baselines = {name: causal_runs[causal_key][name] for name in PAPER_MIX_CAUSAL}
+            mixed[key] = full_runs[key] | baselines
+    return mixed
+
+
+def recorded_folder(results: Path) -> Path:
+    """The folder to draw from without a GPU: the one under `results`, h200 if there are several.
+
+    Raises `UsageError` when nothing is recorded there.
+    """
+    folders = sorted(path.parent for path in results.glob("*/fig12.jsonl"))
+    if not folders:
+        raise UsageError(f"{results} holds no recorded run: measure one on a Hopper GPU, or name another --results")
+    return next((folder for folder in folders if folder.name == "h200"), folders[0])
+
+
+def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> list[Path]:
+    """Draw the figure and print its table and ratios; says whether it was measured now or recorded before."""
+    runs = figure_runs(store, mode)
+    if not runs:
+        raise UsageError(f"{store.points_path} has no whole run of {mode.stem}: measure it on a Hopper GPU")
+    environments = store.environments()
+    newest = max(point.recorded_at for run in runs.values() for point in run.values())
+    used = {point.environment for run in runs.values() for point in run.values()}
+    missing = used - environments.keys()
+    if missing:
+        raise UsageError(
+            f"{store.environments_path} lacks the environment {min(missing)} of recorded points: restore it"
+        )
+    gpus = ", ".join(sorted({environments[name].gpu for name in used}))
+    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {newest[:10]}"
+    written = plot.draw(runs, environments, stamp, mode.title, store.folder / mode.stem)
+    console.print(tritonbench_table(runs.values(), ["tflops"], title=f"{mode.title}: {stamp}"))
+    if not mode.paper_mix:
+        ratios = [
+            (ours, theirs) for ours, theirs in RATIOS if any(ours in run and theirs in run for run in runs.values())
+        ]
+        console.print(ratio_table(runs, ratios))
+    wanted = len(grid(mode.causal))
+    if len(runs) < wanted:
+        console.print(f"the figure has {len(runs)} of {wanted} workloads: the others have no whole run yet")
+    for path in written:
+        console.print(f"drawn: {path} ({stamp})")
+    failures = [p for run in runs.values() for p in run.values() if p.status in {"wrong", "failed"}]
+    if failures:
+        worst = failures[0]
+        raise MeasurementError(
+            f"{len(failures)} points have no time; the first: {worst.implementation}, {worst.message}"
+        )
+    return written
+
+
+def run(console: Console, results: Path, mode: Mode, *, rounds: int, fresh: bool, require_gpu: bool) -> None:
+    """`make fig12`."""
+    reason = device.why_static()
+    if reason is not None and require_gpu:
+        raise UsageError(reason)
+    verify_overrides(console)
+    if reason is None:
+        folder = results / gpu_slug(device.gpu_name())
+        store = Store(folder)
+        for causal in (False, True) if mode.paper_mix else (mode.causal,):
+            keys = Mode(causal=causal).keys
+            measure_fig12(console, store, causal, keys, rounds=rounds, fresh=fresh)
+    else:
+        console.print(f"static: {reason}; the figure is drawn from recorded runs")
+        store = Store(recorded_folder(results))
+    report(console, store, mode, measured=reason is None)

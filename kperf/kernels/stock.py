@@ -1,0 +1,129 @@
+"""What the stock compiler makes of attention at its best: plain Triton, and Triton with automatic warp specialisation.
+
+These kernels are free of the signature that the overrides need and are autotuned over tiles, warps and stages for each
+shape. Automatic specialisation fires on Hopper only with 4 warps, 128 rows a tile, and q and o behind descriptors made
+on the device.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _attend(
+    acc, l_i, m_i, q, k_desc, v_desc, kv_row, lo, hi, rows, qk_scale,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """Online softmax over the columns lo..hi of k and v."""
+    for start in tl.range(lo, hi, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
+        k = k_desc.load([kv_row + start, 0])
+        s = tl.dot(q, k.T)
+        if MASKED:
+            s = tl.where(rows[:, None] >= start + tl.arange(0, BLOCK_N)[None, :], s, float("-inf"))
+        m_new = tl.maximum(m_i, tl.max(s, 1) * qk_scale)
+        p = tl.exp2(s * qk_scale - m_new[:, None])
+        alpha = tl.exp2(m_i - m_new)
+        l_i = l_i * alpha + tl.sum(p, 1)
+        v = v_desc.load([kv_row + start, 0])
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+        m_i = m_new
+    return acc, l_i, m_i
+
+
+@triton.jit
+def attention(
+    q, k_desc, v_desc, o, lse_ptr, sm_scale, seq_len, n_rows,
+    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """q, o: [n_rows, HEAD_DIM] as descriptors, as pointers if WARP_SPECIALIZE; k_desc, v_desc: BLOCK_N rows."""
+    if WARP_SPECIALIZE:
+        q_desc = tl.make_tensor_descriptor(q, [n_rows, HEAD_DIM], [HEAD_DIM, 1], [BLOCK_M, HEAD_DIM])
+        o_desc = tl.make_tensor_descriptor(o, [n_rows, HEAD_DIM], [HEAD_DIM, 1], [BLOCK_M, HEAD_DIM])
+    else:
+        q_desc = q
+        o_desc = o
+    row_in_head = tl.program_id(0) * BLOCK_M
+    kv_row = tl.program_id(1) * seq_len
+    rows = row_in_head + tl.arange(0, BLOCK_M)
+    qk_scale = sm_scale * LOG2_E
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+    tile = q_desc.load([kv_row + row_in_head, 0])
+    if CAUSAL:
+        diagonal = row_in_head // BLOCK_N * BLOCK_N
+        acc, l_i, m_i = _attend(acc, l_i, m_i, tile, k_desc, v_desc, kv_row, 0, diagonal, rows, qk_scale,
+                                BLOCK_N, False, WARP_SPECIALIZE)  # fmt: skip
+        acc, l_i, m_i = _attend(acc, l_i, m_i, tile, k_desc, v_desc, kv_row, diagonal, row_in_head + BLOCK_M, rows,
+                                qk_scale, BLOCK_N, True, WARP_SPECIALIZE)  # fmt: skip
+    else:
+        acc, l_i, m_i = _attend(acc, l_i, m_i, tile, k_desc, v_desc, kv_row, 0, seq_len, rows, qk_scale,
+                                BLOCK_N, False, WARP_SPECIALIZE)  # fmt: skip
+    o_desc.store([kv_row + row_in_head, 0], (acc / l_i[:, None]).to(o_desc.dtype))
+    tl.store(lse_ptr + kv_row + rows, (m_i + tl.log2(l_i)) * LN_2)
+
+
+def _set_boxes(arguments: dict[str, object]) -> None:
+    """The autotuner's hook: the descriptors' boxes follow the tile of the configuration that is tried."""
+    boxes = {"q": "BLOCK_M", "o": "BLOCK_M", "k_desc": "BLOCK_N", "v_desc": "BLOCK_N"}
+    for name, rows in boxes.items():
+        descriptor = arguments[name]
+        if isinstance(descriptor, TensorDescriptor):
+            descriptor.block_shape = [arguments[rows], arguments["HEAD_DIM"]]
+
+
+def _config(block_m: int, block_n: int, num_warps: int, num_stages: int) -> triton.Config:
+    tiles = {"BLOCK_M": block_m, "BLOCK_N": block_n}
+    return triton.Config(tiles, num_warps=num_warps, num_stages=num_stages, pre_hook=_set_boxes)
+
+
+PLAIN_CONFIGS = [
+    _config(128, 128, 8, 2),
+    _config(128, 64, 8, 3),
+    _config(128, 64, 4, 3),
+    _config(64, 128, 4, 2),
+    _config(64, 64, 4, 3),
+    _config(64, 64, 4, 2),
+]
+AUTOWS_CONFIGS = [_config(128, 128, 4, 2), _config(128, 64, 4, 2), _config(128, 64, 4, 3), _config(128, 64, 4, 4)]
+
+
+def _quick_bench(call: object, quantiles: list[float]) -> list[float]:
+    return triton.testing.do_bench(call, warmup=5, rep=15, quantiles=quantiles)
+
+
+_KEY = ["seq_len", "n_rows", "HEAD_DIM", "CAUSAL"]
+plain = triton.autotune(PLAIN_CONFIGS, key=_KEY, do_bench=_quick_bench)(attention)
+autows = triton.autotune(AUTOWS_CONFIGS, key=_KEY, do_bench=_quick_bench)(attention)
+
+
+def forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float, *, warp_specialize: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q, k, v: contiguous [batch, heads, seq_len, head_dim] on a Hopper GPU; returns o and the float32 lse."""
+    batch, heads, seq_len, head_dim = q.shape
+    n_rows = batch * heads * seq_len
+    o = torch.empty_like(q)
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    flat = [tensor.view(n_rows, head_dim) for tensor in (q, k, v, o)]
+    # The box is a placeholder: the configuration's hook sets it before each launch.
+    descriptors = [TensorDescriptor.from_tensor(tensor, [64, head_dim]) for tensor in flat]
+    q_arg, o_arg = (flat[0], flat[3]) if warp_specialize else (descriptors[0], descriptors[3])
+    kernel = autows if warp_specialize else plain
+    if warp_specialize:
+        triton.set_allocator(lambda size, _align, _stream: torch.empty(size, dtype=torch.int8, device=q.device))
+
+    def grid(meta: dict[str, int]) -> tuple[int, int]:
+        return seq_len // meta["BLOCK_M"], batch * heads
+
+    kernel[grid](
+        q_arg, descriptors[1], descriptors[2], o_arg, lse, sm_scale, seq_len, n_rows,
+        HEAD_DIM=head_dim, CAUSAL=causal, WARP_SPECIALIZE=warp_specialize,
+    )  # fmt: skip
+    return o, lse

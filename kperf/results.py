@@ -1,0 +1,307 @@
+"""The record of one measured point, the environment it was measured in, and the append-only store of both.
+
+Everything that is read from disk is validated here. A point that is not "ok" cannot carry a time.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.files import write_atomically
+from kperf.workload import SweepName, Workload
+
+SCHEMA = 1
+"""Version of the records; a reader refuses a newer one."""
+
+RECORDED = Path(__file__).resolve().parents[1] / "results"
+"""Where the recorded runs of this repository lie, one folder a GPU."""
+
+
+class _Base(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DeviceState(_Base):
+    """The GPU during one round, through NVML: MHz, watts, degrees Celsius, and why its clock is held down, if it is."""
+
+    sm_mhz: int
+    power_w: float
+    temperature_c: int
+    throttle: list[str]
+
+
+class _PointBase(_Base):
+    schema_version: int = SCHEMA
+    figure: Literal["fig12", "bench"]
+    run: str
+    sweep: SweepName
+    implementation: str
+    batch: int
+    heads: int
+    seq_len: int
+    head_dim: int
+    causal: bool
+    dtype: str
+    flops: int
+    override_sha256: str | None
+    environment: str
+    recorded_at: str
+    message: str = ""
+
+    @property
+    def workload(self) -> Workload:
+        """What was computed."""
+        fields = {name: getattr(self, name) for name in Workload.model_fields}
+        return Workload.model_validate(fields)
+
+
+class MeasuredPoint(_PointBase):
+    """One implementation on one workload, right and timed.
+
+    samples_ms: one time a round, a call's share of `calls_per_sample` CUDA-graph calls, L2 flushed before; median_ms
+    and ci95_ms are theirs (bootstrap). eager_ms: median time of a single call without a graph, from Python to the
+    GPU's end. rel_error: |o - ref| / |ref| against float32; lse_error: largest |lse - ref|. round_order: the place of
+    this implementation in each round. ceiling_tflops: cuBLAS bfloat16 8192^3 taken in turn in the same rounds.
+    """
+
+    status: Literal["ok"] = "ok"
+    rel_error: float
+    lse_error: float | None
+    samples_ms: Annotated[list[float], Field(min_length=1)]
+    calls_per_sample: int
+    median_ms: float
+    ci95_ms: tuple[float, float]
+    eager_ms: float
+    tflops: float
+    ceiling_tflops: float | None
+    timer: str
+    round_order: list[int]
+    device_states: list[DeviceState]
+
+
+class FailedPoint(_PointBase):
+    """One implementation on one workload without a time: `message` says why in one sentence."""
+
+    status: Literal["wrong", "oom", "unsupported", "failed"]
+    rel_error: float | None = None
+    lse_error: None = None
+    samples_ms: None = None
+    median_ms: None = None
+    ci95_ms: None = None
+    eager_ms: None = None
+    tflops: None = None
+    timer: None = None
+    round_order: None = None
+
+
+Point = MeasuredPoint | FailedPoint
+_POINT: TypeAdapter[Point] = TypeAdapter(Annotated[Point, Field(discriminator="status")])
+
+
+class Environment(_Base):
+    """Where and with what a run was measured. MHz, watts."""
+
+    gpu: str
+    gpu_uuid: str
+    compute_capability: str
+    driver: str
+    cuda: str
+    max_sm_mhz: int
+    max_memory_mhz: int
+    power_limit_w: float
+    torch: str
+    triton: str
+    cudnn: str
+    fa3_fwd: str | None
+    flash_attn: str | None
+    python: str
+    platform: str
+    image: str | None
+    git_commit: str
+    command_line: str
+    recorded_at: str
+
+    @property
+    def id(self) -> str:
+        """A hash of all but the command and the time: the same machine, software and commit give the same id."""
+        same = self.model_dump(exclude={"command_line", "recorded_at"})
+        return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def slug(self) -> str:
+        """Folder name of the GPU: `h200` for NVIDIA H200, `h100-80gb-hbm3` for NVIDIA H100 80GB HBM3."""
+        return gpu_slug(self.gpu)
+
+
+_ENVIRONMENTS: TypeAdapter[dict[str, Environment]] = TypeAdapter(dict[str, Environment])
+
+
+def gpu_slug(name: str) -> str:
+    """`NVIDIA H200` -> `h200`."""
+    return "-".join(name.removeprefix("NVIDIA ").lower().split())
+
+
+class Store:
+    """`<folder>/<figure>.jsonl` and `<folder>/environment.json`."""
+
+    def __init__(self, folder: Path, figure: str = "fig12") -> None:
+        """Nothing is opened or made until something is read or written."""
+        self.folder = folder
+        self.points_path = folder / f"{figure}.jsonl"
+        self.environments_path = folder / "environment.json"
+
+    def points(self) -> list[Point]:
+        """All recorded points, in the order they were written; none if there is no file yet.
+
+        Raises `UsageError` for a line that is not a point, a torn last line or a newer schema.
+        """
+        return [point for point, _ in self._read(allow_torn=False)]
+
+    def environments(self) -> dict[str, Environment]:
+        """All recorded environments by id; empty if there is no file yet."""
+        if not self.environments_path.exists():
+            return {}
+        try:
+            return _ENVIRONMENTS.validate_json(self.environments_path.read_bytes())
+        except ValidationError as error:
+            raise UsageError(f"{self.environments_path} is broken: {_first(error)}") from None
+        except OSError as error:
+            raise UsageError(f"{self.environments_path} cannot be read: {error.strerror}") from None
+
+    @contextmanager
+    def writer(self) -> Iterator["Writer"]:
+        """Exclusive access for appending; repairs a torn last line first and says so through `Writer.repaired`.
+
+        Raises `UsageError` if the folder is not writable or another process is measuring into it.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.points_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise UsageError(
+                f"{self.points_path} cannot be written ({error.strerror}); name another --results"
+            ) from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(f"another process is measuring into {self.points_path}; wait for it") from None
+            yield Writer(self, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read(self, *, allow_torn: bool) -> Iterator[tuple[Point, int]]:
+        """Points with the offset at which each line ends; a torn last line ends the reading if that is allowed."""
+        try:
+            data = self.points_path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UsageError(f"{self.points_path} cannot be read: {error.strerror}") from None
+        end = 0
+        for number, line in enumerate(data.splitlines(keepends=True), 1):
+            if not line.endswith(b"\n"):
+                if allow_torn:
+                    return
+                raise UsageError(
+                    f"{self.points_path} ends in the middle of line {number}: measuring again repairs it, "
+                    f"or delete that line"
+                )
+            end += len(line)
+            if line.strip():
+                yield self._parse(line, number), end
+
+    def _parse(self, line: bytes, number: int) -> Point:
+        where = f"{self.points_path}, line {number}"
+        try:
+            record = json.loads(line)
+        except ValueError:
+            raise UsageError(f"{where} is not JSON: restore the file or delete that line") from None
+        version = record.get("schema_version", SCHEMA) if isinstance(record, dict) else None
+        if isinstance(version, int) and version > SCHEMA:
+            raise UsageError(f"{where} has schema {version} and this program knows {SCHEMA}: use a newer one")
+        try:
+            return _POINT.validate_python(record)
+        except ValidationError as error:
+            raise UsageError(f"{where} is not a recorded point: {_first(error)}") from None
+
+
+class Writer:
+    """Appends to a locked store. A failed write leaves the file as it was."""
+
+    def __init__(self, store: Store, descriptor: int) -> None:
+        """Read what is there; cut a torn last line off."""
+        self._store = store
+        self._descriptor = descriptor
+        self.points: list[Point] = []
+        end = 0
+        for point, line_end in store._read(allow_torn=True):
+            self.points.append(point)
+            end = line_end
+        self.repaired = os.fstat(descriptor).st_size - end
+        if self.repaired:
+            os.ftruncate(descriptor, end)
+            os.fsync(descriptor)
+
+    def append(self, points: Sequence[Point]) -> None:
+        """Write the points of one workload in one piece and flush it to the disk."""
+        data = b"".join(point.model_dump_json().encode() + b"\n" for point in points)
+        before = os.fstat(self._descriptor).st_size
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+            os.fsync(self._descriptor)
+        except BaseException as error:
+            os.ftruncate(self._descriptor, before)
+            if isinstance(error, OSError):
+                message = f"{self._store.points_path}: {error.strerror}; what was recorded before is intact"
+                raise MeasurementError(message) from None
+            raise
+        self.points.extend(points)
+
+    def record_environment(self, environment: Environment) -> str:
+        """Add the environment to environment.json if it is new; returns its id."""
+        known = self._store.environments()
+        if environment.id not in known:
+            known[environment.id] = environment
+            text = json.dumps({key: value.model_dump() for key, value in known.items()}, indent=2) + "\n"
+            try:
+                write_atomically(self._store.environments_path, text)
+            except OSError as error:
+                raise MeasurementError(f"{self._store.environments_path}: {error.strerror}") from None
+        return environment.id
+
+
+Key = tuple[SweepName, Workload]
+"""One place of a figure: a workload that both sweeps have is measured, and drawn, in each."""
+
+
+def newest_whole_runs(points: Iterable[Point], implementations: Sequence[str]) -> dict[Key, dict[str, Point]]:
+    """For each place of the figure the points of one run: the newest that has every one of `implementations`.
+
+    Points of different runs are never mixed; a place without a whole run is left out.
+    """
+    runs: dict[tuple[Key, str], dict[str, Point]] = defaultdict(dict)
+    for point in points:
+        runs[(point.sweep, point.workload), point.run][point.implementation] = point
+    newest: dict[Key, dict[str, Point]] = {}
+    for (key, _), run in runs.items():  # in the order of writing: a later run replaces an earlier one
+        if all(name in run for name in implementations):
+            newest[key] = run
+    return newest
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors()[0]
+    place = ".".join(str(part) for part in detail["loc"])
+    return f"{place}: {detail['msg']}" if place else detail["msg"]

@@ -1,0 +1,1 @@
+"""One script a figure: each reads recorded results and writes PDF and PNG."""
