@@ -1,0 +1,400 @@
+"""Build the image and run commands in it, through the Docker SDK.
+
+A container gets no network, a read-only root, no capabilities and a volume for its results. The recorded runs go into
+that volume before the start and everything in it comes back afterwards, however the command ended. So nothing depends
+on where the engine is or on whose user ids it knows, and a client that dies loses nothing: the container stays, and
+the next run brings its results home first.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import docker
+import requests
+from docker.errors import DockerException, ImageNotFound
+from docker.types import DeviceRequest, Mount
+from rich.console import Console
+from rich.markup import escape
+
+from kperf.commit import git_commit
+from kperf.errors import MeasurementError, UsageError
+from kperf.files import write_atomically
+
+IMAGE = "kperf"
+RESULTS = "/results"
+"""Where a container writes its results; the image sets KPERF_RESULTS to it."""
+
+Gpus = Literal["auto", "all", "none"]
+
+_NO_TOOLKIT = (
+    "Docker has no NVIDIA container toolkit: install nvidia-container-toolkit, then "
+    "`sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`"
+)
+
+_ROOT = Path(__file__).resolve().parents[1]
+_OWNER = 1000
+"""User and group id of the image's user."""
+
+_RESULTS_LABEL = "kperf.results"
+_SEEDED_LABEL = "kperf.seeded"
+_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
+_LAYER = re.compile(r"\[\d+/\d+\] (FROM|COPY|RUN) ")
+_KEPT_LINES = 15
+_STOP_SECONDS = 20
+_INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
+
+_KILLED = 137
+
+
+@dataclass(frozen=True)
+class BuiltImage:
+    """What `build` made. bytes: the sum of its layers on disk; seconds: of the build."""
+
+    tag: str
+    id: str
+    bytes: int
+    layers: int
+    seconds: float
+
+
+def why_no_engine() -> tuple[str | None, str | None]:
+    """Why no image can be built or run here, and why no GPU reaches a container; None where nothing is in the way."""
+    try:
+        with _engine(timeout=2) as engine:
+            info = engine.info()
+    except UsageError as error:
+        return str(error), None
+    runtimes, cdi = info.get("Runtimes") or {}, info.get("DiscoveredDevices") or []
+    if "nvidia" in runtimes or any("nvidia.com/gpu" in str(device) for device in cdi):
+        return None, None
+    return None, _NO_TOOLKIT
+
+
+def build(
+    tag: str = IMAGE,
+    *,
+    base: str | None = None,
+    triton: str | None = None,
+    with_flash_attn: bool = False,
+    dockerfile: str = "Dockerfile",
+    context: Path = _ROOT,
+    console: Console | None = None,
+) -> BuiltImage:
+    """Build the image, one line a step with its seconds.
+
+    base, triton and with_flash_attn are the Dockerfile's build arguments. Raises `UsageError` if there is no engine or
+    no space, `MeasurementError` with the failing step and its last lines if a step fails.
+    """
+    console = console or Console()
+    arguments = {"COMMIT": git_commit()}
+    arguments |= {"BASE": base} if base else {}
+    arguments |= {"TRITON": triton} if triton else {}
+    arguments |= {"WITH_FLASH_ATTN": "1"} if with_flash_attn else {}
+    start = time.monotonic()
+    with _engine() as engine:
+        events = engine.api.build(
+            path=str(context), dockerfile=dockerfile, tag=tag, buildargs=arguments, decode=True, rm=True, forcerm=True
+        )
+        _follow_build(events, console)
+        image = engine.images.get(tag)
+        layers = len(image.attrs["RootFS"]["Layers"])
+        built = BuiltImage(tag, str(image.id), int(image.attrs["Size"]), layers, time.monotonic() - start)
+    console.print(
+        f"{tag}: {built.bytes / 1e9:.2f} GB, {layers} layers, built in {built.seconds:.0f} s, {built.id}",
+        soft_wrap=True,
+    )
+    return built
+
+
+def run(
+    command: Sequence[str],
+    results: Path,
+    *,
+    image: str = IMAGE,
+    gpus: Gpus = "auto",
+    memory: str | None = None,
+    console: Console | None = None,
+) -> int:
+    """Run a command in a fresh container, its output streamed, and bring its results back; returns its exit status.
+
+    results: the folder that goes in and comes back, made if missing. gpus: "auto" takes them if this machine has an
+    NVIDIA driver. memory: as Docker writes it ("32g"), four fifths of the engine's if None. Ctrl-C stops the container
+    and returns 130. Raises `UsageError` for what a person has to mend, `MeasurementError` if the container is killed.
+    """
+    with _session(command, results, image, gpus, memory, console or Console(stderr=True)) as container:
+        output = container.attach(stream=True, demux=True)
+        container.start()
+        with _sigterm_as_ctrl_c():
+            try:
+                _copy_output(output)
+                status = int(container.wait()["StatusCode"])
+            except KeyboardInterrupt:
+                container.stop(timeout=_STOP_SECONDS)
+                return _INTERRUPTED
+        container.reload()
+        if status == _KILLED:
+            limit = int(container.attrs["HostConfig"]["Memory"])
+            if container.attrs["State"]["OOMKilled"]:
+                raise MeasurementError(f"the container ran out of its {limit / 1e9:.1f} GB of memory: raise --memory")
+            raise MeasurementError("the container was killed from outside; run the command again, it resumes")
+        return status
+
+
+def shell(
+    results: Path, *, image: str = IMAGE, gpus: Gpus = "auto", memory: str | None = None, console: Console | None = None
+) -> int:
+    """Bash in a fresh container, on this terminal; its results come back when it ends. Returns its exit status.
+
+    The terminal is handed to Docker's own client, which knows raw mode and resizing.
+    """
+    client = shutil.which("docker")
+    if client is None:
+        raise UsageError("no docker command on the PATH, which the shell needs: install Docker's client")
+    terminal = sys.stdin.isatty()
+    options = {"tty": terminal, "stdin_open": True}
+    with _session(["bash"], results, image, gpus, memory, console or Console(stderr=True), **options) as container:
+        return subprocess.run([client, "start", "--attach", "--interactive", container.id], check=False).returncode
+
+
+@contextmanager
+def _session(
+    command: Sequence[str],
+    results: Path,
+    image: str,
+    gpus: Gpus,
+    memory: str | None,
+    console: Console,
+    **options: bool,
+) -> Iterator[Any]:
+    """A created container with the results in it; afterwards they come back and it is removed."""
+    results = results.resolve()
+    results.mkdir(parents=True, exist_ok=True)
+    with _engine() as engine:
+        _collect_earlier(engine, results, console)
+        try:
+            image_id = str(engine.images.get(image).id)
+        except ImageNotFound:
+            raise UsageError(f"there is no image {image}: run `make image`") from None
+        with_gpu = gpus == "all" or (gpus == "auto" and Path("/dev/nvidiactl").exists())
+        container = engine.containers.create(
+            image,
+            list(command),
+            environment={"KPERF_IMAGE_ID": image_id},
+            device_requests=[DeviceRequest(count=-1, capabilities=[["gpu"]])] if with_gpu else [],
+            labels={_RESULTS_LABEL: str(results), _SEEDED_LABEL: json.dumps(_digests(results))},
+            mounts=[Mount(RESULTS, None)],  # a volume of its own, made as the image has the folder
+            init=True,
+            network_mode="none",
+            read_only=True,
+            tmpfs={"/tmp": "rw,exec,nosuid,nodev,mode=1777"},  # exec: Triton loads the launchers it compiles
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=4096,
+            mem_limit=memory or int(0.8 * engine.info()["MemTotal"]),
+            **options,
+        )
+        try:
+            with tempfile.TemporaryFile() as archive:
+                _pack(results, archive)
+                container.put_archive(RESULTS, archive)
+            yield container
+        finally:
+            _bring_home(container, console)
+
+
+def _collect_earlier(engine: Any, results: Path, console: Console) -> None:
+    """Results of a run whose client died come home before the next run starts."""
+    label = f"{_RESULTS_LABEL}={results}"
+    for container in engine.containers.list(all=True, filters={"label": label}):
+        if container.status == "running":
+            raise UsageError(
+                f"container {container.short_id} of an earlier run is still measuring into {results}: wait for it, "
+                f"or end it with `docker stop {container.short_id}`"
+            )
+        console.print(f"container {container.short_id} of an earlier run is there: its results come first")
+        _bring_home(container, console)
+
+
+def _bring_home(container: Any, console: Console) -> None:
+    """Copy the results back, each file whole or not at all, then remove the container and its volume.
+
+    A file that changed on both sides since the start is kept twice, the container's with its id as a suffix.
+    If anything fails the container stays, so that the results do.
+    """
+    results = Path(container.labels[_RESULTS_LABEL])
+    seeded = json.loads(container.labels[_SEEDED_LABEL])
+    try:
+        stream, _ = container.get_archive(RESULTS)
+        with tempfile.TemporaryDirectory(dir=results, prefix=".container-") as folder:
+            _unpack(stream, Path(folder))
+            for name, digest in _digests(Path(folder, "results")).items():
+                here = results / name
+                mine = _digest(here) if here.is_file() else None
+                if digest in (seeded.get(name), mine):
+                    continue
+                if mine != seeded.get(name):
+                    here = here.with_name(f"{here.name}.{container.short_id}")
+                    console.print(f"{name} changed here and in the container: the container's is {here.name}")
+                here.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(here, Path(folder, "results", name).read_bytes())
+    except OSError as error:
+        raise MeasurementError(
+            f"the results could not be written to {results} ({error.strerror}): they are safe in container "
+            f"{container.short_id}; mend that and run again, which brings them first"
+        ) from None
+    container.remove(v=True, force=True)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """sha256 of every file below a folder by its relative path, without what is hidden (unfinished copies)."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [path.relative_to(folder) for path in paths]
+    return {str(name): _digest(folder / name) for name in names if not any(part.startswith(".") for part in name.parts)}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _pack(results: Path, archive: IO[bytes]) -> None:
+    """Write the results as a tar archive that belongs to the image's user."""
+
+    def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = _OWNER
+        member.mode |= 0o600
+        return member
+
+    names = [Path(name) for name in _digests(results)]
+    folders = sorted({folder for name in names for folder in name.parents} - {Path()})
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in [*folders, *names]:
+            tar.add(results / name, arcname=str(name), recursive=False, filter=owned)
+    archive.seek(0)
+
+
+def _unpack(stream: Iterable[bytes], folder: Path) -> None:
+    """Extract an archive that a container made: nothing lands outside the folder, no links, no odd modes."""
+    with tempfile.TemporaryFile() as archive:
+        for chunk in stream:
+            archive.write(chunk)
+        archive.seek(0)
+        with tarfile.open(fileobj=archive) as tar:
+            plain = [member for member in tar if member.isfile() or member.isdir()]
+            tar.extractall(folder, members=plain, filter="data")
+
+
+def _copy_output(output: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+    for out, err in output:
+        for data, stream in ((out, sys.stdout), (err, sys.stderr)):
+            if data:
+                stream.write(data.decode(errors="replace"))
+                stream.flush()
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """`timeout` and CI systems end a command with SIGTERM: the container has to be stopped then too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _follow_build(events: Iterable[dict[str, Any]], console: Console) -> None:
+    """Print a line a finished step; on a terminal also what the step in progress says."""
+    step, since, last_lines = "", time.monotonic(), deque[str](maxlen=_KEPT_LINES)
+
+    def finish() -> None:
+        if _LAYER.match(step):
+            took = "cached" if " ---> Using cache" in last_lines else f"{time.monotonic() - since:.0f} s"
+            console.print(f"{escape(step)} [dim]{took}[/]", soft_wrap=True, highlight=False)
+
+    with console.status("sending the build context") as status:
+        for event in events:
+            if "error" in event:
+                raise _build_failure(str(event["error"]), step, last_lines)
+            for line in str(event.get("stream", "")).splitlines():
+                if match := _STEP.match(line):
+                    finish()
+                    step, since = _shorten(f"[{match[1]}/{match[2]}] {match[3]}"), time.monotonic()
+                    last_lines.clear()
+                elif line.strip():
+                    last_lines.append(line)
+                status.update(escape(f"{step}  {_shorten(line)}"))
+    finish()
+
+
+def _shorten(line: str) -> str:
+    words = " ".join(line.split())
+    return words if len(words) <= 100 else words[:97] + "..."
+
+
+def _build_failure(error: str, step: str, last_lines: Iterable[str]) -> Exception:
+    text = "\n".join([*last_lines, error])
+    if _is_disk_full(text):
+        return UsageError(_disk_full(f"at {step}"))
+    return MeasurementError(f"the build failed at {step}\n{text}")
+
+
+def _is_disk_full(text: str) -> bool:
+    return "no space left on device" in text.lower()
+
+
+def _disk_full(where: str) -> str:
+    return f"the disk of the Docker engine is full {where}: free some with `docker system prune`, then run again"
+
+
+@contextmanager
+def _engine(timeout: int = 60) -> Iterator[Any]:
+    """A client of an engine that answers; errors of the engine leave as sentences."""
+    try:
+        engine = docker.from_env(timeout=timeout)
+    except (DockerException, requests.RequestException) as error:
+        raise _unreachable(error) from None
+    try:
+        yield engine
+    except DockerException as error:
+        raise _refused(str(getattr(error, "explanation", None) or error)) from None
+    except requests.RequestException:
+        raise MeasurementError(
+            "the Docker engine stopped answering: start it and run again; what a container recorded is safe in it"
+        ) from None
+    finally:
+        engine.close()
+
+
+def _unreachable(error: Exception) -> UsageError:
+    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if "Permission denied" in str(error):
+        return UsageError(
+            f"you may not use the Docker engine at {where}: `sudo usermod -aG docker $USER`, then log in again"
+        )
+    return UsageError(f"no Docker engine answers at {where}: `sudo systemctl start docker`, or set DOCKER_HOST")
+
+
+def _refused(text: str) -> Exception:
+    if "could not select device driver" in text:
+        return UsageError(f"{_NO_TOOLKIT}; or run static, with --gpus none")
+    if "nvidia-container-cli" in text or "nvidia-container-runtime" in text:
+        reason = text.strip().splitlines()[-1]
+        return UsageError(f"the NVIDIA container toolkit found no usable driver ({reason}): check it with nvidia-smi")
+    if _is_disk_full(text):
+        return UsageError(_disk_full("and nothing was started"))
+    return MeasurementError(f"the Docker engine refused: {text.strip()}")
