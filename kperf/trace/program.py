@@ -1,0 +1,247 @@
+"""The structure of a traced kernel: its warp groups, its scopes by number, and what happens between any two records.
+
+An *interval* lies between two records that can follow each other in one warp. It is a recorded region, or a gap named
+by the operations in it; either way every cycle between a warp's first record and its last belongs to one interval.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from triton._C.libtriton import ir, passes
+
+from kperf import compile as compiler
+from kperf.errors import UsageError
+from kperf.trace.dataflow import ARRIVE, COPY, DOT, DOT_WAIT, WAIT, Dataflow, Value
+from kperf.trace.instrument import LIFETIME, Rules, read_rules
+from kperf.ttgir import Module, Operation, Region, WarpGroup
+
+Mark = tuple[int, bool]
+"""(scope number, whether it is the start): one record in the text."""
+
+IntervalKind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store", "signal", "other"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """One pair of records. Proton numbers the pairs in the order of the text."""
+
+    number: int
+    name: str
+    group: str
+    loop: int
+    """The line of the innermost loop around it, 0 if there is none."""
+
+
+@dataclass
+class Interval:
+    """What a warp does from one record to the next."""
+
+    group: str
+    name: str = "other"
+    kind: IntervalKind = "other"
+    waits: tuple[Value, ...] = ()
+    signals: tuple[Value, ...] = ()
+    loads: tuple[tuple[str, Value], ...] = ()
+    issues: tuple[str, ...] = ()
+    completes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """A warp group: `name` says what it does, `first_warp` where it runs."""
+
+    name: str
+    partition: str
+    first_warp: int
+    num_warps: int
+
+
+@dataclass
+class Program:
+    """All that is known of a traced kernel before it runs."""
+
+    kernel_name: str
+    groups: list[Group]
+    total_warps: int
+    scopes: list[Scope]
+    intervals: dict[tuple[Mark, Mark], Interval]
+    stages: dict[Value, int] = field(default_factory=dict)
+    """How many mbarriers each ring has."""
+
+    def group(self, name: str) -> Group:
+        """The warp group of that name."""
+        return next(group for group in self.groups if group.name == name)
+
+
+def read_program(text: str, rules: Rules | None = None) -> Program:
+    """The structure of the traced module `text`, by this generator or edited by hand.
+
+    Raises `UsageError` if it has no records, or if a record is not balanced by its partner in the same block.
+    """
+    rules = rules or read_rules()
+    module = Module(text)
+    dataflow = Dataflow(module)
+    names = _group_names(module.warp_groups())
+    marks, scopes = _number_records(module, names)
+    starts, total_warps = _allocate_warps(text)
+    groups, intervals = [], {}
+    for group in module.warp_groups():
+        name = names[group.name]
+        index = int(group.name.removeprefix("partition")) if group.name.startswith("partition") else None
+        groups.append(Group(name, group.name, 0 if index is None else starts[index], group.num_warps))
+        found: dict[tuple[Mark, Mark], list[Operation]] = {}
+        _flow(group.region, {}, marks, found)
+        for key, operations in found.items():
+            intervals[key] = _interval(name, _scope_name(key, scopes), operations, dataflow, rules)
+    return Program(module.kernel_name, groups, total_warps, scopes, intervals, _ring_sizes(module, dataflow))
+
+
+def _group_names(groups: list[WarpGroup]) -> dict[str, str]:
+    """Partition -> `consumer N` if it issues matrix products, `producer` if it loads, its own name otherwise."""
+    names, consumers, producers = {}, 0, 0
+    for group in groups:
+        operations = {op.name for op in group.region.walk()}
+        if group.name == "all":
+            names[group.name] = "all warps"
+        elif DOT in operations:
+            names[group.name] = f"consumer {consumers}"
+            consumers += 1
+        elif COPY in operations:
+            names[group.name] = f"producer {producers}" if producers else "producer"
+            producers += 1
+        else:
+            names[group.name] = group.name
+    return names
+
+
+def _number_records(module: Module, names: dict[str, str]) -> tuple[dict[int, Mark], list[Scope]]:
+    """Line of each record -> its mark; and the scopes."""
+    marks: dict[int, Mark] = {}
+    scopes: list[Scope] = []
+    for group in module.warp_groups():
+        _number_block(group.region, names[group.name], 0, marks, scopes)
+    if not scopes:
+        raise UsageError("the TTGIR has no records: make a traced twin of it with `kperf instrument`")
+    return marks, scopes
+
+
+def _number_block(region: Region, group: str, loop: int, marks: dict[int, Mark], scopes: list[Scope]) -> None:
+    opened: dict[str, int] = {}
+    for op in region.operations:
+        if op.name == "proton.record":
+            match = re.match(r'\s*(start|end) "([^"]*)"', op.rest)
+            if match is None:
+                raise UsageError(f'line {op.line + 1}: a record reads `proton.record start "name"` or `end "name"`')
+            word, name = match.groups()
+            if word == "start" and name not in opened:
+                opened[name] = len(scopes)
+                scopes.append(Scope(len(scopes), name, group, loop))
+                marks[op.line] = (opened[name], True)
+            elif word == "end" and name in opened:
+                marks[op.line] = (opened.pop(name), False)
+            else:
+                raise UsageError(f'line {op.line + 1}: the {word} of "{name}" has no partner in its block')
+        for inner in op.regions:
+            _number_block(inner, group, op.line if op.name in ("scf.for", "scf.while") else loop, marks, scopes)
+    if opened:
+        raise UsageError(f'the record of "{next(iter(opened))}" is started and not ended in its block')
+
+
+def _flow(
+    region: Region,
+    pending: dict[Mark, list[Operation]],
+    marks: dict[int, Mark],
+    found: dict[tuple[Mark, Mark], list[Operation]],
+) -> dict[Mark, list[Operation]]:
+    """Collect the operations between records along all paths through a region.
+
+    `pending`: last record met -> operations since, on the way in; the same on the way out is returned.
+    """
+    for op in region.operations:
+        if op.line in marks:
+            for before, operations in pending.items():
+                seen = found.setdefault((before, marks[op.line]), [])
+                seen += [operation for operation in operations if operation not in seen]
+            pending = {marks[op.line]: []}
+        elif op.name in ("scf.for", "scf.while"):
+            once = pending
+            for inner in op.regions:
+                once = _flow(inner, _copy(once), marks, found)
+            again = once
+            for inner in op.regions:
+                again = _flow(inner, _copy(again), marks, found)
+            pending = _merge([pending, once, again])
+        elif op.name == "scf.if":
+            ways = [_flow(inner, _copy(pending), marks, found) for inner in op.regions]
+            pending = _merge(ways if len(ways) > 1 else [pending, *ways])
+        else:
+            for operations in pending.values():
+                operations.append(op)
+    return pending
+
+
+def _copy(pending: dict[Mark, list[Operation]]) -> dict[Mark, list[Operation]]:
+    return {mark: list(operations) for mark, operations in pending.items()}
+
+
+def _merge(ways: Iterable[dict[Mark, list[Operation]]]) -> dict[Mark, list[Operation]]:
+    merged: dict[Mark, list[Operation]] = {}
+    for way in ways:
+        for mark, operations in way.items():
+            known = merged.setdefault(mark, [])
+            known += [op for op in operations if op not in known]
+    return merged
+
+
+def _scope_name(key: tuple[Mark, Mark], scopes: list[Scope]) -> str | None:
+    (first, first_is_start), (second, second_is_start) = key
+    return scopes[first].name if first == second and first_is_start and not second_is_start else None
+
+
+def _interval(group: str, scope: str | None, operations: list[Operation], dataflow: Dataflow, rules: Rules) -> Interval:
+    named = [(name, kind) for op in operations if (found := rules.name(op, dataflow)) for name, kind in [found]]
+    interval = Interval(group)
+    if named:
+        kinds = {kind for _, kind in named}
+        ranked = ["wait", *rules.rank] if scope is not None and scope.startswith("wait") else [*rules.rank, "wait"]
+        interval.kind = next(kind for kind in ranked if kind in kinds)
+        silent = "signal" if kinds != {"signal"} else None
+        interval.name = " + ".join(dict.fromkeys(name for name, kind in named if kind != silent))
+    if scope is not None and scope != LIFETIME:
+        interval.name = scope
+    interval.waits = tuple(dict.fromkeys(dataflow.barrier(op) for op in operations if op.name == WAIT))
+    interval.signals = tuple(dict.fromkeys(dataflow.barrier(op) for op in operations if op.name == ARRIVE))
+    interval.loads = tuple(
+        (dataflow.fields(op)["buffer"], dataflow.barrier(op)) for op in operations if op.name == COPY
+    )
+    interval.issues = tuple(dataflow.fields(op)["product"] for op in operations if op.name == DOT)
+    waited = [op for op in operations if op.name == DOT_WAIT or (op.name == DOT and "isAsync = true" not in op.rest)]
+    interval.completes = tuple(p for op in waited for p in dataflow.fields(op)["product"].split("+"))
+    return interval
+
+
+def _ring_sizes(module: Module, dataflow: Dataflow) -> dict[Value, int]:
+    sizes: dict[Value, int] = {}
+    for op in module.walk():
+        if op.name in (WAIT, ARRIVE, COPY):
+            ring = dataflow.barrier(op)
+            maker = dataflow.maker(ring)
+            match = re.search(r"memdesc<(\d+)x\d+xi64", maker.rest if maker else "")
+            sizes[ring] = int(match.group(1)) if match else 1
+    return sizes
+
+
+def _allocate_warps(text: str) -> tuple[list[int], int]:
+    """First warp of each partition, and how many warps the block has: Triton's own allocation, on a parsed copy."""
+    module = compiler.parse_ttgir(text)
+    manager = ir.pass_manager(module.context)
+    passes.ttgpuir.add_allocate_warp_groups(manager)
+    manager.run(module, "allocate_warp_groups")
+    printed = str(module.str_nodebug())
+    starts = re.search(r"warpGroupStartIds = array<i32: ([\d, ]+)>", printed)
+    total = re.search(r'"ttg\.total-num-warps" = (\d+)', printed) or re.search(r'"ttg\.num-warps" = (\d+)', printed)
+    if total is None:
+        raise UsageError('the TTGIR has no "ttg.num-warps" attribute')
+    return ([int(start) for start in starts.group(1).split(",")] if starts else []), int(total.group(1))
