@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from triton import knobs
 from triton._C.libtriton import ir, proton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
@@ -81,7 +82,10 @@ def compile_kernel(
     source_class = GluonASTSource if kernel.is_gluon() else ASTSource
     source = source_class(kernel, dict(signature), dict(constexprs), {})
     override = str(ir_override) if ir_override else None
-    return triton.compile(source, target=HOPPER, options={"num_warps": num_warps, "ir_override": override, **options})
+    options = {"num_warps": num_warps, "ir_override": override, **options}
+    # As the JIT does: the cache must not mix up a kernel with and without its records lowered.
+    options["instrumentation_mode"] = knobs.compilation.instrumentation_mode
+    return triton.compile(source, target=HOPPER, options=options)
 
 
 def resources(kernel: CompiledKernel) -> Resources:
