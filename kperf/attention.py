@@ -39,6 +39,8 @@ class Implementation:
     """Why it cannot run a workload (one sentence), or None."""
     override: Callable[[Workload], Override | None] = lambda _: None
     """The override that a workload is run with, for its hash in the record."""
+    note: Callable[[], str] = lambda: ""
+    """What the last call ran with, for the record: the autotuner's choice."""
 
 
 def _fa2(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
@@ -174,8 +176,14 @@ IMPLEMENTATIONS = {
         Implementation("fa2", "FA2", _fa2),
         Implementation("cudnn", "cuDNN", _cudnn),
         Implementation("fa3", "FA3", _fa3, _fa3_unsupported),
-        Implementation("triton", "Triton", _triton),
-        Implementation("triton_autows", "Triton auto-WS", _triton_autows, _autows_unsupported),
+        Implementation("triton", "Triton", _triton, note=lambda: str(stock.plain.best_config)),
+        Implementation(
+            "triton_autows",
+            "Triton auto-WS",
+            _triton_autows,
+            _autows_unsupported,
+            note=lambda: str(stock.autows.best_config),
+        ),
         *(_variant(key) for key in VARIANTS),
         Implementation("attn_fwd", "attn_fwd, not overridden", bind_attn_fwd),
     )

@@ -4,7 +4,6 @@ import functools
 import importlib.metadata
 import os
 import platform
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ import pynvml
 import torch
 import triton
 
+from kperf.commit import git_commit
 from kperf.results import DeviceState, Environment
 
 HOPPER_CAPABILITY = (9, 0)
@@ -99,21 +99,6 @@ def environment() -> Environment:
 def now() -> str:
     """UTC time to the second, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def git_commit() -> str:
-    """The code's commit, with `-dirty` if files differ; KPERF_COMMIT where there is no git (in the image)."""
-    if commit := os.environ.get("KPERF_COMMIT"):
-        return commit
-    root = Path(__file__).resolve().parents[1]
-    try:
-        run = functools.partial(subprocess.run, cwd=root, capture_output=True, text=True, check=True)
-        commit = run(["git", "rev-parse", "HEAD"]).stdout.strip()
-        # What measuring itself writes does not make the code another one.
-        dirty = run(["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"]).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return f"{commit}-dirty" if dirty else commit
 
 
 def _version(distribution: str) -> str | None:

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -57,7 +58,6 @@ class _Candidate:
     implementation: Implementation
     call: Call
     graph: torch.cuda.CUDAGraph
-    calls: int
     rel_error: float
     lse_error: float | None
     samples_ms: list[float]
@@ -138,7 +138,6 @@ def measure(
         **workload.model_dump(),
     }
     failed: dict[str, Point] = {}
-    candidates: list[_Candidate] = []
 
     def fail(
         implementation: Implementation,
@@ -167,13 +166,10 @@ def measure(
             fail(implementation, "oom", "the inputs and the float32 reference do not fit in the GPU's memory")
         return [failed[implementation.key] for implementation in implementations]
 
-    for implementation in implementations:
-        on_step(f"checking {implementation.label}")
-        if reason := implementation.unsupported(workload):
-            fail(implementation, "unsupported", reason)
-            continue
+    def attempt(implementation: Implementation, action: Callable[[], Any]) -> Any:
+        """The action's result, or None and a point that says why there is none."""
         try:
-            candidates.append(_prepare(implementation, workload, inputs))
+            return action()
         except _WrongError as wrong:
             fail(implementation, "wrong", str(wrong), wrong.rel_error)
         except torch.OutOfMemoryError:
@@ -183,13 +179,27 @@ def measure(
             raise MeasurementError(message) from None
         except Exception as error:  # whatever a library raises is this implementation's failure, not the sweep's
             fail(implementation, "failed", _first_line(error))
-        torch.cuda.empty_cache()
+        return None
+
+    bound: list[tuple[Implementation, Call, float]] = []
+    for implementation in implementations:
+        on_step(f"compiling {implementation.label}")
+        if reason := implementation.unsupported(workload):
+            fail(implementation, "unsupported", reason)
+        elif found := attempt(implementation, partial(_bind, implementation, workload, inputs)):
+            bound.append((implementation, *found))
+    calls = _calls_per_sample([milliseconds for *_, milliseconds in bound])
+    candidates: list[_Candidate] = []
+    for implementation, call, _ in bound:
+        on_step(f"checking {implementation.label}")
+        if candidate := attempt(implementation, partial(_check, implementation, call, calls, workload, inputs)):
+            candidates.append(candidate)
 
     states: list[DeviceState] = []
     order = np.random.default_rng(seed)
     for done in range(rounds if candidates else 0):
         on_step(f"round {done + 1} of {rounds}")
-        states.append(_take_round(candidates, ceiling, flush, order.permutation(len(candidates))))
+        states.append(_take_round(candidates, calls, ceiling, flush, order.permutation(len(candidates))))
     eager = {candidate.implementation.key: _eager_ms(candidate.call, flush) for candidate in candidates}
 
     points = dict(failed)
@@ -203,7 +213,7 @@ def measure(
             rel_error=candidate.rel_error,
             lse_error=candidate.lse_error,
             samples_ms=candidate.samples_ms,
-            calls_per_sample=candidate.calls,
+            calls_per_sample=calls,
             median_ms=median,
             ci95_ms=median_interval(candidate.samples_ms),
             eager_ms=eager[key],
@@ -212,6 +222,7 @@ def measure(
             timer=TIMER,
             round_order=candidate.places,
             device_states=states,
+            message=candidate.implementation.note(),
             recorded_at=device.now(),
         )
     return [points[implementation.key] for implementation in implementations]
@@ -244,18 +255,29 @@ class _Ceiling:
         return 2 * _CEILING_N**3 / statistics.median(self._samples_ms) / 1e9 if self._samples_ms else None
 
 
-def _prepare(implementation: Implementation, workload: Workload, inputs: Inputs) -> _Candidate:
-    """Compile, autotune, capture, and check what the graph itself writes into a poisoned output."""
+def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) -> tuple[Call, float]:
+    """Compile and autotune; the call and about how many milliseconds the GPU needs for it."""
     call = implementation.bind(inputs.q, inputs.k, inputs.v, workload.causal, workload.sm_scale)
-    call()
-    torch.cuda.synchronize()
+    graph, _ = _capture(call, 1)
+    replays = 3
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     start.record()
-    call()
+    for _ in range(replays):
+        graph.replay()
     end.record()
     torch.cuda.synchronize()
-    calls = max(1, min(_MAX_CALLS_PER_SAMPLE, math.floor(_SAMPLE_MS / start.elapsed_time(end))))
+    return call, float(start.elapsed_time(end)) / replays
+
+
+def _calls_per_sample(milliseconds: Sequence[float]) -> int:
+    """Enough calls for a sample of the fastest to outlast the timer's grain; the same for all, for fairness."""
+    fastest = min(milliseconds, default=_SAMPLE_MS)
+    return max(1, min(_MAX_CALLS_PER_SAMPLE, math.ceil(_SAMPLE_MS / fastest)))
+
+
+def _check(implementation: Implementation, call: Call, calls: int, workload: Workload, inputs: Inputs) -> _Candidate:
+    """Capture what will be timed, and check what that graph writes into a poisoned output."""
     graph, output = _capture(call, calls)
     for tensor in output:
         if tensor is not None:
@@ -268,7 +290,7 @@ def _prepare(implementation: Implementation, workload: Workload, inputs: Inputs)
         raise _WrongError(f"relative error {rel_error:.2e} against float32 exceeds {limit:.0e}", rel_error)
     if lse_error is not None and not lse_error <= MAX_LSE_ERROR:
         raise _WrongError(f"log-sum-exp is off by {lse_error:.2e}, more than {MAX_LSE_ERROR:.0e}", rel_error)
-    return _Candidate(implementation, call, graph, calls, rel_error, lse_error, [], [])
+    return _Candidate(implementation, call, graph, rel_error, lse_error, [], [])
 
 
 def _capture(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph, Any]:
@@ -285,7 +307,11 @@ def _capture(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph,
 
 
 def _take_round(
-    candidates: Sequence[_Candidate], ceiling: _Ceiling, flush: torch.Tensor, order: np.ndarray[Any, Any]
+    candidates: Sequence[_Candidate],
+    calls: int,
+    ceiling: _Ceiling,
+    flush: torch.Tensor,
+    order: np.ndarray[Any, Any],
 ) -> DeviceState:
     """One sample of each candidate in the given order, and one of the ceiling; the GPU's state as it works."""
     finish = [ceiling.sample(flush)]
@@ -293,7 +319,7 @@ def _take_round(
         candidate = candidates[index]
         elapsed = _replay(candidate.graph, flush)
         candidate.places.append(place)
-        finish.append(lambda c=candidate, e=elapsed: c.samples_ms.append(e() / c.calls))  # type: ignore[misc]
+        finish.append(lambda c=candidate, e=elapsed: c.samples_ms.append(e() / calls))  # type: ignore[misc]
     state = device.device_state()
     torch.cuda.synchronize()
     for note in finish:

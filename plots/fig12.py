@@ -58,8 +58,8 @@ def draw(
     axes[0].set_ylabel("TFLOPS")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, ncols=len(keys), loc="outside upper center", frameon=False, handlelength=1.4)
-    figure.suptitle(title, fontsize=9)
-    figure.supxlabel(f"{stamp}; {_versions(runs, environments)}", fontsize=6.5, color="#444444")
+    caption = f"{title}: {stamp}\n{_versions(runs, environments)}; whiskers: 95 % interval of the median"
+    figure.supxlabel(caption, fontsize=6.5, color="#444444")
     written = []
     for suffix, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
         path = out.with_suffix(f".{suffix}")
