@@ -17,6 +17,8 @@ ROUNDS = 30
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
 override_app = typer.Typer(no_args_is_help=True, help="The TTGIR overrides.")
 app.add_typer(override_app, name="override")
+image_app = typer.Typer(no_args_is_help=True, help="The container image, built and run through the Docker SDK.")
+app.add_typer(image_app, name="image")
 console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
 
 
@@ -41,6 +43,14 @@ class Sweep(StrEnum):
     batch_size = "batch_size"
 
 
+class Gpus(StrEnum):
+    """The GPUs of a container."""
+
+    auto = "auto"
+    all = "all"
+    none = "none"
+
+
 Results = Annotated[
     Path,
     typer.Option(envvar="KPERF_RESULTS", help="Folder of recorded runs, one folder a GPU inside.", show_default=False),
@@ -49,6 +59,9 @@ DeviceOption = Annotated[DeviceChoice, typer.Option(help="auto: static without a
 Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all implementations take turns.")]
 Fresh = Annotated[bool, typer.Option(help="Measure again what this environment has recorded already.")]
 Causal = Annotated[bool, typer.Option(help="With the causal mask.")]
+Image = Annotated[str, typer.Option(help="Tag of the image.")]
+GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machine has an NVIDIA driver.")]
+Memory = Annotated[str | None, typer.Option(help="Limit as Docker writes it, 32g; four fifths of the engine's memory.")]
 
 
 @app.command()
@@ -160,6 +173,54 @@ def claims(
         print(claims.markdown(results))
     else:
         claims.report(console, results)
+
+
+@image_app.command()
+def build(
+    image: Image = "kperf",
+    base: Annotated[str | None, typer.Option(help="Another base image than the pinned one.")] = None,
+    triton: Annotated[
+        str | None, typer.Option(help="Another Triton: version, wheel address or git+https://...")
+    ] = None,
+    with_flash_attn: Annotated[bool, typer.Option(help="Build the flash-attn package for fa2; takes hours.")] = False,
+) -> None:
+    """Build the image from the Dockerfile, one line a step."""
+    from kperf import container
+
+    container.build(image, base=base, triton=triton, with_flash_attn=with_flash_attn, console=console)
+
+
+@image_app.command(context_settings={"ignore_unknown_options": True})
+def run(
+    command: Annotated[list[str], typer.Argument(help="What to run in the container.")],
+    results: Results = RECORDED,
+    image: Image = "kperf",
+    gpus: GpusOption = Gpus.auto,
+    memory: Memory = None,
+) -> None:
+    """Run a command in the image: read-only, without network; results come back however it ends."""
+    from kperf import container
+
+    raise typer.Exit(container.run(command, results, image=image, gpus=gpus.value, memory=memory))
+
+
+@image_app.command()
+def shell(
+    results: Results = RECORDED, image: Image = "kperf", gpus: GpusOption = Gpus.auto, memory: Memory = None
+) -> None:
+    """Bash in the image; what it leaves in /results comes back."""
+    from kperf import container
+
+    raise typer.Exit(container.shell(results, image=image, gpus=gpus.value, memory=memory))
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine can run, and why not the rest; status 1 if not even the recorded figures."""
+    from kperf import doctor
+
+    if not doctor.report(doctor.probe()):
+        raise typer.Exit(1)
 
 
 def main() -> None:
