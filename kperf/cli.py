@@ -180,7 +180,7 @@ def build(
     image: Image = "kperf",
     base: Annotated[str | None, typer.Option(help="Another base image than the pinned one.")] = None,
     triton: Annotated[
-        str | None, typer.Option(help="Another Triton: version, wheel address or git+https://...")
+        str | None, typer.Option(help="Another Triton: a version, a wheel's address, git+https://...")
     ] = None,
     with_flash_attn: Annotated[bool, typer.Option(help="Build the flash-attn package for fa2; takes hours.")] = False,
 ) -> None:
