@@ -1,6 +1,7 @@
 """The paper's claims as data (`claims.toml`), our numbers from the recorded runs, and a verdict for each."""
 
 import json
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from kperf import fig12
 from kperf.errors import UsageError
+from kperf.files import write_atomically
 from kperf.report import speedup_interval
 from kperf.results import Store, newest_whole_runs
 
@@ -133,6 +135,15 @@ def markdown(results: Path) -> str:
         cell = (claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, paper, recorded)
         lines.append("| " + " | ".join([*cell, f"{claim.tolerance:.0%}", outcome.verdict, f"`{claim.output}`"]) + " |")
     return "\n".join(lines)
+
+
+def write_table(results: Path, document: Path) -> None:
+    """Put `markdown` between the marks `<!-- claims -->` and `<!-- /claims -->` of a document."""
+    parts = re.split(r"(<!-- /?claims -->)", document.read_text())
+    if parts[1::2] != [f"<!-- {mark} -->" for mark in ("claims", "/claims")]:
+        raise UsageError(f"{document} has no pair of marks <!-- claims --> and <!-- /claims -->")
+    parts[2] = f"\n{markdown(results)}\n"
+    write_atomically(document, "".join(parts))
 
 
 def _speedup(claim: SpeedupClaim, folder: Path) -> tuple[float, tuple[float, float]] | None:

@@ -164,15 +164,15 @@ def stage(
 @app.command()
 def claims(
     results: Results = RECORDED,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print artifact.md's table instead.")] = False,
+    write: Annotated[Path | None, typer.Option(help="Put the table into this file, between its claims marks.")] = None,
 ) -> None:
     """Print the paper's claims, ours with its interval, and a verdict, from the recorded runs."""
     from kperf import claims
 
-    if markdown:
-        print(claims.markdown(results))
-    else:
+    if write is None:
         claims.report(console, results)
+    else:
+        claims.write_table(results, write)
 
 
 @image_app.command()

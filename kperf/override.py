@@ -164,7 +164,10 @@ def find(variant: str, specialization: Specialization, root: Path = TTGIR_DIR) -
 
 def from_file(path: Path, like: Override) -> Override:
     """A person's own TTGIR file in the place of `like`: same kernel, boxes and launch grid, any content."""
-    text = _read_text(path)
+    try:
+        text = compiler.canonical_ttgir(_read_text(path))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     entry = like.entry.model_copy(update={"file": path.name, "sha256": _sha256(text)})
     _check_fit(path, text, entry)
     return Override(path, text, entry, like.manifest)

@@ -1,0 +1,85 @@
+"""Shared makers of records. A Triton cache of the test run's own keeps tests from seeing each other's kernels."""
+
+import pytest
+import triton
+
+from kperf.results import DeviceState, Environment, FailedPoint, MeasuredPoint
+from kperf.workload import Workload
+
+
+@pytest.fixture(scope="session", autouse=True)
+def triton_cache(tmp_path_factory):
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path_factory.mktemp("triton"))
+        yield
+
+
+def point(implementation="improved", milliseconds=1.0, run="r1", workload=None, sweep="seq_len", **changes):
+    workload = workload or Workload(batch=16, seq_len=1024)
+    samples = [milliseconds * factor for factor in (0.99, 1.0, 1.01)] * 4
+    fields = {
+        "figure": "fig12",
+        "run": run,
+        "sweep": sweep,
+        "implementation": implementation,
+        **workload.model_dump(),
+        "flops": workload.flops,
+        "override_sha256": None,
+        "environment": "e1",
+        "recorded_at": "2026-01-02T03:04:05+00:00",
+        "rel_error": 2e-3,
+        "lse_error": 1e-6,
+        "samples_ms": samples,
+        "calls_per_sample": 1,
+        "median_ms": milliseconds,
+        "ci95_ms": (0.99 * milliseconds, 1.01 * milliseconds),
+        "eager_ms": 2 * milliseconds,
+        "tflops": workload.flops / milliseconds / 1e9,
+        "ceiling_tflops": 700.0,
+        "timer": "cuda_graph_events",
+        "round_order": [0] * len(samples),
+        "device_states": [DeviceState(sm_mhz=1500, power_w=690.0, temperature_c=60, throttle=["SW_POWER_CAP"])],
+    }
+    return MeasuredPoint(**(fields | changes))
+
+
+def failed(implementation="improved", status="oom", run="r1", workload=None, sweep="seq_len", message="too large"):
+    workload = workload or Workload(batch=16, seq_len=1024)
+    return FailedPoint(
+        figure="fig12",
+        run=run,
+        sweep=sweep,
+        implementation=implementation,
+        **workload.model_dump(),
+        flops=workload.flops,
+        override_sha256=None,
+        environment="e1",
+        recorded_at="2026-01-02T03:04:05+00:00",
+        status=status,
+        message=message,
+    )
+
+
+def environment(**changes):
+    fields = {
+        "gpu": "NVIDIA H200",
+        "gpu_uuid": "u",
+        "compute_capability": "9.0",
+        "driver": "580.1",
+        "cuda": "13.0",
+        "max_sm_mhz": 1980,
+        "max_memory_mhz": 3201,
+        "power_limit_w": 700.0,
+        "torch": "2.11.0",
+        "triton": "3.6.0",
+        "cudnn": "91900",
+        "fa3_fwd": "0.0.3",
+        "flash_attn": None,
+        "python": "3.12.3",
+        "platform": "Linux",
+        "image": None,
+        "git_commit": "abc",
+        "command_line": "kperf fig12",
+        "recorded_at": "2026-01-02T03:04:05+00:00",
+    }
+    return Environment(**(fields | changes))

@@ -1,0 +1,119 @@
+"""The front door: what a person types, what they see, and how it ends."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kperf.override import TTGIR_DIR
+from tests.conftest import point
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def kperf(*arguments, **settings):
+    return subprocess.run(
+        [sys.executable, "-m", "kperf", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fig12", "--device", "cuda"], "no NVIDIA GPU or driver"),
+        (["fig12", "--results", "/nonexistent"], "holds no recorded run"),
+        (["bench", "--seq-len", "200"], "seq_len 200 is not a multiple of 128"),
+        (["bench", "--d-head", "96"], "head_dim 96 is not one of"),
+        (["bench", "--only", "fa9"], "unknown implementation 'fa9'"),
+        (["bench", "--metrics", "speed"], "unknown metric 'speed'"),
+        (["bench", "--seq-len", "13"], "bench measures, and no NVIDIA GPU"),
+        (["sweep", "seq_len", "--only", "fa9"], "unknown implementation 'fa9'"),
+        (["override", "stage", "fast", "--to", "/tmp"], "unknown variant 'fast'"),
+        (["claims", "--results", "/nonexistent"], "holds no recorded run"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_status_2(arguments, words):
+    done = kperf(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["sweep", "sideways", "--only", "fa3"], ["fig13"], ["bench", "--batch", "x"]])
+def test_an_unknown_word_is_status_2(arguments):
+    done = kperf(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [("{}\n", "line 1 is not a recorded point"), ('{"a', "ends in the middle")]
+)
+def test_a_broken_results_file_is_one_sentence(tmp_path, content, words):
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200/fig12.jsonl").write_text(content)
+    done = kperf("fig12", "--results", tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert (tmp_path / "h200/fig12.jsonl").read_text() == content
+
+
+def test_points_without_their_environment_are_refused(tmp_path):
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200/fig12.jsonl").write_text("")
+    done = kperf("fig12", "--results", tmp_path)
+    assert done.returncode == 2
+    assert "has no whole run of fig12" in done.stderr
+    assert "in_order, 32 wgmma" in done.stdout
+    assert point().environment not in done.stdout
+
+
+def test_the_originals_scripts_check_their_words():
+    done = subprocess.run(["./bench_fa.sh", "fast", "seq_len"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "usage: bench_fa.sh" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "benchmark_attn.py", "sideways"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "sideways" in done.stderr
+
+
+def test_staging_prints_the_environment_line(tmp_path):
+    done = kperf("override", "stage", "improved", "--to", tmp_path, TRITON_CACHE_DIR=str(tmp_path / "cache"))
+    assert done.returncode == 0
+    assert f"TRITON_KERNEL_OVERRIDE=1 TRITON_OVERRIDE_DIR={tmp_path}" in done.stdout
+    assert len(list(tmp_path.glob("*/attn_fwd.ttgir"))) == 1
+
+
+def test_help_lists_every_target():
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    phony = (ROOT / "Makefile").read_text().split(".PHONY:")[1].split("\n\n")[0].replace("\\", " ").split()
+    assert sorted(phony) == sorted(line.split()[1] for line in listed.splitlines())
+
+
+def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path):
+    copy = tmp_path / "copy"
+    for name in ("kperf", "plots", "ttgir", "claims.toml"):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy / name)
+    path = copy / "ttgir/improved" / next((TTGIR_DIR / "improved").glob("*.ttgir")).name
+    path.write_text(path.read_text() + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "kperf", "fig12"], cwd=copy, capture_output=True, text=True, check=False,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "was edited" in done.stderr
