@@ -11,7 +11,7 @@ from rich.console import Console
 from kperf.errors import MeasurementError, UsageError
 from kperf.results import RECORDED
 
-ROUNDS = 30
+ROUNDS = 40
 """Rounds of a measurement: enough for an interval, few enough for minutes."""
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)

@@ -1,16 +1,19 @@
 """What only a Hopper GPU can show: every implementation is right, and an override is what ran."""
 
-import math
+import os
 import subprocess
 import sys
 
 import pytest
 import torch
+import triton
 
 from kperf import override
 from kperf.attention import FIG12, IMPLEMENTATIONS, bind_attn_fwd
+from kperf.kernels import stock
+from kperf.kernels.attn_fwd import attn_fwd
 from kperf.kernels.variants import VARIANTS, Specialization
-from kperf.measure import MAX_LSE_ERROR, MAX_REL_ERROR, errors, make_inputs
+from kperf.measure import MAX_LSE_ERROR, MAX_REL_ERROR, Inputs, errors, make_inputs, reference
 from kperf.workload import Workload
 
 pytestmark = pytest.mark.gpu
@@ -51,8 +54,6 @@ def test_extreme_scores_stay_right(variant):
     k[:, :, -128:] *= 300  # the maximum jumps far beyond 2^100 in the last block
     q[:, :, 7] = 0  # a row of equal scores
     k[:, :, 5, 3] = 3e4  # one huge element
-    from kperf.measure import Inputs, reference
-
     exact = Inputs(q, k, v, *reference(q, k, v, False, workload.sm_scale))
     o, lse = IMPLEMENTATIONS[variant].bind(q, k, v, False, workload.sm_scale)()
     rel_error, _ = errors((o, None), exact)
@@ -79,8 +80,6 @@ def test_an_override_that_is_off_does_not_leak():
     first, second = with_override()[0], without()[0]
     assert not torch.isnan(first).any()
     assert float((first.float() - second.float()).norm() / second.float().norm()) < 4e-3
-    from kperf.kernels.attn_fwd import attn_fwd
-
     (cache, *_) = attn_fwd.device_caches[torch.cuda.current_device()]
     texts = {kernel.asm["ttgir"].count("ttg.warp_specialize(") for kernel in cache.values()}
     assert texts == {0, 1}
@@ -102,8 +101,6 @@ def test_stock_triton_picks_a_staged_override_up_at_launch(tmp_path):
         "TRITON_OVERRIDE_DIR": str(tmp_path / "staged"),
         "TRITON_CACHE_DIR": str(tmp_path / "cache"),
     }
-    import os
-
     done = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | settings, capture_output=True, text=True, check=False
     )
@@ -112,12 +109,15 @@ def test_stock_triton_picks_a_staged_override_up_at_launch(tmp_path):
     assert "warp groups: [1]" in done.stdout
 
 
-def test_autotuned_automatic_warp_specialisation_really_fires():
-    from kperf.kernels import stock
-
-    inputs = make_inputs(Workload(batch=1, heads=2, seq_len=256), seed=4)
-    stock.forward(inputs.q, inputs.k, inputs.v, False, 0.09, warp_specialize=True)
+@pytest.mark.parametrize("seq_len", [128, 256, 640])
+@pytest.mark.parametrize("config", stock.AUTOWS_CONFIGS, ids=str)
+def test_automatic_warp_specialisation_fires_and_is_right_in_every_configuration(config, seq_len, monkeypatch):
+    workload = Workload(batch=1, heads=2, seq_len=seq_len)
+    inputs = make_inputs(workload, seed=4)
+    monkeypatch.setattr(stock, "autows", triton.autotune([config], key=["seq_len"])(stock.attention))
+    for _ in range(10):
+        output = stock.forward(inputs.q, inputs.k, inputs.v, False, workload.sm_scale, warp_specialize=True)
+        assert errors(output, inputs)[0] < MAX_REL_ERROR["bfloat16"]
     (cache, *_) = stock.attention.device_caches[torch.cuda.current_device()]
-    specialised = [kernel for kernel in cache.values() if "ttg.warp_specialize(" in kernel.asm["ttgir"]]
-    assert len(specialised) >= len(stock.AUTOWS_CONFIGS) - 1
-    assert not math.isnan(float(inputs.o.sum()))
+    options = (config.kwargs["BLOCK_N"], config.num_stages)
+    assert any("ttg.warp_specialize(" in kernel.asm["ttgir"] for kernel in cache.values()), options

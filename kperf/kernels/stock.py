@@ -93,7 +93,8 @@ PLAIN_CONFIGS = [
     _config(64, 64, 4, 3),
     _config(64, 64, 4, 2),
 ]
-AUTOWS_CONFIGS = [_config(128, 128, 4, 2), _config(128, 64, 4, 2), _config(128, 64, 4, 3), _config(128, 64, 4, 4)]
+# Not with three stages or more: Triton 3.6.0's automatic warp specialisation then gives NaN from the second block on.
+AUTOWS_CONFIGS = [_config(128, block_n, 4, stages) for block_n in (64, 128) for stages in (1, 2)]
 
 
 def _bench(call: Callable[[], object], quantiles: Sequence[float]) -> list[float]:
