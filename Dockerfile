@@ -4,7 +4,8 @@
 #   docker run --rm --gpus all -v "$PWD/results:/results" --user "$(id -u):$(id -g)" kperf make fig12
 #
 # Build arguments: BASE (another base image), COMMIT (recorded with every result), TRITON (another Triton: a version, the
-# address of a wheel, or git+https://...@commit to build a fork), WITH_FLASH_ATTN=1 (build the flash-attn package for fa2).
+# address of a wheel, or git+https://...@commit to build a fork), WITH_FLASH_ATTN=1 (build the flash-attn package for fa2,
+# MAX_JOBS files at a time).
 #
 # Only what the classic builder knows: the Docker SDK drives that one.
 
@@ -42,6 +43,11 @@ RUN case "${TRITON}" in \
             && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /root/.triton ;; \
         *) pip install --no-cache-dir --root-user-action=ignore --no-deps --force-reinstall "${TRITON}" ;; \
     esac
+
+ARG WITH_FLASH_ATTN=0
+ARG MAX_JOBS=2
+COPY docker/flash_attn.sh /opt/kperf/docker/flash_attn.sh
+RUN if [ "${WITH_FLASH_ATTN}" = 1 ]; then bash /opt/kperf/docker/flash_attn.sh; fi
 
 WORKDIR /opt/kperf
 COPY . .

@@ -1,6 +1,7 @@
 #!/bin/bash
-# What every container starts with: a results folder that can be written, filled with the recorded runs that static figures
-# are drawn from; one line that says what this machine can run; then the command, as the same process (signals reach it).
+# What every container starts with: a results folder that can be written, and, if it is empty, the recorded runs in it that
+# static figures are drawn from; before `make`, a line that says where the numbers will come from; then the command, as
+# the same process, so that signals reach it.
 set -euo pipefail
 
 if ! [ -w "$KPERF_RESULTS" ]; then
@@ -8,7 +9,9 @@ if ! [ -w "$KPERF_RESULTS" ]; then
         "-v \"\$PWD/results:/results\" --user \"\$(id -u):\$(id -g)\"" >&2
     exit 2
 fi
-cp -rn --no-preserve=mode /opt/kperf/results/. "$KPERF_RESULTS/"
+if [ -d /opt/kperf/results ] && [ -z "$(ls -A "$KPERF_RESULTS")" ]; then
+    cp -r /opt/kperf/results/. "$KPERF_RESULTS/"
+fi
 if [ "${1:-}" = make ]; then
     python -m kperf.doctor >&2
 fi

@@ -253,9 +253,10 @@ def _bring_home(container: Any, console: Console) -> None:
                     console.print(f"{name} changed here and in the container: the container's is {here.name}")
                 here.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(here, Path(folder, "results", name).read_bytes())
-    except OSError as error:
+    except (OSError, tarfile.TarError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise MeasurementError(
-            f"the results could not be written to {results} ({error.strerror}): they are safe in container "
+            f"the results could not be written to {results} ({reason}): they are safe in container "
             f"{container.short_id}; mend that and run again, which brings them first"
         ) from None
     container.remove(v=True, force=True)

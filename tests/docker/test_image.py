@@ -1,0 +1,112 @@
+"""The image as it was built: small enough, labelled, clean, and fit for a hostile host."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kperf.commit import git_commit
+from kperf.container import BuiltImage
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).resolve().parents[2]
+PINNED = {
+    name: re.search(rf"^{name}==(\S+)", (ROOT / "requirements/lock.txt").read_text(), re.MULTILINE)[1]
+    for name in ("torch", "triton", "fa3-fwd")
+}
+
+
+def test_is_of_a_reasonable_size(built: BuiltImage) -> None:
+    assert built.bytes < 7e9
+    assert built.layers <= 10
+
+
+def test_labels_say_what_is_inside(built: BuiltImage, engine: Any) -> None:
+    labels = engine.images.get(built.tag).labels
+    assert labels["org.opencontainers.image.revision"] == git_commit()
+    assert labels["org.opencontainers.image.version"] == "0.1.0"
+    assert {name: labels[f"kperf.{name}"] for name in PINNED} == PINNED
+
+
+def test_holds_the_locked_packages_and_nothing_broken(inside: Any) -> None:
+    check = inside("python", "-m", "pip", "check")
+    assert check.status == 0, check.out
+    versions = inside(
+        "python",
+        "-c",
+        "import importlib.metadata as m; print(*(m.version(n).split('+')[0] for n in ('torch', 'triton', 'fa3-fwd')))",
+    )
+    assert versions.out.split() == list(PINNED.values())
+
+
+def test_nothing_is_world_writable_or_belongs_to_the_user(inside: Any) -> None:
+    """But for what has the sticky bit, as /tmp has, and the results."""
+    writable = "find / -xdev -perm -0002 ! -type l ! -perm -1000; find / -xdev -user 1000 ! -path '/results*'"
+    found = inside("bash", "-c", writable, user="0:0", cap_drop=[])
+    assert found.out == ""
+
+
+def test_no_index_address_and_no_secret_in_any_layer(built: BuiltImage, engine: Any, inside: Any) -> None:
+    history = "\n".join(str(layer["CreatedBy"]) for layer in engine.images.get(built.tag).history())
+    assert "COPY" in history
+    assert not re.search(r"https?://|index-url|token|password", history)
+    listed = inside("ls", "-A", "/opt/kperf").out.split()
+    assert {"kperf", "ttgir", "Makefile", "requirements"} <= set(listed)
+    assert not {".git", ".venv", ".lab", ".whl"} & set(listed)
+
+
+def test_checkout_modes_do_not_leak(inside: Any) -> None:
+    unreadable = inside("bash", "-c", "find /opt/kperf ! -type l ! -perm -0004; find /opt/kperf -perm /0022 ! -type l")
+    assert unreadable.out == ""
+
+
+def test_doctor_says_static_and_why_in_two_seconds(inside: Any) -> None:
+    told = inside("bash", "-c", "time kperf doctor")
+    assert told.status == 0, told.out
+    assert "measured here: no GPU in this container: on a host with a Hopper GPU, start it with --gpus all" in told.out
+    minutes, seconds = re.search(r"real\s+(\d+)m([\d.]+)s", told.out).groups()
+    assert int(minutes) == 0
+    assert float(seconds) < 2
+
+
+def test_doctor_names_a_cache_that_forbids_execution(inside: Any) -> None:
+    program = "from kperf.doctor import probe; print(probe().why_no_cache)"
+    told = inside("python", "-c", program, tmpfs={"/tmp": "rw,noexec", "/out": "rw,mode=1777"})
+    assert "forbids execution: mount it without noexec (--tmpfs /tmp:exec)" in told.out
+
+
+def test_triton_can_compile_and_load_a_launcher(inside: Any) -> None:
+    """gcc, Python.h and a cache that may be executed: what the first launch on a GPU needs."""
+    program = (
+        "from triton.runtime.build import compile_module_from_src as compile\n"
+        "source = '''#include <Python.h>\n"
+        "static PyObject *f(PyObject *s, PyObject *a) { return PyLong_FromLong(42); }\n"
+        'static PyMethodDef m[] = {{"f", f, METH_NOARGS, ""}, {0}};\n'
+        'static struct PyModuleDef d = {PyModuleDef_HEAD_INIT, "launcher", 0, -1, m};\n'
+        "PyMODINIT_FUNC PyInit_launcher(void) { return PyModule_Create(&d); }'''\n"
+        "print(compile(source, 'launcher').f())\n"
+    )
+    built = inside("python", "-c", program)
+    assert built.out.strip() == "42"
+
+
+@pytest.mark.parametrize("user", ["1000:1000", "12345:54321", "0:0"])
+def test_runs_as_any_user(inside: Any, user: str) -> None:
+    done = inside("bash", "-c", "kperf override verify | tail -n 1 && touch /out/mine", user=user)
+    assert done.status == 0, done.out
+
+
+def test_a_results_folder_that_is_not_writable_is_one_sentence(inside: Any) -> None:
+    told = inside("make", "fig12", environment={}, user="12345")
+    assert told.status == 2
+    assert told.out.startswith("error: /results is not writable by user 12345: mount a folder you own")
+    assert len(told.out.strip().splitlines()) == 1
+
+
+def test_the_installed_package_passes_its_own_tests(inside: Any) -> None:
+    chosen = ["tests/test_workload.py", "tests/test_results.py", "tests/test_container.py", "tests/test_doctor.py"]
+    ran = inside("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen)
+    assert ran.status == 0, ran.out
+    assert " passed" in ran.out

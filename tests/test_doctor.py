@@ -1,0 +1,155 @@
+"""The doctor: every obstacle has a sentence with its mend, and looking takes no two seconds."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pynvml
+import pytest
+
+from kperf import doctor
+from kperf.doctor import Gpu, Machine
+
+H200 = Gpu("NVIDIA H200", (9, 0), mig=False, processes=0)
+A100 = Gpu("NVIDIA A100-SXM4-80GB", (8, 0), mig=False, processes=0)
+PINNED = {"torch": "2.11.0", "triton": "3.6.0", "fa3-fwd": "0.0.3"}
+READY = Machine(
+    in_container=False,
+    python="3.12.1",
+    packages=PINNED | {"torch": "2.11.0+cu130"},
+    pinned=PINNED,
+    driver="580.159",
+    driver_cuda=(13, 0),
+    wheels_cuda=(13, 0),
+    gpus=(H200,),
+    why_no_gpu=None,
+    why_no_launcher=None,
+    why_no_cache=None,
+    why_no_results=None,
+    recorded=("h200",),
+    why_no_engine=None,
+    why_no_toolkit=None,
+)
+
+
+def verdicts(machine: Machine) -> dict[str, tuple[bool, str]]:
+    return {verdict.what: (verdict.possible, verdict.why) for verdict in doctor.diagnose(machine)}
+
+
+def test_a_machine_that_has_everything():
+    found = verdicts(READY)
+    assert all(possible for possible, _ in found.values())
+    assert doctor.headline(READY) == "kperf: dynamic: measuring on NVIDIA H200, driver 580.159"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpus": (), "why_no_gpu": "no GPU"}, "no GPU"),
+        ({"driver": "550.54", "driver_cuda": (12, 4)},
+         "driver 550.54 runs CUDA 12.4 and the wheels need 13.0: install driver 580 or newer"),
+        ({"driver_cuda": (13, 0), "wheels_cuda": (14, 1)},
+         "driver 580.159 runs CUDA 13.0 and the wheels need 14.1: install a newer driver"),
+        ({"gpus": (A100,)},
+         "NVIDIA A100-SXM4-80GB is sm_80: use a machine with a Hopper GPU (sm_90a: H100, H200, GH200)"),
+        ({"gpus": (A100, H200)}, "GPU 0 is NVIDIA A100-SXM4-80GB, not Hopper: set CUDA_VISIBLE_DEVICES=1"),
+        ({"packages": PINNED | {"torch": None}}, "torch is not installed: run `make setup`"),
+        ({"packages": PINNED | {"triton": "3.7.0"}},
+         "triton is 3.7.0 and requirements/lock.txt pins 3.6.0: run `make setup`"),
+        ({"why_no_launcher": "no C compiler"}, "no C compiler"),
+        ({"why_no_cache": "no cache"}, "no cache"),
+    ],
+)  # fmt: skip
+def test_what_stands_in_the_way_of_measuring(change, reason):
+    machine = replace(READY, **change)
+    assert verdicts(machine)["fig11 and fig12, measured here"] == (False, reason)
+    assert verdicts(machine)["fig11 and fig12, drawn from recorded runs"] == (True, "recorded on h200")
+    assert doctor.headline(machine) == f"kperf: static, from recorded runs: {reason}"
+    assert doctor.report(machine)
+
+
+def test_a_newer_minor_cuda_than_the_drivers_is_no_obstacle():
+    assert doctor.why_not_measured(replace(READY, wheels_cuda=(13, 2))) is None
+
+
+def test_missing_fa3_alone_leaves_the_rest():
+    found = verdicts(replace(READY, packages=PINNED | {"fa3-fwd": None}))
+    assert found["FA3 among them"] == (False, "fa3-fwd is not installed: run `make setup`")
+    assert found["fig11 and fig12, measured here"][0]
+
+
+def test_warnings_where_measuring_is_possible():
+    gpu = replace(H200, mig=True, processes=2)
+    possible, why = verdicts(replace(READY, gpus=(gpu,)))["fig11 and fig12, measured here"]
+    assert possible
+    assert why == (
+        "MIG is on: a slice is measured, not the whole GPU; 2 other process(es) on the GPU will disturb the times"
+    )
+
+
+def test_no_engine_and_no_toolkit():
+    found = verdicts(replace(READY, why_no_engine="no engine"))
+    assert found["image, docker-fig11 and docker-fig12"] == (False, "no engine")
+    assert found["the GPU inside containers"] == (False, "no engine")
+    found = verdicts(replace(READY, why_no_toolkit="no toolkit"))
+    assert found["image, docker-fig11 and docker-fig12"] == (True, "")
+    assert found["the GPU inside containers"] == (False, "no toolkit")
+    inside = verdicts(replace(READY, in_container=True))
+    assert "image, docker-fig11 and docker-fig12" not in inside
+
+
+def test_nothing_at_all_is_reported_as_such(capsys):
+    machine = replace(READY, gpus=(), why_no_gpu="no GPU", driver=None, recorded=())
+    assert not doctor.report(machine)
+    told = capsys.readouterr().out
+    assert told.startswith("no usable NVIDIA GPU; Python 3.12.1, torch 2.11.0+cu130")
+    assert "no   fig11 and fig12, drawn from recorded runs: there are none in results/" in told
+
+
+def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
+    monkeypatch.setenv("KPERF_RESULTS", str(tmp_path / "missing"))
+    machine = doctor.probe()
+    assert machine.why_no_results == f"{tmp_path}/missing is not a folder that you can write: set KPERF_RESULTS to one"
+    assert machine.recorded == ()
+    (tmp_path / "missing/h100").mkdir(parents=True)
+    (tmp_path / "missing/h100/fig12.jsonl").touch()
+    machine = doctor.probe()
+    assert machine.why_no_results is None
+    assert machine.recorded == ("h100",)
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert doctor.probe().why_no_cache.endswith("set TRITON_CACHE_DIR to another folder")
+
+
+@pytest.mark.parametrize(
+    ("error", "inside", "sentence"),
+    [
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, False, "reboot"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, False, "install driver 580 or newer"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, True, "--gpus all"),
+    ],
+)
+def test_no_driver_answers(monkeypatch, error, inside, sentence):
+    def fail() -> None:
+        raise pynvml.NVMLError(error)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    if inside:
+        monkeypatch.setenv("KPERF_IN_CONTAINER", "1")
+    else:
+        monkeypatch.delenv("KPERF_IN_CONTAINER", raising=False)
+    machine = doctor.probe()
+    assert machine.why_no_gpu.endswith(sentence)
+    assert machine.gpus == ()
+
+
+def test_looking_takes_less_than_two_seconds_and_no_torch():
+    program = "import sys; from kperf import doctor; doctor.report(doctor.probe()); sys.exit('torch' in sys.modules)"
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - start < 2
