@@ -81,6 +81,36 @@ def fig12(
 
 
 @app.command()
+def fig11(
+    results: Results = RECORDED,
+    override: Annotated[Path | None, typer.Option(help="Trace this TTGIR, plain or with records, instead.")] = None,
+    device: DeviceOption = DeviceChoice.auto,
+    rounds: Rounds = ROUNDS,
+) -> None:
+    """Trace the kernels of Fig. 11, read and draw the timelines; without a Hopper GPU from the recorded ones."""
+    from kperf import fig11
+
+    fig11.run(console, results, file=override, rounds=rounds, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
+def instrument(
+    file: Annotated[Path, typer.Argument(help="A TTGIR file.")],
+    regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
+    detail: Annotated[
+        str, typer.Option(help="fine: every wait by itself; coarse: as few records as show the loop.")
+    ] = "fine",
+    rules: Annotated[Path | None, typer.Option(help="A rule file in place of kperf/trace/regions.toml.")] = None,
+    strip: Annotated[bool, typer.Option("--strip", help="Take the records out instead.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
+) -> None:
+    """Put records into a TTGIR file by the rules, or take them out."""
+    from kperf.trace import instrument
+
+    instrument.run(file, regions=regions.split(","), detail=detail, rules=rules, strip_only=strip, out=out)
+
+
+@app.command()
 def sweep(
     which: Sweep,
     only: Annotated[str, typer.Option(help="Implementations, separated by commas.")],
@@ -129,12 +159,15 @@ def bench(
 
 @app.command()
 def ttgir() -> None:
-    """Generate ttgir/ from the Gluon sources (no GPU needed) and verify it by compiling."""
+    """Generate ttgir/ and the traced twins from the Gluon sources (no GPU needed) and verify it by compiling."""
     from kperf import fig12, override
     from kperf.kernels.variants import VARIANTS
+    from kperf.trace import twin
 
     for variant in VARIANTS.values():
-        override.generate(variant)
+        manifest = override.generate(variant)
+        for entry in manifest.overrides:
+            twin.generate(override.find(variant.name, entry.specialization))
     fig12.verify_overrides(console)
 
 

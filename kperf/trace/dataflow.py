@@ -56,7 +56,9 @@ class Dataflow:
         if op.name == "scf.for":
             arguments = re.findall(r"(%[\w$.-]+) = (%[\w$.#-]+)", op.rest.partition("iter_args")[2])
             for index, (argument, initial) in enumerate(arguments):
-                self._passed_as[space, argument] = [(space, name) for name in (initial, *_carried(op)[index : index + 1])]
+                self._passed_as[space, argument] = [
+                    (space, name) for name in (initial, *_carried(op)[index : index + 1])
+                ]
 
     def _operand(self, op: Operation, index: int) -> Value:
         return self._spaces[id(op)], op.operands[index] if -len(op.operands) <= index < len(op.operands) else ""
@@ -143,7 +145,9 @@ class Dataflow:
             return {"product": self._products[id(operation)]}
         if operation.name == DOT_WAIT:
             space = self._spaces[id(operation)]
-            makers = [self._made_by.get(origin) for name in operation.operands for origin in self._origins((space, name))]
+            makers = [
+                self._made_by.get(origin) for name in operation.operands for origin in self._origins((space, name))
+            ]
             products = dict.fromkeys(self._products[id(op)] for op in makers if op is not None and op.name == DOT)
             return {"product": "+".join(sorted(products, reverse=True)) or "wgmma"}
         if operation.name == COPY:

@@ -68,7 +68,18 @@ def decode(buffer: NDArray[np.uint8], recording: Recording) -> Records:
         block=np.concatenate([chunk.block + np.int32(first) for chunk, first in zip(chunks, sizes, strict=True)]),
         **{
             name: np.concatenate([getattr(chunk, name) for chunk in chunks])
-            for name in ("warp", "scope", "is_start", "cycle", "program_id", "sm", "start_ns", "end_ns", "copied_ns", "clock")
+            for name in (
+                "warp",
+                "scope",
+                "is_start",
+                "cycle",
+                "program_id",
+                "sm",
+                "start_ns",
+                "end_ns",
+                "copied_ns",
+                "clock",
+            )
         },
         written=sum(chunk.written for chunk in chunks),
         lost=sum(chunk.lost for chunk in chunks),
@@ -78,9 +89,13 @@ def decode(buffer: NDArray[np.uint8], recording: Recording) -> Records:
 def _check_headers(words: NDArray[np.uint32], recording: Recording) -> None:
     wrong = np.flatnonzero(words[:, 0] != PREAMBLE)
     if wrong.size == len(words):
-        raise UsageError("the trace buffer has no Proton header: it is of another version, or no traced kernel wrote it")
+        raise UsageError(
+            "the trace buffer has no Proton header: it is of another version, or no traced kernel wrote it"
+        )
     if wrong.size:
-        raise UsageError(f"block {wrong[0]} of the trace buffer has no header: the launch did not finish, or it is damaged")
+        raise UsageError(
+            f"block {wrong[0]} of the trace buffer has no header: the launch did not finish, or it is damaged"
+        )
     sizes = np.unique(words[:, 3])
     if sizes.tolist() != [recording.buffer_bytes]:
         raise UsageError(
@@ -93,7 +108,9 @@ def _decode_blocks(words: NDArray[np.uint32], recording: Recording) -> Records:
     n_blocks, n_warps, capacity = len(words), len(recording.warps), recording.records_per_warp
     counters = words[:, HEADER_BYTES // 4 :][:, list(recording.warps)].astype(np.int64)
     if (counters >= 2**31).any() or (counters % 2).any():
-        raise UsageError("a record counter of the trace buffer is not a number of records: it wrapped, or it is damaged")
+        raise UsageError(
+            "a record counter of the trace buffer is not a number of records: it wrapped, or it is damaged"
+        )
     written = counters // 2
     kept = np.minimum(written, capacity)
 

@@ -6,16 +6,19 @@ around all it does, its lifetime.
 """
 
 import re
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from kperf.compile import parse_ttgir
 from kperf.errors import UsageError
+from kperf.files import write_atomically
 from kperf.trace.dataflow import Dataflow
 from kperf.ttgir import Module, Operation, Region
 
@@ -95,7 +98,9 @@ class _Pair:
     last: int
 
 
-def instrument(text: str, *, detail: Detail = "fine", regions: Sequence[str] = ("*",), rules: Rules | None = None) -> str:
+def instrument(
+    text: str, *, detail: Detail = "fine", regions: Sequence[str] = ("*",), rules: Rules | None = None
+) -> str:
     """The module `text` with a pair of records around every region whose name fits one of the patterns `regions`.
 
     Only whole lines are added. Raises `UsageError` if the text does not parse, has records already, or has no such region.
@@ -119,7 +124,9 @@ def instrument(text: str, *, detail: Detail = "fine", regions: Sequence[str] = (
         wanted = "" if tuple(regions) == ("*",) else f" named {', '.join(regions)}"
         raise UsageError(f"the TTGIR has no region{wanted} to record; the rules are in {RULES.name}")
     if len(pairs) > MAX_SCOPES:
-        raise UsageError(f"{len(pairs)} regions are more than the {MAX_SCOPES} that records can number: choose with --regions")
+        raise UsageError(
+            f"{len(pairs)} regions are more than the {MAX_SCOPES} that records can number: choose with --regions"
+        )
     return _insert(text, pairs)
 
 
@@ -136,7 +143,8 @@ def _blocks(region: Region) -> list[Region]:
 def _pairs(region: Region, rules: Rules, dataflow: Dataflow, detail: Detail) -> list[_Pair]:
     pairs: list[_Pair] = []
     extend: tuple[str, ...] = ()
-    joinable: list[str] | None = None  # names in the last pair while a later matrix-product wait may still join it
+    joinable: list[str] | None = None  # names in the last pair, while a later matrix-product wait may still join it
+    after_arithmetic = False  # since the last pair: the next one is where the arithmetic ends
     for op in region.operations:
         if pairs and op.name in extend:
             pairs[-1].last = op.last_line
@@ -146,19 +154,26 @@ def _pairs(region: Region, rules: Rules, dataflow: Dataflow, detail: Detail) -> 
         rule, name = rules.find(op), rules.name(op, dataflow)
         if rule is None or name is None:
             continue
+        if rule.kind == "arithmetic":
+            after_arithmetic = True
+            if joinable is not None:
+                joinable.append(name[0])
+            continue
         if rule.kind == "issue":
-            joinable = None
-        elif rule.kind == "arithmetic" and joinable is not None:
-            joinable.append(name[0])
-        if not rule.record:
+            joinable = [name[0]] if after_arithmetic else None
+        if not rule.record and not (rule.kind == "issue" and after_arithmetic):
             continue
         extend = rule.extend
-        if detail == "coarse" and rule.kind == "tensor" and joinable is not None:
+        if rule.kind == "tensor" and joinable is not None:
             joinable.append(name[0])
             pairs[-1].name, pairs[-1].last = " + ".join(dict.fromkeys(joinable)), op.last_line
         else:
             pairs.append(_Pair(name[0], op.line, op.last_line))
+        if rule.kind == "tensor" and detail == "fine":
+            joinable = None
+        elif rule.kind != "issue":
             joinable = [name[0]] if rule.kind == "tensor" else None
+        after_arithmetic = False
     return pairs
 
 
@@ -182,3 +197,24 @@ def _insert(text: str, pairs: list[_Pair]) -> str:
         result.append(line)
         result += after.get(number, [])
     return "".join(result)
+
+
+def run(
+    file: Path, *, regions: Sequence[str], detail: str, rules: Path | None, strip_only: bool, out: Path | None
+) -> None:
+    """`kperf instrument`: read, add or take out, write."""
+    if detail not in get_args(Detail):
+        raise UsageError(f"unknown detail {detail!r}: choose from {', '.join(get_args(Detail))}")
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    if strip_only:
+        result = strip(text)
+    else:
+        result = instrument(text, detail=cast(Detail, detail), regions=regions, rules=read_rules(rules or RULES))
+        parse_ttgir(result)  # what we write is what Triton reads
+    if out is None:
+        sys.stdout.write(result)
+    else:
+        write_atomically(out, result)

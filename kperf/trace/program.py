@@ -46,6 +46,8 @@ class Interval:
     loads: tuple[tuple[str, Value], ...] = ()
     issues: tuple[str, ...] = ()
     completes: tuple[str, ...] = ()
+    flop: int = 0
+    """Floating-point operations of the products issued in it."""
 
 
 @dataclass(frozen=True)
@@ -217,9 +219,16 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
         (dataflow.fields(op)["buffer"], dataflow.barrier(op)) for op in operations if op.name == COPY
     )
     interval.issues = tuple(dataflow.fields(op)["product"] for op in operations if op.name == DOT)
+    interval.flop = sum(_flop(op) for op in operations if op.name == DOT)
     waited = [op for op in operations if op.name == DOT_WAIT or (op.name == DOT and "isAsync = true" not in op.rest)]
     interval.completes = tuple(p for op in waited for p in dataflow.fields(op)["product"].split("+"))
     return interval
+
+
+def _flop(dot: Operation) -> int:
+    shapes = [tuple(map(int, shape)) for shape in re.findall(r"<(\d+)x(\d+)x\w+", dot.rest.partition(" : ")[2])]
+    (_, k), *_, (m, n) = shapes if len(shapes) > 1 else [(0, 0), (0, 0)]
+    return 2 * m * n * k
 
 
 def _ring_sizes(module: Module, dataflow: Dataflow) -> dict[Value, int]:

@@ -1,0 +1,142 @@
+"""Fig. 11 from end to end: trace where there is a Hopper GPU, else read the recorded timelines; then draw and tell."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from kperf import device, override
+from kperf.errors import UsageError
+from kperf.files import write_atomically
+from kperf.kernels.variants import Specialization
+from kperf.override import Override
+from kperf.results import gpu_slug
+from kperf.trace import twin
+from kperf.trace.capture import Traced, capture
+from kperf.trace.instrument import instrument, strip
+from kperf.trace.models import OverheadRecord
+from kperf.trace.program import Program
+from kperf.trace.read import decode_launch, export, read_timeline
+from kperf.trace.report import table, verdict
+from kperf.workload import FIG11, Workload
+from plots import fig11 as plot
+
+VARIANTS = ("vanilla", "improved")
+"""The two timelines of the figure, from above."""
+
+ROUNDS = 15
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel to look into: the plain override, its traced twin, and what is known of the twin before it runs."""
+
+    name: str
+    label: str
+    plain: Override
+    traced: Traced
+    program: Program
+
+
+def subject(variant: str) -> Subject:
+    """A variant with its committed twin."""
+    plain = override.find(variant, Specialization())
+    traced, program = twin.find(plain)
+    return Subject(variant, plain.manifest.label, plain, traced, program)
+
+
+def subject_from_file(path: Path) -> Subject:
+    """A person's TTGIR: a twin with records, which is run as it is, or a plain file, which gets them."""
+    like = override.find(VARIANTS[0], Specialization())
+    given = override.from_file(path, like)
+    text = given.text if "proton.record" in given.text else instrument(given.text)
+    plain = Override(path, strip(text), given.entry, given.manifest)
+    traced, program = twin.make_traced(plain, text, path)
+    return Subject(path.stem, path.stem, plain, traced, program)
+
+
+def record(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
+    """Trace each kernel on the GPU and write its two files into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator(device="cuda").manual_seed(SEED)
+    dtype = getattr(torch, workload.dtype)
+    q, k, v = (torch.randn(workload.shape, generator=generator, device="cuda").to(dtype) for _ in range(3))
+    for item in subjects:
+        captured = capture(item.plain, item.traced, (q, k, v), workload, rounds)
+        plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
+        launch = decode_launch(captured.buffer, item.traced.recording, item.program)
+        environment = device.environment()
+        timeline = read_timeline(
+            launch,
+            variant=item.name,
+            label=item.label,
+            workload=str(workload),
+            environment=environment,
+            override_sha256=item.plain.sha256,
+            overhead=OverheadRecord(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms),
+            orders=twin.compile_orders(item.plain, item.traced),
+        )
+        about = {
+            "variant": item.name,
+            "label": item.label,
+            "gpu": environment.gpu,
+            "recorded_at": environment.recorded_at,
+        }
+        trace = export(launch, timeline.clock_mhz, about)
+        write_atomically(folder / f"{item.name}.chrome_trace.json", trace)
+        write_atomically(folder / f"{item.name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
+        console.print(
+            f"traced {item.label}: {timeline.blocks} blocks, {timeline.records.written} records "
+            f"({timeline.records.lost} lost), {plain_ms:.3f} ms plain, {traced_ms:.3f} ms traced"
+        )
+
+
+def recorded_folder(results: Path) -> Path:
+    """The folder to draw from without a GPU: the one under `results`, h200 if there are several.
+
+    Raises `UsageError` when nothing is recorded there.
+    """
+    folders = sorted(path.parents[1] for path in results.glob(f"*/fig11/{VARIANTS[0]}.timeline.json"))
+    if not folders:
+        raise UsageError(f"{results} holds no recorded timeline: trace on a Hopper GPU, or name another --results")
+    return next((folder for folder in folders if folder.name == "h200"), folders[0])
+
+
+def report(console: Console, folder: Path, names: Sequence[str], *, measured: bool) -> list[Path]:
+    """Draw the figure from the files of `names` and print table and verdict; returns the figure's files."""
+    recordings = [plot.read_recording(folder / "fig11", name) for name in names]
+    timelines = [recording.timeline for recording in recordings]
+    gpus = ", ".join(dict.fromkeys(timeline.environment.gpu for timeline in timelines))
+    newest = max(timeline.environment.recorded_at for timeline in timelines)
+    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {newest[:10]}; {timelines[0].workload}"
+    stem = "fig11" if tuple(names) == VARIANTS else f"fig11_{'_'.join(names)}"
+    written = plot.draw(recordings, stamp, folder / stem)
+    console.print(table(timelines, stamp))
+    for line in verdict(timelines):
+        console.print(line)
+    for path in written:
+        console.print(f"drawn: {path} ({stamp})")
+    return written
+
+
+def run(console: Console, results: Path, *, file: Path | None, rounds: int, require_gpu: bool) -> None:
+    """`make fig11`: both variants, or one file of a person's own."""
+    reason = device.why_static()
+    if reason is not None and (require_gpu or file is not None):
+        raise UsageError(reason)
+    subjects = [subject_from_file(file)] if file else [subject(name) for name in VARIANTS]
+    if reason is None:
+        folder = results / gpu_slug(device.gpu_name())
+        record(console, subjects, FIG11, folder / "fig11", rounds)
+    else:
+        console.print(f"static: {reason}; the figure is drawn from recorded timelines")
+        for item in subjects:
+            orders = twin.compile_orders(item.plain, item.traced)
+            same = "as in the plain kernel" if not orders.differences else "not as in the plain kernel"
+            console.print(f"traced/{item.traced.override.path.name} of {item.name} compiles to sm_90a, ordered {same}")
+        folder = recorded_folder(results)
+    report(console, folder, [item.name for item in subjects], measured=reason is None)

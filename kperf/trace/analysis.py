@@ -1,0 +1,331 @@
+"""Read a timeline: where the cycles go, what the tensor cores wait for, what the critical path is.
+
+Statistics of regions and periods are over every block of the launch; bubbles and critical path, which follow one block
+at a time, are over SAMPLED_BLOCKS blocks spread evenly over it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.errors import UsageError
+from kperf.trace.dataflow import Value
+from kperf.trace.program import Program
+from kperf.trace.timeline import Block, Flight, Launch, Span
+
+SAMPLED_BLOCKS = 96
+
+DENSE_FLOP_PER_CYCLE = 4096
+"""bfloat16 and float16 products of one Hopper SM: 989 TFLOPS / (132 SMs * 1.83 GHz)."""
+
+BLOCKED_CYCLES = 150
+"""A wait for a load that takes longer was blocked. Two records around a wait that is over at once are 70 to 140 apart."""
+
+_SMALL_BUBBLE = 0.01
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Cycles."""
+
+    median: float
+    p5: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class RegionTime:
+    """One region of a warp group: cycles each time, and its share of the group's lifetime."""
+
+    warp_group: str
+    name: str
+    kind: str
+    cycles: Quantiles
+    share: float
+    per_trip: float
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """Cycles of a trip in which no wgmma is in flight on the SM, and what the warp groups that issue them do then."""
+
+    cause: str
+    cycles_per_iteration: float
+
+
+@dataclass(frozen=True)
+class PathPart:
+    """A region's share of the critical path."""
+
+    region: str
+    warp_group: str
+    share: float
+
+
+def quantiles(values: NDArray[np.int64]) -> Quantiles:
+    """Median, 5th and 95th percentile. Raises `UsageError` when there are none."""
+    if values.size == 0:
+        raise UsageError("the trace has no trip of a main loop: trace a longer sequence")
+    p5, median, p95 = np.percentile(values, [5, 50, 95])
+    return Quantiles(float(median), float(p5), float(p95))
+
+
+def consumers(launch: Launch) -> list[str]:
+    """The warp groups that issue matrix products."""
+    issuing = {interval.group for interval in launch.intervals if interval.issues}
+    return [group for group in launch.groups if group in issuing]
+
+
+def period(launch: Launch) -> Quantiles:
+    """Cycles from trip to trip of the consumers' main loops, over all of them."""
+    return quantiles(np.concatenate([launch.periods(group) for group in consumers(launch)] or [np.zeros(0, np.int64)]))
+
+
+def region_times(launch: Launch) -> list[RegionTime]:
+    """Every region that has a share of its group's lifetime, in the order of the program."""
+    result = []
+    for index, group in enumerate(launch.groups):
+        mine = launch.warp == index
+        lifetime = int(launch.cycles[mine].sum())
+        trips = max(launch.trips(group), 1)
+        by_name: dict[str, list[int]] = defaultdict(list)
+        for kind, interval in enumerate(launch.intervals):
+            if interval.group == group:
+                by_name[interval.name].append(kind)
+        for name, kinds in by_name.items():
+            chosen = mine & np.isin(launch.kind, kinds)
+            looping = chosen & launch.in_loop
+            cycles = launch.cycles[looping if looping.any() else chosen]
+            if cycles.size:
+                share = int(launch.cycles[chosen].sum()) / lifetime
+                per_trip = float(launch.cycles[looping].sum()) / trips
+                kind = launch.intervals[kinds[0]].kind
+                result.append(RegionTime(group, name, kind, quantiles(cycles), share, per_trip))
+    return result
+
+
+def sample(launch: Launch) -> list[Block]:
+    """SAMPLED_BLOCKS whole blocks, spread evenly over the launch (fewer if there are fewer)."""
+    whole = launch.whole_blocks()
+    chosen = whole[np.unique(np.linspace(0, len(whole) - 1, min(SAMPLED_BLOCKS, len(whole))).astype(int))]
+    return list(launch.blocks(chosen))
+
+
+def steady_window(block: Block, groups: Sequence[str]) -> tuple[int, int] | None:
+    """From the second trip's start that the last of the groups reaches to the first's last trip: all are in their loops."""
+    starts, ends = [], []
+    for group in groups:
+        trips: dict[int, int] = {}
+        for span in block.spans[group]:
+            if span.trip is not None:
+                trips.setdefault(span.trip, span.start)
+        if len(trips) < 4:
+            return None
+        starts.append(trips[1])
+        ends.append(trips[max(trips)])
+    return (max(starts), min(ends)) if max(starts) < min(ends) else None
+
+
+def union(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int]]:
+    """Disjoint stretches of [low, high] under at least one flight."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted((max(f.start, low), min(f.end, high)) for f in flights):
+        if start >= end:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def idle(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int]]:
+    """The stretches of [low, high] under no flight."""
+    edges = [low, *(edge for stretch in union(flights, low, high) for edge in stretch), high]
+    return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+
+
+def bubbles(launch: Launch, blocks: Sequence[Block], period_cycles: float) -> tuple[list[Bubble], float]:
+    """What the consumers do while no wgmma is in flight, in cycles of a trip; and the share of time with one in flight."""
+    groups = consumers(launch)
+    causes: Counter[str] = Counter()
+    observed = 0
+    for block in blocks:
+        window = steady_window(block, groups)
+        if window is None:
+            continue
+        observed += window[1] - window[0]
+        for start, end in idle(block.flights, *window):
+            edges = sorted({start, end} | {s.start for g in groups for s in block.spans[g] if start < s.start < end})
+            for low, high in zip(edges, edges[1:], strict=False):
+                doing = sorted(_at(block.spans[group], low) for group in groups)
+                causes[_cause(doing)] += high - low
+    if not observed:
+        return [], 0.0
+    total = sum(causes.values())
+    scale = period_cycles / observed
+    named = [
+        Bubble(cause, cycles * scale) for cause, cycles in causes.most_common() if cycles > _SMALL_BUBBLE * observed
+    ]
+    rest = total * scale - sum(bubble.cycles_per_iteration for bubble in named)
+    if rest > 0.5:
+        named.append(Bubble("other", rest))
+    return named, 1 - total / observed
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Cycles of arithmetic in a trip of a consumer, and those of them under wgmma in flight: its own, or anyone's."""
+
+    cycles: float
+    under_own_wgmma: float
+    under_any_wgmma: float
+
+
+def hidden_arithmetic(launch: Launch, blocks: Sequence[Block]) -> Hidden:
+    """How much of the softmax the tensor cores work under, in cycles of a trip."""
+    groups = consumers(launch)
+    total = own = anyone = trips = 0
+    for block in blocks:
+        for group in groups:
+            mine = [flight for flight in block.flights if flight.group == group]
+            spans = [s for s in block.spans[group] if s.trip is not None and s.interval.kind == "arithmetic"]
+            trips += len({span.trip for span in block.spans[group] if span.trip is not None})
+            for span in spans:
+                total += span.cycles
+                own += sum(end - start for start, end in union(_near(mine, span), span.start, span.end))
+                anyone += sum(end - start for start, end in union(_near(block.flights, span), span.start, span.end))
+    return Hidden(total / trips, own / trips, anyone / trips) if trips else Hidden(0.0, 0.0, 0.0)
+
+
+def _near(flights: Sequence[Flight], span: Span) -> list[Flight]:
+    return [flight for flight in flights if flight.start < span.end and flight.end > span.start]
+
+
+def _at(spans: list[Span], cycle: int) -> str:
+    low, high = 0, len(spans)
+    while low < high:
+        middle = (low + high) // 2
+        if spans[middle].end <= cycle:
+            low = middle + 1
+        else:
+            high = middle
+    return spans[low].interval.name if low < len(spans) and spans[low].start <= cycle else "done"
+
+
+def _cause(doing: list[str]) -> str:
+    names = list(dict.fromkeys(doing))
+    if len(names) == 1:
+        return f"{'both' if len(doing) == 2 else 'all'} in {names[0]}" if len(doing) > 1 else names[0]
+    return " beside ".join(names)
+
+
+def critical_path(launch: Launch, blocks: Sequence[Block]) -> list[PathPart]:
+    """Shares of the longest chain of dependent work, walked backwards from the end of each block.
+
+    A warp group depends on itself in order. A wait that was blocked depends on what released it: the n-th wait for a
+    full stage on the n-th load into the ring, the n-th wait for an empty stage on the (n - stages)-th arrive of the
+    consumer that came last. There the path goes on in the other group; the time between is the load's or the signal's.
+    """
+    totals: Counter[tuple[str, str]] = Counter()
+    for block in blocks:
+        _walk_back(block, launch.program, totals)
+    whole = sum(totals.values())
+    return [PathPart(region, group, cycles / whole) for (group, region), cycles in totals.most_common() if cycles]
+
+
+@dataclass(frozen=True)
+class Release:
+    """The moment in another warp group that ended a wait, and whether a load was under way from then to the wait's end."""
+
+    group: str
+    cycle: int
+    load: str | None
+
+
+def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
+    """(group, index of its span) -> what released that wait, for every wait that was blocked."""
+    loads: dict[Value, list[tuple[int, str, str]]] = defaultdict(list)
+    signals: dict[Value, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for group, spans in block.spans.items():
+        for span in spans:
+            for buffer, ring in span.interval.loads:
+                # What is loaded in a recorded region was issued just before its end, else just after the gap's start.
+                issued = span.end if span.interval.kind == "wait" else span.start
+                loads[ring].append((issued, group, buffer))
+            for ring in span.interval.signals:
+                recorded = span.interval.kind in ("tensor", "wait")
+                signals[ring][group].append(span.end if recorded else span.start)
+    found = {}
+    for group, spans in block.spans.items():
+        counts: Counter[Value] = Counter()
+        for index, span in enumerate(spans):
+            for ring in span.interval.waits:
+                number = counts[ring]
+                counts[ring] += 1
+                if span.interval.kind != "wait":
+                    continue
+                if ring in loads:
+                    release = _load_release(loads[ring], number, group)
+                    blocked = release is not None and span.cycles > BLOCKED_CYCLES
+                else:
+                    release = _signal_release(signals[ring], number - program.stages.get(ring, 1))
+                    blocked = release is not None and release.cycle > span.start
+                if release is not None and blocked and release.cycle < span.end:
+                    found[group, index] = release
+    return found
+
+
+def _load_release(loads: list[tuple[int, str, str]], number: int, waiter: str) -> Release | None:
+    if number >= len(loads):
+        return None
+    cycle, group, buffer = loads[number]
+    return Release(group, cycle, f"load {buffer}") if group != waiter else None
+
+
+def _signal_release(signals: dict[str, list[int]], number: int) -> Release | None:
+    if number < 0:
+        return None
+    last = [(cycles[number], group) for group, cycles in signals.items() if number < len(cycles)]
+    if not last:
+        return None
+    cycle, group = max(last)
+    return Release(group, cycle, None)
+
+
+def _walk_back(block: Block, program: Program, totals: Counter[tuple[str, str]]) -> None:
+    released = releases(block, program)
+    group = max(block.spans, key=lambda name: block.spans[name][-1].end)
+    cycle = block.spans[group][-1].end
+    index = len(block.spans[group]) - 1
+    while index >= 0:
+        span = block.spans[group][index]
+        if span.start >= cycle:
+            index -= 1
+            continue
+        release = released.get((group, index))
+        if release is not None and release.cycle < cycle:
+            totals[release.group if release.load else group, release.load or span.interval.name] += (
+                cycle - release.cycle
+            )
+            group, cycle = release.group, release.cycle
+            index = _last_before(block.spans[group], cycle)
+            continue
+        totals[group, span.interval.name] += cycle - span.start
+        cycle = span.start
+        index -= 1
+
+
+def _last_before(spans: list[Span], cycle: int) -> int:
+    """Index of the last span that starts before `cycle`, -1 if none does."""
+    low, high = 0, len(spans)
+    while low < high:
+        middle = (low + high) // 2
+        if spans[middle].start < cycle:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1

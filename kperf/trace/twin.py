@@ -1,0 +1,99 @@
+"""The traced twin of an override: `ttgir/<variant>/traced/<file>`, generated, and never trusted without a check."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kperf import compile as compiler
+from kperf.errors import UsageError
+from kperf.files import write_atomically
+from kperf.override import TTGIR_DIR, Override
+from kperf.trace import sass
+from kperf.trace.capture import Traced
+from kperf.trace.instrument import Detail, instrument, strip
+from kperf.trace.program import Program, read_program
+from kperf.trace.session import Recording, session
+
+DETAILS: tuple[Detail, ...] = ("fine", "coarse")
+"""From the most records to the fewest."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The order of instructions in a plain kernel and in its traced twin, as compiled for sm_90a."""
+
+    plain: list[str]
+    traced: list[str]
+
+    @property
+    def differences(self) -> list[sass.Difference]:
+        """Where they differ."""
+        return sass.compare(self.plain, self.traced)
+
+
+def recording_for(program: Program, override: Override, bytes_per_warp: int = 8192) -> Recording:
+    """Records of one warp of each group, in as much shared memory as the kernel leaves.
+
+    Raises `UsageError` if it leaves too little.
+    """
+    warps = tuple(sorted(group.first_warp for group in program.groups))
+    free = compiler.SHARED_MEMORY_LIMIT - override.entry.shared_bytes
+    while bytes_per_warp * len(warps) > free and bytes_per_warp > 512:
+        bytes_per_warp //= 2
+    if bytes_per_warp * len(warps) > free:
+        raise UsageError(f"{override.path} leaves {free} bytes of shared memory: too little for records")
+    return Recording(warps, program.total_warps, bytes_per_warp)
+
+
+def make_traced(plain: Override, text: str, path: Path) -> tuple[Traced, Program]:
+    """The traced override with this text. Raises `UsageError` if the text without its records is not `plain`'s."""
+    if strip(text) != plain.text:
+        raise UsageError(f"{path} is not the twin of {plain.path}: `make ttgir` writes it anew")
+    program = read_program(text)
+    return Traced(Override(path, text, plain.entry, plain.manifest), recording_for(program, plain)), program
+
+
+def compile_orders(plain: Override, traced: Traced) -> Orders:
+    """Compile both for sm_90a and read the order of their instructions. Raises `UsageError` if the twin spills more."""
+    plain_kernel = plain.compile()
+    with session(traced.recording):
+        traced_kernel = traced.override.compile()
+    before, after = (compiler.resources(kernel) for kernel in (plain_kernel, traced_kernel))
+    counters = 4 * len(traced.recording.warps)  # each warp's counter may live on the stack outside the loops
+    if after.local_bytes > before.local_bytes or after.stack_bytes > before.stack_bytes + counters:
+        raise UsageError(
+            f"{traced.override.path} spills {after.stack_bytes} bytes where the plain kernel spills {before.stack_bytes}: "
+            "record fewer regions (--regions)"
+        )
+    return Orders(sass.order(plain_kernel.asm["sass"]), sass.order(traced_kernel.asm["sass"]))
+
+
+def choose(plain: Override, path: Path) -> str:
+    """The most detailed twin that the assembler orders as the plain kernel; the most detailed of all if none is."""
+    texts = {detail: instrument(plain.text, detail=detail) for detail in DETAILS}
+    for text in dict.fromkeys(texts.values()):
+        if not compile_orders(plain, make_traced(plain, text, path)[0]).differences:
+            return text
+    return texts["fine"]
+
+
+def traced_path(plain: Override, root: Path = TTGIR_DIR) -> Path:
+    """Where the twin of a variant's override is kept."""
+    return root / plain.manifest.variant / "traced" / plain.entry.file
+
+
+def generate(plain: Override, root: Path = TTGIR_DIR) -> Path:
+    """Write the twin of an override; returns its path."""
+    path = traced_path(plain, root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, choose(plain, path))
+    return path
+
+
+def find(plain: Override, root: Path = TTGIR_DIR) -> tuple[Traced, Program]:
+    """The committed twin of an override, checked. Raises `UsageError` if it is missing, edited or out of date."""
+    path = traced_path(plain, root)
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{path} is missing; `make ttgir` writes it") from None
+    return make_traced(plain, text, path)

@@ -1,0 +1,85 @@
+"""On a Hopper GPU: the decoder against Proton's own writer, event by event, on a small launch."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from kperf import override as overrides
+from kperf.kernels.variants import Specialization
+from kperf.trace.decode import decode
+from kperf.trace.instrument import instrument
+from kperf.trace.program import read_program
+from kperf.trace.session import Recording
+from kperf.workload import Workload
+
+pytestmark = pytest.mark.gpu
+
+SMALL = Workload(batch=1, heads=2, seq_len=512)
+
+
+def traced_override(variant: str) -> overrides.Override:
+    plain = overrides.find(variant, Specialization())
+    return overrides.Override(plain.path, instrument(plain.text), plain.entry, plain.manifest)
+
+
+@pytest.mark.parametrize("variant", ["vanilla", "improved"])
+def test_decodes_what_protons_own_writer_writes(variant, tmp_path):
+    import torch
+    import triton.profiler as proton
+    from triton.profiler.hooks.instrumentation import InstrumentationHook
+
+    from kperf.attention import bind_attn_fwd
+
+    override = traced_override(variant)
+    program = read_program(override.text)
+    recording = Recording(tuple(sorted(group.first_warp for group in program.groups)), program.total_warps)
+    q, k, v = (torch.randn(SMALL.shape, device="cuda").to(torch.bfloat16) for _ in range(3))
+    warps = ",".join(map(str, recording.warps))
+    mode = (
+        f"default:sampling_strategy=selective:sampling_options={warps}:buffer_type=shared"
+        f":buffer_size={recording.buffer_bytes}:optimizations=clock32"
+    )
+    InstrumentationHook.enable_host_buffer = True
+    try:
+        proton.start(str(tmp_path / "small"), backend="instrumentation", data="trace", mode=mode)
+        bind_attn_fwd(q, k, v, False, SMALL.sm_scale, override)()
+        torch.cuda.synchronize()
+        host = InstrumentationHook.host_buffer.numpy().copy()
+    finally:
+        proton.finalize()
+        InstrumentationHook.enable_host_buffer = False
+
+    header_bytes = 40 + 4 * len(recording.warps)
+    records = decode(host[header_bytes:], recording)
+    assert records.n_blocks == SMALL.rows // 128
+    assert records.lost == 0
+
+    ours = set()
+    for block in range(records.n_blocks):
+        in_block = records.block == block
+        origin = records.cycle[in_block].min()
+        for index, warp in enumerate(recording.warps):
+            opened = {}
+            for i in np.flatnonzero(in_block & (records.warp == index)):
+                scope, cycle = int(records.scope[i]), int(records.cycle[i] - origin)
+                if records.is_start[i]:
+                    opened[scope] = cycle
+                else:
+                    start = opened.pop(scope)
+                    name = program.scopes[scope].name
+                    ours.add((int(records.program_id[block]), int(records.sm[block]), warp, name, start, cycle - start))
+            assert not opened
+
+    written = json.loads(next(tmp_path.glob("small*.chrome_trace")).read_text())["traceEvents"]
+    first_start = records.start_ns.min()
+    offsets = {int(records.program_id[b]): int(records.start_ns[b] - first_start) for b in range(records.n_blocks)}
+    theirs = set()
+    for event in written:
+        sm, block = map(int, re.search(r"Core(\d+) CTA(\d+)", event["pid"]).groups())
+        warp = int(re.match(r"warp (\d+)", event["tid"]).group(1))
+        start = round(event["ts"] * 1000) - offsets[block]
+        theirs.add((block, sm, warp, event["name"], start, round(event["dur"] * 1000)))
+    assert len(theirs) == len(written)
+    assert ours == theirs
