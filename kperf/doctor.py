@@ -16,7 +16,6 @@ import pynvml
 from rich.console import Console
 from rich.markup import escape
 
-from kperf import container
 from kperf.results import RECORDED
 
 HOPPER_CAPABILITY = (9, 0)
@@ -76,7 +75,8 @@ def why_not_measured(machine: Machine) -> str | None:
         machine.why_no_gpu
         or _why_old_driver(machine)
         or _why_not_hopper(machine.gpus)
-        or _why_packages(machine, PINNED[:2])
+        or _why_missing(machine, "torch")
+        or _why_missing(machine, "triton")
         or machine.why_no_launcher
         or machine.why_no_cache
     )
@@ -85,9 +85,9 @@ def why_not_measured(machine: Machine) -> str | None:
 def diagnose(machine: Machine) -> list[Verdict]:
     """What this machine can run, in the order of `make help`."""
     measured = why_not_measured(machine)
-    packages = _why_packages(machine, PINNED[:2])
+    triton = _why_missing(machine, "triton")
     recorded = ", ".join(machine.recorded)
-    fa3 = _why_packages(machine, PINNED[2:]) or measured
+    fa3 = _why_missing(machine, "fa3-fwd") or measured
     verdicts = [
         Verdict("fig11 and fig12, measured here", measured is None, measured or _warnings(machine)),
         Verdict("FA3 among them", fa3 is None, fa3 or ""),
@@ -96,7 +96,7 @@ def diagnose(machine: Machine) -> list[Verdict]:
             bool(machine.recorded) and machine.why_no_results is None,
             machine.why_no_results or (f"recorded on {recorded}" if recorded else "there are none in results/"),
         ),
-        Verdict("ttgir, the overrides compiled and checked", packages is None, packages or "needs no GPU"),
+        Verdict("ttgir, the overrides compiled and checked", triton is None, triton or "needs no GPU"),
     ]
     if not machine.in_container:
         engine, toolkit = machine.why_no_engine, machine.why_no_engine or machine.why_no_toolkit
@@ -111,7 +111,7 @@ def probe() -> Machine:
     """Look at this machine; takes well under two seconds."""
     driver, driver_cuda, gpus, why_no_gpu = _nvml()
     in_container = "KPERF_IN_CONTAINER" in os.environ
-    why_no_engine, why_no_toolkit = (None, None) if in_container else container.why_no_engine()
+    why_no_engine, why_no_toolkit = (None, None) if in_container else _engine()
     runtime = _version("nvidia-cuda-runtime")
     return Machine(
         in_container=in_container,
@@ -175,7 +175,11 @@ def _why_not_hopper(gpus: tuple[Gpu, ...]) -> str | None:
 
 def _warnings(machine: Machine) -> str:
     gpu = machine.gpus[0]
-    warnings = []
+    warnings = [
+        f"{name} is {found}, not the {machine.pinned[name]} of the record"
+        for name, found in machine.packages.items()
+        if found and name in machine.pinned and found.partition("+")[0] != machine.pinned[name]
+    ]
     if gpu.mig:
         warnings.append("MIG is on: a slice is measured, not the whole GPU")
     if gpu.processes:
@@ -183,14 +187,8 @@ def _warnings(machine: Machine) -> str:
     return "; ".join(warnings)
 
 
-def _why_packages(machine: Machine, names: tuple[str, ...]) -> str | None:
-    for name in names:
-        found, pinned = machine.packages[name], machine.pinned.get(name)
-        if found is None:
-            return f"{name} is not installed: run `make setup`"
-        if pinned and found.partition("+")[0] != pinned:
-            return f"{name} is {found} and requirements/lock.txt pins {pinned}: run `make setup`"
-    return None
+def _why_missing(machine: Machine, name: str) -> str | None:
+    return None if machine.packages[name] else f"{name} is not installed: run `make setup`"
 
 
 def _nvml() -> tuple[str | None, tuple[int, int] | None, tuple[Gpu, ...], str | None]:
@@ -207,8 +205,21 @@ def _nvml() -> tuple[str | None, tuple[int, int] | None, tuple[Gpu, ...], str | 
         return None, None, (), f"the NVIDIA driver answers with an error ({error}): check it with nvidia-smi"
     finally:
         pynvml.nvmlShutdown()
-    why = None if gpus else "the NVIDIA driver is there and shows no GPU: check it with nvidia-smi"
-    return driver, (cuda // 1000, cuda % 1000 // 10), gpus, why
+    visible, why = _visible(gpus), None
+    if not visible:
+        why = "the NVIDIA driver shows no GPU: check it with nvidia-smi"
+        if gpus:
+            why = "CUDA_VISIBLE_DEVICES hides every GPU: unset it"
+    return driver, (cuda // 1000, cuda % 1000 // 10), visible, why
+
+
+def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The GPUs that CUDA programs get; names other than numbers (UUIDs) are left to CUDA."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None or not re.fullmatch(r"[\d,\s-]*", chosen):
+        return gpus
+    numbers = [int(number) for number in re.findall(r"-?\d+", chosen)]
+    return tuple(gpus[number] for number in numbers if 0 <= number < len(gpus))
 
 
 def _gpu(handle: object) -> Gpu:
@@ -232,6 +243,12 @@ def _why_no_nvml(error: Exception) -> str:
     if Path("/proc/driver/nvidia/version").exists():  # the host's driver shows through, its libraries do not
         return "the host has an NVIDIA driver that this container does not see: start it with --gpus all"
     return "no GPU in this container: on a host with a Hopper GPU, start it with --gpus all"
+
+
+def _engine() -> tuple[str | None, str | None]:
+    from kperf import container  # the Docker SDK is of no use inside a container
+
+    return container.why_no_engine()
 
 
 def _why_no_launcher() -> str | None:

@@ -55,8 +55,6 @@ def test_a_machine_that_has_everything():
          "NVIDIA A100-SXM4-80GB is sm_80: use a machine with a Hopper GPU (sm_90a: H100, H200, GH200)"),
         ({"gpus": (A100, H200)}, "GPU 0 is NVIDIA A100-SXM4-80GB, not Hopper: set CUDA_VISIBLE_DEVICES=1"),
         ({"packages": PINNED | {"torch": None}}, "torch is not installed: run `make setup`"),
-        ({"packages": PINNED | {"triton": "3.7.0"}},
-         "triton is 3.7.0 and requirements/lock.txt pins 3.6.0: run `make setup`"),
         ({"why_no_launcher": "no C compiler"}, "no C compiler"),
         ({"why_no_cache": "no cache"}, "no cache"),
     ],
@@ -81,10 +79,12 @@ def test_missing_fa3_alone_leaves_the_rest():
 
 def test_warnings_where_measuring_is_possible():
     gpu = replace(H200, mig=True, processes=2)
-    possible, why = verdicts(replace(READY, gpus=(gpu,)))["fig11 and fig12, measured here"]
+    machine = replace(READY, gpus=(gpu,), packages=PINNED | {"triton": "3.7.0"})
+    possible, why = verdicts(machine)["fig11 and fig12, measured here"]
     assert possible
     assert why == (
-        "MIG is on: a slice is measured, not the whole GPU; 2 other process(es) on the GPU will disturb the times"
+        "triton is 3.7.0, not the 3.6.0 of the record; MIG is on: a slice is measured, not the whole GPU; "
+        "2 other process(es) on the GPU will disturb the times"
     )
 
 
@@ -145,6 +145,39 @@ def test_no_driver_answers(monkeypatch, error, inside, sentence):
     machine = doctor.probe()
     assert machine.why_no_gpu.endswith(sentence)
     assert machine.gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [(None, (A100, H200)), ("1", (H200,)), ("1,0", (H200, A100)), ("", ()), ("-1", ()), ("7", ()),
+     ("GPU-5a1b", (A100, H200))],
+)  # fmt: skip
+def test_cuda_visible_devices_chooses(monkeypatch, chosen, found):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    monkeypatch.setattr(doctor, "_gpu", lambda index: (A100, H200)[index])
+    for name, answer in {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlSystemGetDriverVersion": lambda: "580.159",
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 13020,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+    }.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    machine = doctor.probe()
+    assert machine.gpus == found
+    assert machine.driver_cuda == (13, 2)
+    assert machine.why_no_gpu == (None if found else "CUDA_VISIBLE_DEVICES hides every GPU: unset it")
+
+
+@pytest.mark.gpu
+def test_a_hopper_machine_can_measure(monkeypatch):
+    monkeypatch.setenv("KPERF_IN_CONTAINER", "1")  # no engine is asked for
+    machine = doctor.probe()
+    assert doctor.why_not_measured(machine) is None
+    assert doctor.headline(machine).startswith("kperf: dynamic: measuring on NVIDIA ")
 
 
 def test_looking_takes_less_than_two_seconds_and_no_torch():
