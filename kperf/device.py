@@ -1,4 +1,4 @@
-"""The GPU of this machine: whether it can run the kernels, what it is, and its state while it works (through NVML)."""
+"""The GPU of this machine: whether it can be measured, what it is, and its state while it works (through NVML)."""
 
 import functools
 import importlib.metadata
@@ -13,10 +13,9 @@ import pynvml
 import torch
 import triton
 
+from kperf import doctor
 from kperf.commit import git_commit
 from kperf.results import DeviceState, Environment
-
-HOPPER_CAPABILITY = (9, 0)
 
 _THROTTLE_REASONS = {
     "SW_POWER_CAP": 0x4,
@@ -31,19 +30,8 @@ _THROTTLE_REASONS = {
 
 @functools.cache
 def why_static() -> str | None:
-    """None if the current GPU can run the kernels, else one sentence that says why not."""
-    if not torch.cuda.is_available():
-        try:
-            pynvml.nvmlInit()
-            driver = pynvml.nvmlSystemGetDriverVersion()
-        except pynvml.NVMLError:
-            return "no NVIDIA GPU or driver was found (in a container: run it with --gpus all)"
-        return f"the NVIDIA driver {driver} is too old for CUDA {torch.version.cuda}; update it"
-    capability = torch.cuda.get_device_capability()
-    if capability != HOPPER_CAPABILITY:
-        name = torch.cuda.get_device_name()
-        return f"{name} is sm_{capability[0]}{capability[1]}, and the kernels need Hopper (sm_90a: H100, H200, GH200)"
-    return None
+    """None if the kernels can be measured on this machine, else one sentence that says why not."""
+    return doctor.why_not_measured(doctor.probe())
 
 
 def gpu_name() -> str:

@@ -1,7 +1,9 @@
 """Fig. 12 from end to end: measure where there is a Hopper GPU, else verify the overrides by compiling; then draw."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -86,52 +88,34 @@ def measure_fig12(
         run_sweep(grid(causal, sweeps), chosen, store, figure="fig12", rounds=rounds, fresh=fresh, progress=progress)
 
 
-class sweep_progress:  # noqa: N801, used as a function
+@contextmanager
+def sweep_progress(console: Console) -> Iterator[SweepProgress]:
     """A progress bar with the time left, and a line a workload above it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
 
-    def __init__(self, console: Console) -> None:
-        """On `console`."""
-        self._console = console
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left:"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
+        def begin(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
 
-    def __enter__(self) -> SweepProgress:
-        """Start the bar."""
-        self._bar.start()
-        task = self._bar.add_task("starting", total=None)
+        def step(key: Key, what: str) -> None:
+            bar.update(task, description=f"{key[1].batch} x {key[1].seq_len}: {what}", refresh=True)
 
-        def show(points: list[Point]) -> None:
-            first = points[0]
-            cells = [
-                f"{p.implementation} {p.tflops:.0f}" if p.status == "ok" else f"{p.implementation} {p.status}"
-                for p in points
-            ]
-            place = f"{first.batch} x {first.heads} x {first.seq_len} x {first.head_dim}"
-            self._console.print(f"{place}: {', '.join(cells)} TFLOPS")
-            for point in points:
-                if isinstance(point, FailedPoint) and point.status != "unsupported":
-                    self._console.print(f"  {point.implementation}: {point.message}")
+        def advance(cost: int) -> None:
+            bar.advance(task, cost)
 
-        return SweepProgress(
-            begin=lambda done, total: self._bar.update(task, completed=done, total=total),
-            step=lambda key, what: self._bar.update(
-                task, description=f"{key[1].batch} x {key[1].seq_len}: {what}", refresh=True
-            ),
-            advance=lambda cost: self._bar.advance(task, cost),
-            points=show,
-            say=self._console.print,
-        )
+        yield SweepProgress(begin, step, advance, partial(_print_points, console), console.print)
 
-    def __exit__(self, *_: object) -> None:
-        """Stop the bar."""
-        self._bar.stop()
+
+def _print_points(console: Console, points: list[Point]) -> None:
+    first = points[0]
+    cells = [
+        f"{p.implementation} {p.tflops:.0f}" if p.status == "ok" else f"{p.implementation} {p.status}" for p in points
+    ]
+    console.print(f"{first.batch} x {first.heads} x {first.seq_len} x {first.head_dim}: {', '.join(cells)} TFLOPS")
+    for point in points:
+        if isinstance(point, FailedPoint) and point.status != "unsupported":
+            console.print(f"  {point.implementation}: {point.message}")
 
 
 def figure_runs(store: Store, mode: Mode) -> dict[Key, dict[str, Point]]:

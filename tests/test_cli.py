@@ -28,13 +28,13 @@ def kperf(*arguments, **settings):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fig12", "--device", "cuda"], "no NVIDIA GPU or driver"),
+        (["fig12", "--device", "cuda"], "install driver 580 or newer"),
         (["fig12", "--results", "/nonexistent"], "holds no recorded run"),
         (["bench", "--seq-len", "200"], "seq_len 200 is not a multiple of 128"),
         (["bench", "--d-head", "96"], "head_dim 96 is not one of"),
         (["bench", "--only", "fa9"], "unknown implementation 'fa9'"),
         (["bench", "--metrics", "speed"], "unknown metric 'speed'"),
-        (["bench", "--seq-len", "13"], "bench measures, and no NVIDIA GPU"),
+        (["bench", "--seq-len", "13"], "bench measures, and no NVIDIA driver"),
         (["sweep", "seq_len", "--only", "fa9"], "unknown implementation 'fa9'"),
         (["override", "stage", "fast", "--to", "/tmp"], "unknown variant 'fast'"),
         (["claims", "--results", "/nonexistent"], "holds no recorded run"),
