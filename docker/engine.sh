@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Make a Docker engine answer on this machine, for CI: install it where there is none (Debian, as root), start it, wait for it.
-# Executed in CI on Debian 12 with Docker 20.10. A person with Docker already running needs nothing of this.
+# Executed on Debian 12 with Docker 20.10. A person with Docker already running needs nothing of this.
 set -euo pipefail
 
-engine_answers() { /usr/bin/docker info >/dev/null 2>&1 || docker info >/dev/null 2>&1; }
+engine_answers() { docker info >/dev/null 2>&1; }
 
 if engine_answers; then
     echo "engine: already running"
@@ -22,14 +22,16 @@ log=$state/dockerd.log
 mkdir -p "$state"
 rm -f /var/run/docker.pid
 setsid nohup dockerd --data-root "$state" >"$log" 2>&1 </dev/null &
+daemon=$!
 
 for _ in $(seq 100); do
     if engine_answers; then
         echo "engine: started, Docker $(docker version --format '{{.Server.Version}}'), data in $state"
         exit 0
     fi
+    kill -0 "$daemon" 2>/dev/null || break
     sleep 0.3
 done
-echo "engine: dockerd did not come up within 30 s; the last lines of $log:" >&2
+echo "engine: dockerd did not come up; the last lines of $log:" >&2
 tail -n 25 "$log" >&2
 exit 1

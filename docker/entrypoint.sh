@@ -5,7 +5,7 @@
 set -euo pipefail
 
 if ! [ -w "$KPERF_RESULTS" ]; then
-    echo "error: $KPERF_RESULTS is not writable by user $(id -u): mount a folder you own, with" \
+    echo "kperf: $KPERF_RESULTS is not writable by user $(id -u): mount a folder you own, with" \
         "-v \"\$PWD/results:/results\" --user \"\$(id -u):\$(id -g)\"" >&2
     exit 2
 fi

@@ -50,4 +50,4 @@ chroot "$root" /bin/sh -c 'ldconfig && update-ca-certificates >/dev/null 2>&1 &&
 tar -C "$root" --one-file-system -cf - . |
     docker import --change 'ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin' \
         --change 'ENV LANG=C.UTF-8' --change 'CMD ["python3"]' - "$tag" >/dev/null
-echo "stand-in base: $tag made from Debian bookworm and $("$root/usr/local/bin/python3.12" --version 2>/dev/null || chroot "$root" python3 --version)"
+echo "stand-in base: $tag made from Debian bookworm and $(chroot "$root" python3 --version)"

@@ -56,8 +56,6 @@ class Machine:
     why_no_cache: str | None
     why_no_results: str | None
     recorded: tuple[str, ...]
-    why_no_engine: str | None
-    why_no_toolkit: str | None
 
 
 @dataclass(frozen=True)
@@ -83,12 +81,12 @@ def why_not_measured(machine: Machine) -> str | None:
 
 
 def diagnose(machine: Machine) -> list[Verdict]:
-    """What this machine can run, in the order of `make help`."""
+    """What this machine can run of the figures and of ttgir/."""
     measured = why_not_measured(machine)
     triton = _why_missing(machine, "triton")
     recorded = ", ".join(machine.recorded)
     fa3 = _why_missing(machine, "fa3-fwd") or measured
-    verdicts = [
+    return [
         Verdict("fig11 and fig12, measured here", measured is None, measured or _warnings(machine)),
         Verdict("FA3 among them", fa3 is None, fa3 or ""),
         Verdict(
@@ -98,23 +96,26 @@ def diagnose(machine: Machine) -> list[Verdict]:
         ),
         Verdict("ttgir, the overrides compiled and checked", triton is None, triton or "needs no GPU"),
     ]
-    if not machine.in_container:
-        engine, toolkit = machine.why_no_engine, machine.why_no_engine or machine.why_no_toolkit
-        verdicts += [
-            Verdict("image, docker-fig11 and docker-fig12", engine is None, engine or ""),
-            Verdict("the GPU inside containers", toolkit is None, toolkit or ""),
-        ]
-    return verdicts
+
+
+def diagnose_engine() -> list[Verdict]:
+    """What this machine's Docker engine can run; asks it."""
+    from kperf import container  # the Docker SDK is of no use in a container, nor for measuring
+
+    engine, toolkit = container.why_no_engine()
+    toolkit = engine or toolkit
+    return [
+        Verdict("image, docker-fig11 and docker-fig12", engine is None, engine or ""),
+        Verdict("the GPU inside containers", toolkit is None, toolkit or ""),
+    ]
 
 
 def probe() -> Machine:
     """Look at this machine; takes well under two seconds."""
     driver, driver_cuda, gpus, why_no_gpu = _nvml()
-    in_container = "KPERF_IN_CONTAINER" in os.environ
-    why_no_engine, why_no_toolkit = (None, None) if in_container else _engine()
     runtime = _version("nvidia-cuda-runtime")
     return Machine(
-        in_container=in_container,
+        in_container="KPERF_IN_CONTAINER" in os.environ,
         python=platform.python_version(),
         packages={name: _version(name) for name in PINNED},
         pinned=_pinned(),
@@ -127,8 +128,6 @@ def probe() -> Machine:
         why_no_cache=_why_no_cache(),
         why_no_results=_why_no_results(),
         recorded=tuple(sorted(path.parent.name for path in _results().glob("*/fig12.jsonl"))),
-        why_no_engine=why_no_engine,
-        why_no_toolkit=why_no_toolkit,
     )
 
 
@@ -141,14 +140,14 @@ def headline(machine: Machine) -> str:
 
 
 def report(machine: Machine) -> bool:
-    """Print what `diagnose` found; returns whether the figures can be made at all, measured or recorded."""
+    """Print what `diagnose` and, outside a container, `diagnose_engine` find; returns whether the figures can be made at all, measured or recorded."""
     gpus = ", ".join(gpu.name for gpu in machine.gpus) or "no usable NVIDIA GPU"
     driver = f", driver {machine.driver}" if machine.driver else ""
     packages = ", ".join(f"{name} {version or 'missing'}" for name, version in machine.packages.items())
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"{gpus}{driver}; Python {machine.python}, {packages}")
     verdicts = diagnose(machine)
-    for verdict in verdicts:
+    for verdict in verdicts + ([] if machine.in_container else diagnose_engine()):
         mark = "[green]yes[/]" if verdict.possible else "[red]no [/]"
         console.print(f"{mark}  {verdict.what}" + (f": {escape(verdict.why)}" if verdict.why else ""))
     return any(verdict.possible for verdict in verdicts if verdict.what.startswith("fig"))
@@ -245,17 +244,12 @@ def _why_no_nvml(error: Exception) -> str:
     return "no GPU in this container: on a host with a Hopper GPU, start it with --gpus all"
 
 
-def _engine() -> tuple[str | None, str | None]:
-    from kperf import container  # the Docker SDK is of no use inside a container
-
-    return container.why_no_engine()
-
-
 def _why_no_launcher() -> str | None:
     """Triton compiles a launcher in C for each kernel signature."""
     if os.environ.get("CC") is None and not (shutil.which("gcc") or shutil.which("clang")):
         return "no C compiler, which Triton needs to launch kernels: install gcc"
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # Debian's own, as Triton has it
+    if not Path(sysconfig.get_path("include", scheme), "Python.h").exists():
         return f"Python.h is missing, which Triton needs to launch kernels: install python{sys.version_info[0]}-dev"
     return None
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pynvml
 import pytest
 
-from kperf import doctor
+from kperf import container, doctor
 from kperf.doctor import Gpu, Machine
 
 H200 = Gpu("NVIDIA H200", (9, 0), mig=False, processes=0)
@@ -28,8 +28,6 @@ READY = Machine(
     why_no_cache=None,
     why_no_results=None,
     recorded=("h200",),
-    why_no_engine=None,
-    why_no_toolkit=None,
 )
 
 
@@ -88,15 +86,22 @@ def test_warnings_where_measuring_is_possible():
     )
 
 
-def test_no_engine_and_no_toolkit():
-    found = verdicts(replace(READY, why_no_engine="no engine"))
-    assert found["image, docker-fig11 and docker-fig12"] == (False, "no engine")
-    assert found["the GPU inside containers"] == (False, "no engine")
-    found = verdicts(replace(READY, why_no_toolkit="no toolkit"))
-    assert found["image, docker-fig11 and docker-fig12"] == (True, "")
-    assert found["the GPU inside containers"] == (False, "no toolkit")
-    inside = verdicts(replace(READY, in_container=True))
-    assert "image, docker-fig11 and docker-fig12" not in inside
+@pytest.mark.parametrize(
+    ("why", "engine", "toolkit"),
+    [
+        ((None, None), (True, ""), (True, "")),
+        (("no engine", None), (False, "no engine"), (False, "no engine")),
+        ((None, "no toolkit"), (True, ""), (False, "no toolkit")),
+    ],
+)
+def test_what_the_engine_can_run(monkeypatch, capsys, why, engine, toolkit):
+    monkeypatch.setattr(container, "why_no_engine", lambda: why)
+    found = [(verdict.possible, verdict.why) for verdict in doctor.diagnose_engine()]
+    assert found == [engine, toolkit]
+    doctor.report(READY)
+    assert "docker-fig12" in capsys.readouterr().out
+    doctor.report(replace(READY, in_container=True))
+    assert "docker-fig12" not in capsys.readouterr().out
 
 
 def test_nothing_at_all_is_reported_as_such(capsys):
@@ -173,8 +178,7 @@ def test_cuda_visible_devices_chooses(monkeypatch, chosen, found):
 
 
 @pytest.mark.gpu
-def test_a_hopper_machine_can_measure(monkeypatch):
-    monkeypatch.setenv("KPERF_IN_CONTAINER", "1")  # no engine is asked for
+def test_a_hopper_machine_can_measure():
     machine = doctor.probe()
     assert doctor.why_not_measured(machine) is None
     assert doctor.headline(machine).startswith("kperf: dynamic: measuring on NVIDIA ")

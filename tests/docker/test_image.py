@@ -101,7 +101,7 @@ def test_runs_as_any_user(inside: Any, user: str) -> None:
 def test_a_results_folder_that_is_not_writable_is_one_sentence(inside: Any) -> None:
     told = inside("make", "fig12", environment={}, user="12345")
     assert told.status == 2
-    assert told.out.startswith("error: /results is not writable by user 12345: mount a folder you own")
+    assert told.out.startswith("kperf: /results is not writable by user 12345: mount a folder you own")
     assert len(told.out.strip().splitlines()) == 1
 
 
