@@ -140,7 +140,7 @@ def headline(machine: Machine) -> str:
 
 
 def report(machine: Machine) -> bool:
-    """Print what `diagnose` and, outside a container, `diagnose_engine` find; returns whether the figures can be made at all, measured or recorded."""
+    """Print what can run and why not the rest; returns whether the figures can be made, measured or recorded."""
     gpus = ", ".join(gpu.name for gpu in machine.gpus) or "no usable NVIDIA GPU"
     driver = f", driver {machine.driver}" if machine.driver else ""
     packages = ", ".join(f"{name} {version or 'missing'}" for name, version in machine.packages.items())

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pynvml
 import pytest
 
-from kperf import container, doctor
+from kperf import doctor
 from kperf.doctor import Gpu, Machine
 
 H200 = Gpu("NVIDIA H200", (9, 0), mig=False, processes=0)
@@ -95,7 +95,7 @@ def test_warnings_where_measuring_is_possible():
     ],
 )
 def test_what_the_engine_can_run(monkeypatch, capsys, why, engine, toolkit):
-    monkeypatch.setattr(container, "why_no_engine", lambda: why)
+    monkeypatch.setattr("kperf.container.why_no_engine", lambda: why)
     found = [(verdict.possible, verdict.why) for verdict in doctor.diagnose_engine()]
     assert found == [engine, toolkit]
     doctor.report(READY)
