@@ -180,8 +180,8 @@ def _timeline(axis: Axes, recording: Recording, span: float) -> None:
     timeline = recording.timeline
     busy = timeline.tensor_core_busy
     axis.set_title(
-        f"{timeline.label}: {timeline.period_cycles.median:.0f} cycles a trip; tensor cores {busy.at_issue_rate:.0%} at the "
-        f"issue rate, wgmma in flight {busy.in_flight:.0%}",
+        f"{timeline.label}: {timeline.period_cycles.median:.0f} cycles a trip; tensor cores {busy.at_issue_rate:.0%} "
+        f"at the issue rate, wgmma in flight {busy.in_flight:.0%}",
         loc="left", fontsize=8,
     )  # fmt: skip
     period = timeline.period_cycles.median

@@ -7,6 +7,7 @@ at a time, are over SAMPLED_BLOCKS blocks spread evenly over it.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ DENSE_FLOP_PER_CYCLE = 4096
 """bfloat16 and float16 products of one Hopper SM: 989 TFLOPS / (132 SMs * 1.83 GHz)."""
 
 BLOCKED_CYCLES = 150
-"""A wait for a load that takes longer was blocked. Two records around a wait that is over at once are 70 to 140 apart."""
+"""A wait for a load that takes longer was blocked; records around one that is over at once are 70 to 140 apart."""
 
 _SMALL_BUBBLE = 0.01
 
@@ -102,8 +103,8 @@ def region_times(launch: Launch) -> list[RegionTime]:
             if cycles.size:
                 share = int(launch.cycles[chosen].sum()) / lifetime
                 per_trip = float(launch.cycles[looping].sum()) / trips
-                kind = launch.intervals[kinds[0]].kind
-                result.append(RegionTime(group, name, kind, quantiles(cycles), share, per_trip))
+                what = launch.intervals[kinds[0]].kind
+                result.append(RegionTime(group, name, what, quantiles(cycles), share, per_trip))
     return result
 
 
@@ -115,7 +116,7 @@ def sample(launch: Launch) -> list[Block]:
 
 
 def steady_window(block: Block, groups: Sequence[str]) -> tuple[int, int] | None:
-    """From the second trip's start that the last of the groups reaches to the first's last trip: all are in their loops."""
+    """From when the last group starts its second trip to when the first starts its last: all are in their loops."""
     starts, ends = [], []
     for group in groups:
         trips: dict[int, int] = {}
@@ -149,7 +150,7 @@ def idle(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int]
 
 
 def bubbles(launch: Launch, blocks: Sequence[Block], period_cycles: float) -> tuple[list[Bubble], float]:
-    """What the consumers do while no wgmma is in flight, in cycles of a trip; and the share of time with one in flight."""
+    """What the consumers do while no wgmma is in flight, in cycles of a trip; and the share of time with one."""
     groups = consumers(launch)
     causes: Counter[str] = Counter()
     observed = 0
@@ -160,7 +161,7 @@ def bubbles(launch: Launch, blocks: Sequence[Block], period_cycles: float) -> tu
         observed += window[1] - window[0]
         for start, end in idle(block.flights, *window):
             edges = sorted({start, end} | {s.start for g in groups for s in block.spans[g] if start < s.start < end})
-            for low, high in zip(edges, edges[1:], strict=False):
+            for low, high in pairwise(edges):
                 doing = sorted(_at(block.spans[group], low) for group in groups)
                 causes[_cause(doing)] += high - low
     if not observed:
@@ -239,7 +240,7 @@ def critical_path(launch: Launch, blocks: Sequence[Block]) -> list[PathPart]:
 
 @dataclass(frozen=True)
 class Release:
-    """The moment in another warp group that ended a wait, and whether a load was under way from then to the wait's end."""
+    """The moment in another warp group that led to a wait's end, and the load that was under way since, if any."""
 
     group: str
     cycle: int

@@ -30,7 +30,7 @@ def export(blocks: Sequence[Block], program: Program, clock_mhz: float, about: d
         "displayTimeUnit": "ns",
         "otherData": about
         | {
-            "clock": f"ts: microseconds = global timer at the block's start + SM cycles / {clock_mhz:.1f} MHz (measured); "
+            "clock": f"ts: microseconds; global timer at a block's start + SM cycles / {clock_mhz:.1f} MHz (measured); "
             "args.start and args.cycles: SM cycles since the block's first record",
             "clock_mhz": clock_mhz,
             "pid": "SM",

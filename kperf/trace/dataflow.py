@@ -19,7 +19,7 @@ _VIEWS = {"ttg.memdesc_index", "ttg.memdesc_trans", "ttg.memdesc_subslice", "ttg
 _OPERAND_NAMES = {"QK": ("Q", "K"), "PV": ("P", "V"), "MMA": ("A", "B")}
 
 Value = tuple[str, str]
-"""(space, SSA name): a partition is closed, its SSA names start anew, so each is a space of its own; "" is around them."""
+"""(space, SSA name): a partition is closed and its SSA names start anew, so it is a space; "" is around them."""
 
 
 class Dataflow:
@@ -64,7 +64,7 @@ class Dataflow:
         return self._spaces[id(op)], op.operands[index] if -len(op.operands) <= index < len(op.operands) else ""
 
     def _origins(self, value: Value, seen: frozenset[Value] = frozenset()) -> Iterator[Value]:
-        """The values from which this one comes: arguments and waits are passed through, views of memory looked through."""
+        """The values from which this one comes, through arguments, loops, waits and views of memory."""
         if value in seen:
             return
         seen = seen | {value}
@@ -99,7 +99,7 @@ class Dataflow:
         return (op for op in self._operations if op.name in names)
 
     def _name_products(self) -> dict[int, str]:
-        """QK is the product whose second operand is a transposed view, PV the other; all are MMA unless both are there."""
+        """QK is the product whose second operand is a transposed view, PV the other; MMA, unless both are there."""
         transposed = {id(op): self._transposed(self._operand(op, 1)) for op in self._named(DOT)}
         if set(transposed.values()) != {True, False}:
             return dict.fromkeys(transposed, "MMA")

@@ -1,9 +1,14 @@
 """Decode a raw profile buffer with numpy: every block of a launch at once.
 
 Layout of one block, in 32-bit words (Proton's circular strategy, Triton 3.6):
-  0 0xdeadbeef   1 program id   2 SM   3 bytes of records   4-5, 6-7, 8-9 global timer in ns: start, end of the work, end
-  of the copy-out   10.. one counter a warp: words written, ever   then for each recorded warp, in ascending order, a ring
-  of records of two words: [31 end, 30:23 scope, 10:0 clock bits 42:32], [clock bits 31:0].
+  0     0xdeadbeef
+  1     program id
+  2     SM
+  3     bytes of records
+  4-9   global timer in ns, two words each: start, end of the work, end of the copy-out
+  10..  one counter a warp: words that it has written, ever
+  then  for each recorded warp, in ascending order, a ring of records of two words:
+        [31: end, 30:23: scope, 10:0: clock bits 42:32] [clock bits 31:0]
 """
 
 from dataclasses import dataclass
@@ -24,7 +29,7 @@ class Records:
 
     Per record: `block` (index into the block arrays), `warp` (index into `Recording.warps`), `scope`, `is_start`, and
     `cycle`, counted from the first kept record of the block's first warp that has any (so it can be negative).
-    Per block: `program_id`, `sm`, `start_ns`, `end_ns`, `copied_ns` (global timer) and `clock`, the raw clock of cycle 0.
+    Per block: `program_id`, `sm`, `start_ns`, `end_ns`, `copied_ns` (global timer), `clock` (the raw clock of cycle 0).
     """
 
     block: NDArray[np.int32]
@@ -126,7 +131,7 @@ def _decode_blocks(words: NDArray[np.uint32], recording: Recording) -> Records:
     if recording.clock_bits == 64:
         clock |= (tag & 0x7FF).astype(np.int64) << 32
         modulus = 2**43
-    cycle, reference = _unwrap(clock, block, warp, index == 0, modulus, n_blocks)
+    cycle, reference = _unwrap(clock, block, index == 0, modulus, n_blocks)
     timers = words[:, 4:10].astype(np.int64)
     return Records(
         block=block.astype(np.int32),
@@ -148,15 +153,14 @@ def _decode_blocks(words: NDArray[np.uint32], recording: Recording) -> Records:
 def _unwrap(
     clock: NDArray[np.int64],
     block: NDArray[np.int64],
-    warp: NDArray[np.int64],
     is_first: NDArray[np.bool_],
     modulus: int,
     n_blocks: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cycles since each block's reference, wrapped clocks straightened; and the references' raw clocks, one a block.
 
-    Within a warp the clock only grows, so a step is its difference modulo 2^32; the first records of a block's warps are
-    less than half a turn from the reference, whichever comes first.
+    Within a warp the clock only grows, so a step is its difference modulo `modulus`; the first records of a block's
+    warps are less than half a turn from the reference, whichever comes first.
     """
     reference = np.zeros(n_blocks, dtype=np.int64)
     firsts = np.flatnonzero(is_first)

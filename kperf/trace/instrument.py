@@ -23,7 +23,8 @@ from kperf.trace.dataflow import Dataflow
 from kperf.ttgir import Module, Operation, Region
 
 RULES = Path(__file__).with_name("regions.toml")
-LIFETIME = "lifetime"
+LIFETIME = "lifetime of "
+"""Prefix of the names of the scopes around all that a warp group does."""
 MAX_SCOPES = 256
 """A record has 8 bits for the number of its scope."""
 
@@ -33,8 +34,12 @@ _INDEX_ARITHMETIC = re.compile(r"ttg\.memdesc_index|arith\.\w+")
 
 Kind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store", "signal"]
 Detail = Literal["fine", "coarse"]
-"""fine: every recorded operation has its own pair. coarse: matrix-product waits with no issue between them share one, so
-that nothing keeps the assembler from moving the arithmetic between them below the last, as it may in the plain kernel."""
+"""How many records.
+
+fine: every recorded operation has its own pair. coarse: as few as leave the assembler free to move the arithmetic as it
+may in the plain kernel. Matrix-product waits with no issue between them share a pair, and a barrier wait that follows
+arithmetic has none: the assembler hoists it over the arithmetic, and a record before it would hold it back.
+"""
 
 
 class Rule(BaseModel):
@@ -66,13 +71,11 @@ class Rules(BaseModel):
         """The first rule that fits."""
         return next((rule for rule in self.rule if rule.fits(operation)), None)
 
-    def name(self, operation: Operation, dataflow: Dataflow) -> tuple[str, Kind] | None:
-        """Region and kind of an operation, or None when no rule is about it."""
+    def name(self, operation: Operation, dataflow: Dataflow) -> str:
+        """The region of an operation; empty when no rule is about it."""
         rule = self.find(operation)
-        if rule is None:
-            return None
         fields = {"product": "", "buffer": "", "state": ""} | dataflow.fields(operation)
-        return " ".join(rule.region.format(**fields).split()), rule.kind
+        return " ".join(rule.region.format(**fields).split()) if rule else ""
 
 
 def read_rules(path: Path = RULES) -> Rules:
@@ -103,7 +106,7 @@ def instrument(
 ) -> str:
     """The module `text` with a pair of records around every region whose name fits one of the patterns `regions`.
 
-    Only whole lines are added. Raises `UsageError` if the text does not parse, has records already, or has no such region.
+    Only whole lines are added. Raises `UsageError` if the text does not parse, has records already, or no such region.
     """
     rules = rules or read_rules()
     if "proton.record" in text:
@@ -119,7 +122,9 @@ def instrument(
             if any(fnmatchcase(pair.name, pattern) for pattern in regions)
         ]
         if found:
-            pairs += [_lifetime(group.region), *found]
+            # The default partition's warps also run what stands around the partitions.
+            own = module.function.regions[0] if group.region.label == "default" else group.region
+            pairs += [_lifetime(own, group.name), *found]
     if not pairs:
         wanted = "" if tuple(regions) == ("*",) else f" named {', '.join(regions)}"
         raise UsageError(f"the TTGIR has no region{wanted} to record; the rules are in {RULES.name}")
@@ -141,46 +146,67 @@ def _blocks(region: Region) -> list[Region]:
 
 
 def _pairs(region: Region, rules: Rules, dataflow: Dataflow, detail: Detail) -> list[_Pair]:
-    pairs: list[_Pair] = []
-    extend: tuple[str, ...] = ()
-    joinable: list[str] | None = None  # names in the last pair, while a later matrix-product wait may still join it
-    after_arithmetic = False  # since the last pair: the next one is where the arithmetic ends
+    placement = _Placement(detail)
     for op in region.operations:
-        if pairs and op.name in extend:
-            pairs[-1].last = op.last_line
-            continue
+        placement.visit(op, rules.find(op), rules.name(op, dataflow))
+    return placement.pairs
+
+
+class _Placement:
+    """Goes through the operations of one block and decides where pairs start and end."""
+
+    def __init__(self, detail: Detail) -> None:
+        self.pairs: list[_Pair] = []
+        self._detail = detail
+        self._extend: tuple[str, ...] = ()
+        self._joinable: list[str] | None = (
+            None  # names in the last pair, while a later product's wait may still join it
+        )
+        self._after_arithmetic = False  # some stands between the last pair and here
+
+    def visit(self, op: Operation, rule: Rule | None, name: str) -> None:
+        if self.pairs and op.name in self._extend:
+            self.pairs[-1].last = op.last_line
+            return
+        if op.name.startswith("scf."):
+            self._after_arithmetic = False
         if not _INDEX_ARITHMETIC.fullmatch(op.name):
-            extend = ()
-        rule, name = rules.find(op), rules.name(op, dataflow)
-        if rule is None or name is None:
-            continue
+            self._extend = ()
+        if rule is None:
+            return
         if rule.kind == "arithmetic":
-            after_arithmetic = True
-            if joinable is not None:
-                joinable.append(name[0])
-            continue
-        if rule.kind == "issue":
-            joinable = [name[0]] if after_arithmetic else None
-        if not rule.record and not (rule.kind == "issue" and after_arithmetic):
-            continue
-        extend = rule.extend
-        if rule.kind == "tensor" and joinable is not None:
-            joinable.append(name[0])
-            pairs[-1].name, pairs[-1].last = " + ".join(dict.fromkeys(joinable)), op.last_line
+            self._after_arithmetic = True
+            if self._joinable is not None:
+                self._joinable.append(name)
+        elif rule.kind == "issue":
+            # A product after arithmetic is recorded from its issue on: that is where the arithmetic ends.
+            self._joinable = None
+            if self._after_arithmetic:
+                self._open(op, name, joinable=True)
+        elif rule.record and not (rule.kind == "wait" and self._detail == "coarse" and self._after_arithmetic):
+            self._record(op, rule, name)
+
+    def _record(self, op: Operation, rule: Rule, name: str) -> None:
+        self._extend = rule.extend
+        coarse = self._detail == "coarse"
+        if rule.kind == "tensor" and self._joinable is not None:
+            self._joinable.append(name)
+            self.pairs[-1].name, self.pairs[-1].last = " + ".join(dict.fromkeys(self._joinable)), op.last_line
+            self._joinable = self._joinable if coarse else None
+            self._after_arithmetic = False
         else:
-            pairs.append(_Pair(name[0], op.line, op.last_line))
-        if rule.kind == "tensor" and detail == "fine":
-            joinable = None
-        elif rule.kind != "issue":
-            joinable = [name[0]] if rule.kind == "tensor" else None
-        after_arithmetic = False
-    return pairs
+            self._open(op, name, joinable=coarse and rule.kind == "tensor")
+
+    def _open(self, op: Operation, name: str, *, joinable: bool) -> None:
+        self.pairs.append(_Pair(name, op.line, op.last_line))
+        self._joinable = [name] if joinable else None
+        self._after_arithmetic = False
 
 
-def _lifetime(region: Region) -> _Pair:
+def _lifetime(region: Region, group: str) -> _Pair:
     operations = region.operations
     last = operations[-2] if len(operations) > 1 and operations[-1].name in _TERMINATORS else operations[-1]
-    return _Pair(LIFETIME, operations[0].line, last.last_line)
+    return _Pair(LIFETIME + group, operations[0].line, last.last_line)
 
 
 def _insert(text: str, pairs: list[_Pair]) -> str:

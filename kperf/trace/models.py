@@ -1,7 +1,7 @@
 """The record behind Fig. 11 (`<variant>.timeline.json`), and the two cycle models that are held against it.
 
-Both models take the median time of each stage of a consumer's trip as measured and predict the period. Barrier waits are
-not stages: in a model they are consequences; each counts with what it costs when it is over at once (its 5th percentile).
+Both models take the time of each stage of a consumer's trip as measured and predict the period. Barrier waits are not
+stages: in a model they are consequences, and each counts with what it costs when it is over at once (5th percentile).
 
 warp specialisation: the groups run beside each other and each is serial, so the slowest sets the pace:
     T = max over groups of the sum of its stages, and not less than the tensor core's time for all consumers.
@@ -44,9 +44,9 @@ class RegionRecord(_Base):
 class TensorCoreBusy(_Base):
     """How busy the tensor cores of an SM are.
 
-    at_issue_rate: the cycles that the trip's products take at the peak rate (`bound_cycles`: all consumers', 4096 FLOP a
-    cycle) over the period. in_flight: share of the time in which at least one wgmma is between its issue and the end of
-    the wait for it, which counts queueing and latency too.
+    at_issue_rate: the cycles that the trip's products take at the peak rate (`bound_cycles`: all consumers', 4096 FLOP
+    a cycle) over the period. in_flight: share of the time in which at least one wgmma is between its issue and the end
+    of the wait for it, which counts queueing and latency too.
     """
 
     at_issue_rate: float
@@ -55,7 +55,7 @@ class TensorCoreBusy(_Base):
 
 
 class SoftmaxRecord(_Base):
-    """Cycles of arithmetic in a trip of a consumer, and how many of them run under wgmma in flight: its own, or anyone's."""
+    """Cycles of arithmetic in a trip of a consumer, and those of them under wgmma in flight: its own, or anyone's."""
 
     cycles: float
     under_own_wgmma: float
@@ -153,7 +153,7 @@ def read_timeline(text: str, source: str) -> Timeline:
 def models(
     regions: list[RegionTime], consumers: list[str], tensor_cycles: float, period: float, *, pipelined: bool
 ) -> FittedModel:
-    """Both models from the stage times of a trip; the fitted one is software pipelining if the schedule is pipelined."""
+    """Both models from the stage times of a trip; `pipelined` says which is this schedule's."""
     serial = [sum(_stage(region) for region in regions if region.warp_group == group) for group in consumers]
     overlapped = []
     for group in consumers:

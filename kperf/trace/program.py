@@ -86,15 +86,19 @@ def read_program(text: str, rules: Rules | None = None) -> Program:
     module = Module(text)
     dataflow = Dataflow(module)
     names = _group_names(module.warp_groups())
-    marks, scopes = _number_records(module, names)
+    marks: dict[int, Mark] = {}
+    scopes: list[Scope] = []
+    _number_block(module.function.regions[0], names, next(iter(names.values())), 0, marks, scopes)
+    if not scopes:
+        raise UsageError("the TTGIR has no records: make a traced twin of it with `kperf instrument`")
     starts, total_warps = _allocate_warps(text)
     groups, intervals = [], {}
     for group in module.warp_groups():
-        name = names[group.name]
-        index = int(group.name.removeprefix("partition")) if group.name.startswith("partition") else None
-        groups.append(Group(name, group.name, 0 if index is None else starts[index], group.num_warps))
+        name, isolated = names[group.name], group.region.label.startswith("partition")
+        first_warp = starts[int(group.name.removeprefix("partition"))] if isolated else 0
+        groups.append(Group(name, group.name, first_warp, group.num_warps))
         found: dict[tuple[Mark, Mark], list[Operation]] = {}
-        _flow(group.region, {}, marks, found)
+        _flow(group.region if isolated else module.function.regions[0], {}, marks, found)
         for key, operations in found.items():
             intervals[key] = _interval(name, _scope_name(key, scopes), operations, dataflow, rules)
     return Program(module.kernel_name, groups, total_warps, scopes, intervals, _ring_sizes(module, dataflow))
@@ -118,18 +122,10 @@ def _group_names(groups: list[WarpGroup]) -> dict[str, str]:
     return names
 
 
-def _number_records(module: Module, names: dict[str, str]) -> tuple[dict[int, Mark], list[Scope]]:
-    """Line of each record -> its mark; and the scopes."""
-    marks: dict[int, Mark] = {}
-    scopes: list[Scope] = []
-    for group in module.warp_groups():
-        _number_block(group.region, names[group.name], 0, marks, scopes)
-    if not scopes:
-        raise UsageError("the TTGIR has no records: make a traced twin of it with `kperf instrument`")
-    return marks, scopes
-
-
-def _number_block(region: Region, group: str, loop: int, marks: dict[int, Mark], scopes: list[Scope]) -> None:
+def _number_block(
+    region: Region, names: dict[str, str], group: str, loop: int, marks: dict[int, Mark], scopes: list[Scope]
+) -> None:
+    """Number the scopes of a block and of all inside it, in the order of the text; line of each record -> its mark."""
     opened: dict[str, int] = {}
     for op in region.operations:
         if op.name == "proton.record":
@@ -146,7 +142,8 @@ def _number_block(region: Region, group: str, loop: int, marks: dict[int, Mark],
             else:
                 raise UsageError(f'line {op.line + 1}: the {word} of "{name}" has no partner in its block')
         for inner in op.regions:
-            _number_block(inner, group, op.line if op.name in ("scf.for", "scf.while") else loop, marks, scopes)
+            around = op.line if op.name in ("scf.for", "scf.while") else loop
+            _number_block(inner, names, names.get(inner.label, group), around, marks, scopes)
     if opened:
         raise UsageError(f'the record of "{next(iter(opened))}" is started and not ended in its block')
 
@@ -175,6 +172,10 @@ def _flow(
             for inner in op.regions:
                 again = _flow(inner, _copy(again), marks, found)
             pending = _merge([pending, once, again])
+        elif op.name == "ttg.warp_specialize":
+            for inner in op.regions:  # the partitions' warps are other warps
+                if inner.label == "default":
+                    pending = _flow(inner, pending, marks, found)
         elif op.name == "scf.if":
             ways = [_flow(inner, _copy(pending), marks, found) for inner in op.regions]
             pending = _merge(ways if len(ways) > 1 else [pending, *ways])
@@ -203,7 +204,7 @@ def _scope_name(key: tuple[Mark, Mark], scopes: list[Scope]) -> str | None:
 
 
 def _interval(group: str, scope: str | None, operations: list[Operation], dataflow: Dataflow, rules: Rules) -> Interval:
-    named = [(name, kind) for op in operations if (found := rules.name(op, dataflow)) for name, kind in [found]]
+    named = [(rules.name(op, dataflow), rule.kind) for op in operations if (rule := rules.find(op))]
     interval = Interval(group)
     if named:
         kinds = {kind for _, kind in named}
@@ -211,7 +212,7 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
         interval.kind = next(kind for kind in ranked if kind in kinds)
         silent = "signal" if kinds != {"signal"} else None
         interval.name = " + ".join(dict.fromkeys(name for name, kind in named if kind != silent))
-    if scope is not None and scope != LIFETIME:
+    if scope is not None and not scope.startswith(LIFETIME):
         interval.name = scope
     interval.waits = tuple(dict.fromkeys(dataflow.barrier(op) for op in operations if op.name == WAIT))
     interval.signals = tuple(dict.fromkeys(dataflow.barrier(op) for op in operations if op.name == ARRIVE))

@@ -8,7 +8,7 @@ from kperf.trace.models import Timeline
 
 
 def table(timelines: Sequence[Timeline], stamp: str) -> Table:
-    """Variants side by side: period, tensor cores, regions of each warp group, bubbles, critical path, model, overhead."""
+    """Variants side by side: period, tensor cores, regions, bubbles, critical path, models, overhead."""
     result = Table(title=f"inside the kernel, cycles of a trip (median; p5 to p95): {stamp}", title_justify="left")
     result.add_column("")
     for timeline in timelines:
@@ -107,7 +107,7 @@ def _about(t: Timeline) -> list[str]:
         lines.append(f"{t.label}: {t.records.lost} of {t.records.written} records were overwritten; the rest is shown.")
     if not t.sass_order.same:
         lines.append(
-            f"{t.label}: the records change the order of instructions, so here the picture does not show the plain kernel: "
+            f"{t.label}: records change the order of instructions; there the picture does not show the plain kernel: "
             + "; ".join(t.sass_order.differences[:2])
             + "."
         )
@@ -120,7 +120,7 @@ def _between(a: Timeline, b: Timeline) -> list[str]:
     saved = a.period_cycles.median - b.period_cycles.median
     idle_a, idle_b = (sum(x.cycles_per_iteration for x in t.bubbles) for t in (a, b))
     return [
-        f"{b.label} saves {saved:.0f} cycles a trip against {a.label}; bubbles shrink from {idle_a:.0f} to {idle_b:.0f}.",
+        f"{b.label} saves {saved:.0f} cycles a trip against {a.label}; bubbles go from {idle_a:.0f} to {idle_b:.0f}.",
         f"The traced periods differ by a factor of {periods:.3f}, the plain kernels' times by {times:.3f}: "
         f"{'they agree' if abs(periods / times - 1) <= 0.05 else 'they do not agree'} within 5 %.",
     ]

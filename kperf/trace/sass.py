@@ -11,6 +11,14 @@ from difflib import SequenceMatcher
 _INSTRUCTION = re.compile(r"\t(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)(.*?);")
 
 
+_NAMES = {
+    "SYNCS.PHASECHK": "mbarrier wait",
+    "SYNCS.ARRIVE.TRANS64.A1T0": "mbarrier arrive",
+    "MUFU.EX2": "exp2",
+    "UTMALDG": "TMA load",
+}
+
+
 @dataclass(frozen=True)
 class Difference:
     """A stretch that the two kernels order differently."""
@@ -37,18 +45,11 @@ def order(sass: str) -> list[str]:
 
 def _event(opcode: str, operands: str) -> str | None:
     if opcode.startswith("HGMMA"):
+        # P comes from registers, Q from shared memory.
         return "PV wgmma" if re.search(r"R\d+, R\d+,", operands) else "QK wgmma"
     if opcode.startswith("WARPGROUP.DEPBAR"):
-        return f"wait for wgmma, {int(operands.split('0x')[-1], 16)} left"
-    if opcode.startswith("SYNCS.PHASECHK"):
-        return "mbarrier wait"
-    if opcode.startswith("SYNCS.ARRIVE") and "A1T0" in opcode:
-        return "mbarrier arrive"
-    if opcode.startswith("MUFU.EX2"):
-        return "exp2"
-    if opcode.startswith("UTMALDG"):
-        return "TMA load"
-    return None
+        return f"wait for wgmma, {int(operands.rpartition('0x')[2], 16)} left"
+    return next((name for prefix, name in _NAMES.items() if opcode.startswith(prefix)), None)
 
 
 def compare(plain: list[str], traced: list[str]) -> list[Difference]:

@@ -59,7 +59,7 @@ class Recording:
 
     @property
     def key(self) -> str:
-        """What tells two lowerings of one module apart: it belongs in the compile options, or the cache mixes them up."""
+        """What tells two lowerings of one module apart: the compile options carry it, or the cache mixes them up."""
         return f"kperf:{','.join(map(str, self.warps))}:{self.bytes_per_warp}:{self.memory}:{self.clock_bits}"
 
 
@@ -90,6 +90,7 @@ class _Passes:
                 self.recording.clock_bits == 64,
             )
             passes.common.add_cse(manager)
+            proton.add_schedule_buffer_store(manager)  # the clock is read at once, the store may come later
             proton.add_allocate_proton_shared_memory(manager)
         elif stage == "llvmir_to_llvm":
             proton.add_allocate_proton_global_scratch_buffer(manager)

@@ -58,8 +58,8 @@ class Block:
 class Launch:
     """All intervals of a traced launch, as flat arrays over pairs of consecutive records of a warp.
 
-    `kind` is an index into `intervals`; `start` and `end` are cycles of the block. Raises `UsageError` if records follow
-    each other as the program cannot write them, or if one warp group wrote none at all.
+    `kind` is an index into `intervals`; `start` and `end` are cycles of the block. Raises `UsageError` if records
+    follow each other as the program cannot write them, or if one warp group wrote none at all.
     """
 
     def __init__(self, records: Records, program: Program, warps: tuple[int, ...]) -> None:
@@ -133,7 +133,8 @@ class Launch:
         inside = np.zeros(len(self.program.scopes), dtype=bool)
         inside[sorted(set().union(*self.loop_scopes.values()))] = True
         here = inside[self.records.scope]
-        return here[self.first] & here[self.first + 1]
+        result: NDArray[np.bool_] = here[self.first] & here[self.first + 1]
+        return result
 
     def periods(self, group: str) -> NDArray[np.int64]:
         """Cycles from the start of a trip of the main loop to the start of the next, nothing but the loop between."""
@@ -147,7 +148,8 @@ class Launch:
         trips = np.flatnonzero(mine & records.is_start & (records.scope == main))
         a, b = trips[:-1], trips[1:]
         steady = (records.block[a] == records.block[b]) & (outside_before[a] == outside_before[b])
-        return records.cycle[b[steady]] - records.cycle[a[steady]]
+        result: NDArray[np.int64] = records.cycle[b[steady]] - records.cycle[a[steady]]
+        return result
 
     def trips(self, group: str) -> int:
         """How often the main loop of a group ran in the whole launch."""
@@ -193,7 +195,7 @@ class Launch:
 
     def whole_blocks(self) -> NDArray[np.int64]:
         """Blocks of which no record was lost: each group's first and last record are its lifetime's."""
-        lifetimes = [scope.number for scope in self.program.scopes if scope.name == LIFETIME]
+        lifetimes = [scope.number for scope in self.program.scopes if scope.name.startswith(LIFETIME)]
         if not lifetimes:
             return np.arange(self.records.n_blocks)
         marks = np.isin(self.records.scope, lifetimes)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from kperf import compile as compiler
 from kperf.errors import UsageError
@@ -12,9 +13,6 @@ from kperf.trace.capture import Traced
 from kperf.trace.instrument import Detail, instrument, strip
 from kperf.trace.program import Program, read_program
 from kperf.trace.session import Recording, session
-
-DETAILS: tuple[Detail, ...] = ("fine", "coarse")
-"""From the most records to the fewest."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +59,29 @@ def compile_orders(plain: Override, traced: Traced) -> Orders:
     counters = 4 * len(traced.recording.warps)  # each warp's counter may live on the stack outside the loops
     if after.local_bytes > before.local_bytes or after.stack_bytes > before.stack_bytes + counters:
         raise UsageError(
-            f"{traced.override.path} spills {after.stack_bytes} bytes where the plain kernel spills {before.stack_bytes}: "
-            "record fewer regions (--regions)"
+            f"{traced.override.path} spills {after.stack_bytes} bytes where the plain kernel spills "
+            f"{before.stack_bytes}: record fewer regions (--regions)"
         )
     return Orders(sass.order(plain_kernel.asm["sass"]), sass.order(traced_kernel.asm["sass"]))
 
 
 def choose(plain: Override, path: Path) -> str:
-    """The most detailed twin that the assembler orders as the plain kernel; the most detailed of all if none is."""
-    texts = {detail: instrument(plain.text, detail=detail) for detail in DETAILS}
-    for text in dict.fromkeys(texts.values()):
-        if not compile_orders(plain, make_traced(plain, text, path)[0]).differences:
-            return text
-    return texts["fine"]
+    """The twin to keep.
+
+    First one that shows the arithmetic of the main loop apart from its waits, then one that the assembler orders as the
+    plain kernel, then the one with the fewest records.
+    """
+    candidates = []
+    for text in {instrument(plain.text, detail=detail) for detail in get_args(Detail)}:
+        traced, program = make_traced(plain, text, path)
+        looping = {scope.number for scope in program.scopes if scope.loop}
+        shown = any(
+            interval.kind == "arithmetic" and {first, second} <= looping
+            for ((first, _), (second, _)), interval in program.intervals.items()
+        )
+        differs = bool(compile_orders(plain, traced).differences)
+        candidates.append((not shown, differs, text.count("proton.record"), text))
+    return min(candidates)[-1]
 
 
 def traced_path(plain: Override, root: Path = TTGIR_DIR) -> Path:

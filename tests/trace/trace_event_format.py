@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 REQUIRED = {
@@ -66,7 +67,7 @@ def _tracks(events: list[dict[str, Any]]) -> dict[tuple[int, int], list[dict[str
 def _overlaps(events: list[dict[str, Any]]) -> list[str]:
     found = []
     for track, slices in _tracks(events).items():
-        for before, after in zip(slices, slices[1:], strict=False):
+        for before, after in pairwise(slices):
             if before["ts"] + before["dur"] > after["ts"] + TOLERANCE_US:
                 found.append(f"{before['name']} and {after['name']} overlap on track {track} at {after['ts']}")
     return found
