@@ -80,8 +80,10 @@ def why_no_engine() -> tuple[str | None, str | None]:
             info = engine.info()
     except UsageError as error:
         return str(error), None
-    runtimes, cdi = info.get("Runtimes") or {}, info.get("DiscoveredDevices") or []
-    if "nvidia" in runtimes or any("nvidia.com/gpu" in str(device) for device in cdi):
+    # `--gpus` works with the toolkit's hook, its runtime, or a device that the engine discovered (CDI).
+    runtimes, devices = info.get("Runtimes") or {}, info.get("DiscoveredDevices") or []
+    hook = shutil.which("nvidia-container-runtime-hook")
+    if hook or "nvidia" in runtimes or any("nvidia.com/gpu" in str(device) for device in devices):
         return None, None
     return None, _NO_TOOLKIT
 
@@ -393,9 +395,8 @@ def _unreachable(error: Exception) -> UsageError:
 def _refused(text: str) -> Exception:
     if "could not select device driver" in text:
         return UsageError(f"{_NO_TOOLKIT}; or run static, with --gpus none")
-    if "nvidia-container-cli" in text or "nvidia-container-runtime" in text:
-        reason = text.strip().splitlines()[-1]
-        return UsageError(f"the NVIDIA container toolkit found no usable driver ({reason}): check it with nvidia-smi")
+    if reason := re.search(r"nvidia-container-cli: (.*?)(: unknown)?$", text.strip()):
+        return UsageError(f"the NVIDIA container toolkit cannot use the driver ({reason[1]}): check it with nvidia-smi")
     if _is_disk_full(text):
         return UsageError(_disk_full("and nothing was started"))
     return MeasurementError(f"the Docker engine refused: {text.strip()}")
