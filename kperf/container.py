@@ -139,7 +139,8 @@ def run(
     NVIDIA driver. memory: as Docker writes it ("32g"), four fifths of the engine's if None. Ctrl-C stops the container
     and returns 130. Raises `UsageError` for what a person has to mend, `MeasurementError` if the container is killed.
     """
-    with _session(command, results, image, gpus, memory, console or Console(stderr=True)) as container:
+    console = console or Console(stderr=True)
+    with _session(command, results, image, gpus, memory, console) as container:
         output = container.attach(stream=True, demux=True)
         container.start()
         with _sigterm_as_ctrl_c():
@@ -147,6 +148,7 @@ def run(
                 _copy_output(output)
                 status = int(container.wait()["StatusCode"])
             except KeyboardInterrupt:
+                console.print("stopping the container; its results come back")
                 container.stop(timeout=_STOP_SECONDS)
                 return _INTERRUPTED
         container.reload()

@@ -116,9 +116,9 @@ def test_errors_of_the_command_line_are_one_sentence():
         ('could not select device driver "" with capabilities: [[gpu]]',
          UsageError, "install nvidia-container-toolkit"),
         ("OCI runtime create failed: runc create failed: error running hook: exit status 1, stdout: , stderr: "
-         "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0, please update your driver: unknown",
+         "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0, update your driver: unknown",
          UsageError, "the NVIDIA container toolkit cannot use the driver (requirement error: unsatisfied condition: "
-         "cuda>=13.0, please update your driver): check it with nvidia-smi"),
+         "cuda>=13.0, update your driver): check it with nvidia-smi"),
         ("write /var/lib/docker/tmp/x: no space left on device", UsageError, "docker system prune"),
         ("conflict: something else", MeasurementError, "the Docker engine refused: conflict: something else"),
     ],
