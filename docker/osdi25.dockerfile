@@ -4,7 +4,7 @@
 #   docker run --rm --gpus all kperf-osdi25 bash bench_fa.sh vanilla seq_len
 #   docker run --rm --gpus all -w /workspace/kperfir_artifact kperf-osdi25 python benchmark_attn.py seq_len
 #
-# Executed: the linter and the Docker parser. Not executed: the build, which compiles Triton and FlashAttention-3 (about 15
+# Executed: the linter, and the steps before the first clone. Not executed: the build, which compiles Triton and FA3 (about 15
 # minutes by the original's README), and the runs, which need an H100.
 #
 # Pinned here: the base by digest, Triton, flash-attention and the artifact by commit. The original leaves Triton and the
