@@ -94,7 +94,6 @@ def build(
     base: str | None = None,
     triton: str | None = None,
     with_flash_attn: bool = False,
-    dockerfile: str = "Dockerfile",
     context: Path = _ROOT,
     console: Console | None = None,
 ) -> BuiltImage:
@@ -110,9 +109,7 @@ def build(
     arguments |= {"WITH_FLASH_ATTN": "1"} if with_flash_attn else {}
     start = time.monotonic()
     with _engine() as engine:
-        events = engine.api.build(
-            path=str(context), dockerfile=dockerfile, tag=tag, buildargs=arguments, decode=True, rm=True, forcerm=True
-        )
+        events = engine.api.build(path=str(context), tag=tag, buildargs=arguments, decode=True, rm=True, forcerm=True)
         _follow_build(events, console)
         image = engine.images.get(tag)
         layers = len(image.attrs["RootFS"]["Layers"])
@@ -257,6 +254,8 @@ def _bring_home(container: Any, console: Console) -> None:
                     console.print(f"{name} changed here and in the container: the container's is {here.name}")
                 here.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(here, Path(folder, "results", name).read_bytes())
+    except requests.RequestException:  # an OSError too, but of the engine
+        raise
     except (OSError, tarfile.TarError) as error:
         reason = getattr(error, "strerror", None) or error
         raise MeasurementError(
@@ -287,7 +286,7 @@ def _pack(results: Path, archive: IO[bytes]) -> None:
 
     names = [Path(name) for name in _digests(results)]
     folders = sorted({folder for name in names for folder in name.parents} - {Path()})
-    with tarfile.open(fileobj=archive, mode="w") as tar:
+    with tarfile.open(fileobj=archive, mode="w", dereference=True) as tar:
         for name in [*folders, *names]:
             tar.add(results / name, arcname=str(name), recursive=False, filter=owned)
     archive.seek(0)
@@ -308,8 +307,8 @@ def _copy_output(output: Iterable[tuple[bytes | None, bytes | None]]) -> None:
     for out, err in output:
         for data, stream in ((out, sys.stdout), (err, sys.stderr)):
             if data:
-                stream.write(data.decode(errors="replace"))
-                stream.flush()
+                stream.buffer.write(data)  # bytes: a piece may end inside a character
+                stream.buffer.flush()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -218,9 +219,21 @@ def test_what_goes_in_belongs_to_the_images_user(tmp_path):
     assert members == {"h200": (1000, 1000, 0o600), "h200/points": (1000, 1000, 0o600)}
 
 
-def test_output_goes_to_the_stream_it_came_from(capsys):
-    container._copy_output([(b"out\n", None), (None, b"err\n"), (b"\xff\n", None)])
-    assert capsys.readouterr() == ("out\n\N{REPLACEMENT CHARACTER}\n", "err\n")
+def test_output_goes_to_the_stream_it_came_from_in_any_pieces(capfdbinary):
+    container._copy_output([(b"\xe2\x94", None), (b"\x80\n", None), (None, b"err\n"), (b"\xff\n", None)])
+    assert capfdbinary.readouterr() == ("─\n".encode() + b"\xff\n", b"err\n")
+
+
+def test_an_engine_that_stops_answering_leaves_the_results_in_the_container(tmp_path):
+    made = FakeContainer(tmp_path, {"points": b"1\n"})
+
+    def break_off(_: str) -> None:
+        raise requests.ConnectionError
+
+    made.get_archive = break_off
+    with pytest.raises(requests.ConnectionError):
+        bring_home(made)
+    assert not made.removed
 
 
 def test_a_container_of_an_earlier_run_that_still_measures_is_named():
