@@ -19,14 +19,14 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import docker
 import requests
-from docker.errors import DockerException, ImageNotFound
+from docker.errors import APIError, DockerException, ImageNotFound
 from docker.types import DeviceRequest, Mount
 from rich.console import Console
 from rich.markup import escape
@@ -184,8 +184,7 @@ def _session(
     **options: bool,
 ) -> Iterator[Any]:
     """A created container with the results in it; afterwards they come back and it is removed."""
-    results = results.resolve()
-    results.mkdir(parents=True, exist_ok=True)
+    results = _writable(results)
     with _engine() as engine:
         _collect_earlier(engine, results, console)
         try:
@@ -217,6 +216,14 @@ def _session(
             yield container
         finally:
             _bring_home(container, console)
+
+
+def _writable(results: Path) -> Path:
+    with suppress(OSError):
+        results.mkdir(parents=True, exist_ok=True)
+        if os.access(results, os.W_OK):
+            return results.resolve()
+    raise UsageError(f"{results} is not a folder that you can write: name another with --results")
 
 
 def _collect_earlier(engine: Any, results: Path, console: Console) -> None:
@@ -354,6 +361,8 @@ def _build_failure(error: str, step: str, last_lines: Iterable[str]) -> Exceptio
     text = "\n".join([*last_lines, error])
     if _is_disk_full(text):
         return UsageError(_disk_full(f"at {step}"))
+    if " FROM " in step:
+        return UsageError(f"the base image cannot be had ({error}): check the network, or name another with --base")
     return MeasurementError(f"the build failed at {step}\n{text}")
 
 
@@ -374,8 +383,10 @@ def _engine(timeout: int = 60) -> Iterator[Any]:
         raise _unreachable(error) from None
     try:
         yield engine
-    except DockerException as error:
-        raise _refused(str(getattr(error, "explanation", None) or error)) from None
+    except APIError as error:
+        raise _refused(str(error.explanation or error)) from None
+    except DockerException as error:  # the SDK's own checks of what it was given
+        raise UsageError(f"Docker does not take that: {error}") from None
     except requests.RequestException:
         raise MeasurementError(
             "the Docker engine stopped answering: start it and run again; what a container recorded is safe in it"

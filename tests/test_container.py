@@ -147,6 +147,18 @@ def test_build_progress_and_failure():
     assert lines[1:] == [f"line {number}" for number in range(25, 40)] + ["The command returned a non-zero code: 1"]
 
 
+def test_a_base_that_cannot_be_pulled():
+    events = [{"stream": "Step 1/3 : FROM base\n"}, {"error": "no such host"}]
+    with pytest.raises(UsageError, match=r"the base image cannot be had \(no such host\): .* with --base"):
+        container._follow_build(events, Console(file=io.StringIO()))
+
+
+def test_a_results_folder_that_is_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file is not a folder that you can write: name another with --results"):
+        container.run(["true"], tmp_path / "file")
+
+
 def test_results_come_home_whole(tmp_path):
     (tmp_path / "same").write_bytes(b"same")
     (tmp_path / "old").write_bytes(b"1\n")

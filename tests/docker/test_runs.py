@@ -168,6 +168,11 @@ def test_no_such_image(recorded: Path) -> None:
         container.run(["true"], recorded, image="kperf:nowhere")
 
 
+def test_a_limit_that_docker_does_not_know(built: BuiltImage, recorded: Path) -> None:
+    with pytest.raises(UsageError, match=r"Docker does not take that: .*memory \(lots\)"):
+        container.run(["true"], recorded, image=built.tag, gpus="none", memory="lots")
+
+
 def test_a_gpu_without_the_toolkit(built: BuiltImage, engine: Any, recorded: Path) -> None:
     if container.why_no_engine()[1] is None:
         pytest.skip("this engine has the NVIDIA container toolkit")
