@@ -361,7 +361,7 @@ def _build_failure(error: str, step: str, last_lines: Iterable[str]) -> Exceptio
     text = "\n".join([*last_lines, error])
     if _is_disk_full(text):
         return UsageError(_disk_full(f"at {step}"))
-    if " FROM " in step:
+    if "] FROM " in step:
         return UsageError(f"the base image cannot be had ({error}): check the network, or name another with --base")
     return MeasurementError(f"the build failed at {step}\n{text}")
 
