@@ -275,7 +275,7 @@ def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
                 else:
                     release = _signal_release(signals[ring], number - program.stages.get(ring, 1))
                     blocked = release is not None and release.cycle > span.start
-                if release is not None and blocked and release.cycle < span.end:
+                if release is not None and blocked and release.cycle <= span.end:
                     found[group, index] = release
     return found
 
@@ -307,8 +307,8 @@ def _walk_back(block: Block, program: Program, totals: Counter[tuple[str, str]])
         if span.start >= cycle:
             index -= 1
             continue
-        release = released.get((group, index))
-        if release is not None and release.cycle < cycle:
+        release = released.pop((group, index), None)  # once: two waits that end together must not lead to each other
+        if release is not None and release.cycle <= cycle:
             totals[release.group if release.load else group, release.load or span.interval.name] += (
                 cycle - release.cycle
             )

@@ -1,0 +1,143 @@
+"""`make fig11` without a GPU: from recorded timelines, and in one sentence where there are none."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from kperf import fig11
+from kperf import override as overrides
+from kperf.errors import UsageError
+from kperf.kernels.variants import Specialization
+from kperf.results import Environment
+from kperf.trace import read, twin
+from kperf.trace.models import OverheadRecord, read_timeline
+from kperf.trace.report import verdict
+from plots import fig11 as plot
+
+from .trace.synthetic import encode, simulate
+from .trace.test_analysis import CYCLES
+
+FIELDS = {
+    "variant", "workload", "environment", "override_sha256", "clock_mhz", "blocks", "iterations", "period_cycles",
+    "regions", "tensor_core_busy", "bubbles", "critical_path", "model", "overhead", "records", "sass_order",
+}  # fmt: skip
+
+ENVIRONMENT = Environment(
+    gpu="NVIDIA Test", gpu_uuid="u", compute_capability="9.0", driver="1", cuda="13.0", max_sm_mhz=1980,
+    max_memory_mhz=3201, power_limit_w=700.0, torch="2", triton="3", cudnn="9", fa3_fwd=None, flash_attn=None,
+    python="3.11", platform="Linux", image=None, git_commit="c", command_line="kperf fig11",
+    recorded_at="2026-01-02T03:04:05+00:00",
+)  # fmt: skip
+
+
+def record(folder, variant, **changed):
+    plain = overrides.find(variant, Specialization())
+    traced, program = twin.find(plain)
+    cycles = {interval.name: 60 for interval in program.intervals.values()} | CYCLES | changed
+    blocks = [simulate(program, 20, cycles, delay=400, clock=170_000 * number) for number in range(6)]
+    launch = read.decode_launch(encode(blocks, traced.recording, sms=1), traced.recording, program)
+    timeline = read.read_timeline(
+        launch,
+        variant=variant,
+        label=plain.manifest.label,
+        workload="small",
+        environment=ENVIRONMENT,
+        override_sha256=plain.sha256,
+        overhead=OverheadRecord(plain_ms=1.0, traced_ms=1.02, ratio=1.02),
+        orders=twin.compile_orders(plain, traced),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{variant}.timeline.json").write_text(timeline.model_dump_json())
+    (folder / f"{variant}.chrome_trace.json").write_text(read.export(launch, timeline.clock_mhz, {"variant": variant}))
+    return timeline
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    root = tmp_path_factory.mktemp("results")
+    for variant in fig11.VARIANTS:
+        record(root / "test" / "fig11", variant)
+    return root
+
+
+def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkeypatch):
+    monkeypatch.setattr("kperf.device.why_static", lambda: "there is no GPU")
+    console = Console(record=True, width=160)
+    fig11.run(console, results, file=None, rounds=15, require_gpu=False)
+    said = console.export_text()
+    assert "static: there is no GPU" in said
+    assert "recorded on NVIDIA Test, 2026-01-02" in said
+    assert "critical path" in said
+    for suffix in ("pdf", "png"):
+        assert (results / "test" / f"fig11.{suffix}").stat().st_size > 10_000
+
+
+def test_drawing_twice_gives_the_same_bytes(results):
+    console = Console(quiet=True)
+    first = [path.read_bytes() for path in fig11.report(console, results / "test", fig11.VARIANTS, measured=False)]
+    again = [path.read_bytes() for path in fig11.report(console, results / "test", fig11.VARIANTS, measured=False)]
+    assert first == again
+
+
+def test_the_timeline_has_the_agreed_fields(results):
+    timeline = json.loads((results / "test/fig11/vanilla.timeline.json").read_text())
+    assert timeline.keys() >= FIELDS
+    assert timeline["period_cycles"].keys() == {"median", "p5", "p95"}
+    assert timeline["overhead"].keys() == {"plain_ms", "traced_ms", "ratio"}
+    assert timeline["model"].keys() >= {"name", "cycles", "error"}
+    assert timeline["records"]["lost"] == 0
+
+
+def test_the_verdict_is_made_of_the_numbers(results):
+    timelines = [plot.read_recording(results / "test/fig11", name).timeline for name in fig11.VARIANTS]
+    said = verdict(timelines)
+    assert any(f"{timelines[0].period_cycles.median:.0f} cycles" in line for line in said)
+    assert any("softmax cycles under products" in line for line in said)
+    assert any("within 5 %" in line for line in said)
+
+
+def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.device.why_static", lambda: "there is no GPU")
+    with pytest.raises(UsageError, match="holds no recorded timeline"):
+        fig11.run(Console(quiet=True), tmp_path, file=None, rounds=15, require_gpu=False)
+
+
+@pytest.mark.parametrize("options", [{"require_gpu": True, "file": None}, {"require_gpu": False, "file": "x.ttgir"}])
+def test_what_needs_a_gpu_says_so(tmp_path, monkeypatch, options):
+    monkeypatch.setattr("kperf.device.why_static", lambda: "Test is sm_80, and the kernels need Hopper")
+    with pytest.raises(UsageError, match="need Hopper"):
+        fig11.run(Console(quiet=True), tmp_path, rounds=15, **options)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"variant": 1}', "not JSON"])
+def test_a_broken_timeline_is_refused_in_one_sentence(content):
+    with pytest.raises(UsageError, match="is not a timeline") as error:
+        read_timeline(content, "some.json")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"traceEvents": [], "otherData": {}}'])
+def test_a_broken_trace_is_refused_in_one_sentence(results, tmp_path, content):
+    (tmp_path / "vanilla.timeline.json").write_text((results / "test/fig11/vanilla.timeline.json").read_text())
+    (tmp_path / "vanilla.chrome_trace.json").write_text(content)
+    with pytest.raises(UsageError, match="is not a trace") as error:
+        plot.read_recording(tmp_path, "vanilla")
+    assert "\n" not in str(error.value)
+
+
+def test_a_persons_own_file_is_traced_plain_or_with_records(tmp_path):
+    plain = overrides.find("vanilla", Specialization())
+    for text in (plain.text, twin.find(plain)[0].override.text):
+        path = tmp_path / "mine.ttgir"
+        path.write_text(text)
+        item = fig11.subject_from_file(path)
+        assert item.plain.text == plain.text
+        assert "proton.record" in item.traced.override.text
+
+
+def test_a_file_that_is_another_kernel_is_refused(tmp_path):
+    path = tmp_path / "mine.ttgir"
+    path.write_text(overrides.find("vanilla", Specialization()).text.replace("@attn_fwd", "@other"))
+    with pytest.raises(UsageError, match="holds the kernel other"):
+        fig11.subject_from_file(path)

@@ -1,0 +1,93 @@
+"""Twins lower to SASS without a GPU, and what cannot be recorded is refused before the compiler crashes on it."""
+
+import pytest
+
+from kperf import override as overrides
+from kperf.compile import SHARED_MEMORY_LIMIT, resources
+from kperf.errors import UsageError
+from kperf.kernels.variants import VARIANTS, Specialization
+from kperf.trace import twin
+from kperf.trace.instrument import instrument
+from kperf.trace.program import read_program
+from kperf.trace.session import Recording, session
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant):
+    plain = overrides.find(variant, Specialization())
+    traced, program = twin.find(plain)
+    with session(traced.recording):
+        kernel = traced.override.compile()
+    assert kernel.asm["sass"].count("SR_CLOCKLO") == 2 * len(program.scopes)
+    assert kernel.metadata.profile_scratch_size == traced.recording.block_bytes
+    before, after = resources(plain.compile()), resources(kernel)
+    assert after.local_bytes == before.local_bytes == 0
+    assert after.stack_bytes - before.stack_bytes <= 4 * len(program.groups)
+    assert after.shared_bytes <= SHARED_MEMORY_LIMIT
+
+
+@pytest.mark.parametrize("options", [{"clock_bits": 64}, {"memory": "global"}, {"bytes_per_warp": 1024}])
+def test_other_clocks_and_buffers_lower_too(options):
+    plain = overrides.find("vanilla", Specialization())
+    traced, program = twin.find(plain)
+    recording = Recording(traced.recording.warps, program.total_warps, **options)
+    with session(recording):
+        kernel = traced.override.compile()
+    assert kernel.metadata.profile_scratch_size == recording.block_bytes
+
+
+def test_the_producer_is_recorded_whichever_warp_it_runs_on():
+    traced, program = twin.find(overrides.find("vanilla", Specialization()))
+    producer = program.group("producer")
+    assert producer.num_warps == 1
+    assert producer.first_warp in traced.recording.warps
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"bytes_per_warp": 3000}, "not a power of two"),
+        ({"bytes_per_warp": 8}, "not a power of two"),
+        ({"bytes_per_warp": 1 << 18}, "more than an SM's shared memory"),
+    ],
+)
+def test_buffers_that_cannot_be_are_refused(options, said):
+    with pytest.raises(UsageError, match=said):
+        Recording((0, 4, 10), 12, **options)
+
+
+def test_there_is_one_session_at_a_time():
+    recording = Recording((0, 4, 10), 12)
+    with session(recording), pytest.raises(UsageError, match="another profiling session"), session(recording):
+        pass
+    with session(recording):
+        pass
+
+
+def test_a_kernel_that_leaves_no_shared_memory_is_refused():
+    plain = overrides.find("vanilla", Specialization())
+    program = read_program(instrument(plain.text))
+    full = plain.entry.model_copy(update={"shared_bytes": SHARED_MEMORY_LIMIT - 100})
+    with pytest.raises(UsageError, match="too little for records"):
+        twin.recording_for(program, overrides.Override(plain.path, plain.text, full, plain.manifest))
+
+
+def test_less_shared_memory_makes_a_smaller_ring():
+    plain = overrides.find("vanilla", Specialization())
+    program = read_program(instrument(plain.text))
+    tight = plain.entry.model_copy(update={"shared_bytes": SHARED_MEMORY_LIMIT - 3 * 2048})
+    recording = twin.recording_for(program, overrides.Override(plain.path, plain.text, tight, plain.manifest))
+    assert recording.bytes_per_warp == 2048
+
+
+def test_a_twin_of_another_file_is_refused():
+    plain = overrides.find("vanilla", Specialization())
+    other = overrides.find("improved", Specialization())
+    with pytest.raises(UsageError, match="is not the twin"):
+        twin.make_traced(plain, instrument(other.text), other.path)
+
+
+def test_a_missing_twin_is_said(tmp_path):
+    plain = overrides.find("vanilla", Specialization())
+    with pytest.raises(UsageError, match="make ttgir"):
+        twin.find(plain, tmp_path)
