@@ -1,7 +1,7 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 claims ttgir test test-gpu test-docker check image shell \
+.PHONY: help setup lock figures fig11 fig12 power claims ttgir test test-gpu test-docker check image shell \
         docker-fig11 docker-fig12 doctor clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -40,6 +40,9 @@ fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of your
 
 fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, PAPER_MIX=1, FRESH=1
 	@$(KPERF) fig12 $(FIG12_OPTIONS)
+
+power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1
+	@$(KPERF) power $(if $(CAUSAL),--causal) $(OPTIONS)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims

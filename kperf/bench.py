@@ -9,7 +9,7 @@ from kperf import device, fig12
 from kperf.attention import FIG12, implementations
 from kperf.errors import MeasurementError, UsageError
 from kperf.report import METRICS, tritonbench_csv, tritonbench_table
-from kperf.results import Point, Store, gpu_slug, newest_whole_runs
+from kperf.results import Point, Store, gpu_slug, newest_whole_runs, recorded_folder
 from kperf.sweep import run_sweep
 from kperf.workload import SweepName, Workload
 
@@ -25,7 +25,7 @@ def run_panel(
         fig12.measure_fig12(console, store, causal, keys, sweeps=[sweep], rounds=rounds, fresh=fresh)
         title = f"measured on {device.gpu_name()}"
     else:
-        store = Store(fig12.recorded_folder(results))
+        store = Store(recorded_folder(results))
         title = f"static: {reason}; recorded in {store.folder.name}"
     points = [p for p in store.points() if p.figure == "fig12" and p.causal == causal and p.sweep == sweep]
     runs = newest_whole_runs(points, keys)

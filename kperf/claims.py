@@ -11,11 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from kperf import fig12
 from kperf.errors import UsageError
 from kperf.files import write_atomically
 from kperf.report import speedup_interval
-from kperf.results import Store, newest_whole_runs
+from kperf.results import Store, newest_whole_runs, recorded_folder
 
 CLAIMS_FILE = Path(__file__).resolve().parents[1] / "claims.toml"
 
@@ -103,7 +102,7 @@ def evaluate(claim: Claim, folder: Path) -> Outcome:
 
 def report(console: Console, results: Path) -> list[Outcome]:
     """Print the table of `make claims`; returns what it showed."""
-    folder = fig12.recorded_folder(results)
+    folder = recorded_folder(results)
     outcomes = [evaluate(claim, folder) for claim in read_claims()]
     table = Table(title=f"the paper's claims and {folder.name}'s numbers", title_justify="left")
     for column in ("claim", "paper", "ours", "95 % interval", "verdict"):
@@ -123,7 +122,7 @@ def cells(outcome: Outcome) -> tuple[str, str, str]:
 
 def markdown(results: Path) -> str:
     """The claims table of artifact.md: claim, command, minutes, hardware, expected value and tolerance, output."""
-    folder = fig12.recorded_folder(results)
+    folder = recorded_folder(results)
     lines = [
         "| claim | command | minutes | hardware | paper | recorded (95 % interval) | tolerance | verdict | output |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -111,6 +111,20 @@ def instrument(
 
 
 @app.command()
+def power(
+    results: Results = RECORDED,
+    causal: Causal = False,
+    only: Annotated[str, typer.Option(help="Implementations, separated by commas; all that there are.")] = "",
+    seconds: Annotated[float, typer.Option(min=0.2, help="How long each runs in a pass.")] = 2.0,
+    passes: Annotated[int, typer.Option(min=1, help="Passes, each in a rotated order.")] = 5,
+) -> None:
+    """Each implementation alone and sustained: TFLOPS, watts, MHz, TFLOPS a watt."""
+    from kperf import power
+
+    power.run(console, results, only.split(",") if only else None, causal=causal, seconds=seconds, passes=passes)
+
+
+@app.command()
 def sweep(
     which: Sweep,
     only: Annotated[str, typer.Option(help="Implementations, separated by commas.")],

@@ -9,12 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from kperf import device, override
+from kperf import device, override, power
 from kperf.attention import FIG12, implementations
 from kperf.errors import MeasurementError, UsageError
 from kperf.kernels.variants import VARIANTS
 from kperf.report import RATIOS, ratio_table, tritonbench_table
-from kperf.results import FailedPoint, Key, Point, Store, gpu_slug, newest_whole_runs
+from kperf.results import FailedPoint, Key, Point, PowerStore, Store, gpu_slug, newest_whole_runs, recorded_folder
 from kperf.sweep import Progress as SweepProgress
 from kperf.sweep import run_sweep
 from kperf.workload import SweepName, fig12_grid
@@ -135,17 +135,6 @@ def figure_runs(store: Store, mode: Mode) -> dict[Key, dict[str, Point]]:
     return mixed
 
 
-def recorded_folder(results: Path) -> Path:
-    """The folder to draw from without a GPU: the one under `results`, h200 if there are several.
-
-    Raises `UsageError` when nothing is recorded there.
-    """
-    folders = sorted(path.parent for path in results.glob("*/fig12.jsonl"))
-    if not folders:
-        raise UsageError(f"{results} holds no recorded run: measure one on a Hopper GPU, or name another --results")
-    return next((folder for folder in folders if folder.name == "h200"), folders[0])
-
-
 def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> list[Path]:
     """Draw the figure and print its table and ratios; says whether it was measured now or recorded before."""
     runs = figure_runs(store, mode)
@@ -168,6 +157,9 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
             (ours, theirs) for ours, theirs in RATIOS if any(ours in run and theirs in run for run in runs.values())
         ]
         console.print(ratio_table(runs, ratios))
+    alone = [] if mode.paper_mix else power.newest_runs(PowerStore(store.folder).points(), mode.causal)
+    if alone:
+        console.print(power.table(alone, f"recorded {alone[0][0].recorded_at[:10]}"))
     wanted = len(grid(mode.causal))
     if len(runs) < wanted:
         console.print(f"the figure has {len(runs)} of {wanted} workloads: the others have no whole run yet")

@@ -38,6 +38,8 @@ _MAX_CALLS_PER_SAMPLE = 64
 _EAGER_CALLS = 7
 _FLUSH_BYTES = 256 << 20  # four times Hopper's 50 MB of L2
 _CEILING_N = 8192
+CEILING_FLOPS = 2 * _CEILING_N**3
+"""cuBLAS's product of two bfloat16 matrices of 8192 x 8192."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def measure(
 
     try:
         inputs = make_inputs(workload, seed)
-        ceiling = _Ceiling()
+        ceiling = Ceiling()
         flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device="cuda")
     except torch.OutOfMemoryError:
         for implementation in implementations:
@@ -238,21 +240,40 @@ def median_interval(samples_ms: Sequence[float]) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-class _Ceiling:
+class Ceiling:
     """cuBLAS bfloat16 8192^3, one product a sample: the practical ceiling, taken in turn with the others."""
 
     def __init__(self) -> None:
+        """Make the matrices and capture the product."""
         self._a, self._b = (torch.randn(_CEILING_N, _CEILING_N, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         self._out = torch.empty_like(self._a)
         self._samples_ms: list[float] = []
-        self._graph, _ = _capture(lambda: torch.mm(self._a, self._b, out=self._out), 1)
+        self.graph, _ = _capture(lambda: torch.mm(self._a, self._b, out=self._out), 1)
 
     def sample(self, flush: torch.Tensor) -> Callable[[], None]:
-        elapsed = _replay(self._graph, flush)
+        """Queue one sample; the returned function notes it once the GPU is done."""
+        elapsed = _replay(self.graph, flush)
         return lambda: self._samples_ms.append(elapsed())
 
     def tflops(self) -> float | None:
-        return 2 * _CEILING_N**3 / statistics.median(self._samples_ms) / 1e9 if self._samples_ms else None
+        """Median of the samples so far."""
+        return CEILING_FLOPS / statistics.median(self._samples_ms) / 1e9 if self._samples_ms else None
+
+
+def capture_checked(
+    implementation: Implementation, workload: Workload, inputs: Inputs, milliseconds: float
+) -> tuple[torch.cuda.CUDAGraph, int]:
+    """A graph of enough calls for so many milliseconds, its output checked, and its floating-point operations.
+
+    Raises `MeasurementError` if the output is wrong.
+    """
+    call, once = _bind(implementation, workload, inputs)
+    calls = max(1, math.ceil(milliseconds / once))
+    try:
+        candidate = _check(implementation, call, calls, workload, inputs)
+    except _WrongError as wrong:
+        raise MeasurementError(f"{implementation.label} on {workload}: {wrong}") from None
+    return candidate.graph, calls * workload.flops
 
 
 def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) -> tuple[Call, float]:
@@ -309,7 +330,7 @@ def _capture(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph,
 def _take_round(
     candidates: Sequence[_Candidate],
     calls: int,
-    ceiling: _Ceiling,
+    ceiling: Ceiling,
     flush: torch.Tensor,
     order: np.ndarray[Any, Any],
 ) -> DeviceState:

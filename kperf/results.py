@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -104,7 +104,48 @@ class FailedPoint(_PointBase):
 
 
 Point = MeasuredPoint | FailedPoint
-_POINT: TypeAdapter[Point] = TypeAdapter(Annotated[Point, Field(discriminator="status")])
+
+
+class PowerSample(_Base):
+    """One implementation alone for some seconds, its last half: rate, power from the energy counter, clock, heat."""
+
+    tflops: float
+    power_w: float
+    sm_mhz: float
+    temperature_c: float
+
+    @property
+    def tflops_per_watt(self) -> float:
+        """Floating-point operations a picojoule."""
+        return self.tflops / self.power_w
+
+
+class PowerPoint(_Base):
+    """One implementation on one workload, alone and sustained: a sample a pass, all of one run taken in rotation.
+
+    implementation `cublas` is the product of two bfloat16 8192 x 8192 matrices whatever the workload.
+    """
+
+    schema_version: int = SCHEMA
+    figure: Literal["power"] = "power"
+    run: str
+    implementation: str
+    batch: int
+    heads: int
+    seq_len: int
+    head_dim: int
+    causal: bool
+    dtype: str
+    seconds: float
+    samples: Annotated[list[PowerSample], Field(min_length=1)]
+    override_sha256: str | None
+    environment: str
+    recorded_at: str
+
+
+_Record = TypeVar("_Record", bound=BaseModel)
+_POINTS: TypeAdapter[Point] = TypeAdapter(Annotated[Point, Field(discriminator="status")])
+_POWER_POINTS: TypeAdapter[PowerPoint] = TypeAdapter(PowerPoint)
 
 
 class Environment(_Base):
@@ -150,16 +191,17 @@ def gpu_slug(name: str) -> str:
     return "-".join(name.removeprefix("NVIDIA ").lower().split())
 
 
-class Store:
-    """`<folder>/<figure>.jsonl` and `<folder>/environment.json`."""
+class RecordStore(Generic[_Record]):
+    """`<folder>/<name>.jsonl` and `<folder>/environment.json`."""
 
-    def __init__(self, folder: Path, figure: str = "fig12") -> None:
+    def __init__(self, folder: Path, name: str, records: TypeAdapter[_Record]) -> None:
         """Nothing is opened or made until something is read or written."""
         self.folder = folder
-        self.points_path = folder / f"{figure}.jsonl"
+        self.points_path = folder / f"{name}.jsonl"
         self.environments_path = folder / "environment.json"
+        self._records = records
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[_Record]:
         """All recorded points, in the order they were written; none if there is no file yet.
 
         Raises `UsageError` for a line that is not a point, a torn last line or a newer schema.
@@ -178,7 +220,7 @@ class Store:
             raise UsageError(f"{self.environments_path} cannot be read: {error.strerror}") from None
 
     @contextmanager
-    def writer(self) -> Iterator["Writer"]:
+    def writer(self) -> Iterator["Writer[_Record]"]:
         """Exclusive access for appending; repairs a torn last line first and says so through `Writer.repaired`.
 
         Raises `UsageError` if the folder is not writable or another process is measuring into it.
@@ -199,7 +241,7 @@ class Store:
         finally:
             os.close(descriptor)
 
-    def _read(self, *, allow_torn: bool) -> Iterator[tuple[Point, int]]:
+    def _read(self, *, allow_torn: bool) -> Iterator[tuple[_Record, int]]:
         """Points with the offset at which each line ends; a torn last line ends the reading if that is allowed."""
         try:
             data = self.points_path.read_bytes()
@@ -220,7 +262,7 @@ class Store:
             if line.strip():
                 yield self._parse(line, number), end
 
-    def _parse(self, line: bytes, number: int) -> Point:
+    def _parse(self, line: bytes, number: int) -> _Record:
         where = f"{self.points_path}, line {number}"
         try:
             record = json.loads(line)
@@ -230,19 +272,35 @@ class Store:
         if isinstance(version, int) and version > SCHEMA:
             raise UsageError(f"{where} has schema {version} and this program knows {SCHEMA}: use a newer one")
         try:
-            return _POINT.validate_python(record)
+            return self._records.validate_python(record)
         except ValidationError as error:
             raise UsageError(f"{where} is not a recorded point: {_first(error)}") from None
 
 
-class Writer:
+class Store(RecordStore[Point]):
+    """The points of Fig. 12, or of `bench`."""
+
+    def __init__(self, folder: Path, name: str = "fig12") -> None:
+        """In a folder of results/."""
+        super().__init__(folder, name, _POINTS)
+
+
+class PowerStore(RecordStore[PowerPoint]):
+    """The sustained runs."""
+
+    def __init__(self, folder: Path) -> None:
+        """In a folder of results/."""
+        super().__init__(folder, "power", _POWER_POINTS)
+
+
+class Writer(Generic[_Record]):
     """Appends to a locked store. A failed write leaves the file as it was."""
 
-    def __init__(self, store: Store, descriptor: int) -> None:
+    def __init__(self, store: RecordStore[_Record], descriptor: int) -> None:
         """Read what is there; cut a torn last line off."""
         self._store = store
         self._descriptor = descriptor
-        self.points: list[Point] = []
+        self.points: list[_Record] = []
         end = 0
         for point, line_end in store._read(allow_torn=True):
             self.points.append(point)
@@ -252,7 +310,7 @@ class Writer:
             os.ftruncate(descriptor, end)
             os.fsync(descriptor)
 
-    def append(self, points: Sequence[Point]) -> None:
+    def append(self, points: Sequence[_Record]) -> None:
         """Write the points of one workload in one piece and flush it to the disk."""
         data = b"".join(point.model_dump_json().encode() + b"\n" for point in points)
         before = os.fstat(self._descriptor).st_size
@@ -299,6 +357,17 @@ def newest_whole_runs(points: Iterable[Point], implementations: Sequence[str]) -
         if all(name in run for name in implementations):
             newest[key] = run
     return newest
+
+
+def recorded_folder(results: Path) -> Path:
+    """The folder to draw from without a GPU: the one under `results`, h200 if there are several.
+
+    Raises `UsageError` when nothing is recorded there.
+    """
+    folders = sorted(path.parent for path in results.glob("*/fig12.jsonl"))
+    if not folders:
+        raise UsageError(f"{results} holds no recorded run: measure one on a Hopper GPU, or name another --results")
+    return next((folder for folder in folders if folder.name == "h200"), folders[0])
 
 
 def _first(error: ValidationError) -> str:

@@ -73,7 +73,9 @@ def run_sweep(
             progress.advance(_cost(key))
 
 
-def _done(writer: Writer, keys: Sequence[Key], implementations: Sequence[Implementation], environment: str) -> set[Key]:
+def _done(
+    writer: Writer[Point], keys: Sequence[Key], implementations: Sequence[Implementation], environment: str
+) -> set[Key]:
     """Places with a whole run in this environment, with the very overrides that are there now."""
     here = [point for point in writer.points if point.environment == environment]
     runs = newest_whole_runs(here, [implementation.key for implementation in implementations])

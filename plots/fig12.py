@@ -13,6 +13,7 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from kperf.results import Environment, Key, MeasuredPoint, Point, Store, newest_whole_runs
 
@@ -60,6 +61,11 @@ def draw(
     figure.legend(handles, labels, ncols=len(keys), loc="outside upper center", frameon=False, handlelength=1.4)
     caption = f"{title}: {stamp}\n{_versions(runs, environments)}; whiskers: 95 % interval of the median"
     figure.supxlabel(caption, fontsize=6.5, color="#444444")
+    return save(figure, out)
+
+
+def save(figure: Figure, out: Path) -> list[Path]:
+    """Write `out` as PDF and PNG, the same bytes for the same figure, and close it."""
     written = []
     for suffix, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
         path = out.with_suffix(f".{suffix}")

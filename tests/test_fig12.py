@@ -9,7 +9,7 @@ from rich.console import Console
 from kperf import fig12
 from kperf.attention import FIG12
 from kperf.errors import MeasurementError, UsageError
-from kperf.results import Store
+from kperf.results import Store, recorded_folder
 from tests.conftest import environment, failed, point
 
 
@@ -109,7 +109,7 @@ def test_points_without_their_environment_are_refused(tmp_path):
 
 def test_recorded_runs_are_found_h200_first(tmp_path):
     with pytest.raises(UsageError, match="holds no recorded run"):
-        fig12.recorded_folder(tmp_path)
+        recorded_folder(tmp_path)
     for name in ("a100", "h200"):
         fill(tmp_path / name)
-    assert fig12.recorded_folder(tmp_path).name == "h200"
+    assert recorded_folder(tmp_path).name == "h200"

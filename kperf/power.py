@@ -1,0 +1,173 @@
+"""Each implementation alone and sustained: at the power cap joules per FLOP decide, not cycles.
+
+Taken in turn (Fig. 12) all kernels share one clock, which the power controller sets for their mixture. Alone, a kernel
+that needs less energy a FLOP gets a higher clock. Both are true; this is the second.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from kperf import device
+from kperf.attention import FIG12, implementations
+from kperf.errors import UsageError
+from kperf.measure import CEILING_FLOPS, Ceiling, capture_checked, make_inputs
+from kperf.results import DeviceState, PowerPoint, PowerSample, PowerStore, gpu_slug, recorded_folder
+from kperf.workload import Workload
+from plots import power as plot
+
+_REPLAY_MS = 20.0
+
+
+class _Alone:
+    """A captured graph, its work, and its samples."""
+
+    def __init__(self, key: str, graph: torch.cuda.CUDAGraph, flops: int) -> None:
+        self.key = key
+        self.graph = graph
+        self.flops = flops
+        self.samples: list[PowerSample] = []
+
+    def run(self, seconds: float) -> None:
+        """Replay for so many seconds; the second half, at a steady clock and temperature, is the sample."""
+        self._replay_for(seconds / 2)
+        joules, begin = device.energy_joules(), time.perf_counter()
+        replays, states = self._replay_for(seconds / 2)
+        elapsed = time.perf_counter() - begin
+        self.samples.append(
+            PowerSample(
+                tflops=replays * self.flops / elapsed / 1e12,
+                power_w=(device.energy_joules() - joules) / elapsed,
+                sm_mhz=float(np.mean([state.sm_mhz for state in states])),
+                temperature_c=float(np.mean([state.temperature_c for state in states])),
+            )
+        )
+
+    def _replay_for(self, seconds: float) -> tuple[int, list[DeviceState]]:
+        """Keeps the GPU busy without a gap: the next replay is queued before the last one is waited for."""
+        ended: list[torch.cuda.Event] = []
+        states = []
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < seconds:
+            self.graph.replay()
+            event = torch.cuda.Event()
+            event.record()
+            ended.append(event)
+            if len(ended) > 1:
+                ended[-2].synchronize()
+            states.append(device.device_state())
+        torch.cuda.synchronize()
+        return len(ended), states
+
+
+def workloads(causal: bool) -> list[Workload]:
+    """Those of Fig. 12 that are long enough for the power cap to decide: batch 16, seq_len 4096, 8192 and 16384."""
+    return [Workload(batch=16, seq_len=2**n, causal=causal) for n in (12, 13, 14)]
+
+
+def run(
+    console: Console, results: Path, keys: Sequence[str] | None, *, causal: bool, seconds: float, passes: int
+) -> None:
+    """`make power`: measure where there is a Hopper GPU, else show what is recorded."""
+    reason = device.why_static()
+    if reason is None:
+        store = PowerStore(results / gpu_slug(device.gpu_name()))
+        _measure(console, store, keys, causal=causal, seconds=seconds, passes=passes)
+    else:
+        console.print(f"static: {reason}; drawn from recorded runs")
+        store = PowerStore(recorded_folder(results))
+    points = newest_runs(store.points(), causal)
+    if not points:
+        raise UsageError(f"{store.points_path} has no {'causal ' if causal else ''}run: measure one on a Hopper GPU")
+    environments = store.environments()
+    gpu = ", ".join(sorted({environments[p.environment].gpu for run in points for p in run}))
+    stamp = f"{'measured' if reason is None else 'recorded'} on {gpu}, {points[0][0].recorded_at[:10]}"
+    console.print(table(points, stamp))
+    for path in plot.draw(points, stamp, store.folder / ("power_causal" if causal else "power")):
+        console.print(f"drawn: {path} ({stamp})")
+
+
+def newest_runs(points: Sequence[PowerPoint], causal: bool) -> list[list[PowerPoint]]:
+    """For each workload the points of its newest run, in the order of seq_len."""
+    newest: dict[int, list[PowerPoint]] = {}
+    for point in points:
+        if point.causal == causal:
+            run = newest.setdefault(point.seq_len, [])
+            if run and run[0].run != point.run:
+                run.clear()
+            run.append(point)
+    return [newest[seq_len] for seq_len in sorted(newest)]
+
+
+def table(runs: Sequence[Sequence[PowerPoint]], title: str) -> Table:
+    """Medians over the passes: TFLOPS alone, watts, MHz, and TFLOPS a watt."""
+    made = Table(title=f"alone and sustained, median of the passes; {title}", title_justify="left")
+    for column in ("batch x seq_len", "implementation", "TFLOPS", "range", "W", "MHz", "C", "TFLOPS/W"):
+        made.add_column(column, justify="right")
+    for run in runs:
+        for p in run:
+            rates = [sample.tflops for sample in p.samples]
+            middle = {
+                name: float(np.median([getattr(sample, name) for sample in p.samples]))
+                for name in ("tflops", "power_w", "sm_mhz", "temperature_c", "tflops_per_watt")
+            }
+            made.add_row(
+                f"{p.batch} x {p.seq_len}",
+                p.implementation,
+                f"{middle['tflops']:.0f}",
+                f"{min(rates):.0f} to {max(rates):.0f}",
+                f"{middle['power_w']:.0f}",
+                f"{middle['sm_mhz']:.0f}",
+                f"{middle['temperature_c']:.0f}",
+                f"{middle['tflops_per_watt']:.3f}",
+            )
+        made.add_section()
+    return made
+
+
+def _measure(
+    console: Console,
+    store: PowerStore,
+    keys: Sequence[str] | None,
+    *,
+    causal: bool,
+    seconds: float,
+    passes: int,
+) -> None:
+    """Rotate the implementations: each pass begins one further on, so that none always follows the same one."""
+    with store.writer() as writer:
+        environment = writer.record_environment(device.environment())
+        for workload in workloads(causal):
+            chosen = [item for item in implementations(keys or FIG12) if not item.unsupported(workload)]
+            inputs = make_inputs(workload, secrets.randbits(32))
+            ceiling = Ceiling()
+            alone = [_Alone(item.key, *capture_checked(item, workload, inputs, _REPLAY_MS)) for item in chosen]
+            alone.append(_Alone("cublas", ceiling.graph, CEILING_FLOPS))
+            for done in range(passes):
+                for place in range(len(alone)):
+                    one = alone[(done + place) % len(alone)]
+                    console.print(f"{workload}: pass {done + 1} of {passes}, {one.key}", end="\r")
+                    one.run(seconds)
+            common = {"run": secrets.token_hex(6), "environment": environment, "recorded_at": device.now()}
+            hashes = {item.key: item.override(workload) for item in chosen}
+            writer.append(
+                [
+                    PowerPoint(
+                        **common,
+                        **workload.model_dump(),
+                        implementation=one.key,
+                        seconds=seconds,
+                        samples=one.samples,
+                        override_sha256=override.sha256 if (override := hashes.get(one.key)) else None,
+                    )
+                    for one in alone
+                ]
+            )
+            del alone, inputs
+            torch.cuda.empty_cache()

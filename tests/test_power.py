@@ -1,0 +1,55 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from kperf import power
+from kperf.results import PowerPoint, PowerSample, PowerStore
+from kperf.workload import Workload
+from plots import power as plot
+
+
+def alone(implementation, tflops, watts, run="r", seq_len=4096, causal=False):
+    workload = Workload(batch=16, seq_len=seq_len, causal=causal)
+    samples = [
+        PowerSample(tflops=tflops * factor, power_w=watts, sm_mhz=1600.0, temperature_c=60.0)
+        for factor in (0.98, 1.0, 1.03)
+    ]
+    return PowerPoint(
+        run=run,
+        implementation=implementation,
+        **workload.model_dump(),
+        seconds=2.0,
+        samples=samples,
+        override_sha256=None,
+        environment="e",
+        recorded_at="2026-01-02T03:04:05+00:00",
+    )
+
+
+def test_the_newest_run_of_each_workload_is_shown(tmp_path):
+    store = PowerStore(tmp_path)
+    with store.writer() as writer:
+        writer.append([alone("fa3", 600, 700, "old"), alone("cublas", 650, 700, "old")])
+        writer.append([alone("fa3", 500, 700, "old", 8192), alone("fa3", 400, 700, "c", causal=True)])
+        writer.append([alone("fa3", 610, 690, "new")])
+    runs = power.newest_runs(store.points(), causal=False)
+    assert [[p.run for p in run] for run in runs] == [["new"], ["old"]]
+    console = Console(width=160, file=io.StringIO(), record=True)
+    console.print(power.table(runs, "recorded"))
+    text = console.export_text()
+    assert "598 to 628" in text
+    assert f"{610 / 690:.3f}" in text
+
+
+def test_a_watt_is_a_joule_a_second():
+    sample = PowerSample(tflops=700.0, power_w=350.0, sm_mhz=1500.0, temperature_c=50.0)
+    assert sample.tflops_per_watt == pytest.approx(2.0)
+
+
+def test_the_figure_is_drawn_for_what_there_is(tmp_path):
+    runs = [[alone("fa3", 600, 700), alone("improved", 610, 700), alone("cublas", 650, 700)], [alone("fa3", 1, 1)]]
+    files = plot.draw(runs, "recorded", tmp_path / "power")
+    assert [path.suffix for path in files] == [".pdf", ".png"]
+    first = [path.read_bytes() for path in files]
+    assert [path.read_bytes() for path in plot.draw(runs, "recorded", tmp_path / "power")] == first
