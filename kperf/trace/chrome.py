@@ -15,6 +15,10 @@ from kperf.trace.timeline import Block
 
 Event = dict[str, Any]
 
+TICKS_PER_US = 4096
+"""Times are multiples of a power of two of a microsecond, a quarter of a nanosecond: so ts + dur is exact in a viewer's
+floating point, and a slice never seems to reach into the next."""
+
 TENSOR_CORE_TID = 100
 """Thread id under which a process's wgmma are; warp groups count from 1."""
 
@@ -66,7 +70,7 @@ def _block_events(block: Block, program: Program, clock_mhz: float, start_us: fl
     first = min(spans[0].start for spans in block.spans.values())
 
     def at(cycle: int) -> float:
-        return round(start_us + (cycle - first) / clock_mhz, 4)
+        return round((start_us + (cycle - first) / clock_mhz) * TICKS_PER_US) / TICKS_PER_US
 
     tids = {group: tid for tid, group in enumerate(block.spans, 1)}
     events: list[Event] = []
@@ -83,7 +87,7 @@ def _block_events(block: Block, program: Program, clock_mhz: float, start_us: fl
             start = at(span.start)
             events.append(
                 {"name": span.interval.name, "cat": span.interval.kind, "ph": "X", "ts": start}
-                | {"dur": round(at(span.end) - start, 4), "pid": block.sm, "tid": tids[group], "args": args}
+                | {"dur": at(span.end) - start, "pid": block.sm, "tid": tids[group], "args": args}
             )
     for number, flight in enumerate(sorted(block.flights, key=lambda flight: flight.start)):
         common = {"name": f"{flight.product} {flight.group}", "cat": "wgmma", "pid": block.sm, "tid": TENSOR_CORE_TID}

@@ -19,7 +19,6 @@ METADATA_ARGS = {
     "process_sort_index": "sort_index",
     "thread_sort_index": "sort_index",
 }
-TOLERANCE_US = 1e-6
 
 
 def problems(text: str) -> list[str]:
@@ -68,7 +67,7 @@ def _overlaps(events: list[dict[str, Any]]) -> list[str]:
     found = []
     for track, slices in _tracks(events).items():
         for before, after in pairwise(slices):
-            if before["ts"] + before["dur"] > after["ts"] + TOLERANCE_US:
+            if before["ts"] + before["dur"] > after["ts"]:  # as viewers compute it: not even by a rounding
                 found.append(f"{before['name']} and {after['name']} overlap on track {track} at {after['ts']}")
     return found
 
@@ -103,6 +102,6 @@ def _bound(events: list[dict[str, Any]]) -> list[str]:
         if event["ph"] not in ("s", "f"):
             continue
         slices = tracks[event["pid"], event["tid"]]
-        if not any(s["ts"] - TOLERANCE_US <= event["ts"] <= s["ts"] + s["dur"] + TOLERANCE_US for s in slices):
+        if not any(s["ts"] <= event["ts"] <= s["ts"] + s["dur"] for s in slices):
             found.append(f"flow {event['ph']} {event['id']} lies in no slice")
     return found
