@@ -180,7 +180,7 @@ def ttgir() -> None:
 
     for variant in VARIANTS.values():
         manifest = override.generate(variant)
-        for entry in manifest.overrides:
+        for entry in manifest.overrides if variant.traced else ():
             twin.generate(override.find(variant.name, entry.specialization))
     fig12.verify_overrides(console)
 

@@ -9,20 +9,23 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 from kperf.kernels.warp_specialized import (
     CONSUMER_REGISTERS,
     CONSUMER_ROWS,
-    CONSUMERS,
     LOG2_E,
     PRODUCER_REGISTERS,
     allocate,
+    mask_diagonal,
     online_softmax,
     producer,
     rescale,
     ring,
     store_output,
+    tile_at,
 )
 
 
 @gluon.jit
-def consumer(W: gl.constexpr, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, STAGES: gl.constexpr):
+def consumer(
+    W: gl.constexpr, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, STAGES: gl.constexpr, CAUSAL: gl.constexpr
+):
     """Consumer W: rows q_row + W * 64 .. + 64 of o and lse."""
     q_smem, k_smem, v_smem, q_full, k_full, k_empty, v_full, v_empty = smem
     BLOCK_N: gl.constexpr = k_smem.shape[1]
@@ -39,11 +42,13 @@ def consumer(W: gl.constexpr, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, 
     q = q_smem.index(W)
     mbarrier.wait(q_full.index(W), 0)
 
-    # Prologue: QK and softmax of block 0.
+    # Prologue: QK and softmax of the first block, which is the diagonal one if causal.
     mbarrier.wait(k_full.index(0), 0)
     s = warpgroup_mma(q, k_smem.index(0).permute((1, 0)), s_zero, use_acc=False, is_async=True)
     s = warpgroup_mma_wait(0, deps=[s])
     mbarrier.arrive(k_empty.index(0), count=1)
+    if CAUSAL:
+        s = mask_diagonal(s, W * CONSUMER_ROWS)
     p, alpha, m_i, l_i = online_softmax(s, m_i, l_i, qk_scale)
     p = gl.convert_layout(p.to(v_smem.dtype), P_LAYOUT)
 
@@ -53,6 +58,7 @@ def consumer(W: gl.constexpr, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, 
         v_stage, v_phase = ring(i - 1, STAGES)
         mbarrier.wait(k_full.index(stage), phase)
         s = warpgroup_mma(q, k_smem.index(stage).permute((1, 0)), s_zero, use_acc=False, is_async=True)
+        acc = rescale(acc, alpha)  # of the last softmax; here it runs while the tensor cores are on QK
         mbarrier.wait(v_full.index(v_stage), v_phase)
         acc = warpgroup_mma(p, v_smem.index(v_stage), acc, is_async=True)
         s = warpgroup_mma_wait(1, deps=[s])
@@ -61,10 +67,10 @@ def consumer(W: gl.constexpr, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, 
         p_next, alpha, m_i, l_i = online_softmax(s, m_i, l_i, qk_scale)
         acc, p = warpgroup_mma_wait(0, deps=[acc, p])  # p was PV's register operand: it is free only now
         mbarrier.arrive(v_empty.index(v_stage), count=1)
-        acc = rescale(acc, alpha)
         p = gl.convert_layout(p_next.to(v_smem.dtype), P_LAYOUT)
 
     # The last iteration, peeled: PV of the last block, with no QK beside it.
+    acc = rescale(acc, alpha)
     v_stage, v_phase = ring(n_blocks - 1, STAGES)
     mbarrier.wait(v_full.index(v_stage), v_phase)
     acc = warpgroup_mma(p, v_smem.index(v_stage), acc, is_async=True)
@@ -73,21 +79,31 @@ def consumer(W: gl.constexpr, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, 
 
 
 @gluon.jit
-def attn_fwd(q_desc, k_desc, v_desc, o_desc, lse_ptr, sm_scale, seq_len, n_rows, STAGES: gl.constexpr):
+def attn_fwd(
+    q_desc,
+    k_desc,
+    v_desc,
+    o_desc,
+    lse_ptr,
+    sm_scale,
+    seq_len,
+    n_rows,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
+):
     """The override of `kperf.kernels.attn_fwd.attn_fwd`: the same arguments, one block a tile of 128 rows.
 
     Three warp groups: consumer 0 (the default partition, which gets the registers that are left), consumer 1, producer.
     """
-    q_row = gl.program_id(0) * CONSUMERS * CONSUMER_ROWS
-    kv_row = (q_row // seq_len) * seq_len
-    n_blocks = seq_len // k_desc.block_type.shape[0]
+    KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // k_desc.block_type.shape[0]
+    q_row, kv_row, n_blocks = tile_at(gl.program_id(0), seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
     qk_scale = sm_scale * LOG2_E
     smem = allocate(q_desc, k_desc, v_desc, STAGES)
     gl.warp_specialize(
         [
-            (consumer, (0, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, STAGES)),
-            (consumer, (1, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, STAGES)),
-            (producer, (q_desc, k_desc, v_desc, smem, q_row, kv_row, n_blocks, STAGES)),
+            (consumer, (0, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, STAGES, CAUSAL)),
+            (consumer, (1, o_desc, lse_ptr, smem, q_row, n_blocks, qk_scale, STAGES, CAUSAL)),
+            (producer, (q_desc, k_desc, v_desc, smem, q_row, kv_row, n_blocks, STAGES, CAUSAL)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import triton.language as tl
 from triton.experimental.gluon import language as gl
 
-from kperf.kernels import improved, vanilla
+from kperf.kernels import improved, improved_plus, vanilla
 from kperf.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
 from kperf.ttgir import Schedule
 
@@ -78,13 +78,14 @@ class Variant:
     kernel: Any
     grid: Grid
     schedule: Schedule
-    specializations: tuple[Specialization, ...] = (Specialization(),)
+    specializations: tuple[Specialization, ...] = (Specialization(), Specialization(causal=True))
     stages: int = 2
+    traced: bool = True
+    """Whether a twin that records itself is generated: not where the kernel leaves no registers for records."""
 
     def constexprs(self, specialization: Specialization) -> dict[str, Any]:
         """Compile-time arguments of the Gluon kernel."""
-        del specialization
-        return {"STAGES": self.stages}
+        return {"STAGES": self.stages, "CAUSAL": specialization.causal}
 
     @property
     def source(self) -> str:
@@ -97,5 +98,14 @@ VARIANTS = {
     for variant in (
         Variant("vanilla", "Triton-FA3", vanilla.attn_fwd, "one_block_per_tile", "in_order"),
         Variant("improved", "Triton-FA3 Improved", improved.attn_fwd, "one_block_per_tile", "qk_ahead"),
+        Variant(
+            "improved_plus",
+            "Triton-FA3 Improved+",
+            improved_plus.attn_fwd,
+            "persistent",
+            "qk_ahead",
+            stages=3,
+            traced=False,
+        ),
     )
 }

@@ -1,4 +1,4 @@
-"""What the warp-specialised Gluon kernels share: the TMA producer, the online softmax, the epilogue and the shared memory.
+"""What the warp-specialised Gluon kernels share: tile order, mask, TMA producer, softmax, epilogue, shared memory.
 
 Names: a *ring* is STAGES buffers with an mbarrier pair each, `full` (TMA's bytes have arrived) and `empty` (both
 consumers have read them). Trip i uses stage i % STAGES in its (i // STAGES)-th round, whose lowest bit is the phase.
@@ -16,6 +16,9 @@ PRODUCER_REGISTERS = gl.constexpr(24)
 LOG2_E = gl.constexpr(1.4426950408889634)
 LN_2 = gl.constexpr(0.6931471805599453)
 
+# k and v of the heads that are worked on at a time should fit in a part of the L2 cache (50 MB on H100 and H200).
+L2_SECTION_BYTES = gl.constexpr(16 << 20)
+
 
 @gluon.jit
 def ring(i, STAGES: gl.constexpr):
@@ -24,15 +27,66 @@ def ring(i, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def producer(q_desc, k_desc, v_desc, smem, q_row, kv_row, n_blocks, STAGES: gl.constexpr):
-    """Loads q once, then k and v block by block, each as soon as both consumers have emptied its stage."""
+def tile_at(index, seq_len, n_rows, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
+    """Tile number `index` in launch order: its first row of q, its head's first row of k and v, its blocks of k and v.
+
+    Without a mask: head by head. Causal tiles differ in length, so the heads are cut into sections whose k and v fit in
+    the L2 cache (KV_ROW_BYTES: of one row of k and of v); in a section tiles of equal length stand together, from long
+    to short and from short to long in turn, so that lengths never jump, and the last section ends with the short ones.
+    """
+    TILE: gl.constexpr = CONSUMERS * CONSUMER_ROWS
+    if CAUSAL:
+        tiles_per_head = seq_len // TILE
+        n_heads = n_rows // seq_len
+        section_heads = gl.minimum(gl.maximum(L2_SECTION_BYTES // (seq_len * KV_ROW_BYTES), 1), n_heads)
+        section = index // (section_heads * tiles_per_head)
+        index_in_section = index - section * section_heads * tiles_per_head
+        first_head = section * section_heads
+        heads = gl.minimum(section_heads, n_heads - first_head)  # the last section may have fewer
+        tile = index_in_section // heads
+        sections_after = (n_heads - 1) // section_heads - section
+        tile = gl.where(sections_after % 2 == 0, tiles_per_head - 1 - tile, tile)
+        kv_row = (first_head + index_in_section % heads) * seq_len
+        q_row = kv_row + tile * TILE
+        n_blocks = tile + 1
+    else:
+        q_row = index * TILE
+        kv_row = (q_row // seq_len) * seq_len
+        n_blocks = seq_len // TILE
+    return q_row, kv_row, n_blocks
+
+
+@gluon.jit
+def opaque(x):
+    """x [scalar int32] through a move that the compiler cannot see through."""
+    return gl.inline_asm_elementwise(
+        "mov.u32 $0, $1;", "=r,r", [gl.to_tensor(x)], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def mask_diagonal(s, first_row):
+    """s [rows, cols], -inf where the column is past the row; row 0 of s is row first_row of the diagonal block."""
+    # Opaque, or a persistent kernel compares everything before its first tile and holds the outcome in registers.
+    rows = opaque(first_row) + gl.arange(0, s.shape[0], gl.SliceLayout(1, s.type.layout))
+    cols = opaque(0) - gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+    return gl.where(gl.expand_dims(rows, 1) + gl.expand_dims(cols, 0) >= 0, s, float("-inf"))
+
+
+@gluon.jit
+def producer(q_desc, k_desc, v_desc, smem, q_row, kv_row, n_blocks, STAGES: gl.constexpr, CAUSAL: gl.constexpr):
+    """Loads q once, then k and v block by block, each as soon as both consumers have emptied its stage.
+
+    Causal tiles begin with their last block, the diagonal one, so that the loop over the others needs no mask.
+    """
     q_smem, k_smem, v_smem, q_full, k_full, k_empty, v_full, v_empty = smem
     for w in gl.static_range(CONSUMERS):
         mbarrier.expect(q_full.index(w), q_desc.block_type.nbytes)
         tma.async_copy_global_to_shared(q_desc, [q_row + w * CONSUMER_ROWS, 0], q_full.index(w), q_smem.index(w))
     for i in range(n_blocks):
         stage, phase = ring(i, STAGES)
-        row = kv_row + i * k_desc.block_type.shape[0]
+        block = n_blocks - 1 - i if CAUSAL else i
+        row = kv_row + block * k_desc.block_type.shape[0]
         mbarrier.wait(k_empty.index(stage), phase ^ 1)
         mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
         tma.async_copy_global_to_shared(k_desc, [row, 0], k_full.index(stage), k_smem.index(stage))
