@@ -94,8 +94,14 @@ def test_triton_can_compile_and_load_a_launcher(inside: Any) -> None:
 
 @pytest.mark.parametrize("user", ["1000:1000", "12345:54321", "0:0"])
 def test_runs_as_any_user(inside: Any, user: str) -> None:
-    done = inside("bash", "-c", "kperf override verify | tail -n 1 && touch /out/mine", user=user)
+    done = inside("bash", "-c", "python -c 'import torch, triton, kperf.cli' && touch /out/mine && id -u", user=user)
+    assert (done.status, done.out.strip()) == (0, user.partition(":")[0]), done.out
+
+
+def test_overrides_compile_as_a_stranger(inside: Any) -> None:
+    done = inside("kperf", "override", "verify", user="12345:54321")
     assert done.status == 0, done.out
+    assert "override improved/d128_bf16_full.ttgir compiles to sm_90a in place of attn_fwd" in done.out
 
 
 def test_a_results_folder_that_is_not_writable_is_one_sentence(inside: Any) -> None:
