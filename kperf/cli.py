@@ -86,11 +86,13 @@ def fig11(
     override: Annotated[Path | None, typer.Option(help="Trace this TTGIR, plain or with records, instead.")] = None,
     device: DeviceOption = DeviceChoice.auto,
     rounds: Rounds = ROUNDS,
+    costs: Annotated[bool, typer.Option("--costs", help="Also time other clocks, buffers and regions.")] = False,
 ) -> None:
     """Trace the kernels of Fig. 11, read and draw the timelines; without a Hopper GPU from the recorded ones."""
     from kperf import fig11
 
-    fig11.run(console, results, file=override, rounds=rounds, require_gpu=device is DeviceChoice.cuda)
+    require_gpu = device is DeviceChoice.cuda
+    fig11.run(console, results, file=override, rounds=rounds, require_gpu=require_gpu, with_costs=costs)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from kperf.files import write_atomically
 from kperf.kernels.variants import Specialization
 from kperf.override import Override
 from kperf.results import gpu_slug
-from kperf.trace import twin
+from kperf.trace import costs, twin
 from kperf.trace.capture import Traced, capture
 from kperf.trace.instrument import instrument, strip
 from kperf.trace.models import OverheadRecord
@@ -59,14 +59,20 @@ def subject_from_file(path: Path) -> Subject:
     return Subject(path.stem, path.stem, plain, traced, program)
 
 
-def record(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
-    """Trace each kernel on the GPU and write its two files into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+def make_inputs(workload: Workload) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Normal q, k and v on the GPU, the same in every run."""
     generator = torch.Generator(device="cuda").manual_seed(SEED)
     dtype = getattr(torch, workload.dtype)
     q, k, v = (torch.randn(workload.shape, generator=generator, device="cuda").to(dtype) for _ in range(3))
+    return q, k, v
+
+
+def record(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
+    """Trace each kernel on the GPU and write its two files into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = make_inputs(workload)
     for item in subjects:
-        captured = capture(item.plain, item.traced, (q, k, v), workload, rounds)
+        captured = capture(item.plain, item.traced, inputs, workload, rounds)
         plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
         launch = decode_launch(captured.buffer, item.traced.recording, item.program)
         environment = device.environment()
@@ -93,6 +99,15 @@ def record(console: Console, subjects: Sequence[Subject], workload: Workload, fo
             f"traced {item.label}: {timeline.blocks} blocks, {timeline.records.written} records "
             f"({timeline.records.lost} lost), {plain_ms:.3f} ms plain, {traced_ms:.3f} ms traced"
         )
+
+
+def record_costs(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
+    """Time other ways to record each kernel and write `<name>.costs.json` into `folder`."""
+    inputs = make_inputs(workload)
+    for item in subjects:
+        found = costs.measure(item.plain, item.traced, inputs, workload, rounds)
+        costs.write(found, folder / f"{item.name}.costs.json")
+        console.print(costs.table(found, item.label))
 
 
 def recorded_folder(results: Path) -> Path:
@@ -123,15 +138,19 @@ def report(console: Console, folder: Path, names: Sequence[str], *, measured: bo
     return written
 
 
-def run(console: Console, results: Path, *, file: Path | None, rounds: int, require_gpu: bool) -> None:
-    """`make fig11`: both variants, or one file of a person's own."""
+def run(
+    console: Console, results: Path, *, file: Path | None, rounds: int, require_gpu: bool, with_costs: bool = False
+) -> None:
+    """`make fig11`: both variants, or one file of a person's own; `with_costs` also times other ways to record."""
     reason = device.why_static()
-    if reason is not None and (require_gpu or file is not None):
+    if reason is not None and (require_gpu or file is not None or with_costs):
         raise UsageError(reason)
     subjects = [subject_from_file(file)] if file else [subject(name) for name in VARIANTS]
     if reason is None:
         folder = results / gpu_slug(device.gpu_name())
         record(console, subjects, FIG11, folder / "fig11", rounds)
+        if with_costs:
+            record_costs(console, subjects, FIG11, folder / "fig11", rounds)
     else:
         console.print(f"static: {reason}; the figure is drawn from recorded timelines")
         for item in subjects:

@@ -22,20 +22,23 @@ from matplotlib.patches import Patch
 from kperf.errors import UsageError
 from kperf.trace.models import Timeline, read_timeline
 
-# Okabe and Ito's colours by what the hardware does; text on them is black or white as it reads.
+# Okabe and Ito's colours by what the hardware does, and the ink that reads on them.
 COLOURS = {
     "issue": ("#0072b2", "white", "wgmma issue"),
     "tensor": ("#56b4e9", "black", "wgmma wait"),
     "arithmetic": ("#e69f00", "black", "softmax"),
-    "wait": ("#999999", "black", "mbarrier wait"),
+    "wait": ("#bbbbbb", "black", "mbarrier wait"),
     "load": ("#009e73", "white", "TMA load"),
     "store": ("#f0e442", "black", "store"),
-    "signal": ("#dddddd", "black", "other"),
-    "other": ("#dddddd", "black", "other"),
+    "signal": ("#e8e8e8", "black", "other"),
+    "other": ("#e8e8e8", "black", "other"),
 }
-PRODUCT_COLOURS = {"QK": "#0072b2", "PV": "#d55e00"}
-BUBBLE = "#cc79a7"
+IN_FLIGHT = {"QK": "#0072b2", "PV": "#d55e00", "MMA": "#0072b2", "load K": "#009e73", "load V": "#66c2a5"}
+BUBBLES = ("#cc79a7", "#e0a8c8", "#efcfe0", "#f7e6ef")
 WINDOW_TRIPS = 3
+_SUFFIX = {"load K": ", from issue to use", "load V": " (pale: not waited for)"}
+ASYNC_ROWS = ("tensor core", "TMA loads")
+"""Rows of what goes on beside the warps, at the bottom."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Bar:
     start: float
     cycles: float
     trip: int | None
+    faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,17 @@ def _typical_bars(trace: dict[str, Any]) -> list[Bar]:
     for event in events:
         args = event.get("args", {})
         if event["ph"] in ("X", "b") and args["block"] == typical:
-            kind = "wgmma" if event["ph"] == "b" else event["cat"]
-            bars.append(Bar(rows[event["tid"]], event["name"], kind, args["start"], args["cycles"], args["iteration"]))
+            place = rows[event["tid"]]
+            faint = not args.get("waited_for", True)  # a load that was there before it was needed
+            bars.append(
+                Bar(place, event["name"], event["cat"], args["start"], args["cycles"], args["iteration"], faint)
+            )
     return bars
 
 
 def _window_start(recording: Recording) -> float:
     """Where a trip of the first consumer begins, half-way through the block."""
-    loops = [bar for bar in recording.bars if bar.trip is not None and bar.kind not in ("wgmma", "load")]
+    loops = [bar for bar in recording.bars if bar.trip is not None and bar.row not in ASYNC_ROWS]
     row = min((bar.row for bar in loops), default="")
     starts: dict[int, float] = {}
     for bar in loops:
@@ -103,23 +110,22 @@ def _window_start(recording: Recording) -> float:
 def draw(recordings: Sequence[Recording], stamp: str, out: Path) -> list[Path]:
     """Timelines over one cycle axis and the cycles of a trip by cause; `out` without a suffix. Returns the files."""
     plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
-    figure = plt.figure(figsize=(11, 1.0 + 2.1 * len(recordings)), layout="constrained")
-    grid = figure.add_gridspec(len(recordings), 2, width_ratios=[4.4, 1])
+    figure = plt.figure(figsize=(12, 1.0 + 1.9 * len(recordings)), layout="constrained")
+    grid = figure.add_gridspec(len(recordings), 2, width_ratios=[3.4, 1])
     span = WINDOW_TRIPS * max(recording.timeline.period_cycles.median for recording in recordings)
-    shared: Axes | None = None
-    for place, recording in enumerate(recordings):
-        axis = figure.add_subplot(grid[place, 0], sharex=shared)
-        shared = shared or axis
+    axes = [figure.add_subplot(grid[place, 0]) for place in range(len(recordings))]
+    for axis, recording in zip(axes, recordings, strict=True):
         _timeline(axis, recording, span)
-        axis.tick_params(labelbottom=place == len(recordings) - 1)
-    assert shared is not None
-    shared.set_xlim(0, span)
-    figure.axes[-1].set_xlabel("SM cycles in the steady state of one block")
+        axis.set_xlim(0, span)
+        axis.tick_params(labelbottom=axis is axes[-1])
+    axes[-1].set_xlabel("SM cycles, from the start of a trip in the middle of a block")
     _stacks(figure.add_subplot(grid[:, 1]), recordings)
     handles = [Patch(color=colour, label=label) for colour, _, label in dict.fromkeys(COLOURS.values())]
-    handles += [Patch(color=colour, label=f"{product} in flight") for product, colour in PRODUCT_COLOURS.items()]
-    handles.append(Patch(facecolor="white", edgecolor=BUBBLE, hatch="////", label="bubble: no wgmma in flight"))
-    figure.legend(handles=handles, ncols=5, loc="outside upper center", frameon=False, handlelength=1.2)
+    names = dict.fromkeys(bar.name for recording in recordings for bar in recording.bars if bar.row in ASYNC_ROWS)
+    for what in sorted({_what(name) for name in names} & IN_FLIGHT.keys()):
+        handles.append(Patch(color=IN_FLIGHT[what], alpha=0.75, label=f"{what}{_SUFFIX.get(what, ' in flight')}"))
+    handles.append(Patch(facecolor="white", edgecolor=BUBBLES[0], hatch="////", label="bubble: no wgmma in flight"))
+    figure.legend(handles=handles, ncols=6, loc="outside upper center", frameon=False, handlelength=1.2)
     figure.supxlabel(stamp, fontsize=6.5, color="#444444")
     written = []
     for suffix, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
@@ -132,24 +138,37 @@ def draw(recordings: Sequence[Recording], stamp: str, out: Path) -> list[Path]:
     return written
 
 
+def _what(name: str) -> str:
+    """QK of `QK consumer 0`; a load's name is its own."""
+    return name if name.startswith("load ") else name.partition(" ")[0]
+
+
 def _timeline(axis: Axes, recording: Recording, span: float) -> None:
     low = _window_start(recording)
-    rows = sorted({bar.row for bar in recording.bars}, key=lambda row: (row == "tensor core", row))
+    rows = sorted(
+        {bar.row for bar in recording.bars},
+        key=lambda row: (row in ASYNC_ROWS, ASYNC_ROWS.index(row) if row in ASYNC_ROWS else 0, row),
+    )
     heights = {row: len(rows) - 1 - place for place, row in enumerate(rows)}
+    lanes = {
+        row: sorted(
+            {bar.name if row == "TMA loads" else bar.name.partition(" ")[2] for bar in recording.bars if bar.row == row}
+        )
+        for row in ASYNC_ROWS
+    }
     visible = [bar for bar in recording.bars if bar.start < low + span and bar.start + bar.cycles > low]
     for bar in visible:
         start, end = max(bar.start - low, 0), min(bar.start + bar.cycles - low, span)
-        if bar.kind == "wgmma":
-            lanes = sorted({b.name.partition(" ")[2] for b in recording.bars if b.kind == "wgmma"})
-            lane = lanes.index(bar.name.partition(" ")[2])
-            height = 0.8 / max(len(lanes), 1)
-            bottom = heights[bar.row] + 0.4 - (lane + 1) * height
-            product = bar.name.partition(" ")[0]
+        if bar.row in ASYNC_ROWS:
+            names = [name for name in lanes[bar.row] if name != "load Q"] or lanes[bar.row]
+            lane = bar.name if bar.row == "TMA loads" else bar.name.partition(" ")[2]
+            height = 0.8 / len(names)
+            bottom = heights[bar.row] + 0.4 - (names.index(lane) + 1 if lane in names else 1) * height
             axis.broken_barh(
                 [(start, end - start)],
-                (bottom, height),
-                color=PRODUCT_COLOURS.get(product, "#0072b2"),
-                alpha=0.75,
+                (bottom + 0.02, height - 0.04),
+                color=IN_FLIGHT.get(_what(bar.name), "#0072b2"),
+                alpha=0.3 if bar.faint else 0.75,
                 linewidth=0,
             )
             continue
@@ -157,23 +176,14 @@ def _timeline(axis: Axes, recording: Recording, span: float) -> None:
         axis.broken_barh(
             [(start, end - start)], (heights[bar.row] - 0.4, 0.8), color=colour, edgecolor="white", linewidth=0.3
         )
-        if end - start > 0.011 * span * len(bar.name) * 0.62:
-            axis.text(
-                (start + end) / 2,
-                heights[bar.row],
-                bar.name,
-                ha="center",
-                va="center",
-                fontsize=6,
-                color=ink,
-                clip_on=True,
-            )
+        if end - start > 0.0078 * span * len(bar.name):
+            axis.text((start + end) / 2, heights[bar.row], bar.name, ha="center", va="center", fontsize=6, color=ink)
     for start, end in _gaps([bar for bar in visible if bar.kind == "wgmma"], low, low + span):
         axis.broken_barh(
             [(start - low, end - start)], (heights["tensor core"] - 0.4, 0.8),
-            facecolor="white", edgecolor=BUBBLE, hatch="////", linewidth=0.4,
+            facecolor="white", edgecolor=BUBBLES[0], hatch="////", linewidth=0.4,
         )  # fmt: skip
-        axis.axvspan(start - low, end - low, color=BUBBLE, alpha=0.10, linewidth=0, zorder=0)
+        axis.axvspan(start - low, end - low, color=BUBBLES[0], alpha=0.10, linewidth=0, zorder=0)
     axis.set_yticks(list(heights.values()), list(heights))
     axis.tick_params(axis="y", length=0)
     axis.set_ylim(-0.55, len(rows) - 0.45)
@@ -184,9 +194,10 @@ def _timeline(axis: Axes, recording: Recording, span: float) -> None:
         f"at the issue rate, wgmma in flight {busy.in_flight:.0%}",
         loc="left", fontsize=8,
     )  # fmt: skip
-    period = timeline.period_cycles.median
     for number in range(WINDOW_TRIPS + 1):
-        axis.axvline(number * period, color="black", linewidth=0.6, linestyle=(0, (3, 3)))
+        axis.axvline(
+            number * timeline.period_cycles.median, color="black", linewidth=0.6, linestyle=(0, (3, 3)), zorder=0
+        )
 
 
 def _gaps(bars: Sequence[Bar], low: float, high: float) -> list[tuple[float, float]]:
@@ -200,33 +211,35 @@ def _gaps(bars: Sequence[Bar], low: float, high: float) -> list[tuple[float, flo
 
 
 def _stacks(axis: Axes, recordings: Sequence[Recording]) -> None:
-    palette = [BUBBLE, "#e69f00", "#999999", "#f0e442", "#dddddd"]
     causes = list(dict.fromkeys(b.cause for r in recordings for b in r.timeline.bubbles))
+    colours = {cause: BUBBLES[min(place, len(BUBBLES) - 1)] for place, cause in enumerate(causes)}
+    parts = {"products at the issue rate": "#0072b2", "in flight beyond that": "#56b4e9"}
+    parts |= {f"bubble: {cause}": colour for cause, colour in colours.items()}
     for place, recording in enumerate(recordings):
         timeline = recording.timeline
         period, bound = timeline.period_cycles.median, timeline.tensor_core_busy.bound_cycles
-        bubbles = {b.cause: b.cycles_per_iteration for b in timeline.bubbles}
-        parts = [
-            ("products at the issue rate", bound, "#0072b2"),
-            ("in flight beyond it", period - bound - sum(bubbles.values()), "#56b4e9"),
-        ]
-        parts += [(cause, bubbles.get(cause, 0.0), palette[i % len(palette)]) for i, cause in enumerate(causes)]
+        bubbles = {f"bubble: {b.cause}": b.cycles_per_iteration for b in timeline.bubbles}
+        cycles = {
+            "products at the issue rate": bound,
+            "in flight beyond that": period - bound - sum(bubbles.values()),
+        } | bubbles
         bottom = 0.0
-        for _, cycles, colour in parts:
-            axis.bar(place, cycles, 0.7, bottom=bottom, color=colour, edgecolor="white", linewidth=0.4)
-            if cycles > 0.035 * period:
-                axis.text(place, bottom + cycles / 2, f"{cycles:.0f}", ha="center", va="center", fontsize=6.5)
-            bottom += cycles
+        for name, colour in parts.items():
+            height = cycles.get(name, 0.0)
+            axis.bar(place, height, 0.7, bottom=bottom, color=colour, edgecolor="white", linewidth=0.4)
+            if height > 0.03 * period:
+                ink = "white" if colour == "#0072b2" else "black"
+                axis.text(
+                    place, bottom + height / 2, f"{height:.0f}", ha="center", va="center", fontsize=6.5, color=ink
+                )
+            bottom += height
+        axis.text(place, bottom, f"{period:.0f}", ha="center", va="bottom", fontsize=7, fontweight="bold")
     axis.set_xticks(
         range(len(recordings)), [r.timeline.label.replace("Triton-FA3 ", "Triton-FA3\n") for r in recordings]
     )
-    axis.set_ylabel("cycles a trip")
-    handles = [
-        Patch(color="#0072b2", label="products at the issue rate"),
-        Patch(color="#56b4e9", label="in flight beyond it"),
-    ]
-    handles += [Patch(color=palette[i % len(palette)], label=f"bubble: {cause}") for i, cause in enumerate(causes)]
-    axis.legend(handles=handles[::-1], fontsize=6, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+    axis.set_ylabel("cycles of a trip, by cause")
+    handles = [Patch(color=colour, label=name) for name, colour in parts.items()]
+    axis.legend(handles=handles[::-1], fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,6 +1,7 @@
 """`make fig11` without a GPU: from recorded timelines, and in one sentence where there are none."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 from rich.console import Console
@@ -10,8 +11,10 @@ from kperf import override as overrides
 from kperf.errors import UsageError
 from kperf.kernels.variants import Specialization
 from kperf.results import Environment
-from kperf.trace import read, twin
+from kperf.trace import costs, read, twin
+from kperf.trace.capture import Capture
 from kperf.trace.models import OverheadRecord, read_timeline
+from kperf.trace.program import read_program
 from kperf.trace.report import verdict
 from plots import fig11 as plot
 
@@ -95,6 +98,37 @@ def test_the_verdict_is_made_of_the_numbers(results):
     assert any(f"{timelines[0].period_cycles.median:.0f} cycles" in line for line in said)
     assert any("softmax cycles under products" in line for line in said)
     assert any("within 5 %" in line for line in said)
+
+
+def fake_capture(plain, traced, inputs, workload, rounds):
+    program = read_program(traced.override.text)
+    cycles = {interval.name: 60 for interval in program.intervals.values()} | CYCLES
+    blocks = [simulate(program, 20, cycles, delay=400, clock=170_000 * number) for number in range(6)]
+    return Capture(encode(blocks, traced.recording, sms=1), [1.0] * rounds, [1.02] * rounds)
+
+
+def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.device.why_static", lambda: None)
+    monkeypatch.setattr("kperf.device.gpu_name", lambda: "NVIDIA Test")
+    monkeypatch.setattr("kperf.device.environment", lambda: ENVIRONMENT)
+    monkeypatch.setattr(fig11, "make_inputs", lambda workload: ())
+    monkeypatch.setattr(fig11, "capture", fake_capture)
+    monkeypatch.setattr(costs, "bind_attn_fwd", lambda *_: lambda: None)
+    monkeypatch.setattr(costs, "bind_traced", lambda *_: lambda: None)
+    monkeypatch.setattr(costs, "allocated", nullcontext)
+    monkeypatch.setattr(
+        costs, "time_in_turn", lambda calls, rounds: [[1.0 + 0.01 * i] * rounds for i in range(len(calls))]
+    )
+    console = Console(record=True, width=160)
+    fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, with_costs=True)
+    written = {path.name for path in (tmp_path / "test" / "fig11").iterdir()}
+    kinds = ("timeline.json", "chrome_trace.json", "costs.json")
+    assert written == {f"{variant}.{kind}" for variant in fig11.VARIANTS for kind in kinds}
+    assert "measured on NVIDIA Test" in console.export_text()
+    first, *others = json.loads((tmp_path / "test/fig11/vanilla.costs.json").read_text())
+    assert first["choice"] == "as recorded"
+    assert first["ratio"] == pytest.approx(1.01)
+    assert len(others) >= 5
 
 
 def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):

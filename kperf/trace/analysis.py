@@ -5,7 +5,7 @@ at a time, are over SAMPLED_BLOCKS blocks spread evenly over it.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -247,36 +247,76 @@ class Release:
     load: str | None
 
 
-def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
-    """(group, index of its span) -> what released that wait, for every wait that was blocked."""
+@dataclass(frozen=True)
+class Load:
+    """A load from its issue to the end of the first wait for it; `blocked` if that wait ended because it arrived."""
+
+    buffer: str
+    group: str
+    start: int
+    end: int
+    blocked: bool
+
+
+def issued_loads(block: Block) -> dict[Value, list[tuple[int, str, str]]]:
+    """Ring of full barriers -> (cycle of issue, group, buffer) of the loads into it, in order.
+
+    What is loaded in a recorded region was issued just before its end, else just after the gap's start.
+    """
     loads: dict[Value, list[tuple[int, str, str]]] = defaultdict(list)
-    signals: dict[Value, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for group, spans in block.spans.items():
         for span in spans:
             for buffer, ring in span.interval.loads:
-                # What is loaded in a recorded region was issued just before its end, else just after the gap's start.
-                issued = span.end if span.interval.kind == "wait" else span.start
-                loads[ring].append((issued, group, buffer))
-            for ring in span.interval.signals:
-                recorded = span.interval.kind in ("tensor", "wait")
-                signals[ring][group].append(span.end if recorded else span.start)
-    found = {}
+                loads[ring].append((span.end if span.interval.kind == "wait" else span.start, group, buffer))
+    return loads
+
+
+def waits(block: Block) -> Iterator[tuple[str, int, Value, int]]:
+    """(group, index of the span, ring, number) of every wait: the number counts the group's waits for that ring."""
     for group, spans in block.spans.items():
         counts: Counter[Value] = Counter()
         for index, span in enumerate(spans):
             for ring in span.interval.waits:
-                number = counts[ring]
+                yield group, index, ring, counts[ring]
                 counts[ring] += 1
-                if span.interval.kind != "wait":
-                    continue
-                if ring in loads:
-                    release = _load_release(loads[ring], number, group)
-                    blocked = release is not None and span.cycles > BLOCKED_CYCLES
-                else:
-                    release = _signal_release(signals[ring], number - program.stages.get(ring, 1))
-                    blocked = release is not None and release.cycle > span.start
-                if release is not None and blocked and release.cycle <= span.end:
-                    found[group, index] = release
+
+
+def loads(block: Block) -> list[Load]:
+    """Every load of a block that a warp group waited for."""
+    issued = issued_loads(block)
+    used: dict[tuple[Value, int], Load] = {}
+    for group, index, ring, number in waits(block):
+        if number < len(issued.get(ring, ())):
+            cycle, loader, buffer = issued[ring][number]
+            span = block.spans[group][index]
+            blocked = span.interval.kind == "wait" and span.cycles > BLOCKED_CYCLES
+            if cycle < span.end and span.end < used.get((ring, number), Load("", "", 0, span.end + 1, False)).end:
+                used[ring, number] = Load(buffer, loader, cycle, span.end, blocked)
+    return sorted(used.values(), key=lambda load: load.start)
+
+
+def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
+    """(group, index of its span) -> what released that wait, for every wait that was blocked."""
+    issued = issued_loads(block)
+    signals: dict[Value, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for group, spans in block.spans.items():
+        for span in spans:
+            for ring in span.interval.signals:
+                recorded = span.interval.kind in ("tensor", "wait")
+                signals[ring][group].append(span.end if recorded else span.start)
+    found = {}
+    for group, index, ring, number in waits(block):
+        span = block.spans[group][index]
+        if span.interval.kind != "wait":
+            continue
+        if ring in issued:
+            release = _load_release(issued[ring], number, group)
+            blocked = release is not None and span.cycles > BLOCKED_CYCLES
+        else:
+            release = _signal_release(signals[ring], number - program.stages.get(ring, 1))
+            blocked = release is not None and release.cycle > span.start
+        if release is not None and blocked and release.cycle <= span.end:
+            found[group, index] = release
     return found
 
 

@@ -38,20 +38,22 @@ class Capture:
 
 
 class _Allocator:
-    """What Triton asks for the device memory of the records: one buffer, made for the first launch and used by all."""
+    """What Triton asks for the device memory of the records: a buffer of each size, made once, so no launch waits."""
 
     def __init__(self) -> None:
-        self.buffer: torch.Tensor | None = None
+        self._buffers: dict[int, torch.Tensor] = {}
+        self.last: torch.Tensor | None = None
 
     def __call__(self, size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
-        if self.buffer is None or self.buffer.numel() != size:
+        if size not in self._buffers:
             try:
-                self.buffer = torch.zeros(size, dtype=torch.uint8, device="cuda")
+                self._buffers[size] = torch.zeros(size, dtype=torch.uint8, device="cuda")
             except torch.OutOfMemoryError:
                 raise UsageError(
                     f"the records of this launch need {size >> 20} MB of GPU memory: trace a smaller workload"
                 ) from None
-        return self.buffer
+        self.last = self._buffers[size]
+        return self.last
 
 
 @contextmanager
@@ -81,22 +83,28 @@ def capture(
         raise UsageError(reason)
     causal, scale = workload.causal, workload.sm_scale
     call_plain = bind_attn_fwd(*inputs, causal, scale, plain)
-    bound = bind_attn_fwd(*inputs, causal, scale, traced.override)
     with allocated() as allocator:
-
-        def call_traced() -> Output:
-            with session(traced.recording):
-                return bound()
-
+        call_traced = bind_traced(inputs, workload, traced)
         expected, found = call_plain()[0], call_traced()[0]
         if not torch.allclose(expected, found, rtol=0, atol=1e-2 * float(expected.abs().max())):
-            raise MeasurementError(
-                f"{traced.override.path} computes something else than {plain.path}: records changed it"
-            )
+            raise MeasurementError(f"{traced.override.path} computes something else than {plain.path}")
         times = time_in_turn([call_plain, call_traced], rounds)
-        if allocator.buffer is None:
+        if allocator.last is None:
             raise MeasurementError(f"{traced.override.path} asked for no profile buffer: its records were not lowered")
-        return Capture(allocator.buffer.cpu().numpy(), *times)
+        return Capture(allocator.last.cpu().numpy(), *times)
+
+
+def bind_traced(
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, traced: Traced
+) -> Callable[[], Output]:
+    """A call of the traced kernel, in a session of its own; `allocated` has to be open when it is called."""
+    bound = bind_attn_fwd(*inputs, workload.causal, workload.sm_scale, traced.override)
+
+    def call() -> Output:
+        with session(traced.recording):
+            return bound()
+
+    return call
 
 
 def time_in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:

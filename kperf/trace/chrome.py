@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from kperf.trace.analysis import releases
+from kperf.trace.analysis import loads, releases
 from kperf.trace.program import Program
 from kperf.trace.timeline import Block
 
@@ -21,6 +21,9 @@ floating point, and a slice never seems to reach into the next."""
 
 TENSOR_CORE_TID = 100
 """Thread id under which a process's wgmma are; warp groups count from 1."""
+
+LOADS_TID = 101
+"""Thread id under which its loads are: from the issue to the end of the first wait for what is loaded."""
 
 
 def export(blocks: Sequence[Block], program: Program, clock_mhz: float, about: dict[str, Any]) -> str:
@@ -38,7 +41,7 @@ def export(blocks: Sequence[Block], program: Program, clock_mhz: float, about: d
             "args.start and args.cycles: SM cycles since the block's first record",
             "clock_mhz": clock_mhz,
             "pid": "SM",
-            "tid": f"warp group (1 ..), tensor core ({TENSOR_CORE_TID})",
+            "tid": f"warp group (1 ..), tensor core ({TENSOR_CORE_TID}), TMA loads ({LOADS_TID})",
             "blocks": [{"program_id": block.program_id, "sm": block.sm} for block in blocks],
         },
         "traceEvents": [*_metadata(blocks), *events],
@@ -55,6 +58,7 @@ def _metadata(blocks: Sequence[Block]) -> list[Event]:
         names = [
             *enumerate(next(block for block in blocks if block.sm == sm).spans, 1),
             (TENSOR_CORE_TID, "tensor core"),
+            (LOADS_TID, "TMA loads"),
         ]
         for tid, name in names:
             events.append(_meta("thread_name", sm, tid, {"name": name}))
@@ -96,6 +100,13 @@ def _block_events(block: Block, program: Program, clock_mhz: float, start_us: fl
         args["cycles"] = flight.end - flight.start
         events.append(common | {"ph": "b", "ts": at(flight.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(flight.end)})
+    for number, load in enumerate(loads(block)):
+        common = {"name": f"load {load.buffer}", "cat": "tma", "pid": block.sm, "tid": LOADS_TID}
+        common["id"] = f"{block.program_id}.{number}"
+        args = {"block": block.program_id, "start": load.start - first, "cycles": load.end - load.start}
+        args |= {"iteration": None, "waited_for": load.blocked}
+        events.append(common | {"ph": "b", "ts": at(load.start), "args": args})
+        events.append(common | {"ph": "e", "ts": at(load.end)})
     for number, ((group, index), release) in enumerate(releases(block, program).items()):
         span = block.spans[group][index]
         common = {

@@ -69,18 +69,25 @@ def choose(plain: Override, path: Path) -> str:
     """The twin to keep.
 
     First one that shows the arithmetic of the main loop apart from its waits, then one that the assembler orders as the
-    plain kernel, then the one with the fewest records.
+    plain kernel, then the one with the fewest records. Raises `UsageError` if all of them spill.
     """
-    candidates = []
+    candidates: list[tuple[bool, bool, int, str]] = []
+    refused: UsageError | None = None
     for text in {instrument(plain.text, detail=detail) for detail in get_args(Detail)}:
         traced, program = make_traced(plain, text, path)
+        try:
+            differs = bool(compile_orders(plain, traced).differences)
+        except UsageError as error:
+            refused = error
+            continue
         looping = {scope.number for scope in program.scopes if scope.loop}
         shown = any(
             interval.kind == "arithmetic" and {first, second} <= looping
             for ((first, _), (second, _)), interval in program.intervals.items()
         )
-        differs = bool(compile_orders(plain, traced).differences)
         candidates.append((not shown, differs, text.count("proton.record"), text))
+    if refused is not None and not candidates:
+        raise refused
     return min(candidates)[-1]
 
 
@@ -90,10 +97,18 @@ def traced_path(plain: Override, root: Path = TTGIR_DIR) -> Path:
 
 
 def generate(plain: Override, root: Path = TTGIR_DIR) -> Path:
-    """Write the twin of an override; returns its path."""
+    """Write the twin of an override; returns its path.
+
+    Raises `UsageError`, and leaves no twin behind, if the kernel has no registers left for records.
+    """
     path = traced_path(plain, root)
+    try:
+        text = choose(plain, path)
+    except UsageError:
+        path.unlink(missing_ok=True)
+        raise
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, choose(plain, path))
+    write_atomically(path, text)
     return path
 
 
