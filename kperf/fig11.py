@@ -1,6 +1,7 @@
 """Fig. 11 from end to end: trace where there is a Hopper GPU, else read the recorded timelines; then draw and tell."""
 
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,7 @@ def record(console: Console, subjects: Sequence[Subject], workload: Workload, fo
     folder.mkdir(parents=True, exist_ok=True)
     inputs = make_inputs(workload)
     for item in subjects:
+        begin = time.monotonic()
         captured = capture(item.plain, item.traced, inputs, workload, rounds)
         plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
         launch = decode_launch(captured.buffer, item.traced.recording, item.program)
@@ -97,7 +99,8 @@ def record(console: Console, subjects: Sequence[Subject], workload: Workload, fo
         write_atomically(folder / f"{item.name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
         console.print(
             f"traced {item.label}: {timeline.blocks} blocks, {timeline.records.written} records "
-            f"({timeline.records.lost} lost), {plain_ms:.3f} ms plain, {traced_ms:.3f} ms traced"
+            f"({timeline.records.lost} lost), {plain_ms:.3f} ms plain, {traced_ms:.3f} ms traced, "
+            f"written {time.monotonic() - begin:.1f} s after the first launch"
         )
 
 

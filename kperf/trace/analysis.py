@@ -87,24 +87,22 @@ def period(launch: Launch) -> Quantiles:
 
 def region_times(launch: Launch) -> list[RegionTime]:
     """Every region that has a share of its group's lifetime, in the order of the program."""
+    of_kind = [np.flatnonzero(launch.kind == kind) for kind in range(len(launch.intervals))]
     result = []
-    for index, group in enumerate(launch.groups):
-        mine = launch.warp == index
-        lifetime = int(launch.cycles[mine].sum())
+    for group in launch.groups:
+        kinds = [kind for kind, interval in enumerate(launch.intervals) if interval.group == group]
+        lifetime = sum(int(launch.cycles[of_kind[kind]].sum()) for kind in kinds)
         trips = max(launch.trips(group), 1)
-        by_name: dict[str, list[int]] = defaultdict(list)
-        for kind, interval in enumerate(launch.intervals):
-            if interval.group == group:
-                by_name[interval.name].append(kind)
-        for name, kinds in by_name.items():
-            chosen = mine & np.isin(launch.kind, kinds)
-            looping = chosen & launch.in_loop
-            cycles = launch.cycles[looping if looping.any() else chosen]
-            if cycles.size:
-                share = int(launch.cycles[chosen].sum()) / lifetime
-                per_trip = float(launch.cycles[looping].sum()) / trips
-                what = launch.intervals[kinds[0]].kind
-                result.append(RegionTime(group, name, what, quantiles(cycles), share, per_trip))
+        for name in dict.fromkeys(launch.intervals[kind].name for kind in kinds):
+            named = [kind for kind in kinds if launch.intervals[kind].name == name]
+            all_of_it = np.concatenate([of_kind[kind] for kind in named])
+            if not all_of_it.size:
+                continue
+            looping = all_of_it[launch.in_loop[all_of_it]]
+            typical = launch.cycles[looping if looping.size else all_of_it]
+            share = int(launch.cycles[all_of_it].sum()) / lifetime
+            per_trip = float(launch.cycles[looping].sum()) / trips
+            result.append(RegionTime(group, name, launch.intervals[named[0]].kind, quantiles(typical), share, per_trip))
     return result
 
 

@@ -78,7 +78,7 @@ class PathRecord(_Base):
 
 
 class ModelRecord(_Base):
-    """A model's period, and its relative error against the measured one."""
+    """A model's period, and how far off the measured one it is: |cycles / period - 1|."""
 
     name: Literal["warp specialisation", "software pipelining"]
     cycles: float
@@ -178,4 +178,4 @@ def _stage(region: RegionTime) -> float:
 
 
 def _model(name: Literal["warp specialisation", "software pipelining"], cycles: float, period: float) -> ModelRecord:
-    return ModelRecord(name=name, cycles=cycles, error=cycles / period - 1)
+    return ModelRecord(name=name, cycles=cycles, error=abs(cycles / period - 1))

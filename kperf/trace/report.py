@@ -51,8 +51,11 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
             cells.append(f"{parts[0].region} ({parts[0].warp_group}) {parts[0].share:.1%}" if parts else "-")
         row("critical path" if place == 0 else "", cells)
     result.add_section()
-    row("model of its schedule", [f"{t.model.name}: {t.model.cycles:.0f} ({t.model.error:+.1%})" for t in timelines])
-    row("the other model", [f"{t.model.other.cycles:.0f} ({t.model.other.error:+.1%})" for t in timelines])
+    row(
+        "model of its schedule",
+        [f"{t.model.name}: {t.model.cycles:.0f} (off by {t.model.error:.1%})" for t in timelines],
+    )
+    row("the other model", [f"{t.model.other.cycles:.0f} (off by {t.model.other.error:.1%})" for t in timelines])
     row(
         "plain, traced launch",
         [f"{t.overhead.plain_ms:.3f}, {t.overhead.traced_ms:.3f} ms ({t.overhead.ratio - 1:+.1%})" for t in timelines],

@@ -96,7 +96,7 @@ class Launch:
         self.start = records.cycle[first]
         self.end = records.cycle[first + 1]
 
-    @property
+    @cached_property
     def cycles(self) -> NDArray[np.int64]:
         """How long each interval took."""
         return self.end - self.start
