@@ -1,9 +1,12 @@
 """Compile for sm_90a without a GPU, and read what came out: canonical TTGIR, registers, spills, SASS."""
 
+import os
 import re
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,12 +56,31 @@ def parse_ttgir(text: str) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.ttgir"
         path.write_text(text)
-        try:
-            module = ir.parse_mlir_module(str(path), context)
-        except RuntimeError:
-            raise UsageError(f"the TTGIR does not parse with Triton {triton.__version__}") from None
+        with _standard_error_to(Path(folder) / "diagnostics") as diagnostics:
+            try:
+                module = ir.parse_mlir_module(str(path), context)
+            except RuntimeError:
+                module = None
+        if module is None:
+            found = re.search(r":(\d+):\d+\W.*?error: (.*)", diagnostics.read_text())
+            where = f", line {found.group(1)}: {found.group(2)}" if found else ""
+            raise UsageError(f"the TTGIR does not parse with Triton {triton.__version__}{where}")
     module.context = context
     return module
+
+
+@contextmanager
+def _standard_error_to(path: Path) -> Iterator[Path]:
+    """What the C++ below writes to file descriptor 2 goes to a file meanwhile."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("wb") as stream:
+            os.dup2(stream.fileno(), 2)
+            yield path
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def canonical_ttgir(text: str) -> str:

@@ -6,11 +6,13 @@ import re
 import numpy as np
 import pytest
 
+from kperf import fig11
 from kperf import override as overrides
 from kperf.kernels.variants import Specialization
 from kperf.trace.decode import decode
 from kperf.trace.instrument import instrument
 from kperf.trace.program import read_program
+from kperf.trace.read import decode_launch
 from kperf.trace.session import Recording
 from kperf.workload import Workload
 
@@ -83,3 +85,20 @@ def test_decodes_what_protons_own_writer_writes(variant, tmp_path):
         theirs.add((block, sm, warp, event["name"], start, round(event["dur"] * 1000)))
     assert len(theirs) == len(written)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("variant", fig11.VARIANTS)
+def test_every_block_of_a_launch_is_traced_and_none_of_it_lost(variant):
+    import torch
+
+    from kperf.trace.capture import capture
+
+    item = fig11.subject(variant)
+    q, k, v = (torch.randn(SMALL.shape, device="cuda").to(torch.bfloat16) for _ in range(3))
+    captured = capture(item.plain, item.traced, (q, k, v), SMALL, rounds=3)
+    assert len(captured.plain_ms) == len(captured.traced_ms) == 3
+    launch = decode_launch(captured.buffer, item.traced.recording, item.program)
+    assert sorted(launch.records.program_id) == list(range(SMALL.rows // 128))
+    assert launch.records.lost == 0
+    assert set(launch.groups) == {"consumer 0", "consumer 1", "producer"}
+    assert len(launch.whole_blocks()) == SMALL.rows // 128
