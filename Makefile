@@ -13,7 +13,7 @@ STAMP := .venv/installed
 endif
 KPERF = $(PYTHON) -m kperf
 FIG12_OPTIONS = $(if $(CAUSAL),--causal) $(if $(PAPER_MIX),--paper-mix) $(if $(FRESH),--fresh) $(OPTIONS)
-FIG11_OPTIONS = $(if $(OVERRIDE),--override $(OVERRIDE)) $(OPTIONS)
+FIG11_OPTIONS = $(if $(OVERRIDE),--override $(OVERRIDE)) $(if $(COSTS),--costs) $(OPTIONS)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ lock: setup ## resolve requirements/lock.txt anew from all.in (needs uv)
 
 figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from the recorded runs
 
-fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of yours
+fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of yours, COSTS=1 what records cost
 	@$(KPERF) fig11 $(FIG11_OPTIONS)
 
 fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, PAPER_MIX=1, FRESH=1

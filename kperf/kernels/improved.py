@@ -1,5 +1,7 @@
-"""The paper's improved schedule: QK of the next block is issued before PV of this one, so that the tensor cores work
-under the softmax; K and V are released as soon as their own product is done; the last PV is peeled off the loop.
+"""The paper's improved schedule: QK of the next block is issued before PV of this one, and both are in flight together.
+
+So a consumer waits for the tensor cores once a trip instead of twice, and its softmax meets the other consumer's
+products; K and V are released as soon as their own product is done; the last PV is peeled off the loop.
 """
 
 from triton.experimental import gluon
@@ -52,7 +54,7 @@ def consumer(
     p, alpha, m_i, l_i = online_softmax(s, m_i, l_i, qk_scale)
     p = gl.convert_layout(p.to(v_smem.dtype), P_LAYOUT)
 
-    # Trip i: QK of block i and PV of block i - 1 are in flight together; the softmax of block i runs under that PV.
+    # Trip i: QK of block i and PV of block i - 1 in flight together, then the softmax of block i.
     for i in range(1, n_blocks):
         stage, phase = ring(i, STAGES)
         v_stage, v_phase = ring(i - 1, STAGES)
@@ -63,11 +65,13 @@ def consumer(
         acc = warpgroup_mma(p, v_smem.index(v_stage), acc, is_async=True)
         s = warpgroup_mma_wait(1, deps=[s])
         mbarrier.arrive(k_empty.index(stage), count=1)
-
-        p_next, alpha, m_i, l_i = online_softmax(s, m_i, l_i, qk_scale)
-        acc, p = warpgroup_mma_wait(0, deps=[acc, p])  # p was PV's register operand: it is free only now
+        # ptxas puts PV's wait before the softmax wherever it stands here; written there, V is released early and an
+        # instrumented kernel keeps the order of the plain one.
+        acc, p = warpgroup_mma_wait(0, deps=[acc, p])
         mbarrier.arrive(v_empty.index(v_stage), count=1)
-        p = gl.convert_layout(p_next.to(v_smem.dtype), P_LAYOUT)
+
+        p, alpha, m_i, l_i = online_softmax(s, m_i, l_i, qk_scale)
+        p = gl.convert_layout(p.to(v_smem.dtype), P_LAYOUT)
 
     # The last iteration, peeled: PV of the last block, with no QK beside it.
     acc = rescale(acc, alpha)
