@@ -89,7 +89,7 @@ def voted_asm(w):
 
 @gluon.jit
 def vote(W: gl.constexpr, poison):
-    """Whether poison [64, 4], two numbers a thread, is NaN anywhere in either consumer; the producer takes part."""
+    """Whether poison, two numbers a thread, is NaN anywhere in either consumer; the producer takes part."""
     VOTE_ASM: gl.constexpr = vote_asm(W)
     VOTED_ASM: gl.constexpr = voted_asm(W)
     gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f", [poison], dtype=gl.int32, is_pure=False, pack=2)
@@ -167,16 +167,26 @@ def by_thread(x):
 
 
 @gluon.jit
-def row_max(s):
-    """Row maxima [rows]: pairs first, which halves the chain of dependent maxima, and the four threads last."""
-    m = gl.max(gl.max(gl.max(by_thread(s), 3), 1), 1)
-    return gl.convert_layout(m, gl.SliceLayout(1, s.type.layout))
+def partial_row_max(s):
+    """Row maxima [rows, 2], each of two of a row's four threads: neighbours first, which halves the chain, one shuffle.
+
+    The shuffle is what ptxas does not move over a barrier, and so it holds the maxima under PV.
+    """
+    by_thread_max = gl.max(gl.max(by_thread(s), 3), 1)
+    return gl.max(gl.reshape(by_thread_max, [s.shape[0], 2, 2]), 1)
 
 
 @gluon.jit
-def partial_row_sum(p):
-    """Row sums as each of the four threads of a row has them, [rows, 4]: no shuffles."""
-    return gl.sum(gl.sum(by_thread(p), 3), 1)
+def row_max(s):
+    """Row maxima [rows]."""
+    return gl.convert_layout(gl.max(partial_row_max(s), 1), gl.SliceLayout(1, s.type.layout))
+
+
+@gluon.jit
+def partial_row_sum(p, THREADS: gl.constexpr):
+    """Row sums [rows, 4 / THREADS], each of THREADS of a row's four threads: 1 without a shuffle, 2 with one."""
+    by_thread_sum = gl.sum(gl.sum(by_thread(p), 3), 1)
+    return gl.sum(gl.reshape(by_thread_sum, [p.shape[0], THREADS, 4 // THREADS]), 1)
 
 
 @gluon.jit
@@ -200,6 +210,23 @@ def unpack_pairs(x, dtype: gl.constexpr, LAYOUT: gl.constexpr):
 def approximate_log2(x):
     """log2 of x >= 0 by one instruction, near enough to choose a reference by."""
     return gl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.constexpr_function
+def rounding_asm(dtype):
+    """Inline PTX that rounds two float32 to the 16-bit type and back with one conversion (the compiler takes two)."""
+    kind = {"bf16": "bf16", "fp16": "f16"}[str(dtype)]
+    return (
+        f"{{ .reg .b16 a, b; .reg .b32 t; cvt.rn.{kind}x2.f32 t, $3, $2; mov.b32 {{a, b}}, t; "
+        f"cvt.f32.{kind} $0, a; cvt.f32.{kind} $1, b; }}"
+    )
+
+
+@gluon.jit
+def rounded(x, dtype: gl.constexpr):
+    """float32 x [64], two numbers a thread, rounded to a 16-bit type."""
+    ASM: gl.constexpr = rounding_asm(dtype)
+    return gl.inline_asm_elementwise(ASM, "=f,=f,f,f", [x], dtype=gl.float32, is_pure=True, pack=2)
 
 
 @gluon.jit
@@ -319,8 +346,8 @@ def attend_tiles(  # noqa: PLR0915
     q_loads: how often q was loaded before; stage, phase: where the ring stands.
 
     LAGGED: p is relative to the maxima of the blocks before; else to those up to its own, and nothing overflows.
-    Returns the first tile's q and s again, stage, phase, and poison [64, 4]: 0, or NaN where an output of that row and
-    thread is infinite or NaN.
+    Returns the first tile's q and s again, stage, phase, and poison (as l_i): 0, or NaN where an output of that row is
+    infinite or NaN.
     """
     q_smem, k_smem, v_smem, full, q_full, q_empty = smem
     BLOCK_N: gl.constexpr = k_smem.shape[1]
@@ -332,7 +359,10 @@ def attend_tiles(  # noqa: PLR0915
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     ROW_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     s_zero = gl.zeros([CONSUMER_ROWS, BLOCK_N], gl.float32, S_LAYOUT)
-    poison = partial_row_sum(s_zero)
+    # ptxas orders the softmax well from one of two ways to write it; which one depends on the code around (NOTES.md).
+    MAX_OF_P: gl.constexpr = not CAUSAL  # the block's row maxima: of p, or of s
+    SUM_THREADS: gl.constexpr = 2 if CAUSAL else 1
+    poison = partial_row_sum(s_zero, SUM_THREADS)
 
     for t in range(own_tiles(n_rows)):
         q_row, kv_row, n_blocks = own_tile_at(t, seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
@@ -344,7 +374,7 @@ def attend_tiles(  # noqa: PLR0915
             s = mask_diagonal(s, W * CONSUMER_ROWS)
         m_i = row_max(s) * qk_scale
         p = gl.exp2(s * qk_scale - gl.expand_dims(m_i, 1))
-        l_i = partial_row_sum(p) + poison
+        l_i = partial_row_sum(p, SUM_THREADS) + poison
         p = gl.convert_layout(p.to(k_smem.dtype), P_LAYOUT)
         acc = gl.zeros([CONSUMER_ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
         jump = gl.zeros([CONSUMER_ROWS], gl.float32, ROW_LAYOUT)
@@ -369,24 +399,35 @@ def attend_tiles(  # noqa: PLR0915
             m_i += jump
             alpha = gl.exp2(-jump)
             p_next = gl.exp2(s * qk_scale - gl.expand_dims(m_i, 1))
-            # p is summed before it is rounded to 16 bits, as lse asks; o is normalised by the sum after. The two differ
-            # most where one key has nearly all of a row, so the rounding of a block's largest p is all that is kept.
-            largest = row_max(p_next)
-            l_i = l_i * column(alpha, l_i) + partial_row_sum(p_next)
-            rounding = rounding * alpha + (largest.to(k_smem.dtype).to(gl.float32) - largest)
-            if LAGGED:
-                jump = approximate_log2(largest)
-                jump = gl.where(jump > LAZY_GROWTH, jump, 0.0)
+            top = partial_row_max(p_next if MAX_OF_P else s)
+            l_i = l_i * column(alpha, l_i) + partial_row_sum(p_next, SUM_THREADS)
             p_next = gl.convert_layout(p_next.to(k_smem.dtype), P_LAYOUT)
 
-            # Two things keep ptxas from moving the softmax below PV's wait: another wait before it, the next pair's,
-            # and the results among its operands. p was PV's operand: it is free only after that wait.
+            # Waiting for the next pair before PV is done is one of two things that keep ptxas from moving the softmax
+            # below PV's wait. The other is that the results are among the wait's operands.
             read = stage
             stage, phase = advance(stage, phase, STAGES)
             mbarrier.wait(full.index(stage), phase)
-            acc, p, p_next, l_i = warpgroup_mma_wait(0, deps=[acc, p, p_next, l_i])
+            if MAX_OF_P:
+                acc, p, p_next, l_i, top = warpgroup_mma_wait(0, deps=[acc, p, p_next, l_i, top])
+            else:
+                acc, p, l_i, top = warpgroup_mma_wait(0, deps=[acc, p, l_i, top])
             barrier_arrive(EMPTY + read, ALL_THREADS)
             acc = lazy_rescale(acc, alpha)
+
+            # How far this block's largest p (before rounding) is above the reference, for the next block.
+            top = gl.convert_layout(gl.max(top, 1), ROW_LAYOUT)
+            if MAX_OF_P:
+                largest = top
+                jump = approximate_log2(largest)
+            else:
+                jump = top * qk_scale - m_i
+                largest = gl.exp2(jump)
+            if LAGGED:
+                jump = gl.where(jump > LAZY_GROWTH, jump, 0.0)
+            # p is summed before it is rounded to 16 bits, as lse asks; o is normalised by the sum after. The two differ
+            # most where one key has nearly all of a row, so the rounding of a block's largest p is all that is kept.
+            rounding = rounding * alpha + (rounded(largest, k_smem.dtype) - largest)
             p = p_next
 
         # PV of the last block and QK of the next tile's first.
@@ -405,7 +446,8 @@ def attend_tiles(  # noqa: PLR0915
         acc, p = warpgroup_mma_wait(1, deps=[acc, p])
         o = rescale(acc, 1.0 / (l_row + rounding))
         # What overflowed is infinite or NaN from then on: one look a tile is enough, and the next tile's l hands it on.
-        poison = gl.convert_layout(partial_row_sum(o * 0.0), l_i.type.layout) + column(lse * 0.0, l_i)
+        poison = partial_row_sum(o * 0.0, SUM_THREADS)
+        poison = gl.convert_layout(poison, l_i.type.layout) + column(lse * 0.0, l_i)
         q_smem.index(W).store(o.to(o_desc.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(o_desc, [row, 0], q_smem.index(W))

@@ -57,20 +57,29 @@ def tile_at(index, seq_len, n_rows, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.const
 
 
 @gluon.jit
-def opaque(x):
-    """x [scalar int32] through a move that the compiler cannot see through."""
-    return gl.inline_asm_elementwise(
-        "mov.u32 $0, $1;", "=r,r", [gl.to_tensor(x)], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
 def mask_diagonal(s, first_row):
-    """s [rows, cols], -inf where the column is past the row; row 0 of s is row first_row of the diagonal block."""
-    # Opaque, or a persistent kernel compares everything before its first tile and holds the outcome in registers.
-    rows = opaque(first_row) + gl.arange(0, s.shape[0], gl.SliceLayout(1, s.type.layout))
-    cols = opaque(0) - gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
-    return gl.where(gl.expand_dims(rows, 1) + gl.expand_dims(cols, 0) >= 0, s, float("-inf"))
+    """s [rows, cols] on the diagonal, -inf where the column is past the row; row 0 of s is row first_row of the block.
+
+    By thread: of a row, thread t of four holds columns 8 j + 2 t and 8 j + 2 t + 1, so that every number is compared
+    with a constant.
+    """
+    x = gl.reshape(s, [s.shape[0], s.shape[1] // 8, 4, 2])
+    LAYOUT: gl.constexpr = x.type.layout
+    ROWS: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, LAYOUT)))
+    GROUPS: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, LAYOUT)))
+    THREADS: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, LAYOUT)))
+    NEIGHBOURS: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    row = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.arange(0, x.shape[0], ROWS), 1), 2), 3)
+    group = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.arange(0, x.shape[1], GROUPS), 0), 2), 3)
+    thread = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.arange(0, 4, THREADS), 0), 1), 3)
+    neighbour = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.arange(0, 2, NEIGHBOURS), 0), 1), 2)
+    # A move that the compiler cannot see through: else a persistent kernel compares everything before its first tile
+    # and holds the outcome in registers.
+    ahead = gl.inline_asm_elementwise(
+        "mov.u32 $0, $1;", "=r,r", [first_row + row - 2 * thread], dtype=gl.int32, is_pure=False, pack=1
+    )
+    x = gl.where(ahead >= 8 * group + neighbour, x, float("-inf"))
+    return gl.convert_layout(gl.reshape(x, s.shape), s.type.layout)
 
 
 @gluon.jit
