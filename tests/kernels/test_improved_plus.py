@@ -1,0 +1,133 @@
+"""What improved_plus promises: its order in SASS, the right result for every input, one file for every shape."""
+
+import importlib.util
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+
+from kperf import override
+from kperf.attention import IMPLEMENTATIONS, bind_attn_fwd
+from kperf.kernels.variants import VARIANTS, Specialization
+from kperf.measure import MAX_REL_ERROR, Inputs, errors, reference
+from kperf.workload import Workload
+
+VARIANT = VARIANTS["improved_plus"]
+PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+FA3 = importlib.util.find_spec("fa3_fwd_interface") is not None
+SCALE = 128**-0.5
+
+
+@pytest.fixture(params=[False, True], ids=["full", "causal"])
+def causal(request):
+    return request.param
+
+
+@pytest.mark.parametrize(("head_dim", "dtype"), [(128, "bfloat16"), (64, "bfloat16"), (128, "float16")])
+def test_ptxas_neither_serialises_wgmma_nor_spills(head_dim, dtype, causal, tmp_path):
+    special = Specialization(head_dim, dtype, causal)
+    override.generate(replace(VARIANT, specializations=(special,)), tmp_path)
+    kernel = override.find("improved_plus", special, tmp_path).compile()
+    source = tmp_path / "kernel.ptx"
+    source.write_text(kernel.asm["ptx"])
+    command = [PTXAS, "--verbose", "--gpu-name=sm_90a", source, "--output-file", tmp_path / "kernel.cubin"]
+    report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "wgmma" not in report  # C7510 to C7514 all name it: "wgmma.mma_async instructions are serialized ..."
+    assert "0 bytes spill stores, 0 bytes spill loads" in report
+
+
+def test_the_softmax_stands_under_pv(causal):
+    """Between QK's wait and PV's wait of the main loop: its exponentials and nearly all of its sums and maxima."""
+    sass = override.find("improved_plus", Specialization(causal=causal)).compile().asm["sass"]
+    loop = sass[sass.index("DEPBAR.LE gsb0, 0x1") :]
+    under_pv = loop[: loop.index("DEPBAR.LE gsb0, 0x0")]
+    per_thread = 64 * 128 // 128  # of a consumer's s, 64 rows of 128 columns over 128 threads
+    assert under_pv.count("MUFU.EX2") >= per_thread
+    assert len(re.findall(r"\bFADD\b", under_pv)) >= per_thread - 8
+    assert len(re.findall(r"\bFMNMX\b", under_pv)) >= per_thread - 8
+
+
+def hard_inputs(causal):
+    """(name, q, k, v, sm_scale) that overflow, underflow or degenerate where a softmax is not careful."""
+    generator = torch.Generator(device="cuda").manual_seed(11)
+
+    def normal(batch, seq_len):
+        shape = batch, 4, seq_len, 128
+        return [torch.randn(shape, generator=generator, device="cuda").to(torch.bfloat16) for _ in range(3)]
+
+    growing = torch.linspace(0.3, 2, 1152, device="cuda").to(torch.bfloat16)[:, None]
+    q, k, v = normal(2, 1152)
+    yield "late maxima", q * 3, k * growing, v, SCALE
+    yield "early maxima", q * 3, k * growing.flip(0), v, SCALE
+    yield "large logits", q, k, v, 1.0
+    yield "peaked", q * 5, k, v, SCALE
+    for name, keys in (("last", slice(-128, None)), ("first", slice(0, 128)), ("middle", slice(600, 603))):
+        q, k, v = normal(2, 1152)
+        k[:, :, keys] *= 300
+        yield f"jump beyond 2^127 in the {name} keys", q, k, v, SCALE
+    q, k, v = normal(40, 1152)
+    k[7, 1, 500:] *= 300
+    yield "jump in one head of many: a block's other tiles are computed again", q, k, v, SCALE
+    q, k, v = normal(1, 512)
+    yield "constant rows", q, k[:, :, :1].expand_as(k).contiguous(), v, SCALE
+    yield "all scores 0", torch.zeros_like(q), k, v, SCALE
+    for name, tensor, value in (("q", q, 1e4), ("k", k, 3e4), ("v", v, 1e30)):
+        before = tensor[0, 0, 5, 3].clone()
+        tensor[0, 0, 5, 3] = value
+        yield f"one huge element in {name}", q.clone(), k.clone(), v.clone(), SCALE
+        tensor[0, 0, 5, 3] = before
+    yield (
+        "large v under a jump",
+        q,
+        k * torch.where(torch.arange(512, device="cuda") < 200, 8, 1)[:, None],
+        v * 1e28,
+        1.0,
+    )
+
+
+@pytest.mark.gpu
+def test_hard_inputs_are_as_right_as_with_fa3(causal):
+    for name, q, k, v, sm_scale in hard_inputs(causal):
+        exact = Inputs(q, k, v, *reference(q, k, v, causal, sm_scale))
+        o, lse = IMPLEMENTATIONS["improved_plus"].bind(q, k, v, causal, sm_scale)()
+        rel_error, _ = errors((o, None), exact)
+        assert float(((lse - exact.lse) / exact.lse.abs().clamp(min=1)).abs().max()) < 1e-4, name
+        assert rel_error < MAX_REL_ERROR["bfloat16"], name
+        if FA3:
+            fa3_error, _ = errors((IMPLEMENTATIONS["fa3"].bind(q, k, v, causal, sm_scale)()[0], None), exact)
+            assert rel_error <= 1.1 * fa3_error, name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("head_dim", "dtype"), [(64, "bfloat16"), (64, "float16"), (128, "float16")])
+@pytest.mark.parametrize(("batch", "heads", "seq_len"), [(1, 1, 128), (3, 5, 640), (2, 16, 2048)])
+def test_other_head_dims_and_dtypes_come_from_the_same_source(head_dim, dtype, batch, heads, seq_len, causal, tmp_path):
+    workload = Workload(batch=batch, heads=heads, seq_len=seq_len, head_dim=head_dim, dtype=dtype, causal=causal)
+    special = override.specialization_of(workload)
+    override.generate(replace(VARIANT, specializations=(special,)), tmp_path)
+    found = override.find("improved_plus", special, tmp_path)
+    torch.manual_seed(5)
+    q, k, v = (torch.randn(workload.shape, device="cuda").to(getattr(torch, dtype)) for _ in range(3))
+    k[:, :, seq_len // 2 :] *= 3
+    exact = Inputs(q, k, v, *reference(q, k, v, causal, workload.sm_scale))
+    rel_error, lse_error = errors(bind_attn_fwd(q, k, v, causal, workload.sm_scale, found)(), exact)
+    assert rel_error < MAX_REL_ERROR[dtype]
+    assert lse_error < 1e-4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("heads", [1, 2, 3, 7, 37, 200])
+@pytest.mark.parametrize("seq_len", [128, 384, 2176])
+def test_every_tile_is_computed_whatever_the_number_of_heads(heads, seq_len):
+    """The causal tile order cuts the heads into sections, of which the last may be smaller."""
+    torch.manual_seed(heads)
+    q, k, v = (torch.randn(1, heads, seq_len, 128, device="cuda").to(torch.bfloat16) for _ in range(3))
+    exact = Inputs(q, k, v, *reference(q, k, v, True, SCALE))
+    for key in VARIANTS:
+        rel_error, lse_error = errors(IMPLEMENTATIONS[key].bind(q, k, v, True, SCALE)(), exact)
+        assert rel_error < MAX_REL_ERROR["bfloat16"], key
+        assert lse_error < 1e-4, key
