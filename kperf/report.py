@@ -10,7 +10,14 @@ from rich.table import Table
 
 from kperf.results import FailedPoint, Key, MeasuredPoint, Point
 
-RATIOS = (("improved", "vanilla"), ("improved", "fa3"), ("improved", "cudnn"))
+RATIOS = (
+    ("improved", "vanilla"),
+    ("improved", "fa3"),
+    ("improved", "cudnn"),
+    ("improved_plus", "vanilla"),
+    ("improved_plus", "fa3"),
+    ("improved_plus", "cudnn"),
+)
 
 METRICS = ("tflops", "latency", "eager_latency", "accuracy")
 """tritonbench's names; latencies in milliseconds, accuracy as the relative error against float32."""
