@@ -92,7 +92,7 @@ def diagnose(machine: Machine) -> list[Verdict]:
         Verdict(
             "fig11 and fig12, drawn from recorded runs",
             bool(machine.recorded) and machine.why_no_results is None,
-            machine.why_no_results or (f"recorded on {recorded}" if recorded else "there are none in results/"),
+            machine.why_no_results or (f"recorded on {recorded}" if recorded else "results/ does not hold both"),
         ),
         Verdict("ttgir, the overrides compiled and checked", triton is None, triton or "needs no GPU"),
     ]
@@ -127,7 +127,7 @@ def probe() -> Machine:
         why_no_launcher=_why_no_launcher(),
         why_no_cache=_why_no_cache(),
         why_no_results=_why_no_results(),
-        recorded=tuple(sorted(path.parent.name for path in _results().glob("*/fig12.jsonl"))),
+        recorded=_recorded(_results()),
     )
 
 
@@ -278,6 +278,12 @@ def _why_no_results() -> str | None:
     if folder.is_dir() and os.access(folder, os.W_OK):
         return None
     return f"{folder} is not a folder that you can write: set KPERF_RESULTS to one"
+
+
+def _recorded(results: Path) -> tuple[str, ...]:
+    """GPUs for which both figures are recorded."""
+    folders = sorted(path.parent for path in results.glob("*/fig12.jsonl"))
+    return tuple(folder.name for folder in folders if any(folder.glob("fig11/*.timeline.json")))
 
 
 def _results() -> Path:

@@ -109,7 +109,7 @@ def test_nothing_at_all_is_reported_as_such(capsys):
     assert not doctor.report(machine)
     told = capsys.readouterr().out
     assert told.startswith("no usable NVIDIA GPU; Python 3.12.1, torch 2.11.0+cu130")
-    assert "no   fig11 and fig12, drawn from recorded runs: there are none in results/" in told
+    assert "no   fig11 and fig12, drawn from recorded runs: results/ does not hold both" in told
 
 
 def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
@@ -117,11 +117,13 @@ def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
     machine = doctor.probe()
     assert machine.why_no_results == f"{tmp_path}/missing is not a folder that you can write: set KPERF_RESULTS to one"
     assert machine.recorded == ()
-    (tmp_path / "missing/h100").mkdir(parents=True)
+    (tmp_path / "missing/h100/fig11").mkdir(parents=True)
     (tmp_path / "missing/h100/fig12.jsonl").touch()
     machine = doctor.probe()
     assert machine.why_no_results is None
-    assert machine.recorded == ("h100",)
+    assert machine.recorded == ()
+    (tmp_path / "missing/h100/fig11/vanilla.timeline.json").touch()
+    assert doctor.probe().recorded == ("h100",)
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
