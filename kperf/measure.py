@@ -54,8 +54,8 @@ class Inputs:
 
 
 @dataclass
-class _Candidate:
-    """A right implementation: its graph, and the samples as they come in."""
+class Candidate:
+    """A right implementation: its graph, the call that keeps alive what the graph reads, and the samples so far."""
 
     implementation: Implementation
     call: Call
@@ -191,7 +191,7 @@ def measure(
         elif found := attempt(implementation, partial(_bind, implementation, workload, inputs)):
             bound.append((implementation, *found))
     calls = _calls_per_sample([milliseconds for *_, milliseconds in bound])
-    candidates: list[_Candidate] = []
+    candidates: list[Candidate] = []
     for implementation, call, _ in bound:
         on_step(f"checking {implementation.label}")
         if candidate := attempt(implementation, partial(_check, implementation, call, calls, workload, inputs)):
@@ -243,12 +243,12 @@ def median_interval(samples_ms: Sequence[float]) -> tuple[float, float]:
 class Ceiling:
     """cuBLAS bfloat16 8192^3, one product a sample: the practical ceiling, taken in turn with the others."""
 
-    def __init__(self) -> None:
-        """Make the matrices and capture the product."""
+    def __init__(self, products: int = 1) -> None:
+        """Make the matrices and capture so many products in one graph."""
         self._a, self._b = (torch.randn(_CEILING_N, _CEILING_N, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         self._out = torch.empty_like(self._a)
         self._samples_ms: list[float] = []
-        self.graph, _ = _capture(lambda: torch.mm(self._a, self._b, out=self._out), 1)
+        self.graph, _ = _capture(lambda: torch.mm(self._a, self._b, out=self._out), products)
 
     def sample(self, flush: torch.Tensor) -> Callable[[], None]:
         """Queue one sample; the returned function notes it once the GPU is done."""
@@ -260,9 +260,9 @@ class Ceiling:
         return CEILING_FLOPS / statistics.median(self._samples_ms) / 1e9 if self._samples_ms else None
 
 
-def capture_checked(
+def prepare_alone(
     implementation: Implementation, workload: Workload, inputs: Inputs, milliseconds: float
-) -> tuple[torch.cuda.CUDAGraph, int]:
+) -> tuple[Candidate, int]:
     """A graph of enough calls for so many milliseconds, its output checked, and its floating-point operations.
 
     Raises `MeasurementError` if the output is wrong.
@@ -273,7 +273,7 @@ def capture_checked(
         candidate = _check(implementation, call, calls, workload, inputs)
     except _WrongError as wrong:
         raise MeasurementError(f"{implementation.label} on {workload}: {wrong}") from None
-    return candidate.graph, calls * workload.flops
+    return candidate, calls * workload.flops
 
 
 def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) -> tuple[Call, float]:
@@ -297,7 +297,7 @@ def _calls_per_sample(milliseconds: Sequence[float]) -> int:
     return max(1, min(_MAX_CALLS_PER_SAMPLE, math.ceil(_SAMPLE_MS / fastest)))
 
 
-def _check(implementation: Implementation, call: Call, calls: int, workload: Workload, inputs: Inputs) -> _Candidate:
+def _check(implementation: Implementation, call: Call, calls: int, workload: Workload, inputs: Inputs) -> Candidate:
     """Capture what will be timed, and check what that graph writes into a poisoned output."""
     graph, output = _capture(call, calls)
     for tensor in output:
@@ -311,7 +311,7 @@ def _check(implementation: Implementation, call: Call, calls: int, workload: Wor
         raise _WrongError(f"relative error {rel_error:.2e} against float32 exceeds {limit:.0e}", rel_error)
     if lse_error is not None and not lse_error <= MAX_LSE_ERROR:
         raise _WrongError(f"log-sum-exp is off by {lse_error:.2e}, more than {MAX_LSE_ERROR:.0e}", rel_error)
-    return _Candidate(implementation, call, graph, rel_error, lse_error, [], [])
+    return Candidate(implementation, call, graph, rel_error, lse_error, [], [])
 
 
 def _capture(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph, Any]:
@@ -328,7 +328,7 @@ def _capture(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph,
 
 
 def _take_round(
-    candidates: Sequence[_Candidate],
+    candidates: Sequence[Candidate],
     calls: int,
     ceiling: Ceiling,
     flush: torch.Tensor,

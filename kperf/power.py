@@ -16,21 +16,25 @@ from rich.table import Table
 
 from kperf import device
 from kperf.attention import FIG12, implementations
-from kperf.errors import UsageError
-from kperf.measure import CEILING_FLOPS, Ceiling, capture_checked, make_inputs
+from kperf.errors import MeasurementError, UsageError
+from kperf.measure import CEILING_FLOPS, Candidate, Ceiling, make_inputs, prepare_alone
 from kperf.results import DeviceState, PowerPoint, PowerSample, PowerStore, gpu_slug, recorded_folder
 from kperf.workload import Workload
 from plots import power as plot
 
 _REPLAY_MS = 20.0
+_CEILING_PRODUCTS = 13
+"""Also about 20 ms: long enough for the CPU to ask NVML while the GPU works."""
+
+_STATE_INTERVAL_S = 0.05
 
 
 class _Alone:
-    """A captured graph, its work, and its samples."""
+    """A captured graph (of `owner`, which keeps alive what it reads), its work, and its samples."""
 
-    def __init__(self, key: str, graph: torch.cuda.CUDAGraph, flops: int) -> None:
+    def __init__(self, key: str, owner: Candidate | Ceiling, flops: int) -> None:
         self.key = key
-        self.graph = graph
+        self.owner = owner
         self.flops = flops
         self.samples: list[PowerSample] = []
 
@@ -55,13 +59,14 @@ class _Alone:
         states = []
         begin = time.perf_counter()
         while time.perf_counter() - begin < seconds:
-            self.graph.replay()
+            self.owner.graph.replay()
             event = torch.cuda.Event()
             event.record()
             ended.append(event)
             if len(ended) > 1:
                 ended[-2].synchronize()
-            states.append(device.device_state())
+            if time.perf_counter() - begin > len(states) * _STATE_INTERVAL_S:
+                states.append(device.device_state())
         torch.cuda.synchronize()
         return len(ended), states
 
@@ -78,7 +83,10 @@ def run(
     reason = device.why_static()
     if reason is None:
         store = PowerStore(results / gpu_slug(device.gpu_name()))
-        _measure(console, store, keys, causal=causal, seconds=seconds, passes=passes)
+        try:
+            _measure(console, store, keys, causal=causal, seconds=seconds, passes=passes)
+        except torch.AcceleratorError as error:
+            raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
     else:
         console.print(f"static: {reason}; drawn from recorded runs")
         store = PowerStore(recorded_folder(results))
@@ -146,9 +154,8 @@ def _measure(
         for workload in workloads(causal):
             chosen = [item for item in implementations(keys or FIG12) if not item.unsupported(workload)]
             inputs = make_inputs(workload, secrets.randbits(32))
-            ceiling = Ceiling()
-            alone = [_Alone(item.key, *capture_checked(item, workload, inputs, _REPLAY_MS)) for item in chosen]
-            alone.append(_Alone("cublas", ceiling.graph, CEILING_FLOPS))
+            alone = [_Alone(item.key, *prepare_alone(item, workload, inputs, _REPLAY_MS)) for item in chosen]
+            alone.append(_Alone("cublas", Ceiling(_CEILING_PRODUCTS), _CEILING_PRODUCTS * CEILING_FLOPS))
             for done in range(passes):
                 for place in range(len(alone)):
                     one = alone[(done + place) % len(alone)]

@@ -89,8 +89,8 @@ class _Passes:
                 ALIGNMENT,
                 self.recording.clock_bits == 64,
             )
+            # Not Proton's schedule-buffer-store pass: it writes an outer scope's start after the inner scopes' records.
             passes.common.add_cse(manager)
-            proton.add_schedule_buffer_store(manager)  # the clock is read at once, the store may come later
             proton.add_allocate_proton_shared_memory(manager)
         elif stage == "llvmir_to_llvm":
             proton.add_allocate_proton_global_scratch_buffer(manager)
