@@ -108,9 +108,10 @@ def errors(output: Output, inputs: Inputs) -> tuple[float, float | None]:
     """(|o - ref| / |ref|, largest |lse - ref| or None); not a number where the output is not."""
     o, lse = output
     difference = squares = 0.0
-    for b in range(o.shape[0]):  # by batch: a float32 copy of the whole output need not fit
-        difference += float((o[b].float() - inputs.o[b]).square().sum(dtype=torch.float64))
-        squares += float(inputs.o[b].square().sum(dtype=torch.float64))
+    for b in range(o.shape[0]):  # by batch: a float64 copy of the whole output need not fit
+        exact = inputs.o[b].double()
+        difference += float((o[b].double() - exact).square().sum())
+        squares += float(exact.square().sum())
     lse_error = None if lse is None else float((lse - inputs.lse).abs().max())
     return math.sqrt(difference / squares), lse_error
 

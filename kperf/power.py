@@ -56,7 +56,7 @@ class _Alone:
     def _replay_for(self, seconds: float) -> tuple[int, list[DeviceState]]:
         """Keeps the GPU busy without a gap: the next replay is queued before the last one is waited for."""
         ended: list[torch.cuda.Event] = []
-        states = []
+        states: list[DeviceState] = []
         begin = time.perf_counter()
         while time.perf_counter() - begin < seconds:
             self.owner.graph.replay()

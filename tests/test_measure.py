@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kperf.measure import _calls_per_sample, errors, make_inputs, median_interval
+from kperf.measure import Inputs, _calls_per_sample, errors, make_inputs, median_interval
 from kperf.workload import Workload
 
 WORKLOAD = Workload(batch=2, heads=2, seq_len=128, head_dim=64)
@@ -56,3 +56,8 @@ def test_a_sample_is_long_enough_and_the_same_for_all():
     assert _calls_per_sample([80.0]) == 1
     assert _calls_per_sample([1e-4]) == 64
     assert _calls_per_sample([]) == 1
+
+
+def test_errors_of_huge_numbers_are_numbers(inputs):
+    huge = Inputs(inputs.q, inputs.k, inputs.v, inputs.o * 1e30, inputs.lse)
+    assert errors((inputs.o * 1.01e30, None), huge)[0] == pytest.approx(0.01, rel=1e-4)
