@@ -41,13 +41,13 @@ class _Alone:
     def run(self, seconds: float) -> None:
         """Replay for so many seconds; the second half, at a steady clock and temperature, is the sample."""
         self._replay_for(seconds / 2)
-        joules, begin = device.energy_joules(), time.perf_counter()
+        begin = time.perf_counter()
         replays, states = self._replay_for(seconds / 2)
         elapsed = time.perf_counter() - begin
         self.samples.append(
             PowerSample(
                 tflops=replays * self.flops / elapsed / 1e12,
-                power_w=(device.energy_joules() - joules) / elapsed,
+                power_w=float(np.mean([state.power_w for state in states])),
                 sm_mhz=float(np.mean([state.sm_mhz for state in states])),
                 temperature_c=float(np.mean([state.temperature_c for state in states])),
             )
