@@ -57,11 +57,6 @@ def device_state() -> DeviceState:
     )
 
 
-def energy_joules() -> float:
-    """Energy that the GPU has used since its driver was loaded: the difference of two readings is exact."""
-    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(_nvml_handle())) / 1e3
-
-
 def environment() -> Environment:
     """What every recorded number is tied to."""
     handle = _nvml_handle()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from kperf import device
@@ -156,11 +157,13 @@ def _measure(
             inputs = make_inputs(workload, secrets.randbits(32))
             alone = [_Alone(item.key, *prepare_alone(item, workload, inputs, _REPLAY_MS)) for item in chosen]
             alone.append(_Alone("cublas", Ceiling(_CEILING_PRODUCTS), _CEILING_PRODUCTS * CEILING_FLOPS))
-            for done in range(passes):
-                for place in range(len(alone)):
-                    one = alone[(done + place) % len(alone)]
-                    console.print(f"{workload}: pass {done + 1} of {passes}, {one.key}", end="\r")
-                    one.run(seconds)
+            left = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
+            with left:
+                task = left.add_task(str(workload), total=passes * len(alone))
+                for done in range(passes):
+                    for place in range(len(alone)):
+                        alone[(done + place) % len(alone)].run(seconds)
+                        left.advance(task)
             common = {"run": secrets.token_hex(6), "environment": environment, "recorded_at": device.now()}
             hashes = {item.key: item.override(workload) for item in chosen}
             writer.append(

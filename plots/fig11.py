@@ -176,8 +176,11 @@ def _timeline(axis: Axes, recording: Recording, span: float) -> None:
         axis.broken_barh(
             [(start, end - start)], (heights[bar.row] - 0.4, 0.8), color=colour, edgecolor="white", linewidth=0.3
         )
-        if end - start > 0.0078 * span * len(bar.name):
-            axis.text((start + end) / 2, heights[bar.row], bar.name, ha="center", va="center", fontsize=6, color=ink)
+        # The whole name where it fits, else its first region's, else none.
+        for name in (bar.name, bar.name.split(" + ")[0]):
+            if end - start > 0.0078 * span * len(name):
+                axis.text((start + end) / 2, heights[bar.row], name, ha="center", va="center", fontsize=6, color=ink)
+                break
     for start, end in _gaps([bar for bar in visible if bar.kind == "wgmma"], low, low + span):
         axis.broken_barh(
             [(start - low, end - start)], (heights["tensor core"] - 0.4, 0.8),

@@ -8,6 +8,7 @@ import pytest
 from kperf.override import TTGIR_DIR
 
 PLAIN = TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir"
+UNDEFINED = PLAIN.read_text().replace("ttng.wait_barrier %14", "ttng.wait_barrier %nowhere", 1)
 
 
 def instrument(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -29,7 +30,7 @@ def test_there_and_back(tmp_path):
         (None, (), "cannot be read"),
         (PLAIN.read_text(), ("--regions", "nothing"), "no region named nothing"),
         (PLAIN.read_text(), ("--detail", "finest"), "unknown detail"),
-        (PLAIN.read_text().replace("ttng.wait_barrier %14", "ttng.wait_barrier %nowhere", 1), (), "does not parse with Triton 3.6.0, line 59: use of undeclared"),
+        (UNDEFINED, (), "does not parse with Triton 3.6.0, line 59: use of undeclared"),
         ("no TTGIR\n", (), "not an operation"),
     ],
     ids=["missing", "region", "detail", "undefined value", "words"],
