@@ -176,8 +176,11 @@ def _timeline(axis: Axes, recording: Recording, span: float) -> None:
         axis.broken_barh(
             [(start, end - start)], (heights[bar.row] - 0.4, 0.8), color=colour, edgecolor="white", linewidth=0.3
         )
-        # The whole name where it fits, else its first region's, else none.
-        for name in (bar.name, bar.name.split(" + ")[0]):
+        # The whole name where it fits, else what its regions share or begin with ("PV" of "PV issue + PV wait").
+        parts = bar.name.split(" + ")
+        first = parts[0].split()[0]
+        short = first if len(parts) > 1 and all(part.startswith(first) for part in parts) else parts[0]
+        for name in (bar.name, short):
             if end - start > 0.0078 * span * len(name):
                 axis.text((start + end) / 2, heights[bar.row], name, ha="center", va="center", fontsize=6, color=ink)
                 break
