@@ -1,5 +1,6 @@
 """The recorded H200 run is whole, right, and of the overrides that are committed."""
 
+import json
 import statistics
 
 import pytest
@@ -8,8 +9,9 @@ from kperf import fig12, override
 from kperf.attention import IMPLEMENTATIONS
 from kperf.kernels.variants import VARIANTS
 from kperf.measure import MAX_LSE_ERROR, MAX_REL_ERROR
-from kperf.report import speedup_interval
+from kperf.report import speedup, speedup_interval
 from kperf.results import RECORDED, Store
+from kperf.workload import FIG11
 
 STORE = Store(RECORDED / "h200")
 MODES = [fig12.Mode(), fig12.Mode(causal=True)]
@@ -71,3 +73,34 @@ def test_the_figures_lie_beside():
         for suffix in ("pdf", "png"):
             assert (STORE.folder / f"{mode.stem}.{suffix}").stat().st_size > 10_000
     assert set(IMPLEMENTATIONS) >= set(MODES[0].keys)
+
+
+def test_improved_plus_passes_fa3_and_cudnn_at_every_point_as_the_readme_says():
+    for run in fig12.figure_runs(STORE, fig12.Mode()).values():
+        assert speedup(run, "improved_plus", "fa3") > 1
+        assert speedup(run, "improved_plus", "cudnn") > 1
+
+
+@pytest.fixture(scope="module")
+def timelines():
+    folder = STORE.folder / "fig11"
+    return {name: json.loads((folder / f"{name}.timeline.json").read_text()) for name in ("vanilla", "improved")}
+
+
+def test_the_timelines_are_of_the_committed_overrides_and_whole(timelines):
+    for name, timeline in timelines.items():
+        found = override.find(name, override.specialization_of(FIG11))
+        assert timeline["override_sha256"] == found.sha256
+        assert timeline["blocks"] == FIG11.rows // 128
+        assert timeline["records"]["lost"] == 0
+        assert timeline["lifetime_covered"] == pytest.approx(1, abs=0.01)
+        assert timeline["overhead"]["ratio"] < 1.082
+        assert (STORE.folder / f"fig11/{name}.chrome_trace.json").stat().st_size < 2_000_000
+
+
+def test_the_timelines_explain_the_times(timelines):
+    periods = timelines["vanilla"]["period_cycles"]["median"] / timelines["improved"]["period_cycles"]["median"]
+    plain = timelines["vanilla"]["overhead"]["plain_ms"] / timelines["improved"]["overhead"]["plain_ms"]
+    assert periods == pytest.approx(plain, rel=0.05)
+    nearest = next(run for (_, w), run in fig12.figure_runs(STORE, fig12.Mode()).items() if w.seq_len == FIG11.seq_len)
+    assert periods == pytest.approx(speedup(nearest, "improved", "vanilla"), rel=0.05)
