@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from kperf.errors import UsageError
 from kperf.trace.models import Timeline, read_timeline
+from plots.style import save
 
 # Okabe and Ito's colours by what the hardware does, and the ink that reads on them.
 COLOURS = {
@@ -109,7 +107,6 @@ def _window_start(recording: Recording) -> float:
 
 def draw(recordings: Sequence[Recording], stamp: str, out: Path) -> list[Path]:
     """Timelines over one cycle axis and the cycles of a trip by cause; `out` without a suffix. Returns the files."""
-    plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
     figure = plt.figure(figsize=(12, 1.0 + 1.9 * len(recordings)), layout="constrained")
     grid = figure.add_gridspec(len(recordings), 2, width_ratios=[3.4, 1])
     span = WINDOW_TRIPS * max(recording.timeline.period_cycles.median for recording in recordings)
@@ -127,15 +124,7 @@ def draw(recordings: Sequence[Recording], stamp: str, out: Path) -> list[Path]:
     handles.append(Patch(facecolor="white", edgecolor=BUBBLES[0], hatch="////", label="bubble: no wgmma in flight"))
     figure.legend(handles=handles, ncols=6, loc="outside upper center", frameon=False, handlelength=1.2)
     figure.supxlabel(stamp, fontsize=6.5, color="#444444")
-    written = []
-    for suffix, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-        path = out.with_suffix(f".{suffix}")
-        temporary = path.with_suffix(f".part.{suffix}")
-        figure.savefig(temporary, dpi=200, metadata=metadata)
-        temporary.replace(path)
-        written.append(path)
-    plt.close(figure)
-    return written
+    return save(figure, out)
 
 
 def _what(name: str) -> str:

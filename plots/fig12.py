@@ -8,35 +8,19 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from kperf.results import Environment, Key, MeasuredPoint, Point, Store, newest_whole_runs
-
-# Okabe and Ito's colours, told apart with any colour vision; the hatch tells ours apart in grey print too.
-STYLES = {
-    "fa2": ("FA2", "#999999", ""),
-    "cudnn": ("cuDNN", "#56b4e9", ""),
-    "fa3": ("FA3", "#0072b2", ""),
-    "triton": ("Triton", "#f0e442", ""),
-    "triton_autows": ("Triton auto-WS", "#e69f00", ""),
-    "vanilla": ("Triton-FA3", "#cc79a7", "//"),
-    "improved": ("Triton-FA3 Improved", "#d55e00", "//"),
-    "improved_plus": ("Triton-FA3 Improved+", "#009e73", "//"),
-}
+from plots.style import IMPLEMENTATIONS, save
 
 
 def draw(
     runs: dict[Key, dict[str, Point]], environments: dict[str, Environment], stamp: str, title: str, out: Path
 ) -> list[Path]:
     """Two panels of grouped bars; `out` without a suffix. Returns the files written."""
-    plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
-    keys = [key for key in STYLES if any(key in run for run in runs.values())]
+    keys = [key for key in IMPLEMENTATIONS if any(key in run for run in runs.values())]
     for axis, sweep, label in zip(
         axes,
         ("seq_len", "batch_size"),
@@ -64,23 +48,10 @@ def draw(
     return save(figure, out)
 
 
-def save(figure: Figure, out: Path) -> list[Path]:
-    """Write `out` as PDF and PNG, the same bytes for the same figure, and close it."""
-    written = []
-    for suffix, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-        path = out.with_suffix(f".{suffix}")
-        temporary = path.with_suffix(f".part.{suffix}")
-        figure.savefig(temporary, dpi=200, metadata=metadata)
-        temporary.replace(path)
-        written.append(path)
-    plt.close(figure)
-    return written
-
-
 def _bars(axis: Axes, runs: Sequence[dict[str, Point]], keys: Sequence[str]) -> None:
     width = 0.86 / len(keys)
     for place, key in enumerate(keys):
-        label, colour, hatch = STYLES[key]
+        label, colour, hatch = IMPLEMENTATIONS[key]
         offset = (place - (len(keys) - 1) / 2) * width
         xs, heights, low, high = [], [], [], []
         for group, run in enumerate(runs):

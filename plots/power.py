@@ -7,22 +7,16 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
 from kperf.results import PowerPoint, PowerSample, PowerStore
-from plots.fig12 import STYLES, save
-
-ALONE_STYLES = STYLES | {"cublas": ("cuBLAS 8192³", "#000000", "")}
+from plots.style import IMPLEMENTATIONS, save
 
 
 def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, out: Path) -> list[Path]:
     """Two panels of grouped bars, a group a workload; whiskers span the passes. Returns the files written."""
-    plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     _bars(axes[0], runs, lambda sample: sample.tflops)
     axes[0].set_ylabel("TFLOPS, alone and sustained")
@@ -40,10 +34,10 @@ def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, out: Path) -> list[Pa
 
 
 def _bars(axis: Axes, runs: Sequence[Sequence[PowerPoint]], value: Callable[[PowerSample], float]) -> None:
-    keys = [key for key in ALONE_STYLES if any(key == point.implementation for run in runs for point in run)]
+    keys = [key for key in IMPLEMENTATIONS if any(key == point.implementation for run in runs for point in run)]
     width = 0.86 / len(keys)
     for place, key in enumerate(keys):
-        label, colour, hatch = ALONE_STYLES[key]
+        label, colour, hatch = IMPLEMENTATIONS[key]
         found = [(g, p) for g, run in enumerate(runs) for p in run if p.implementation == key]
         values = [np.array([value(sample) for sample in p.samples]) for _, p in found]
         middle = np.array([np.median(v) for v in values])

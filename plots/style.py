@@ -1,0 +1,37 @@
+"""What the figures share: the look, and how they are written."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
+
+# Okabe and Ito's colours, told apart with any colour vision; the hatch tells ours apart in grey print too.
+IMPLEMENTATIONS = {
+    "fa2": ("FA2", "#999999", ""),
+    "cudnn": ("cuDNN", "#56b4e9", ""),
+    "fa3": ("FA3", "#0072b2", ""),
+    "triton": ("Triton", "#f0e442", ""),
+    "triton_autows": ("Triton auto-WS", "#e69f00", ""),
+    "vanilla": ("Triton-FA3", "#cc79a7", "//"),
+    "improved": ("Triton-FA3 Improved", "#d55e00", "//"),
+    "improved_plus": ("Triton-FA3 Improved+", "#009e73", "//"),
+    "cublas": ("cuBLAS 8192³", "#000000", ""),
+}
+
+
+def save(figure: Figure, out: Path) -> list[Path]:
+    """Write `out` as PDF and PNG, whole or not at all and the same bytes for the same figure; closes it."""
+    written = []
+    for suffix, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
+        path = out.with_suffix(f".{suffix}")
+        temporary = path.with_suffix(f".part.{suffix}")
+        figure.savefig(temporary, dpi=200, metadata=metadata)
+        temporary.replace(path)
+        written.append(path)
+    plt.close(figure)
+    return written
