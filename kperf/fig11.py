@@ -14,7 +14,7 @@ from kperf.errors import UsageError
 from kperf.files import write_atomically
 from kperf.kernels.variants import Specialization
 from kperf.override import Override
-from kperf.results import gpu_slug
+from kperf.results import gpu_slug, recorded_folder
 from kperf.trace import costs, twin
 from kperf.trace.capture import Traced, capture
 from kperf.trace.instrument import instrument, strip
@@ -113,17 +113,6 @@ def record_costs(console: Console, subjects: Sequence[Subject], workload: Worklo
         console.print(costs.table(found, item.label))
 
 
-def recorded_folder(results: Path) -> Path:
-    """The folder to draw from without a GPU: the one under `results`, h200 if there are several.
-
-    Raises `UsageError` when nothing is recorded there.
-    """
-    folders = sorted(path.parents[1] for path in results.glob(f"*/fig11/{VARIANTS[0]}.timeline.json"))
-    if not folders:
-        raise UsageError(f"{results} holds no recorded timeline: trace on a Hopper GPU, or name another --results")
-    return next((folder for folder in folders if folder.name == "h200"), folders[0])
-
-
 def report(console: Console, folder: Path, names: Sequence[str], *, measured: bool) -> list[Path]:
     """Draw the figure from the files of `names` and print table and verdict; returns the figure's files."""
     recordings = [plot.read_recording(folder / "fig11", name) for name in names]
@@ -160,5 +149,5 @@ def run(
             orders = twin.compile_orders(item.plain, item.traced)
             same = "as in the plain kernel" if not orders.differences else "not as in the plain kernel"
             console.print(f"traced/{item.traced.override.path.name} of {item.name} compiles to sm_90a, ordered {same}")
-        folder = recorded_folder(results)
+        folder = recorded_folder(results, f"fig11/{VARIANTS[0]}.timeline.json")
     report(console, folder, [item.name for item in subjects], measured=reason is None)

@@ -90,7 +90,7 @@ def run(
             raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
     else:
         console.print(f"static: {reason}; drawn from recorded runs")
-        store = PowerStore(recorded_folder(results))
+        store = PowerStore(recorded_folder(results, "power.jsonl"))
     points = newest_runs(store.points(), causal)
     if not points:
         raise UsageError(f"{store.points_path} has no {'causal ' if causal else ''}run: measure one on a Hopper GPU")

@@ -359,14 +359,14 @@ def newest_whole_runs(points: Iterable[Point], implementations: Sequence[str]) -
     return newest
 
 
-def recorded_folder(results: Path) -> Path:
-    """The folder to draw from without a GPU: the one under `results`, h200 if there are several.
+def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
+    """The folder to draw from without a GPU: the one under `results` that has `file`, h200 if there are several.
 
-    Raises `UsageError` when nothing is recorded there.
+    Raises `UsageError` when none has.
     """
-    folders = sorted(path.parent for path in results.glob("*/fig12.jsonl"))
+    folders = sorted(folder for folder in results.glob("*") if (folder / file).is_file())
     if not folders:
-        raise UsageError(f"{results} holds no recorded run: measure one on a Hopper GPU, or name another --results")
+        raise UsageError(f"{results} holds no recorded {file}: measure on a Hopper GPU, or name another --results")
     return next((folder for folder in folders if folder.name == "h200"), folders[0])
 
 

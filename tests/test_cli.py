@@ -29,7 +29,7 @@ def kperf(*arguments, **settings):
     ("arguments", "words"),
     [
         (["fig12", "--device", "cuda"], "install driver 580 or newer"),
-        (["fig12", "--results", "/nonexistent"], "holds no recorded run"),
+        (["fig12", "--results", "/nonexistent"], "holds no recorded fig12.jsonl"),
         (["bench", "--seq-len", "200"], "seq_len 200 is not a multiple of 128"),
         (["bench", "--d-head", "96"], "head_dim 96 is not one of"),
         (["bench", "--only", "fa9"], "unknown implementation 'fa9'"),
@@ -37,7 +37,7 @@ def kperf(*arguments, **settings):
         (["bench", "--seq-len", "13"], "bench measures, and no NVIDIA driver"),
         (["sweep", "seq_len", "--only", "fa9"], "unknown implementation 'fa9'"),
         (["override", "stage", "fast", "--to", "/tmp"], "unknown variant 'fast'"),
-        (["claims", "--results", "/nonexistent"], "holds no recorded run"),
+        (["claims", "--results", "/nonexistent"], "holds no recorded fig12.jsonl"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_status_2(arguments, words):
@@ -96,7 +96,7 @@ def test_staging_prints_the_environment_line(tmp_path):
 
 
 def test_help_lists_every_target():
-    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     phony = (ROOT / "Makefile").read_text().split(".PHONY:")[1].split("\n\n")[0].replace("\\", " ").split()
     assert sorted(phony) == sorted(line.split()[1] for line in listed.splitlines())
 

@@ -134,7 +134,7 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch):
 
 def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("kperf.device.why_static", lambda: "there is no GPU")
-    with pytest.raises(UsageError, match="holds no recorded timeline"):
+    with pytest.raises(UsageError, match="holds no recorded fig11"):
         fig11.run(Console(quiet=True), tmp_path, file=None, rounds=15, require_gpu=False)
 
 

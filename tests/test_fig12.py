@@ -108,7 +108,7 @@ def test_points_without_their_environment_are_refused(tmp_path):
 
 
 def test_recorded_runs_are_found_h200_first(tmp_path):
-    with pytest.raises(UsageError, match="holds no recorded run"):
+    with pytest.raises(UsageError, match="holds no recorded fig12"):
         recorded_folder(tmp_path)
     for name in ("a100", "h200"):
         fill(tmp_path / name)
