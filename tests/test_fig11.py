@@ -1,6 +1,7 @@
 """`make fig11` without a GPU: from recorded timelines, and in one sentence where there are none."""
 
 import json
+import shutil
 from contextlib import nullcontext
 
 import pytest
@@ -8,7 +9,8 @@ from rich.console import Console
 
 from kperf import fig11
 from kperf import override as overrides
-from kperf.errors import UsageError
+from kperf.compile import SHARED_MEMORY_LIMIT
+from kperf.errors import MeasurementError, UsageError
 from kperf.kernels.variants import Specialization
 from kperf.results import Environment
 from kperf.trace import costs, read, twin
@@ -107,12 +109,16 @@ def fake_capture(plain, traced, inputs, workload, rounds):
     return Capture(encode(blocks, traced.recording, sms=1), [1.0] * rounds, [1.02] * rounds)
 
 
-def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch):
+@pytest.fixture
+def gpu(monkeypatch):
     monkeypatch.setattr("kperf.device.why_static", lambda: None)
     monkeypatch.setattr("kperf.device.gpu_name", lambda: "NVIDIA Test")
     monkeypatch.setattr("kperf.device.environment", lambda: ENVIRONMENT)
-    monkeypatch.setattr(fig11, "make_inputs", lambda workload: ())
+    monkeypatch.setattr(fig11, "normal_qkv", lambda workload: ())
     monkeypatch.setattr(fig11, "capture", fake_capture)
+
+
+def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     monkeypatch.setattr(costs, "CHOICES", dict(list(costs.CHOICES.items())[:3]))
     monkeypatch.setattr(costs, "bind_attn_fwd", lambda *_: lambda: None)
     monkeypatch.setattr(costs, "bind_traced", lambda *_: lambda: None)
@@ -130,6 +136,35 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch):
     assert first["choice"] == "as recorded"
     assert first["ratio"] == pytest.approx(1.01)
     assert len(others) == 2
+
+
+def test_a_capture_that_fails_leaves_what_was_recorded(results, tmp_path, monkeypatch, gpu):
+    recorded = {path.name: path.read_bytes() for path in (results / "test/fig11").iterdir()}
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+
+    def fails_at_the_second(plain, *arguments):
+        if plain.manifest.variant == fig11.VARIANTS[1]:
+            raise MeasurementError("computes something else")
+        return fake_capture(plain, *arguments)
+
+    monkeypatch.setattr(fig11, "capture", fails_at_the_second)
+    with pytest.raises(MeasurementError):
+        fig11.run(Console(quiet=True), tmp_path, file=None, rounds=10, require_gpu=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "test/fig11").iterdir()} == recorded
+
+
+def test_a_persons_own_file_never_overwrites_a_variants(results, tmp_path, gpu):
+    recorded = {path.name: path.read_bytes() for path in (results / "test/fig11").iterdir()}
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "test/fig11.png").write_bytes(b"both variants")
+    path = tmp_path / "vanilla.ttgir"
+    path.write_text(overrides.find("vanilla", Specialization()).text)
+    fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False)
+    found = {path.name: path.read_bytes() for path in (tmp_path / "test/fig11").iterdir()}
+    assert found.keys() - recorded.keys() == {f"override_vanilla.{kind}.json" for kind in ("timeline", "chrome_trace")}
+    assert recorded.items() <= found.items()
+    assert (tmp_path / "test/fig11.png").read_bytes() == b"both variants"
+    assert (tmp_path / "test/fig11_override_vanilla.png").stat().st_size > 10_000
 
 
 def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
@@ -176,3 +211,39 @@ def test_a_file_that_is_another_kernel_is_refused(tmp_path):
     path.write_text(overrides.find("vanilla", Specialization()).text.replace("@attn_fwd", "@other"))
     with pytest.raises(UsageError, match="holds the kernel other"):
         fig11.subject_from_file(path)
+
+
+WAIT = "      ttng.wait_barrier %14, %c0_i32, %true : !ttg.memdesc<1xi64, #shared1, #smem, mutable>\n"
+"""The first operation in the partition of a consumer of vanilla."""
+
+
+def write_with(path, added):
+    text = overrides.find("vanilla", Specialization()).text
+    assert WAIT in text
+    path.write_text(text.replace(WAIT, added + WAIT, 1))
+    return path
+
+
+def a_buffer(kilobytes):
+    kind = f"!ttg.memdesc<{4 * kilobytes}x128xbf16, #shared, #smem, mutable>"
+    return f"      %big = ttg.local_alloc : () -> {kind}\n      ttg.local_dealloc %big : {kind}\n"
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [(WAIT.replace("wait_barrier %14, %c0_i32, %true", "tc_gen5_commit %14"), "not compile for sm_90a: Instruction"),
+     (a_buffer(128), "too little is left for records")],
+    ids=["Blackwell's instruction", "too much shared memory"],
+)  # fmt: skip
+def test_a_file_that_cannot_be_traced_is_refused_before_anything_runs(tmp_path, monkeypatch, gpu, added, said):
+    monkeypatch.setattr(fig11, "capture", lambda *_: pytest.fail("ran"))
+    path = write_with(tmp_path / "mine.ttgir", added)
+    with pytest.raises(UsageError, match=said) as error:
+        fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False)
+    assert "\n" not in str(error.value)
+
+
+def test_records_go_into_the_shared_memory_that_the_file_itself_leaves(tmp_path):
+    item = fig11.subject_from_file(write_with(tmp_path / "mine.ttgir", a_buffer(64)))
+    assert item.plain.entry.shared_bytes > fig11.subject("vanilla").plain.entry.shared_bytes
+    assert item.plain.entry.shared_bytes + item.traced.recording.buffer_bytes <= SHARED_MEMORY_LIMIT

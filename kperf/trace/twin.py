@@ -38,7 +38,10 @@ def recording_for(program: Program, override: Override, bytes_per_warp: int = 81
     while bytes_per_warp * len(warps) > free and bytes_per_warp > 512:
         bytes_per_warp //= 2
     if bytes_per_warp * len(warps) > free:
-        raise UsageError(f"{override.path} leaves {free} bytes of shared memory: too little for records")
+        raise UsageError(
+            f"{override.path} takes {override.entry.shared_bytes} of {compiler.SHARED_MEMORY_LIMIT} bytes of shared "
+            "memory: too little is left for records"
+        )
     return Recording(warps, program.total_warps, bytes_per_warp)
 
 
@@ -51,7 +54,10 @@ def make_traced(plain: Override, text: str, path: Path) -> tuple[Traced, Program
 
 
 def compile_orders(plain: Override, traced: Traced) -> Orders:
-    """Compile both for sm_90a and read the order of their instructions. Raises `UsageError` if the twin spills more."""
+    """Compile both for sm_90a and read the order of their instructions.
+
+    Raises `UsageError` if the twin spills more, or has less shared memory for its records than they are read from.
+    """
     plain_kernel = plain.compile()
     with session(traced.recording):
         traced_kernel = traced.override.compile()
@@ -61,6 +67,12 @@ def compile_orders(plain: Override, traced: Traced) -> Orders:
         raise UsageError(
             f"{traced.override.path} spills {after.stack_bytes} bytes where the plain kernel spills "
             f"{before.stack_bytes}: record fewer regions (--regions)"
+        )
+    if traced.recording.memory == "shared" and after.shared_bytes < before.shared_bytes + traced.recording.buffer_bytes:
+        # Proton shrinks a buffer that does not fit, and says nothing.
+        raise UsageError(
+            f"{plain.path} takes {before.shared_bytes} of {compiler.SHARED_MEMORY_LIMIT} bytes of shared memory: too "
+            f"little is left for {traced.recording.buffer_bytes} bytes of records"
         )
     return Orders(sass.order(plain_kernel.asm["sass"]), sass.order(traced_kernel.asm["sass"]))
 

@@ -68,7 +68,7 @@ def test_a_kernel_that_leaves_no_shared_memory_is_refused():
     plain = overrides.find("vanilla", Specialization())
     program = read_program(instrument(plain.text))
     full = plain.entry.model_copy(update={"shared_bytes": SHARED_MEMORY_LIMIT - 100})
-    with pytest.raises(UsageError, match="too little for records"):
+    with pytest.raises(UsageError, match="too little is left for records"):
         twin.recording_for(program, overrides.Override(plain.path, plain.text, full, plain.manifest))
 
 
