@@ -1,11 +1,8 @@
 """Fig. 11 from recorded timelines: what the warp groups of one block do, and where a trip's cycles go.
 
 Reads <variant>.timeline.json and <variant>.chrome_trace.json, writes PDF and PNG.
-
-python -m plots.fig11 results/h200/fig11 [vanilla improved]
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,7 +66,7 @@ def read_recording(folder: Path, variant: str) -> Recording:
         bars = _typical_bars(trace)
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename} is missing: `make fig11` on a Hopper GPU records it") from None
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UsageError(f"{paths[1]} is not a trace of this program ({error}); record it again") from None
     return Recording(read_timeline(texts[0], str(paths[0])), bars)
 
@@ -77,18 +74,17 @@ def read_recording(folder: Path, variant: str) -> Recording:
 def _typical_bars(trace: dict[str, Any]) -> list[Bar]:
     about = trace["otherData"]
     typical = about["typical_block"]
-    sm = next(block["sm"] for block in about["blocks"] if block["program_id"] == typical)
+    sm = {block["program_id"]: block["sm"] for block in about["blocks"]}[typical]
     events = [event for event in trace["traceEvents"] if event["pid"] == sm]
     rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     bars = []
     for event in events:
         args = event.get("args", {})
         if event["ph"] in ("X", "b") and args["block"] == typical:
-            place = rows[event["tid"]]
+            row, name, kind = (str(text) for text in (rows[event["tid"]], event["name"], event["cat"]))
+            trip = None if args["iteration"] is None else int(args["iteration"])
             faint = not args.get("waited_for", True)  # a load that was there before it was needed
-            bars.append(
-                Bar(place, event["name"], event["cat"], args["start"], args["cycles"], args["iteration"], faint)
-            )
+            bars.append(Bar(row, name, kind, float(args["start"]), float(args["cycles"]), trip, faint))
     return bars
 
 
@@ -123,7 +119,10 @@ def draw(recordings: Sequence[Recording], stamp: str, out: Path) -> list[Path]:
         handles.append(Patch(color=IN_FLIGHT[what], alpha=0.75, label=f"{what}{_SUFFIX.get(what, ' in flight')}"))
     handles.append(Patch(facecolor="white", edgecolor=BUBBLES[0], hatch="////", label="bubble: no wgmma in flight"))
     figure.legend(handles=handles, ncols=6, loc="outside upper center", frameon=False, handlelength=1.2)
-    figure.supxlabel(stamp, fontsize=6.5, color="#444444")
+    versions = dict.fromkeys(
+        f"torch {e.torch}, triton {e.triton}, driver {e.driver}" for e in (r.timeline.environment for r in recordings)
+    )
+    figure.supxlabel(f"{stamp}\n{'; '.join(versions)}", fontsize=6.5, color="#444444")
     return save(figure, out)
 
 
@@ -173,7 +172,8 @@ def _timeline(axis: Axes, recording: Recording, span: float) -> None:
             if end - start > 0.0078 * span * len(name):
                 axis.text((start + end) / 2, heights[bar.row], name, ha="center", va="center", fontsize=6, color=ink)
                 break
-    for start, end in _gaps([bar for bar in visible if bar.kind == "wgmma"], low, low + span):
+    bubbles = _gaps([bar for bar in visible if bar.kind == "wgmma"], low, low + span)
+    for start, end in bubbles if "tensor core" in heights else []:  # without wgmma at all there are none to mark
         axis.broken_barh(
             [(start - low, end - start)], (heights["tensor core"] - 0.4, 0.8),
             facecolor="white", edgecolor=BUBBLES[0], hatch="////", linewidth=0.4,
@@ -235,20 +235,3 @@ def _stacks(axis: Axes, recordings: Sequence[Recording]) -> None:
     axis.set_ylabel("cycles of a trip, by cause")
     handles = [Patch(color=colour, label=name) for name, colour in parts.items()]
     axis.legend(handles=handles[::-1], fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw what is recorded in a fig11 folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("variants", nargs="*", default=["vanilla", "improved"])
-    options = parser.parse_args(arguments)
-    recordings = [read_recording(options.folder, variant) for variant in options.variants]
-    environment = recordings[0].timeline.environment
-    stamp = f"recorded on {environment.gpu}, {environment.recorded_at[:10]}"
-    for path in draw(recordings, stamp, options.folder.parent / "fig11"):
-        print(path)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,8 +3,11 @@
 import json
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from kperf import fig11
@@ -187,13 +190,42 @@ def test_a_broken_timeline_is_refused_in_one_sentence(content):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"traceEvents": [], "otherData": {}}'])
+NO_BLOCKS = '{"traceEvents": [], "otherData": {"typical_block": 0, "blocks": []}}'
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"traceEvents": [], "otherData": {}}', NO_BLOCKS, "[" * 100_000])
 def test_a_broken_trace_is_refused_in_one_sentence(results, tmp_path, content):
     (tmp_path / "vanilla.timeline.json").write_text((results / "test/fig11/vanilla.timeline.json").read_text())
     (tmp_path / "vanilla.chrome_trace.json").write_text(content)
     with pytest.raises(UsageError, match="is not a trace") as error:
         plot.read_recording(tmp_path, "vanilla")
     assert "\n" not in str(error.value)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_trace_is_read_or_refused_in_one_sentence(results, tmp_path, data):
+    trace = json.loads((results / "test/fig11/vanilla.chrome_trace.json").read_text())
+    trace["traceEvents"] = trace["traceEvents"][:200]
+    place = data.draw(st.sampled_from([trace, trace["otherData"], *trace["traceEvents"]]))
+    if "args" in place:
+        place = data.draw(st.sampled_from([place, place["args"]]))
+    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400)
+    damage = st.recursive(scalars, lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=5), some))
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(damage)
+    (tmp_path / "vanilla.timeline.json").write_text((results / "test/fig11/vanilla.timeline.json").read_text())
+    (tmp_path / "vanilla.chrome_trace.json").write_text(json.dumps(trace))
+    try:
+        plot.read_recording(tmp_path, "vanilla")
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+def test_a_kernel_without_tensor_cores_is_drawn(results, tmp_path):
+    recording = plot.read_recording(results / "test/fig11", "vanilla")
+    bars = [bar for bar in recording.bars if bar.kind != "wgmma"]
+    written = plot.draw([replace(recording, bars=bars)], "made up", tmp_path / "fig11")
+    assert all(path.stat().st_size > 10_000 for path in written)
 
 
 def test_a_persons_own_file_is_traced_plain_or_with_records(tmp_path):
