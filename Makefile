@@ -12,8 +12,12 @@ PYTHON := .venv/bin/python
 STAMP := .venv/installed
 endif
 KPERF = $(PYTHON) -m kperf
-FIG12_OPTIONS = $(if $(CAUSAL),--causal) $(if $(PAPER_MIX),--paper-mix) $(if $(FRESH),--fresh) $(OPTIONS)
-FIG11_OPTIONS = $(if $(OVERRIDE),--override $(OVERRIDE)) $(if $(COSTS),--costs) $(OPTIONS)
+# $(call flag,NAME,--option): the option, unless NAME is empty or 0
+flag = $(if $(filter-out 0,$($(1))),$(2))
+FIG12_OPTIONS = $(call flag,CAUSAL,--causal) $(call flag,PAPER_MIX,--paper-mix) $(call flag,FRESH,--fresh) $(OPTIONS)
+FIG11_OPTIONS = $(if $(OVERRIDE),--override "$(OVERRIDE)") $(call flag,COSTS,--costs) $(OPTIONS)
+# The same settings for make inside the container.
+PASS_ON = $(foreach name,CAUSAL PAPER_MIX FRESH COSTS OVERRIDE OPTIONS,$(if $($(name)),"$(name)=$($(name))"))
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +46,7 @@ fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, PAPER_MIX
 	@$(KPERF) fig12 $(FIG12_OPTIONS)
 
 power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1
-	@$(KPERF) power $(if $(CAUSAL),--causal) $(OPTIONS)
+	@$(KPERF) power $(call flag,CAUSAL,--causal) $(OPTIONS)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims
@@ -72,10 +76,10 @@ shell: setup ## a shell in the image, with the GPUs and ./results
 	@$(KPERF) image shell
 
 docker-fig11: setup ## `make fig11` in the image, results into ./results
-	@$(KPERF) image run make fig11
+	@$(KPERF) image run make fig11 $(PASS_ON)
 
 docker-fig12: setup ## `make fig12` in the image, results into ./results
-	@$(KPERF) image run make fig12
+	@$(KPERF) image run make fig12 $(PASS_ON)
 
 clean: ## remove .venv and the tools' caches; results stay
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The original's interface: bench_fa.sh <vanilla|improved> <seq_len|batch_size> [options of `python -m kperf sweep`]
+# The original's interface, with ours beside: bench_fa.sh <vanilla|improved|improved_plus> <seq_len|batch_size> [options]
 set -euo pipefail
 cd "$(dirname "$0")"
 if [[ ! "${1:-}" =~ ^(vanilla|improved|improved_plus)$ ]]; then

@@ -36,7 +36,9 @@ class Implementation:
     label: str
     bind: Bind
     unsupported: Callable[[Workload], str | None] = lambda _: None
-    """Why it cannot run a workload (one sentence), or None."""
+    """Why it cannot run a workload on any machine (one sentence), or None."""
+    missing: Callable[[], str | None] = lambda: None
+    """Why it cannot run on this machine (one sentence with the mend), or None."""
     override: Callable[[Workload], Override | None] = lambda _: None
     """The override that a workload is run with, for its hash in the record."""
     note: Callable[[], str] = lambda: ""
@@ -71,9 +73,12 @@ def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_sca
     return _rows_first(flash_attn_func, q, k, v, causal, sm_scale)
 
 
+def _fa3_missing() -> str | None:
+    installed = importlib.util.find_spec("fa3_fwd_interface")
+    return None if installed else "fa3-fwd is not installed: `make setup` installs it"
+
+
 def _fa3_unsupported(workload: Workload) -> str | None:
-    if importlib.util.find_spec("fa3_fwd_interface") is None:
-        return "fa3-fwd is not installed: `make setup` installs it"
     return None if workload.dtype == "bfloat16" else "the fa3-fwd wheel holds bfloat16 kernels only"
 
 
@@ -167,7 +172,7 @@ def _variant(key: str) -> Implementation:
         return f"ttgir/{key}/ holds no {special.file_name}"
 
     made = from_override(key, VARIANTS[key].label, find)
-    return Implementation(key, made.label, made.bind, unsupported, find)
+    return Implementation(key, made.label, made.bind, unsupported, override=find)
 
 
 IMPLEMENTATIONS = {
@@ -175,7 +180,7 @@ IMPLEMENTATIONS = {
     for implementation in (
         Implementation("fa2", "FA2", _fa2),
         Implementation("cudnn", "cuDNN", _cudnn),
-        Implementation("fa3", "FA3", _fa3, _fa3_unsupported),
+        Implementation("fa3", "FA3", _fa3, _fa3_unsupported, _fa3_missing),
         Implementation("triton", "Triton", _triton, note=lambda: str(stock.plain.best_config)),
         Implementation(
             "triton_autows",

@@ -11,14 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from kperf import device, fig12
 from kperf.errors import UsageError
 from kperf.files import write_atomically
 from kperf.report import speedup_interval
-from kperf.results import Store, newest_whole_runs, recorded_folder
+from kperf.results import Store, gpu_slug, recorded_folder
 
 CLAIMS_FILE = Path(__file__).resolve().parents[1] / "claims.toml"
 
-Verdict = Literal["agrees", "same direction, smaller", "does not hold", "no recorded run"]
+Verdict = Literal["agrees", "same direction, smaller", "does not hold", "not recorded whole"]
 
 
 class _Claim(BaseModel):
@@ -29,7 +30,7 @@ class _Claim(BaseModel):
     statement: str
     paper: float
     better: Literal["higher", "lower"]
-    tolerance: Annotated[float, Field(gt=0)]
+    tolerance: Annotated[float, Field(ge=0)]
     command: str
     minutes: int
     hardware: str
@@ -73,7 +74,7 @@ class Outcome:
         same direction, smaller: a speedup whose whole interval is above 1, yet short of the paper's.
         """
         if self.value is None:
-            return "no recorded run"
+            return "not recorded whole"
         higher = self.claim.better == "higher"
         limit = self.claim.paper * (1 - self.claim.tolerance if higher else 1 + self.claim.tolerance)
         if self.value >= limit if higher else self.value <= limit:
@@ -102,7 +103,7 @@ def evaluate(claim: Claim, folder: Path) -> Outcome:
 
 def report(console: Console, results: Path) -> list[Outcome]:
     """Print the table of `make claims`; returns what it showed."""
-    folder = recorded_folder(results)
+    folder = _own_folder(results) or recorded_folder(results)
     outcomes = [evaluate(claim, folder) for claim in read_claims()]
     table = Table(title=f"the paper's claims and {folder.name}'s numbers", title_justify="left")
     for column in ("claim", "paper", "ours", "95 % interval", "verdict"):
@@ -136,9 +137,24 @@ def markdown(results: Path) -> str:
     return "\n".join(lines)
 
 
+def _own_folder(results: Path) -> Path | None:
+    """What was measured on this machine's GPU, if it has one and there is anything."""
+    if device.why_static() is not None:
+        return None
+    folder = results / gpu_slug(device.gpu_name())
+    return folder if (folder / "fig12.jsonl").exists() else None
+
+
 def write_table(results: Path, document: Path) -> None:
-    """Put `markdown` between the marks `<!-- claims -->` and `<!-- /claims -->` of a document."""
-    parts = re.split(r"(<!-- /?claims -->)", document.read_text())
+    """Put `markdown` between the marks `<!-- claims -->` and `<!-- /claims -->` of a document.
+
+    Raises `UsageError` if it cannot be read or written, or has no such marks.
+    """
+    try:
+        text = document.read_text()
+    except OSError as error:
+        raise UsageError(f"{document} cannot be read: {error.strerror}") from None
+    parts = re.split(r"(<!-- /?claims -->)", text)
     if parts[1::2] != [f"<!-- {mark} -->" for mark in ("claims", "/claims")]:
         raise UsageError(f"{document} has no pair of marks <!-- claims --> and <!-- /claims -->")
     parts[2] = f"\n{markdown(results)}\n"
@@ -146,11 +162,12 @@ def write_table(results: Path, document: Path) -> None:
 
 
 def _speedup(claim: SpeedupClaim, folder: Path) -> tuple[float, tuple[float, float]] | None:
-    points = [p for p in Store(folder).points() if p.figure == "fig12" and p.causal == claim.causal]
-    runs = newest_whole_runs(points, [claim.ours, claim.baseline])
-    chosen = [run for (_, workload), run in runs.items() if workload.seq_len >= claim.min_seq_len]
-    if not chosen:
+    """From the runs that the figure shows, and only if it has every workload that the claim is about."""
+    runs = fig12.figure_runs(Store(folder), fig12.Mode(causal=claim.causal))
+    wanted = [key for key in fig12.grid(claim.causal) if key[1].seq_len >= claim.min_seq_len]
+    if not all(key in runs for key in wanted):
         return None
+    chosen = [runs[key] for key in wanted]
     found = speedup_interval(chosen, claim.ours, claim.baseline)
     return None if found is None else (found[0], found[1:])
 

@@ -1,5 +1,6 @@
 """`python -m kperf ...`: thin commands, and one sentence for what goes wrong."""
 
+import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -76,6 +77,8 @@ def fig12(
     """Measure, check and draw Fig. 12; without a Hopper GPU verify the overrides and draw the recorded run."""
     from kperf import fig12
 
+    if causal and paper_mix:
+        raise UsageError("--causal and --paper-mix are two figures: name one")
     mode = fig12.Mode(causal=causal, paper_mix=paper_mix)
     fig12.run(console, results, mode, rounds=rounds, fresh=fresh, require_gpu=device is DeviceChoice.cuda)
 
@@ -123,7 +126,7 @@ def power(
     """Each implementation alone and sustained: TFLOPS, watts, MHz, TFLOPS a watt."""
     from kperf import power
 
-    power.run(console, results, only.split(",") if only else None, causal=causal, seconds=seconds, passes=passes)
+    power.run(console, results, _keys(only), causal=causal, seconds=seconds, passes=passes)
 
 
 @app.command()
@@ -138,7 +141,7 @@ def sweep(
     """Measure one panel of Fig. 12 for some implementations, into the same store (bench_fa.sh, benchmark_attn.py)."""
     from kperf import bench
 
-    bench.run_panel(console, results, which.value, only.split(","), causal=causal, rounds=rounds, fresh=fresh)
+    bench.run_panel(console, results, which.value, _keys(only) or [], causal=causal, rounds=rounds, fresh=fresh)
 
 
 @app.command()
@@ -169,8 +172,9 @@ def bench(
         causal=causal,
         dtype=dtype,
     )
-    keys = only.split(",") if only else None
-    bench.run_one(console, workload, keys, metrics.split(","), as_csv=csv, rounds=rounds, results=results)
+    bench.run_one(
+        console, workload, _keys(only), _keys(metrics) or ["tflops"], as_csv=csv, rounds=rounds, results=results
+    )
 
 
 @app.command()
@@ -206,7 +210,8 @@ def stage(
     from kperf.kernels.variants import Specialization
 
     override.stage(override.find(variant, Specialization(causal=causal)), to)
-    settings = f"TRITON_ALWAYS_COMPILE=1 TRITON_KERNEL_OVERRIDE=1 TRITON_OVERRIDE_DIR={to.resolve()}"
+    folder = shlex.quote(str(to.resolve()))
+    settings = f"TRITON_ALWAYS_COMPILE=1 TRITON_KERNEL_OVERRIDE=1 TRITON_OVERRIDE_DIR={folder}"
     print(f"{settings} python -m kperf bench --only attn_fwd{' --causal' if causal else ''}")
 
 
@@ -280,5 +285,28 @@ def main() -> None:
         print(f"kperf: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
-        print("kperf: interrupted; what was recorded is kept, and the same command goes on from there", file=sys.stderr)
+        print("kperf: interrupted; what was recorded is kept", file=sys.stderr)
         sys.exit(130)
+    except OSError as error:
+        print(f"kperf: {error.strerror}: {error.filename or 'the output'}", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        if (sentence := _failure_of_the_gpu(error)) is None:
+            raise
+        print(f"kperf: {sentence}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _keys(text: str) -> list[str] | None:
+    """The words between commas, each once; None for none."""
+    return list(dict.fromkeys(word for part in text.split(",") if (word := part.strip()))) or None
+
+
+def _failure_of_the_gpu(error: Exception) -> str | None:
+    """One sentence for what the GPU or its driver refuses; None for what only a bug raises."""
+    import pynvml
+    import torch
+    from triton.runtime.errors import OutOfResources
+
+    kinds = (torch.OutOfMemoryError, torch.AcceleratorError, pynvml.NVMLError, OutOfResources)
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}" if isinstance(error, kinds) else None

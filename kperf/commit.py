@@ -1,5 +1,6 @@
 """The code's commit, without which no number can be traced."""
 
+import hashlib
 import os
 import subprocess
 from pathlib import Path
@@ -8,7 +9,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def git_commit() -> str:
-    """The code's commit, with `-dirty` if files differ; KPERF_COMMIT where there is no git (in the image)."""
+    """The code's commit; `-dirty-` and a hash of the difference if files differ; KPERF_COMMIT where there is no git."""
     if commit := os.environ.get("KPERF_COMMIT"):
         return commit
 
@@ -19,6 +20,10 @@ def git_commit() -> str:
         commit = git("rev-parse", "HEAD")
         # What measuring itself writes does not make the code another one.
         dirty = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+        difference = git("diff", "HEAD", "--", ".", ":!results") if dirty else ""
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return f"{commit}-dirty" if dirty else commit
+    if not dirty:
+        return commit
+    # Two uncommitted states are two codes: what one measured is not resumed by the other.
+    return f"{commit}-dirty-{hashlib.sha256(difference.encode()).hexdigest()[:8]}"

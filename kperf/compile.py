@@ -39,9 +39,9 @@ class Resources:
     shared_bytes: int
 
     @property
-    def spills(self) -> bool:
-        """Whether anything was spilled to local memory."""
-        return self.stack_bytes > 0 or self.local_bytes > 0
+    def spilled_bytes(self) -> int:
+        """Bytes of a thread's registers that were spilled to local memory."""
+        return self.stack_bytes + self.local_bytes
 
 
 def parse_ttgir(text: str) -> Any:

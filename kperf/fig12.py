@@ -160,6 +160,8 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
     alone = [] if mode.paper_mix else power.newest_runs(PowerStore(store.folder).points(), mode.causal)
     if alone:
         console.print(power.table(alone, f"recorded {alone[0][0].recorded_at[:10]}"))
+    for key in _of_other_overrides(runs):
+        console.print(f"{key} was recorded with another override than the one in ttgir/: measure again, or restore it")
     wanted = len(grid(mode.causal))
     if len(runs) < wanted:
         console.print(f"the figure has {len(runs)} of {wanted} workloads: the others have no whole run yet")
@@ -169,9 +171,20 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
     if failures:
         worst = failures[0]
         raise MeasurementError(
-            f"{len(failures)} points have no time; the first: {worst.implementation}, {worst.message}"
+            f"{len(failures)} points have no time; the first: {worst.implementation}, {worst.message} (FRESH=1 repeats)"
         )
     return written
+
+
+def _of_other_overrides(runs: dict[Key, dict[str, Point]]) -> list[str]:
+    """The variants whose recorded points are not of the committed TTGIR."""
+    other = set()
+    for run in runs.values():
+        for key in VARIANTS.keys() & run.keys():
+            found = override.find(key, override.specialization_of(run[key].workload))
+            if run[key].override_sha256 != found.sha256:
+                other.add(key)
+    return sorted(other)
 
 
 def run(console: Console, results: Path, mode: Mode, *, rounds: int, fresh: bool, require_gpu: bool) -> None:

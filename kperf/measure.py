@@ -89,7 +89,10 @@ def make_inputs(workload: Workload, seed: int, device_name: str = "cuda") -> Inp
 def reference(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(q k^T * sm_scale) v and the natural log-sum-exp of each row, in float32, head by head."""
+    """softmax(q k^T * sm_scale) v and the natural log-sum-exp of each row, in float32, head by head.
+
+    q, k, v: [batch, heads, seq_len, head_dim] of any type; o: the same shape; lse: [batch, heads, seq_len].
+    """
     batch, heads, seq_len, _ = q.shape
     o = torch.empty_like(q, dtype=torch.float32)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
@@ -187,7 +190,7 @@ def measure(
     bound: list[tuple[Implementation, Call, float]] = []
     for implementation in implementations:
         on_step(f"compiling {implementation.label}")
-        if reason := implementation.unsupported(workload):
+        if reason := implementation.unsupported(workload) or implementation.missing():
             fail(implementation, "unsupported", reason)
         elif found := attempt(implementation, partial(_bind, implementation, workload, inputs)):
             bound.append((implementation, *found))
@@ -203,11 +206,12 @@ def measure(
     for done in range(rounds if candidates else 0):
         on_step(f"round {done + 1} of {rounds}")
         states.append(_take_round(candidates, calls, ceiling, flush, order.permutation(len(candidates))))
-    eager = {candidate.implementation.key: _eager_ms(candidate.call, flush) for candidate in candidates}
-
-    points = dict(failed)
+    points: dict[str, Point] = {}
     for candidate in candidates:
         key = candidate.implementation.key
+        eager_ms = attempt(candidate.implementation, partial(_eager_ms, candidate.call, flush))
+        if eager_ms is None:
+            continue
         median = statistics.median(candidate.samples_ms)
         points[key] = MeasuredPoint(
             **common,
@@ -219,7 +223,7 @@ def measure(
             calls_per_sample=calls,
             median_ms=median,
             ci95_ms=median_interval(candidate.samples_ms),
-            eager_ms=eager[key],
+            eager_ms=eager_ms,
             tflops=workload.flops / median / 1e9,
             ceiling_tflops=ceiling.tflops(),
             timer=TIMER,
@@ -228,6 +232,7 @@ def measure(
             message=candidate.implementation.note(),
             recorded_at=device.now(),
         )
+    points |= failed
     return [points[implementation.key] for implementation in implementations]
 
 

@@ -106,7 +106,10 @@ class Override:
         return (min(tiles, n_sms) if self.manifest.grid == "persistent" else tiles,)
 
     def launch(self, arguments: tuple[Any, ...], n_rows: int, n_sms: int, **options: Any) -> CompiledKernel:
-        """Run `attn_fwd` with this override on `arguments` (its runtime arguments in order); returns what ran."""
+        """Run `attn_fwd` with this override on `arguments` (its runtime arguments in order); returns what ran.
+
+        Raises `UsageError` while TRITON_KERNEL_OVERRIDE is set, `MeasurementError` if something else was compiled.
+        """
         _refuse_environment_override()
         kernel = attn_fwd[self.grid(n_rows, n_sms)](
             *arguments,
@@ -212,7 +215,7 @@ def verify(override: Override) -> Verification:
         schedule=schedule(Module(override.text)),
         wgmma=kernel.asm["ptx"].count("wgmma.mma_async"),
         registers=used.registers,
-        spilled_bytes=used.stack_bytes + used.local_bytes,
+        spilled_bytes=used.spilled_bytes,
         shared_bytes=used.shared_bytes,
     )
     if found.schedule != override.entry.schedule:
@@ -222,7 +225,8 @@ def verify(override: Override) -> Verification:
     if found.spilled_bytes:
         raise MeasurementError(f"{override.path} spills {found.spilled_bytes} bytes of registers")
     if found.shared_bytes > compiler.SHARED_MEMORY_LIMIT:
-        raise MeasurementError(f"{override.path} wants {found.shared_bytes} bytes of shared memory; an SM has 232448")
+        limit = compiler.SHARED_MEMORY_LIMIT
+        raise MeasurementError(f"{override.path} wants {found.shared_bytes} bytes of shared memory; an SM has {limit}")
     return found
 
 
@@ -271,13 +275,17 @@ def generate(variant: Variant, root: Path = TTGIR_DIR) -> Manifest:
 def stage(override: Override, directory: Path) -> Path:
     """Lay the override out where `TRITON_KERNEL_OVERRIDE=1 TRITON_OVERRIDE_DIR=directory` looks for it.
 
-    The folder's name is the base32 of Triton's hash of `attn_fwd`'s source and signature as they are now.
+    The folder's name is the base32 of Triton's hash of `attn_fwd`'s source and signature as they are now. Raises
+    `UsageError` if the folder cannot be written.
     """
     special = override.entry.specialization
     source = ASTSource(attn_fwd, special.signature(), special.constexprs(), {})
     folder: str = _base32(source.hash())
     path = directory / folder / f"{KERNEL_NAME}.ttgir"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path.parent} cannot be made: {error.strerror}") from None
     write_atomically(path, override.text)
     return path
 

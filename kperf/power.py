@@ -81,6 +81,7 @@ def run(
     console: Console, results: Path, keys: Sequence[str] | None, *, causal: bool, seconds: float, passes: int
 ) -> None:
     """`make power`: measure where there is a Hopper GPU, else show what is recorded."""
+    implementations(keys or ())
     reason = device.why_static()
     if reason is None:
         store = PowerStore(results / gpu_slug(device.gpu_name()))
@@ -91,10 +92,13 @@ def run(
     else:
         console.print(f"static: {reason}; drawn from recorded runs")
         store = PowerStore(recorded_folder(results, "power.jsonl"))
-    points = newest_runs(store.points(), causal)
+    points = newest_runs(store.points(), causal, keys)
     if not points:
-        raise UsageError(f"{store.points_path} has no {'causal ' if causal else ''}run: measure one on a Hopper GPU")
+        raise UsageError(f"{store.points_path} has no such run: measure it on a Hopper GPU")
     environments = store.environments()
+    missing = {p.environment for run in points for p in run} - environments.keys()
+    if missing:
+        raise UsageError(f"{store.environments_path} lacks the environment {min(missing)}: restore it")
     gpu = ", ".join(sorted({environments[p.environment].gpu for run in points for p in run}))
     stamp = f"{'measured' if reason is None else 'recorded'} on {gpu}, {points[0][0].recorded_at[:10]}"
     console.print(table(points, stamp))
@@ -102,16 +106,25 @@ def run(
         console.print(f"drawn: {path} ({stamp})")
 
 
-def newest_runs(points: Sequence[PowerPoint], causal: bool) -> list[list[PowerPoint]]:
-    """For each workload the points of its newest run, in the order of seq_len."""
-    newest: dict[int, list[PowerPoint]] = {}
+def newest_runs(
+    points: Sequence[PowerPoint], causal: bool, keys: Sequence[str] | None = None
+) -> list[list[PowerPoint]]:
+    """For each workload, in the order of seq_len, the newest run that has all of `keys`: these of it, and cuBLAS.
+
+    Without keys: the newest of the runs with the most implementations, so that a partial one does not hide a whole one.
+    """
+    runs: dict[int, dict[str, dict[str, PowerPoint]]] = {}
     for point in points:
         if point.causal == causal:
-            run = newest.setdefault(point.seq_len, [])
-            if run and run[0].run != point.run:
-                run.clear()
-            run.append(point)
-    return [newest[seq_len] for seq_len in sorted(newest)]
+            runs.setdefault(point.seq_len, {}).setdefault(point.run, {})[point.implementation] = point
+    newest = []
+    for seq_len in sorted(runs):
+        found = [run for run in runs[seq_len].values() if keys is None or all(key in run for key in keys)]
+        if found:
+            most = max(len(run) for run in found) if keys is None else 0
+            run = [run for run in found if len(run) >= most][-1]
+            newest.append([p for key, p in run.items() if keys is None or key in (*keys, "cublas")])
+    return newest
 
 
 def table(runs: Sequence[Sequence[PowerPoint]], title: str) -> Table:

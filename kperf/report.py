@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from rich.table import Table
 
+from kperf.errors import UsageError
 from kperf.results import FailedPoint, Key, MeasuredPoint, Point
 
 RATIOS = (
@@ -18,6 +19,9 @@ RATIOS = (
     ("improved_plus", "fa3"),
     ("improved_plus", "cudnn"),
 )
+
+LONG_SEQ_LEN = 1024
+"""From here on a launch fills the GPU; the claims are about these."""
 
 METRICS = ("tflops", "latency", "eager_latency", "accuracy")
 """tritonbench's names; latencies in milliseconds, accuracy as the relative error against float32."""
@@ -60,14 +64,14 @@ def tritonbench_csv(runs: Iterable[dict[str, Point]], metrics: Sequence[str]) ->
 
 
 def _rows(runs: Iterable[dict[str, Point]], metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    header: list[str] = []
+    runs = list(runs)
+    keys = list(dict.fromkeys(key for run in runs for key in run))
+    header = [X_LABEL, *(f"{key}-{name}" for key in keys for name in metrics)]
     rows = []
     for run in runs:
-        if not header:
-            header = [X_LABEL, *(f"{key}-{name}" for key in run for name in metrics)]
         first = next(iter(run.values()))
         x_value = f"({first.batch}, {first.heads}, {first.seq_len}, {first.head_dim})"
-        rows.append([x_value, *(metric(point, name) for point in run.values() for name in metrics)])
+        rows.append([x_value, *(metric(run[key], name) if key in run else "-" for key in keys for name in metrics)])
     return header, rows
 
 
@@ -98,6 +102,8 @@ def speedup_interval(
         a, b = run.get(ours), run.get(theirs)
         if not (isinstance(a, MeasuredPoint) and isinstance(b, MeasuredPoint)):
             return None
+        if len(a.samples_ms) != len(b.samples_ms):
+            raise UsageError(f"{ours} and {theirs} of run {a.run} have not the same rounds: restore the results file")
         x, y = np.asarray(a.samples_ms), np.asarray(b.samples_ms)
         rounds = random.integers(0, len(x), (resamples, len(x)))
         logs += np.log(np.median(y[rounds], 1) / np.median(x[rounds], 1))
@@ -107,20 +113,18 @@ def speedup_interval(
 
 
 def ratio_table(runs: dict[Key, dict[str, Point]], ratios: Sequence[tuple[str, str]] = RATIOS) -> Table:
-    """Speedups a place of the figure, and their geometric means."""
+    """Speedups a place of the figure, and their geometric means: of all, and of those that the claims are about."""
     table = Table(title="speedup, all in turn in one run a row", title_justify="left")
     table.add_column("batch x seq_len", justify="right")
     for ours, theirs in ratios:
         table.add_column(f"{ours}/{theirs}", justify="right")
-    columns: list[list[float]] = [[] for _ in ratios]
-    for (_, workload), run in runs.items():
-        cells = []
-        for column, (ours, theirs) in zip(columns, ratios, strict=True):
-            ratio = speedup(run, ours, theirs)
-            cells.append("-" if ratio is None else f"{ratio:.3f}")
-            if ratio is not None:
-                column.append(ratio)
+    found = {key: [speedup(run, *ratio) for ratio in ratios] for key, run in runs.items()}
+    for (_, workload), row in found.items():
+        cells = ["-" if ratio is None else f"{ratio:.3f}" for ratio in row]
         table.add_row(f"{workload.batch} x {workload.seq_len}", *cells)
     table.add_section()
-    table.add_row("geometric mean", *(f"{geometric_mean(column):.3f}" for column in columns))
+    for shortest, label in ((0, "geometric mean, all"), (LONG_SEQ_LEN, f"seq_len >= {LONG_SEQ_LEN}")):
+        rows = [row for (_, workload), row in found.items() if workload.seq_len >= shortest]
+        means = [geometric_mean([r for r in column if r is not None]) for column in zip(*rows, strict=True)]
+        table.add_row(label, *(f"{mean:.3f}" for mean in means))
     return table

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.files import write_atomically
@@ -24,6 +24,9 @@ SCHEMA = 1
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"
 """Where the recorded runs of this repository lie, one folder a GPU."""
+
+
+_Positive = Annotated[float, Field(gt=0)]
 
 
 class _Base(BaseModel):
@@ -60,8 +63,12 @@ class _PointBase(_Base):
     @property
     def workload(self) -> Workload:
         """What was computed."""
-        fields = {name: getattr(self, name) for name in Workload.model_fields}
-        return Workload.model_validate(fields)
+        return _workload(self)
+
+    @model_validator(mode="after")
+    def _is_a_workload(self) -> Self:
+        _workload(self)
+        return self
 
 
 class MeasuredPoint(_PointBase):
@@ -76,13 +83,13 @@ class MeasuredPoint(_PointBase):
     status: Literal["ok"] = "ok"
     rel_error: float
     lse_error: float | None
-    samples_ms: Annotated[list[float], Field(min_length=1)]
+    samples_ms: Annotated[list[_Positive], Field(min_length=1)]
     calls_per_sample: int
-    median_ms: float
-    ci95_ms: tuple[float, float]
-    eager_ms: float
-    tflops: float
-    ceiling_tflops: float | None
+    median_ms: _Positive
+    ci95_ms: tuple[_Positive, _Positive]
+    eager_ms: _Positive
+    tflops: _Positive
+    ceiling_tflops: _Positive | None
     timer: str
     round_order: list[int]
     device_states: list[DeviceState]
@@ -107,10 +114,10 @@ Point = MeasuredPoint | FailedPoint
 
 
 class PowerSample(_Base):
-    """One implementation alone for some seconds, its last half: rate, power from the energy counter, clock, heat."""
+    """One implementation alone for some seconds, means over its last half: rate, power, clock, heat."""
 
-    tflops: float
-    power_w: float
+    tflops: _Positive
+    power_w: _Positive
     sm_mhz: float
     temperature_c: float
 
@@ -177,17 +184,12 @@ class Environment(_Base):
         same = self.model_dump(exclude={"command_line", "recorded_at"})
         return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
 
-    @property
-    def slug(self) -> str:
-        """Folder name of the GPU: `h200` for NVIDIA H200, `h100-80gb-hbm3` for NVIDIA H100 80GB HBM3."""
-        return gpu_slug(self.gpu)
-
 
 _ENVIRONMENTS: TypeAdapter[dict[str, Environment]] = TypeAdapter(dict[str, Environment])
 
 
 def gpu_slug(name: str) -> str:
-    """`NVIDIA H200` -> `h200`."""
+    """Folder name of a GPU: `h200` for NVIDIA H200, `h100-80gb-hbm3` for NVIDIA H100 80GB HBM3."""
     return "-".join(name.removeprefix("NVIDIA ").lower().split())
 
 
@@ -235,7 +237,7 @@ class RecordStore(Generic[_Record]):
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise UsageError(f"another process is measuring into {self.points_path}; wait for it") from None
             yield Writer(self, descriptor)
         finally:
@@ -249,24 +251,30 @@ class RecordStore(Generic[_Record]):
             return
         except OSError as error:
             raise UsageError(f"{self.points_path} cannot be read: {error.strerror}") from None
+        *lines, tail = data.split(b"\n")
         end = 0
-        for number, line in enumerate(data.splitlines(keepends=True), 1):
-            if not line.endswith(b"\n"):
-                if allow_torn:
-                    return
-                raise UsageError(
-                    f"{self.points_path} ends in the middle of line {number}: measuring again repairs it, "
-                    f"or delete that line"
-                )
-            end += len(line)
+        for number, line in enumerate(lines, 1):
+            end += len(line) + 1
             if line.strip():
                 yield self._parse(line, number), end
+        if not tail:
+            return
+        try:  # an editor may have left out the last newline
+            last = self._parse(tail, len(lines) + 1)
+        except UsageError:
+            if allow_torn:
+                return
+            raise UsageError(
+                f"{self.points_path} ends in the middle of line {len(lines) + 1}: measuring again repairs it, "
+                f"or delete that line"
+            ) from None
+        yield last, end + len(tail)
 
     def _parse(self, line: bytes, number: int) -> _Record:
         where = f"{self.points_path}, line {number}"
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UsageError(f"{where} is not JSON: restore the file or delete that line") from None
         version = record.get("schema_version", SCHEMA) if isinstance(record, dict) else None
         if isinstance(version, int) and version > SCHEMA:
@@ -297,7 +305,7 @@ class Writer(Generic[_Record]):
     """Appends to a locked store. A failed write leaves the file as it was."""
 
     def __init__(self, store: RecordStore[_Record], descriptor: int) -> None:
-        """Read what is there; cut a torn last line off."""
+        """Read what is there; cut a torn last line off, into a file beside."""
         self._store = store
         self._descriptor = descriptor
         self.points: list[_Record] = []
@@ -305,10 +313,16 @@ class Writer(Generic[_Record]):
         for point, line_end in store._read(allow_torn=True):
             self.points.append(point)
             end = line_end
-        self.repaired = os.fstat(descriptor).st_size - end
+        size = os.fstat(descriptor).st_size
+        self.repaired = size - end
         if self.repaired:
+            torn = os.pread(descriptor, self.repaired, end)
+            with store.points_path.with_suffix(".jsonl.torn").open("ab") as beside:
+                beside.write(torn + b"\n")
             os.ftruncate(descriptor, end)
             os.fsync(descriptor)
+        elif size and os.pread(descriptor, 1, size - 1) != b"\n":
+            os.write(descriptor, b"\n")
 
     def append(self, points: Sequence[_Record]) -> None:
         """Write the points of one workload in one piece and flush it to the disk."""
@@ -329,14 +343,16 @@ class Writer(Generic[_Record]):
 
     def record_environment(self, environment: Environment) -> str:
         """Add the environment to environment.json if it is new; returns its id."""
-        known = self._store.environments()
-        if environment.id not in known:
-            known[environment.id] = environment
-            text = json.dumps({key: value.model_dump() for key, value in known.items()}, indent=2) + "\n"
-            try:
+        folder = os.open(self._store.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # the other stores of the folder write the same file
+            known = self._store.environments()
+            if environment.id not in known:
+                known[environment.id] = environment
+                text = json.dumps({key: value.model_dump() for key, value in known.items()}, indent=2) + "\n"
                 write_atomically(self._store.environments_path, text)
-            except OSError as error:
-                raise MeasurementError(f"{self._store.environments_path}: {error.strerror}") from None
+        finally:
+            os.close(folder)
         return environment.id
 
 
@@ -368,6 +384,10 @@ def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
     if not folders:
         raise UsageError(f"{results} holds no recorded {file}: measure on a Hopper GPU, or name another --results")
     return next((folder for folder in folders if folder.name == "h200"), folders[0])
+
+
+def _workload(point: BaseModel) -> Workload:
+    return Workload.model_validate({name: getattr(point, name) for name in Workload.model_fields})
 
 
 def _first(error: ValidationError) -> str:

@@ -79,7 +79,13 @@ def _done(
     """Places with a whole run in this environment, with the very overrides that are there now."""
     here = [point for point in writer.points if point.environment == environment]
     runs = newest_whole_runs(here, [implementation.key for implementation in implementations])
-    return {key for key in keys if key in runs and _same_overrides(runs[key], implementations)}
+    return {
+        key
+        for key in keys
+        if key in runs
+        and _same_overrides(runs[key], implementations)
+        and not any(point.status == "failed" for point in runs[key].values())  # it may pass the next time
+    }
 
 
 def _same_overrides(run: dict[str, Point], implementations: Sequence[Implementation]) -> bool:

@@ -1,8 +1,8 @@
 """What is computed: the shape of one attention forward pass, its work, and the grids of the figures."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from kperf.errors import UsageError
 
@@ -41,6 +41,12 @@ class Workload(BaseModel):
             raise ValueError(f"head_dim {head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}")
         return head_dim
 
+    @model_validator(mode="after")
+    def _rows_fit_the_kernels(self) -> Self:
+        if self.rows >= 2**31:
+            raise ValueError(f"{self.rows} rows of q are more than the kernels' 32-bit row numbers")
+        return self
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """[batch, heads, seq_len, head_dim]."""
@@ -65,11 +71,6 @@ class Workload(BaseModel):
         full = 4 * self.batch * self.heads * self.seq_len**2 * self.head_dim
         return full // 2 if self.causal else full
 
-    @property
-    def min_bytes(self) -> int:
-        """Fewest bytes through device memory: q, k, v read and o written once, and one float32 log-sum-exp a row."""
-        return 4 * self.rows * self.head_dim * 2 + self.rows * 4
-
     def __str__(self) -> str:
         mask = "causal" if self.causal else "full"
         return f"{self.batch} x {self.heads} x {self.seq_len} x {self.head_dim} {self.dtype} {mask}"
@@ -81,7 +82,7 @@ def make_workload(**fields: object) -> Workload:
         return Workload.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
+        name = ".".join(str(part) for part in first["loc"]) or "workload"
         raise UsageError(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
 
 

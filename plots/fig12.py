@@ -1,9 +1,5 @@
-"""Fig. 12 from recorded points: TFLOPS by seq_len and by batch size. Reads results, writes PDF and PNG.
+"""Fig. 12 from recorded points: TFLOPS by seq_len and by batch size. Reads results, writes PDF and PNG."""
 
-python -m plots.fig12 results/h200 [--causal]
-"""
-
-import argparse
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from kperf.results import Environment, Key, MeasuredPoint, Point, Store, newest_whole_runs
+from kperf.results import Environment, Key, MeasuredPoint, Point
 from plots.style import IMPLEMENTATIONS, save
 
 
@@ -78,21 +74,3 @@ def _versions(runs: dict[Key, dict[str, Point]], environments: dict[str, Environ
         f"torch {e.torch}, triton {e.triton}, cuDNN {e.cudnn}, fa3-fwd {e.fa3_fwd}, driver {e.driver}" for e in known
     }
     return "; ".join(sorted(parts))
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw what is recorded in a results folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--causal", action="store_true")
-    options = parser.parse_args(arguments)
-    store = Store(options.folder)
-    points = [point for point in store.points() if point.figure == "fig12" and point.causal == options.causal]
-    runs = newest_whole_runs(points, [])
-    out = options.folder / ("fig12_causal" if options.causal else "fig12")
-    for path in draw(runs, store.environments(), "recorded", out.name, out):
-        print(path)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,5 @@
-"""TFLOPS and TFLOPS a watt, each implementation alone and sustained. Reads results, writes PDF and PNG.
+"""TFLOPS and TFLOPS a watt, each implementation alone and sustained. Reads results, writes PDF and PNG."""
 
-python -m plots.power results/h200 [--causal]
-"""
-
-import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from kperf.results import PowerPoint, PowerSample, PowerStore
+from kperf.results import PowerPoint, PowerSample
 from plots.style import IMPLEMENTATIONS, save
 
 
@@ -50,20 +46,3 @@ def _bars(axis: Axes, runs: Sequence[Sequence[PowerPoint]], value: Callable[[Pow
         )  # fmt: skip
     axis.set_xticks(range(len(runs)), [f"{run[0].seq_len // 1024}k" for run in runs])
     axis.set_xlabel("sequence length")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw what is recorded in a results folder."""
-    from kperf.power import newest_runs
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--causal", action="store_true")
-    options = parser.parse_args(arguments)
-    runs = newest_runs(PowerStore(options.folder).points(), options.causal)
-    for path in draw(runs, "recorded", options.folder / ("power_causal" if options.causal else "power")):
-        print(path)
-
-
-if __name__ == "__main__":
-    main()

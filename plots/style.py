@@ -1,5 +1,6 @@
 """What the figures share: the look, and how they are written."""
 
+import io
 from pathlib import Path
 
 import matplotlib
@@ -7,6 +8,8 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+
+from kperf.files import write_atomically
 
 plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
 
@@ -29,9 +32,9 @@ def save(figure: Figure, out: Path) -> list[Path]:
     written = []
     for suffix, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
         path = out.with_suffix(f".{suffix}")
-        temporary = path.with_suffix(f".part.{suffix}")
-        figure.savefig(temporary, dpi=200, metadata=metadata)
-        temporary.replace(path)
+        content = io.BytesIO()
+        figure.savefig(content, format=suffix, dpi=200, metadata=metadata)
+        write_atomically(path, content.getvalue())
         written.append(path)
     plt.close(figure)
     return written

@@ -4,9 +4,11 @@ import pytest
 from rich.console import Console
 
 from kperf import power
+from kperf.errors import UsageError
 from kperf.results import PowerPoint, PowerSample, PowerStore
 from kperf.workload import Workload
 from plots import power as plot
+from tests.conftest import environment
 
 
 def alone(implementation, tflops, watts, run="r", seq_len=4096, causal=False):
@@ -32,14 +34,40 @@ def test_the_newest_run_of_each_workload_is_shown(tmp_path):
     with store.writer() as writer:
         writer.append([alone("fa3", 600, 700, "old"), alone("cublas", 650, 700, "old")])
         writer.append([alone("fa3", 500, 700, "old", 8192), alone("fa3", 400, 700, "c", causal=True)])
-        writer.append([alone("fa3", 610, 690, "new")])
+        writer.append([alone("fa3", 610, 690, "new"), alone("cublas", 650, 700, "new")])
     runs = power.newest_runs(store.points(), causal=False)
-    assert [[p.run for p in run] for run in runs] == [["new"], ["old"]]
+    assert [[p.run for p in run] for run in runs] == [["new", "new"], ["old"]]
     console = Console(width=160, file=io.StringIO(), record=True)
     console.print(power.table(runs, "recorded"))
     text = console.export_text()
     assert "598 to 628" in text
     assert f"{610 / 690:.3f}" in text
+
+
+def test_a_partial_run_does_not_hide_a_whole_one():
+    whole = [alone("fa3", 600, 700, "whole"), alone("cublas", 650, 700, "whole")]
+    partial = [alone("fa3", 1, 700, "partial")]
+    assert [p.run for p in power.newest_runs([*whole, *partial], False)[0]] == ["whole", "whole"]
+    assert [p.run for p in power.newest_runs([*whole, *partial], False, ["fa3"])[0]] == ["partial"]
+    assert power.newest_runs(whole, False, ["fa3", "fa2"]) == []
+
+
+def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.device.why_static", lambda: "there is no GPU")
+    store = PowerStore(tmp_path / "h200")
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        writer.append([alone("fa3", 600, 700).model_copy(update={"environment": known})])
+    console = Console(width=160, file=io.StringIO(), record=True)
+    power.run(console, tmp_path, None, causal=False, seconds=2.0, passes=5)
+    text = console.export_text()
+    assert "there is no GPU" in text
+    assert "recorded on NVIDIA H200" in text
+    with pytest.raises(UsageError, match="no such run"):
+        power.run(console, tmp_path, None, causal=True, seconds=2.0, passes=5)
+    store.environments_path.unlink()
+    with pytest.raises(UsageError, match="lacks the environment"):
+        power.run(console, tmp_path, None, causal=False, seconds=2.0, passes=5)
 
 
 def test_a_watt_is_a_joule_a_second():

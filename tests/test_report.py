@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from kperf.errors import UsageError
 from kperf.report import geometric_mean, ratio_table, speedup, speedup_interval, tritonbench_csv, tritonbench_table
 from kperf.workload import Workload
 from tests.conftest import failed, point
@@ -21,6 +22,20 @@ def test_csv_is_tritonbenchs():
     assert rows[1][0] == "(16, 16, 1024, 128)"
     assert float(rows[1][1]) == pytest.approx(Workload(batch=16, seq_len=1024).flops / 2e9, rel=1e-5)
     assert rows[1][-2:] == ["oom", "oom"]
+
+
+def test_columns_are_the_implementations_whatever_the_order_of_a_run():
+    other = {key: RUN[key] for key in reversed(RUN)} | {"fa2": point("fa2", 5.0)}
+    rows = list(csv.DictReader(io.StringIO(tritonbench_csv([RUN, other], ["latency"])), delimiter=";"))
+    assert [row["improved-latency"] for row in rows] == ["2", "2"]
+    assert [row["vanilla-latency"] for row in rows] == ["3", "3"]
+    assert [row["fa2-latency"] for row in rows] == ["-", "5"]
+
+
+def test_samples_of_other_rounds_are_refused():
+    torn = {"a": RUN["improved"], "b": point("b", samples_ms=[1.0, 1.0])}
+    with pytest.raises(UsageError, match="not the same rounds"):
+        speedup_interval([torn], "a", "b")
 
 
 def test_a_point_without_a_time_has_no_ratio():
