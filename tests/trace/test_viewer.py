@@ -1,7 +1,11 @@
-"""The trace in a real viewer in a real browser: speedscope from npm in Debian's Chromium, without a screen."""
+"""The trace in a real viewer in a real browser: speedscope from npm in Debian's Chromium, without a screen.
+
+KPERF_REQUIRE_VIEWER=1, as in CI, makes a missing viewer a failure.
+"""
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,17 +21,23 @@ from .test_analysis import launch
 SPEEDSCOPE = "speedscope@1.25.0"
 RECORDED_TRACES = sorted(RECORDED.glob("*/fig11/*.chrome_trace.json"))
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("chromium") and shutil.which("npm")), reason="needs chromium and npm (apt install chromium npm)"
-)
+
+def without(reason):
+    """No viewer: skip, or fail where one is required."""
+    if os.environ.get("KPERF_REQUIRE_VIEWER"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
 def speedscope(tmp_path_factory):
+    if not (shutil.which("chromium") and shutil.which("npm")):
+        without("needs chromium and npm (apt install chromium npm)")
     folder = tmp_path_factory.mktemp("speedscope")
     packed = subprocess.run(["npm", "pack", SPEEDSCOPE], cwd=folder, capture_output=True, text=True, check=False)
     if packed.returncode:
-        pytest.skip(f"npm could not fetch {SPEEDSCOPE}")
+        reason = packed.stderr.partition("\n")[0]
+        without(f"npm could not fetch {SPEEDSCOPE}: {reason}")
     with tarfile.open(folder / packed.stdout.split()[-1]) as archive:
         archive.extractall(folder, filter="data")
     return folder / "package/dist/release"
