@@ -152,19 +152,26 @@ def record_costs(console: Console, subjects: Sequence[Subject], workload: Worklo
         console.print(costs.table(found, item.label))
 
 
-def report(console: Console, folder: Path, names: Sequence[str], *, measured: bool) -> list[Path]:
-    """Draw the figure from the files of `names` and print table and verdict; returns the figure's files.
+def report(console: Console, folder: Path, subjects: Sequence[Subject], *, measured: bool) -> list[Path]:
+    """Draw the figure from the files of `subjects` and print table and verdict; returns the figure's files.
 
     Raises `UsageError` if one of the files is missing or broken.
     """
+    names = tuple(item.name for item in subjects)
     recordings = [plot.read_recording(folder / "fig11", name) for name in names]
     timelines = [recording.timeline for recording in recordings]
     gpus = ", ".join(dict.fromkeys(timeline.environment.gpu for timeline in timelines))
     newest = max(timeline.environment.recorded_at for timeline in timelines)
     stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {newest[:10]}; {timelines[0].workload}"
-    stem = "fig11" if tuple(names) == VARIANTS else f"fig11_{'_'.join(names)}"
+    stem = "fig11" if names == VARIANTS else f"fig11_{'_'.join(names)}"
     written = plot.draw(recordings, stamp, folder / stem)
     console.print(table(timelines, stamp))
+    for item, timeline in zip(subjects, timelines, strict=True):
+        if timeline.override_sha256 != item.plain.sha256:
+            console.print(
+                f"{item.label}: recorded of an earlier override ({timeline.override_sha256[:12]}, and "
+                f"{item.plain.path.name} is {item.plain.sha256[:12]}): `make fig11` on a Hopper GPU records it anew"
+            )
     for line in verdict(timelines):
         console.print(line)
     for path in written:
@@ -195,4 +202,4 @@ def run(
             same = "as in the plain kernel" if not item.orders.differences else "not as in the plain kernel"
             console.print(f"traced/{item.traced.override.path.name} of {item.name} compiles to sm_90a, ordered {same}")
         folder = recorded_folder(results, f"fig11/{VARIANTS[0]}.timeline.json")
-    report(console, folder, [item.name for item in subjects], measured=reason is None)
+    report(console, folder, subjects, measured=reason is None)

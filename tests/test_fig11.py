@@ -82,10 +82,25 @@ def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkey
 
 
 def test_drawing_twice_gives_the_same_bytes(results):
-    console = Console(quiet=True)
-    first = [path.read_bytes() for path in fig11.report(console, results / "test", fig11.VARIANTS, measured=False)]
-    again = [path.read_bytes() for path in fig11.report(console, results / "test", fig11.VARIANTS, measured=False)]
+    subjects = [fig11.subject(name) for name in fig11.VARIANTS]
+    first, again = (
+        [path.read_bytes() for path in fig11.report(Console(quiet=True), results / "test", subjects, measured=False)]
+        for _ in range(2)
+    )
     assert first == again
+
+
+def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.device.why_static", lambda: "there is no GPU")
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "test/fig11/improved.timeline.json"
+    timeline = read_timeline(path.read_text(), str(path))
+    path.write_text(timeline.model_copy(update={"override_sha256": "0" * 64}).model_dump_json())
+    console = Console(record=True, width=240)
+    fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
+    said = [line for line in console.export_text().splitlines() if "recorded of an earlier override" in line]
+    assert len(said) == 1
+    assert said[0].startswith("Triton-FA3 Improved: ")
 
 
 def test_the_timeline_has_the_agreed_fields(results):
