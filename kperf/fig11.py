@@ -141,13 +141,10 @@ def record(console: Console, subjects: Sequence[Subject], workload: Workload, fo
 
 
 def record_costs(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
-    """Time other ways to record each kernel and write `<name>.costs.json` into `folder`.
-
-    Raises `UsageError` where there is no Hopper GPU.
-    """
+    """Time other ways to record each kernel and write `<name>.costs.json` into `folder`; needs a Hopper GPU."""
     inputs = normal_qkv(workload)
     for item in subjects:
-        found = costs.measure(item.plain, item.traced, inputs, workload, rounds)
+        found = costs.measure(console, item.plain, item.traced, inputs, workload, rounds)
         costs.write(found, folder / f"{item.name}.costs.json")
         console.print(costs.table(found, item.label))
 

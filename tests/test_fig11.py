@@ -137,7 +137,12 @@ def gpu(monkeypatch):
 
 
 def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
-    monkeypatch.setattr(costs, "CHOICES", dict(list(costs.CHOICES.items())[:3]))
+    first_three = dict(list(costs.CHOICES.items())[:3])
+    too_much = {
+        "ring that does not fit": costs._recording(bytes_per_warp=32768),
+        "no such region": costs._instrumented("nothing"),
+    }
+    monkeypatch.setattr(costs, "CHOICES", too_much | first_three)
     monkeypatch.setattr(costs, "bind_attn_fwd", lambda *_: lambda: None)
     monkeypatch.setattr(costs, "bind_traced", lambda *_: lambda: None)
     monkeypatch.setattr(costs, "allocated", nullcontext)
@@ -149,7 +154,9 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     written = {path.name for path in (tmp_path / "test" / "fig11").iterdir()}
     kinds = ("timeline.json", "chrome_trace.json", "costs.json")
     assert written == {f"{variant}.{kind}" for variant in fig11.VARIANTS for kind in kinds}
-    assert "measured on NVIDIA Test" in console.export_text()
+    said = console.export_text()
+    assert "measured on NVIDIA Test" in said
+    assert [said.count(f"{choice}: left out: ") for choice in too_much] == [2, 2]
     first, *others = json.loads((tmp_path / "test/fig11/vanilla.costs.json").read_text())
     assert first["choice"] == "as recorded"
     assert first["ratio"] == pytest.approx(1.01)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from rich.table import Table
 
 from kperf.attention import bind_attn_fwd
@@ -14,7 +15,7 @@ from kperf.errors import UsageError
 from kperf.files import write_atomically
 from kperf.override import Override
 from kperf.trace.capture import Traced, allocated, bind_traced, time_in_turn
-from kperf.trace.instrument import instrument
+from kperf.trace.instrument import Detail, instrument
 from kperf.trace.twin import compile_orders, make_traced
 from kperf.workload import Workload
 
@@ -31,17 +32,9 @@ class Cost:
     same_order: bool
 
 
-def _regions(*regions: str) -> Change:
+def _instrumented(*regions: str, detail: Detail = "fine") -> Change:
     def change(plain: Override, traced: Traced) -> Traced:
-        made, _ = make_traced(plain, instrument(plain.text, regions=regions), traced.override.path)
-        return made
-
-    return change
-
-
-def _detail(detail: str) -> Change:
-    def change(plain: Override, traced: Traced) -> Traced:
-        text = instrument(plain.text, detail="fine" if detail == "fine" else "coarse")
+        text = instrument(plain.text, detail=detail, regions=regions)
         return make_traced(plain, text, traced.override.path)[0]
 
     return change
@@ -58,11 +51,11 @@ def _all_warps(_: Override, traced: Traced) -> Traced:
 
 CHOICES: dict[str, Change] = {
     "as recorded": lambda _, traced: traced,
-    "detail fine": _detail("fine"),
-    "detail coarse": _detail("coarse"),
-    "matrix products only": _regions("*QK*", "*PV*"),
-    "barrier waits only": _regions("wait *"),
-    "producer and lifetimes only": _regions("wait * empty", "wait Q full"),
+    "detail fine": _instrumented("*"),
+    "detail coarse": _instrumented("*", detail="coarse"),
+    "matrix products only": _instrumented("*QK*", "*PV*"),
+    "barrier waits only": _instrumented("wait *"),
+    "producer and lifetimes only": _instrumented("wait * empty", "wait Q full"),
     "clock of 64 bits": _recording(clock_bits=64),
     "device memory": _recording(memory="global"),
     "ring of 2 KB a warp": _recording(bytes_per_warp=2048),
@@ -71,26 +64,31 @@ CHOICES: dict[str, Change] = {
 
 
 def measure(
+    console: Console,
     plain: Override,
     traced: Traced,
     inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     workload: Workload,
     rounds: int,
 ) -> list[Cost]:
-    """Time all choices that compile without spills in turn with the plain kernel."""
+    """Time all choices that fit in turn with the plain kernel; one that does not is left out, and the console says why.
+
+    `inputs`: q, k and v as [batch, heads, seq_len, head_dim], on a Hopper GPU.
+    """
     calls: list[Callable[[], object]] = [bind_attn_fwd(*inputs, workload.causal, workload.sm_scale, plain)]
     kept: list[tuple[str, Traced, bool]] = []
     with allocated():
         for name, change in CHOICES.items():
-            made = change(plain, traced)
             try:
+                made = change(plain, traced)
                 same = not compile_orders(plain, made).differences
-            except UsageError:
+                call = bind_traced(inputs, workload, made)
+                call()
+            except UsageError as error:
+                console.print(f"{name}: left out: {error}")
                 continue
             kept.append((name, made, same))
-            calls.append(bind_traced(inputs, workload, made))
-        for call in calls:
-            call()
+            calls.append(call)
         base, *times = time_in_turn(calls, rounds)
     return [
         Cost(
