@@ -36,8 +36,7 @@ def speedscope(tmp_path_factory):
     folder = tmp_path_factory.mktemp("speedscope")
     packed = subprocess.run(["npm", "pack", SPEEDSCOPE], cwd=folder, capture_output=True, text=True, check=False)
     if packed.returncode:
-        reason = packed.stderr.partition("\n")[0]
-        without(f"npm could not fetch {SPEEDSCOPE}: {reason}")
+        without(f"npm could not fetch {SPEEDSCOPE}:\n{packed.stderr}")
     with tarfile.open(folder / packed.stdout.split()[-1]) as archive:
         archive.extractall(folder, filter="data")
     return folder / "package/dist/release"
