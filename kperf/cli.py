@@ -284,11 +284,8 @@ def main() -> None:
     except (UsageError, MeasurementError) as error:
         print(f"kperf: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
-    except KeyboardInterrupt:
-        print("kperf: interrupted; what was recorded is kept", file=sys.stderr)
-        sys.exit(130)
     except OSError as error:
-        print(f"kperf: {error.strerror}: {error.filename or 'the output'}", file=sys.stderr)
+        print(f"kperf: {error.strerror or error}: {error.filename or 'the output'}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         if (sentence := _failure_of_the_gpu(error)) is None:

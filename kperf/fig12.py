@@ -79,13 +79,17 @@ def measure_fig12(
     fresh: bool = False,
 ) -> None:
     """Measure what the store does not have of this environment yet, with progress and a table as it goes."""
-    chosen = implementations(keys)
+    chosen, places = implementations(keys), grid(causal, sweeps)
     for item in chosen:  # an override that does not fit is known before the first minute of measuring
-        for _, workload in grid(causal, sweeps):
+        for _, workload in places:
             if not item.unsupported(workload):
                 item.override(workload)
-    with sweep_progress(console) as progress:
-        run_sweep(grid(causal, sweeps), chosen, store, figure="fig12", rounds=rounds, fresh=fresh, progress=progress)
+    try:
+        with sweep_progress(console) as progress:
+            run_sweep(places, chosen, store, figure="fig12", rounds=rounds, fresh=fresh, progress=progress)
+    except KeyboardInterrupt:
+        console.print("interrupted: what was recorded is kept, and the same command goes on from there")
+        raise
 
 
 @contextmanager

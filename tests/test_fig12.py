@@ -113,3 +113,14 @@ def test_recorded_runs_are_found_h200_first(tmp_path):
     for name in ("a100", "h200"):
         fill(tmp_path / name)
     assert recorded_folder(tmp_path).name == "h200"
+
+
+def test_ctrl_c_says_that_the_sweep_goes_on(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fig12, "run_sweep", interrupted)
+    console = Console(width=180, file=io.StringIO(), record=True)
+    with pytest.raises(KeyboardInterrupt):
+        fig12.measure_fig12(console, Store(tmp_path), False, ["fa3"], rounds=10)
+    assert "the same command goes on from there" in console.export_text()
