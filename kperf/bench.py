@@ -17,7 +17,10 @@ from kperf.workload import SweepName, Workload
 def run_panel(
     console: Console, results: Path, sweep: SweepName, keys: list[str], *, causal: bool, rounds: int, fresh: bool
 ) -> None:
-    """Measure one panel and print it; without a Hopper GPU print what is recorded, and say so."""
+    """Measure one panel and print it; without a Hopper GPU print what is recorded, and say so.
+
+    Raises `UsageError` for an unknown implementation or if nothing is recorded, `MeasurementError` for a wrong point.
+    """
     implementations(keys)
     reason = device.why_static()
     if reason is None:
@@ -46,7 +49,11 @@ def run_one(
     rounds: int,
     results: Path | None,
 ) -> None:
-    """Check and time one shape; needs a Hopper GPU."""
+    """Check and time one shape, with `report.METRICS` as columns; appends the points below `results` if that is given.
+
+    Raises `UsageError` for an unknown metric or implementation or without a Hopper GPU, `MeasurementError` for a wrong
+    point.
+    """
     for name in metrics:
         if name not in METRICS:
             raise UsageError(f"unknown metric {name!r}: choose from {', '.join(METRICS)}")

@@ -140,7 +140,11 @@ def figure_runs(store: Store, mode: Mode) -> dict[Key, dict[str, Point]]:
 
 
 def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> list[Path]:
-    """Draw the figure and print its table and ratios; says whether it was measured now or recorded before."""
+    """Draw the figure and print its table and ratios; says whether it was measured now or recorded before.
+
+    Raises `UsageError` if there is no whole run or its environment is missing; after drawing, `MeasurementError` if
+    a point is wrong or failed.
+    """
     runs = figure_runs(store, mode)
     if not runs:
         raise UsageError(f"{store.points_path} has no whole run of {mode.stem}: measure it on a Hopper GPU")
@@ -192,7 +196,10 @@ def _of_other_overrides(runs: dict[Key, dict[str, Point]]) -> list[str]:
 
 
 def run(console: Console, results: Path, mode: Mode, *, rounds: int, fresh: bool, require_gpu: bool) -> None:
-    """`make fig12`."""
+    """`make fig12`: verify the overrides, measure what is missing where there is a Hopper GPU, draw.
+
+    Raises what `verify_overrides`, `run_sweep` and `report` raise, and `UsageError` without the GPU that is required.
+    """
     reason = device.why_static()
     if reason is not None and require_gpu:
         raise UsageError(reason)

@@ -80,8 +80,12 @@ def workloads(causal: bool) -> list[Workload]:
 def run(
     console: Console, results: Path, keys: Sequence[str] | None, *, causal: bool, seconds: float, passes: int
 ) -> None:
-    """`make power`: measure where there is a Hopper GPU, else show what is recorded."""
-    implementations(keys or ())
+    """`make power`: measure where there is a Hopper GPU, else show what is recorded; `seconds` a turn, `passes` turns.
+
+    Raises `UsageError` for an unknown implementation or a record that is missing or broken, `MeasurementError` if an
+    implementation is wrong or the GPU is lost.
+    """
+    implementations(keys or ())  # an unknown key is a mistake without a GPU too
     reason = device.why_static()
     if reason is None:
         store = PowerStore(results / gpu_slug(device.gpu_name()))

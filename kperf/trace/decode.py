@@ -29,7 +29,7 @@ class Records:
 
     Per record: `block` (index into the block arrays), `warp` (index into `Recording.warps`), `scope`, `is_start`, and
     `cycle`, counted from the first kept record of the block's first warp that has any (so it can be negative).
-    Per block: `program_id`, `sm`, `start_ns`, `end_ns`, `copied_ns` (global timer), `clock` (the raw clock of cycle 0).
+    Per block: `program_id`, `sm`, `start_ns`, `end_ns` (global timer), `clock` (the raw clock of cycle 0).
     """
 
     block: NDArray[np.int32]
@@ -41,7 +41,6 @@ class Records:
     sm: NDArray[np.int64]
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
-    copied_ns: NDArray[np.int64]
     clock: NDArray[np.int64]
     written: int
     lost: int
@@ -82,7 +81,6 @@ def decode(buffer: NDArray[np.uint8], recording: Recording) -> Records:
                 "sm",
                 "start_ns",
                 "end_ns",
-                "copied_ns",
                 "clock",
             )
         },
@@ -143,7 +141,6 @@ def _decode_blocks(words: NDArray[np.uint32], recording: Recording) -> Records:
         sm=words[:, 2].astype(np.int64),
         start_ns=timers[:, 0] | timers[:, 1] << 32,
         end_ns=timers[:, 2] | timers[:, 3] << 32,
-        copied_ns=timers[:, 4] | timers[:, 5] << 32,
         clock=reference,
         written=int(written.sum()),
         lost=int((written - kept).sum()),
