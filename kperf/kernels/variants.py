@@ -69,6 +69,10 @@ class Specialization:
         return runtime | dict.fromkeys(constexprs, "constexpr")
 
 
+FULL_AND_CAUSAL = (Specialization(), Specialization(causal=True))
+"""Those of the paper's figures."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One override family: a Gluon kernel and the specialisations for which its TTGIR is generated."""
@@ -78,7 +82,7 @@ class Variant:
     kernel: Any
     grid: Grid
     schedule: Schedule
-    specializations: tuple[Specialization, ...] = (Specialization(), Specialization(causal=True))
+    specializations: tuple[Specialization, ...] = FULL_AND_CAUSAL
     stages: int = 2
     traced: bool = True
     """Whether a twin that records itself is generated: not where the kernel leaves no registers for records."""
@@ -104,6 +108,11 @@ VARIANTS = {
             improved_plus.attn_fwd,
             "persistent",
             "qk_ahead",
+            (
+                *FULL_AND_CAUSAL,
+                *(Specialization(64, "bfloat16", causal) for causal in (False, True)),
+                *(Specialization(128, "float16", causal) for causal in (False, True)),
+            ),
             stages=3,
             traced=False,
         ),
