@@ -18,6 +18,7 @@ from kperf.workload import Workload
 
 pytestmark = pytest.mark.gpu
 
+EVERY = [(variant.name, special) for variant in VARIANTS.values() for special in variant.specializations]
 SHAPES = [(1, 1, 128), (2, 3, 256), (1, 2, 1152), (3, 5, 512), (1, 16, 4096)]
 
 
@@ -31,7 +32,7 @@ def check(key: str, workload: Workload) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("batch", "heads", "seq_len"), SHAPES)
-@pytest.mark.parametrize("key", [*FIG12, "attn_fwd"])
+@pytest.mark.parametrize("key", [*FIG12, "fa3_views", "attn_fwd"])
 def test_every_implementation_agrees_with_float32(key, batch, heads, seq_len, causal):
     workload = Workload(batch=batch, heads=heads, seq_len=seq_len, causal=causal)
     if reason := IMPLEMENTATIONS[key].unsupported(workload):
@@ -42,8 +43,12 @@ def test_every_implementation_agrees_with_float32(key, batch, heads, seq_len, ca
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_plain_kernel_serves_both_head_dims_and_dtypes(head_dim, dtype, causal):
-    check("attn_fwd", Workload(batch=2, heads=3, seq_len=384, head_dim=head_dim, dtype=dtype, causal=causal))
+@pytest.mark.parametrize("key", [*FIG12, "fa3_views", "attn_fwd"])
+def test_head_dims_and_dtypes_agree_with_float32_or_are_unsupported(key, head_dim, dtype, causal):
+    workload = Workload(batch=2, heads=3, seq_len=384, head_dim=head_dim, dtype=dtype, causal=causal)
+    if reason := IMPLEMENTATIONS[key].unsupported(workload):
+        pytest.skip(reason)
+    check(key, workload)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -61,10 +66,11 @@ def test_extreme_scores_stay_right(variant):
     assert float(((lse - exact.lse) / exact.lse.abs().clamp(min=1)).abs().max()) < 1e-4
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_hundred_runs_are_bit_identical(variant):
-    inputs = make_inputs(Workload(batch=3, heads=5, seq_len=640), seed=2)
-    call = IMPLEMENTATIONS[variant].bind(inputs.q, inputs.k, inputs.v, False, 0.09)
+@pytest.mark.parametrize(("variant", "special"), EVERY)
+def test_a_hundred_runs_are_bit_identical(variant, special):
+    workload = Workload(batch=3, heads=5, seq_len=640, head_dim=special.head_dim, dtype=special.dtype)
+    inputs = make_inputs(workload, seed=2)
+    call = IMPLEMENTATIONS[variant].bind(inputs.q, inputs.k, inputs.v, special.causal, 0.09)
     o, lse = call()
     for _ in range(100):
         again, lse_again = call()
