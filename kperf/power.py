@@ -133,7 +133,8 @@ def newest_runs(
 
 def table(runs: Sequence[Sequence[PowerPoint]], title: str) -> Table:
     """Medians over the passes: TFLOPS alone, watts, MHz, and TFLOPS a watt."""
-    made = Table(title=f"alone and sustained, median of the passes; {title}", title_justify="left")
+    mask = "causal" if runs[0][0].causal else "non-causal"
+    made = Table(title=f"alone and sustained, {mask}, median of the passes; {title}", title_justify="left")
     for column in ("batch x seq_len", "implementation", "TFLOPS", "range", "W", "MHz", "C", "TFLOPS/W"):
         made.add_column(column, justify="right")
     for run in runs:

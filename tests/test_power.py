@@ -70,6 +70,27 @@ def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, monkeypatc
         power.run(console, tmp_path, None, causal=False, seconds=2.0, passes=5)
 
 
+def test_causal_stands_beside_non_causal(tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.device.why_static", lambda: "there is no GPU")
+    store = PowerStore(tmp_path / "h200")
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        for causal, tflops in ((False, 600), (True, 500)):
+            made = alone("fa3", tflops, 700, f"run of {causal}", causal=causal)
+            writer.append([made.model_copy(update={"environment": known})])
+    before = store.points_path.read_bytes()
+    for causal, stem, tflops, mask in ((True, "power_causal", 500, "sustained, causal"), (False, "power", 600, "non-")):
+        console = Console(width=160, file=io.StringIO(), record=True)
+        power.run(console, tmp_path, None, causal=causal, seconds=2.0, passes=5)
+        text = console.export_text()
+        assert f"{stem}.png" in text
+        assert f"{tflops}" in text
+        assert mask in text
+    assert store.points_path.read_bytes() == before
+    names = {path.name for path in store.folder.glob("*.p*")}
+    assert names == {"power.pdf", "power.png", "power_causal.pdf", "power_causal.png"}
+
+
 def test_a_watt_is_a_joule_a_second():
     sample = PowerSample(tflops=700.0, power_w=350.0, sm_mhz=1500.0, temperature_c=50.0)
     assert sample.tflops_per_watt == pytest.approx(2.0)
