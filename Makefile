@@ -14,10 +14,11 @@ endif
 KPERF = $(PYTHON) -m kperf
 # $(call flag,NAME,--option): the option, unless NAME is empty or 0
 flag = $(if $(filter-out 0,$($(1))),$(2))
-FIG12_OPTIONS = $(call flag,CAUSAL,--causal) $(call flag,PAPER_MIX,--paper-mix) $(call flag,FRESH,--fresh) $(OPTIONS)
+FIG12_OPTIONS = $(call flag,CAUSAL,--causal) $(if $(HEAD_DIM),--head-dim $(HEAD_DIM)) $(if $(DTYPE),--dtype $(DTYPE)) \
+                $(call flag,PAPER_MIX,--paper-mix) $(call flag,FRESH,--fresh) $(OPTIONS)
 FIG11_OPTIONS = $(if $(OVERRIDE),--override "$(OVERRIDE)") $(call flag,COSTS,--costs) $(OPTIONS)
 # The same settings for make inside the container.
-PASS_ON = $(foreach name,CAUSAL PAPER_MIX FRESH COSTS OVERRIDE OPTIONS,$(if $($(name)),"$(name)=$($(name))"))
+PASS_ON = $(foreach name,CAUSAL HEAD_DIM DTYPE PAPER_MIX FRESH COSTS OVERRIDE OPTIONS,$(if $($(name)),"$(name)=$($(name))"))
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +43,7 @@ figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from 
 fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of yours, COSTS=1 what records cost
 	@$(KPERF) fig11 $(FIG11_OPTIONS)
 
-fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, PAPER_MIX=1, FRESH=1
+fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=64, DTYPE=float16, PAPER_MIX=1, FRESH=1
 	@$(KPERF) fig12 $(FIG12_OPTIONS)
 
 power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1

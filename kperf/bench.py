@@ -15,9 +15,9 @@ from kperf.workload import SweepName, Workload
 
 
 def run_panel(
-    console: Console, results: Path, sweep: SweepName, keys: list[str], *, causal: bool, rounds: int, fresh: bool
+    console: Console, results: Path, sweep: SweepName, keys: list[str], mode: fig12.Mode, *, rounds: int, fresh: bool
 ) -> None:
-    """Measure one panel and print it; without a Hopper GPU print what is recorded, and say so.
+    """Measure one panel of a figure and print it; without a Hopper GPU print what is recorded, and say so.
 
     Raises `UsageError` for an unknown implementation or if nothing is recorded, `MeasurementError` for a wrong point.
     """
@@ -25,16 +25,15 @@ def run_panel(
     reason = device.why_static()
     if reason is None:
         store = Store(results / gpu_slug(device.gpu_name()))
-        fig12.measure_fig12(console, store, causal, keys, sweeps=[sweep], rounds=rounds, fresh=fresh)
+        fig12.measure_fig12(console, store, mode, keys, sweeps=[sweep], rounds=rounds, fresh=fresh)
         title = f"measured on {device.gpu_name()}"
     else:
         store = Store(recorded_folder(results))
         title = f"static: {reason}; recorded in {store.folder.name}"
-    points = [p for p in store.points() if p.figure == "fig12" and p.causal == causal and p.sweep == sweep]
-    runs = newest_whole_runs(points, keys)
-    if not runs:
+    runs = fig12.figure_runs(store, mode, keys)
+    shown = [{key: runs[place][key] for key in keys} for place in fig12.grid(mode, [sweep]) if place in runs]
+    if not shown:
         raise UsageError(f"{store.points_path} has no run of {', '.join(keys)}: measure it on a Hopper GPU")
-    shown = [{key: runs[place][key] for key in keys} for place in fig12.grid(causal, [sweep]) if place in runs]
     console.print(tritonbench_table(shown, ["tflops", "latency"], title=title))
     _fail_if_wrong(shown)
 

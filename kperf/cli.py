@@ -60,6 +60,8 @@ DeviceOption = Annotated[DeviceChoice, typer.Option(help="auto: static without a
 Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all implementations take turns.")]
 Fresh = Annotated[bool, typer.Option(help="Measure again what this environment has recorded already.")]
 Causal = Annotated[bool, typer.Option(help="With the causal mask.")]
+HeadDim = Annotated[int, typer.Option("--head-dim", "--d-head", help="64 or 128.")]
+Dtype = Annotated[str, typer.Option(help="bfloat16 or float16.")]
 Image = Annotated[str, typer.Option(help="Tag of the image.")]
 GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machine has an NVIDIA driver.")]
 Memory = Annotated[str | None, typer.Option(help="Limit as Docker writes it, 32g; four fifths of the engine's memory.")]
@@ -69,17 +71,21 @@ Memory = Annotated[str | None, typer.Option(help="Limit as Docker writes it, 32g
 def fig12(
     results: Results = RECORDED,
     causal: Causal = False,
+    head_dim: HeadDim = 128,
+    dtype: Dtype = "bfloat16",
     paper_mix: Annotated[bool, typer.Option(help="The paper's own mixture of masks, labelled as such.")] = False,
     device: DeviceOption = DeviceChoice.auto,
     rounds: Rounds = ROUNDS,
     fresh: Fresh = False,
 ) -> None:
-    """Measure, check and draw Fig. 12; without a Hopper GPU verify the overrides and draw the recorded run."""
+    """Measure, check and draw Fig. 12; without a Hopper GPU verify the overrides and draw the recorded run.
+
+    Another head_dim or dtype than the paper's makes a figure of its own, fig12_d64 or fig12_fp16. Its bars are FA2,
+    cuDNN, FA3 and Improved+, where there is one: autotuning Triton's own would take longer than all the rest.
+    """
     from kperf import fig12
 
-    if causal and paper_mix:
-        raise UsageError("--causal and --paper-mix are two figures: name one")
-    mode = fig12.Mode(causal=causal, paper_mix=paper_mix)
+    mode = fig12.Mode(causal, paper_mix, head_dim, dtype)
     fig12.run(console, results, mode, rounds=rounds, fresh=fresh, require_gpu=device is DeviceChoice.cuda)
 
 
@@ -135,13 +141,16 @@ def sweep(
     only: Annotated[str, typer.Option(help="Implementations, separated by commas.")],
     results: Results = RECORDED,
     causal: Causal = False,
+    head_dim: HeadDim = 128,
+    dtype: Dtype = "bfloat16",
     rounds: Rounds = ROUNDS,
     fresh: Fresh = False,
 ) -> None:
     """Measure one panel of Fig. 12 for some implementations, into the same store (bench_fa.sh, benchmark_attn.py)."""
-    from kperf import bench
+    from kperf import bench, fig12
 
-    bench.run_panel(console, results, which.value, _keys(only) or [], causal=causal, rounds=rounds, fresh=fresh)
+    mode = fig12.Mode(causal, head_dim=head_dim, dtype=dtype)
+    bench.run_panel(console, results, which.value, _keys(only) or [], mode, rounds=rounds, fresh=fresh)
 
 
 @app.command()
@@ -149,9 +158,9 @@ def bench(
     batch: Annotated[int, typer.Option(min=1)] = 16,
     n_heads: Annotated[int, typer.Option(min=1)] = 16,
     seq_len: Annotated[int, typer.Option(help="Rows; below 32 it is the power of two, as in tritonbench.")] = 4096,
-    d_head: Annotated[int, typer.Option(help="64 or 128.")] = 128,
+    head_dim: HeadDim = 128,
     causal: Causal = False,
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float16.")] = "bfloat16",
+    dtype: Dtype = "bfloat16",
     metrics: Annotated[
         str, typer.Option(help="tflops, latency, eager_latency, accuracy; separated by commas.")
     ] = "tflops",
@@ -168,7 +177,7 @@ def bench(
         batch=batch,
         heads=n_heads,
         seq_len=2**seq_len if 0 < seq_len < 32 else seq_len,
-        head_dim=d_head,
+        head_dim=head_dim,
         causal=causal,
         dtype=dtype,
     )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kperf import device, override, power
-from kperf.attention import FIG12, implementations
+from kperf.attention import FIG12, IMPLEMENTATIONS, implementations
 from kperf.errors import MeasurementError, UsageError
 from kperf.kernels.variants import VARIANTS
 from kperf.report import RATIOS, ratio_table, tritonbench_table
@@ -23,37 +23,69 @@ from plots import fig12 as plot
 PAPER_MIX_CAUSAL = ("fa2", "cudnn", "fa3")
 """The bars that the paper took from causal runs."""
 
+_AUTOTUNED = ("triton", "triton_autows")
+
 
 @dataclass(frozen=True)
 class Mode:
-    """Which of the figures: one mask for all bars, or the paper's own mixture of masks."""
+    """Which of the figures: the mask, head_dim and dtype of all its bars, or the paper's own mixture of masks."""
 
     causal: bool = False
     paper_mix: bool = False
+    head_dim: int = 128
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError` for a figure that there is not."""
+        if self.paper_mix and (self.causal or not self.of_the_paper):
+            raise UsageError("--paper-mix and --causal, --head-dim or --dtype are two figures: name one")
+        grid(self)
+
+    @property
+    def of_the_paper(self) -> bool:
+        """Whether head_dim and dtype are those of the paper's figure."""
+        return (self.head_dim, self.dtype) == (128, "bfloat16")
 
     @property
     def stem(self) -> str:
-        """File name of the figure without its suffix."""
-        return "fig12_paper_mix" if self.paper_mix else "fig12_causal" if self.causal else "fig12"
+        """File name of the figure without its suffix: fig12, fig12_causal, fig12_d64, fig12_fp16_causal."""
+        parts = {
+            "paper_mix": self.paper_mix,
+            f"d{self.head_dim}": self.head_dim != 128,
+            "fp16": self.dtype == "float16",
+            "causal": self.causal,
+        }
+        return "_".join(["fig12", *(part for part, there in parts.items() if there)])
 
     @property
     def title(self) -> str:
         """What the bars compare."""
-        shape = "attention forward, 16 heads, head_dim 128, bfloat16"
+        shape = f"attention forward, 16 heads, head_dim {self.head_dim}, {self.dtype}"
         if self.paper_mix:
             return f"{shape}: the paper's mixture (FA2, cuDNN, FA3 causal; Triton non-causal), not a comparison"
         return f"{shape}, {'causal' if self.causal else 'non-causal'}"
 
     @property
+    def absent(self) -> dict[str, str]:
+        """Why an implementation has no bar here, by key."""
+        _, workload = grid(self)[0]
+        reasons = {item.key: item.unsupported(workload) for item in implementations(FIG12)}
+        if not self.of_the_paper:
+            reasons |= dict.fromkeys(_AUTOTUNED, "left out here, as autotuning it takes longer than all the rest")
+        return {key: reason for key, reason in reasons.items() if reason}
+
+    @property
     def keys(self) -> tuple[str, ...]:
-        """The implementations that have this mask."""
-        workload = fig12_grid("seq_len", self.causal)[0]
-        return tuple(item.key for item in implementations(FIG12) if not item.unsupported(workload))
+        """The bars, in the order they are drawn."""
+        absent = self.absent
+        return tuple(key for key in FIG12 if key not in absent)
 
 
-def grid(causal: bool, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) -> list[Key]:
+def grid(mode: Mode, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) -> list[Key]:
     """The places of the figure, in the order they are measured and drawn."""
-    return [(sweep, workload) for sweep in sweeps for workload in fig12_grid(sweep, causal)]
+    return [
+        (sweep, workload) for sweep in sweeps for workload in fig12_grid(sweep, mode.causal, mode.head_dim, mode.dtype)
+    ]
 
 
 def verify_overrides(console: Console, root: Path = override.TTGIR_DIR) -> None:
@@ -71,7 +103,7 @@ def verify_overrides(console: Console, root: Path = override.TTGIR_DIR) -> None:
 def measure_fig12(
     console: Console,
     store: Store,
-    causal: bool,
+    mode: Mode,
     keys: Sequence[str],
     *,
     sweeps: Sequence[SweepName] = ("seq_len", "batch_size"),
@@ -79,7 +111,7 @@ def measure_fig12(
     fresh: bool = False,
 ) -> None:
     """Measure what the store does not have of this environment yet, with progress and a table as it goes."""
-    chosen, places = implementations(keys), grid(causal, sweeps)
+    chosen, places = implementations(keys), grid(mode, sweeps)
     for item in chosen:  # an override that does not fit is known before the first minute of measuring
         for _, workload in places:
             if not item.unsupported(workload):
@@ -122,17 +154,20 @@ def _print_points(console: Console, points: list[Point]) -> None:
             console.print(f"  {point.implementation}: {point.message}")
 
 
-def figure_runs(store: Store, mode: Mode) -> dict[Key, dict[str, Point]]:
-    """For each place of the figure one run: the newest whole one; for the paper's mixture two, as it mixed them."""
+def figure_runs(store: Store, mode: Mode, keys: Sequence[str] | None = None) -> dict[Key, dict[str, Point]]:
+    """For each place of the figure one run: the newest that has all of `keys`, which without a word are its bars.
+
+    For the paper's mixture two, as it mixed them.
+    """
     points = [point for point in store.points() if point.figure == "fig12"]
     if not mode.paper_mix:
-        runs = newest_whole_runs([p for p in points if p.causal == mode.causal], mode.keys)
-        return {key: runs[key] for key in grid(mode.causal) if key in runs}
+        runs = newest_whole_runs(points, keys or mode.keys)
+        return {key: runs[key] for key in grid(mode) if key in runs}
     causal, full = Mode(causal=True), Mode()
-    causal_runs = newest_whole_runs([p for p in points if p.causal], PAPER_MIX_CAUSAL)
-    full_runs = newest_whole_runs([p for p in points if not p.causal], full.keys)
+    causal_runs = newest_whole_runs(points, PAPER_MIX_CAUSAL)
+    full_runs = newest_whole_runs(points, full.keys)
     mixed = {}
-    for key, causal_key in zip(grid(full.causal), grid(causal.causal), strict=True):
+    for key, causal_key in zip(grid(full), grid(causal), strict=True):
         if key in full_runs and causal_key in causal_runs:
             baselines = {name: causal_runs[causal_key][name] for name in PAPER_MIX_CAUSAL}
             mixed[key] = full_runs[key] | baselines
@@ -165,12 +200,15 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
             (ours, theirs) for ours, theirs in RATIOS if any(ours in run and theirs in run for run in runs.values())
         ]
         console.print(ratio_table(runs, ratios))
-    alone = [] if mode.paper_mix else power.newest_runs(PowerStore(store.folder).points(), mode.causal)
+    for key, reason in mode.absent.items():
+        console.print(f"no bar for {IMPLEMENTATIONS[key].label}: {reason}")
+    with_power = mode.of_the_paper and not mode.paper_mix
+    alone = power.newest_runs(PowerStore(store.folder).points(), mode.causal) if with_power else []
     if alone:
         console.print(power.table(alone, f"recorded {alone[0][0].recorded_at[:10]}"))
     for key in _of_other_overrides(runs):
         console.print(f"{key} was recorded with another override than the one in ttgir/: measure again, or restore it")
-    wanted = len(grid(mode.causal))
+    wanted = len(grid(mode))
     if len(runs) < wanted:
         console.print(f"the figure has {len(runs)} of {wanted} workloads: the others have no whole run yet")
     for path in written:
@@ -189,6 +227,8 @@ def _of_other_overrides(runs: dict[Key, dict[str, Point]]) -> list[str]:
     other = set()
     for run in runs.values():
         for key in VARIANTS.keys() & run.keys():
+            if run[key].status == "unsupported":
+                continue
             found = override.find(key, override.specialization_of(run[key].workload))
             if run[key].override_sha256 != found.sha256:
                 other.add(key)
@@ -207,9 +247,8 @@ def run(console: Console, results: Path, mode: Mode, *, rounds: int, fresh: bool
     if reason is None:
         folder = results / gpu_slug(device.gpu_name())
         store = Store(folder)
-        for causal in (False, True) if mode.paper_mix else (mode.causal,):
-            keys = Mode(causal=causal).keys
-            measure_fig12(console, store, causal, keys, rounds=rounds, fresh=fresh)
+        for one_mask in (Mode(), Mode(causal=True)) if mode.paper_mix else (mode,):
+            measure_fig12(console, store, one_mask, one_mask.keys, rounds=rounds, fresh=fresh)
     else:
         console.print(f"static: {reason}; the figure is drawn from recorded runs")
         store = Store(recorded_folder(results))

@@ -90,11 +90,14 @@ FIG11 = Workload(batch=8, seq_len=8192)
 """The launch whose inside Fig. 11 shows."""
 
 
-def fig12_grid(sweep: SweepName, causal: bool = False) -> list[Workload]:
-    """The eight workloads of one panel of Fig. 12.
+def fig12_grid(sweep: SweepName, causal: bool = False, head_dim: int = 128, dtype: str = "bfloat16") -> list[Workload]:
+    """The eight workloads of one panel of Fig. 12, which is of head_dim 128 and bfloat16.
 
-    seq_len: 2^7..2^14 at batch 16; batch_size: batch 2^0..2^7 at seq_len 4096; 16 heads, head_dim 128, bfloat16.
+    seq_len: 2^7..2^14 at batch 16; batch_size: batch 2^0..2^7 at seq_len 4096; 16 heads. Raises `UsageError` for a
+    head_dim or dtype that the kernels do not know.
     """
-    if sweep == "seq_len":
-        return [Workload(batch=16, seq_len=2**n, causal=causal) for n in range(7, 15)]
-    return [Workload(batch=2**n, seq_len=4096, causal=causal) for n in range(8)]
+    places = [(16, 2**n) for n in range(7, 15)] if sweep == "seq_len" else [(2**n, 4096) for n in range(8)]
+    return [
+        make_workload(batch=batch, seq_len=seq_len, causal=causal, head_dim=head_dim, dtype=dtype)
+        for batch, seq_len in places
+    ]

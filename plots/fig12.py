@@ -16,7 +16,8 @@ def draw(
 ) -> list[Path]:
     """Two panels of grouped bars; `out` without a suffix. Returns the files written."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
-    keys = [key for key in IMPLEMENTATIONS if any(key in run for run in runs.values())]
+    there = {p.implementation for run in runs.values() for p in run.values() if p.status != "unsupported"}
+    keys = [key for key in IMPLEMENTATIONS if key in there]
     for axis, sweep, label in zip(
         axes,
         ("seq_len", "batch_size"),

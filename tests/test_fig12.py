@@ -10,19 +10,20 @@ from kperf import fig12
 from kperf.attention import FIG12
 from kperf.errors import MeasurementError, UsageError
 from kperf.results import Store, recorded_folder
+from plots.style import IMPLEMENTATIONS
 from tests.conftest import environment, failed, point
 
 
-def fill(folder, *, causal=False, keys=FIG12, spoil=None, seed=1):
+def fill(folder, mode=fig12.Mode(), *, keys=None, spoil=None, seed=1):  # noqa: B008
     """A whole figure's points; `spoil` turns one implementation's into failures of that status."""
     chance = random.Random(seed)
     store = Store(folder)
     with store.writer() as writer:
         known = writer.record_environment(environment())
-        for n, (sweep, workload) in enumerate(fig12.grid(causal)):
+        for n, (sweep, workload) in enumerate(fig12.grid(mode)):
             milliseconds = workload.flops / 6e11
             points = []
-            for key in keys:
+            for key in keys or mode.keys:
                 if spoil and key == spoil[0]:
                     points.append(failed(key, spoil[1], f"{seed}-{n}", workload, sweep))
                 else:
@@ -86,8 +87,7 @@ def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path):
     store = fill(tmp_path)
     with pytest.raises(UsageError, match="no whole run of fig12_causal"):
         page(store, fig12.Mode(causal=True))
-    keys = fig12.Mode(causal=True).keys
-    fill(tmp_path, causal=True, keys=keys, seed=4)
+    fill(tmp_path, fig12.Mode(causal=True), seed=4)
     files, text = page(store, fig12.Mode(causal=True))
     assert files[1].name == "fig12_causal.png"
     assert {p.causal for run in fig12.figure_runs(store, fig12.Mode()).values() for p in run.values()} == {False}
@@ -98,6 +98,52 @@ def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path):
     assert "speedup" not in text
     mixed = next(iter(fig12.figure_runs(store, fig12.Mode(paper_mix=True)).values()))
     assert {key for key, p in mixed.items() if p.causal} == {"fa2", "cudnn", "fa3"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "stem", "bars"),
+    [
+        (fig12.Mode(head_dim=64), "fig12_d64", {"fa2", "cudnn", "fa3", "improved_plus"}),
+        (fig12.Mode(True, head_dim=64), "fig12_d64_causal", {"fa2", "cudnn", "fa3", "improved_plus"}),
+        (fig12.Mode(dtype="float16"), "fig12_fp16", {"fa2", "cudnn", "improved_plus"}),
+        (fig12.Mode(True, dtype="float16"), "fig12_fp16_causal", {"fa2", "cudnn", "improved_plus"}),
+    ],
+)
+def test_another_head_dim_or_dtype_is_a_figure_of_its_own_in_the_same_store(tmp_path, mode, stem, bars):
+    store = fill(tmp_path)
+    paper = page(store)[1]
+    with pytest.raises(UsageError, match=f"no whole run of {stem}: measure it on a Hopper GPU"):
+        page(store, mode)
+    fill(tmp_path, mode, seed=5)
+    assert page(store)[1] == paper
+    files, text = page(store, mode)
+    assert [path.name for path in files] == [f"{stem}.pdf", f"{stem}.png"]
+    assert f"head_dim {mode.head_dim}, {mode.dtype}, {'causal' if mode.causal else 'non-causal'}" in text
+    assert "improved_plus/cudnn" in text
+    assert "no bar for Triton-FA3 Improved: ttgir/improved/ holds no d" in text
+    assert ("no bar for FA3: the fa3-fwd wheel holds bfloat16 kernels only" in text) == ("fa3" not in bars)
+    runs = fig12.figure_runs(store, mode)
+    assert list(runs) == fig12.grid(mode)
+    assert {frozenset(run) for run in runs.values()} == {frozenset(bars)}
+    assert {(p.head_dim, p.dtype, p.causal) for run in runs.values() for p in run.values()} == {
+        (mode.head_dim, mode.dtype, mode.causal)
+    }
+
+
+def test_an_implementation_that_is_unsupported_everywhere_leaves_no_gap(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("plots.fig12._bars", lambda _axis, _runs, keys: drawn.append(keys))
+    page(fill(tmp_path, spoil=("fa3", "unsupported")))
+    page(fill(tmp_path, spoil=("fa3", "oom"), seed=2))
+    everything = [key for key in IMPLEMENTATIONS if key in FIG12]
+    without = [key for key in everything if key != "fa3"]
+    assert drawn == [without, without, everything, everything]
+
+
+@pytest.mark.parametrize("other", [{"causal": True}, {"head_dim": 64}, {"dtype": "float16"}])
+def test_the_papers_mixture_is_one_figure(other):
+    with pytest.raises(UsageError, match="two figures: name one"):
+        fig12.Mode(paper_mix=True, **other)
 
 
 def test_points_without_their_environment_are_refused(tmp_path):
@@ -122,5 +168,5 @@ def test_ctrl_c_says_that_the_sweep_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(fig12, "run_sweep", interrupted)
     console = Console(width=180, file=io.StringIO(), record=True)
     with pytest.raises(KeyboardInterrupt):
-        fig12.measure_fig12(console, Store(tmp_path), False, ["fa3"], rounds=10)
+        fig12.measure_fig12(console, Store(tmp_path), fig12.Mode(), ["fa3"], rounds=10)
     assert "the same command goes on from there" in console.export_text()

@@ -20,6 +20,9 @@ def test_the_grids_are_the_papers():
     assert [(w.batch, w.seq_len) for w in fig12_grid("seq_len")] == [(16, 2**n) for n in range(7, 15)]
     assert [(w.batch, w.seq_len) for w in fig12_grid("batch_size")] == [(2**n, 4096) for n in range(8)]
     assert all((w.heads, w.head_dim, w.dtype, w.causal) == (16, 128, "bfloat16", False) for w in fig12_grid("seq_len"))
+    other = fig12_grid("batch_size", True, 64, "float16")
+    assert [(w.batch, w.seq_len) for w in other] == [(2**n, 4096) for n in range(8)]
+    assert all((w.heads, w.head_dim, w.dtype, w.causal) == (16, 64, "float16", True) for w in other)
     assert (FIG11.batch, FIG11.heads, FIG11.seq_len) == (8, 16, 8192)
 
 
