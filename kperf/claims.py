@@ -16,10 +16,13 @@ from kperf.errors import UsageError
 from kperf.files import write_atomically
 from kperf.report import speedup_interval
 from kperf.results import Store, gpu_slug, recorded_folder
+from kperf.workload import Dtype, SweepName
 
 CLAIMS_FILE = Path(__file__).resolve().parents[1] / "claims.toml"
 
-Verdict = Literal["agrees", "same direction, smaller", "does not hold", "not recorded whole"]
+Verdict = Literal[
+    "agrees", "same direction, smaller", "does not hold", "faster", "slower", "no difference", "not recorded whole"
+]
 
 
 class _Claim(BaseModel):
@@ -28,9 +31,9 @@ class _Claim(BaseModel):
     id: str
     figure: Literal["fig11", "fig12"]
     statement: str
-    paper: float
-    better: Literal["higher", "lower"]
-    tolerance: Annotated[float, Field(ge=0)]
+    paper: float | None
+    better: Literal["higher", "lower"] = "higher"
+    tolerance: Annotated[float, Field(ge=0)] = 0
     command: str
     minutes: int
     hardware: str
@@ -38,19 +41,24 @@ class _Claim(BaseModel):
 
 
 class SpeedupClaim(_Claim):
-    """`ours` against `baseline`: a geometric mean over Fig. 12."""
+    """`ours` against `baseline`: a geometric mean over a figure; without the paper's value it is only reported."""
 
     kind: Literal["speedup"]
+    paper: float | None = None
     ours: str
     baseline: str
     min_seq_len: int
     causal: bool = False
+    head_dim: int = 128
+    dtype: Dtype = "bfloat16"
+    sweeps: tuple[SweepName, ...] = ("seq_len", "batch_size")
 
 
 class TimelineClaim(_Claim):
     """A number of a Fig. 11 timeline: `field` is its path, separated by dots (`critical_path.0.share`)."""
 
     kind: Literal["timeline"]
+    paper: float
     variant: str
     field: str
 
@@ -72,9 +80,13 @@ class Outcome:
         """agrees: within the tolerance of the paper's value, or beyond it on the better side.
 
         same direction, smaller: a speedup whose whole interval is above 1, yet short of the paper's.
+        Where the paper has no value: faster or slower if the whole interval is, else no difference.
         """
         if self.value is None:
             return "not recorded whole"
+        if self.claim.paper is None:
+            low, high = self.interval or (self.value, self.value)
+            return "faster" if low > 1 else "slower" if high < 1 else "no difference"
         higher = self.claim.better == "higher"
         limit = self.claim.paper * (1 - self.claim.tolerance if higher else 1 + self.claim.tolerance)
         if self.value >= limit if higher else self.value <= limit:
@@ -118,7 +130,8 @@ def cells(outcome: Outcome) -> tuple[str, str, str]:
     """The paper's value, ours, and our interval, as text."""
     value = "-" if outcome.value is None else f"{outcome.value:.3f}"
     interval = "-" if outcome.interval is None else f"{outcome.interval[0]:.3f} to {outcome.interval[1]:.3f}"
-    return f"{outcome.claim.paper:g}", value, interval
+    paper = "-" if outcome.claim.paper is None else f"{outcome.claim.paper:g}"
+    return paper, value, interval
 
 
 def markdown(results: Path) -> str:
@@ -132,8 +145,9 @@ def markdown(results: Path) -> str:
         outcome = evaluate(claim, folder)
         paper, value, interval = cells(outcome)
         recorded = value if interval == "-" else f"{value} ({interval})"
-        cell = (claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, paper, recorded)
-        lines.append("| " + " | ".join([*cell, f"{claim.tolerance:.0%}", outcome.verdict, f"`{claim.output}`"]) + " |")
+        tolerance = "-" if claim.paper is None else f"{claim.tolerance:.0%}"
+        cell = (claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, paper, recorded, tolerance)
+        lines.append("| " + " | ".join([*cell, outcome.verdict, f"`{claim.output}`"]) + " |")
     return "\n".join(lines)
 
 
@@ -162,9 +176,14 @@ def write_table(results: Path, document: Path) -> None:
 
 
 def _speedup(claim: SpeedupClaim, folder: Path) -> tuple[float, tuple[float, float]] | None:
-    """From the runs that the figure shows, and only if it has every workload that the claim is about."""
-    runs = fig12.figure_runs(Store(folder), fig12.Mode(causal=claim.causal))
-    wanted = [key for key in fig12.grid(claim.causal) if key[1].seq_len >= claim.min_seq_len]
+    """From the runs that the figure shows, and only if it has every workload that the claim is about.
+
+    What is no bar of the figure is taken from runs of its own with the baseline.
+    """
+    mode = fig12.Mode(claim.causal, head_dim=claim.head_dim, dtype=claim.dtype)
+    pair = (claim.ours, claim.baseline)
+    runs = fig12.figure_runs(Store(folder), mode, mode.keys if set(pair) <= set(mode.keys) else pair)
+    wanted = [key for key in fig12.grid(mode, claim.sweeps) if key[1].seq_len >= claim.min_seq_len]
     if not all(key in runs for key in wanted):
         return None
     chosen = [runs[key] for key in wanted]
