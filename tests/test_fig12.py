@@ -9,9 +9,10 @@ from rich.console import Console
 from kperf import fig12
 from kperf.attention import FIG12
 from kperf.errors import MeasurementError, UsageError
-from kperf.results import Store, recorded_folder
+from kperf.results import PowerStore, Store, recorded_folder
 from plots.style import IMPLEMENTATIONS
 from tests.conftest import environment, failed, point
+from tests.test_power import alone
 
 
 def fill(folder, mode=fig12.Mode(), *, keys=None, spoil=None, seed=1):  # noqa: B008
@@ -128,6 +129,18 @@ def test_another_head_dim_or_dtype_is_a_figure_of_its_own_in_the_same_store(tmp_
     assert {(p.head_dim, p.dtype, p.causal) for run in runs.values() for p in run.values()} == {
         (mode.head_dim, mode.dtype, mode.causal)
     }
+
+
+def test_each_mask_stands_beside_its_own_sustained_run(tmp_path):
+    store = fill(tmp_path)
+    with PowerStore(tmp_path).writer() as writer:
+        writer.append([alone("fa3", 600, 700)])
+        writer.append([alone("fa3", 500, 700, causal=True)])
+    assert "alone and sustained, non-causal" in page(store)[1]
+    for mode, words in ((fig12.Mode(True), "alone and sustained, causal"), (fig12.Mode(head_dim=64), None)):
+        fill(tmp_path, mode)
+        text = page(store, mode)[1]
+        assert words in text if words else "alone and sustained" not in text
 
 
 def test_an_implementation_that_is_unsupported_everywhere_leaves_no_gap(tmp_path, monkeypatch):
