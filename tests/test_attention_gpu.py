@@ -43,7 +43,7 @@ def test_every_implementation_agrees_with_float32(key, batch, heads, seq_len, ca
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("key", [*FIG12, "fa3_views", "attn_fwd"])
+@pytest.mark.parametrize("key", ["fa2", "cudnn", "fa3", "fa3_views", *VARIANTS, "attn_fwd"])
 def test_head_dims_and_dtypes_agree_with_float32_or_are_unsupported(key, head_dim, dtype, causal):
     workload = Workload(batch=2, heads=3, seq_len=384, head_dim=head_dim, dtype=dtype, causal=causal)
     if reason := IMPLEMENTATIONS[key].unsupported(workload):
