@@ -121,8 +121,8 @@ def _known_options(sanitizer: str, tool: str) -> Iterator[str]:
 def main() -> None:
     """Print every outcome; status 1 unless each override was clean under each tool."""
     parser = argparse.ArgumentParser(prog="python -m tests.sanitize", description=__doc__)
-    parser.add_argument("--tools", default=",".join(TOOLS), help="separated by commas; %(default)s")
-    parser.add_argument("--overrides", default=",".join(OVERRIDES), help="separated by commas; %(default)s")
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS), help="all")
+    parser.add_argument("--overrides", nargs="*", choices=OVERRIDES, default=list(OVERRIDES), help="all")
     parser.add_argument(
         "--controls", action=argparse.BooleanOptionalAction, default=True, help="and what shows that it sees"
     )
@@ -133,8 +133,8 @@ def main() -> None:
         sys.exit("compute-sanitizer is missing: `pip install nvidia-cuda-sanitizer-api`, or install CUDA's toolkit")
     print(f"{sanitizer}: {version(sanitizer)}", flush=True)
     failed = []
-    for tool in options.tools.split(","):
-        for subject in (*(CONTROLS[tool] if options.controls else ()), *options.overrides.split(",")):
+    for tool in options.tools:
+        for subject in (*(CONTROLS[tool] if options.controls else ()), *options.overrides):
             outcome = run(sanitizer, tool, subject, options.timeout)
             print(outcome, flush=True)
             if subject in OVERRIDES and outcome.verdict != "clean":
