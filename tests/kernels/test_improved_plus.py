@@ -1,6 +1,7 @@
 """What improved_plus promises: its order in SASS, the right result for every input, one file for every shape."""
 
 import importlib.util
+import math
 import re
 import subprocess
 from dataclasses import replace
@@ -14,6 +15,7 @@ from kperf import override
 from kperf.attention import IMPLEMENTATIONS, bind_attn_fwd
 from kperf.kernels.variants import VARIANTS, Specialization
 from kperf.measure import MAX_REL_ERROR, Inputs, errors, reference
+from kperf.ttgir import Module
 from kperf.workload import Workload
 
 VARIANT = VARIANTS["improved_plus"]
@@ -40,15 +42,42 @@ def test_ptxas_neither_serialises_wgmma_nor_spills(head_dim, dtype, causal, tmp_
     assert "0 bytes spill stores, 0 bytes spill loads" in report
 
 
-def test_the_softmax_stands_under_pv(causal):
-    """Between QK's wait and PV's wait of the main loop: its exponentials and nearly all of its sums and maxima."""
+def test_half_of_the_softmax_stands_under_pv_and_half_beside_the_rounding(causal):
+    """In the main loop ptxas leaves the left half before PV's wait, and mixes the right one with the conversions."""
     sass = override.find("improved_plus", Specialization(causal=causal)).compile().asm["sass"]
     loop = sass[sass.index("DEPBAR.LE gsb0, 0x1") :]
-    under_pv = loop[: loop.index("DEPBAR.LE gsb0, 0x0")]
-    per_thread = 64 * 128 // 128  # of a consumer's s, 64 rows of 128 columns over 128 threads
-    assert under_pv.count("MUFU.EX2") >= per_thread
-    assert len(re.findall(r"\bFADD\b", under_pv)) >= per_thread - 8
-    assert len(re.findall(r"\bFMNMX\b", under_pv)) >= per_thread - 8
+    under_pv, after_pv = loop.split("DEPBAR.LE gsb0, 0x0")[:2]
+    half = 64 * 128 // 128 // 2  # of a consumer's s, 64 rows of 128 columns over 128 threads
+    assert under_pv.count("MUFU.EX2") >= half
+    assert len(re.findall(r"\bFADD\b", under_pv)) >= half - 6
+    assert len(re.findall(r"\bVIMNMX3\b", under_pv)) >= half // 2 - 4  # two of p a step
+    right_half = after_pv[: after_pv.index("SYNCS")]  # the wait for the next q ends the tile
+    assert right_half.count("MUFU.EX2") >= half
+    # Not one after the other: half of the conversions are issued before the last quarter of the exponentials.
+    issued = re.findall(r"MUFU\.EX2|F2FP", right_half)
+    last_quarter = [place for place, name in enumerate(issued) if name == "MUFU.EX2"][-half // 4]
+    assert issued[:last_quarter].count("F2FP") >= half // 2
+
+
+def test_every_tile_has_a_number_of_blocks_of_its_own():
+    """Triton's loop-aware CSE can take a number that the tile loop carries for the first tile's."""
+    module = Module(override.find("improved_plus", Specialization(causal=True)).text)
+    block_loops = 0
+    for tiles in module.walk():
+        if tiles.name != "scf.for":
+            continue
+        computed = {name for op in tiles.walk() for name in op.results} | set(carried_names(tiles))
+        for blocks in tiles.walk():
+            if blocks is not tiles and blocks.name == "scf.for":
+                block_loops += 1
+                upper_bound = blocks.operands[2]
+                assert upper_bound in computed, f"line {blocks.line + 1}"
+    assert block_loops == 6  # two passes of two consumers and the producer
+
+
+def carried_names(loop):
+    """The names under which a loop's body sees what it carries."""
+    return re.findall(r"(%[\w.-]+) = ", loop.rest.partition("iter_args(")[2].partition(") ->")[0])
 
 
 def hard_inputs(causal):
@@ -69,6 +98,7 @@ def hard_inputs(causal):
         q, k, v = normal(2, 1152)
         k[:, :, keys] *= 300
         yield f"jump beyond 2^127 in the {name} keys", q, k, v, SCALE
+    yield "jumps of 2^100 to 2^140, of which some are not infinite and their inverse is flushed to 0", *jumps(causal)
     q, k, v = normal(40, 1152)
     k[7, 1, 500:] *= 300
     yield "jump in one head of many: a block's other tiles are computed again", q, k, v, SCALE
@@ -87,6 +117,17 @@ def hard_inputs(causal):
         v * 1e28,
         1.0,
     )
+
+
+def jumps(causal):
+    """(q, k, v, sm_scale): in head h one key is 2^(100 + h / 2) above all others, in a block that is not the first."""
+    heads, seq_len = 81, 384
+    q = torch.zeros(1, heads, seq_len, 128, device="cuda", dtype=torch.bfloat16)
+    k, v = torch.zeros_like(q), torch.randn(q.shape, device="cuda").to(torch.bfloat16)
+    q[..., 0] = 1
+    k[..., 0] = -(100 + torch.arange(heads, device="cuda") / 2).to(torch.bfloat16)[:, None]
+    k[:, :, 100 if causal else 150, 0] = 0  # causal tiles go from the diagonal backwards
+    return q, k, v, math.log(2)  # one unit of q k^T is a factor of 2
 
 
 @pytest.mark.gpu
