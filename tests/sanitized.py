@@ -54,12 +54,6 @@ def write_beyond(x_ptr):
 
 
 @triton.jit
-def copy(x_ptr, out_ptr):
-    i = tl.arange(0, 128)
-    tl.store(out_ptr + i, tl.load(x_ptr + i))
-
-
-@triton.jit
 def race(out_ptr):
     """128 threads write to one cell of shared memory and read it back without a barrier."""
     i = tl.arange(0, 128)
@@ -94,21 +88,20 @@ def tma_copy(x_desc, out_ptr, row, WAIT: gl.constexpr):
     mbarrier.invalidate(arrived)
 
 
-def launch_tma_copy(row: int, wait: bool) -> None:
-    """From a tensor of 64 rows that the descriptor says has 8192."""
+def launch_tma_copy(row: int, rows: int, wait: bool) -> None:
+    """From a tensor of 64 rows that the descriptor says has `rows`."""
     x = torch.zeros(64, 64, dtype=torch.bfloat16).cuda()
     layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.bfloat16)
-    descriptor = TensorDescriptor(x, [8192, 64], [64, 1], [64, 64], layout)
+    descriptor = TensorDescriptor(x, [rows, 64], [64, 1], [64, 64], layout)
     tma_copy[(1,)](descriptor, torch.empty_like(x), row, wait)
 
 
 CONTROLS: dict[str, Callable[[], object]] = {
     "write_beyond": lambda: write_beyond[(1,)](torch.empty(128, device="cuda")),
-    "read_unwritten": lambda: copy[(1,)](torch.empty(128, device="cuda"), torch.empty(128, device="cuda")),
     "race": lambda: race[(1,)](torch.empty(128, dtype=torch.int32, device="cuda")),
-    "tma_read_before_arrival": lambda: launch_tma_copy(0, wait=False),
-    "tma_load_beyond": lambda: launch_tma_copy(4096, wait=True),
-    "tma_load": lambda: launch_tma_copy(0, wait=True),
+    "tma_read_before_arrival": lambda: launch_tma_copy(0, 64, wait=False),
+    "tma_load_beyond": lambda: launch_tma_copy(4096, 8192, wait=True),
+    "tma_load": lambda: launch_tma_copy(0, 64, wait=True),
 }
 """What a tool that sees such things must find; in the last there is nothing to find."""
 

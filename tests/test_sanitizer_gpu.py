@@ -11,10 +11,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(TIMEOUT_S + 60)]
 
 @pytest.fixture(scope="module")
 def sanitizer():
-    found = sanitize.find()
-    if found is None:
-        pytest.skip("compute-sanitizer is missing: it comes with CUDA's toolkit and with nvidia-cuda-sanitizer-api")
-    return found
+    try:
+        return sanitize.find()[0]
+    except sanitize.MissingError as error:
+        pytest.skip(str(error))
 
 
 def run(sanitizer, tool, subject):
@@ -33,14 +33,14 @@ def test_an_override_is_clean(sanitizer, tool, subject):
 
 
 @pytest.mark.parametrize(
-    ("tool", "words"),
+    ("tool", "control", "words"),
     [
-        ("memcheck", "Invalid __global__ write"),
-        ("racecheck", "Race reported"),
-        ("initcheck", "Uninitialized __global__"),
+        ("memcheck", "write_beyond", "Invalid __global__ write"),
+        ("memcheck", "tma_load_beyond", "Invalid __global__ read"),
+        ("racecheck", "race", "Race reported"),
     ],
 )
-def test_what_is_planted_is_found(sanitizer, tool, words):
-    outcome = run(sanitizer, tool, sanitize.CONTROLS[tool][0])
+def test_what_is_planted_is_found(sanitizer, tool, control, words):
+    outcome = run(sanitizer, tool, control)
     assert outcome.verdict == "errors", str(outcome)
     assert words in outcome.said
