@@ -5,7 +5,6 @@ import pytest
 from tests import sanitize
 
 STAND_IN = """#!/bin/bash
-[ "$1" = --help ] && echo '  --report-api-errors arg' && exit
 while [ "$1" != --log-file ]; do shift; done
 log=$2
 printf '%s\\n' "========= COMPUTE-SANITIZER" "$*" "{said}" > "$log"
@@ -34,5 +33,20 @@ def test_what_the_tool_says_is_what_comes_out(tmp_path, said, then, verdict):
     assert outcome.verdict == verdict
     assert outcome.seconds < 30
     assert said.removeprefix("========= ") in outcome.said
-    assert "--report-api-errors no" in outcome.said
-    assert "--check-tensor-ops" not in outcome.said  # this tool does not know it
+
+
+@pytest.mark.parametrize(
+    ("says", "usable"),
+    [("Version 2026.4.0.0 (build 39022338)", True), ("Version 2025.3.1.0 (build 36400806)", False), ("?", False)],
+)
+def test_a_tool_too_old_to_know_mbarriers_is_not_used(tmp_path, monkeypatch, says, usable):
+    monkeypatch.setattr(sanitize.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(f"#!/bin/bash\necho '{says}'\n")
+    tool.chmod(0o755)
+    if usable:
+        assert sanitize.find() == (str(tool), "Version 2026.4")
+    else:
+        with pytest.raises(sanitize.MissingError, match="nvidia-cuda-sanitizer-api"):
+            sanitize.find()
