@@ -1,4 +1,4 @@
-"""Improved+: persistent blocks, ping-pong consumers, a shorter softmax, exact for every input.
+"""Improved+: persistent blocks, ping-pong consumers, a shorter softmax, right for every input.
 
 What it adds to the improved schedule (FlashAttention-3, arXiv 2407.08608, section 3.1-3.2, has the first two):
 

@@ -144,6 +144,21 @@ def test_hard_inputs_are_as_right_as_with_fa3(causal):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not FA3, reason="fa3-fwd is not installed")
+@pytest.mark.parametrize(("size", "limit"), [(0.25, 1.02), (1, 1.1), (2, 1.2), (4, 1.15), (10, 1.1)])
+def test_rounding_costs_what_the_notes_say(size, limit, causal):
+    """From flat rows to such that one key dominates; in between FA3 rounds the largest p without an error."""
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(2, 8, 2048, 128, device="cuda").to(torch.bfloat16) for _ in range(3))
+    exact = Inputs(q * size, k, v, *reference(q * size, k, v, causal, SCALE))
+    ours, theirs = (
+        errors((IMPLEMENTATIONS[key].bind(q * size, k, v, causal, SCALE)()[0], None), exact)[0]
+        for key in ("improved_plus", "fa3")
+    )
+    assert ours < limit * theirs
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(("head_dim", "dtype"), [(64, "bfloat16"), (64, "float16"), (128, "float16")])
 @pytest.mark.parametrize(("batch", "heads", "seq_len"), [(1, 1, 128), (3, 5, 640), (2, 16, 2048)])
 def test_other_head_dims_and_dtypes_come_from_the_same_source(head_dim, dtype, batch, heads, seq_len, causal, tmp_path):
