@@ -3,7 +3,7 @@
 import pytest
 
 from kperf import override as overrides
-from kperf.compile import SHARED_MEMORY_LIMIT, resources
+from kperf.compile import SHARED_MEMORY_LIMIT, resources, sass
 from kperf.errors import UsageError
 from kperf.kernels.variants import VARIANTS, Specialization
 from kperf.trace import twin
@@ -12,13 +12,13 @@ from kperf.trace.program import read_program
 from kperf.trace.session import Recording, session
 
 
-@pytest.mark.parametrize("variant", [name for name, variant in VARIANTS.items() if variant.traced])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant):
     plain = overrides.find(variant, Specialization())
     traced, program = twin.find(plain)
     with session(traced.recording):
         kernel = traced.override.compile()
-    assert kernel.asm["sass"].count("SR_CLOCKLO") == 2 * len(program.scopes)
+    assert sass(kernel).count("SR_CLOCKLO") == 2 * len(program.scopes)
     assert kernel.metadata.profile_scratch_size == traced.recording.block_bytes
     before, after = resources(plain.compile()), resources(kernel)
     assert after.local_bytes == before.local_bytes == 0
