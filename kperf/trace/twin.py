@@ -111,10 +111,11 @@ def compile_orders(plain: Override, traced: Traced) -> Orders:
 def choose(plain: Override, path: Path) -> str:
     """The twin to keep.
 
-    First one that shows the arithmetic of the main loop apart from its waits, then one that the assembler orders as the
-    plain kernel, then the one with the fewest records. Raises `UsageError` if all of them spill.
+    First one that shows the arithmetic of the main loop apart from its waits, then one that shows the store of the
+    output apart from them, then one that the assembler orders as the plain kernel, then the one with the fewest
+    records. Raises `UsageError` if all of them spill.
     """
-    candidates: list[tuple[bool, bool, int, str]] = []
+    candidates: list[tuple[bool, bool, bool, int, str]] = []
     refused: UsageError | None = None
     for text in {instrument(plain.text, detail=detail) for detail in get_args(Detail)}:
         traced, program = make_traced(plain, text, path)
@@ -128,7 +129,8 @@ def choose(plain: Override, path: Path) -> str:
             interval.kind == "arithmetic" and {first, second} <= looping
             for ((first, _), (second, _)), interval in program.intervals.items()
         )
-        candidates.append((not shown, differs, text.count("proton.record"), text))
+        stored = any(interval.kind == "store" for interval in program.intervals.values())
+        candidates.append((not shown, not stored, differs, text.count("proton.record"), text))
     if refused is not None and not candidates:
         raise refused
     return min(candidates)[-1]
