@@ -28,10 +28,21 @@ COLOURS = {
     "signal": ("#e8e8e8", "black", "other"),
     "other": ("#e8e8e8", "black", "other"),
 }
-IN_FLIGHT = {"QK": "#0072b2", "PV": "#d55e00", "MMA": "#0072b2", "load K": "#009e73", "load V": "#66c2a5"}
+IN_FLIGHT = {
+    "QK": "#0072b2",
+    "PV": "#d55e00",
+    "MMA": "#0072b2",
+    "load K": "#009e73",
+    "load V": "#66c2a5",
+    "load K+V": "#009e73",
+}
 BUBBLES = ("#cc79a7", "#e0a8c8", "#efcfe0", "#f7e6ef")
 WINDOW_TRIPS = 3
-_SUFFIX = {"load K": ", from issue to use", "load V": " (pale: not waited for)"}
+_SUFFIX = {
+    "load K": ", from issue to use",
+    "load V": " (pale: not waited for)",
+    "load K+V": ", from issue to use (pale: not waited for)",
+}
 ASYNC_ROWS = ("tensor core", "TMA loads")
 """Rows of what goes on beside the warps, at the bottom."""
 
