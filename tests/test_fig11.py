@@ -100,6 +100,9 @@ def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, mo
     assert "Triton-FA3 Improved+: no timeline in" in said[0]
     assert "no timeline in" not in said[1]
     assert "from a tile to the next" in said[1]
+    views = [plot._views(plot.read_recording(tmp_path / "test/fig11", name)) for name in ("vanilla", fig11.OURS)]
+    assert [len(view) for view in views] == [1, 2]
+    assert "from the last trip of a tile to the next tile" in views[1][1][1]
 
 
 def test_drawing_twice_gives_the_same_bytes(results):
