@@ -331,8 +331,9 @@ def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
     for group, spans in block.spans.items():
         for span in spans:
             for ring in span.interval.signals:
-                recorded = span.interval.kind in ("tensor", "wait")
-                signals[ring][group].append(span.end if recorded else span.start)
+                # What is signalled in a recorded region or after the issue of products is signalled at its end.
+                late = span.interval.kind in ("tensor", "wait", "issue")
+                signals[ring][group].append(span.end if late else span.start)
     found = {}
     for group, index, ring, number in waits(block):
         span = block.spans[group][index]
@@ -342,7 +343,7 @@ def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
             release = _load_release(issued[ring], number, group)
             blocked = release is not None and span.cycles > BLOCKED_CYCLES
         else:
-            release = _signal_release(signals[ring], number - program.stages.get(ring, 1))
+            release = _signal_release(signals[ring], number - program.stages.get(ring, 1), span.end)
             blocked = release is not None and release.cycle > span.start
         if release is not None and blocked and release.cycle <= span.end:
             found[group, index] = release
@@ -356,14 +357,16 @@ def _load_release(loads: list[tuple[int, str, str]], number: int, waiter: str) -
     return Release(group, cycle, f"load {buffer}") if group != waiter else None
 
 
-def _signal_release(signals: dict[str, list[int]], number: int) -> Release | None:
+def _signal_release(signals: dict[str, list[int]], number: int, waited_until: int) -> Release | None:
     if number < 0:
         return None
     last = [(cycles[number], group) for group, cycles in signals.items() if number < len(cycles)]
     if not last:
         return None
     cycle, group = max(last)
-    return Release(group, cycle, None)
+    if cycle > waited_until + BLOCKED_CYCLES:
+        return None
+    return Release(group, min(cycle, waited_until), None)  # the record behind a signal may be later than the wait's end
 
 
 def _walk_back(block: Block, program: Program, totals: Counter[tuple[str, str]]) -> None:

@@ -27,7 +27,7 @@ TRIPS, TILES, BLOCKS = 12, 5, 3
 
 def launch(tiles: int = TILES, delay: int = 0, load_cycles: int = 0, **changed: int) -> Launch:
     """All blocks alike, side by side at 1700 MHz."""
-    cycles = CYCLES | {name.replace("_", " "): value for name, value in changed.items()}
+    cycles = CYCLES | {name.replace("___", " + ").replace("_", " "): value for name, value in changed.items()}
     made = [simulate(PROGRAM, TRIPS, cycles, load_cycles, delay, tiles=tiles) for _ in range(BLOCKS)]
     return decode_launch(encode(made, TRACED.recording), TRACED.recording, PROGRAM)
 
@@ -116,6 +116,18 @@ def test_a_consumer_that_waits_for_its_turn_waits_for_the_other():
     }
     assert turns <= {("consumer 0", "consumer 1"), ("consumer 1", "consumer 0")}
     assert turns
+
+
+def test_who_issues_slowly_keeps_the_other_from_its_turn():
+    block = analysis.sample(launch(QK_issue___PV_issue=1500))[0]
+    releases = analysis.releases(block, PROGRAM)
+    waited = [
+        (block.spans[group][index], release)
+        for (group, index), release in releases.items()
+        if block.spans[group][index].interval.name == "wait turn" and block.spans[group][index].trip is not None
+    ]
+    assert len(waited) > TILES * TRIPS
+    assert all(release.cycle == span.end for span, release in waited)
 
 
 def test_the_critical_path_goes_through_loads_of_pairs_that_are_late():

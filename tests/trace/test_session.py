@@ -5,7 +5,7 @@ import pytest
 from kperf import override as overrides
 from kperf.compile import SHARED_MEMORY_LIMIT, resources, sass
 from kperf.errors import UsageError
-from kperf.kernels.variants import VARIANTS, Specialization
+from kperf.kernels.variants import FULL_AND_CAUSAL, VARIANTS, Specialization
 from kperf.trace import twin
 from kperf.trace.instrument import instrument
 from kperf.trace.program import Program, read_program
@@ -13,9 +13,10 @@ from kperf.trace.session import Recording, session
 from kperf.workload import FIG11, Workload
 
 
+@pytest.mark.parametrize("special", FULL_AND_CAUSAL, ids=lambda special: special.file_name)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant):
-    plain = overrides.find(variant, Specialization())
+def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant, special):
+    plain = overrides.find(variant, special)
     traced, program = twin.find(plain)
     with session(traced.recording):
         kernel = traced.override.compile()
