@@ -112,10 +112,17 @@ def compile_kernel(
 
 def resources(kernel: CompiledKernel) -> Resources:
     """Read registers and spills from the cubin, shared memory from the metadata."""
+    usage = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", _dump(kernel, "-res-usage"))}
+    return Resources(usage["REG"], usage["STACK"], usage["LOCAL"], kernel.metadata.shared)
+
+
+def sass(kernel: CompiledKernel) -> str:
+    """The machine code, an instruction a line, all of it: Triton's own `asm["sass"]` ends after 64 KB of code."""
+    return "".join(f"\t{line}\n" for line in re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+;)", _dump(kernel, "-sass")))
+
+
+def _dump(kernel: CompiledKernel, what: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(kernel.asm["cubin"])
-        command = [str(_CUOBJDUMP), "-res-usage", str(path)]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    usage = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", report)}
-    return Resources(usage["REG"], usage["STACK"], usage["LOCAL"], kernel.metadata.shared)
+        return subprocess.run([str(_CUOBJDUMP), what, str(path)], capture_output=True, text=True, check=True).stdout

@@ -6,6 +6,7 @@ Reads <variant>.timeline.json and <variant>.chrome_trace.json, writes PDF and PN
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,21 @@ COLOURS = {
     "signal": ("#e8e8e8", "black", "other"),
     "other": ("#e8e8e8", "black", "other"),
 }
-IN_FLIGHT = {"QK": "#0072b2", "PV": "#d55e00", "MMA": "#0072b2", "load K": "#009e73", "load V": "#66c2a5"}
+IN_FLIGHT = {
+    "QK": "#0072b2",
+    "PV": "#d55e00",
+    "MMA": "#0072b2",
+    "load K": "#009e73",
+    "load V": "#66c2a5",
+    "load K+V": "#009e73",
+}
 BUBBLES = ("#cc79a7", "#e0a8c8", "#efcfe0", "#f7e6ef")
 WINDOW_TRIPS = 3
-_SUFFIX = {"load K": ", from issue to use", "load V": " (pale: not waited for)"}
+_SUFFIX = {
+    "load K": ", from issue to use",
+    "load V": " (pale: not waited for)",
+    "load K+V": ", from issue to use (pale: not waited for)",
+}
 ASYNC_ROWS = ("tensor core", "TMA loads")
 """Rows of what goes on beside the warps, at the bottom."""
 
@@ -88,8 +100,8 @@ def _typical_bars(trace: dict[str, Any]) -> list[Bar]:
     return bars
 
 
-def _window_start(recording: Recording) -> float:
-    """Where a trip of the first consumer begins, half-way through the block."""
+def _trip_starts(recording: Recording) -> tuple[str, list[float]]:
+    """The row of the first consumer, and where its trips begin."""
     loops = [bar for bar in recording.bars if bar.trip is not None and bar.row not in ASYNC_ROWS]
     row = min((bar.row for bar in loops), default="")
     starts: dict[int, float] = {}
@@ -98,17 +110,44 @@ def _window_start(recording: Recording) -> float:
             starts[bar.trip] = min(bar.start, starts.get(bar.trip, bar.start))
     if not starts:
         raise UsageError(f"the trace of {recording.timeline.variant} has no trip of a main loop to draw")
-    return sorted(starts.values())[len(starts) // 2]
+    return row, sorted(starts.values())
+
+
+def _views(recording: Recording) -> list[tuple[float, str]]:
+    """Where each timeline of a recording begins, and its title.
+
+    The first begins with a trip half-way through what is recorded; a persistent block has one more, which begins with
+    the last trip of a tile.
+    """
+    row, starts = _trip_starts(recording)
+    timeline = recording.timeline
+    busy = timeline.tensor_core_busy
+    title = (
+        f"{timeline.label}: {timeline.period_cycles.median:.0f} cycles a trip; tensor cores {busy.at_issue_rate:.0%} "
+        f"at the issue rate, wgmma in flight {busy.in_flight:.0%}"
+    )
+    views = [(starts[len(starts) // 2], title)]
+    if timeline.tile_boundary_cycles is not None:
+        between = [bar.start for bar in recording.bars if bar.row == row and bar.trip is None]
+        lasts = [a for a, b in pairwise(starts) if any(a < start < b for start in between)]
+        title = (
+            f"{timeline.label}, from the last trip of a tile to the next tile: "
+            f"{timeline.tile_boundary_cycles.median:.0f} cycles beyond a trip"
+        )
+        views += [(start, title) for start in lasts[:1]]
+    return views
 
 
 def draw(recordings: Sequence[Recording], stamp: str, out: Path) -> list[Path]:
     """Timelines over one cycle axis and the cycles of a trip by cause; `out` without a suffix. Returns the files."""
-    figure = plt.figure(figsize=(12, 1.0 + 1.9 * len(recordings)), layout="constrained")
-    grid = figure.add_gridspec(len(recordings), 2, width_ratios=[3.4, 1])
+    views = [(recording, *view) for recording in recordings for view in _views(recording)]
+    figure = plt.figure(figsize=(12, 1.0 + 1.9 * len(views)), layout="constrained")
+    grid = figure.add_gridspec(len(views), 2, width_ratios=[3.4, 1])
     span = WINDOW_TRIPS * max(recording.timeline.period_cycles.median for recording in recordings)
-    axes = [figure.add_subplot(grid[place, 0]) for place in range(len(recordings))]
-    for axis, recording in zip(axes, recordings, strict=True):
-        _timeline(axis, recording, span)
+    axes = [figure.add_subplot(grid[place, 0]) for place in range(len(views))]
+    for axis, (recording, low, title) in zip(axes, views, strict=True):
+        _timeline(axis, recording, low, span)
+        axis.set_title(title, loc="left", fontsize=8)
         axis.set_xlim(0, span)
         axis.tick_params(labelbottom=axis is axes[-1])
     axes[-1].set_xlabel("SM cycles, from the start of a trip in the middle of a block")
@@ -131,8 +170,7 @@ def _what(name: str) -> str:
     return name if name.startswith("load ") else name.partition(" ")[0]
 
 
-def _timeline(axis: Axes, recording: Recording, span: float) -> None:
-    low = _window_start(recording)
+def _timeline(axis: Axes, recording: Recording, low: float, span: float) -> None:
     rows = sorted(
         {bar.row for bar in recording.bars},
         key=lambda row: (row in ASYNC_ROWS, ASYNC_ROWS.index(row) if row in ASYNC_ROWS else 0, row),
@@ -155,7 +193,7 @@ def _timeline(axis: Axes, recording: Recording, span: float) -> None:
             axis.broken_barh(
                 [(start, end - start)],
                 (bottom + 0.02, height - 0.04),
-                color=IN_FLIGHT.get(_what(bar.name), "#0072b2"),
+                color=IN_FLIGHT.get(_what(bar.name), IN_FLIGHT["load K" if bar.row == "TMA loads" else "MMA"]),
                 alpha=0.3 if bar.faint else 0.75,
                 linewidth=0,
             )
@@ -182,17 +220,9 @@ def _timeline(axis: Axes, recording: Recording, span: float) -> None:
     axis.set_yticks(list(heights.values()), list(heights))
     axis.tick_params(axis="y", length=0)
     axis.set_ylim(-0.55, len(rows) - 0.45)
-    timeline = recording.timeline
-    busy = timeline.tensor_core_busy
-    axis.set_title(
-        f"{timeline.label}: {timeline.period_cycles.median:.0f} cycles a trip; tensor cores {busy.at_issue_rate:.0%} "
-        f"at the issue rate, wgmma in flight {busy.in_flight:.0%}",
-        loc="left", fontsize=8,
-    )  # fmt: skip
+    period = recording.timeline.period_cycles.median
     for number in range(WINDOW_TRIPS + 1):
-        axis.axvline(
-            number * timeline.period_cycles.median, color="black", linewidth=0.6, linestyle=(0, (3, 3)), zorder=0
-        )
+        axis.axvline(number * period, color="black", linewidth=0.6, linestyle=(0, (3, 3)), zorder=0)
 
 
 def _gaps(bars: Sequence[Bar], low: float, high: float) -> list[tuple[float, float]]:

@@ -23,7 +23,7 @@ from kperf.trace.program import read_program
 from kperf.trace.report import verdict
 from plots import fig11 as plot
 
-from .trace.synthetic import encode, simulate
+from .trace.synthetic import encode, is_persistent, simulate
 from .trace.test_analysis import CYCLES
 
 FIELDS = {
@@ -39,11 +39,16 @@ ENVIRONMENT = Environment(
 )  # fmt: skip
 
 
+def simulated(program, cycles):
+    tiles = 3 if is_persistent(program) else 1
+    return [simulate(program, 20, cycles, delay=400, clock=170_000 * number, tiles=tiles) for number in range(6)]
+
+
 def record(folder, variant, **changed):
     plain = overrides.find(variant, Specialization())
     traced, program = twin.find(plain)
     cycles = {interval.name: 60 for interval in program.intervals.values()} | CYCLES | changed
-    blocks = [simulate(program, 20, cycles, delay=400, clock=170_000 * number) for number in range(6)]
+    blocks = simulated(program, cycles)
     launch = read.decode_launch(encode(blocks, traced.recording, sms=1), traced.recording, program)
     timeline = read.read_timeline(
         launch,
@@ -79,6 +84,25 @@ def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkey
     assert "critical path" in said
     for suffix in ("pdf", "png"):
         assert (results / "test" / f"fig11.{suffix}").stat().st_size > 10_000
+
+
+def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.device.why_static", lambda: "there is no GPU")
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    said = []
+    for recorded in (False, True):
+        if recorded:
+            assert record(tmp_path / "test/fig11", fig11.OURS).tile_boundary_cycles is not None
+        console = Console(record=True, width=300)
+        fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
+        said.append(console.export_text())
+        assert (tmp_path / f"test/fig11_{fig11.OURS}.png").exists() is recorded
+    assert "Triton-FA3 Improved+: no timeline in" in said[0]
+    assert "no timeline in" not in said[1]
+    assert "from a tile to the next" in said[1]
+    views = [plot._views(plot.read_recording(tmp_path / "test/fig11", name)) for name in ("vanilla", fig11.OURS)]
+    assert [len(view) for view in views] == [1, 2]
+    assert "from the last trip of a tile to the next tile" in views[1][1][1]
 
 
 def test_drawing_twice_gives_the_same_bytes(results):
@@ -123,7 +147,7 @@ def test_the_verdict_is_made_of_the_numbers(results):
 def fake_capture(plain, traced, inputs, workload, rounds):
     program = read_program(traced.override.text)
     cycles = {interval.name: 60 for interval in program.intervals.values()} | CYCLES
-    blocks = [simulate(program, 20, cycles, delay=400, clock=170_000 * number) for number in range(6)]
+    blocks = simulated(program, cycles)
     return Capture(encode(blocks, traced.recording, sms=1), [1.0] * rounds, [1.02] * rounds)
 
 
@@ -131,6 +155,7 @@ def fake_capture(plain, traced, inputs, workload, rounds):
 def gpu(monkeypatch):
     monkeypatch.setattr("kperf.device.why_static", lambda: None)
     monkeypatch.setattr("kperf.device.gpu_name", lambda: "NVIDIA Test")
+    monkeypatch.setattr("kperf.device.sm_count", lambda: 132)
     monkeypatch.setattr("kperf.device.environment", lambda: ENVIRONMENT)
     monkeypatch.setattr(fig11, "normal_qkv", lambda workload: ())
     monkeypatch.setattr(fig11, "capture", fake_capture)
@@ -138,7 +163,7 @@ def gpu(monkeypatch):
 
 def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     first_three = dict(list(costs.CHOICES.items())[:3])
-    too_much = {
+    too_much = {  # for those that record in shared memory, and for all
         "ring that does not fit": costs._recording(bytes_per_warp=32768),
         "no such region": costs._instrumented("nothing"),
     }
@@ -153,10 +178,12 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, with_costs=True)
     written = {path.name for path in (tmp_path / "test" / "fig11").iterdir()}
     kinds = ("timeline.json", "chrome_trace.json", "costs.json")
-    assert written == {f"{variant}.{kind}" for variant in fig11.VARIANTS for kind in kinds}
+    assert written == {f"{variant}.{kind}" for variant in (*fig11.VARIANTS, fig11.OURS) for kind in kinds}
+    pictures = {path.name for path in (tmp_path / "test").glob("*.png")}
+    assert pictures == {"fig11.png", f"fig11_{fig11.OURS}.png"}
     said = console.export_text()
     assert "measured on NVIDIA Test" in said
-    assert [said.count(f"{choice}: left out: ") for choice in too_much] == [2, 2]
+    assert [said.count(f"{choice}: left out: ") for choice in too_much] == [2, 3]
     first, *others = json.loads((tmp_path / "test/fig11/vanilla.costs.json").read_text())
     assert first["choice"] == "as recorded"
     assert first["ratio"] == pytest.approx(1.01)
@@ -286,7 +313,7 @@ def a_buffer(kilobytes):
 @pytest.mark.parametrize(
     ("added", "said"),
     [(WAIT.replace("wait_barrier %14, %c0_i32, %true", "tc_gen5_commit %14"), "not compile for sm_90a: Instruction"),
-     (a_buffer(128), "too little is left for records")],
+     (a_buffer(128), "cannot be launched")],
     ids=["Blackwell's instruction", "too much shared memory"],
 )  # fmt: skip
 def test_a_file_that_cannot_be_traced_is_refused_before_anything_runs(tmp_path, monkeypatch, gpu, added, said):
@@ -297,7 +324,10 @@ def test_a_file_that_cannot_be_traced_is_refused_before_anything_runs(tmp_path, 
     assert "\n" not in str(error.value)
 
 
-def test_records_go_into_the_shared_memory_that_the_file_itself_leaves(tmp_path):
-    item = fig11.subject_from_file(write_with(tmp_path / "mine.ttgir", a_buffer(64)))
+@pytest.mark.parametrize(("kilobytes", "memory"), [(16, "shared"), (64, "global")])
+def test_records_go_where_the_file_itself_leaves_room_for_them(tmp_path, kilobytes, memory):
+    item = fig11.subject_from_file(write_with(tmp_path / "mine.ttgir", a_buffer(kilobytes)))
     assert item.plain.entry.shared_bytes > fig11.subject("vanilla").plain.entry.shared_bytes
-    assert item.plain.entry.shared_bytes + item.traced.recording.buffer_bytes <= SHARED_MEMORY_LIMIT
+    assert item.traced.recording.memory == memory
+    beside = item.traced.recording.buffer_bytes if memory == "shared" else 0
+    assert item.plain.entry.shared_bytes + beside <= SHARED_MEMORY_LIMIT

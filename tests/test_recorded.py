@@ -139,6 +139,22 @@ def test_the_timelines_are_of_the_committed_overrides_and_whole(timelines):
         assert (STORE.folder / f"fig11/{name}.chrome_trace.json").stat().st_size < 2_000_000
 
 
+def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
+    path = STORE.folder / "fig11/improved_plus.timeline.json"
+    if not path.exists():
+        pytest.skip("Fig. 11 of Improved+ is not recorded")
+    timeline = json.loads(path.read_text())
+    assert timeline["override_sha256"] == override.find("improved_plus", override.specialization_of(FIG11)).sha256
+    tiles, trips = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
+    assert timeline["iterations"] == tiles * trips
+    assert timeline["records"]["lost"] == 0
+    assert timeline["lifetime_covered"] == pytest.approx(1, abs=0.01)
+    assert timeline["tile_boundary_cycles"] is not None
+    assert (STORE.folder / "fig11/improved_plus.chrome_trace.json").stat().st_size < 2_000_000
+    for suffix in ("pdf", "png"):
+        assert (STORE.folder / f"fig11_improved_plus.{suffix}").stat().st_size > 10_000
+
+
 def test_the_timelines_explain_the_times(timelines):
     periods = timelines["vanilla"]["period_cycles"]["median"] / timelines["improved"]["period_cycles"]["median"]
     plain = timelines["vanilla"]["overhead"]["plain_ms"] / timelines["improved"]["overhead"]["plain_ms"]

@@ -70,7 +70,7 @@ class Specialization:
 
 
 FULL_AND_CAUSAL = (Specialization(), Specialization(causal=True))
-"""Those of the paper's figures."""
+"""Those of the paper's figures, and those of which there are twins that record themselves."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,6 @@ class Variant:
     schedule: Schedule
     specializations: tuple[Specialization, ...] = FULL_AND_CAUSAL
     stages: int = 2
-    traced: bool = True
-    """Whether a twin that records itself is generated: not where the kernel leaves no registers for records."""
 
     def constexprs(self, specialization: Specialization) -> dict[str, Any]:
         """Compile-time arguments of the Gluon kernel."""
@@ -114,7 +112,6 @@ VARIANTS = {
                 *(Specialization(128, "float16", causal) for causal in (False, True)),
             ),
             stages=3,
-            traced=False,
         ),
     )
 }

@@ -1,9 +1,10 @@
 """Read a timeline: where the cycles go, what the tensor cores wait for, what the critical path is.
 
 Statistics of regions and periods are over every block of the launch; bubbles and critical path, which follow one block
-at a time, are over SAMPLED_BLOCKS blocks spread evenly over it.
+at a time, are over SAMPLED_BLOCKS blocks spread evenly over it, or fewer where blocks are long.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from kperf.trace.program import Program
 from kperf.trace.timeline import Block, Flight, Launch, Span
 
 SAMPLED_BLOCKS = 96
+SAMPLED_INTERVALS = 300_000
 
 DENSE_FLOP_PER_CYCLE = 4096
 """bfloat16 and float16 products of one Hopper SM: 989 TFLOPS / (132 SMs * 1.83 GHz)."""
@@ -26,6 +28,7 @@ BLOCKED_CYCLES = 150
 """A wait for a load that takes longer was blocked; records around one that is over at once are 70 to 140 apart."""
 
 _SMALL_BUBBLE = 0.01
+_FEWEST_TRIPS = 4
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,18 @@ def period(launch: Launch) -> Quantiles:
     return quantiles(np.concatenate([launch.periods(group) for group in consumers(launch)] or [np.zeros(0, np.int64)]))
 
 
+def boundary(launch: Launch, period_cycles: float) -> Quantiles | None:
+    """Cycles by which the step from a tile to the next is longer than one from trip to trip; None without such steps.
+
+    The first product of the one tile and the last of the other are computed in them.
+    """
+    steps = np.concatenate([launch.boundaries(group) for group in consumers(launch)])
+    if not steps.size:
+        return None
+    beyond = quantiles(steps)
+    return Quantiles(*(cycles - period_cycles for cycles in (beyond.median, beyond.p5, beyond.p95)))
+
+
 def region_times(launch: Launch) -> list[RegionTime]:
     """Every region that has a share of its group's lifetime, in the order of the program."""
     of_kind = [np.flatnonzero(launch.kind == kind) for kind in range(len(launch.intervals))]
@@ -107,25 +122,31 @@ def region_times(launch: Launch) -> list[RegionTime]:
 
 
 def sample(launch: Launch) -> list[Block]:
-    """SAMPLED_BLOCKS whole blocks, spread evenly over the launch (fewer if there are fewer)."""
+    """SAMPLED_BLOCKS whole blocks, spread evenly over the launch; fewer if there are, or if they are long."""
     whole = launch.whole_blocks()
-    chosen = whole[np.unique(np.linspace(0, len(whole) - 1, min(SAMPLED_BLOCKS, len(whole))).astype(int))]
+    affordable = SAMPLED_INTERVALS * launch.records.n_blocks // max(len(launch.kind), 1)
+    n_blocks = min(SAMPLED_BLOCKS, len(whole), max(affordable, 1))
+    chosen = whole[np.unique(np.linspace(0, len(whole) - 1, n_blocks).astype(int))]
     return list(launch.blocks(chosen))
 
 
-def steady_window(block: Block, groups: Sequence[str]) -> tuple[int, int] | None:
-    """From when the last group starts its second trip to when the first starts its last: all are in their loops."""
-    starts, ends = [], []
-    for group in groups:
-        trips: dict[int, int] = {}
-        for span in block.spans[group]:
-            if span.trip is not None:
-                trips.setdefault(span.trip, span.start)
-        if len(trips) < 4:
-            return None
-        starts.append(trips[1])
-        ends.append(trips[max(trips)])
-    return (max(starts), min(ends)) if max(starts) < min(ends) else None
+def steady_windows(block: Block, groups: Sequence[str]) -> list[tuple[int, int]]:
+    """Of each tile, from when the last group starts its second trip to when the first starts its last one."""
+    windows = []
+    for trips in zip(*(block.tiles(group) for group in groups), strict=False):
+        if min(map(len, trips)) >= _FEWEST_TRIPS:
+            low, high = max(starts[1] for starts in trips), min(starts[-1] for starts in trips)
+            windows += [(low, high)] if low < high else []
+    return windows
+
+
+def exported_window(block: Block, groups: Sequence[str]) -> tuple[int, int]:
+    """The cycles of a block that are worth showing: all, or of several tiles the middle one and how the next begins."""
+    trips = list(zip(*(block.tiles(group) for group in groups), strict=False))
+    if len(trips) < 2:
+        return block.start, block.end
+    middle, following = trips[(len(trips) - 1) // 2 :][:2]
+    return min(starts[0] for starts in middle), max(starts[:_FEWEST_TRIPS][-1] for starts in following)
 
 
 def union(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int]]:
@@ -153,13 +174,12 @@ def bubbles(launch: Launch, blocks: Sequence[Block], period_cycles: float) -> tu
     causes: Counter[str] = Counter()
     observed = 0
     for block in blocks:
-        window = steady_window(block, groups)
-        if window is None:
-            continue
-        observed += window[1] - window[0]
-        for start, end in idle(block.flights, *window):
-            edges = sorted({start, end} | {s.start for g in groups for s in block.spans[g] if start < s.start < end})
-            for low, high in pairwise(edges):
+        windows = steady_windows(block, groups)
+        observed += sum(high - low for low, high in windows)
+        changes = sorted(span.start for group in groups for span in block.spans[group])
+        for start, end in [stretch for window in windows for stretch in idle(block.flights, *window)]:
+            between = changes[bisect_right(changes, start) : bisect_left(changes, end)]
+            for low, high in pairwise(sorted({start, end, *between})):
                 doing = sorted(_at(block.spans[group], low) for group in groups)
                 causes[_cause(doing)] += high - low
     if not observed:
@@ -189,19 +209,30 @@ def hidden_arithmetic(launch: Launch, blocks: Sequence[Block]) -> Hidden:
     groups = consumers(launch)
     total = own = anyone = trips = 0
     for block in blocks:
+        all_flights = _Flights(block.flights)
         for group in groups:
-            mine = [flight for flight in block.flights if flight.group == group]
+            mine = _Flights([flight for flight in block.flights if flight.group == group])
             spans = [s for s in block.spans[group] if s.trip is not None and s.interval.kind == "arithmetic"]
             trips += len({span.trip for span in block.spans[group] if span.trip is not None})
             for span in spans:
                 total += span.cycles
-                own += sum(end - start for start, end in union(_near(mine, span), span.start, span.end))
-                anyone += sum(end - start for start, end in union(_near(block.flights, span), span.start, span.end))
+                own += sum(end - start for start, end in union(mine.near(span), span.start, span.end))
+                anyone += sum(end - start for start, end in union(all_flights.near(span), span.start, span.end))
     return Hidden(total / trips, own / trips, anyone / trips) if trips else Hidden(0.0, 0.0, 0.0)
 
 
-def _near(flights: Sequence[Flight], span: Span) -> list[Flight]:
-    return [flight for flight in flights if flight.start < span.end and flight.end > span.start]
+class _Flights:
+    """Flights in the order of their start."""
+
+    def __init__(self, flights: Sequence[Flight]) -> None:
+        self._flights = sorted(flights, key=lambda flight: flight.start)
+        self._starts = [flight.start for flight in self._flights]
+        self._longest = max((flight.end - flight.start for flight in flights), default=0)
+
+    def near(self, span: Span) -> list[Flight]:
+        """All that can overlap with the span."""
+        low, high = (bisect_left(self._starts, cycle) for cycle in (span.start - self._longest, span.end))
+        return self._flights[low:high]
 
 
 def _at(spans: list[Span], cycle: int) -> str:
@@ -300,8 +331,9 @@ def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
     for group, spans in block.spans.items():
         for span in spans:
             for ring in span.interval.signals:
-                recorded = span.interval.kind in ("tensor", "wait")
-                signals[ring][group].append(span.end if recorded else span.start)
+                # What is signalled in a recorded region or after the issue of products is signalled at its end.
+                late = span.interval.kind in ("tensor", "wait", "issue")
+                signals[ring][group].append(span.end if late else span.start)
     found = {}
     for group, index, ring, number in waits(block):
         span = block.spans[group][index]
@@ -311,7 +343,7 @@ def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
             release = _load_release(issued[ring], number, group)
             blocked = release is not None and span.cycles > BLOCKED_CYCLES
         else:
-            release = _signal_release(signals[ring], number - program.stages.get(ring, 1))
+            release = _signal_release(signals[ring], number - program.stages.get(ring, 1), span.end)
             blocked = release is not None and release.cycle > span.start
         if release is not None and blocked and release.cycle <= span.end:
             found[group, index] = release
@@ -325,14 +357,16 @@ def _load_release(loads: list[tuple[int, str, str]], number: int, waiter: str) -
     return Release(group, cycle, f"load {buffer}") if group != waiter else None
 
 
-def _signal_release(signals: dict[str, list[int]], number: int) -> Release | None:
+def _signal_release(signals: dict[str, list[int]], number: int, waited_until: int) -> Release | None:
     if number < 0:
         return None
     last = [(cycles[number], group) for group, cycles in signals.items() if number < len(cycles)]
     if not last:
         return None
     cycle, group = max(last)
-    return Release(group, cycle, None)
+    if cycle > waited_until + BLOCKED_CYCLES:
+        return None
+    return Release(group, min(cycle, waited_until), None)  # the record behind a signal may be later than the wait's end
 
 
 def _walk_back(block: Block, program: Program, totals: Counter[tuple[str, str]]) -> None:

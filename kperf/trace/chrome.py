@@ -26,12 +26,21 @@ LOADS_TID = 101
 """Thread id under which its loads are: from the issue to the end of the first wait for what is loaded."""
 
 
-def export(blocks: Sequence[Block], program: Program, clock_mhz: float, about: dict[str, Any]) -> str:
-    """The JSON text. `about` goes into `otherData`, beside what the clocks are and which blocks were chosen."""
+def export(
+    blocks: Sequence[Block],
+    windows: Sequence[tuple[int, int]],
+    program: Program,
+    clock_mhz: float,
+    about: dict[str, Any],
+) -> str:
+    """The JSON text: of each block what goes on between two cycles, its window.
+
+    `about` goes into `otherData`, beside what the clocks are and which blocks were chosen.
+    """
     origin_ns = min(block.start_ns for block in blocks)
     events: list[Event] = []
-    for block in blocks:
-        events += _block_events(block, program, clock_mhz, (block.start_ns - origin_ns) / 1e3)
+    for block, window in zip(blocks, windows, strict=True):
+        events += _block_events(block, window, program, clock_mhz, (block.start_ns - origin_ns) / 1e3)
     events.sort(key=lambda event: event["ts"])
     document = {
         "displayTimeUnit": "ns",
@@ -70,17 +79,22 @@ def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> Event:
     return {"name": name, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
-def _block_events(block: Block, program: Program, clock_mhz: float, start_us: float) -> list[Event]:
-    first = min(spans[0].start for spans in block.spans.values())
+def _block_events(
+    block: Block, window: tuple[int, int], program: Program, clock_mhz: float, start_us: float
+) -> list[Event]:
+    first = block.start
 
     def at(cycle: int) -> float:
         return round((start_us + (cycle - first) / clock_mhz) * TICKS_PER_US) / TICKS_PER_US
+
+    def shown(start: int, end: int) -> bool:
+        return window[0] <= start and end <= window[1]
 
     tids = {group: tid for tid, group in enumerate(block.spans, 1)}
     events: list[Event] = []
     for group, spans in block.spans.items():
         for span in spans:
-            if span.cycles <= 0:
+            if span.cycles <= 0 or not shown(span.start, span.end):
                 continue
             args = {
                 "block": block.program_id,
@@ -93,14 +107,15 @@ def _block_events(block: Block, program: Program, clock_mhz: float, start_us: fl
                 {"name": span.interval.name, "cat": span.interval.kind, "ph": "X", "ts": start}
                 | {"dur": at(span.end) - start, "pid": block.sm, "tid": tids[group], "args": args}
             )
-    for number, flight in enumerate(sorted(block.flights, key=lambda flight: flight.start)):
+    flights = [flight for flight in block.flights if shown(flight.start, flight.end)]
+    for number, flight in enumerate(sorted(flights, key=lambda flight: flight.start)):
         common = {"name": f"{flight.product} {flight.group}", "cat": "wgmma", "pid": block.sm, "tid": TENSOR_CORE_TID}
         common["id"] = f"{block.program_id}.{number}"
         args = {"block": block.program_id, "iteration": flight.trip, "start": flight.start - first}
         args["cycles"] = flight.end - flight.start
         events.append(common | {"ph": "b", "ts": at(flight.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(flight.end)})
-    for number, load in enumerate(loads(block)):
+    for number, load in enumerate(load for load in loads(block) if shown(load.start, load.end)):
         common = {"name": f"load {load.buffer}", "cat": "tma", "pid": block.sm, "tid": LOADS_TID}
         common["id"] = f"{block.program_id}.{number}"
         args = {"block": block.program_id, "start": load.start - first, "cycles": load.end - load.start}
@@ -109,6 +124,8 @@ def _block_events(block: Block, program: Program, clock_mhz: float, start_us: fl
         events.append(common | {"ph": "e", "ts": at(load.end)})
     for number, ((group, index), release) in enumerate(releases(block, program).items()):
         span = block.spans[group][index]
+        if not (shown(span.start, span.end) and shown(release.cycle, release.cycle + 1)):
+            continue
         common = {
             "name": release.load or "signal",
             "cat": "dependency",

@@ -128,6 +128,9 @@ class Timeline(_Base):
     blocks: int
     iterations: int
     period_cycles: QuantilesRecord
+    tile_boundary_cycles: QuantilesRecord | None = Field(
+        default=None, description="of a persistent block: cycles from tile to tile beyond those from trip to trip"
+    )
     regions: list[RegionRecord]
     lifetime_covered: float = Field(description="recorded cycles of a block over its lifetime by the global timer")
     tensor_core_busy: TensorCoreBusy

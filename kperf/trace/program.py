@@ -13,7 +13,7 @@ from triton._C.libtriton import ir, passes
 
 from kperf import compile as compiler
 from kperf.errors import UsageError
-from kperf.trace.dataflow import ARRIVE, COPY, DOT, DOT_WAIT, WAIT, Dataflow, Value
+from kperf.trace.dataflow import COPY, DOT, DOT_WAIT, Dataflow, Value
 from kperf.trace.instrument import LIFETIME, Rules, read_rules
 from kperf.ttgir import Module, Operation, Region, WarpGroup
 
@@ -30,8 +30,13 @@ class Scope:
     number: int
     name: str
     group: str
-    loop: int
-    """The line of the innermost loop around it, 0 if there is none."""
+    loops: tuple[int, ...]
+    """The lines of the loops around it, the innermost last."""
+
+    @property
+    def loop(self) -> int:
+        """The line of the innermost loop around it, 0 if there is none."""
+        return self.loops[-1] if self.loops else 0
 
 
 @dataclass
@@ -43,6 +48,7 @@ class Interval:
     kind: IntervalKind = "other"
     waits: tuple[Value, ...] = ()
     signals: tuple[Value, ...] = ()
+    """Rings at which it arrives, each as often as it does."""
     loads: tuple[tuple[str, Value], ...] = ()
     issues: tuple[str, ...] = ()
     completes: tuple[str, ...] = ()
@@ -88,7 +94,7 @@ def read_program(text: str, rules: Rules | None = None) -> Program:
     names = _group_names(module.warp_groups())
     marks: dict[int, Mark] = {}
     scopes: list[Scope] = []
-    _number_block(module.function.regions[0], names, next(iter(names.values())), 0, marks, scopes)
+    _number_block(module.function.regions[0], names, next(iter(names.values())), (), marks, scopes)
     if not scopes:
         raise UsageError("the TTGIR has no records: make a traced twin of it with `kperf instrument`")
     starts, total_warps = _allocate_warps(text)
@@ -101,7 +107,7 @@ def read_program(text: str, rules: Rules | None = None) -> Program:
         _flow(group.region if isolated else module.function.regions[0], {}, marks, found)
         for key, operations in found.items():
             intervals[key] = _interval(name, _scope_name(key, scopes), operations, dataflow, rules)
-    return Program(module.kernel_name, groups, total_warps, scopes, intervals, _ring_sizes(module, dataflow))
+    return Program(module.kernel_name, groups, total_warps, scopes, intervals, _stages(module, dataflow))
 
 
 def _group_names(groups: list[WarpGroup]) -> dict[str, str]:
@@ -123,7 +129,12 @@ def _group_names(groups: list[WarpGroup]) -> dict[str, str]:
 
 
 def _number_block(
-    region: Region, names: dict[str, str], group: str, loop: int, marks: dict[int, Mark], scopes: list[Scope]
+    region: Region,
+    names: dict[str, str],
+    group: str,
+    loops: tuple[int, ...],
+    marks: dict[int, Mark],
+    scopes: list[Scope],
 ) -> None:
     """Number the scopes of a block and of all inside it, in the order of the text; line of each record -> its mark."""
     opened: dict[str, int] = {}
@@ -135,14 +146,14 @@ def _number_block(
             word, name = match.groups()
             if word == "start" and name not in opened:
                 opened[name] = len(scopes)
-                scopes.append(Scope(len(scopes), name, group, loop))
+                scopes.append(Scope(len(scopes), name, group, loops))
                 marks[op.line] = (opened[name], True)
             elif word == "end" and name in opened:
                 marks[op.line] = (opened.pop(name), False)
             else:
                 raise UsageError(f'line {op.line + 1}: the {word} of "{name}" has no partner in its block')
         for inner in op.regions:
-            around = op.line if op.name in ("scf.for", "scf.while") else loop
+            around = (*loops, op.line) if op.name in ("scf.for", "scf.while") else loops
             _number_block(inner, names, names.get(inner.label, group), around, marks, scopes)
     if opened:
         raise UsageError(f'the record of "{next(iter(opened))}" is started and not ended in its block')
@@ -214,11 +225,15 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
         interval.name = " + ".join(dict.fromkeys(name for name, kind in named if kind != silent))
     if scope is not None and not scope.startswith(LIFETIME):
         interval.name = scope
-    interval.waits = tuple(dict.fromkeys(dataflow.barrier(op) for op in operations if op.name == WAIT))
-    interval.signals = tuple(dict.fromkeys(dataflow.barrier(op) for op in operations if op.name == ARRIVE))
-    interval.loads = tuple(
-        (dataflow.fields(op)["buffer"], dataflow.barrier(op)) for op in operations if op.name == COPY
-    )
+    interval.waits = tuple(dict.fromkeys(dataflow.barrier(op) for op in operations if dataflow.waits(op)))
+    # Operations on different ways between the two records may be the same arrival.
+    arrivals = dict.fromkeys(dataflow.arrivals(op) for op in operations if dataflow.signals(op))
+    interval.signals = tuple(ring for ring, _ in arrivals)
+    loaded: dict[Value, dict[str, None]] = {}
+    for op in operations:
+        if op.name == COPY:
+            loaded.setdefault(dataflow.barrier(op), {})[dataflow.fields(op)["buffer"]] = None
+    interval.loads = tuple(("+".join(sorted(buffers)), ring) for ring, buffers in loaded.items())
     interval.issues = tuple(dataflow.fields(op)["product"] for op in operations if op.name == DOT)
     interval.flop = sum(_flop(op) for op in operations if op.name == DOT)
     waited = [op for op in operations if op.name == DOT_WAIT or (op.name == DOT and "isAsync = true" not in op.rest)]
@@ -232,15 +247,9 @@ def _flop(dot: Operation) -> int:
     return 2 * m * n * k
 
 
-def _ring_sizes(module: Module, dataflow: Dataflow) -> dict[Value, int]:
-    sizes: dict[Value, int] = {}
-    for op in module.walk():
-        if op.name in (WAIT, ARRIVE, COPY):
-            ring = dataflow.barrier(op)
-            maker = dataflow.maker(ring)
-            match = re.search(r"memdesc<(\d+)x\d+xi64", maker.rest if maker else "")
-            sizes[ring] = int(match.group(1)) if match else 1
-    return sizes
+def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:
+    users = [op for op in module.walk() if dataflow.waits(op) or dataflow.signals(op) or op.name == COPY]
+    return {dataflow.barrier(op): dataflow.stages(op) for op in users}
 
 
 def _allocate_warps(text: str) -> tuple[list[int], int]:

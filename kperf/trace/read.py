@@ -49,6 +49,7 @@ def read_timeline(
 ) -> Timeline:
     """Everything that `<variant>.timeline.json` holds."""
     period = analysis.period(launch)
+    boundary = analysis.boundary(launch, period.median)
     regions = analysis.region_times(launch)
     blocks = analysis.sample(launch)
     bubbles, in_flight = analysis.bubbles(launch, blocks, period.median)
@@ -72,6 +73,7 @@ def read_timeline(
         blocks=launch.records.n_blocks,
         iterations=launch.trips(consumers[0]),
         period_cycles=QuantilesRecord(**asdict(period)),
+        tile_boundary_cycles=QuantilesRecord(**asdict(boundary)) if boundary else None,
         regions=[
             RegionRecord(
                 warp_group=region.warp_group,
@@ -101,7 +103,11 @@ def _in_words(after: str, plain: str, traced: str) -> str:
 
 
 def export(launch: Launch, clock_mhz: float, about: dict[str, str]) -> str:
-    """The Chrome trace of a few blocks, EXPORTED_PERCENTILES of the lifetime. Raises `UsageError` if none is whole."""
+    """The Chrome trace of a few blocks, EXPORTED_PERCENTILES of the lifetime.
+
+    Of a block that computes several tiles it shows the middle one and how the next begins. Raises `UsageError` if no
+    block is whole.
+    """
     whole = launch.whole_blocks()
     if not len(whole):
         raise UsageError("no block of the trace is whole: its records were overwritten; use a larger buffer")
@@ -109,6 +115,10 @@ def export(launch: Launch, clock_mhz: float, about: dict[str, str]) -> str:
     by_lifetime = whole[np.argsort((last - first)[whole], kind="stable")]
     chosen = by_lifetime[[round(p / 100 * (len(by_lifetime) - 1)) for p in EXPORTED_PERCENTILES]]
     blocks = list(launch.blocks(np.unique(chosen)))
+    windows = [analysis.exported_window(block, analysis.consumers(launch)) for block in blocks]
     typical = launch.records.program_id[chosen[len(chosen) // 2]]
     rule = f"blocks at percentiles {', '.join(map(str, EXPORTED_PERCENTILES))} of the lifetime of all blocks"
-    return chrome.export(blocks, launch.program, clock_mhz, about | {"chosen": rule, "typical_block": int(typical)})
+    if any(window != (block.start, block.end) for block, window in zip(blocks, windows, strict=True)):
+        rule += "; of each, the tile in the middle and the first trips of the next"
+    chosen_by = {"chosen": rule, "typical_block": int(typical)}
+    return chrome.export(blocks, windows, launch.program, clock_mhz, about | chosen_by)

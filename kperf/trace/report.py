@@ -18,6 +18,9 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
         result.add_row(name, *cells)
 
     row("period", [_range(t.period_cycles.median, t.period_cycles.p5, t.period_cycles.p95) for t in timelines])
+    if any(t.tile_boundary_cycles for t in timelines):
+        beyond = [t.tile_boundary_cycles for t in timelines]
+        row("from tile to tile, beyond a trip", [_range(b.median, b.p5, b.p95) if b else "-" for b in beyond])
     row("SM clock, MHz (measured)", [f"{t.clock_mhz:.0f}" for t in timelines])
     row("tensor cores at the issue rate", [f"{t.tensor_core_busy.at_issue_rate:.1%}" for t in timelines])
     row("wgmma in flight", [f"{t.tensor_core_busy.in_flight:.1%}" for t in timelines])
@@ -88,6 +91,12 @@ def _about(t: Timeline) -> list[str]:
     if not t.critical_path:
         return [f"{line}."]
     lines = [f"{line}."]
+    if t.tile_boundary_cycles:
+        lines.append(
+            f"{t.label}: a block computes one tile after another; from a tile to the next it takes "
+            f"{t.tile_boundary_cycles.median:.0f} cycles beyond those of the trips, in which it computes the products "
+            f"of one trip more."
+        )
     softmax = t.softmax
     lines.append(
         f"{t.label} hides {softmax.under_any_wgmma:.0f} of {softmax.cycles:.0f} softmax cycles under products, "

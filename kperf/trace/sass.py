@@ -45,8 +45,8 @@ def order(sass: str) -> list[str]:
 
 def _event(opcode: str, operands: str) -> str | None:
     if opcode.startswith("HGMMA"):
-        # P comes from registers, Q from shared memory.
-        return "PV wgmma" if re.search(r"R\d+, R\d+,", operands) else "QK wgmma"
+        # V's rows are summed over and K's columns are, so one of the two is read transposed.
+        return "PV wgmma" if ".tnspB" in operands else "QK wgmma"
     if opcode.startswith("WARPGROUP.DEPBAR"):
         return f"wait for wgmma, {int(operands.rpartition('0x')[2], 16)} left"
     return next((name for prefix, name in _NAMES.items() if opcode.startswith(prefix)), None)

@@ -15,7 +15,10 @@ from kperf.trace.program import Interval, Program
 
 @dataclass(frozen=True)
 class Span:
-    """One interval as it ran: from `start` to `end`, in cycles of its block; `trip` counts the group's main loop."""
+    """One interval as it ran: from `start` to `end`, in cycles of its block.
+
+    `trip` counts the trips of the group's main loop, over all tiles of a persistent block; None between them.
+    """
 
     interval: Interval
     start: int
@@ -50,9 +53,25 @@ class Block:
     flights: list[Flight] = field(default_factory=list)
 
     @property
+    def start(self) -> int:
+        """The cycle of the first record."""
+        return min(spans[0].start for spans in self.spans.values() if spans)
+
+    @property
     def end(self) -> int:
         """The cycle at which the last warp group was done."""
         return max(spans[-1].end for spans in self.spans.values() if spans)
+
+    def tiles(self, group: str) -> list[list[int]]:
+        """Of each tile, the cycles at which the group's trips start: trips with nothing but the loop between."""
+        tiles: list[list[int]] = []
+        before: int | None = None
+        for span in self.spans[group]:
+            if span.trip is not None and span.trip != before:
+                tiles += [[]] if before is None else []
+                tiles[-1].append(span.start)
+            before = span.trip
+        return tiles
 
 
 class Launch:
@@ -138,18 +157,28 @@ class Launch:
 
     def periods(self, group: str) -> NDArray[np.int64]:
         """Cycles from the start of a trip of the main loop to the start of the next, nothing but the loop between."""
+        cycles, steady = self._steps(group)
+        return cycles[steady]
+
+    def boundaries(self, group: str) -> NDArray[np.int64]:
+        """Cycles from the start of a tile's last trip to the start of the next tile's first, in a persistent block."""
+        cycles, steady = self._steps(group)
+        return cycles[~steady]
+
+    def _steps(self, group: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Cycles from trip to trip of a block, and whether nothing but the loop is between."""
         main = self.main_scope[group]
         if main is None:
-            return np.zeros(0, dtype=np.int64)
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
         records = self.records
         mine = records.warp == self.groups.index(group)
         inside = np.isin(records.scope, list(self.loop_scopes[group]))
         outside_before = np.cumsum(mine & ~inside)
         trips = np.flatnonzero(mine & records.is_start & (records.scope == main))
         a, b = trips[:-1], trips[1:]
-        steady = (records.block[a] == records.block[b]) & (outside_before[a] == outside_before[b])
-        result: NDArray[np.int64] = records.cycle[b[steady]] - records.cycle[a[steady]]
-        return result
+        same = records.block[a] == records.block[b]
+        a, b = a[same], b[same]
+        return records.cycle[b] - records.cycle[a], outside_before[a] == outside_before[b]
 
     def trips(self, group: str) -> int:
         """How often the main loop of a group ran in the whole launch."""

@@ -1,18 +1,29 @@
 """The traced twin of an override: `ttgir/<variant>/traced/<file>`, generated, and never trusted without a check."""
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from kperf import compile as compiler
+from kperf import device
 from kperf.errors import UsageError
 from kperf.files import write_atomically
+from kperf.kernels.attn_fwd import KV_BOX_ROWS
 from kperf.override import TTGIR_DIR, Override
 from kperf.trace import sass
 from kperf.trace.capture import Traced
 from kperf.trace.instrument import Detail, instrument, strip
 from kperf.trace.program import Program, read_program
-from kperf.trace.session import Recording, session
+from kperf.trace.session import RECORD_BYTES, Recording, session
+from kperf.workload import FIG11, Workload
+
+_SHARED_BYTES_PER_WARP = 8192
+"""Of records, where the kernel leaves that much shared memory."""
+
+_SMS = 132
+"""Multiprocessors of the H200, for a machine without a GPU: the fewer, the more tiles a persistent block has."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +39,41 @@ class Orders:
         return sass.compare(self.plain, self.traced)
 
 
-def recording_for(program: Program, override: Override, bytes_per_warp: int = 8192) -> Recording:
-    """Records of one warp of each group, in as much shared memory as the kernel leaves.
+def recording_for(program: Program, override: Override, workload: Workload = FIG11) -> Recording:
+    """Records of one warp of each group, all of a block's in the launch of `workload`.
 
-    Raises `UsageError` if it leaves too little.
+    In shared memory, where a record costs least, if they fit into what the kernel leaves of it; else straight in device
+    memory. Raises `UsageError` if the kernel leaves less than nothing.
     """
-    warps = tuple(sorted(group.first_warp for group in program.groups))
     free = compiler.SHARED_MEMORY_LIMIT - override.entry.shared_bytes
-    while bytes_per_warp * len(warps) > free and bytes_per_warp > 512:
-        bytes_per_warp //= 2
-    if bytes_per_warp * len(warps) > free:
+    if free < 0:
         raise UsageError(
             f"{override.path} takes {override.entry.shared_bytes} of {compiler.SHARED_MEMORY_LIMIT} bytes of shared "
-            "memory: too little is left for records"
+            "memory: it cannot be launched"
         )
-    return Recording(warps, program.total_warps, bytes_per_warp)
+    warps = tuple(sorted(group.first_warp for group in program.groups))
+    needed = RECORD_BYTES * most_records(program, override, workload)
+    bytes_per_warp = _SHARED_BYTES_PER_WARP
+    while bytes_per_warp * len(warps) > free and bytes_per_warp > needed:
+        bytes_per_warp //= 2
+    if needed <= bytes_per_warp and bytes_per_warp * len(warps) <= free:
+        return Recording(warps, program.total_warps, bytes_per_warp)
+    return Recording(warps, program.total_warps, 1 << (needed - 1).bit_length(), memory="global")
+
+
+def most_records(program: Program, override: Override, workload: Workload) -> int:
+    """How many records a warp writes at most in a launch of `workload`, whichever way it takes through the program.
+
+    Of nested loops the outermost of a persistent kernel is over the tiles of a block, and any other over blocks of k.
+    """
+    sms = _SMS if device.why_static() else device.sm_count()
+    tiles = -(-workload.rows // (override.manifest.tile_rows * override.grid(workload.rows, sms)[0]))
+    trips = -(-workload.seq_len // KV_BOX_ROWS)
+    rounds = (tiles, trips) if override.manifest.grid == "persistent" else (trips,)
+    written: Counter[str] = Counter()
+    for scope in program.scopes:
+        written[scope.group] += 2 * math.prod(rounds[: len(scope.loops)])
+    return max(written.values())
 
 
 def make_traced(plain: Override, text: str, path: Path) -> tuple[Traced, Program]:
@@ -74,16 +105,17 @@ def compile_orders(plain: Override, traced: Traced) -> Orders:
             f"{plain.path} takes {before.shared_bytes} of {compiler.SHARED_MEMORY_LIMIT} bytes of shared memory: too "
             f"little is left for {traced.recording.buffer_bytes} bytes of records"
         )
-    return Orders(sass.order(plain_kernel.asm["sass"]), sass.order(traced_kernel.asm["sass"]))
+    return Orders(*(sass.order(compiler.sass(kernel)) for kernel in (plain_kernel, traced_kernel)))
 
 
 def choose(plain: Override, path: Path) -> str:
     """The twin to keep.
 
-    First one that shows the arithmetic of the main loop apart from its waits, then one that the assembler orders as the
-    plain kernel, then the one with the fewest records. Raises `UsageError` if all of them spill.
+    First one that shows the arithmetic of the main loop apart from its waits, then one that shows the store of the
+    output apart from them, then one that the assembler orders as the plain kernel, then the one with the fewest
+    records. Raises `UsageError` if all of them spill.
     """
-    candidates: list[tuple[bool, bool, int, str]] = []
+    candidates: list[tuple[bool, bool, bool, int, str]] = []
     refused: UsageError | None = None
     for text in {instrument(plain.text, detail=detail) for detail in get_args(Detail)}:
         traced, program = make_traced(plain, text, path)
@@ -97,7 +129,8 @@ def choose(plain: Override, path: Path) -> str:
             interval.kind == "arithmetic" and {first, second} <= looping
             for ((first, _), (second, _)), interval in program.intervals.items()
         )
-        candidates.append((not shown, differs, text.count("proton.record"), text))
+        stored = any(interval.kind == "store" for interval in program.intervals.values())
+        candidates.append((not shown, not stored, differs, text.count("proton.record"), text))
     if refused is not None and not candidates:
         raise refused
     return min(candidates)[-1]

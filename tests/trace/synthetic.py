@@ -44,18 +44,26 @@ def recording_of(program: Program, **options: object) -> Recording:
 
 
 def simulate(
-    program: Program, trips: int, cycles: Mapping[str, int], load_cycles: int = 0, delay: int = 0, clock: int = 0
+    program: Program,
+    trips: int,
+    cycles: Mapping[str, int],
+    load_cycles: int = 0,
+    delay: int = 0,
+    clock: int = 0,
+    tiles: int = 1,
 ) -> list[list[Record]]:
     """One block: every interval takes its `cycles`, and a wait also lasts until what it waits for is there.
 
-    A load arrives `load_cycles` after it was issued; consumer 1 starts `delay` cycles late.
+    A load arrives `load_cycles` after it was issued; consumer 1 starts `delay` cycles late. A persistent kernel
+    computes `tiles` tiles of `trips` trips each, once.
     """
     order = {group.first_warp: group.name for group in program.groups}
     groups = [order[warp] for warp in sorted(order)]
-    marks = {group: _marks(program, group, trips) for group in groups if group != "producer"}
-    # A peeled trip of the consumers is one of the producer's loop.
-    rounds = Counter(ring for mark in pairwise(marks["consumer 0"]) for ring in program.intervals[mark].waits)
-    marks["producer"] = _marks(program, "producer", max(rounds.values()))
+    marks = {group: marks_of(program, group, trips, tiles) for group in groups}
+    if not is_persistent(program):
+        # A peeled trip of the consumers is one of the producer's loop.
+        rounds = Counter(ring for mark in pairwise(marks["consumer 0"]) for ring in program.intervals[mark].waits)
+        marks["producer"] = marks_of(program, "producer", max(rounds.values()))
     records = {group: [(*marks[group][0], clock)] for group in groups}
     loads: dict[Value, list[int]] = defaultdict(list)
     signals: dict[Value, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -87,7 +95,8 @@ def simulate(
                 releases = [ready(group, ring) for ring in interval.waits]
                 if None in releases:
                     break
-                late = delay if interval.name == "wait Q full" and group == "consumer 1" else 0
+                first = not any(waited[group, ring] for ring in interval.waits)
+                late = delay if interval.name == "wait Q full" and group == "consumer 1" and first else 0
                 end = max([start + cycles[interval.name] + late, *(time for time in releases if time is not None)])
                 for ring in interval.waits:
                     waited[group, ring] += 1
@@ -102,12 +111,23 @@ def simulate(
     return [records[group] for group in groups]
 
 
-def _marks(program: Program, group: str, trips: int) -> list[Mark]:
+def is_persistent(program: Program) -> bool:
+    """Whether the loop over the blocks of k is inside one over tiles."""
+    return any(len(scope.loops) > 1 for scope in program.scopes)
+
+
+def marks_of(program: Program, group: str, trips: int, tiles: int = 1) -> list[Mark]:
+    """The records that a group writes, in order, if it takes the first of its outermost loops and no other."""
     lifetime, *inner = [scope for scope in program.scopes if scope.group == group]
-    loop = [scope for scope in inner if scope.loop]
-    before = [scope for scope in inner if not scope.loop and scope.number < min(s.number for s in loop)]
-    after = [scope for scope in inner if not scope.loop and scope.number > max(s.number for s in loop)]
+    outermost = next(scope.loops[0] for scope in inner if scope.loops)
+    body = [scope for scope in inner if scope.loops[:1] == (outermost,)]
+    depth = max(len(scope.loops) for scope in body)
+    loop = [scope for scope in body if len(scope.loops) == depth]
+    head = [scope for scope in body if len(scope.loops) < depth and scope.number < loop[0].number]
+    tail = [scope for scope in body if len(scope.loops) < depth and scope.number > loop[-1].number]
+    before = [scope for scope in inner if not scope.loops and scope.number < body[0].number]
+    after = [scope for scope in inner if not scope.loops and scope.number > body[-1].number]
     marks: list[Mark] = [(lifetime.number, True)]
-    for scope in [*before, *(loop * trips), *after]:
+    for scope in [*before, *([*head, *(loop * trips), *tail] * tiles), *after]:
         marks += [(scope.number, True), (scope.number, False)]
     return [*marks, (lifetime.number, False)]

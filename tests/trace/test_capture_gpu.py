@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from kperf import fig11
+from kperf import device, fig11
 from kperf import override as overrides
 from kperf.kernels.variants import Specialization
 from kperf.trace.decode import decode
@@ -87,7 +87,7 @@ def test_decodes_what_protons_own_writer_writes(variant, tmp_path):
     assert ours == theirs
 
 
-@pytest.mark.parametrize("variant", fig11.VARIANTS)
+@pytest.mark.parametrize("variant", [*fig11.VARIANTS, fig11.OURS])
 def test_every_block_of_a_launch_is_traced_and_none_of_it_lost(variant):
     import torch
 
@@ -102,3 +102,22 @@ def test_every_block_of_a_launch_is_traced_and_none_of_it_lost(variant):
     assert launch.records.lost == 0
     assert set(launch.groups) == {"consumer 0", "consumer 1", "producer"}
     assert len(launch.whole_blocks()) == SMALL.rows // 128
+
+
+def test_a_persistent_block_is_traced_from_its_first_tile_to_its_last():
+    import torch
+
+    from kperf.trace.capture import capture
+
+    item = fig11.subject(fig11.OURS)
+    several = Workload(batch=2, heads=16, seq_len=4096)
+    q, k, v = (torch.randn(several.shape, device="cuda").to(torch.bfloat16) for _ in range(3))
+    captured = capture(item.plain, item.traced, (q, k, v), several, rounds=3)
+    launch = decode_launch(captured.buffer, item.traced.recording, item.program)
+    blocks, tiles, trips = device.sm_count(), several.rows // 128, several.seq_len // 128 - 1
+    assert sorted(launch.records.program_id) == list(range(blocks))
+    assert launch.records.lost == 0
+    assert len(launch.whole_blocks()) == blocks
+    for group in ("consumer 0", "consumer 1"):
+        assert launch.trips(group) == tiles * trips
+        assert launch.boundaries(group).size == tiles - blocks

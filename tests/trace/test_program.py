@@ -5,11 +5,12 @@ import pytest
 from kperf.errors import UsageError
 from kperf.override import TTGIR_DIR
 from kperf.trace.instrument import instrument
-from kperf.trace.program import read_program
+from kperf.trace.program import Interval, read_program
 
 TEXT = (TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir").read_text()
 TRACED = instrument(TEXT)
 PROGRAM = read_program(TRACED)
+PERSISTENT = read_program(instrument((TTGIR_DIR / "improved_plus" / "d128_bf16_full.ttgir").read_text()))
 
 
 def test_warp_groups_are_named_by_what_they_do_and_placed_as_triton_places_them():
@@ -50,6 +51,37 @@ def test_products_are_counted():
         interval for interval in PROGRAM.intervals.values() if interval.issues and interval.group == "consumer 0"
     ]
     assert sum(interval.flop for interval in in_loop) == 2 * 2 * 64 * 128 * 128
+
+
+def test_sibling_loops_with_the_same_names_are_told_apart():
+    # Both passes of improved_plus use one name for what they carry; either waits for the same rings.
+    waits = [
+        scope.name for scope in PERSISTENT.scopes if scope.group == "consumer 1" and scope.name.startswith("wait ")
+    ]
+    once = ["wait K+V full", "wait turn", "wait K+V full", "wait Q full", "wait turn"]
+    assert waits == ["wait Q full", "wait K+V full", *once, *once]
+
+
+def test_named_barriers_guard_buffers_or_give_turns():
+    def intervals(group: str, name: str) -> list[Interval]:
+        return [i for i in PERSISTENT.intervals.values() if i.group == group and i.name == name]
+
+    (empty,) = intervals("producer", "wait K+V empty")[0].waits
+    turns = []
+    for group in ("consumer 0", "consumer 1"):
+        # At first all three stages are empty.
+        assert max(i.signals.count(empty) for i in PERSISTENT.intervals.values() if i.group == group) == 3
+        turns += intervals(group, "wait turn")[0].waits
+    assert [intervals(group, "QK issue + PV issue")[0].signals for group in ("consumer 1", "consumer 0")] == [
+        (turn,) for turn in turns
+    ]
+    assert {PERSISTENT.stages[ring] for ring in (empty, *turns)} == {0}
+
+
+def test_a_pair_under_one_barrier_is_one_load():
+    loads = {name for interval in PERSISTENT.intervals.values() for name, _ in interval.loads}
+    assert loads == {"Q", "K", "K+V"}
+    assert all(len(interval.loads) <= 1 for interval in PERSISTENT.intervals.values())
 
 
 def test_a_hand_edited_twin_is_read():

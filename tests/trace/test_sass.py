@@ -1,5 +1,6 @@
 """The order of instructions, plain against traced."""
 
+from kperf import compile as compiler
 from kperf import override as overrides
 from kperf.kernels.variants import Specialization
 from kperf.trace import sass, twin
@@ -40,3 +41,12 @@ def test_records_of_their_own_add_nothing_to_the_order():
     orders = twin.compile_orders(plain, twin.find(plain)[0])
     for name in ("QK wgmma x8", "PV wgmma x8", "TMA load x2"):
         assert orders.plain.count(name) == orders.traced.count(name) > 0
+
+
+def test_all_of_the_code_is_read_though_it_is_longer_than_64_kb():
+    kernel = overrides.find("improved_plus", Specialization()).compile()
+    listing = compiler.sass(kernel)
+    assert listing.count("\n") * 16 > 1 << 16
+    assert listing.count("HGMMA") == kernel.asm["ptx"].count("wgmma.mma_async")
+    found = sass.order(listing)
+    assert found.count("QK wgmma x8") > found.count("PV wgmma x8") > 0  # the first QK of all has no PV beside it

@@ -3,22 +3,24 @@
 import pytest
 
 from kperf import override as overrides
-from kperf.compile import SHARED_MEMORY_LIMIT, resources
+from kperf.compile import SHARED_MEMORY_LIMIT, resources, sass
 from kperf.errors import UsageError
-from kperf.kernels.variants import VARIANTS, Specialization
+from kperf.kernels.variants import FULL_AND_CAUSAL, VARIANTS, Specialization
 from kperf.trace import twin
 from kperf.trace.instrument import instrument
-from kperf.trace.program import read_program
+from kperf.trace.program import Program, read_program
 from kperf.trace.session import Recording, session
+from kperf.workload import FIG11, Workload
 
 
-@pytest.mark.parametrize("variant", [name for name, variant in VARIANTS.items() if variant.traced])
-def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant):
-    plain = overrides.find(variant, Specialization())
+@pytest.mark.parametrize("special", FULL_AND_CAUSAL, ids=lambda special: special.file_name)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant, special):
+    plain = overrides.find(variant, special)
     traced, program = twin.find(plain)
     with session(traced.recording):
         kernel = traced.override.compile()
-    assert kernel.asm["sass"].count("SR_CLOCKLO") == 2 * len(program.scopes)
+    assert sass(kernel).count("SR_CLOCKLO") == 2 * len(program.scopes)
     assert kernel.metadata.profile_scratch_size == traced.recording.block_bytes
     before, after = resources(plain.compile()), resources(kernel)
     assert after.local_bytes == before.local_bytes == 0
@@ -64,20 +66,31 @@ def test_there_is_one_session_at_a_time():
         pass
 
 
-def test_a_kernel_that_leaves_no_shared_memory_is_refused():
-    plain = overrides.find("vanilla", Specialization())
-    program = read_program(instrument(plain.text))
-    full = plain.entry.model_copy(update={"shared_bytes": SHARED_MEMORY_LIMIT - 100})
-    with pytest.raises(UsageError, match="too little is left for records"):
-        twin.recording_for(program, overrides.Override(plain.path, plain.text, full, plain.manifest))
+def with_shared_bytes_left(plain: overrides.Override, left: int) -> overrides.Override:
+    entry = plain.entry.model_copy(update={"shared_bytes": SHARED_MEMORY_LIMIT - left})
+    return overrides.Override(plain.path, plain.text, entry, plain.manifest)
 
 
-def test_less_shared_memory_makes_a_smaller_ring():
+def test_a_kernel_that_takes_more_shared_memory_than_there_is_is_refused():
     plain = overrides.find("vanilla", Specialization())
     program = read_program(instrument(plain.text))
-    tight = plain.entry.model_copy(update={"shared_bytes": SHARED_MEMORY_LIMIT - 3 * 2048})
-    recording = twin.recording_for(program, overrides.Override(plain.path, plain.text, tight, plain.manifest))
-    assert recording.bytes_per_warp == 2048
+    with pytest.raises(UsageError, match="cannot be launched"):
+        twin.recording_for(program, with_shared_bytes_left(plain, -8))
+
+
+def test_less_shared_memory_makes_a_smaller_ring_as_long_as_all_records_fit():
+    plain = overrides.find("vanilla", Specialization())
+    program = read_program(instrument(plain.text))
+    needed = 8 * twin.most_records(program, plain, FIG11)
+    assert 4096 < needed <= 8192
+    short = Workload(batch=1, seq_len=1024)
+    tight = with_shared_bytes_left(plain, 3 * 2048)
+    assert twin.recording_for(program, tight, short) == Recording(program_warps(program), 12, 2048, "shared")
+    assert twin.recording_for(program, tight) == Recording(program_warps(program), 12, 8192, "global")
+
+
+def program_warps(program: Program) -> tuple[int, ...]:
+    return tuple(sorted(group.first_warp for group in program.groups))
 
 
 def test_a_twin_of_another_file_is_refused():
