@@ -1,4 +1,4 @@
-"""What the values of a TTGIR module stand for: which buffer holds K, which mbarrier says that V is full.
+"""What the values of a TTGIR module stand for: which buffer holds K, which barrier says that V is full.
 
 Nothing is read from names. A buffer is what the matrix product does with it; a barrier is what is loaded under it, or
 what the warp group that loads waits for before it loads.
@@ -14,6 +14,7 @@ DOT_WAIT = "ttng.warp_group_dot_wait"
 COPY = "ttng.async_tma_copy_global_to_local"
 WAIT = "ttng.wait_barrier"
 ARRIVE = "ttng.arrive_barrier"
+_ASSEMBLY = "tt.elementwise_inline_asm"
 
 _VIEWS = {"ttg.memdesc_index", "ttg.memdesc_trans", "ttg.memdesc_subslice", "ttg.memdesc_reinterpret"}
 _COPIES = {"ttg.local_load", "ttg.convert_layout"}
@@ -234,14 +235,14 @@ class Dataflow:
         if operation.name == COPY:
             return {"buffer": self._loaded(operation)}
         if self.waits(operation) or self.signals(operation):
-            unknown = "turn" if _named_barrier(operation) else "barrier"
+            unknown = "barrier" if operation.name in (WAIT, ARRIVE) else "turn"
             buffer, state = self._barriers.get(self.barrier(operation), (unknown, ""))
             return {"buffer": buffer, "state": state}
-        return {}
+        return {"buffer": "turn"} if operation.name == _ASSEMBLY else {}  # a named barrier written in another way
 
 
 def _named_barrier(operation: Operation) -> re.Match[str] | None:
-    return _NAMED_BARRIER.match(operation.rest) if operation.name == "tt.elementwise_inline_asm" else None
+    return _NAMED_BARRIER.match(operation.rest) if operation.name == _ASSEMBLY else None
 
 
 def _line(region: Region | None) -> int:
