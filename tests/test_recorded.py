@@ -140,10 +140,7 @@ def test_the_timelines_are_of_the_committed_overrides_and_whole(timelines):
 
 
 def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
-    path = STORE.folder / "fig11/improved_plus.timeline.json"
-    if not path.exists():
-        pytest.skip("Fig. 11 of Improved+ is not recorded")
-    timeline = json.loads(path.read_text())
+    timeline = json.loads((STORE.folder / "fig11/improved_plus.timeline.json").read_text())
     assert timeline["override_sha256"] == override.find("improved_plus", override.specialization_of(FIG11)).sha256
     tiles, trips = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
     assert timeline["iterations"] == tiles * trips
