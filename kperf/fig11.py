@@ -184,7 +184,8 @@ def run(
 ) -> None:
     """`make fig11`: both variants and ours, or one file of a person's own.
 
-    `with_costs` also times other ways to record. Without a GPU ours is drawn if it is recorded.
+    `with_costs` also times other ways to record, of ours none: its records fit into device memory only. Without a GPU
+    ours is drawn if it is recorded.
 
     Raises `UsageError` if what is asked for needs a Hopper GPU and there is none, an override or its twin is not fit,
     or nothing is recorded to draw, and `MeasurementError` as `record` does.
@@ -192,21 +193,22 @@ def run(
     reason = device.why_static()
     if reason is not None and (require_gpu or file is not None or with_costs):
         raise UsageError(reason)
-    subjects = [subject_from_file(file)] if file else [subject(name) for name in (*VARIANTS, OURS)]
+    drawn = [subject_from_file(file)] if file else [subject(name) for name in VARIANTS]
+    ours = [] if file else [subject(OURS)]
+    subjects = drawn + ours
     if reason is None:
         folder = results / gpu_slug(device.gpu_name())
         record(console, subjects, FIG11, folder / "fig11", rounds)
         if with_costs:
-            record_costs(console, subjects, FIG11, folder / "fig11", rounds)
+            record_costs(console, drawn, FIG11, folder / "fig11", rounds)
     else:
         console.print(f"static: {reason}; the figure is drawn from recorded timelines")
         for item in subjects:
             same = "as in the plain kernel" if not item.orders.differences else "not as in the plain kernel"
             console.print(f"traced/{item.traced.override.path.name} of {item.name} compiles to sm_90a, ordered {same}")
         folder = recorded_folder(results, f"fig11/{VARIANTS[0]}.timeline.json")
-    figure = [item for item in subjects if item.name != OURS]
-    report(console, folder, figure, measured=reason is None)
-    for item in subjects[len(figure) :]:
+    report(console, folder, drawn, measured=reason is None)
+    for item in ours:
         if (folder / "fig11" / f"{item.name}.timeline.json").exists():
             report(console, folder, [item], measured=reason is None)
         else:

@@ -16,28 +16,28 @@ from matplotlib.patches import Patch
 
 from kperf.errors import UsageError
 from kperf.trace.models import Timeline, read_timeline
-from plots.style import save
+from plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW, save
 
-# Okabe and Ito's colours by what the hardware does, and the ink that reads on them.
+# Colours by what the hardware does, and the ink that reads on them.
 COLOURS = {
-    "issue": ("#0072b2", "white", "wgmma issue"),
-    "tensor": ("#56b4e9", "black", "wgmma wait"),
-    "arithmetic": ("#e69f00", "black", "softmax"),
+    "issue": (BLUE, "white", "wgmma issue"),
+    "tensor": (SKY, "black", "wgmma wait"),
+    "arithmetic": (ORANGE, "black", "softmax"),
     "wait": ("#bbbbbb", "black", "mbarrier wait"),
-    "load": ("#009e73", "white", "TMA load"),
-    "store": ("#f0e442", "black", "store"),
+    "load": (GREEN, "white", "TMA load"),
+    "store": (YELLOW, "black", "store"),
     "signal": ("#e8e8e8", "black", "other"),
     "other": ("#e8e8e8", "black", "other"),
 }
 IN_FLIGHT = {
-    "QK": "#0072b2",
-    "PV": "#d55e00",
-    "MMA": "#0072b2",
-    "load K": "#009e73",
+    "QK": BLUE,
+    "PV": VERMILION,
+    "MMA": BLUE,
+    "load K": GREEN,
     "load V": "#66c2a5",
-    "load K+V": "#009e73",
+    "load K+V": GREEN,
 }
-BUBBLES = ("#cc79a7", "#e0a8c8", "#efcfe0", "#f7e6ef")
+BUBBLES = (PURPLE, "#e0a8c8", "#efcfe0", "#f7e6ef")
 WINDOW_TRIPS = 3
 _SUFFIX = {
     "load K": ", from issue to use",
@@ -238,7 +238,7 @@ def _gaps(bars: Sequence[Bar], low: float, high: float) -> list[tuple[float, flo
 def _stacks(axis: Axes, recordings: Sequence[Recording]) -> None:
     causes = list(dict.fromkeys(b.cause for r in recordings for b in r.timeline.bubbles))
     colours = {cause: BUBBLES[min(place, len(BUBBLES) - 1)] for place, cause in enumerate(causes)}
-    parts = {"products at the issue rate": "#0072b2", "in flight beyond that": "#56b4e9"}
+    parts = {"products at the issue rate": BLUE, "in flight beyond that": SKY}
     parts |= {f"bubble: {cause}": colour for cause, colour in colours.items()}
     for place, recording in enumerate(recordings):
         timeline = recording.timeline
@@ -253,7 +253,7 @@ def _stacks(axis: Axes, recordings: Sequence[Recording]) -> None:
             height = cycles.get(name, 0.0)
             axis.bar(place, height, 0.7, bottom=bottom, color=colour, edgecolor="white", linewidth=0.4)
             if height > 0.03 * period:
-                ink = "white" if colour == "#0072b2" else "black"
+                ink = "white" if colour == BLUE else "black"
                 axis.text(
                     place, bottom + height / 2, f"{height:.0f}", ha="center", va="center", fontsize=6.5, color=ink
                 )

@@ -13,17 +13,21 @@ from kperf.files import write_atomically
 
 plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
 
-# Okabe and Ito's colours, told apart with any colour vision; the hatch tells ours apart in grey print too.
+# Okabe and Ito's colours, told apart with any colour vision.
+BLUE, SKY, GREEN, YELLOW = "#0072b2", "#56b4e9", "#009e73", "#f0e442"
+ORANGE, VERMILION, PURPLE, GREY, BLACK = "#e69f00", "#d55e00", "#cc79a7", "#999999", "#000000"
+
+# The hatch tells ours apart in grey print too.
 IMPLEMENTATIONS = {
-    "fa2": ("FA2", "#999999", ""),
-    "cudnn": ("cuDNN", "#56b4e9", ""),
-    "fa3": ("FA3", "#0072b2", ""),
-    "triton": ("Triton", "#f0e442", ""),
-    "triton_autows": ("Triton auto-WS", "#e69f00", ""),
-    "vanilla": ("Triton-FA3", "#cc79a7", "//"),
-    "improved": ("Triton-FA3 Improved", "#d55e00", "//"),
-    "improved_plus": ("Triton-FA3 Improved+", "#009e73", "//"),
-    "cublas": ("cuBLAS 8192³", "#000000", ""),
+    "fa2": ("FA2", GREY, ""),
+    "cudnn": ("cuDNN", SKY, ""),
+    "fa3": ("FA3", BLUE, ""),
+    "triton": ("Triton", YELLOW, ""),
+    "triton_autows": ("Triton auto-WS", ORANGE, ""),
+    "vanilla": ("Triton-FA3", PURPLE, "//"),
+    "improved": ("Triton-FA3 Improved", VERMILION, "//"),
+    "improved_plus": ("Triton-FA3 Improved+", GREEN, "//"),
+    "cublas": ("cuBLAS 8192³", BLACK, ""),
 }
 
 

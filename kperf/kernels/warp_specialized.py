@@ -57,13 +57,18 @@ def tile_at(index, seq_len, n_rows, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.const
 
 
 @gluon.jit
+def by_thread(x):
+    """[rows, cols] as [rows, cols / 8, 4, 2]: of a row, thread t of four holds columns 8 j + 2 t and 8 j + 2 t + 1."""
+    return gl.reshape(x, [x.shape[0], x.shape[1] // 8, 4, 2])
+
+
+@gluon.jit
 def mask_diagonal(s, first_row):
     """s [rows, cols] on the diagonal, -inf where the column is past the row; row 0 of s is row first_row of the block.
 
-    By thread: of a row, thread t of four holds columns 8 j + 2 t and 8 j + 2 t + 1, so that every number is compared
-    with a constant.
+    By thread, so that every number is compared with a constant.
     """
-    x = gl.reshape(s, [s.shape[0], s.shape[1] // 8, 4, 2])
+    x = by_thread(s)
     LAYOUT: gl.constexpr = x.type.layout
     ROWS: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, LAYOUT)))
     GROUPS: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, LAYOUT)))
@@ -114,9 +119,15 @@ def online_softmax(s, m_i, l_i, qk_scale):
 
 
 @gluon.jit
+def column(x, beside):
+    """x [rows] as a column [rows, 1] in the layout of the tensor `beside`."""
+    return gl.expand_dims(gl.convert_layout(x, gl.SliceLayout(1, beside.type.layout)), 1)
+
+
+@gluon.jit
 def rescale(acc, alpha):
     """acc * alpha, row by row, in acc's layout."""
-    return acc * gl.expand_dims(gl.convert_layout(alpha, gl.SliceLayout(1, acc.type.layout)), 1)
+    return acc * column(alpha, acc)
 
 
 @gluon.jit
