@@ -8,15 +8,19 @@ What it adds to the improved schedule (FlashAttention-3, arXiv 2407.08608, secti
   other's products.
 - *K and V in pairs*: trip i needs k of block i and v of block i - 1; they are one stage of the ring with one mbarrier.
 - *Lagged reference*: softmax does not depend on the number that is subtracted from a row; it only must not overflow.
-  p of block i is taken relative to the row maximum of the blocks before i, so that the maximum of block i is computed
+  p of block i is taken relative to what was the row maximum before block i, so that the maximum of block i is computed
   beside the exponentials instead of before them. A tile's first block takes that of its own left half.
-- *Lazy rescaling*: the reference moves only when the maximum has grown by more than 2^8; most blocks do not touch acc.
+- *Records that count*: at a block's end each warp votes whether one of its rows has a p that is above 1, a new maximum,
+  and a good share of the row's sum (or above 2^8). Only then are acc, the sums and p brought to the new maximum, before
+  p is rounded to 16 bits. So the largest p of a row in which few keys count is exactly 1, as it is where the maximum
+  comes first; where many keys count, its rounding is one of many and no warp stops for it.
 - *Two halves*: the left half of p is computed under PV, the right half after PV is done with the registers of the
   previous p, so that the left half is rounded into them beside the right half's exponentials.
-- Row sums are kept a thread or two at a time and added up at the end of the tile; q is held in registers; maxima of p,
-  which is never negative, are taken as integers, for which Hopper has an instruction of three operands.
+- Row sums and maxima are kept by thread and put together at the end of the tile, or for a record that counts; q is
+  held in registers; maxima of p, which is never negative, are taken as integers, for which Hopper has an instruction of
+  three operands.
 
-A row whose maximum jumps by about 2^127 from one block to the next overflows with a lagged reference. Overflow leaves
+A row whose maximum jumps by more than 2^126 within one block overflows with a lagged reference. Overflow leaves
 infinities or NaN, which nothing later removes, so each tile's output is looked at once, and the block votes at its end:
 if anything overflowed, it computes its tiles again with the reference moved *before* the exponentials. So the result is
 right for every input, in at most about twice the time.
@@ -56,14 +60,13 @@ CONSUMER_THREADS = gl.constexpr(256)
 Q_THREADS = gl.constexpr(160)  # one consumer and the producer
 ALL_THREADS = gl.constexpr(288)
 
-# How many of a row's four threads a partial sum covers: 2 takes a shuffle, which ptxas does not move out of its basic
-# block, so that the sum stays where it is written; 1 takes none.
-LEFT_THREADS = gl.constexpr(2)
-RIGHT_THREADS = gl.constexpr(1)
-
-LAZY_GROWTH = gl.constexpr(8.0)  # log2: p stays below 2^8
-# log2: what a growth of up to 2^128 leaves after it is below 2^8, and 2^-120 is not flushed to zero, as 2^-127 is.
-LARGEST_JUMP = gl.constexpr(120.0)
+# A row's record counts if a thread's largest p is above this share of what the thread has summed of its row. A tile's
+# first blocks are asked for more: their sums are small, and what follows will dilute the record.
+FIRST_SHARE = gl.constexpr(0.7)
+LAST_SHARE = gl.constexpr(0.35)
+SHARE_DECAY = gl.constexpr(0.7)  # of the distance between the two, from block to block
+LARGEST_P = gl.constexpr(256.0)  # a record above it counts in any case
+LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
 
 
 @gluon.constexpr_function
@@ -87,33 +90,69 @@ def barrier_arrive(barrier, THREADS: gl.constexpr):
 
 
 @gluon.constexpr_function
-def vote_asm(w):
-    """Inline PTX: waits for ALL_THREADS and sets register redo<w> to whether either number of any thread is NaN."""
-    return (
-        f".reg .b32 redo{w}; {{ .reg .pred p; setp.nan.f32 p, $2, $2; setp.nan.or.f32 p, $3, $3, p; "
-        f"bar.red.or.pred p, 6, 288, p; selp.b32 redo{w}, 1, 0, p; }} mov.b32 $0, redo{w}; mov.b32 $1, redo{w};"
-    )
+def declare_asm(w):
+    """Inline PTX that declares the register of consumer w's votes, by which a number a thread becomes a scalar."""
+    return f".reg .b32 voted{w}; mov.u32 $0, 0;"
 
 
 @gluon.constexpr_function
 def voted_asm(w):
-    """Inline PTX that reads the register of `vote_asm`: so a number a thread becomes one for the block."""
-    return f"mov.b32 $0, redo{w};"
+    """Inline PTX that reads that register."""
+    return f"mov.b32 $0, voted{w};"
+
+
+@gluon.constexpr_function
+def block_vote_asm(w):
+    """Inline PTX: waits for ALL_THREADS and sets voted<w> to whether either number of any thread is NaN."""
+    return (
+        "{ .reg .pred p; setp.nan.f32 p, $2, $2; setp.nan.or.f32 p, $3, $3, p; bar.red.or.pred p, 6, 288, p; "
+        f"selp.b32 voted{w}, 1, 0, p; }} mov.b32 $0, 0; mov.b32 $1, 0;"
+    )
+
+
+@gluon.constexpr_function
+def warp_vote_asm(w):
+    """Inline PTX that sets voted<w> to whether either of any lane's first two numbers is above its second two."""
+    return (
+        "{ .reg .pred p; setp.gt.f32 p, $2, $4; setp.gt.or.f32 p, $3, $5, p; vote.sync.any.pred p, p, 0xffffffff; "
+        f"selp.b32 voted{w}, 1, 0, p; }} mov.b32 $0, 0; mov.b32 $1, 0;"
+    )
 
 
 @gluon.jit
-def vote(W: gl.constexpr, poison):
-    """Whether poison, two numbers a thread, is NaN anywhere in either consumer; the producer takes part."""
-    VOTE_ASM: gl.constexpr = vote_asm(W)
+def declare_votes(W: gl.constexpr):
+    """Before consumer W's first vote, and outside of loops, which a compiler may write out twice."""
+    DECLARE_ASM: gl.constexpr = declare_asm(W)
+    gl.inline_asm_elementwise(DECLARE_ASM, "=r,r", [gl.to_tensor(0)], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def outcome(W: gl.constexpr):
+    """The outcome of consumer W's last vote."""
     VOTED_ASM: gl.constexpr = voted_asm(W)
+    return gl.inline_asm_elementwise(VOTED_ASM, "=r,r", [gl.to_tensor(0)], dtype=gl.int32, is_pure=False, pack=1) != 0
+
+
+@gluon.jit
+def any_nan(W: gl.constexpr, poison):
+    """Whether poison, two numbers a thread, is NaN anywhere in either consumer; the producer takes part."""
+    VOTE_ASM: gl.constexpr = block_vote_asm(W)
     gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f", [poison], dtype=gl.int32, is_pure=False, pack=2)
-    redo = gl.inline_asm_elementwise(VOTED_ASM, "=r,r", [gl.to_tensor(0)], dtype=gl.int32, is_pure=False, pack=1)
-    return redo != 0
+    return outcome(W)
+
+
+@gluon.jit
+def record_counts(W: gl.constexpr, top, l_i, share):
+    """Whether in any row of this warp (so it differs between warps) a new maximum counts; top and l_i by thread."""
+    VOTE_ASM: gl.constexpr = warp_vote_asm(W)
+    limit = gl.minimum(gl.maximum(l_i * share, 1.0), LARGEST_P)
+    gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f,f,f", [top, limit], dtype=gl.int32, is_pure=False, pack=2)
+    return outcome(W)
 
 
 @gluon.jit
 def hear_vote():
-    """The producer's part in `vote`: it has nothing to say, and does what the consumers found."""
+    """The producer's part in `any_nan`: it has nothing to say, and does what the consumers found."""
     redo = gl.inline_asm_elementwise(
         "{ .reg .pred p; setp.ne.s32 p, $1, 0; bar.red.or.pred p, 6, 288, p; selp.s32 $0, 1, 0, p; }",
         "=r,r",
@@ -138,34 +177,16 @@ def wait_for_stores(anything):
     )
 
 
-@gluon.constexpr_function
-def lazy_scale_asm(n):
-    """Inline PTX that multiplies a thread's n accumulators by their row's alpha unless every alpha of the warp is 1.
-
-    Operands: n outputs tied to n inputs, then alpha once for each of them. A thread holds parts of two rows of acc, in
-    turn two columns of the first and two of the second.
-    """
-    body = " ".join(f"mul.f32 ${j}, ${j}, ${2 * n + j};" for j in range(n))
-    return (
-        f"{{ .reg .pred p, q; setp.neu.f32 p, ${2 * n}, 0f3F800000; setp.neu.or.f32 p, ${2 * n + 2}, 0f3F800000, p; "
-        f"vote.sync.any.pred q, p, 0xffffffff; @!q bra UNCHANGED; {body} UNCHANGED: }}"
-    )
-
-
-@gluon.constexpr_function
-def lazy_scale_constraints(n):
-    """The operands of `lazy_scale_asm`."""
-    return ",".join(["=f"] * n + [str(j) for j in range(n)] + ["f"] * n)
-
-
 @gluon.jit
-def lazy_rescale(acc, alpha):
-    """acc * alpha, row by row; a warp whose alphas are all 1 skips the multiplications."""
-    PER_THREAD: gl.constexpr = acc.shape[0] * acc.shape[1] // 128
-    ASM: gl.constexpr = lazy_scale_asm(PER_THREAD)
-    CONSTRAINTS: gl.constexpr = lazy_scale_constraints(PER_THREAD)
-    alpha = column(alpha, acc)
-    return gl.inline_asm_elementwise(ASM, CONSTRAINTS, [acc, alpha], dtype=gl.float32, is_pure=False, pack=PER_THREAD)
+def pin(x):
+    """x, float32, one or two numbers a thread, through a shuffle of each lane with itself.
+
+    ptxas moves no shuffle out of its basic block, which a wait for an mbarrier ends: what x is computed from stays
+    before such a wait, or what is computed from x stays after it.
+    """
+    return gl.inline_asm_elementwise(
+        "shfl.sync.bfly.b32 $0, $1, 0, 0x1f, 0xffffffff;", "=f,f", [x], dtype=gl.float32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
@@ -175,29 +196,32 @@ def row_max(s, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def partial_row_max(p):
-    """Row maxima of p >= 0 as int32 [rows, 2] (of equal order), each of two of a row's four threads: one shuffle."""
-    by_thread_max = gl.max(gl.max(by_thread(p.to(gl.int32, bitcast=True)), 3), 1)
-    return gl.max(gl.reshape(by_thread_max, [p.shape[0], 2, 2]), 1)
+def top_by_thread(p):
+    """Row maxima of p >= 0, [rows, 4], of each of a row's four threads."""
+    return gl.max(gl.max(by_thread(p.to(gl.int32, bitcast=True)), 3), 1).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
-def whole_row_max(top, LAYOUT: gl.constexpr):
-    """Row maxima [rows] as float32 in LAYOUT, of what `partial_row_max` returned."""
-    return gl.convert_layout(gl.max(top, 1).to(gl.float32, bitcast=True), LAYOUT)
+def larger(a, b):
+    """The larger of two numbers >= 0, as integers, so that it becomes one instruction with the maxima before it."""
+    return gl.maximum(a.to(gl.int32, bitcast=True), b.to(gl.int32, bitcast=True)).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
-def partial_row_sum(p, THREADS: gl.constexpr):
-    """Row sums [rows, 4 / THREADS], each of THREADS of a row's four threads: 1 without a shuffle, 2 with one."""
-    by_thread_sum = gl.sum(gl.sum(by_thread(p), 3), 1)
-    return gl.sum(gl.reshape(by_thread_sum, [p.shape[0], THREADS, 4 // THREADS]), 1)
+def sum_by_thread(p):
+    """Row sums [rows, 4], of each of a row's four threads."""
+    return gl.sum(gl.sum(by_thread(p), 3), 1)
 
 
 @gluon.jit
-def whole_row_sum(l_left, l_right, LAYOUT: gl.constexpr):
-    """Row sums [rows] in LAYOUT, of what `partial_row_sum` returned for the left and the right halves."""
-    return gl.convert_layout(gl.sum(l_left, 1), LAYOUT) + gl.convert_layout(gl.sum(l_right, 1), LAYOUT)
+def to_record(m_i, l_i, top):
+    """Moves a row's reference to its largest p: m_i [rows], l_i [rows, 4], and alpha [rows], the factor of p and acc.
+
+    l_i, top [rows, 4]: by thread. A sum becomes NaN, for the vote at the end, if its factor would be flushed to zero.
+    """
+    jump = gl.maximum(approximate_log2(gl.convert_layout(gl.max(top, 1), m_i.type.layout)), 0.0)
+    alpha = gl.exp2(-jump)
+    return m_i + jump, l_i * column(gl.where(jump <= LARGEST_JUMP, alpha, float("nan")), l_i), alpha
 
 
 @gluon.jit
@@ -207,18 +231,32 @@ def halves(x, LAYOUT: gl.constexpr):
     return gl.convert_layout(left, LAYOUT), gl.convert_layout(right, LAYOUT)
 
 
+@gluon.constexpr_function
+def rounding_asm(dtype):
+    """Inline PTX that rounds two float32 to a pair of a 16-bit type."""
+    kind = {"bf16": "bf16", "fp16": "f16"}[str(dtype)]
+    return f"cvt.rn.{kind}x2.f32 $0, $2, $1;"
+
+
 @gluon.jit
-def rounded_halves(left, right, dtype: gl.constexpr, LAYOUT: gl.constexpr):
-    """The two halves [rows, cols] of a float32 tensor, rounded to a 16-bit type, as one [rows, 2 cols] in LAYOUT."""
-    x = gl.permute(gl.join(left.to(dtype), right.to(dtype)), (0, 2, 1))
-    return gl.convert_layout(gl.reshape(x, [left.shape[0], 2 * left.shape[1]]), LAYOUT)
+def rounded_pairs(x, dtype: gl.constexpr):
+    """Neighbours along a row of float32 x [rows, cols], rounded to a 16-bit type, as `pack_pairs` packs them."""
+    ASM: gl.constexpr = rounding_asm(dtype)
+    low, high = gl.split(gl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
+    return gl.inline_asm_elementwise(ASM, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def joined(left, right):
+    """Two halves [rows, cols] as one [rows, 2 cols]."""
+    return gl.reshape(gl.permute(gl.join(left, right), (0, 2, 1)), [left.shape[0], 2 * left.shape[1]])
 
 
 @gluon.jit
 def pack_pairs(x):
     """Neighbours along a row of 16-bit x [rows, cols] as one int32, [rows, cols / 2].
 
-    A 16-bit tensor that a loop carries becomes a register an element where the loop begins; packed, it does not.
+    A 16-bit tensor that a loop or a branch carries becomes a register an element there; packed, it does not.
     """
     low, high = gl.split(gl.reshape(x.to(gl.int16, bitcast=True), [x.shape[0], x.shape[1] // 2, 2]))
     return (low.to(gl.int32) & 0xFFFF) | (high.to(gl.int32) << 16)
@@ -238,23 +276,6 @@ def approximate_log2(x):
     Off by at most 2^-22 between 0.5 and 2, and by at most 2^-22 of its size elsewhere (PTX ISA, lg2.approx).
     """
     return gl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
-
-
-@gluon.constexpr_function
-def rounding_asm(dtype):
-    """Inline PTX that rounds two float32 to the 16-bit type and back with one conversion (the compiler takes two)."""
-    kind = {"bf16": "bf16", "fp16": "f16"}[str(dtype)]
-    return (
-        f"{{ .reg .b16 a, b; .reg .b32 t; cvt.rn.{kind}x2.f32 t, $3, $2; mov.b32 {{a, b}}, t; "
-        f"cvt.f32.{kind} $0, a; cvt.f32.{kind} $1, b; }}"
-    )
-
-
-@gluon.jit
-def rounded(x, dtype: gl.constexpr):
-    """float32 x [64], two numbers a thread, rounded to a 16-bit type."""
-    ASM: gl.constexpr = rounding_asm(dtype)
-    return gl.inline_asm_elementwise(ASM, "=f,=f,f,f", [x], dtype=gl.float32, is_pure=True, pack=2)
 
 
 @gluon.jit
@@ -366,41 +387,36 @@ def first_product(W: gl.constexpr, q, k, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def first_softmax(
-    W: gl.constexpr,
     LAGGED: gl.constexpr,
     s,
     qk_scale,
     poison,
     BLOCK_N: gl.constexpr,
-    dtype: gl.constexpr,
-    P_LAYOUT: gl.constexpr,
     ROW_LAYOUT: gl.constexpr,
     CAUSAL: gl.constexpr,
 ):
-    """p of a tile's first block given `first_product`, its reference m_i, partial row sums and maxima."""
+    """Halves of p of a tile's first block given `first_product`, reference m_i, row sums, the right half's maxima."""
     HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
     # On the diagonal consumer 0 has rows and columns 0 to 63 of the block; consumer 1 has rows 64 to 127, whose left
     # half has no mask.
-    if CAUSAL and W == 0:
-        s_left = mask_diagonal(s, 0)
-    else:
+    if s.shape[1] == BLOCK_N:
         s_left, s_right = halves(s, HALF)
         if CAUSAL:
             s_right = mask_diagonal(s_right, 0)
+    else:
+        s_left = mask_diagonal(s, 0)
     m_i = row_max(s_left, ROW_LAYOUT)
     if s.shape[1] == BLOCK_N and not LAGGED:
         m_i = gl.maximum(m_i, row_max(s_right, ROW_LAYOUT))
     m_i *= qk_scale
     p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
-    top = partial_row_max(p_left)
-    l_left = partial_row_sum(p_left, LEFT_THREADS) + poison
+    l_i = sum_by_thread(p_left) + poison
     if s.shape[1] == BLOCK_N:
         p_right = gl.exp2(s_right * qk_scale - column(m_i, s_right))
-        top = gl.maximum(top, partial_row_max(p_right))
+        l_i += sum_by_thread(p_right)
     else:
         p_right = gl.zeros([CONSUMER_ROWS, BLOCK_N // 2], gl.float32, HALF)
-    l_right = partial_row_sum(p_right, RIGHT_THREADS)
-    return rounded_halves(p_left, p_right, dtype, P_LAYOUT), m_i, l_left, l_right, top
+    return p_left, p_right, m_i, l_i, top_by_thread(p_right)
 
 
 @gluon.jit
@@ -426,8 +442,8 @@ def attend_tiles(  # noqa: PLR0915
     q_loads: how often q was loaded before; stage, phase: where the ring stands.
 
     LAGGED: p is relative to the maxima of the blocks before; else to those up to its own, and nothing overflows.
-    Returns the first tile's q and s_first again, stage, phase, and poison (as l_left): 0, or NaN where an output of
-    that row is infinite or NaN.
+    Returns the first tile's q and s_first again, stage, phase, and poison (as l_i): 0, or NaN where an output of that
+    row is infinite or NaN.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = k_smem.dtype
@@ -441,7 +457,7 @@ def attend_tiles(  # noqa: PLR0915
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     ROW_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     s_zero = gl.zeros([CONSUMER_ROWS, BLOCK_N], gl.float32, S_LAYOUT)
-    poison = partial_row_sum(s_zero, LEFT_THREADS)
+    poison = sum_by_thread(gl.zeros([CONSUMER_ROWS, BLOCK_N // 2], gl.float32, HALF_LAYOUT))
 
     # The first tile's q is in registers, and nothing is staged in its buffer.
     barrier_arrive(Q_EMPTY + W, Q_THREADS)
@@ -454,63 +470,65 @@ def attend_tiles(  # noqa: PLR0915
             n_blocks = (q_row % seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
         q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
 
-        p, m_i, l_left, l_right, top = first_softmax(
-            W, LAGGED, s_first, qk_scale, poison, BLOCK_N, dtype, P_LAYOUT, ROW_LAYOUT, CAUSAL
-        )
+        p_left, p_right, m_i, l_i, top = first_softmax(LAGGED, s_first, qk_scale, poison, BLOCK_N, ROW_LAYOUT, CAUSAL)
+        left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
+        counts = record_counts(W, top, l_i, FIRST_SHARE) if LAGGED else False
         acc = gl.zeros([CONSUMER_ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
-        rounding = gl.zeros([CONSUMER_ROWS], gl.float32, ROW_LAYOUT)
         if t > 0:
             # The last tile's o has left by now: next q, please.
             tma.store_wait(0)
             barrier_arrive(Q_EMPTY + W, Q_THREADS)
 
         mbarrier.wait(full.index(stage), phase)
+        if counts:
+            m_i, l_i, alpha = to_record(m_i, l_i, top)
+            left = rounded_pairs(rescale(p_left, alpha), dtype)
+            right = rounded_pairs(rescale(p_right, alpha), dtype)
+        p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
+        share = gl.to_tensor(FIRST_SHARE)
         for _ in range(1, n_blocks):
             # QK of block i and PV of block i - 1.
             barrier_sync(TURN + W, CONSUMER_THREADS)
             s = warpgroup_mma(q, k_smem.index(stage).permute((1, 0)), s_zero, use_acc=False, is_async=True)
             acc = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
             barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
-
-            # Under QK: how far the largest p of block i - 1 is above its reference, and so where that of block i lies.
-            largest = whole_row_max(top, ROW_LAYOUT)
-            # p is summed before it is rounded to 16 bits, as lse asks; o is normalised by the sum after. The two differ
-            # most where one key has nearly all of a row, so the rounding of a block's largest p is all that is kept.
-            rounding += rounded(largest, dtype) - largest
-            growth = approximate_log2(largest)
-            jump = gl.where(growth > LAZY_GROWTH, gl.minimum(growth, LARGEST_JUMP), 0.0)
             s = warpgroup_mma_wait(1, deps=[s])
             if not LAGGED:
-                jump = gl.maximum(row_max(s, ROW_LAYOUT) * qk_scale - m_i, 0.0)
-            m_i += jump
-            alpha = gl.exp2(-jump)
-            rounding *= alpha
+                m_new = gl.maximum(m_i, row_max(s, ROW_LAYOUT) * qk_scale)
+                alpha = gl.exp2(m_i - m_new)
+                m_i = m_new
+                l_i *= column(alpha, l_i)
 
             # Left half of the softmax of block i, under PV.
             s_left, s_right = halves(s, HALF_LAYOUT)
             p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
-            top = partial_row_max(p_left)
-            l_left = l_left * column(alpha, l_left) + partial_row_sum(p_left, LEFT_THREADS)
-
-            # Waiting for the next pair before PV is done is one of the things that keep ptxas from moving the left half
-            # below PV's wait. The others are the shuffles above, and that the results are among the wait's operands.
+            top = pin(top_by_thread(p_left))
+            l_i = pin(l_i + sum_by_thread(p_left))
             read = stage
             stage, phase = advance(stage, phase, STAGES)
             mbarrier.wait(full.index(stage), phase)
-            acc, p, p_left, l_left, top = warpgroup_mma_wait(0, deps=[acc, p, p_left, l_left, top])
+            acc, p, p_left = warpgroup_mma_wait(0, deps=[acc, p, p_left])
             barrier_arrive(EMPTY + read, ALL_THREADS)
-            acc = lazy_rescale(acc, alpha)
 
             # Right half, while the left one is rounded into the registers of the p that PV has read.
-            p_right = gl.exp2(s_right * qk_scale - column(m_i, s_right))
-            top = gl.maximum(top, partial_row_max(p_right))
-            l_right = l_right * column(alpha, l_right) + partial_row_sum(p_right, RIGHT_THREADS)
-            p = rounded_halves(p_left, p_right, dtype, P_LAYOUT)
+            p_right = gl.exp2(s_right * qk_scale - column(pin(m_i), s_right))
+            top = larger(top, top_by_thread(p_right))
+            l_i += sum_by_thread(p_right)
+            left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
+            if LAGGED:
+                share = SHARE_DECAY * share + (1 - SHARE_DECAY) * LAST_SHARE
+                if record_counts(W, top, l_i, share):
+                    m_i, l_i, alpha = to_record(m_i, l_i, top)
+                    acc = rescale(acc, alpha)
+                    left = rounded_pairs(rescale(p_left, alpha), dtype)
+                    right = rounded_pairs(rescale(p_right, alpha), dtype)
+            else:
+                acc = rescale(acc, alpha)
+            p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
 
         # PV of the last block and QK of the next tile's first. What needs shuffles comes before: between the products
         # of two blocks ptxas would wait for them.
-        largest = whole_row_max(top, ROW_LAYOUT)
-        l_row = whole_row_sum(l_left, l_right, ROW_LAYOUT)
+        l_row = gl.convert_layout(gl.sum(l_i, 1), ROW_LAYOUT)
         mbarrier.wait(q_full.index(W), (q_loads + t) & 1)
         q = q_smem.index(W).load(Q_LAYOUT)
         q_pairs = pack_pairs(q)
@@ -520,15 +538,13 @@ def attend_tiles(  # noqa: PLR0915
         barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
 
         # Epilogue, under that QK.
-        rounding += rounded(largest, dtype) - largest
         lse = (m_i + approximate_log2(l_row)) * LN_2
         gl.store(lse_ptr + (row + gl.arange(0, CONSUMER_ROWS, ROW_LAYOUT)), lse)
         q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
         acc, p = warpgroup_mma_wait(1, deps=[acc, p])
-        o = rescale(acc, 1.0 / (l_row + rounding))
+        o = rescale(acc, 1.0 / l_row)
         # What overflowed is infinite or NaN from then on: one look a tile is enough, and the next tile's l hands it on.
-        poison = partial_row_sum(o * 0.0, LEFT_THREADS)
-        poison = gl.convert_layout(poison, l_left.type.layout) + column(lse * 0.0, l_left)
+        poison = gl.convert_layout(sum_by_thread(o * 0.0), l_i.type.layout) + column(lse * 0.0, l_i)
         q_smem.index(W).store(o.to(o_desc.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(o_desc, [row, 0], q_smem.index(W))
@@ -552,6 +568,7 @@ def consumer(
     if W == 1:
         barrier_arrive(TURN + 0, CONSUMER_THREADS)  # consumer 0 has the first turn
 
+    declare_votes(W)
     # The first QK has no PV beside it.
     mbarrier.wait(q_full.index(W), 0)
     q = q_smem.index(W).load(gl.DotOperandLayout(0, S_LAYOUT, 2))
@@ -565,7 +582,7 @@ def consumer(
     q_pairs, s_first, stage, phase, poison = attend_tiles(
         W, True, o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale, q_pairs, s_first, 1, stage, phase, STAGES, CAUSAL
     )
-    if vote(W, poison):
+    if any_nan(W, poison):
         wait_for_stores(W)
         q_loads = 1 + own_tiles(n_rows)
         attend_tiles(

@@ -119,7 +119,7 @@ def test_a_consumer_that_waits_for_its_turn_waits_for_the_other():
 
 
 def test_who_issues_slowly_keeps_the_other_from_its_turn():
-    block = analysis.sample(launch(QK_issue___PV_issue=1500))[0]
+    block = analysis.sample(launch(QK_issue___PV_issue=2000))[0]
     releases = analysis.releases(block, PROGRAM)
     waited = [
         (block.spans[group][index], release)
