@@ -510,8 +510,9 @@ def attend_tiles(  # noqa: PLR0915
             acc, p, p_left = warpgroup_mma_wait(0, deps=[acc, p, p_left])
             barrier_arrive(EMPTY + read, ALL_THREADS)
 
-            # Right half, while the left one is rounded into the registers of the p that PV has read.
-            p_right = gl.exp2(s_right * qk_scale - column(pin(m_i), s_right))
+            # Right half, while the left one is rounded into the registers of the p that PV has read. With head_dim 64
+            # the exponentials take longer than the products, and registers are left: nothing holds it back there.
+            p_right = gl.exp2(s_right * qk_scale - column(pin(m_i) if HEAD_DIM > 64 else m_i, s_right))
             top = larger(top, top_by_thread(p_right))
             l_i += sum_by_thread(p_right)
             left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
