@@ -59,6 +59,12 @@ def test_half_of_the_softmax_stands_under_pv_and_half_beside_the_rounding(causal
     assert issued[:last_quarter].count("F2FP") >= half // 2
 
 
+def test_with_head_dim_64_all_exponentials_stand_before_the_wait_for_pv(causal):
+    sass = override.find("improved_plus", Specialization(head_dim=64, causal=causal)).compile().asm["sass"]
+    under_pv = sass[sass.index("DEPBAR.LE gsb0, 0x1") :].split("DEPBAR.LE gsb0, 0x0")[0]
+    assert under_pv.count("MUFU.EX2") >= 64 * 128 // 128
+
+
 def test_no_warp_scales_what_it_has_summed_but_for_a_record_that_counts(causal):
     """Behind the vote of the main loop, and before the branch on it, there are no multiplications of acc or p."""
     sass = override.find("improved_plus", Specialization(causal=causal)).compile().asm["sass"]
