@@ -53,7 +53,7 @@ from kperf.kernels.warp_specialized import (
 # Named barriers of the hardware (16 a block; Triton itself uses the first four). Unlike an mbarrier's arrive, theirs
 # does not make a whole warp group wait for itself first.
 TURN = gl.constexpr(4)  # + W: it is consumer W's turn to issue
-# 6: the vote, whose number stands in its assembly
+# 6: the block's vote, whose number stands in its assembly
 EMPTY = gl.constexpr(8)  # + stage: both consumers have read the pair
 Q_EMPTY = gl.constexpr(11)  # + W: consumer W's q is in registers, and the o that was staged in its buffer has left
 CONSUMER_THREADS = gl.constexpr(256)
@@ -143,7 +143,10 @@ def any_nan(W: gl.constexpr, poison):
 
 @gluon.jit
 def record_counts(W: gl.constexpr, top, l_i, share):
-    """Whether in any row of this warp (so it differs between warps) a new maximum counts; top and l_i by thread."""
+    """Whether in any row of this warp a new maximum counts; top and l_i by thread.
+
+    It differs between warps, so what is branched on it must not wait for another warp.
+    """
     VOTE_ASM: gl.constexpr = warp_vote_asm(W)
     limit = gl.minimum(gl.maximum(l_i * share, 1.0), LARGEST_P)
     gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f,f,f", [top, limit], dtype=gl.int32, is_pure=False, pack=2)
