@@ -1,4 +1,4 @@
-"""Improved+: persistent blocks, ping-pong consumers, a shorter softmax, right for every input.
+"""Improved+: persistent blocks, ping-pong consumers, a shorter softmax, right however scores grow.
 
 What it adds to the improved schedule (FlashAttention-3, arXiv 2407.08608, section 3.1-3.2, has the first two):
 
@@ -7,23 +7,24 @@ What it adds to the improved schedule (FlashAttention-3, arXiv 2407.08608, secti
 - *Ping-pong*: the two consumers take turns in issuing their matrix products, so that one's softmax runs under the
   other's products.
 - *K and V in pairs*: trip i needs k of block i and v of block i - 1; they are one stage of the ring with one mbarrier.
-- *Lagged reference*: softmax does not depend on the number that is subtracted from a row; it only must not overflow.
-  p of block i is taken relative to what was the row maximum before block i, so that the maximum of block i is computed
-  beside the exponentials instead of before them. A tile's first block takes that of its own left half.
-- *Records that count*: at a block's end each warp votes whether one of its rows has a p that is above 1, a new maximum,
-  and a good share of the row's sum (or above 2^8). Only then are acc, the sums and p brought to the new maximum, before
-  p is rounded to 16 bits. So the largest p of a row in which few keys count is exactly 1, as it is where the maximum
-  comes first; where many keys count, its rounding is one of many and no warp stops for it.
-- *Two halves*: the left half of p is computed under PV, the right half after PV is done with the registers of the
-  previous p, so that the left half is rounded into them beside the right half's exponentials.
-- Row sums and maxima are kept by thread and put together at the end of the tile, or for a record that counts; q is
-  held in registers; maxima of p, which is never negative, are taken as integers, for which Hopper has an instruction of
+- *Lagged reference*: softmax does not depend on the number that is subtracted from a row; it only must not overflow. p
+  of block i is taken relative to a reference from the blocks before, so that the maximum of block i is computed beside
+  the exponentials instead of before them. A tile's first block takes the maximum of its own left half.
+- *Records that count*: at a block's end each warp votes whether one of its rows has a p that is above 1, that is above
+  the reference, and above 2^8 or a good share of what its thread, which has a quarter of the row's columns, has
+  summed. Only then are acc, the sums and p brought to the block's largest p, before p is rounded to 16 bits. So where
+  few keys have most of a row, its largest p is exactly 1, as it is where the maximum comes first; where many have, its
+  rounding is one of many, and no warp stops for it.
+- *Two halves*: with head_dim 128 the left half of p is computed under PV, the right half after PV is done with the
+  registers of the previous p, so that the left half is rounded into them beside the right half's exponentials.
+- Row sums are kept by thread and put together at the end of the tile, maxima only for a record that counts; q is held
+  in registers; maxima of p, which is never negative, are taken as integers, for which Hopper has an instruction of
   three operands.
 
 A row whose maximum jumps by more than 2^126 within one block overflows with a lagged reference. Overflow leaves
 infinities or NaN, which nothing later removes, so each tile's output is looked at once, and the block votes at its end:
 if anything overflowed, it computes its tiles again with the reference moved *before* the exponentials. So the result is
-right for every input, in at most about twice the time.
+right however scores grow, in at most about twice the time (NOTES.md, "Limits", has what is not).
 """
 
 from triton.experimental import gluon
@@ -60,8 +61,8 @@ CONSUMER_THREADS = gl.constexpr(256)
 Q_THREADS = gl.constexpr(160)  # one consumer and the producer
 ALL_THREADS = gl.constexpr(288)
 
-# A row's record counts if a thread's largest p is above this share of what the thread has summed of its row. A tile's
-# first blocks are asked for more: their sums are small, and what follows will dilute the record.
+# A record counts if a thread's largest p is above this share of what the thread has summed of its row, a quarter of
+# the columns. A tile's first blocks are asked for more: their sums are small, and what follows will dilute the record.
 FIRST_SHARE = gl.constexpr(0.7)
 LAST_SHARE = gl.constexpr(0.35)
 SHARE_DECAY = gl.constexpr(0.7)  # of the distance between the two, from block to block
@@ -143,7 +144,7 @@ def any_nan(W: gl.constexpr, poison):
 
 @gluon.jit
 def record_counts(W: gl.constexpr, top, l_i, share):
-    """Whether in any row of this warp a new maximum counts; top and l_i by thread.
+    """Whether in any row of this warp there is a record that counts; top and l_i by thread.
 
     It differs between warps, so what is branched on it must not wait for another warp.
     """
@@ -218,7 +219,7 @@ def sum_by_thread(p):
 
 @gluon.jit
 def to_record(m_i, l_i, top):
-    """Moves a row's reference to its largest p: m_i [rows], l_i [rows, 4], and alpha [rows], the factor of p and acc.
+    """Moves references up to this block's largest p: m_i [rows], l_i [rows, 4], alpha [rows], the factor of p and acc.
 
     l_i, top [rows, 4]: by thread. A sum becomes NaN, for the vote at the end, if its factor would be flushed to zero.
     """
@@ -444,7 +445,8 @@ def attend_tiles(  # noqa: PLR0915
 
     q_loads: how often q was loaded before; stage, phase: where the ring stands.
 
-    LAGGED: p is relative to the maxima of the blocks before; else to those up to its own, and nothing overflows.
+    LAGGED: p is relative to a reference from the blocks before; else to the maximum up to its own, and no growth of it
+    overflows.
     Returns the first tile's q and s_first again, stage, phase, and poison (as l_i): 0, or NaN where an output of that
     row is infinite or NaN.
     """
