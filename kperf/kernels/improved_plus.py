@@ -144,7 +144,7 @@ def any_nan(W: gl.constexpr, poison):
 
 @gluon.jit
 def record_counts(W: gl.constexpr, top, l_i, share):
-    """Whether in any row of this warp there is a record that counts; top and l_i by thread.
+    """Whether in any row of this warp there is a record that counts, given top and l_i by thread, [rows, 4].
 
     It differs between warps, so what is branched on it must not wait for another warp.
     """
@@ -221,7 +221,8 @@ def sum_by_thread(p):
 def to_record(m_i, l_i, top):
     """Moves references up to this block's largest p: m_i [rows], l_i [rows, 4], alpha [rows], the factor of p and acc.
 
-    l_i, top [rows, 4]: by thread. A sum becomes NaN, for the vote at the end, if its factor would be flushed to zero.
+    m_i in units of log2; l_i, top [rows, 4] by thread; a row whose largest p is not above 1 stays. A sum becomes NaN,
+    for the vote at the end, if its factor would be flushed to zero.
     """
     jump = gl.maximum(approximate_log2(gl.convert_layout(gl.max(top, 1), m_i.type.layout)), 0.0)
     alpha = gl.exp2(-jump)
@@ -248,6 +249,12 @@ def rounded_pairs(x, dtype: gl.constexpr):
     ASM: gl.constexpr = rounding_asm(dtype)
     low, high = gl.split(gl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
     return gl.inline_asm_elementwise(ASM, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def scaled_pairs(p_left, p_right, alpha, dtype: gl.constexpr):
+    """`rounded_pairs` of both halves of p, float32 [rows, cols], times alpha [rows]."""
+    return rounded_pairs(rescale(p_left, alpha), dtype), rounded_pairs(rescale(p_right, alpha), dtype)
 
 
 @gluon.jit
@@ -381,7 +388,10 @@ def producer(q_desc, k_desc, v_desc, smem, seq_len, n_rows, STAGES: gl.constexpr
 
 @gluon.jit
 def first_product(W: gl.constexpr, q, k, CAUSAL: gl.constexpr):
-    """QK of a tile's first block, not waited for; on the diagonal all of consumer 0's right half would be masked."""
+    """QK of a tile's first block, float32 [64, 128], not waited for.
+
+    On the diagonal [64, 64] for consumer 0, all of whose right half would be masked.
+    """
     COLS: gl.constexpr = k.shape[0] // 2 if CAUSAL and W == 0 else k.shape[0]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 16])
     zero = gl.zeros([CONSUMER_ROWS, COLS], gl.float32, LAYOUT)
@@ -399,7 +409,11 @@ def first_softmax(
     ROW_LAYOUT: gl.constexpr,
     CAUSAL: gl.constexpr,
 ):
-    """Halves of p of a tile's first block given `first_product`, reference m_i, row sums, the right half's maxima."""
+    """What a tile's first block gives, of the product s of `first_product`.
+
+    The halves of p, float32 [64, 64], zeros for a right half that s has not; the reference m_i [64] in units of log2;
+    row sums by thread, [64, 4], with poison (as these) in them; the right half's maxima, [64, 4].
+    """
     HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
     # On the diagonal consumer 0 has rows and columns 0 to 63 of the block; consumer 1 has rows 64 to 127, whose left
     # half has no mask.
@@ -487,8 +501,7 @@ def attend_tiles(  # noqa: PLR0915
         mbarrier.wait(full.index(stage), phase)
         if counts:
             m_i, l_i, alpha = to_record(m_i, l_i, top)
-            left = rounded_pairs(rescale(p_left, alpha), dtype)
-            right = rounded_pairs(rescale(p_right, alpha), dtype)
+            left, right = scaled_pairs(p_left, p_right, alpha, dtype)
         p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
         share = gl.to_tensor(FIRST_SHARE)
         for _ in range(1, n_blocks):
@@ -507,6 +520,7 @@ def attend_tiles(  # noqa: PLR0915
             # Left half of the softmax of block i, under PV.
             s_left, s_right = halves(s, HALF_LAYOUT)
             p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
+            # Pinned, or ptxas would put sums and maxima behind PV's wait, where the right half's exponentials are.
             top = pin(top_by_thread(p_left))
             l_i = pin(l_i + sum_by_thread(p_left))
             read = stage
@@ -526,8 +540,7 @@ def attend_tiles(  # noqa: PLR0915
                 if record_counts(W, top, l_i, share):
                     m_i, l_i, alpha = to_record(m_i, l_i, top)
                     acc = rescale(acc, alpha)
-                    left = rounded_pairs(rescale(p_left, alpha), dtype)
-                    right = rounded_pairs(rescale(p_right, alpha), dtype)
+                    left, right = scaled_pairs(p_left, p_right, alpha, dtype)
             else:
                 acc = rescale(acc, alpha)
             p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
