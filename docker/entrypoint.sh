@@ -13,6 +13,6 @@ if [ -d /opt/kperf/results ] && [ -z "$(ls -A "$KPERF_RESULTS")" ]; then
     cp -r /opt/kperf/results/. "$KPERF_RESULTS/"
 fi
 if [ "${1:-}" = make ]; then
-    python -m kperf.doctor >&2
+    python -m kperf.record.machine >&2
 fi
 exec "$@"

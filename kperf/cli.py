@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from kperf.errors import MeasurementError, UsageError
-from kperf.results import RECORDED
+from kperf.record.results import RECORDED
 
 ROUNDS = 40
 """Rounds of a measurement: enough for an interval, few enough for minutes."""
@@ -83,7 +83,7 @@ def fig12(
     Another head_dim or dtype than the paper's makes a figure of its own, fig12_d64 or fig12_fp16. Its bars are FA2,
     cuDNN, FA3 and Improved+, where there is one: autotuning Triton's own would take longer than all the rest.
     """
-    from kperf import fig12
+    from kperf.paper import fig12
 
     mode = fig12.Mode(causal, paper_mix, head_dim, dtype)
     fig12.run(console, results, mode, rounds=rounds, fresh=fresh, require_gpu=device is DeviceChoice.cuda)
@@ -98,7 +98,7 @@ def fig11(
     costs: Annotated[bool, typer.Option("--costs", help="Also time other clocks, buffers and regions.")] = False,
 ) -> None:
     """Trace the kernels of Fig. 11, read and draw the timelines; without a Hopper GPU from the recorded ones."""
-    from kperf import fig11
+    from kperf.paper import fig11
 
     require_gpu = device is DeviceChoice.cuda
     fig11.run(console, results, file=override, rounds=rounds, require_gpu=require_gpu, with_costs=costs)
@@ -116,7 +116,7 @@ def instrument(
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
 ) -> None:
     """Put records into a TTGIR file by the rules, or take them out."""
-    from kperf.trace import instrument
+    from kperf.trace.compiler import instrument
 
     instrument.run(file, regions=regions.split(","), detail=detail, rules=rules, strip_only=strip, out=out)
 
@@ -130,7 +130,7 @@ def power(
     passes: Annotated[int, typer.Option(min=1, help="Passes, each in a rotated order.")] = 5,
 ) -> None:
     """Each implementation alone and sustained: TFLOPS, watts, MHz, TFLOPS a watt."""
-    from kperf import power
+    from kperf.bench import power
 
     power.run(console, results, _keys(only), causal=causal, seconds=seconds, passes=passes)
 
@@ -147,7 +147,8 @@ def sweep(
     fresh: Fresh = False,
 ) -> None:
     """Measure one panel of Fig. 12 for some implementations, into the same store (bench_fa.sh, benchmark_attn.py)."""
-    from kperf import bench, fig12
+    from kperf.bench import commands as bench
+    from kperf.paper import fig12
 
     mode = fig12.Mode(causal, head_dim=head_dim, dtype=dtype)
     bench.run_panel(console, results, which.value, _keys(only) or [], mode, rounds=rounds, fresh=fresh)
@@ -170,8 +171,8 @@ def bench(
     results: Annotated[Path | None, typer.Option(help="Also append the points to RESULTS/<gpu>/bench.jsonl.")] = None,
 ) -> None:
     """Check and time implementations on one shape, with tritonbench's options and columns."""
-    from kperf import bench
-    from kperf.workload import make_workload
+    from kperf.attention.workload import make_workload
+    from kperf.bench import commands as bench
 
     workload = make_workload(
         batch=batch,
@@ -189,9 +190,10 @@ def bench(
 @app.command()
 def ttgir() -> None:
     """Generate ttgir/ and the traced twins from the Gluon sources (no GPU needed) and verify it by compiling."""
-    from kperf import fig12, override
-    from kperf.kernels.variants import FULL_AND_CAUSAL, VARIANTS
-    from kperf.trace import twin
+    from kperf.attention import overrides as override
+    from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS
+    from kperf.paper import fig12
+    from kperf.trace.launch import subject as twin
 
     for variant in VARIANTS.values():
         override.generate(variant)
@@ -203,7 +205,7 @@ def ttgir() -> None:
 @override_app.command()
 def verify() -> None:
     """Compile every override in place of attn_fwd for sm_90a and check what its name promises."""
-    from kperf import fig12
+    from kperf.paper import fig12
 
     fig12.verify_overrides(console)
 
@@ -215,8 +217,8 @@ def stage(
     causal: Causal = False,
 ) -> None:
     """Lay an override out for Triton's own TRITON_KERNEL_OVERRIDE, for those who use the original's way."""
-    from kperf import override
-    from kperf.kernels.variants import Specialization
+    from kperf.attention import overrides as override
+    from kperf.attention.variants import Specialization
 
     override.stage(override.find(variant, Specialization(causal=causal)), to)
     folder = shlex.quote(str(to.resolve()))
@@ -230,7 +232,7 @@ def claims(
     write: Annotated[Path | None, typer.Option(help="Put the table into this file, between its claims marks.")] = None,
 ) -> None:
     """Print the paper's claims, ours with its interval, and a verdict, from the recorded runs."""
-    from kperf import claims
+    from kperf.paper import claims
 
     if write is None:
         claims.report(console, results)
@@ -280,7 +282,7 @@ def shell(
 @app.command()
 def doctor() -> None:
     """What this machine can run, and why not the rest; status 1 if not even the recorded figures."""
-    from kperf import doctor
+    from kperf.record import machine as doctor
 
     if not doctor.report(doctor.probe()):
         raise typer.Exit(1)

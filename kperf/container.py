@@ -31,9 +31,9 @@ from docker.types import DeviceRequest, Mount
 from rich.console import Console
 from rich.markup import escape
 
-from kperf.commit import git_commit
 from kperf.errors import MeasurementError, UsageError
-from kperf.files import write_atomically
+from kperf.record.commit import git_commit
+from kperf.record.files import write_atomically
 
 IMAGE = "kperf"
 RESULTS = "/results"

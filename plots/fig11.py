@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from kperf.errors import UsageError
-from kperf.trace.models import Timeline, read_timeline
+from kperf.trace.reading.models import Timeline, read_timeline
 from plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW, save
 
 # Colours by what the hardware does, and the ink that reads on them.

@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from kperf.results import Environment, Key, MeasuredPoint, Point
+from kperf.record.results import Environment, Key, MeasuredPoint, Point
 from plots.style import IMPLEMENTATIONS, save
 
 

@@ -9,7 +9,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from kperf.files import write_atomically
+from kperf.record.files import write_atomically
 
 plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
 

@@ -3,8 +3,8 @@
 import pytest
 import triton
 
-from kperf.results import DeviceState, Environment, FailedPoint, MeasuredPoint
-from kperf.workload import Workload
+from kperf.attention.workload import Workload
+from kperf.record.results import DeviceState, Environment, FailedPoint, MeasuredPoint
 
 
 @pytest.fixture(scope="session", autouse=True)

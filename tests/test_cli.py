@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kperf.override import TTGIR_DIR
+from kperf.attention.overrides import TTGIR_DIR
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kperf.commit import git_commit
 from kperf.container import BuiltImage
+from kperf.record.commit import git_commit
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 

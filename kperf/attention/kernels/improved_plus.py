@@ -1,0 +1,668 @@
+"""Improved+: persistent blocks, ping-pong consumers, a shorter softmax, right however scores grow.
+
+What it adds to the improved schedule (FlashAttention-3, arXiv 2407.08608, section 3.1-3.2, has the first two):
+
+- *Persistent*: a block computes one tile after another. QK of the next tile's first block is issued together with PV of
+  this tile's last, so that the tensor cores do not rest between tiles, and o leaves under the next tile's work.
+- *Ping-pong*: the two consumers take turns in issuing their matrix products, so that one's softmax runs under the
+  other's products.
+- *K and V in pairs*: trip i needs k of block i and v of block i - 1; they are one stage of the ring with one mbarrier.
+- *Lagged reference*: softmax does not depend on the number that is subtracted from a row; it only must not overflow. p
+  of block i is taken relative to a reference from the blocks before, so that the maximum of block i is computed beside
+  the exponentials instead of before them. A tile's first block takes the maximum of its own left half.
+- *Records that count*: at a block's end each warp votes whether one of its rows has a p that is above 1, that is above
+  the reference, and above 2^8 or a good share of what its thread, which has a quarter of the row's columns, has
+  summed. Only then are acc, the sums and p brought to the block's largest p, before p is rounded to 16 bits. So where
+  few keys have most of a row, its largest p is exactly 1, as it is where the maximum comes first; where many have, its
+  rounding is one of many, and no warp stops for it.
+- *Two halves*: with head_dim 128 the left half of p is computed under PV, the right half after PV is done with the
+  registers of the previous p, so that the left half is rounded into them beside the right half's exponentials.
+- Row sums are kept by thread and put together at the end of the tile, maxima only for a record that counts; q is held
+  in registers; maxima of p, which is never negative, are taken as integers, for which Hopper has an instruction of
+  three operands.
+
+A row whose maximum jumps by more than 2^126 within one block overflows with a lagged reference. Overflow leaves
+infinities or NaN, which nothing later removes, so each tile's output is looked at once, and the block votes at its end:
+if anything overflowed, it computes its tiles again with the reference moved *before* the exponentials. So the result is
+right however scores grow, in at most about twice the time (NOTES.md, "Limits", has what is not).
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kperf.attention.kernels.warp_specialized import (
+    CONSUMER_REGISTERS,
+    CONSUMER_ROWS,
+    CONSUMERS,
+    LN_2,
+    LOG2_E,
+    PRODUCER_REGISTERS,
+    by_thread,
+    column,
+    mask_diagonal,
+    rescale,
+    tile_at,
+)
+
+# Named barriers of the hardware (16 a block; Triton itself uses the first four). Unlike an mbarrier's arrive, theirs
+# does not make a whole warp group wait for itself first.
+TURN = gl.constexpr(4)  # + W: it is consumer W's turn to issue
+# 6: the block's vote, whose number stands in its assembly
+EMPTY = gl.constexpr(8)  # + stage: both consumers have read the pair
+Q_EMPTY = gl.constexpr(11)  # + W: consumer W's q is in registers, and the o that was staged in its buffer has left
+CONSUMER_THREADS = gl.constexpr(256)
+Q_THREADS = gl.constexpr(160)  # one consumer and the producer
+ALL_THREADS = gl.constexpr(288)
+
+# A record counts if a thread's largest p is above this share of what the thread has summed of its row, a quarter of
+# the columns. A tile's first blocks are asked for more: their sums are small, and what follows will dilute the record.
+FIRST_SHARE = gl.constexpr(0.7)
+LAST_SHARE = gl.constexpr(0.35)
+SHARE_DECAY = gl.constexpr(0.7)  # of the distance between the two, from block to block
+LARGEST_P = gl.constexpr(256.0)  # a record above it counts in any case
+LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
+
+
+@gluon.constexpr_function
+def barrier_asm(operation, threads):
+    """Inline PTX of bar.sync or bar.arrive; it returns a register because an elementwise operation has a result."""
+    return f"bar.{operation} $1, {threads}; mov.u32 $0, 0;"
+
+
+@gluon.jit
+def barrier_sync(barrier, THREADS: gl.constexpr):
+    """Waits until THREADS threads, these included, have arrived at the named barrier."""
+    ASM: gl.constexpr = barrier_asm("sync", THREADS)
+    gl.inline_asm_elementwise(ASM, "=r,r", [barrier], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def barrier_arrive(barrier, THREADS: gl.constexpr):
+    """Arrives at the named barrier and goes on."""
+    ASM: gl.constexpr = barrier_asm("arrive", THREADS)
+    gl.inline_asm_elementwise(ASM, "=r,r", [barrier], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.constexpr_function
+def declare_asm(w):
+    """Inline PTX that declares the register of consumer w's votes, by which a number a thread becomes a scalar."""
+    return f".reg .b32 voted{w}; mov.u32 $0, 0;"
+
+
+@gluon.constexpr_function
+def voted_asm(w):
+    """Inline PTX that reads that register."""
+    return f"mov.b32 $0, voted{w};"
+
+
+@gluon.constexpr_function
+def block_vote_asm(w):
+    """Inline PTX: waits for ALL_THREADS and sets voted<w> to whether either number of any thread is NaN."""
+    return (
+        "{ .reg .pred p; setp.nan.f32 p, $2, $2; setp.nan.or.f32 p, $3, $3, p; bar.red.or.pred p, 6, 288, p; "
+        f"selp.b32 voted{w}, 1, 0, p; }} mov.b32 $0, 0; mov.b32 $1, 0;"
+    )
+
+
+@gluon.constexpr_function
+def warp_vote_asm(w):
+    """Inline PTX that sets voted<w> to whether either of any lane's first two numbers is above its second two."""
+    return (
+        "{ .reg .pred p; setp.gt.f32 p, $2, $4; setp.gt.or.f32 p, $3, $5, p; vote.sync.any.pred p, p, 0xffffffff; "
+        f"selp.b32 voted{w}, 1, 0, p; }} mov.b32 $0, 0; mov.b32 $1, 0;"
+    )
+
+
+@gluon.jit
+def declare_votes(W: gl.constexpr):
+    """Before consumer W's first vote, and outside of loops, which a compiler may write out twice."""
+    DECLARE_ASM: gl.constexpr = declare_asm(W)
+    gl.inline_asm_elementwise(DECLARE_ASM, "=r,r", [gl.to_tensor(0)], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def outcome(W: gl.constexpr):
+    """The outcome of consumer W's last vote."""
+    VOTED_ASM: gl.constexpr = voted_asm(W)
+    return gl.inline_asm_elementwise(VOTED_ASM, "=r,r", [gl.to_tensor(0)], dtype=gl.int32, is_pure=False, pack=1) != 0
+
+
+@gluon.jit
+def any_nan(W: gl.constexpr, poison):
+    """Whether poison, two numbers a thread, is NaN anywhere in either consumer; the producer takes part."""
+    VOTE_ASM: gl.constexpr = block_vote_asm(W)
+    gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f", [poison], dtype=gl.int32, is_pure=False, pack=2)
+    return outcome(W)
+
+
+@gluon.jit
+def record_counts(W: gl.constexpr, top, l_i, share):
+    """Whether in any row of this warp there is a record that counts, given top and l_i by thread, [rows, 4].
+
+    It differs between warps, so what is branched on it must not wait for another warp.
+    """
+    VOTE_ASM: gl.constexpr = warp_vote_asm(W)
+    limit = gl.minimum(gl.maximum(l_i * share, 1.0), LARGEST_P)
+    gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f,f,f", [top, limit], dtype=gl.int32, is_pure=False, pack=2)
+    return outcome(W)
+
+
+@gluon.jit
+def hear_vote():
+    """The producer's part in `any_nan`: it has nothing to say, and does what the consumers found."""
+    redo = gl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.s32 p, $1, 0; bar.red.or.pred p, 6, 288, p; selp.s32 $0, 1, 0, p; }",
+        "=r,r",
+        [gl.to_tensor(0)],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+    return redo != 0
+
+
+@gluon.jit
+def wait_for_stores(anything):
+    """Waits until what TMA was given to store is in memory; `tma.store_wait` only waits until it was read."""
+    gl.inline_asm_elementwise(
+        "cp.async.bulk.wait_group 0; mov.u32 $0, 0;",
+        "=r,r",
+        [gl.to_tensor(anything)],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def pin(x):
+    """x, float32, one or two numbers a thread, through a shuffle of each lane with itself.
+
+    ptxas moves no shuffle out of its basic block, which a wait for an mbarrier ends: what x is computed from stays
+    before such a wait, or what is computed from x stays after it.
+    """
+    return gl.inline_asm_elementwise(
+        "shfl.sync.bfly.b32 $0, $1, 0, 0x1f, 0xffffffff;", "=f,f", [x], dtype=gl.float32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def row_max(s, LAYOUT: gl.constexpr):
+    """Row maxima [rows] in LAYOUT; neighbours first, which halves the chain."""
+    return gl.convert_layout(gl.max(gl.max(gl.max(by_thread(s), 3), 1), 1), LAYOUT)
+
+
+@gluon.jit
+def top_by_thread(p):
+    """Row maxima of p >= 0, [rows, 4], of each of a row's four threads."""
+    return gl.max(gl.max(by_thread(p.to(gl.int32, bitcast=True)), 3), 1).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def larger(a, b):
+    """The larger of two numbers >= 0, as integers, so that it becomes one instruction with the maxima before it."""
+    return gl.maximum(a.to(gl.int32, bitcast=True), b.to(gl.int32, bitcast=True)).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def sum_by_thread(p):
+    """Row sums [rows, 4], of each of a row's four threads."""
+    return gl.sum(gl.sum(by_thread(p), 3), 1)
+
+
+@gluon.jit
+def to_record(m_i, l_i, top):
+    """Moves references up to this block's largest p: m_i [rows], l_i [rows, 4], alpha [rows], the factor of p and acc.
+
+    m_i in units of log2; l_i, top [rows, 4] by thread; a row whose largest p is not above 1 stays. A sum becomes NaN,
+    for the vote at the end, if its factor would be flushed to zero.
+    """
+    jump = gl.maximum(approximate_log2(gl.convert_layout(gl.max(top, 1), m_i.type.layout)), 0.0)
+    alpha = gl.exp2(-jump)
+    return m_i + jump, l_i * column(gl.where(jump <= LARGEST_JUMP, alpha, float("nan")), l_i), alpha
+
+
+@gluon.jit
+def halves(x, LAYOUT: gl.constexpr):
+    """The left and the right half of x [rows, cols], each [rows, cols / 2] in LAYOUT."""
+    left, right = gl.split(gl.permute(gl.reshape(x, [x.shape[0], 2, x.shape[1] // 2]), (0, 2, 1)))
+    return gl.convert_layout(left, LAYOUT), gl.convert_layout(right, LAYOUT)
+
+
+@gluon.constexpr_function
+def rounding_asm(dtype):
+    """Inline PTX that rounds two float32 to a pair of a 16-bit type."""
+    kind = {"bf16": "bf16", "fp16": "f16"}[str(dtype)]
+    return f"cvt.rn.{kind}x2.f32 $0, $2, $1;"
+
+
+@gluon.jit
+def rounded_pairs(x, dtype: gl.constexpr):
+    """Neighbours along a row of float32 x [rows, cols], rounded to a 16-bit type, as `pack_pairs` packs them."""
+    ASM: gl.constexpr = rounding_asm(dtype)
+    low, high = gl.split(gl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
+    return gl.inline_asm_elementwise(ASM, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def scaled_pairs(p_left, p_right, alpha, dtype: gl.constexpr):
+    """`rounded_pairs` of both halves of p, float32 [rows, cols], times alpha [rows]."""
+    return rounded_pairs(rescale(p_left, alpha), dtype), rounded_pairs(rescale(p_right, alpha), dtype)
+
+
+@gluon.jit
+def joined(left, right):
+    """Two halves [rows, cols] as one [rows, 2 cols]."""
+    return gl.reshape(gl.permute(gl.join(left, right), (0, 2, 1)), [left.shape[0], 2 * left.shape[1]])
+
+
+@gluon.jit
+def pack_pairs(x):
+    """Neighbours along a row of 16-bit x [rows, cols] as one int32, [rows, cols / 2].
+
+    A 16-bit tensor that a loop or a branch carries becomes a register an element there; packed, it does not.
+    """
+    low, high = gl.split(gl.reshape(x.to(gl.int16, bitcast=True), [x.shape[0], x.shape[1] // 2, 2]))
+    return (low.to(gl.int32) & 0xFFFF) | (high.to(gl.int32) << 16)
+
+
+@gluon.jit
+def unpack_pairs(x, dtype: gl.constexpr, LAYOUT: gl.constexpr):
+    """The inverse of `pack_pairs`."""
+    pairs = gl.join(x.to(gl.int16), (x >> 16).to(gl.int16))
+    return gl.convert_layout(gl.reshape(pairs, [x.shape[0], x.shape[1] * 2]).to(dtype, bitcast=True), LAYOUT)
+
+
+@gluon.jit
+def approximate_log2(x):
+    """log2 of x >= 0 by one instruction.
+
+    Off by at most 2^-22 between 0.5 and 2, and by at most 2^-22 of its size elsewhere (PTX ISA, lg2.approx).
+    """
+    return gl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def advance(stage, phase, STAGES: gl.constexpr):
+    """The next stage of the ring and its phase."""
+    stage += 1
+    if stage == STAGES:
+        stage = 0
+        phase ^= 1
+    return stage, phase
+
+
+@gluon.jit
+def own_tiles(n_rows):
+    """How many tiles this block computes: tile program_id, and every num_programs-th after it."""
+    return gl.cdiv(n_rows // (CONSUMERS * CONSUMER_ROWS) - gl.program_id(0), gl.num_programs(0))
+
+
+@gluon.jit
+def following(t, n_tiles):
+    """The tile whose first QK is issued beside the last PV of tile t: the next, or the first for another pass."""
+    return gl.where(t + 1 < n_tiles, t + 1, 0)
+
+
+@gluon.jit
+def own_tile_at(t, seq_len, n_rows, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
+    """`tile_at` of this block's t-th tile."""
+    return tile_at(gl.program_id(0) + t * gl.num_programs(0), seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+
+
+@gluon.jit
+def block_row(kv_row, n_blocks, i, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
+    """First row of k and v of a tile's i-th block: from the diagonal backwards if causal."""
+    return kv_row + (n_blocks - 1 - i if CAUSAL else i) * BLOCK_N
+
+
+@gluon.jit
+def load_q(q_desc, q_row, smem):
+    """Loads a tile's q, each consumer's half into the buffer that it has given back."""
+    q_smem, k_smem, v_smem, full, q_full = smem
+    for w in gl.static_range(CONSUMERS):
+        barrier_sync(Q_EMPTY + w, Q_THREADS)
+        mbarrier.expect(q_full.index(w), q_desc.block_type.nbytes)
+        tma.async_copy_global_to_shared(q_desc, [q_row + w * CONSUMER_ROWS, 0], q_full.index(w), q_smem.index(w))
+
+
+@gluon.jit
+def load_pair(k_desc, v_desc, k_row, v_row, smem, stage):
+    """Loads k of one block and v of the block before it into a stage that both consumers have read."""
+    q_smem, k_smem, v_smem, full, q_full = smem
+    barrier_sync(EMPTY + stage, ALL_THREADS)
+    mbarrier.expect(full.index(stage), k_desc.block_type.nbytes + v_desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(v_desc, [v_row, 0], full.index(stage), v_smem.index(stage))
+    tma.async_copy_global_to_shared(k_desc, [k_row, 0], full.index(stage), k_smem.index(stage))
+
+
+@gluon.jit
+def load_tiles(q_desc, k_desc, v_desc, smem, seq_len, n_rows, stage, STAGES: gl.constexpr, CAUSAL: gl.constexpr):
+    """The producer's pass over this block's tiles, of which the first q and k are there; returns the next stage.
+
+    Beside each tile's last v come the next tile's first k and its q; after the last tile the first one's again.
+    """
+    BLOCK_N: gl.constexpr = k_desc.block_type.shape[0]
+    KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // BLOCK_N
+    n_tiles = own_tiles(n_rows)
+    q_row, kv_row, n_blocks = own_tile_at(0, seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+    for t in range(n_tiles):
+        v_row = block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL)
+        for i in range(1, n_blocks):
+            k_row = block_row(kv_row, n_blocks, i, BLOCK_N, CAUSAL)
+            load_pair(k_desc, v_desc, k_row, v_row, smem, stage)
+            stage = gl.where(stage == STAGES - 1, 0, stage + 1)
+            v_row = k_row
+        q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+        load_pair(k_desc, v_desc, block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL), v_row, smem, stage)
+        stage = gl.where(stage == STAGES - 1, 0, stage + 1)
+        load_q(q_desc, q_row, smem)
+    return stage
+
+
+@gluon.jit
+def producer(q_desc, k_desc, v_desc, smem, seq_len, n_rows, STAGES: gl.constexpr, CAUSAL: gl.constexpr):
+    """Loads the tiles once, and once more if a consumer's output overflowed."""
+    q_smem, k_smem, v_smem, full, q_full = smem
+    BLOCK_N: gl.constexpr = k_desc.block_type.shape[0]
+    KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // BLOCK_N
+    q_row, kv_row, n_blocks = own_tile_at(0, seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+    load_q(q_desc, q_row, smem)
+    # The first k has no v beside it.
+    barrier_sync(EMPTY + 0, ALL_THREADS)
+    mbarrier.expect(full.index(0), k_desc.block_type.nbytes)
+    k_row = block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL)
+    tma.async_copy_global_to_shared(k_desc, [k_row, 0], full.index(0), k_smem.index(0))
+
+    stage = load_tiles(q_desc, k_desc, v_desc, smem, seq_len, n_rows, gl.to_tensor(1), STAGES, CAUSAL)
+    if hear_vote():
+        load_tiles(q_desc, k_desc, v_desc, smem, seq_len, n_rows, stage, STAGES, CAUSAL)
+
+
+@gluon.jit
+def first_product(W: gl.constexpr, q, k, CAUSAL: gl.constexpr):
+    """QK of a tile's first block, float32 [64, 128], not waited for.
+
+    On the diagonal [64, 64] for consumer 0, all of whose right half would be masked.
+    """
+    COLS: gl.constexpr = k.shape[0] // 2 if CAUSAL and W == 0 else k.shape[0]
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 16])
+    zero = gl.zeros([CONSUMER_ROWS, COLS], gl.float32, LAYOUT)
+    q = gl.convert_layout(q, gl.DotOperandLayout(0, LAYOUT, 2))
+    return warpgroup_mma(q, k.slice(0, COLS).permute((1, 0)), zero, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def first_softmax(
+    LAGGED: gl.constexpr,
+    s,
+    qk_scale,
+    poison,
+    BLOCK_N: gl.constexpr,
+    ROW_LAYOUT: gl.constexpr,
+    CAUSAL: gl.constexpr,
+):
+    """What a tile's first block gives, of the product s of `first_product`.
+
+    The halves of p, float32 [64, 64], zeros for a right half that s has not; the reference m_i [64] in units of log2;
+    row sums by thread, [64, 4], with poison (as these) in them; the right half's maxima, [64, 4].
+    """
+    HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
+    # On the diagonal consumer 0 has rows and columns 0 to 63 of the block; consumer 1 has rows 64 to 127, whose left
+    # half has no mask.
+    if s.shape[1] == BLOCK_N:
+        s_left, s_right = halves(s, HALF)
+        if CAUSAL:
+            s_right = mask_diagonal(s_right, 0)
+    else:
+        s_left = mask_diagonal(s, 0)
+    m_i = row_max(s_left, ROW_LAYOUT)
+    if s.shape[1] == BLOCK_N and not LAGGED:
+        m_i = gl.maximum(m_i, row_max(s_right, ROW_LAYOUT))
+    m_i *= qk_scale
+    p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
+    l_i = sum_by_thread(p_left) + poison
+    if s.shape[1] == BLOCK_N:
+        p_right = gl.exp2(s_right * qk_scale - column(m_i, s_right))
+        l_i += sum_by_thread(p_right)
+    else:
+        p_right = gl.zeros([CONSUMER_ROWS, BLOCK_N // 2], gl.float32, HALF)
+    return p_left, p_right, m_i, l_i, top_by_thread(p_right)
+
+
+@gluon.jit
+def attend_tiles(  # noqa: PLR0915
+    W: gl.constexpr,
+    LAGGED: gl.constexpr,
+    o_desc,
+    lse_ptr,
+    smem,
+    seq_len,
+    n_rows,
+    qk_scale,
+    q_pairs,
+    s_first,
+    q_loads,
+    stage,
+    phase,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
+):
+    """Consumer W's pass over this block's tiles, given q (packed) and s_first, `first_product` of the first tile.
+
+    q_loads: how often q was loaded before; stage, phase: where the ring stands.
+
+    LAGGED: p is relative to a reference from the blocks before; else to the maximum up to its own, and no growth of it
+    overflows.
+    Returns the first tile's q and s_first again, stage, phase, and poison (as l_i): 0, or NaN where an output of that
+    row is infinite or NaN.
+    """
+    q_smem, k_smem, v_smem, full, q_full = smem
+    dtype: gl.constexpr = k_smem.dtype
+    BLOCK_N: gl.constexpr = k_smem.shape[1]
+    HEAD_DIM: gl.constexpr = k_smem.shape[2]
+    KV_ROW_BYTES: gl.constexpr = 2 * HEAD_DIM * dtype.primitive_bitwidth // 8
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    HALF_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
+    Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
+    ROW_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
+    s_zero = gl.zeros([CONSUMER_ROWS, BLOCK_N], gl.float32, S_LAYOUT)
+    poison = sum_by_thread(gl.zeros([CONSUMER_ROWS, BLOCK_N // 2], gl.float32, HALF_LAYOUT))
+
+    # The first tile's q is in registers, and nothing is staged in its buffer.
+    barrier_arrive(Q_EMPTY + W, Q_THREADS)
+    n_tiles = own_tiles(n_rows)
+    q_row, kv_row, n_blocks = own_tile_at(0, seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+    for t in range(n_tiles):
+        row = q_row + W * CONSUMER_ROWS
+        if CAUSAL:
+            # From q_row: Triton 3.6.0's loop-aware CSE takes an n_blocks that the loop carries for the first tile's.
+            n_blocks = (q_row % seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
+        q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
+
+        p_left, p_right, m_i, l_i, top = first_softmax(LAGGED, s_first, qk_scale, poison, BLOCK_N, ROW_LAYOUT, CAUSAL)
+        left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
+        counts = record_counts(W, top, l_i, FIRST_SHARE) if LAGGED else False
+        acc = gl.zeros([CONSUMER_ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
+        if t > 0:
+            # The last tile's o has left by now: next q, please.
+            tma.store_wait(0)
+            barrier_arrive(Q_EMPTY + W, Q_THREADS)
+
+        mbarrier.wait(full.index(stage), phase)
+        if counts:
+            m_i, l_i, alpha = to_record(m_i, l_i, top)
+            left, right = scaled_pairs(p_left, p_right, alpha, dtype)
+        p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
+        share = gl.to_tensor(FIRST_SHARE)
+        for _ in range(1, n_blocks):
+            # QK of block i and PV of block i - 1.
+            barrier_sync(TURN + W, CONSUMER_THREADS)
+            s = warpgroup_mma(q, k_smem.index(stage).permute((1, 0)), s_zero, use_acc=False, is_async=True)
+            acc = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
+            barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
+            s = warpgroup_mma_wait(1, deps=[s])
+            if not LAGGED:
+                m_new = gl.maximum(m_i, row_max(s, ROW_LAYOUT) * qk_scale)
+                alpha = gl.exp2(m_i - m_new)
+                m_i = m_new
+                l_i *= column(alpha, l_i)
+
+            # Left half of the softmax of block i, under PV.
+            s_left, s_right = halves(s, HALF_LAYOUT)
+            p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
+            # Pinned, or ptxas would put sums and maxima behind PV's wait, where the right half's exponentials are.
+            top = pin(top_by_thread(p_left))
+            l_i = pin(l_i + sum_by_thread(p_left))
+            read = stage
+            stage, phase = advance(stage, phase, STAGES)
+            mbarrier.wait(full.index(stage), phase)
+            acc, p, p_left = warpgroup_mma_wait(0, deps=[acc, p, p_left])
+            barrier_arrive(EMPTY + read, ALL_THREADS)
+
+            # Right half, while the left one is rounded into the registers of the p that PV has read. With head_dim 64
+            # the exponentials take longer than the products, and registers are left: nothing holds it back there.
+            p_right = gl.exp2(s_right * qk_scale - column(pin(m_i) if HEAD_DIM > 64 else m_i, s_right))
+            top = larger(top, top_by_thread(p_right))
+            l_i += sum_by_thread(p_right)
+            left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
+            if LAGGED:
+                share = SHARE_DECAY * share + (1 - SHARE_DECAY) * LAST_SHARE
+                if record_counts(W, top, l_i, share):
+                    m_i, l_i, alpha = to_record(m_i, l_i, top)
+                    acc = rescale(acc, alpha)
+                    left, right = scaled_pairs(p_left, p_right, alpha, dtype)
+            else:
+                acc = rescale(acc, alpha)
+            p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
+
+        # PV of the last block and QK of the next tile's first. What needs shuffles comes before: between the products
+        # of two blocks ptxas would wait for them.
+        l_row = gl.convert_layout(gl.sum(l_i, 1), ROW_LAYOUT)
+        mbarrier.wait(q_full.index(W), (q_loads + t) & 1)
+        q = q_smem.index(W).load(Q_LAYOUT)
+        q_pairs = pack_pairs(q)
+        barrier_sync(TURN + W, CONSUMER_THREADS)
+        acc = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
+        s_first = first_product(W, q, k_smem.index(stage), CAUSAL)
+        barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
+
+        # Epilogue, under that QK.
+        lse = (m_i + approximate_log2(l_row)) * LN_2
+        gl.store(lse_ptr + (row + gl.arange(0, CONSUMER_ROWS, ROW_LAYOUT)), lse)
+        q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+        acc, p = warpgroup_mma_wait(1, deps=[acc, p])
+        o = rescale(acc, 1.0 / l_row)
+        # What overflowed is infinite or NaN from then on: one look a tile is enough, and the next tile's l hands it on.
+        poison = gl.convert_layout(sum_by_thread(o * 0.0), l_i.type.layout) + column(lse * 0.0, l_i)
+        q_smem.index(W).store(o.to(o_desc.dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(o_desc, [row, 0], q_smem.index(W))
+
+        s_first = warpgroup_mma_wait(0, deps=[s_first])
+        barrier_arrive(EMPTY + stage, ALL_THREADS)
+        stage, phase = advance(stage, phase, STAGES)
+    return q_pairs, s_first, stage, phase, poison
+
+
+@gluon.jit
+def consumer(
+    W: gl.constexpr, o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale, STAGES: gl.constexpr, CAUSAL: gl.constexpr
+):
+    """Consumer W: rows 64 W .. 64 W + 63 of each of this block's tiles; all once more if an output overflowed."""
+    q_smem, k_smem, v_smem, full, q_full = smem
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, k_smem.shape[1], 16])
+    for stage in gl.static_range(STAGES):
+        barrier_arrive(EMPTY + stage, ALL_THREADS)
+    barrier_arrive(Q_EMPTY + W, Q_THREADS)
+    if W == 1:
+        barrier_arrive(TURN + 0, CONSUMER_THREADS)  # consumer 0 has the first turn
+
+    declare_votes(W)
+    # The first QK has no PV beside it.
+    mbarrier.wait(q_full.index(W), 0)
+    q = q_smem.index(W).load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+    mbarrier.wait(full.index(0), 0)
+    s_first = first_product(W, q, k_smem.index(0), CAUSAL)
+    s_first = warpgroup_mma_wait(0, deps=[s_first])
+    barrier_arrive(EMPTY + 0, ALL_THREADS)
+
+    q_pairs = pack_pairs(q)
+    stage, phase = gl.to_tensor(1), gl.to_tensor(0)
+    q_pairs, s_first, stage, phase, poison = attend_tiles(
+        W, True, o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale, q_pairs, s_first, 1, stage, phase, STAGES, CAUSAL
+    )
+    if any_nan(W, poison):
+        wait_for_stores(W)
+        q_loads = 1 + own_tiles(n_rows)
+        attend_tiles(
+            W,
+            False,
+            o_desc,
+            lse_ptr,
+            smem,
+            seq_len,
+            n_rows,
+            qk_scale,
+            q_pairs,
+            s_first,
+            q_loads,
+            stage,
+            phase,
+            STAGES,
+            CAUSAL,
+        )
+    if W == 0:
+        barrier_sync(TURN + 0, CONSUMER_THREADS)  # consumer 1's last arrival
+    tma.store_wait(0)
+
+
+@gluon.jit
+def attn_fwd(
+    q_desc,
+    k_desc,
+    v_desc,
+    o_desc,
+    lse_ptr,
+    sm_scale,
+    seq_len,
+    n_rows,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
+):
+    """The override of `kperf.kernels.attn_fwd.attn_fwd`: the same arguments, at most one block an SM.
+
+    Three warp groups: consumer 0 (the default partition, which gets the registers that are left), consumer 1, producer.
+    """
+    dtype: gl.constexpr = q_desc.dtype
+    q_box: gl.constexpr = q_desc.block_type.shape
+    kv_box: gl.constexpr = k_desc.block_type.shape
+    q_smem = gl.allocate_shared_memory(dtype, [CONSUMERS, q_box[0], q_box[1]], q_desc.layout)  # q, then o
+    k_smem = gl.allocate_shared_memory(dtype, [STAGES, kv_box[0], kv_box[1]], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [STAGES, kv_box[0], kv_box[1]], v_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+    for w in gl.static_range(CONSUMERS):
+        mbarrier.init(q_full.index(w), count=1)
+    smem = (q_smem, k_smem, v_smem, full, q_full)
+    qk_scale = sm_scale * LOG2_E
+    gl.warp_specialize(
+        [
+            (consumer, (0, o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale, STAGES, CAUSAL)),
+            (consumer, (1, o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale, STAGES, CAUSAL)),
+            (producer, (q_desc, k_desc, v_desc, smem, seq_len, n_rows, STAGES, CAUSAL)),
+        ],
+        [4, 1],
+        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+    )

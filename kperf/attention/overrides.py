@@ -1,0 +1,330 @@
+"""Put a variant's TTGIR in place of `attn_fwd`'s, and prove that it ran.
+
+Triton's own ways miss silently: a wrong folder, file name or suffix is not applied, and a warm cache serves what was
+compiled before. Here a file is copied to a path that contains its own sha256 and handed over as the compile option
+`ir_override`, which is part of the cache key. So an edited file is another path and another kernel, and a kernel
+without the option can never be served an override. What was launched is then compared with the file.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import triton
+from pydantic import BaseModel, ConfigDict, ValidationError
+from triton import knobs
+from triton.compiler import ASTSource, CompiledKernel
+from triton.runtime.cache import _base32
+
+from kperf.attention.kernels.attn_fwd import attn_fwd
+from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant
+from kperf.attention.workload import Workload
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir import compile as compiler
+from kperf.ir.ttgir import Module, Schedule, schedule
+from kperf.record.files import write_atomically
+
+TTGIR_DIR = Path(__file__).resolve().parents[2] / "ttgir"
+KERNEL_NAME = attn_fwd.__name__
+
+
+class ManifestEntry(BaseModel):
+    """One TTGIR file of a variant and all that must hold where it is put in place."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: str
+    sha256: str
+    head_dim: int
+    dtype: str
+    causal: bool
+    signature: dict[str, str]
+    q_box: tuple[int, int]
+    kv_box: tuple[int, int]
+    num_warps: int
+    shared_bytes: int
+    schedule: Schedule
+
+    @property
+    def specialization(self) -> Specialization:
+        """The compile-time choices that this file serves."""
+        return Specialization(self.head_dim, self.dtype, self.causal)
+
+
+class Manifest(BaseModel):
+    """`ttgir/<variant>/manifest.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: Literal[1] = 1
+    variant: str
+    label: str
+    kernel: str
+    triton: str
+    target: str
+    generator: str
+    grid: Grid
+    tile_rows: int
+    overrides: list[ManifestEntry]
+
+
+class Override:
+    """One TTGIR file, read and checked: `text` replaces the kernel's, `entry` and `manifest` say how it fits."""
+
+    def __init__(self, path: Path, text: str, entry: ManifestEntry, manifest: Manifest) -> None:
+        """Use `find` or `from_file`."""
+        self.path = path
+        self.text = text
+        self.entry = entry
+        self.manifest = manifest
+        self.sha256 = _sha256(text)
+        self._proven: set[str] = set()
+
+    def place(self) -> Path:
+        """The content-addressed copy that `ir_override` names; made when it is not there, and re-read when it is."""
+        # Beside the kernels that are compiled from it, and as durable as they are.
+        path = Path(knobs.cache.dir) / "kperf-overrides" / self.sha256 / f"{KERNEL_NAME}.ttgir"
+        if not path.is_file() or path.read_text() != self.text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, self.text)
+        return path
+
+    def compile(self) -> CompiledKernel:
+        """`attn_fwd` with this override in place, compiled for sm_90a; no GPU is needed."""
+        _refuse_environment_override()
+        special = self.entry.specialization
+        kernel = compiler.compile_kernel(
+            attn_fwd, special.signature(), special.constexprs(), ir_override=self.place(), num_warps=4
+        )
+        self.prove(kernel)
+        return kernel
+
+    def grid(self, n_rows: int, n_sms: int) -> tuple[int]:
+        """The manifest's launch grid for n_rows rows of q on a GPU of n_sms multiprocessors."""
+        tiles = n_rows // self.manifest.tile_rows
+        return (min(tiles, n_sms) if self.manifest.grid == "persistent" else tiles,)
+
+    def launch(self, arguments: tuple[Any, ...], n_rows: int, n_sms: int, **options: Any) -> CompiledKernel:
+        """Run `attn_fwd` with this override on `arguments` (its runtime arguments in order); returns what ran.
+
+        Raises `UsageError` while TRITON_KERNEL_OVERRIDE is set, `MeasurementError` if something else was compiled.
+        """
+        _refuse_environment_override()
+        kernel = attn_fwd[self.grid(n_rows, n_sms)](
+            *arguments,
+            **self.entry.specialization.constexprs(),
+            num_warps=4,
+            ir_override=str(self.place()),
+            **options,
+        )
+        self.prove(kernel)
+        return kernel
+
+    def prove(self, kernel: CompiledKernel) -> None:
+        """Raise `MeasurementError` unless the TTGIR from which `kernel` was lowered is this override's."""
+        if kernel.hash in self._proven:
+            return
+        if compiler.canonical_ttgir(kernel.asm["ttgir"]) != compiler.canonical_ttgir(self.text):
+            raise MeasurementError(f"{self.path} was not put in place: another kernel was compiled")
+        self._proven.add(kernel.hash)
+
+
+class Verification(BaseModel):
+    """What compiling an override showed."""
+
+    variant: str
+    file: str
+    sha256: str
+    schedule: Schedule
+    wgmma: int
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+
+
+def find(variant: str, specialization: Specialization, root: Path = TTGIR_DIR) -> Override:
+    """The override of `variant` for these compile-time choices, its integrity and fit checked.
+
+    Raises `UsageError` when the variant or file is not there, was edited, or is for another Triton or kernel.
+    """
+    manifest = read_manifest(variant, root)
+    for entry in manifest.overrides:
+        if entry.specialization == specialization:
+            break
+    else:
+        raise UsageError(f"{variant} has no override for {specialization.file_name.removesuffix('.ttgir')}")
+    path = root / variant / entry.file
+    text = _read_text(path)
+    if _sha256(text) != entry.sha256:
+        raise UsageError(
+            f"{path} was edited: its sha256 is not the manifest's; `make ttgir` restores it, "
+            "and `--override FILE` runs an edited one as such"
+        )
+    _check_fit(path, text, entry)
+    return Override(path, text, entry, manifest)
+
+
+def from_file(path: Path, like: Override) -> Override:
+    """A person's own TTGIR file in the place of `like`: same kernel, boxes and launch grid, any content."""
+    try:
+        text = compiler.canonical_ttgir(_read_text(path))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    entry = like.entry.model_copy(update={"file": path.name, "sha256": _sha256(text)})
+    _check_fit(path, text, entry)
+    return Override(path, text, entry, like.manifest)
+
+
+def read_manifest(variant: str, root: Path = TTGIR_DIR) -> Manifest:
+    """Read `root/<variant>/manifest.json`; raises `UsageError` when it is missing, broken or for another Triton."""
+    if variant not in VARIANTS:
+        raise UsageError(f"unknown variant {variant!r}: choose from {', '.join(VARIANTS)}")
+    path = root / variant / "manifest.json"
+    text = _read_text(path)
+    try:
+        manifest = Manifest.model_validate_json(text)
+    except ValidationError as error:
+        raise UsageError(
+            f"{path} is not a manifest ({error.errors()[0]['msg']}); `make ttgir` writes it anew"
+        ) from None
+    if manifest.triton != triton.__version__:
+        raise UsageError(
+            f"{path} is for Triton {manifest.triton} and this is {triton.__version__}: install the locked wheels "
+            "(`make setup`) or generate the overrides anew (`make ttgir`)"
+        )
+    if manifest.kernel != KERNEL_NAME or manifest.variant != variant:
+        raise UsageError(
+            f"{path} is for {manifest.variant} of kernel {manifest.kernel}, not {variant} of {KERNEL_NAME}"
+        )
+    return manifest
+
+
+def verify(override: Override) -> Verification:
+    """Compile the override in place of `attn_fwd` and check what its name promises, from IR, cubin and PTX.
+
+    Raises `MeasurementError` if there is no wgmma, anything spills, shared memory exceeds Hopper's, or the order of
+    the matrix products is not the manifest's.
+    """
+    kernel = override.compile()
+    used = compiler.resources(kernel)
+    found = Verification(
+        variant=override.manifest.variant,
+        file=override.entry.file,
+        sha256=override.sha256,
+        schedule=schedule(Module(override.text)),
+        wgmma=kernel.asm["ptx"].count("wgmma.mma_async"),
+        registers=used.registers,
+        spilled_bytes=used.spilled_bytes,
+        shared_bytes=used.shared_bytes,
+    )
+    if found.schedule != override.entry.schedule:
+        raise MeasurementError(f"{override.path} promises {override.entry.schedule} and is {found.schedule}")
+    if not found.wgmma:
+        raise MeasurementError(f"{override.path} compiles without wgmma: the tensor cores' fast path is not used")
+    if found.spilled_bytes:
+        raise MeasurementError(f"{override.path} spills {found.spilled_bytes} bytes of registers")
+    if found.shared_bytes > compiler.SHARED_MEMORY_LIMIT:
+        limit = compiler.SHARED_MEMORY_LIMIT
+        raise MeasurementError(f"{override.path} wants {found.shared_bytes} bytes of shared memory; an SM has {limit}")
+    return found
+
+
+def generate(variant: Variant, root: Path = TTGIR_DIR) -> Manifest:
+    """Compile the Gluon source for sm_90a and write `root/<variant>/`: one file a specialisation, and the manifest."""
+    folder = root / variant.name
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = []
+    for special in variant.specializations:
+        constexprs = variant.constexprs(special)
+        signature = special.gluon_signature(constexprs)
+        kernel = compiler.compile_kernel(variant.kernel, signature, constexprs, num_warps=4)
+        text = compiler.canonical_ttgir(kernel.asm["ttgir"])
+        boxes = Module(text).descriptor_boxes()
+        write_atomically(folder / special.file_name, text)
+        entries.append(
+            ManifestEntry(
+                file=special.file_name,
+                sha256=_sha256(text),
+                head_dim=special.head_dim,
+                dtype=special.dtype,
+                causal=special.causal,
+                signature=special.signature(),
+                q_box=boxes[0][0],
+                kv_box=boxes[1][0],
+                num_warps=kernel.metadata.num_warps,
+                shared_bytes=kernel.metadata.shared,
+                schedule=variant.schedule,
+            )
+        )
+    manifest = Manifest(
+        variant=variant.name,
+        label=variant.label,
+        kernel=KERNEL_NAME,
+        triton=triton.__version__,
+        target="sm_90a",
+        generator=f"make ttgir, from {variant.source}",
+        grid=variant.grid,
+        tile_rows=TILE_ROWS,
+        overrides=entries,
+    )
+    write_atomically(folder / "manifest.json", json.dumps(manifest.model_dump(), indent=2) + "\n")
+    return manifest
+
+
+def stage(override: Override, directory: Path) -> Path:
+    """Lay the override out where `TRITON_KERNEL_OVERRIDE=1 TRITON_OVERRIDE_DIR=directory` looks for it.
+
+    The folder's name is the base32 of Triton's hash of `attn_fwd`'s source and signature as they are now. Raises
+    `UsageError` if the folder cannot be written.
+    """
+    special = override.entry.specialization
+    source = ASTSource(attn_fwd, special.signature(), special.constexprs(), {})
+    folder: str = _base32(source.hash())
+    path = directory / folder / f"{KERNEL_NAME}.ttgir"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path.parent} cannot be made: {error.strerror}") from None
+    write_atomically(path, override.text)
+    return path
+
+
+def specialization_of(workload: Workload) -> Specialization:
+    """The compile-time choices that a workload asks for."""
+    return Specialization(workload.head_dim, workload.dtype, workload.causal)
+
+
+def _check_fit(path: Path, text: str, entry: ManifestEntry) -> None:
+    special = entry.specialization
+    if entry.signature != special.signature():
+        raise UsageError(f"{path} is for another signature of {KERNEL_NAME}; run `make ttgir`")
+    module = Module(text)
+    if module.kernel_name != KERNEL_NAME:
+        raise UsageError(f"{path} holds the kernel {module.kernel_name}, not {KERNEL_NAME}")
+    constexprs = special.constexprs()
+    q_box, kv_box = (constexprs["BLOCK_M"], special.head_dim), (constexprs["BLOCK_N"], special.head_dim)
+    boxes = [box for box, _ in module.descriptor_boxes()]
+    if boxes != [q_box, kv_box, kv_box, q_box]:
+        raise UsageError(
+            f"{path} expects descriptor boxes {boxes} where {KERNEL_NAME} has {[q_box, kv_box, kv_box, q_box]}: "
+            "it would compile and read the wrong rows"
+        )
+
+
+def _refuse_environment_override() -> None:
+    if knobs.compilation.override:
+        raise UsageError("TRITON_KERNEL_OVERRIDE is set, which makes Triton ignore our overrides: unset it")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing; `make ttgir` writes it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

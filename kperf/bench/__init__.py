@@ -1,0 +1,1 @@
+"""Correctness gate, timing in turn, intervals, sweeps, power, tables."""

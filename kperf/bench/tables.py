@@ -1,0 +1,130 @@
+"""Tables of recorded points: as they come in, in tritonbench's form, and the ratios under Fig. 12."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich.table import Table
+
+from kperf.errors import UsageError
+from kperf.record.results import FailedPoint, Key, MeasuredPoint, Point
+
+RATIOS = (
+    ("improved", "vanilla"),
+    ("improved", "fa3"),
+    ("improved", "cudnn"),
+    ("improved_plus", "vanilla"),
+    ("improved_plus", "fa3"),
+    ("improved_plus", "cudnn"),
+)
+
+LONG_SEQ_LEN = 1024
+"""From here on a launch fills the GPU; the claims are about these."""
+
+METRICS = ("tflops", "latency", "eager_latency", "accuracy")
+"""tritonbench's names; latencies in milliseconds, accuracy as the relative error against float32."""
+
+X_LABEL = "(Batch, Heads, SeqLen, Dhead)"
+
+
+def metric(point: Point, name: str) -> str:
+    """One cell: the number, or the status of a point that has none."""
+    if isinstance(point, FailedPoint):
+        return point.status
+    value = {
+        "tflops": point.tflops,
+        "latency": point.median_ms,
+        "eager_latency": point.eager_ms,
+        "accuracy": point.rel_error,
+    }[name]
+    return f"{value:.2e}" if name == "accuracy" else f"{value:.6g}"
+
+
+def tritonbench_table(runs: Iterable[dict[str, Point]], metrics: Sequence[str], title: str = "") -> Table:
+    """A row a workload, a column an implementation and metric, headed as tritonbench does."""
+    header, rows = _rows(runs, metrics)
+    table = Table(title=title or None, title_justify="left")
+    for column in header:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def tritonbench_csv(runs: Iterable[dict[str, Point]], metrics: Sequence[str]) -> str:
+    """The same as text, separated by semicolons as tritonbench's --csv."""
+    header, rows = _rows(runs, metrics)
+    stream = io.StringIO()
+    writer = csv.writer(stream, delimiter=";", lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def _rows(runs: Iterable[dict[str, Point]], metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    runs = list(runs)
+    keys = list(dict.fromkeys(key for run in runs for key in run))
+    header = [X_LABEL, *(f"{key}-{name}" for key in keys for name in metrics)]
+    rows = []
+    for run in runs:
+        first = next(iter(run.values()))
+        x_value = f"({first.batch}, {first.heads}, {first.seq_len}, {first.head_dim})"
+        rows.append([x_value, *(metric(run[key], name) if key in run else "-" for key in keys for name in metrics)])
+    return header, rows
+
+
+def speedup(run: dict[str, Point], ours: str, theirs: str) -> float | None:
+    """How many times faster `ours` is than `theirs` in one run, or None unless both have a time."""
+    a, b = run.get(ours), run.get(theirs)
+    if isinstance(a, MeasuredPoint) and isinstance(b, MeasuredPoint):
+        return b.median_ms / a.median_ms
+    return None
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """exp(mean(log)); of nothing, not a number."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+
+
+def speedup_interval(
+    runs: Sequence[dict[str, Point]], ours: str, theirs: str, resamples: int = 2000
+) -> tuple[float, float, float] | None:
+    """Geometric mean over runs of the speedup, with its 95 % bootstrap interval; None if a point has no time.
+
+    Rounds are resampled with both implementations' samples kept together, since a round is what they share.
+    """
+    random = np.random.default_rng(0)
+    logs = np.zeros(resamples)
+    exact = 0.0
+    for run in runs:
+        a, b = run.get(ours), run.get(theirs)
+        if not (isinstance(a, MeasuredPoint) and isinstance(b, MeasuredPoint)):
+            return None
+        if len(a.samples_ms) != len(b.samples_ms):
+            raise UsageError(f"{ours} and {theirs} of run {a.run} have not the same rounds: restore the results file")
+        x, y = np.asarray(a.samples_ms), np.asarray(b.samples_ms)
+        rounds = random.integers(0, len(x), (resamples, len(x)))
+        logs += np.log(np.median(y[rounds], 1) / np.median(x[rounds], 1))
+        exact += math.log(b.median_ms / a.median_ms)
+    low, high = np.exp(np.percentile(logs / len(runs), [2.5, 97.5]))
+    return math.exp(exact / len(runs)), float(low), float(high)
+
+
+def ratio_table(runs: dict[Key, dict[str, Point]], ratios: Sequence[tuple[str, str]] = RATIOS) -> Table:
+    """Speedups a place of the figure, and their geometric means: of all, and of those that the claims are about."""
+    table = Table(title="speedup, all in turn in one run a row", title_justify="left")
+    table.add_column("batch x seq_len", justify="right")
+    for ours, theirs in ratios:
+        table.add_column(f"{ours}/{theirs}", justify="right")
+    found = {key: [speedup(run, *ratio) for ratio in ratios] for key, run in runs.items()}
+    for (_, workload), row in found.items():
+        cells = ["-" if ratio is None else f"{ratio:.3f}" for ratio in row]
+        table.add_row(f"{workload.batch} x {workload.seq_len}", *cells)
+    table.add_section()
+    for shortest, label in ((0, "geometric mean, all"), (LONG_SEQ_LEN, f"seq_len >= {LONG_SEQ_LEN}")):
+        rows = [row for (_, workload), row in found.items() if workload.seq_len >= shortest]
+        means = [geometric_mean([r for r in column if r is not None]) for column in zip(*rows, strict=True)]
+        table.add_row(label, *(f"{mean:.3f}" for mean in means))
+    return table

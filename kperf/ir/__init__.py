@@ -1,0 +1,1 @@
+"""The IR of any kernel: compile, read, override, machine code."""

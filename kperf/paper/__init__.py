@@ -1,0 +1,1 @@
+"""Fig. 11, Fig. 12 and the claims."""

@@ -1,0 +1,217 @@
+"""Fig. 11 from end to end: trace where there is a Hopper GPU, else read the recorded timelines; then draw and tell."""
+
+import io
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from triton.runtime.errors import TritonError
+
+from kperf.attention import overrides as override
+from kperf.attention.overrides import Override
+from kperf.attention.variants import Specialization
+from kperf.attention.workload import FIG11, Workload
+from kperf.errors import UsageError
+from kperf.profilers import overhead as costs
+from kperf.record import device
+from kperf.record.files import write_atomically
+from kperf.record.results import gpu_slug, recorded_folder
+from kperf.trace.compiler.instrument import strip
+from kperf.trace.compiler.program import Program
+from kperf.trace.launch import subject as twin
+from kperf.trace.launch.capture import Traced, capture
+from kperf.trace.reading.models import OverheadRecord, Timeline
+from kperf.trace.reading.read import decode_launch, export, read_timeline
+from kperf.trace.reading.verdict import table, verdict
+from plots import fig11 as plot
+
+VARIANTS = ("vanilla", "improved")
+"""The two timelines of the figure, from above."""
+
+OURS = "improved_plus"
+"""Not of the paper's figure: it has a picture of its own."""
+
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel to look into: the plain override, its traced twin, and what is known of both before they run."""
+
+    name: str
+    label: str
+    plain: Override
+    traced: Traced
+    program: Program
+    orders: twin.Orders
+
+
+def subject(variant: str) -> Subject:
+    """A variant with its committed twin. Raises `UsageError` if a file is missing, edited or out of date."""
+    plain = override.find(variant, Specialization())
+    traced, program = twin.find(plain)
+    return Subject(variant, plain.manifest.label, plain, traced, program, twin.compile_orders(plain, traced))
+
+
+def subject_from_file(path: Path) -> Subject:
+    """A person's TTGIR: a twin with records, which is run as it is, or a plain file, which gets them.
+
+    Raises `UsageError` if it does not fit in the place of `attn_fwd`, does not compile, or leaves no room for records.
+    """
+    like = override.find(VARIANTS[0], Specialization())
+    given = override.from_file(path, like)
+    plain = Override(path, strip(given.text), given.entry, given.manifest)
+    entry = given.entry.model_copy(update={"shared_bytes": _shared_bytes(plain)})
+    plain = Override(path, plain.text, entry, given.manifest)
+    text = given.text if given.text != plain.text else twin.choose(plain, path)
+    traced, program = twin.make_traced(plain, text, path)
+    # The name keeps its files apart from those of the variants.
+    return Subject(f"override_{path.stem}", path.stem, plain, traced, program, twin.compile_orders(plain, traced))
+
+
+def _shared_bytes(plain: Override) -> int:
+    """The shared memory of an override, from compiling it. Raises `UsageError` if it does not compile."""
+    try:
+        with redirect_stdout(io.StringIO()):  # on which Triton prints the whole PTX that ptxas refuses
+            shared_bytes: int = plain.compile().metadata.shared
+    except (RuntimeError, TritonError) as error:  # a pass of Triton's, or ptxas
+        first = re.search(r"; error\s*: (.+)", str(error))
+        why = first.group(1) if first else str(error).partition("\n")[0]
+        raise UsageError(f"{plain.path} does not compile for sm_90a: {why}") from None
+    return shared_bytes
+
+
+def normal_qkv(workload: Workload) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Normal q, k and v on the GPU, the same in every run: the plain kernel's output is the reference here."""
+    generator = torch.Generator(device="cuda").manual_seed(SEED)
+    dtype = getattr(torch, workload.dtype)
+    q, k, v = (torch.randn(workload.shape, generator=generator, device="cuda").to(dtype) for _ in range(3))
+    return q, k, v
+
+
+def trace(
+    item: Subject, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, rounds: int
+) -> tuple[Timeline, str]:
+    """Launch a kernel and its twin on the GPU; returns the timeline, and the Chrome trace as JSON text.
+
+    Raises `UsageError` and `MeasurementError` as `capture`, `decode_launch` and `export` do.
+    """
+    captured = capture(item.plain, item.traced, inputs, workload, rounds)
+    plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
+    launch = decode_launch(captured.buffer, item.traced.recording, item.program)
+    environment = device.environment()
+    timeline = read_timeline(
+        launch,
+        variant=item.name,
+        label=item.label,
+        workload=str(workload),
+        environment=environment,
+        override_sha256=item.plain.sha256,
+        overhead=OverheadRecord(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms),
+        orders=item.orders,
+    )
+    about = {
+        "variant": item.name,
+        "label": item.label,
+        "gpu": environment.gpu,
+        "recorded_at": environment.recorded_at,
+    }
+    return timeline, export(launch, timeline.clock_mhz, about)
+
+
+def record(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
+    """Trace each kernel on the GPU; when all are traced, write the two files of each into `folder`.
+
+    Raises `UsageError` where there is no Hopper GPU or the records are not whole, and `MeasurementError` if a traced
+    kernel computes something else than the plain one; what was recorded before is then left as it is.
+    """
+    begin = time.monotonic()
+    inputs = normal_qkv(workload)
+    traced = [trace(item, inputs, workload, rounds) for item in subjects]
+    folder.mkdir(parents=True, exist_ok=True)
+    for timeline, events in traced:
+        write_atomically(folder / f"{timeline.variant}.chrome_trace.json", events)
+        write_atomically(folder / f"{timeline.variant}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
+        console.print(
+            f"traced {timeline.label}: {timeline.blocks} blocks, {timeline.records.written} records "
+            f"({timeline.records.lost} lost), {timeline.overhead.plain_ms:.3f} ms plain, "
+            f"{timeline.overhead.traced_ms:.3f} ms traced, written {time.monotonic() - begin:.1f} s after the start"
+        )
+
+
+def record_costs(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
+    """Time other ways to record each kernel and write `<name>.costs.json` into `folder`; needs a Hopper GPU."""
+    inputs = normal_qkv(workload)
+    for item in subjects:
+        found = costs.measure(console, item.plain, item.traced, inputs, workload, rounds)
+        costs.write(found, folder / f"{item.name}.costs.json")
+        console.print(costs.table(found, item.label))
+
+
+def report(console: Console, folder: Path, subjects: Sequence[Subject], *, measured: bool) -> list[Path]:
+    """Draw the figure from the files of `subjects` and print table and verdict; returns the figure's files.
+
+    Raises `UsageError` if one of the files is missing or broken.
+    """
+    names = tuple(item.name for item in subjects)
+    recordings = [plot.read_recording(folder / "fig11", name) for name in names]
+    timelines = [recording.timeline for recording in recordings]
+    gpus = ", ".join(dict.fromkeys(timeline.environment.gpu for timeline in timelines))
+    newest = max(timeline.environment.recorded_at for timeline in timelines)
+    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {newest[:10]}; {timelines[0].workload}"
+    stem = "fig11" if names == VARIANTS else f"fig11_{'_'.join(names)}"
+    written = plot.draw(recordings, stamp, folder / stem)
+    console.print(table(timelines, stamp))
+    for item, timeline in zip(subjects, timelines, strict=True):
+        if timeline.override_sha256 != item.plain.sha256:
+            console.print(
+                f"{item.label}: recorded of an earlier override ({timeline.override_sha256[:12]}, and "
+                f"{item.plain.path.name} is {item.plain.sha256[:12]}): `make fig11` on a Hopper GPU records it anew"
+            )
+    for line in verdict(timelines):
+        console.print(line)
+    for path in written:
+        console.print(f"drawn: {path} ({stamp})")
+    return written
+
+
+def run(
+    console: Console, results: Path, *, file: Path | None, rounds: int, require_gpu: bool, with_costs: bool = False
+) -> None:
+    """`make fig11`: both variants and ours, or one file of a person's own.
+
+    `with_costs` also times other ways to record, of ours none: its records fit into device memory only. Without a GPU
+    ours is drawn if it is recorded.
+
+    Raises `UsageError` if what is asked for needs a Hopper GPU and there is none, an override or its twin is not fit,
+    or nothing is recorded to draw, and `MeasurementError` as `record` does.
+    """
+    reason = device.why_static()
+    if reason is not None and (require_gpu or file is not None or with_costs):
+        raise UsageError(reason)
+    drawn = [subject_from_file(file)] if file else [subject(name) for name in VARIANTS]
+    ours = [] if file else [subject(OURS)]
+    subjects = drawn + ours
+    if reason is None:
+        folder = results / gpu_slug(device.gpu_name())
+        record(console, subjects, FIG11, folder / "fig11", rounds)
+        if with_costs:
+            record_costs(console, drawn, FIG11, folder / "fig11", rounds)
+    else:
+        console.print(f"static: {reason}; the figure is drawn from recorded timelines")
+        for item in subjects:
+            same = "as in the plain kernel" if not item.orders.differences else "not as in the plain kernel"
+            console.print(f"traced/{item.traced.override.path.name} of {item.name} compiles to sm_90a, ordered {same}")
+        folder = recorded_folder(results, f"fig11/{VARIANTS[0]}.timeline.json")
+    report(console, folder, drawn, measured=reason is None)
+    for item in ours:
+        if (folder / "fig11" / f"{item.name}.timeline.json").exists():
+            report(console, folder, [item], measured=reason is None)
+        else:
+            console.print(f"{item.label}: no timeline in {folder / 'fig11'}; `make fig11` on a Hopper GPU records it")

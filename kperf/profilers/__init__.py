@@ -1,0 +1,1 @@
+"""What profiling costs, and the tools of others beside ours."""

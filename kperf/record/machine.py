@@ -1,0 +1,317 @@
+"""What this machine can run, and why not the rest. Asks NVML, the file system and Docker; never imports torch."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+from rich.console import Console
+from rich.markup import escape
+
+from kperf.record.results import RECORDED
+
+HOPPER_CAPABILITY = (9, 0)
+PINNED = ("torch", "triton", "fa3-fwd")
+"""The packages whose versions decide what is measured."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+_DRIVER_OF_CUDA = {12: 525, 13: 580}
+"""First NVIDIA driver branch of each CUDA major version (CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required
+Driver Version"); a driver runs any minor version of its major one."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as NVML sees it."""
+
+    name: str
+    capability: tuple[int, int]
+    mig: bool
+    processes: int
+    """Compute processes on it now."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts that decide what can run. A field that says why something is impossible is None when it is possible."""
+
+    in_container: bool
+    python: str
+    packages: dict[str, str | None]
+    pinned: dict[str, str]
+    driver: str | None
+    driver_cuda: tuple[int, int] | None
+    wheels_cuda: tuple[int, int] | None
+    gpus: tuple[Gpu, ...]
+    why_no_gpu: str | None
+    why_no_launcher: str | None
+    why_no_cache: str | None
+    why_no_results: str | None
+    recorded: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether something can run here; `why` is a sentence with the mend, or a warning where it can."""
+
+    what: str
+    possible: bool
+    why: str = ""
+
+
+def why_not_measured(machine: Machine) -> str | None:
+    """None if kernels can be measured on this machine, else the first reason, one sentence with the mend."""
+    return (
+        machine.why_no_gpu
+        or _why_old_driver(machine)
+        or _why_not_hopper(machine.gpus)
+        or _why_missing(machine, "torch")
+        or _why_missing(machine, "triton")
+        or machine.why_no_launcher
+        or machine.why_no_cache
+    )
+
+
+def diagnose(machine: Machine) -> list[Verdict]:
+    """What this machine can run of the figures and of ttgir/."""
+    measured = why_not_measured(machine)
+    triton = _why_missing(machine, "triton")
+    recorded = ", ".join(machine.recorded)
+    fa3 = _why_missing(machine, "fa3-fwd") or measured
+    return [
+        Verdict("fig11 and fig12, measured here", measured is None, measured or _warnings(machine)),
+        Verdict("FA3 among them", fa3 is None, fa3 or ""),
+        Verdict(
+            "fig11 and fig12, drawn from recorded runs",
+            bool(machine.recorded) and machine.why_no_results is None,
+            machine.why_no_results or (f"recorded on {recorded}" if recorded else "results/ does not hold both"),
+        ),
+        Verdict("ttgir, the overrides compiled and checked", triton is None, triton or "needs no GPU"),
+    ]
+
+
+def diagnose_engine() -> list[Verdict]:
+    """What this machine's Docker engine can run; asks it."""
+    from kperf import container  # the Docker SDK is of no use in a container, nor for measuring
+
+    engine, toolkit = container.why_no_engine()
+    toolkit = engine or toolkit
+    return [
+        Verdict("image, docker-fig11 and docker-fig12", engine is None, engine or ""),
+        Verdict("the GPU inside containers", toolkit is None, toolkit or ""),
+    ]
+
+
+def probe() -> Machine:
+    """Look at this machine; takes well under two seconds."""
+    driver, driver_cuda, gpus, why_no_gpu = _nvml()
+    runtime = _version("nvidia-cuda-runtime")
+    return Machine(
+        in_container="KPERF_IN_CONTAINER" in os.environ,
+        python=platform.python_version(),
+        packages={name: _version(name) for name in PINNED},
+        pinned=_pinned(),
+        driver=driver,
+        driver_cuda=driver_cuda,
+        wheels_cuda=_major_minor(runtime) if runtime else None,
+        gpus=gpus,
+        why_no_gpu=why_no_gpu,
+        why_no_launcher=_why_no_launcher(),
+        why_no_cache=_why_no_cache(),
+        why_no_results=_why_no_results(),
+        recorded=_recorded(_results()),
+    )
+
+
+def headline(machine: Machine) -> str:
+    """One line for the start of a container: where the numbers will come from."""
+    reason = why_not_measured(machine)
+    if reason is None:
+        return f"kperf: dynamic: measuring on {machine.gpus[0].name}, driver {machine.driver}"
+    return f"kperf: static, from recorded runs: {reason}"
+
+
+def report(machine: Machine) -> bool:
+    """Print what can run and why not the rest; returns whether the figures can be made, measured or recorded."""
+    gpus = ", ".join(gpu.name for gpu in machine.gpus) or "no usable NVIDIA GPU"
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in machine.packages.items())
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"{gpus}{driver}; Python {machine.python}, {packages}")
+    verdicts = diagnose(machine)
+    for verdict in verdicts + ([] if machine.in_container else diagnose_engine()):
+        mark = "[green]yes[/]" if verdict.possible else "[red]no [/]"
+        console.print(f"{mark}  {verdict.what}" + (f": {escape(verdict.why)}" if verdict.why else ""))
+    return any(verdict.possible for verdict in verdicts if verdict.what.startswith("fig"))
+
+
+def _why_old_driver(machine: Machine) -> str | None:
+    have, need = machine.driver_cuda, machine.wheels_cuda
+    if have is None or need is None or have[0] >= need[0]:
+        return None
+    branch = _DRIVER_OF_CUDA.get(need[0])
+    mend = f"install driver {branch} or newer" if branch else "install a newer driver"
+    return f"driver {machine.driver} runs CUDA {_dotted(have)} and the wheels need {_dotted(need)}: {mend}"
+
+
+def _why_not_hopper(gpus: tuple[Gpu, ...]) -> str | None:
+    hoppers = [index for index, gpu in enumerate(gpus) if gpu.capability == HOPPER_CAPABILITY]
+    if not hoppers:
+        major, minor = gpus[0].capability
+        return f"{gpus[0].name} is sm_{major}{minor}: use a machine with a Hopper GPU (sm_90a: H100, H200, GH200)"
+    if hoppers[0] != 0:
+        return f"GPU 0 is {gpus[0].name}, not Hopper: set CUDA_VISIBLE_DEVICES={hoppers[0]}"
+    return None
+
+
+def _warnings(machine: Machine) -> str:
+    gpu = machine.gpus[0]
+    warnings = [
+        f"{name} is {found}, not the {machine.pinned[name]} of the record"
+        for name, found in machine.packages.items()
+        if found and name in machine.pinned and found.partition("+")[0] != machine.pinned[name]
+    ]
+    if gpu.mig:
+        warnings.append("MIG is on: a slice is measured, not the whole GPU")
+    if gpu.processes:
+        warnings.append(f"{gpu.processes} other process(es) on the GPU will disturb the times")
+    return "; ".join(warnings)
+
+
+def _why_missing(machine: Machine, name: str) -> str | None:
+    return None if machine.packages[name] else f"{name} is not installed: run `make setup`"
+
+
+def _nvml() -> tuple[str | None, tuple[int, int] | None, tuple[Gpu, ...], str | None]:
+    """Driver, the newest CUDA it runs, the GPUs, and why there is none."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return None, None, (), _why_no_nvml(error)
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        gpus = tuple(_gpu(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(pynvml.nvmlDeviceGetCount()))
+    except pynvml.NVMLError as error:
+        return None, None, (), f"the NVIDIA driver answers with an error ({error}): check it with nvidia-smi"
+    finally:
+        pynvml.nvmlShutdown()
+    visible, why = _visible(gpus), None
+    if not visible:
+        why = "the NVIDIA driver shows no GPU: check it with nvidia-smi"
+        if gpus:
+            why = "CUDA_VISIBLE_DEVICES hides every GPU: unset it"
+    return driver, (cuda // 1000, cuda % 1000 // 10), visible, why
+
+
+def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The GPUs that CUDA programs get; names other than numbers (UUIDs) are left to CUDA."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None or not re.fullmatch(r"[\d,\s-]*", chosen):
+        return gpus
+    numbers = [int(number) for number in re.findall(r"-?\d+", chosen)]
+    return tuple(gpus[number] for number in numbers if 0 <= number < len(gpus))
+
+
+def _gpu(handle: object) -> Gpu:
+    try:
+        mig = pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    except pynvml.NVMLError:  # a GPU without MIG
+        mig = False
+    try:
+        processes = len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    except pynvml.NVMLError:
+        processes = 0
+    capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    return Gpu(pynvml.nvmlDeviceGetName(handle), (capability[0], capability[1]), mig, processes)
+
+
+def _why_no_nvml(error: Exception) -> str:
+    if isinstance(error, pynvml.NVMLError_LibRmVersionMismatch):
+        return "the NVIDIA driver was updated and the old one is still loaded: reboot"
+    if "KPERF_IN_CONTAINER" not in os.environ:
+        return "no NVIDIA driver answers: on a machine with a Hopper GPU, install driver 580 or newer"
+    if Path("/proc/driver/nvidia/version").exists():  # the host's driver shows through, its libraries do not
+        return "the host has an NVIDIA driver that this container does not see: start it with --gpus all"
+    return "no GPU in this container: on a host with a Hopper GPU, start it with --gpus all"
+
+
+def _why_no_launcher() -> str | None:
+    """Triton compiles a launcher in C for each kernel signature."""
+    if os.environ.get("CC") is None and not (shutil.which("gcc") or shutil.which("clang")):
+        return "no C compiler, which Triton needs to launch kernels: install gcc"
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # Debian's own, as Triton has it
+    if not Path(sysconfig.get_path("include", scheme), "Python.h").exists():
+        return f"Python.h is missing, which Triton needs to launch kernels: install python{sys.version_info[0]}-dev"
+    return None
+
+
+def _why_no_cache() -> str | None:
+    """Triton loads the libraries that it puts into its cache, so that folder must allow execution as well."""
+    folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as inside:
+            program = Path(inside, "probe")
+            program.write_text("#!/bin/sh\n")
+            program.chmod(0o700)
+            subprocess.run([program], check=True)
+    except PermissionError as error:
+        if Path(str(error.filename)).name == "probe":
+            return f"Triton's cache {folder} forbids execution: mount it without noexec (--tmpfs /tmp:exec)"
+        return f"Triton's cache {folder} is not writable: set TRITON_CACHE_DIR to a folder of yours"
+    except OSError as error:
+        return f"Triton's cache {folder} cannot be written ({error.strerror}): set TRITON_CACHE_DIR to another folder"
+    return None
+
+
+def _why_no_results() -> str | None:
+    folder = _results()
+    if folder.is_dir() and os.access(folder, os.W_OK):
+        return None
+    return f"{folder} is not a folder that you can write: set KPERF_RESULTS to one"
+
+
+def _recorded(results: Path) -> tuple[str, ...]:
+    """GPUs for which both figures are recorded."""
+    folders = sorted(path.parent for path in results.glob("*/fig12.jsonl"))
+    return tuple(folder.name for folder in folders if any(folder.glob("fig11/*.timeline.json")))
+
+
+def _results() -> Path:
+    return Path(os.environ.get("KPERF_RESULTS") or RECORDED)
+
+
+def _pinned() -> dict[str, str]:
+    lock = _ROOT / "requirements" / "lock.txt"
+    text = lock.read_text() if lock.exists() else ""
+    versions = dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", text, re.MULTILINE))
+    return {name: versions[name] for name in PINNED if name in versions}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _major_minor(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+if __name__ == "__main__":
+    print(headline(probe()))

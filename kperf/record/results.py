@@ -1,0 +1,396 @@
+"""The record of one measured point, the environment it was measured in, and the append-only store of both.
+
+Everything that is read from disk is validated here. A point that is not "ok" cannot carry a time.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Generic, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from kperf.attention.workload import SweepName, Workload
+from kperf.errors import MeasurementError, UsageError
+from kperf.record.files import write_atomically
+
+SCHEMA = 1
+"""Version of the records; a reader refuses a newer one."""
+
+RECORDED = Path(__file__).resolve().parents[2] / "results"
+"""Where the recorded runs of this repository lie, one folder a GPU."""
+
+
+_Positive = Annotated[float, Field(gt=0)]
+
+
+class _Base(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DeviceState(_Base):
+    """The GPU during one round, through NVML: MHz, watts, degrees Celsius, and why its clock is held down, if it is."""
+
+    sm_mhz: int
+    power_w: float
+    temperature_c: int
+    throttle: list[str]
+
+
+class _PointBase(_Base):
+    schema_version: int = SCHEMA
+    figure: Literal["fig12", "bench"]
+    run: str
+    sweep: SweepName
+    implementation: str
+    batch: int
+    heads: int
+    seq_len: int
+    head_dim: int
+    causal: bool
+    dtype: str
+    flops: int
+    override_sha256: str | None
+    environment: str
+    recorded_at: str
+    message: str = ""
+
+    @property
+    def workload(self) -> Workload:
+        """What was computed."""
+        return _workload(self)
+
+    @model_validator(mode="after")
+    def _is_a_workload(self) -> Self:
+        _workload(self)
+        return self
+
+
+class MeasuredPoint(_PointBase):
+    """One implementation on one workload, right and timed.
+
+    samples_ms: one time a round, a call's share of `calls_per_sample` CUDA-graph calls, L2 flushed before; median_ms
+    and ci95_ms are theirs (bootstrap). eager_ms: median time of a single call without a graph, from Python to the
+    GPU's end. rel_error: |o - ref| / |ref| against float32; lse_error: largest |lse - ref|. round_order: the place of
+    this implementation in each round. ceiling_tflops: cuBLAS bfloat16 8192^3 taken in turn in the same rounds.
+    """
+
+    status: Literal["ok"] = "ok"
+    rel_error: float
+    lse_error: float | None
+    samples_ms: Annotated[list[_Positive], Field(min_length=1)]
+    calls_per_sample: int
+    median_ms: _Positive
+    ci95_ms: tuple[_Positive, _Positive]
+    eager_ms: _Positive
+    tflops: _Positive
+    ceiling_tflops: _Positive | None
+    timer: str
+    round_order: list[int]
+    device_states: list[DeviceState]
+
+
+class FailedPoint(_PointBase):
+    """One implementation on one workload without a time: `message` says why in one sentence."""
+
+    status: Literal["wrong", "oom", "unsupported", "failed"]
+    rel_error: float | None = None
+    lse_error: None = None
+    samples_ms: None = None
+    median_ms: None = None
+    ci95_ms: None = None
+    eager_ms: None = None
+    tflops: None = None
+    timer: None = None
+    round_order: None = None
+
+
+Point = MeasuredPoint | FailedPoint
+
+
+class PowerSample(_Base):
+    """One implementation alone for some seconds, means over its last half: rate, power, clock, heat."""
+
+    tflops: _Positive
+    power_w: _Positive
+    sm_mhz: float
+    temperature_c: float
+
+    @property
+    def tflops_per_watt(self) -> float:
+        """Floating-point operations a picojoule."""
+        return self.tflops / self.power_w
+
+
+class PowerPoint(_Base):
+    """One implementation on one workload, alone and sustained: a sample a pass, all of one run taken in rotation.
+
+    implementation `cublas` is the product of two bfloat16 8192 x 8192 matrices whatever the workload.
+    """
+
+    schema_version: int = SCHEMA
+    figure: Literal["power"] = "power"
+    run: str
+    implementation: str
+    batch: int
+    heads: int
+    seq_len: int
+    head_dim: int
+    causal: bool
+    dtype: str
+    seconds: float
+    samples: Annotated[list[PowerSample], Field(min_length=1)]
+    override_sha256: str | None
+    environment: str
+    recorded_at: str
+
+
+_Record = TypeVar("_Record", bound=BaseModel)
+_POINTS: TypeAdapter[Point] = TypeAdapter(Annotated[Point, Field(discriminator="status")])
+_POWER_POINTS: TypeAdapter[PowerPoint] = TypeAdapter(PowerPoint)
+
+
+class Environment(_Base):
+    """Where and with what a run was measured. MHz, watts."""
+
+    gpu: str
+    gpu_uuid: str
+    compute_capability: str
+    driver: str
+    cuda: str
+    max_sm_mhz: int
+    max_memory_mhz: int
+    power_limit_w: float
+    torch: str
+    triton: str
+    cudnn: str
+    fa3_fwd: str | None
+    flash_attn: str | None
+    python: str
+    platform: str
+    image: str | None
+    git_commit: str
+    command_line: str
+    recorded_at: str
+
+    @property
+    def id(self) -> str:
+        """A hash of all but the command and the time: the same machine, software and commit give the same id."""
+        same = self.model_dump(exclude={"command_line", "recorded_at"})
+        return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
+
+
+_ENVIRONMENTS: TypeAdapter[dict[str, Environment]] = TypeAdapter(dict[str, Environment])
+
+
+def gpu_slug(name: str) -> str:
+    """Folder name of a GPU: `h200` for NVIDIA H200, `h100-80gb-hbm3` for NVIDIA H100 80GB HBM3."""
+    return "-".join(name.removeprefix("NVIDIA ").lower().split())
+
+
+class RecordStore(Generic[_Record]):
+    """`<folder>/<name>.jsonl` and `<folder>/environment.json`."""
+
+    def __init__(self, folder: Path, name: str, records: TypeAdapter[_Record]) -> None:
+        """Nothing is opened or made until something is read or written."""
+        self.folder = folder
+        self.points_path = folder / f"{name}.jsonl"
+        self.environments_path = folder / "environment.json"
+        self._records = records
+
+    def points(self) -> list[_Record]:
+        """All recorded points, in the order they were written; none if there is no file yet.
+
+        Raises `UsageError` for a line that is not a point, a torn last line or a newer schema.
+        """
+        return [point for point, _ in self._read(allow_torn=False)]
+
+    def environments(self) -> dict[str, Environment]:
+        """All recorded environments by id; empty if there is no file yet."""
+        if not self.environments_path.exists():
+            return {}
+        try:
+            return _ENVIRONMENTS.validate_json(self.environments_path.read_bytes())
+        except ValidationError as error:
+            raise UsageError(f"{self.environments_path} is broken: {_first(error)}") from None
+        except OSError as error:
+            raise UsageError(f"{self.environments_path} cannot be read: {error.strerror}") from None
+
+    @contextmanager
+    def writer(self) -> Iterator["Writer[_Record]"]:
+        """Exclusive access for appending; repairs a torn last line first and says so through `Writer.repaired`.
+
+        Raises `UsageError` if the folder is not writable or another process is measuring into it.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.points_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise UsageError(
+                f"{self.points_path} cannot be written ({error.strerror}); name another --results"
+            ) from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"another process is measuring into {self.points_path}; wait for it") from None
+            yield Writer(self, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read(self, *, allow_torn: bool) -> Iterator[tuple[_Record, int]]:
+        """Points with the offset at which each line ends; a torn last line ends the reading if that is allowed."""
+        try:
+            data = self.points_path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UsageError(f"{self.points_path} cannot be read: {error.strerror}") from None
+        *lines, tail = data.split(b"\n")
+        end = 0
+        for number, line in enumerate(lines, 1):
+            end += len(line) + 1
+            if line.strip():
+                yield self._parse(line, number), end
+        if not tail:
+            return
+        try:  # an editor may have left out the last newline
+            last = self._parse(tail, len(lines) + 1)
+        except UsageError:
+            if allow_torn:
+                return
+            raise UsageError(
+                f"{self.points_path} ends in the middle of line {len(lines) + 1}: measuring again repairs it, "
+                f"or delete that line"
+            ) from None
+        yield last, end + len(tail)
+
+    def _parse(self, line: bytes, number: int) -> _Record:
+        where = f"{self.points_path}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            raise UsageError(f"{where} is not JSON: restore the file or delete that line") from None
+        version = record.get("schema_version", SCHEMA) if isinstance(record, dict) else None
+        if isinstance(version, int) and version > SCHEMA:
+            raise UsageError(f"{where} has schema {version} and this program knows {SCHEMA}: use a newer one")
+        try:
+            return self._records.validate_python(record)
+        except ValidationError as error:
+            raise UsageError(f"{where} is not a recorded point: {_first(error)}") from None
+
+
+class Store(RecordStore[Point]):
+    """The points of Fig. 12, or of `bench`."""
+
+    def __init__(self, folder: Path, name: str = "fig12") -> None:
+        """In a folder of results/."""
+        super().__init__(folder, name, _POINTS)
+
+
+class PowerStore(RecordStore[PowerPoint]):
+    """The sustained runs."""
+
+    def __init__(self, folder: Path) -> None:
+        """In a folder of results/."""
+        super().__init__(folder, "power", _POWER_POINTS)
+
+
+class Writer(Generic[_Record]):
+    """Appends to a locked store. A failed write leaves the file as it was."""
+
+    def __init__(self, store: RecordStore[_Record], descriptor: int) -> None:
+        """Read what is there; cut a torn last line off, into a file beside."""
+        self._store = store
+        self._descriptor = descriptor
+        self.points: list[_Record] = []
+        end = 0
+        for point, line_end in store._read(allow_torn=True):
+            self.points.append(point)
+            end = line_end
+        size = os.fstat(descriptor).st_size
+        self.repaired = size - end
+        if self.repaired:
+            torn = os.pread(descriptor, self.repaired, end)
+            with store.points_path.with_suffix(".jsonl.torn").open("ab") as beside:
+                beside.write(torn + b"\n")
+            os.ftruncate(descriptor, end)
+            os.fsync(descriptor)
+        elif size and os.pread(descriptor, 1, size - 1) != b"\n":
+            os.write(descriptor, b"\n")
+
+    def append(self, points: Sequence[_Record]) -> None:
+        """Write the points of one workload in one piece and flush it to the disk."""
+        data = b"".join(point.model_dump_json().encode() + b"\n" for point in points)
+        before = os.fstat(self._descriptor).st_size
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+            os.fsync(self._descriptor)
+        except BaseException as error:
+            os.ftruncate(self._descriptor, before)
+            if isinstance(error, OSError):
+                message = f"{self._store.points_path}: {error.strerror}; what was recorded before is intact"
+                raise MeasurementError(message) from None
+            raise
+        self.points.extend(points)
+
+    def record_environment(self, environment: Environment) -> str:
+        """Add the environment to environment.json if it is new; returns its id."""
+        folder = os.open(self._store.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # the other stores of the folder write the same file
+            known = self._store.environments()
+            if environment.id not in known:
+                known[environment.id] = environment
+                text = json.dumps({key: value.model_dump() for key, value in known.items()}, indent=2) + "\n"
+                write_atomically(self._store.environments_path, text)
+        finally:
+            os.close(folder)
+        return environment.id
+
+
+Key = tuple[SweepName, Workload]
+"""One place of a figure: a workload that both sweeps have is measured, and drawn, in each."""
+
+
+def newest_whole_runs(points: Iterable[Point], implementations: Sequence[str]) -> dict[Key, dict[str, Point]]:
+    """For each place of the figure the points of one run: the newest that has every one of `implementations`.
+
+    Points of different runs are never mixed; a place without a whole run is left out.
+    """
+    runs: dict[tuple[Key, str], dict[str, Point]] = defaultdict(dict)
+    for point in points:
+        runs[(point.sweep, point.workload), point.run][point.implementation] = point
+    newest: dict[Key, dict[str, Point]] = {}
+    for (key, _), run in runs.items():  # in the order of writing: a later run replaces an earlier one
+        if all(name in run for name in implementations):
+            newest[key] = run
+    return newest
+
+
+def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
+    """The folder to draw from without a GPU: the one under `results` that has `file`, h200 if there are several.
+
+    Raises `UsageError` when none has.
+    """
+    folders = sorted(folder for folder in results.glob("*") if (folder / file).is_file())
+    if not folders:
+        raise UsageError(f"{results} holds no recorded {file}: measure on a Hopper GPU, or name another --results")
+    return next((folder for folder in folders if folder.name == "h200"), folders[0])
+
+
+def _workload(point: BaseModel) -> Workload:
+    return Workload.model_validate({name: getattr(point, name) for name in Workload.model_fields})
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors()[0]
+    place = ".".join(str(part) for part in detail["loc"])
+    return f"{place}: {detail['msg']}" if place else detail["msg"]

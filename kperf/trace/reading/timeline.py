@@ -1,0 +1,268 @@
+"""What each warp did from record to record: the intervals of a launch, with the wgmma in flight under them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.errors import UsageError
+from kperf.trace.compiler.instrument import LIFETIME
+from kperf.trace.compiler.program import Interval, Program
+from kperf.trace.reading.decode import Records
+
+
+@dataclass(frozen=True)
+class Span:
+    """One interval as it ran: from `start` to `end`, in cycles of its block.
+
+    `trip` counts the trips of the group's main loop, over all tiles of a persistent block; None between them.
+    """
+
+    interval: Interval
+    start: int
+    end: int
+    trip: int | None
+
+    @property
+    def cycles(self) -> int:
+        """How long it took."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A wgmma product from the start of its issue to the end of the wait that completed it, in cycles of its block."""
+
+    product: str
+    group: str
+    start: int
+    end: int
+    trip: int | None
+
+
+@dataclass
+class Block:
+    """One block of the launch: for each warp group its spans in time order."""
+
+    program_id: int
+    sm: int
+    start_ns: int
+    spans: dict[str, list[Span]]
+    flights: list[Flight] = field(default_factory=list)
+
+    @property
+    def start(self) -> int:
+        """The cycle of the first record."""
+        return min(spans[0].start for spans in self.spans.values() if spans)
+
+    @property
+    def end(self) -> int:
+        """The cycle at which the last warp group was done."""
+        return max(spans[-1].end for spans in self.spans.values() if spans)
+
+    def tiles(self, group: str) -> list[list[int]]:
+        """Of each tile, the cycles at which the group's trips start: trips with nothing but the loop between."""
+        tiles: list[list[int]] = []
+        before: int | None = None
+        for span in self.spans[group]:
+            if span.trip is not None and span.trip != before:
+                tiles += [[]] if before is None else []
+                tiles[-1].append(span.start)
+            before = span.trip
+        return tiles
+
+
+class Launch:
+    """All intervals of a traced launch, as flat arrays over pairs of consecutive records of a warp.
+
+    `kind` is an index into `intervals`; `start` and `end` are cycles of the block. Raises `UsageError` if records
+    follow each other as the program cannot write them, or if one warp group wrote none at all.
+    """
+
+    def __init__(self, records: Records, program: Program, warps: tuple[int, ...]) -> None:
+        """Pair consecutive records up."""
+        self.records = records
+        self.program = program
+        groups = {group.first_warp: group.name for group in program.groups}
+        self.groups = [groups.get(warp, f"warp {warp}") for warp in warps]
+        silent = [name for index, name in enumerate(self.groups) if not (records.warp == index).any()]
+        if silent:
+            raise UsageError(
+                f"no record of {', '.join(silent)}: was warp {warps[self.groups.index(silent[0])]} recorded?"
+            )
+
+        mark = records.scope.astype(np.int32) * 2 + records.is_start
+        if mark.max() >= 2 * len(program.scopes):
+            raise UsageError("the trace has a scope that the kernel has not: it is another kernel's")
+        same = (records.block[1:] == records.block[:-1]) & (records.warp[1:] == records.warp[:-1])
+        first = np.flatnonzero(same)
+        self.intervals = list(program.intervals.values())
+        table = np.full((2 * len(program.scopes),) * 2, -1, dtype=np.int32)
+        for index, ((a, a_start), (b, b_start)) in enumerate(program.intervals):
+            table[2 * a + a_start, 2 * b + b_start] = index
+        self.kind = table[mark[first], mark[first + 1]]
+        if (self.kind < 0).any():
+            bad = first[np.argmax(self.kind < 0)]
+            names = [program.scopes[records.scope[i]].name for i in (bad, bad + 1)]
+            raise UsageError(
+                f"the records are not balanced: {names[1]!r} cannot follow {names[0]!r} in block {records.block[bad]}"
+            )
+        self.first = first
+        self.block = records.block[first]
+        self.warp = records.warp[first]
+        self.start = records.cycle[first]
+        self.end = records.cycle[first + 1]
+
+    @cached_property
+    def cycles(self) -> NDArray[np.int64]:
+        """How long each interval took."""
+        return self.end - self.start
+
+    @cached_property
+    def main_scope(self) -> dict[str, int | None]:
+        """Group -> number of the scope that opens a trip of its main loop: the first in the loop that is run most."""
+        found: dict[str, int | None] = {}
+        for index, name in enumerate(self.groups):
+            scopes = [scope for scope in self.program.scopes if scope.group == name and scope.loop]
+            mine = self.records.scope[(self.records.warp == index) & self.records.is_start]
+            counts = np.bincount(mine, minlength=len(self.program.scopes))
+            found[name] = (
+                max(scopes, key=lambda scope: (counts[scope.number], -scope.number)).number if scopes else None
+            )
+        return found
+
+    @cached_property
+    def loop_scopes(self) -> dict[str, set[int]]:
+        """Group -> the scopes of its main loop."""
+        loops = {name: self.program.scopes[main].loop for name, main in self.main_scope.items() if main is not None}
+        return {
+            name: {
+                scope.number for scope in self.program.scopes if scope.group == name and scope.loop == loops.get(name)
+            }
+            if name in loops
+            else set()
+            for name in self.groups
+        }
+
+    @cached_property
+    def in_loop(self) -> NDArray[np.bool_]:
+        """Whether both ends of an interval belong to its group's main loop."""
+        inside = np.zeros(len(self.program.scopes), dtype=bool)
+        inside[sorted(set().union(*self.loop_scopes.values()))] = True
+        here = inside[self.records.scope]
+        result: NDArray[np.bool_] = here[self.first] & here[self.first + 1]
+        return result
+
+    def periods(self, group: str) -> NDArray[np.int64]:
+        """Cycles from the start of a trip of the main loop to the start of the next, nothing but the loop between."""
+        cycles, steady = self._steps(group)
+        return cycles[steady]
+
+    def boundaries(self, group: str) -> NDArray[np.int64]:
+        """Cycles from the start of a tile's last trip to the start of the next tile's first, in a persistent block."""
+        cycles, steady = self._steps(group)
+        return cycles[~steady]
+
+    def _steps(self, group: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Cycles from trip to trip of a block, and whether nothing but the loop is between."""
+        main = self.main_scope[group]
+        if main is None:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
+        records = self.records
+        mine = records.warp == self.groups.index(group)
+        inside = np.isin(records.scope, list(self.loop_scopes[group]))
+        outside_before = np.cumsum(mine & ~inside)
+        trips = np.flatnonzero(mine & records.is_start & (records.scope == main))
+        a, b = trips[:-1], trips[1:]
+        same = records.block[a] == records.block[b]
+        a, b = a[same], b[same]
+        return records.cycle[b] - records.cycle[a], outside_before[a] == outside_before[b]
+
+    def trips(self, group: str) -> int:
+        """How often the main loop of a group ran in the whole launch."""
+        mine = self.records.warp == self.groups.index(group)
+        return int((mine & self.records.is_start & (self.records.scope == self.main_scope[group])).sum())
+
+    def flop_per_trip(self) -> float:
+        """Floating-point operations of the products in one trip of the main loops, all groups together."""
+        flop = np.array([interval.flop for interval in self.intervals])
+        return sum(
+            float(flop[self.kind[self.in_loop & (self.warp == index)]].sum()) / trips
+            for index, group in enumerate(self.groups)
+            if (trips := self.trips(group))
+        )
+
+    def lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last cycle of each block, over all of its warps."""
+        first = np.full(self.records.n_blocks, np.iinfo(np.int64).max)
+        last = np.full(self.records.n_blocks, np.iinfo(np.int64).min)
+        np.minimum.at(first, self.block, self.start)
+        np.maximum.at(last, self.block, self.end)
+        return first, last
+
+    def clock_mhz(self) -> float:
+        """The SM clock during the launch: cycles over global-timer time, from block to block on each SM.
+
+        An SM that ran one block counts the cycles of that block.
+        """
+        records = self.records
+        modulus = 2**32
+        cycles = elapsed = 0
+        for sm in np.unique(records.sm):
+            here = np.flatnonzero(records.sm == sm)
+            here = here[np.argsort(records.start_ns[here], kind="stable")]
+            cycles += int((np.diff(records.clock[here]) % modulus).sum())
+            elapsed += int(records.start_ns[here[-1]] - records.start_ns[here[0]])
+        if not elapsed:
+            first, last = self.lifetimes()
+            cycles, elapsed = int((last - first).sum()), int((records.end_ns - records.start_ns).sum())
+        if elapsed <= 0:
+            raise UsageError("the global timer stands still in the trace: its header is damaged")
+        return cycles / elapsed * 1e3
+
+    def whole_blocks(self) -> NDArray[np.int64]:
+        """Blocks of which no record was lost: each group's first and last record are its lifetime's."""
+        lifetimes = [scope.number for scope in self.program.scopes if scope.name.startswith(LIFETIME)]
+        if not lifetimes:
+            return np.arange(self.records.n_blocks)
+        marks = np.isin(self.records.scope, lifetimes)
+        counts = np.bincount(self.records.block[marks], minlength=self.records.n_blocks)
+        return np.flatnonzero(counts == 2 * len(self.groups))
+
+    def blocks(self, chosen: NDArray[np.int64]) -> Iterator[Block]:
+        """The chosen blocks, span by span."""
+        bounds = np.searchsorted(self.block, np.stack([chosen, chosen + 1]))
+        for number, low, high in zip(chosen, *bounds, strict=True):
+            spans: dict[str, list[Span]] = {name: [] for name in self.groups}
+            trips: dict[str, int] = {}
+            for i in range(int(low), int(high)):
+                group = self.groups[self.warp[i]]
+                first = self.first[i]
+                scope = int(self.records.scope[first])
+                if scope == self.main_scope[group] and self.records.is_start[first]:
+                    trips[group] = trips.get(group, -1) + 1
+                trip = trips.get(group) if self.in_loop[i] else None
+                spans[group].append(Span(self.intervals[self.kind[i]], int(self.start[i]), int(self.end[i]), trip))
+            block = Block(
+                int(self.records.program_id[number]),
+                int(self.records.sm[number]),
+                int(self.records.start_ns[number]),
+                spans,
+            )
+            block.flights = [flight for group in self.groups for flight in _flights(group, spans[group])]
+            yield block
+
+
+def _flights(group: str, spans: list[Span]) -> Iterator[Flight]:
+    """Products in flight: first issued, first completed; one with no wait before the end of the trace is left out."""
+    pending: list[tuple[str, int, int | None]] = []
+    for span in spans:
+        pending += [(product, span.start, span.trip) for product in span.interval.issues]
+        for completed in span.interval.completes:
+            for index, (product, start, trip) in enumerate(pending):
+                if product == completed:
+                    del pending[index]
+                    yield Flight(product, group, start, span.end, trip)
+                    break

@@ -1,0 +1,183 @@
+import json
+import shutil
+
+import pytest
+import triton
+from triton.compiler import ASTSource
+
+from kperf.attention import overrides as override
+from kperf.attention.kernels.attn_fwd import attn_fwd
+from kperf.attention.variants import VARIANTS, Specialization
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir.compile import HOPPER, canonical_ttgir, compile_kernel, resources
+from kperf.ir.ttgir import Module, schedule
+
+FULL = Specialization()
+EVERY = [(variant.name, special) for variant in VARIANTS.values() for special in variant.specializations]
+
+
+@pytest.fixture
+def root(tmp_path):
+    shutil.copytree(override.TTGIR_DIR, tmp_path / "ttgir")
+    return tmp_path / "ttgir"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_committed_files_are_generated_byte_for_byte(variant, tmp_path):
+    override.generate(VARIANTS[variant], tmp_path)
+    generated = {path.name: path.read_text() for path in (tmp_path / variant).iterdir()}
+    committed = {path.name: path.read_text() for path in (override.TTGIR_DIR / variant).iterdir() if path.is_file()}
+    assert generated == committed
+
+
+@pytest.mark.parametrize(("variant", "special"), EVERY)
+def test_each_override_compiles_to_what_it_promises(variant, special):
+    found = override.verify(override.find(variant, special))
+    assert found.schedule == VARIANTS[variant].schedule
+    assert found.wgmma > 0
+    assert found.spilled_bytes == 0
+    assert found.registers == 168  # 65,536 registers of an SM over 12 warps, rounded down to 8
+    assert found.shared_bytes <= 232_448
+
+
+@pytest.mark.parametrize(("variant", "special"), EVERY)
+def test_no_file_carries_a_location_or_a_path(variant, special):
+    text = override.find(variant, special).text
+    assert "loc(" not in text
+    assert ".py" not in text
+
+
+def test_the_schedules_are_told_apart_by_structure():
+    texts = {name: override.find(name, FULL).text for name in ("vanilla", "improved")}
+    assert schedule(Module(texts["vanilla"])) == "in_order"
+    assert schedule(Module(texts["improved"])) == "qk_ahead"
+
+
+def test_swapped_files_are_found_out(root):
+    name = FULL.file_name
+    vanilla, improved = root / "vanilla" / name, root / "improved" / name
+    texts = vanilla.read_text(), improved.read_text()
+    vanilla.write_text(texts[1])
+    with pytest.raises(UsageError, match="was edited"):
+        override.find("vanilla", FULL, root)
+    swapped = override.from_file(vanilla, override.find("vanilla", FULL))
+    with pytest.raises(MeasurementError, match="promises in_order and is qk_ahead"):
+        override.verify(swapped)
+
+
+def test_the_plain_kernel_compiles_alone_and_is_not_the_override():
+    kernel = compile_kernel(attn_fwd, FULL.signature(), FULL.constexprs())
+    assert resources(kernel).shared_bytes <= 232_448
+    assert resources(kernel).spilled_bytes == 0
+    with pytest.raises(MeasurementError, match="was not put in place"):
+        override.find("improved", FULL).prove(kernel)
+
+
+def test_an_edited_file_is_refused_and_never_served_stale(root):
+    path = root / "improved" / FULL.file_name
+    plain = override.find("improved", FULL, root)
+    first = plain.compile()
+    path.write_text(path.read_text().replace("0.693147182", "5.000000e-01"))  # log-sum-exp in other units
+    with pytest.raises(UsageError, match="was edited"):
+        override.find("improved", FULL, root)
+    edited = override.from_file(path, plain)
+    assert edited.sha256 != plain.sha256
+    assert edited.place() != plain.place()
+    second = edited.compile()
+    assert second.asm["ttgir"] != first.asm["ttgir"]
+    assert plain.compile().asm["ttgir"] == first.asm["ttgir"]
+    without = compile_kernel(attn_fwd, FULL.signature(), FULL.constexprs())
+    assert "ttg.warp_specialize" not in without.asm["ttgir"]
+
+
+def test_a_tampered_copy_in_the_cache_is_replaced():
+    found = override.find("vanilla", FULL)
+    found.place().write_text("tampered")
+    assert found.place().read_text() == found.text
+
+
+def spoil(root, **changes):
+    path = root / "vanilla" / "manifest.json"
+    record = json.loads(path.read_text())
+    entry = record["overrides"][0]
+    for key, value in changes.items():
+        (record if key in record else entry)[key] = value
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"triton": "3.5.0"}, "is for Triton 3.5.0"),
+        ({"kernel": "matmul"}, "kernel matmul"),
+        ({"variant": "improved"}, "is for improved"),
+        ({"schema_version": 2}, "is not a manifest"),
+        ({"signature": {}}, "another signature"),
+        ({"grid": "sideways"}, "is not a manifest"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_is_one_sentence(root, changes, words):
+    spoil(root, **changes)
+    with pytest.raises(UsageError) as raised:
+        override.find("vanilla", FULL, root)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"overrides": 3}'])
+def test_a_broken_manifest_is_one_sentence(root, content):
+    (root / "vanilla" / "manifest.json").write_text(content)
+    with pytest.raises(UsageError, match="is not a manifest"):
+        override.find("vanilla", FULL, root)
+
+
+def test_missing_things_are_one_sentence(root):
+    with pytest.raises(UsageError, match="unknown variant 'fast': choose from vanilla"):
+        override.find("fast", FULL, root)
+    with pytest.raises(UsageError, match="has no override for d64_fp16"):
+        override.find("vanilla", Specialization(64, "float16"), root)
+    (root / "vanilla" / FULL.file_name).unlink()
+    with pytest.raises(UsageError, match="is missing"):
+        override.find("vanilla", FULL, root)
+    shutil.rmtree(root / "improved")
+    with pytest.raises(UsageError, match="is missing"):
+        override.find("improved", FULL, root)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("tensordesc<tensor<64x128xbf16", "tensordesc<tensor<32x128xbf16", "descriptor boxes"),
+        ("@attn_fwd(", "@other(", "holds the kernel other"),
+        ("tt.return", "", ""),
+        ("ttg.warp_specialize", "ttg.warp_generalise", ""),
+    ],
+)
+def test_a_persons_own_file_that_does_not_fit_is_one_sentence(tmp_path, old, new, words):
+    like = override.find("vanilla", FULL)
+    path = tmp_path / "mine.ttgir"
+    path.write_text(like.text.replace(old, new))
+    with pytest.raises(UsageError) as raised:
+        override.from_file(path, like).compile()
+    assert words in str(raised.value)
+
+
+def test_stock_triton_picks_a_staged_override_up(tmp_path):
+    found = override.find("improved", FULL)
+    override.stage(found, tmp_path / "staged")
+    source = ASTSource(attn_fwd, FULL.signature(), FULL.constexprs(), {})
+    with triton.knobs.compilation.scope(), triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path / "cache")
+        triton.knobs.cache.override_dir = str(tmp_path / "staged")
+        triton.knobs.compilation.override = True
+        kernel = triton.compile(source, target=HOPPER, options={"num_warps": 4})
+        with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE is set"):
+            found.compile()
+    assert canonical_ttgir(kernel.asm["ttgir"]) == found.text
+
+
+def test_the_launch_grid_is_the_manifests():
+    for name, variant in VARIANTS.items():
+        tiles = override.find(name, FULL).grid(n_rows=16 * 16 * 4096, n_sms=132)
+        assert tiles == ((132,) if variant.grid == "persistent" else (8192,))
+        assert override.find(name, FULL).grid(n_rows=128, n_sms=132) == (1,)

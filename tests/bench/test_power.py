@@ -1,0 +1,104 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from kperf.attention.workload import Workload
+from kperf.bench import power
+from kperf.errors import UsageError
+from kperf.record.results import PowerPoint, PowerSample, PowerStore
+from plots import power as plot
+from tests.conftest import environment
+
+
+def alone(implementation, tflops, watts, run="r", seq_len=4096, causal=False):
+    workload = Workload(batch=16, seq_len=seq_len, causal=causal)
+    samples = [
+        PowerSample(tflops=tflops * factor, power_w=watts, sm_mhz=1600.0, temperature_c=60.0)
+        for factor in (0.98, 1.0, 1.03)
+    ]
+    return PowerPoint(
+        run=run,
+        implementation=implementation,
+        **workload.model_dump(),
+        seconds=2.0,
+        samples=samples,
+        override_sha256=None,
+        environment="e",
+        recorded_at="2026-01-02T03:04:05+00:00",
+    )
+
+
+def test_the_newest_run_of_each_workload_is_shown(tmp_path):
+    store = PowerStore(tmp_path)
+    with store.writer() as writer:
+        writer.append([alone("fa3", 600, 700, "old"), alone("cublas", 650, 700, "old")])
+        writer.append([alone("fa3", 500, 700, "old", 8192), alone("fa3", 400, 700, "c", causal=True)])
+        writer.append([alone("fa3", 610, 690, "new"), alone("cublas", 650, 700, "new")])
+    runs = power.newest_runs(store.points(), causal=False)
+    assert [[p.run for p in run] for run in runs] == [["new", "new"], ["old"]]
+    console = Console(width=160, file=io.StringIO(), record=True)
+    console.print(power.table(runs, "recorded"))
+    text = console.export_text()
+    assert "598 to 628" in text
+    assert f"{610 / 690:.3f}" in text
+
+
+def test_a_partial_run_does_not_hide_a_whole_one():
+    whole = [alone("fa3", 600, 700, "whole"), alone("cublas", 650, 700, "whole")]
+    partial = [alone("fa3", 1, 700, "partial")]
+    assert [p.run for p in power.newest_runs([*whole, *partial], False)[0]] == ["whole", "whole"]
+    assert [p.run for p in power.newest_runs([*whole, *partial], False, ["fa3"])[0]] == ["partial"]
+    assert power.newest_runs(whole, False, ["fa3", "fa2"]) == []
+
+
+def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+    store = PowerStore(tmp_path / "h200")
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        writer.append([alone("fa3", 600, 700).model_copy(update={"environment": known})])
+    console = Console(width=160, file=io.StringIO(), record=True)
+    power.run(console, tmp_path, None, causal=False, seconds=2.0, passes=5)
+    text = console.export_text()
+    assert "there is no GPU" in text
+    assert "recorded on NVIDIA H200" in text
+    with pytest.raises(UsageError, match="no such run"):
+        power.run(console, tmp_path, None, causal=True, seconds=2.0, passes=5)
+    store.environments_path.unlink()
+    with pytest.raises(UsageError, match="lacks the environment"):
+        power.run(console, tmp_path, None, causal=False, seconds=2.0, passes=5)
+
+
+def test_causal_stands_beside_non_causal(tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+    store = PowerStore(tmp_path / "h200")
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        for causal, tflops in ((False, 600), (True, 500)):
+            made = alone("fa3", tflops, 700, f"run of {causal}", causal=causal)
+            writer.append([made.model_copy(update={"environment": known})])
+    before = store.points_path.read_bytes()
+    for causal, stem, tflops, mask in ((True, "power_causal", 500, "sustained, causal"), (False, "power", 600, "non-")):
+        console = Console(width=160, file=io.StringIO(), record=True)
+        power.run(console, tmp_path, None, causal=causal, seconds=2.0, passes=5)
+        text = console.export_text()
+        assert f"{stem}.png" in text
+        assert f"{tflops}" in text
+        assert mask in text
+    assert store.points_path.read_bytes() == before
+    names = {path.name for path in store.folder.glob("*.p*")}
+    assert names == {"power.pdf", "power.png", "power_causal.pdf", "power_causal.png"}
+
+
+def test_a_watt_is_a_joule_a_second():
+    sample = PowerSample(tflops=700.0, power_w=350.0, sm_mhz=1500.0, temperature_c=50.0)
+    assert sample.tflops_per_watt == pytest.approx(2.0)
+
+
+def test_the_figure_is_drawn_for_what_there_is(tmp_path):
+    runs = [[alone("fa3", 600, 700), alone("improved", 610, 700), alone("cublas", 650, 700)], [alone("fa3", 1, 1)]]
+    files = plot.draw(runs, "recorded", tmp_path / "power")
+    assert [path.suffix for path in files] == [".pdf", ".png"]
+    first = [path.read_bytes() for path in files]
+    assert [path.read_bytes() for path in plot.draw(runs, "recorded", tmp_path / "power")] == first

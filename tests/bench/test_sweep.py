@@ -1,0 +1,137 @@
+"""Killed at any moment, started again: no point lost, none twice."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kperf.attention.implementations import Implementation
+from kperf.attention.workload import Workload
+from kperf.bench import sweep as sweeps
+from kperf.bench.sweep import Progress, run_sweep
+from kperf.errors import MeasurementError
+from kperf.record.results import Store, newest_whole_runs
+from tests.conftest import environment, failed, point
+
+PLACES = [("seq_len", Workload(batch=1, seq_len=128 * n)) for n in range(1, 7)]
+IMPLEMENTATIONS = [Implementation(key, key, bind=lambda *_: None) for key in ("fa3", "triton")]
+DELAY_S = 0.05
+
+
+def fake_measure(workload, implementations, *, sweep, environment, **_):
+    time.sleep(DELAY_S)
+    run = os.urandom(4).hex()
+    return [
+        point(item.key, run=run, workload=workload, sweep=sweep, environment=environment, milliseconds=1 + n)
+        for n, item in enumerate(implementations)
+    ]
+
+
+@pytest.fixture
+def faked(monkeypatch):
+    fake(monkeypatch.setattr)
+
+
+def fake(setattr_):
+    setattr_(sweeps, "measure", fake_measure)
+    setattr_(sweeps.device, "environment", environment)
+
+
+def measure_into(folder, **options):
+    run_sweep(PLACES, IMPLEMENTATIONS, Store(folder), figure="fig12", rounds=10, **{"progress": Progress()} | options)
+
+
+def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path):
+    program = (
+        "from pathlib import Path; from tests.bench import test_sweep as t\n"
+        f"t.fake(setattr); t.measure_into(Path({str(tmp_path)!r})); print('done')\n"
+    )
+    chance = random.Random(1)
+    kills = 0
+    for _ in range(40):
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        while process.poll() is None and not (tmp_path / "fig12.jsonl").exists():
+            time.sleep(0.01)  # until it has imported everything
+        before = (tmp_path / "fig12.jsonl").stat().st_size
+        while process.poll() is None and (tmp_path / "fig12.jsonl").stat().st_size == before:
+            time.sleep(0.005)
+        time.sleep(chance.random() * 2 * DELAY_S)
+        process.send_signal(signal.SIGKILL)
+        output = process.communicate()[0]
+        if "done" in output:
+            break
+        kills += 1
+    assert kills >= 2
+    points = Store(tmp_path).points()
+    assert len(points) == len(PLACES) * len(IMPLEMENTATIONS)
+    assert len(newest_whole_runs(points, ["fa3", "triton"])) == len(PLACES)
+
+
+def test_what_is_recorded_is_not_measured_again_unless_asked(tmp_path, faked):
+    said = []
+    measure_into(tmp_path)
+    measure_into(tmp_path, progress=Progress(say=said.append))
+    assert len(Store(tmp_path).points()) == 12
+    assert "6 of 6 workloads are recorded" in said[0]
+    measure_into(tmp_path, fresh=True)
+    assert len(Store(tmp_path).points()) == 24
+
+
+def test_another_environment_measures_anew(tmp_path, faked, monkeypatch):
+    measure_into(tmp_path)
+    monkeypatch.setattr(sweeps.device, "environment", lambda: environment(git_commit="other"))
+    measure_into(tmp_path)
+    assert len(Store(tmp_path).points()) == 24
+    assert len(Store(tmp_path).environments()) == 2
+
+
+def test_an_edited_override_measures_anew(tmp_path, faked):
+    class Found:
+        sha256 = "new"
+
+    measure_into(tmp_path)
+    with_override = [Implementation("fa3", "fa3", bind=lambda *_: None, override=lambda _: Found()), IMPLEMENTATIONS[1]]
+    run_sweep(PLACES, with_override, Store(tmp_path), figure="fig12", rounds=10, progress=Progress())
+    assert len(Store(tmp_path).points()) == 24
+
+
+def test_a_failed_point_does_not_stop_the_sweep(tmp_path, faked, monkeypatch):
+    def sometimes_out_of_memory(workload, implementations, *, sweep, environment, **_):
+        return [failed("fa3", workload=workload, sweep=sweep), point("triton", workload=workload, sweep=sweep)]
+
+    monkeypatch.setattr(sweeps, "measure", sometimes_out_of_memory)
+    measure_into(tmp_path)
+    assert [p.status for p in Store(tmp_path).points()] == ["oom", "ok"] * len(PLACES)
+
+
+def test_a_lost_gpu_keeps_what_was_recorded(tmp_path, faked, monkeypatch):
+    def lose_the_gpu(workload, *arguments, **options):
+        if workload.seq_len == 512:
+            raise MeasurementError("the GPU is lost")
+        return fake_measure(workload, *arguments, **options)
+
+    monkeypatch.setattr(sweeps, "measure", lose_the_gpu)
+    with pytest.raises(MeasurementError):
+        measure_into(tmp_path)
+    assert len(Store(tmp_path).points()) == 6
+    monkeypatch.setattr(sweeps, "measure", fake_measure)
+    measure_into(tmp_path)
+    assert len(Store(tmp_path).points()) == 12
+
+
+def test_progress_is_told(tmp_path, faked):
+    told = []
+    progress = Progress(
+        begin=lambda done, total: told.append((done, total)),
+        advance=told.append,
+        points=lambda points: told.append(len(points)),
+    )
+    measure_into(tmp_path, progress=progress)
+    (done, total), *rest = told
+    assert done == 0
+    assert total == sum(cost for cost in rest if cost > 2)
+    assert rest.count(2) == len(PLACES)

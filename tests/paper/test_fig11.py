@@ -1,0 +1,336 @@
+"""`make fig11` without a GPU: from recorded timelines, and in one sentence where there are none."""
+
+import json
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from kperf.attention import overrides
+from kperf.attention.variants import Specialization
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir.compile import SHARED_MEMORY_LIMIT
+from kperf.paper import fig11
+from kperf.profilers import overhead as costs
+from kperf.record.results import Environment
+from kperf.trace.compiler.program import read_program
+from kperf.trace.launch import subject as twin
+from kperf.trace.launch.capture import Capture
+from kperf.trace.reading import read
+from kperf.trace.reading.models import OverheadRecord, read_timeline
+from kperf.trace.reading.verdict import verdict
+from plots import fig11 as plot
+from tests.trace.reading.synthetic import encode, is_persistent, simulate
+from tests.trace.reading.test_analysis import CYCLES
+
+FIELDS = {
+    "variant", "workload", "environment", "override_sha256", "clock_mhz", "blocks", "iterations", "period_cycles",
+    "regions", "tensor_core_busy", "bubbles", "critical_path", "model", "overhead", "records", "sass_order",
+}  # fmt: skip
+
+ENVIRONMENT = Environment(
+    gpu="NVIDIA Test", gpu_uuid="u", compute_capability="9.0", driver="1", cuda="13.0", max_sm_mhz=1980,
+    max_memory_mhz=3201, power_limit_w=700.0, torch="2", triton="3", cudnn="9", fa3_fwd=None, flash_attn=None,
+    python="3.11", platform="Linux", image=None, git_commit="c", command_line="kperf fig11",
+    recorded_at="2026-01-02T03:04:05+00:00",
+)  # fmt: skip
+
+
+def simulated(program, cycles):
+    tiles = 3 if is_persistent(program) else 1
+    return [simulate(program, 20, cycles, delay=400, clock=170_000 * number, tiles=tiles) for number in range(6)]
+
+
+def record(folder, variant, **changed):
+    plain = overrides.find(variant, Specialization())
+    traced, program = twin.find(plain)
+    cycles = {interval.name: 60 for interval in program.intervals.values()} | CYCLES | changed
+    blocks = simulated(program, cycles)
+    launch = read.decode_launch(encode(blocks, traced.recording, sms=1), traced.recording, program)
+    timeline = read.read_timeline(
+        launch,
+        variant=variant,
+        label=plain.manifest.label,
+        workload="small",
+        environment=ENVIRONMENT,
+        override_sha256=plain.sha256,
+        overhead=OverheadRecord(plain_ms=1.0, traced_ms=1.02, ratio=1.02),
+        orders=twin.compile_orders(plain, traced),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{variant}.timeline.json").write_text(timeline.model_dump_json())
+    (folder / f"{variant}.chrome_trace.json").write_text(read.export(launch, timeline.clock_mhz, {"variant": variant}))
+    return timeline
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    root = tmp_path_factory.mktemp("results")
+    for variant in fig11.VARIANTS:
+        record(root / "test" / "fig11", variant)
+    return root
+
+
+def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkeypatch):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+    console = Console(record=True, width=160)
+    fig11.run(console, results, file=None, rounds=15, require_gpu=False)
+    said = console.export_text()
+    assert "static: there is no GPU" in said
+    assert "recorded on NVIDIA Test, 2026-01-02" in said
+    assert "critical path" in said
+    for suffix in ("pdf", "png"):
+        assert (results / "test" / f"fig11.{suffix}").stat().st_size > 10_000
+
+
+def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    said = []
+    for recorded in (False, True):
+        if recorded:
+            assert record(tmp_path / "test/fig11", fig11.OURS).tile_boundary_cycles is not None
+        console = Console(record=True, width=300)
+        fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
+        said.append(console.export_text())
+        assert (tmp_path / f"test/fig11_{fig11.OURS}.png").exists() is recorded
+    assert "Triton-FA3 Improved+: no timeline in" in said[0]
+    assert "no timeline in" not in said[1]
+    assert "from a tile to the next" in said[1]
+    views = [plot._views(plot.read_recording(tmp_path / "test/fig11", name)) for name in ("vanilla", fig11.OURS)]
+    assert [len(view) for view in views] == [1, 2]
+    assert "from the last trip of a tile to the next tile" in views[1][1][1]
+
+
+def test_drawing_twice_gives_the_same_bytes(results):
+    subjects = [fig11.subject(name) for name in fig11.VARIANTS]
+    first, again = (
+        [path.read_bytes() for path in fig11.report(Console(quiet=True), results / "test", subjects, measured=False)]
+        for _ in range(2)
+    )
+    assert first == again
+
+
+def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "test/fig11/improved.timeline.json"
+    timeline = read_timeline(path.read_text(), str(path))
+    path.write_text(timeline.model_copy(update={"override_sha256": "0" * 64}).model_dump_json())
+    console = Console(record=True, width=240)
+    fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
+    said = [line for line in console.export_text().splitlines() if "recorded of an earlier override" in line]
+    assert len(said) == 1
+    assert said[0].startswith("Triton-FA3 Improved: ")
+
+
+def test_the_timeline_has_the_agreed_fields(results):
+    timeline = json.loads((results / "test/fig11/vanilla.timeline.json").read_text())
+    assert timeline.keys() >= FIELDS
+    assert timeline["period_cycles"].keys() == {"median", "p5", "p95"}
+    assert timeline["overhead"].keys() == {"plain_ms", "traced_ms", "ratio"}
+    assert timeline["model"].keys() >= {"name", "cycles", "error"}
+    assert timeline["records"]["lost"] == 0
+
+
+def test_the_verdict_is_made_of_the_numbers(results):
+    timelines = [plot.read_recording(results / "test/fig11", name).timeline for name in fig11.VARIANTS]
+    said = verdict(timelines)
+    assert any(f"{timelines[0].period_cycles.median:.0f} cycles" in line for line in said)
+    assert any("softmax cycles under products" in line for line in said)
+    assert any("within 5 %" in line for line in said)
+
+
+def fake_capture(plain, traced, inputs, workload, rounds):
+    program = read_program(traced.override.text)
+    cycles = {interval.name: 60 for interval in program.intervals.values()} | CYCLES
+    blocks = simulated(program, cycles)
+    return Capture(encode(blocks, traced.recording, sms=1), [1.0] * rounds, [1.02] * rounds)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: None)
+    monkeypatch.setattr("kperf.record.device.gpu_name", lambda: "NVIDIA Test")
+    monkeypatch.setattr("kperf.record.device.sm_count", lambda: 132)
+    monkeypatch.setattr("kperf.record.device.environment", lambda: ENVIRONMENT)
+    monkeypatch.setattr(fig11, "normal_qkv", lambda workload: ())
+    monkeypatch.setattr(fig11, "capture", fake_capture)
+
+
+def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
+    first_three = dict(list(costs.CHOICES.items())[:3])
+    too_much = {
+        "ring that does not fit": costs._recording(bytes_per_warp=32768),
+        "no such region": costs._instrumented("nothing"),
+    }
+    monkeypatch.setattr(costs, "CHOICES", too_much | first_three)
+    monkeypatch.setattr(costs, "bind_attn_fwd", lambda *_: lambda: None)
+    monkeypatch.setattr(costs, "bind_traced", lambda *_: lambda: None)
+    monkeypatch.setattr(costs, "allocated", nullcontext)
+    monkeypatch.setattr(
+        costs, "time_in_turn", lambda calls, rounds: [[1.0 + 0.01 * i] * rounds for i in range(len(calls))]
+    )
+    console = Console(record=True, width=160)
+    fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, with_costs=True)
+    written = {path.name for path in (tmp_path / "test" / "fig11").iterdir()}
+    kinds = ("timeline.json", "chrome_trace.json")
+    assert written == {f"{variant}.{kind}" for variant in (*fig11.VARIANTS, fig11.OURS) for kind in kinds} | {
+        f"{variant}.costs.json" for variant in fig11.VARIANTS
+    }
+    pictures = {path.name for path in (tmp_path / "test").glob("*.png")}
+    assert pictures == {"fig11.png", f"fig11_{fig11.OURS}.png"}
+    said = console.export_text()
+    assert "measured on NVIDIA Test" in said
+    assert [said.count(f"{choice}: left out: ") for choice in too_much] == [2, 2]
+    first, *others = json.loads((tmp_path / "test/fig11/vanilla.costs.json").read_text())
+    assert first["choice"] == "as recorded"
+    assert first["ratio"] == pytest.approx(1.01)
+    assert len(others) == 2
+
+
+def test_a_capture_that_fails_leaves_what_was_recorded(results, tmp_path, monkeypatch, gpu):
+    recorded = {path.name: path.read_bytes() for path in (results / "test/fig11").iterdir()}
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+
+    def fails_at_the_second(plain, *arguments):
+        if plain.manifest.variant == fig11.VARIANTS[1]:
+            raise MeasurementError("computes something else")
+        return fake_capture(plain, *arguments)
+
+    monkeypatch.setattr(fig11, "capture", fails_at_the_second)
+    with pytest.raises(MeasurementError):
+        fig11.run(Console(quiet=True), tmp_path, file=None, rounds=10, require_gpu=True)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "test/fig11").iterdir()} == recorded
+
+
+def test_a_persons_own_file_never_overwrites_a_variants(results, tmp_path, gpu):
+    recorded = {path.name: path.read_bytes() for path in (results / "test/fig11").iterdir()}
+    shutil.copytree(results, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "test/fig11.png").write_bytes(b"both variants")
+    path = tmp_path / "vanilla.ttgir"
+    path.write_text(overrides.find("vanilla", Specialization()).text)
+    fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False)
+    found = {path.name: path.read_bytes() for path in (tmp_path / "test/fig11").iterdir()}
+    assert found.keys() - recorded.keys() == {f"override_vanilla.{kind}.json" for kind in ("timeline", "chrome_trace")}
+    assert recorded.items() <= found.items()
+    assert (tmp_path / "test/fig11.png").read_bytes() == b"both variants"
+    assert (tmp_path / "test/fig11_override_vanilla.png").stat().st_size > 10_000
+
+
+def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+    with pytest.raises(UsageError, match="holds no recorded fig11"):
+        fig11.run(Console(quiet=True), tmp_path, file=None, rounds=15, require_gpu=False)
+
+
+@pytest.mark.parametrize("options", [{"require_gpu": True, "file": None}, {"require_gpu": False, "file": "x.ttgir"}])
+def test_what_needs_a_gpu_says_so(tmp_path, monkeypatch, options):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: "Test is sm_80, and the kernels need Hopper")
+    with pytest.raises(UsageError, match="need Hopper"):
+        fig11.run(Console(quiet=True), tmp_path, rounds=15, **options)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"variant": 1}', "not JSON"])
+def test_a_broken_timeline_is_refused_in_one_sentence(content):
+    with pytest.raises(UsageError, match="is not a timeline") as error:
+        read_timeline(content, "some.json")
+    assert "\n" not in str(error.value)
+
+
+NO_BLOCKS = '{"traceEvents": [], "otherData": {"typical_block": 0, "blocks": []}}'
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"traceEvents": [], "otherData": {}}', NO_BLOCKS, "[" * 100_000])
+def test_a_broken_trace_is_refused_in_one_sentence(results, tmp_path, content):
+    (tmp_path / "vanilla.timeline.json").write_text((results / "test/fig11/vanilla.timeline.json").read_text())
+    (tmp_path / "vanilla.chrome_trace.json").write_text(content)
+    with pytest.raises(UsageError, match="is not a trace") as error:
+        plot.read_recording(tmp_path, "vanilla")
+    assert "\n" not in str(error.value)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_trace_is_read_or_refused_in_one_sentence(results, tmp_path, data):
+    trace = json.loads((results / "test/fig11/vanilla.chrome_trace.json").read_text())
+    trace["traceEvents"] = trace["traceEvents"][:200]
+    place = data.draw(st.sampled_from([trace, trace["otherData"], *trace["traceEvents"]]))
+    if "args" in place:
+        place = data.draw(st.sampled_from([place, place["args"]]))
+    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400)
+    damage = st.recursive(scalars, lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=5), some))
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(damage)
+    (tmp_path / "vanilla.timeline.json").write_text((results / "test/fig11/vanilla.timeline.json").read_text())
+    (tmp_path / "vanilla.chrome_trace.json").write_text(json.dumps(trace))
+    try:
+        plot.read_recording(tmp_path, "vanilla")
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+def test_a_kernel_without_tensor_cores_is_drawn(results, tmp_path):
+    recording = plot.read_recording(results / "test/fig11", "vanilla")
+    bars = [bar for bar in recording.bars if bar.kind != "wgmma"]
+    written = plot.draw([replace(recording, bars=bars)], "made up", tmp_path / "fig11")
+    assert all(path.stat().st_size > 10_000 for path in written)
+
+
+def test_a_persons_own_file_is_traced_plain_or_with_records(tmp_path):
+    plain = overrides.find("vanilla", Specialization())
+    for text in (plain.text, twin.find(plain)[0].override.text):
+        path = tmp_path / "mine.ttgir"
+        path.write_text(text)
+        item = fig11.subject_from_file(path)
+        assert item.plain.text == plain.text
+        assert "proton.record" in item.traced.override.text
+
+
+def test_a_file_that_is_another_kernel_is_refused(tmp_path):
+    path = tmp_path / "mine.ttgir"
+    path.write_text(overrides.find("vanilla", Specialization()).text.replace("@attn_fwd", "@other"))
+    with pytest.raises(UsageError, match="holds the kernel other"):
+        fig11.subject_from_file(path)
+
+
+WAIT = "      ttng.wait_barrier %14, %c0_i32, %true : !ttg.memdesc<1xi64, #shared1, #smem, mutable>\n"
+"""The first operation in the partition of a consumer of vanilla."""
+
+
+def write_with(path, added):
+    text = overrides.find("vanilla", Specialization()).text
+    assert WAIT in text
+    path.write_text(text.replace(WAIT, added + WAIT, 1))
+    return path
+
+
+def a_buffer(kilobytes):
+    kind = f"!ttg.memdesc<{4 * kilobytes}x128xbf16, #shared, #smem, mutable>"
+    return f"      %big = ttg.local_alloc : () -> {kind}\n      ttg.local_dealloc %big : {kind}\n"
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [(WAIT.replace("wait_barrier %14, %c0_i32, %true", "tc_gen5_commit %14"), "not compile for sm_90a: Instruction"),
+     (a_buffer(128), "cannot be launched")],
+    ids=["Blackwell's instruction", "too much shared memory"],
+)  # fmt: skip
+def test_a_file_that_cannot_be_traced_is_refused_before_anything_runs(tmp_path, monkeypatch, gpu, added, said):
+    monkeypatch.setattr(fig11, "capture", lambda *_: pytest.fail("ran"))
+    path = write_with(tmp_path / "mine.ttgir", added)
+    with pytest.raises(UsageError, match=said) as error:
+        fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("kilobytes", "memory"), [(16, "shared"), (64, "global")])
+def test_records_go_where_the_file_itself_leaves_room_for_them(tmp_path, kilobytes, memory):
+    item = fig11.subject_from_file(write_with(tmp_path / "mine.ttgir", a_buffer(kilobytes)))
+    assert item.plain.entry.shared_bytes > fig11.subject("vanilla").plain.entry.shared_bytes
+    assert item.traced.recording.memory == memory
+    beside = item.traced.recording.buffer_bytes if memory == "shared" else 0
+    assert item.plain.entry.shared_bytes + beside <= SHARED_MEMORY_LIMIT

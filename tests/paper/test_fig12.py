@@ -1,0 +1,185 @@
+"""The figure and its page, from made-up points."""
+
+import io
+import random
+
+import pytest
+from rich.console import Console
+
+from kperf.attention.implementations import FIG12
+from kperf.errors import MeasurementError, UsageError
+from kperf.paper import fig12
+from kperf.record.results import PowerStore, Store, recorded_folder
+from plots.style import IMPLEMENTATIONS
+from tests.bench.test_power import alone
+from tests.conftest import environment, failed, point
+
+
+def fill(folder, mode=fig12.Mode(), *, keys=None, spoil=None, seed=1):  # noqa: B008
+    """A whole figure's points; `spoil` turns one implementation's into failures of that status."""
+    chance = random.Random(seed)
+    store = Store(folder)
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        for n, (sweep, workload) in enumerate(fig12.grid(mode)):
+            milliseconds = workload.flops / 6e11
+            points = []
+            for key in keys or mode.keys:
+                if spoil and key == spoil[0]:
+                    points.append(failed(key, spoil[1], f"{seed}-{n}", workload, sweep))
+                else:
+                    time = milliseconds * chance.uniform(0.9, 1.8)
+                    points.append(point(key, time, f"{seed}-{n}", workload, sweep, environment=known))
+            writer.append([p.model_copy(update={"environment": known}) for p in points])
+    return store
+
+
+def page(store, mode=fig12.Mode(), measured=False):  # noqa: B008
+    console = Console(width=180, file=io.StringIO(), record=True)
+    files = fig12.report(console, store, mode, measured=measured)
+    return files, console.export_text()
+
+
+def test_the_page_says_what_was_recorded_where_and_when(tmp_path):
+    store = fill(tmp_path)
+    files, text = page(store)
+    assert [path.name for path in files] == ["fig12.pdf", "fig12.png"]
+    assert files[0].read_bytes().startswith(b"%PDF")
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+    assert "recorded on NVIDIA H200, 2026-01-02" in text
+    assert "measured" not in text
+    assert "measured on NVIDIA H200" in page(store, measured=True)[1]
+    assert "improved/vanilla" in text
+    assert "improved/fa3" in text
+    assert "improved/cudnn" in text
+    assert text.count("(16, 16, 4096, 128)") == 2  # a bar group in each panel
+
+
+def test_the_same_points_draw_the_same_bytes(tmp_path):
+    store = fill(tmp_path)
+    first = [path.read_bytes() for path in page(store)[0]]
+    assert [path.read_bytes() for path in page(store)[0]] == first
+
+
+def test_a_newer_whole_run_replaces_the_older_one_and_a_partial_one_does_not(tmp_path):
+    store = fill(tmp_path, seed=1)
+    fill(tmp_path, seed=2)
+    fill(tmp_path, seed=3, keys=FIG12[:-1])
+    runs = fig12.figure_runs(store, fig12.Mode())
+    assert {p.run.split("-")[0] for run in runs.values() for p in run.values()} == {"2"}
+
+
+@pytest.mark.parametrize("status", ["oom", "unsupported"])
+def test_a_point_without_a_time_is_said_and_the_rest_is_drawn(tmp_path, status):
+    files, text = page(fill(tmp_path, spoil=("triton", status)))
+    assert status in text
+    assert all(path.exists() for path in files)
+
+
+@pytest.mark.parametrize("status", ["wrong", "failed"])
+def test_a_wrong_point_fails_the_command_after_drawing(tmp_path, status):
+    store = fill(tmp_path, spoil=("fa3", status))
+    with pytest.raises(MeasurementError, match="16 points have no time; the first: fa3"):
+        page(store)
+    assert (tmp_path / "fig12.png").exists()
+
+
+def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path):
+    store = fill(tmp_path)
+    with pytest.raises(UsageError, match="no whole run of fig12_causal"):
+        page(store, fig12.Mode(causal=True))
+    fill(tmp_path, fig12.Mode(causal=True), seed=4)
+    files, text = page(store, fig12.Mode(causal=True))
+    assert files[1].name == "fig12_causal.png"
+    assert {p.causal for run in fig12.figure_runs(store, fig12.Mode()).values() for p in run.values()} == {False}
+
+    files, text = page(store, fig12.Mode(paper_mix=True))
+    assert files[1].name == "fig12_paper_mix.png"
+    assert "not a comparison" in text
+    assert "speedup" not in text
+    mixed = next(iter(fig12.figure_runs(store, fig12.Mode(paper_mix=True)).values()))
+    assert {key for key, p in mixed.items() if p.causal} == {"fa2", "cudnn", "fa3"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "stem", "bars"),
+    [
+        (fig12.Mode(head_dim=64), "fig12_d64", {"fa2", "cudnn", "fa3", "improved_plus"}),
+        (fig12.Mode(True, head_dim=64), "fig12_d64_causal", {"fa2", "cudnn", "fa3", "improved_plus"}),
+        (fig12.Mode(dtype="float16"), "fig12_fp16", {"fa2", "cudnn", "improved_plus"}),
+        (fig12.Mode(True, dtype="float16"), "fig12_fp16_causal", {"fa2", "cudnn", "improved_plus"}),
+    ],
+)
+def test_another_head_dim_or_dtype_is_a_figure_of_its_own_in_the_same_store(tmp_path, mode, stem, bars):
+    store = fill(tmp_path)
+    paper = page(store)[1]
+    with pytest.raises(UsageError, match=f"no whole run of {stem}: measure it on a Hopper GPU"):
+        page(store, mode)
+    fill(tmp_path, mode, seed=5)
+    assert page(store)[1] == paper
+    files, text = page(store, mode)
+    assert [path.name for path in files] == [f"{stem}.pdf", f"{stem}.png"]
+    assert f"head_dim {mode.head_dim}, {mode.dtype}, {'causal' if mode.causal else 'non-causal'}" in text
+    assert "improved_plus/cudnn" in text
+    assert "no bar for Triton-FA3 Improved: ttgir/improved/ holds no d" in text
+    assert ("no bar for FA3: the fa3-fwd wheel holds bfloat16 kernels only" in text) == ("fa3" not in bars)
+    runs = fig12.figure_runs(store, mode)
+    assert list(runs) == fig12.grid(mode)
+    assert {frozenset(run) for run in runs.values()} == {frozenset(bars)}
+    assert {(p.head_dim, p.dtype, p.causal) for run in runs.values() for p in run.values()} == {
+        (mode.head_dim, mode.dtype, mode.causal)
+    }
+
+
+def test_each_mask_stands_beside_its_own_sustained_run(tmp_path):
+    store = fill(tmp_path)
+    with PowerStore(tmp_path).writer() as writer:
+        writer.append([alone("fa3", 600, 700)])
+        writer.append([alone("fa3", 500, 700, causal=True)])
+    assert "alone and sustained, non-causal" in page(store)[1]
+    for mode, words in ((fig12.Mode(True), "alone and sustained, causal"), (fig12.Mode(head_dim=64), None)):
+        fill(tmp_path, mode)
+        text = page(store, mode)[1]
+        assert words in text if words else "alone and sustained" not in text
+
+
+def test_an_implementation_that_is_unsupported_everywhere_leaves_no_gap(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("plots.fig12._bars", lambda _axis, _runs, keys: drawn.append(keys))
+    page(fill(tmp_path, spoil=("fa3", "unsupported")))
+    page(fill(tmp_path, spoil=("fa3", "oom"), seed=2))
+    everything = [key for key in IMPLEMENTATIONS if key in FIG12]
+    without = [key for key in everything if key != "fa3"]
+    assert drawn == [without, without, everything, everything]
+
+
+@pytest.mark.parametrize("other", [{"causal": True}, {"head_dim": 64}, {"dtype": "float16"}])
+def test_the_papers_mixture_is_one_figure(other):
+    with pytest.raises(UsageError, match="two figures: name one"):
+        fig12.Mode(paper_mix=True, **other)
+
+
+def test_points_without_their_environment_are_refused(tmp_path):
+    store = fill(tmp_path)
+    store.environments_path.unlink()
+    with pytest.raises(UsageError, match="lacks the environment"):
+        page(store)
+
+
+def test_recorded_runs_are_found_h200_first(tmp_path):
+    with pytest.raises(UsageError, match="holds no recorded fig12"):
+        recorded_folder(tmp_path)
+    for name in ("a100", "h200"):
+        fill(tmp_path / name)
+    assert recorded_folder(tmp_path).name == "h200"
+
+
+def test_ctrl_c_says_that_the_sweep_goes_on(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fig12, "run_sweep", interrupted)
+    console = Console(width=180, file=io.StringIO(), record=True)
+    with pytest.raises(KeyboardInterrupt):
+        fig12.measure_fig12(console, Store(tmp_path), fig12.Mode(), ["fa3"], rounds=10)
+    assert "the same command goes on from there" in console.export_text()

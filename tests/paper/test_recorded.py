@@ -1,0 +1,161 @@
+"""The recorded H200 run is whole, right, and of the overrides that are committed."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from kperf.attention import overrides as override
+from kperf.attention.variants import VARIANTS
+from kperf.attention.workload import FIG11
+from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
+from kperf.bench.tables import geometric_mean, speedup, speedup_interval
+from kperf.paper import fig12
+from kperf.record.results import RECORDED, PowerStore, Store
+
+ROOT = Path(__file__).resolve().parents[2]
+STORE = Store(RECORDED / "h200")
+MODES = [
+    fig12.Mode(causal, **other) for other in ({}, {"head_dim": 64}, {"dtype": "float16"}) for causal in (False, True)
+]
+
+
+@pytest.fixture(scope="module", params=MODES, ids=lambda mode: mode.stem)
+def recorded(request):
+    return request.param, fig12.figure_runs(STORE, request.param)
+
+
+def test_every_place_has_every_bar_from_one_environment(recorded):
+    mode, runs = recorded
+    assert list(runs) == fig12.grid(mode)
+    points = [p for run in runs.values() for p in run.values()]
+    assert all({*mode.keys} <= run.keys() for run in runs.values())
+    assert {p.status for p in points} == {"ok"}
+    assert len({p.environment for p in points}) == 1
+    assert all(len(p.samples_ms) >= 10 for p in points)
+
+
+def test_every_point_was_right_and_its_numbers_are_its_samples(recorded):
+    _, runs = recorded
+    for run in runs.values():
+        assert len({p.run for p in run.values()}) == 1
+        for p in run.values():
+            assert p.rel_error < MAX_REL_ERROR[p.dtype]
+            assert p.lse_error is None or p.lse_error < MAX_LSE_ERROR
+            assert p.median_ms == pytest.approx(statistics.median(p.samples_ms))
+            assert p.tflops == pytest.approx(p.flops / p.median_ms / 1e9)
+            assert p.ci95_ms[0] <= p.median_ms <= p.ci95_ms[1]
+            assert sorted({len(p.samples_ms), len(p.round_order), len(p.device_states)}) == [len(p.samples_ms)]
+
+
+def test_the_overrides_that_ran_are_those_that_are_committed(recorded):
+    _, runs = recorded
+    for (_, workload), run in runs.items():
+        for key in VARIANTS:
+            if key in run:
+                assert run[key].override_sha256 == override.find(key, override.specialization_of(workload)).sha256
+
+
+def test_the_environment_names_a_clean_commit():
+    used = {p.environment for mode in MODES for run in fig12.figure_runs(STORE, mode).values() for p in run.values()}
+    environments = STORE.environments()
+    for name in used:
+        assert environments[name].gpu == "NVIDIA H200"
+        assert len(environments[name].git_commit) == 40
+        assert environments[name].triton == "3.6.0"
+
+
+def test_the_improved_schedule_is_as_fast_as_promised():
+    runs = [run for (_, w), run in fig12.figure_runs(STORE, fig12.Mode()).items() if w.seq_len >= 1024]
+    assert speedup_interval(runs, "improved", "vanilla")[0] >= 1.15
+    assert speedup_interval(runs, "improved", "fa3")[0] >= 0.93
+
+
+def test_the_figure_lies_beside(recorded):
+    mode, _ = recorded
+    for suffix in ("pdf", "png"):
+        assert (STORE.folder / f"{mode.stem}.{suffix}").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_improved_plus_passes_fa3_and_cudnn_at_every_point_as_the_readme_says(causal):
+    for run in fig12.figure_runs(STORE, fig12.Mode(causal)).values():
+        assert speedup(run, "improved_plus", "fa3") > 1
+        assert speedup(run, "improved_plus", "cudnn") > 1
+
+
+def test_the_notes_have_the_recorded_numbers():
+    """The table of goals: its numbers, and that they are reached."""
+    notes = (ROOT / "kperf/attention/kernels/NOTES.md").read_text()
+    rows = [line.split("|")[1:-1] for line in notes[notes.index("## Against the goals") :].splitlines() if "|" in line]
+    goals = {row[0].strip(): row[1:] for row in rows[2:]}
+    for column, causal in enumerate((False, True)):
+        runs = fig12.figure_runs(STORE, fig12.Mode(causal))
+        fa3, cudnn = ([speedup(run, "improved_plus", key) for run in runs.values()] for key in ("fa3", "cudnn"))
+        vanilla = [speedup(run, "improved_plus", "vanilla") for (_, w), run in runs.items() if w.seq_len >= 1024]
+        alone = sustained(causal)
+        beside_cublas = [ours / cublas for seq_len, (ours, _, cublas) in alone.items() if seq_len >= 8192]
+        found = {
+            "FA3 in turn, every point (1.03; 1.00)": f"{min(fa3):.3f}",
+            "FA3 in turn, geometric mean (1.15; 1.10)": f"{geometric_mean(fa3):.3f}",
+            "FA3 alone and sustained, geometric mean of 4096 to 16384 (1.03; 1.00)": (
+                f"{geometric_mean([ours / theirs for ours, theirs, _ in alone.values()]):.3f}"
+            ),
+            "cuDNN in turn, every point (1.10; 1.05)": f"{min(cudnn):.3f}",
+            "vanilla, geometric mean from 1024 on (1.30; 1.30)": f"{geometric_mean(vanilla):.3f}",
+            "cuBLAS 8192^3, both alone, at 8192 and 16384 (1.00)": ", ".join(f"{x:.2f}" for x in beside_cublas),
+        }
+        assert {goal: cells[column].partition(", at")[0].strip() for goal, cells in goals.items()} == found
+        for goal, number in found.items():
+            wanted = re.findall(r"\d\.\d\d", goal[goal.rindex("(") :])
+            assert min(map(float, number.split(", "))) >= float(wanted[min(column, len(wanted) - 1)]), goal
+
+
+def sustained(causal):
+    """{seq_len: TFLOPS of improved_plus, FA3 and cuBLAS, each alone}."""
+    points = [p for p in PowerStore(STORE.folder).points() if p.causal == causal]
+    median = {(p.seq_len, p.implementation): statistics.median(x.tflops for x in p.samples) for p in points}
+    return {
+        seq_len: [median[seq_len, key] for key in ("improved_plus", "fa3", "cublas")]
+        for seq_len in sorted({p.seq_len for p in points})
+    }
+
+
+@pytest.fixture(scope="module")
+def timelines():
+    folder = STORE.folder / "fig11"
+    return {name: json.loads((folder / f"{name}.timeline.json").read_text()) for name in ("vanilla", "improved")}
+
+
+def test_the_timelines_are_of_the_committed_overrides_and_whole(timelines):
+    for name, timeline in timelines.items():
+        found = override.find(name, override.specialization_of(FIG11))
+        assert timeline["override_sha256"] == found.sha256
+        assert timeline["blocks"] == FIG11.rows // 128
+        assert timeline["records"]["lost"] == 0
+        assert timeline["lifetime_covered"] == pytest.approx(1, abs=0.01)
+        assert timeline["overhead"]["ratio"] < 1.082
+        assert (STORE.folder / f"fig11/{name}.chrome_trace.json").stat().st_size < 2_000_000
+
+
+def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
+    timeline = json.loads((STORE.folder / "fig11/improved_plus.timeline.json").read_text())
+    assert timeline["override_sha256"] == override.find("improved_plus", override.specialization_of(FIG11)).sha256
+    tiles, trips = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
+    assert timeline["iterations"] == tiles * trips
+    assert timeline["records"]["lost"] == 0
+    assert timeline["lifetime_covered"] == pytest.approx(1, abs=0.01)
+    assert timeline["tile_boundary_cycles"] is not None
+    assert (STORE.folder / "fig11/improved_plus.chrome_trace.json").stat().st_size < 2_000_000
+    for suffix in ("pdf", "png"):
+        assert (STORE.folder / f"fig11_improved_plus.{suffix}").stat().st_size > 10_000
+
+
+def test_the_timelines_explain_the_times(timelines):
+    periods = timelines["vanilla"]["period_cycles"]["median"] / timelines["improved"]["period_cycles"]["median"]
+    plain = timelines["vanilla"]["overhead"]["plain_ms"] / timelines["improved"]["overhead"]["plain_ms"]
+    assert periods == pytest.approx(plain, rel=0.05)
+    nearest = next(run for (_, w), run in fig12.figure_runs(STORE, fig12.Mode()).items() if w.seq_len == FIG11.seq_len)
+    assert periods == pytest.approx(speedup(nearest, "improved", "vanilla"), rel=0.05)

@@ -1,0 +1,194 @@
+"""The doctor: every obstacle has a sentence with its mend, and looking takes no two seconds."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pynvml
+import pytest
+
+from kperf.record import machine as doctor
+from kperf.record.machine import Gpu, Machine
+
+H200 = Gpu("NVIDIA H200", (9, 0), mig=False, processes=0)
+A100 = Gpu("NVIDIA A100-SXM4-80GB", (8, 0), mig=False, processes=0)
+PINNED = {"torch": "2.11.0", "triton": "3.6.0", "fa3-fwd": "0.0.3"}
+READY = Machine(
+    in_container=False,
+    python="3.12.1",
+    packages=PINNED | {"torch": "2.11.0+cu130"},
+    pinned=PINNED,
+    driver="580.159",
+    driver_cuda=(13, 0),
+    wheels_cuda=(13, 0),
+    gpus=(H200,),
+    why_no_gpu=None,
+    why_no_launcher=None,
+    why_no_cache=None,
+    why_no_results=None,
+    recorded=("h200",),
+)
+
+
+def verdicts(machine: Machine) -> dict[str, tuple[bool, str]]:
+    return {verdict.what: (verdict.possible, verdict.why) for verdict in doctor.diagnose(machine)}
+
+
+def test_a_machine_that_has_everything():
+    found = verdicts(READY)
+    assert all(possible for possible, _ in found.values())
+    assert doctor.headline(READY) == "kperf: dynamic: measuring on NVIDIA H200, driver 580.159"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpus": (), "why_no_gpu": "no GPU"}, "no GPU"),
+        ({"driver": "550.54", "driver_cuda": (12, 4)},
+         "driver 550.54 runs CUDA 12.4 and the wheels need 13.0: install driver 580 or newer"),
+        ({"driver_cuda": (13, 0), "wheels_cuda": (14, 1)},
+         "driver 580.159 runs CUDA 13.0 and the wheels need 14.1: install a newer driver"),
+        ({"gpus": (A100,)},
+         "NVIDIA A100-SXM4-80GB is sm_80: use a machine with a Hopper GPU (sm_90a: H100, H200, GH200)"),
+        ({"gpus": (A100, H200)}, "GPU 0 is NVIDIA A100-SXM4-80GB, not Hopper: set CUDA_VISIBLE_DEVICES=1"),
+        ({"packages": PINNED | {"torch": None}}, "torch is not installed: run `make setup`"),
+        ({"why_no_launcher": "no C compiler"}, "no C compiler"),
+        ({"why_no_cache": "no cache"}, "no cache"),
+    ],
+)  # fmt: skip
+def test_what_stands_in_the_way_of_measuring(change, reason):
+    machine = replace(READY, **change)
+    assert verdicts(machine)["fig11 and fig12, measured here"] == (False, reason)
+    assert verdicts(machine)["fig11 and fig12, drawn from recorded runs"] == (True, "recorded on h200")
+    assert doctor.headline(machine) == f"kperf: static, from recorded runs: {reason}"
+    assert doctor.report(machine)
+
+
+def test_a_newer_minor_cuda_than_the_drivers_is_no_obstacle():
+    assert doctor.why_not_measured(replace(READY, wheels_cuda=(13, 2))) is None
+
+
+def test_missing_fa3_alone_leaves_the_rest():
+    found = verdicts(replace(READY, packages=PINNED | {"fa3-fwd": None}))
+    assert found["FA3 among them"] == (False, "fa3-fwd is not installed: run `make setup`")
+    assert found["fig11 and fig12, measured here"][0]
+
+
+def test_warnings_where_measuring_is_possible():
+    gpu = replace(H200, mig=True, processes=2)
+    machine = replace(READY, gpus=(gpu,), packages=PINNED | {"triton": "3.7.0"})
+    possible, why = verdicts(machine)["fig11 and fig12, measured here"]
+    assert possible
+    assert why == (
+        "triton is 3.7.0, not the 3.6.0 of the record; MIG is on: a slice is measured, not the whole GPU; "
+        "2 other process(es) on the GPU will disturb the times"
+    )
+
+
+@pytest.mark.parametrize(
+    ("why", "engine", "toolkit"),
+    [
+        ((None, None), (True, ""), (True, "")),
+        (("no engine", None), (False, "no engine"), (False, "no engine")),
+        ((None, "no toolkit"), (True, ""), (False, "no toolkit")),
+    ],
+)
+def test_what_the_engine_can_run(monkeypatch, capsys, why, engine, toolkit):
+    monkeypatch.setattr("kperf.container.why_no_engine", lambda: why)
+    found = [(verdict.possible, verdict.why) for verdict in doctor.diagnose_engine()]
+    assert found == [engine, toolkit]
+    doctor.report(READY)
+    assert "docker-fig12" in capsys.readouterr().out
+    doctor.report(replace(READY, in_container=True))
+    assert "docker-fig12" not in capsys.readouterr().out
+
+
+def test_nothing_at_all_is_reported_as_such(capsys):
+    machine = replace(READY, gpus=(), why_no_gpu="no GPU", driver=None, recorded=())
+    assert not doctor.report(machine)
+    told = capsys.readouterr().out
+    assert told.startswith("no usable NVIDIA GPU; Python 3.12.1, torch 2.11.0+cu130")
+    assert "no   fig11 and fig12, drawn from recorded runs: results/ does not hold both" in told
+
+
+def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
+    monkeypatch.setenv("KPERF_RESULTS", str(tmp_path / "missing"))
+    machine = doctor.probe()
+    assert machine.why_no_results == f"{tmp_path}/missing is not a folder that you can write: set KPERF_RESULTS to one"
+    assert machine.recorded == ()
+    (tmp_path / "missing/h100/fig11").mkdir(parents=True)
+    (tmp_path / "missing/h100/fig12.jsonl").touch()
+    machine = doctor.probe()
+    assert machine.why_no_results is None
+    assert machine.recorded == ()
+    (tmp_path / "missing/h100/fig11/vanilla.timeline.json").touch()
+    assert doctor.probe().recorded == ("h100",)
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert doctor.probe().why_no_cache.endswith("set TRITON_CACHE_DIR to another folder")
+
+
+@pytest.mark.parametrize(
+    ("error", "inside", "sentence"),
+    [
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, False, "reboot"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, False, "install driver 580 or newer"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, True, "--gpus all"),
+    ],
+)
+def test_no_driver_answers(monkeypatch, error, inside, sentence):
+    def fail() -> None:
+        raise pynvml.NVMLError(error)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    if inside:
+        monkeypatch.setenv("KPERF_IN_CONTAINER", "1")
+    else:
+        monkeypatch.delenv("KPERF_IN_CONTAINER", raising=False)
+    machine = doctor.probe()
+    assert machine.why_no_gpu.endswith(sentence)
+    assert machine.gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [(None, (A100, H200)), ("1", (H200,)), ("1,0", (H200, A100)), ("", ()), ("-1", ()), ("7", ()),
+     ("GPU-5a1b", (A100, H200))],
+)  # fmt: skip
+def test_cuda_visible_devices_chooses(monkeypatch, chosen, found):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    monkeypatch.setattr(doctor, "_gpu", lambda index: (A100, H200)[index])
+    for name, answer in {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlSystemGetDriverVersion": lambda: "580.159",
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 13020,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+    }.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    machine = doctor.probe()
+    assert machine.gpus == found
+    assert machine.driver_cuda == (13, 2)
+    assert machine.why_no_gpu == (None if found else "CUDA_VISIBLE_DEVICES hides every GPU: unset it")
+
+
+@pytest.mark.gpu
+def test_a_hopper_machine_can_measure():
+    machine = doctor.probe()
+    assert doctor.why_not_measured(machine) is None
+    assert doctor.headline(machine).startswith("kperf: dynamic: measuring on NVIDIA ")
+
+
+def test_looking_takes_less_than_two_seconds_and_no_torch():
+    program = "import sys; from kperf.record import machine as m; m.report(m.probe()); sys.exit('torch' in sys.modules)"
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - start < 2

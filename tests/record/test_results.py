@@ -1,0 +1,220 @@
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from kperf.attention.workload import Workload
+from kperf.bench.tables import ratio_table
+from kperf.errors import MeasurementError, UsageError
+from kperf.record.results import FailedPoint, MeasuredPoint, Store, gpu_slug, newest_whole_runs
+from tests.conftest import environment, failed, point
+
+
+def write(store, *points):
+    with store.writer() as writer:
+        writer.append(points)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    store = Store(tmp_path)
+    points = [point(), failed("fa3")]
+    write(store, *points)
+    assert store.points() == points
+    lines = store.points_path.read_text().splitlines()
+    assert [json.loads(line)["status"] for line in lines] == ["ok", "oom"]
+
+
+def test_a_point_that_is_not_ok_cannot_have_a_time():
+    record = failed().model_dump()
+    with pytest.raises(ValidationError):
+        FailedPoint(**(record | {"median_ms": 1.0}))
+    with pytest.raises(ValidationError):
+        MeasuredPoint(**(point().model_dump() | {"status": "wrong"}))
+    with pytest.raises(ValidationError):
+        point(median_ms=float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("not json", "is not JSON"),
+        ("[1, 2]", "is not a recorded point"),
+        ("{}", "is not a recorded point"),
+        ('{"schema_version": 99}', "schema 99"),
+        (point().model_dump_json().replace('"seq_len":1024', '"seq_len":1000'), "is not a recorded point"),
+        (point().model_dump_json().replace('"median_ms":1.0', '"median_ms":0.0'), "is not a recorded point"),
+        ("[" * 100_000, "is not JSON"),
+        ("\x00\x01", "is not JSON"),
+    ],
+)
+def test_a_broken_line_is_one_sentence_that_names_it(tmp_path, line, words):
+    store = Store(tmp_path)
+    store.points_path.write_text(point().model_dump_json() + "\n" + line + "\n")
+    with pytest.raises(UsageError) as raised:
+        store.points()
+    assert words in str(raised.value)
+    assert "line 2" in str(raised.value)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.one_of(st.binary(max_size=300), st.text(max_size=200).map(str.encode)))
+def test_any_bytes_are_points_or_a_sentence(tmp_path, data):
+    store = Store(tmp_path)
+    store.points_path.write_bytes(data)
+    store.environments_path.write_bytes(data)
+    for read in (store.points, store.environments):
+        try:
+            read()
+        except UsageError as error:
+            assert "\n" not in str(error)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(cut=st.integers(2, 400))  # without its newline alone a line is whole
+def test_a_torn_last_line_is_refused_by_readers_and_repaired_by_the_writer(tmp_path, cut):
+    store = Store(tmp_path)
+    whole, torn = point(run="r1").model_dump_json() + "\n", point(run="r2").model_dump_json() + "\n"
+    store.points_path.write_text(whole + torn[: -min(cut, len(torn) - 1)])
+    with pytest.raises(UsageError, match="measuring again repairs it"):
+        store.points()
+    with store.writer() as writer:
+        assert writer.repaired > 0
+        assert [p.run for p in writer.points] == ["r1"]
+        writer.append([point(run="r3")])
+    assert [p.run for p in store.points()] == ["r1", "r3"]
+
+
+def test_a_last_line_without_its_newline_is_kept(tmp_path):
+    store = Store(tmp_path)
+    store.points_path.write_text(point(run="r1").model_dump_json())
+    assert [p.run for p in store.points()] == ["r1"]
+    write(store, point(run="r2"))
+    assert [p.run for p in store.points()] == ["r1", "r2"]
+
+
+def test_a_carriage_return_is_white_space(tmp_path):
+    store = Store(tmp_path)
+    lines = [point(run=name).model_dump_json().replace(",", ",\r", 1) + "\r\n" for name in ("r1", "r2")]
+    store.points_path.write_text("".join(lines), newline="")
+    write(store, point(run="r3"))
+    assert [p.run for p in store.points()] == ["r1", "r2", "r3"]
+
+
+def test_what_a_repair_cuts_off_is_kept_beside(tmp_path):
+    store = Store(tmp_path)
+    store.points_path.write_text('{"torn')
+    write(store, point())
+    assert store.points_path.with_suffix(".jsonl.torn").read_text() == '{"torn\n'
+
+
+FIELDS = sorted(point().model_dump())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    field=st.sampled_from(FIELDS),
+    value=st.one_of(
+        st.none(), st.integers(-5, 5), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=3)
+    ),
+)
+def test_a_point_with_any_field_changed_is_refused_or_can_be_used(tmp_path, field, value):
+    store = Store(tmp_path)
+    store.points_path.write_text(json.dumps(point().model_dump(mode="json") | {field: value}) + "\n")
+    try:
+        points = store.points()
+    except UsageError as error:
+        assert "\n" not in str(error)
+        return
+    runs = newest_whole_runs(points, [points[0].implementation])
+    ratio_table(runs, [("improved", "improved")])
+
+
+def test_a_full_disk_leaves_what_was_recorded(tmp_path):
+    store = Store(tmp_path)
+    write(store, point())
+    before = store.points_path.read_bytes()
+    program = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from kperf.errors import MeasurementError\n"
+        "from kperf.record.results import Store\n"
+        "from tests.conftest import point\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 100}, {resource.RLIM_INFINITY}))\n"
+        f"with Store(Path({str(tmp_path)!r})).writer() as writer:\n"
+        "    try:\n        writer.append([point(run='r2')])\n"
+        "    except MeasurementError as error:\n        print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "what was recorded before is intact" in done.stdout
+    assert store.points_path.read_bytes() == before
+
+
+def test_only_one_process_writes(tmp_path):
+    store = Store(tmp_path)
+    with store.writer(), pytest.raises(UsageError, match="another process is measuring"), Store(tmp_path).writer():
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_is_not_writable_is_one_sentence(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="cannot be written"), Store(tmp_path / "h200").writer():
+        pass
+
+
+def test_a_file_in_the_folders_place_is_one_sentence(tmp_path):
+    (tmp_path / "h200").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"), Store(tmp_path / "h200").writer():
+        pass
+
+
+def test_environments_are_told_apart_by_what_matters(tmp_path):
+    store = Store(tmp_path)
+    with store.writer() as writer:
+        first = writer.record_environment(environment())
+        again = writer.record_environment(environment(command_line="other", recorded_at="later"))
+        other = writer.record_environment(environment(driver="999"))
+    assert first == again != other
+    assert set(store.environments()) == {first, other}
+
+
+def test_an_environment_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch):
+    def refuse(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("kperf.record.files.os.fsync", refuse)
+    with Store(tmp_path).writer() as writer, pytest.raises(MeasurementError, match="No space left"):
+        writer.record_environment(environment())
+
+
+WORKLOADS = [Workload(batch=1, seq_len=128), Workload(batch=2, seq_len=128)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.sampled_from(WORKLOADS)), max_size=30))
+def test_a_place_of_the_figure_takes_one_whole_run(entries):
+    points = [point(name, run=run, workload=workload) for name, run, workload in entries]
+    chosen = newest_whole_runs(points, ["a", "b"])
+    for (_, workload), run in chosen.items():
+        assert len({p.run for p in run.values()}) == 1
+        assert {"a", "b"} <= run.keys()
+        assert all(p.workload == workload for p in run.values())
+    for workload in WORKLOADS:
+        whole = {name for name in "xyz" if {"a", "b"} <= {i for i, run, w in entries if run == name and w == workload}}
+        assert (("seq_len", workload) in chosen) == bool(whole)
+
+
+def test_the_newest_whole_run_wins():
+    old, new, torn = point("a", run="old"), point("a", run="new"), point("b", run="newest")
+    assert newest_whole_runs([old, new, torn], ["a"])["seq_len", old.workload]["a"].run == "new"
+
+
+def test_slugs():
+    assert gpu_slug("NVIDIA H200") == "h200"
+    assert gpu_slug("NVIDIA H100 80GB HBM3") == "h100-80gb-hbm3"
