@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from kperf.errors import MeasurementError, UsageError
-from kperf.record.results import RECORDED
+from kperf.record.store import RECORDED
 
 ROUNDS = 40
 """Rounds of a measurement: enough for an interval, few enough for minutes."""
@@ -147,11 +147,10 @@ def sweep(
     fresh: Fresh = False,
 ) -> None:
     """Measure one panel of Fig. 12 for some implementations, into the same store (bench_fa.sh, benchmark_attn.py)."""
-    from kperf.bench import commands as bench
-    from kperf.paper import fig12
+    from kperf.paper import fig12, panel
 
     mode = fig12.Mode(causal, head_dim=head_dim, dtype=dtype)
-    bench.run_panel(console, results, which.value, _keys(only) or [], mode, rounds=rounds, fresh=fresh)
+    panel.run_panel(console, results, which.value, _keys(only) or [], mode, rounds=rounds, fresh=fresh)
 
 
 @app.command()
@@ -282,9 +281,10 @@ def shell(
 @app.command()
 def doctor() -> None:
     """What this machine can run, and why not the rest; status 1 if not even the recorded figures."""
-    from kperf.record import machine as doctor
+    from kperf import doctor
+    from kperf.record import machine
 
-    if not doctor.report(doctor.probe()):
+    if not doctor.report(machine.probe()):
         raise typer.Exit(1)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from kperf.record.results import Environment, Key, MeasuredPoint, Point
+from kperf.bench.points import Key, MeasuredPoint, Point
+from kperf.record.store import Environment
 from plots.style import IMPLEMENTATIONS, save
 
 

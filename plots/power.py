@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from kperf.record.results import PowerPoint, PowerSample
+from kperf.bench.points import PowerPoint, PowerSample
 from plots.style import IMPLEMENTATIONS, save
 
 

@@ -4,7 +4,8 @@ import pytest
 import triton
 
 from kperf.attention.workload import Workload
-from kperf.record.results import DeviceState, Environment, FailedPoint, MeasuredPoint
+from kperf.bench.points import FailedPoint, MeasuredPoint
+from kperf.record.store import DeviceState, Environment
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""The original's interfaces: one panel for some implementations, and one shape with tritonbench's options."""
+"""One shape, checked and timed, with tritonbench's options."""
 
 import tempfile
 from pathlib import Path
@@ -7,36 +7,13 @@ from rich.console import Console
 
 from kperf.attention.implementations import FIG12, implementations
 from kperf.attention.workload import SweepName, Workload
+from kperf.bench.points import Point, Store, newest_whole_runs
+from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import METRICS, tritonbench_csv, tritonbench_table
 from kperf.errors import MeasurementError, UsageError
-from kperf.paper import fig12
 from kperf.record import device
-from kperf.record.results import Point, Store, gpu_slug, newest_whole_runs, recorded_folder
-
-
-def run_panel(
-    console: Console, results: Path, sweep: SweepName, keys: list[str], mode: fig12.Mode, *, rounds: int, fresh: bool
-) -> None:
-    """Measure one panel of a figure and print it; without a Hopper GPU print what is recorded, and say so.
-
-    Raises `UsageError` for an unknown implementation or if nothing is recorded, `MeasurementError` for a wrong point.
-    """
-    implementations(keys)
-    reason = device.why_static()
-    if reason is None:
-        store = Store(results / gpu_slug(device.gpu_name()))
-        fig12.measure_fig12(console, store, mode, keys, sweeps=[sweep], rounds=rounds, fresh=fresh)
-        title = f"measured on {device.gpu_name()}"
-    else:
-        store = Store(recorded_folder(results))
-        title = f"static: {reason}; recorded in {store.folder.name}"
-    runs = fig12.figure_runs(store, mode, keys)
-    shown = [{key: runs[place][key] for key in keys} for place in fig12.grid(mode, [sweep]) if place in runs]
-    if not shown:
-        raise UsageError(f"{store.points_path} has no run of {', '.join(keys)}: measure it on a Hopper GPU")
-    console.print(tritonbench_table(shown, ["tflops", "latency"], title=title))
-    _fail_if_wrong(shown)
+from kperf.record.store import gpu_slug
 
 
 def run_one(
@@ -65,17 +42,18 @@ def run_one(
         store = Store(folder, "bench")
         place: tuple[SweepName, Workload] = ("seq_len", workload)
         quiet = Console(stderr=True)
-        with fig12.sweep_progress(quiet) as progress:
+        with sweep_progress(quiet) as progress:
             run_sweep([place], chosen, store, figure="bench", rounds=rounds, fresh=True, progress=progress)
         run = newest_whole_runs(store.points(), [item.key for item in chosen])[place]
     if as_csv:
         print(tritonbench_csv([run], metrics), end="")
     else:
         console.print(tritonbench_table([run], metrics))
-    _fail_if_wrong([run])
+    fail_if_wrong([run])
 
 
-def _fail_if_wrong(runs: list[dict[str, Point]]) -> None:
+def fail_if_wrong(runs: list[dict[str, Point]]) -> None:
+    """Raise `MeasurementError` for the first point that is wrong or failed."""
     for run in runs:
         for point in run.values():
             if point.status in {"wrong", "failed"}:

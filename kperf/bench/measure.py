@@ -21,9 +21,10 @@ from scipy.stats import bootstrap
 
 from kperf.attention.implementations import Call, Implementation, Output
 from kperf.attention.workload import SweepName, Workload
+from kperf.bench.points import FailedPoint, MeasuredPoint, Point
 from kperf.errors import MeasurementError
 from kperf.record import device
-from kperf.record.results import DeviceState, FailedPoint, MeasuredPoint, Point
+from kperf.record.store import DeviceState
 
 TIMER = "cuda_graph_events"
 

@@ -18,9 +18,10 @@ from rich.table import Table
 from kperf.attention.implementations import FIG12, implementations
 from kperf.attention.workload import Workload
 from kperf.bench.measure import CEILING_FLOPS, Candidate, Ceiling, make_inputs, prepare_alone
+from kperf.bench.points import PowerPoint, PowerSample, PowerStore
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.record.results import DeviceState, PowerPoint, PowerSample, PowerStore, gpu_slug, recorded_folder
+from kperf.record.store import DeviceState, gpu_slug, recorded_folder
 from plots import power as plot
 
 _REPLAY_MS = 20.0

@@ -6,8 +6,9 @@ from typing import Literal
 
 from kperf.attention.implementations import Implementation
 from kperf.bench.measure import measure
+from kperf.bench.points import Key, Point, Store, newest_whole_runs
 from kperf.record import device
-from kperf.record.results import Key, Point, Store, Writer, newest_whole_runs
+from kperf.record.store import Writer
 
 
 @dataclass

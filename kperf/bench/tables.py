@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from rich.table import Table
 
+from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point
 from kperf.errors import UsageError
-from kperf.record.results import FailedPoint, Key, MeasuredPoint, Point
 
 RATIOS = (
     ("improved", "vanilla"),

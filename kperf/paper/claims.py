@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.attention.workload import Dtype, SweepName
+from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
 from kperf.paper import fig12
 from kperf.record import device
 from kperf.record.files import write_atomically
-from kperf.record.results import Store, gpu_slug, recorded_folder
+from kperf.record.store import gpu_slug, recorded_folder
 
 CLAIMS_FILE = Path(__file__).resolve().parents[2] / "claims.toml"
 

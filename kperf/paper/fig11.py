@@ -21,7 +21,7 @@ from kperf.errors import UsageError
 from kperf.profilers import overhead as costs
 from kperf.record import device
 from kperf.record.files import write_atomically
-from kperf.record.results import gpu_slug, recorded_folder
+from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.compiler.instrument import strip
 from kperf.trace.compiler.program import Program
 from kperf.trace.launch import subject as twin

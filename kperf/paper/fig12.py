@@ -1,34 +1,23 @@
 """Fig. 12 from end to end: measure where there is a Hopper GPU, else verify the overrides by compiling; then draw."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kperf.attention import overrides as override
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, implementations
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import SweepName, fig12_grid
 from kperf.bench import power
-from kperf.bench.sweep import Progress as SweepProgress
+from kperf.bench.points import Key, Point, PowerStore, Store, newest_whole_runs
+from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import RATIOS, ratio_table, tritonbench_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.record.results import (
-    FailedPoint,
-    Key,
-    Point,
-    PowerStore,
-    Store,
-    gpu_slug,
-    newest_whole_runs,
-    recorded_folder,
-)
+from kperf.record.store import gpu_slug, recorded_folder
 from plots import fig12 as plot
 
 PAPER_MIX_CAUSAL = ("fa2", "cudnn", "fa3")
@@ -133,36 +122,6 @@ def measure_fig12(
     except KeyboardInterrupt:
         console.print("interrupted: what was recorded is kept, and the same command goes on from there")
         raise
-
-
-@contextmanager
-def sweep_progress(console: Console) -> Iterator[SweepProgress]:
-    """A progress bar with the time left, and a line a workload above it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def begin(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        def step(key: Key, what: str) -> None:
-            bar.update(task, description=f"{key[1].batch} x {key[1].seq_len}: {what}", refresh=True)
-
-        def advance(cost: int) -> None:
-            bar.advance(task, cost)
-
-        yield SweepProgress(begin, step, advance, partial(_print_points, console), console.print)
-
-
-def _print_points(console: Console, points: list[Point]) -> None:
-    first = points[0]
-    cells = [
-        f"{p.implementation} {p.tflops:.0f}" if p.status == "ok" else f"{p.implementation} {p.status}" for p in points
-    ]
-    console.print(f"{first.batch} x {first.heads} x {first.seq_len} x {first.head_dim}: {', '.join(cells)} TFLOPS")
-    for point in points:
-        if isinstance(point, FailedPoint) and point.status != "unsupported":
-            console.print(f"  {point.implementation}: {point.message}")
 
 
 def figure_runs(store: Store, mode: Mode, keys: Sequence[str] | None = None) -> dict[Key, dict[str, Point]]:

@@ -15,7 +15,7 @@ import triton
 
 from kperf.record import machine as doctor
 from kperf.record.commit import git_commit
-from kperf.record.results import DeviceState, Environment
+from kperf.record.store import DeviceState, Environment
 
 _THROTTLE_REASONS = {
     "SW_POWER_CAP": 0x4,

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
-from rich.console import Console
-from rich.markup import escape
 
-from kperf.record.results import RECORDED
+from kperf.record.store import RECORDED
 
 HOPPER_CAPABILITY = (9, 0)
 PINNED = ("torch", "triton", "fa3-fwd")
@@ -98,18 +96,6 @@ def diagnose(machine: Machine) -> list[Verdict]:
     ]
 
 
-def diagnose_engine() -> list[Verdict]:
-    """What this machine's Docker engine can run; asks it."""
-    from kperf import container  # the Docker SDK is of no use in a container, nor for measuring
-
-    engine, toolkit = container.why_no_engine()
-    toolkit = engine or toolkit
-    return [
-        Verdict("image, docker-fig11 and docker-fig12", engine is None, engine or ""),
-        Verdict("the GPU inside containers", toolkit is None, toolkit or ""),
-    ]
-
-
 def probe() -> Machine:
     """Look at this machine; takes well under two seconds."""
     driver, driver_cuda, gpus, why_no_gpu = _nvml()
@@ -137,20 +123,6 @@ def headline(machine: Machine) -> str:
     if reason is None:
         return f"kperf: dynamic: measuring on {machine.gpus[0].name}, driver {machine.driver}"
     return f"kperf: static, from recorded runs: {reason}"
-
-
-def report(machine: Machine) -> bool:
-    """Print what can run and why not the rest; returns whether the figures can be made, measured or recorded."""
-    gpus = ", ".join(gpu.name for gpu in machine.gpus) or "no usable NVIDIA GPU"
-    driver = f", driver {machine.driver}" if machine.driver else ""
-    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in machine.packages.items())
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(f"{gpus}{driver}; Python {machine.python}, {packages}")
-    verdicts = diagnose(machine)
-    for verdict in verdicts + ([] if machine.in_container else diagnose_engine()):
-        mark = "[green]yes[/]" if verdict.possible else "[red]no [/]"
-        console.print(f"{mark}  {verdict.what}" + (f": {escape(verdict.why)}" if verdict.why else ""))
-    return any(verdict.possible for verdict in verdicts if verdict.what.startswith("fig"))
 
 
 def _why_old_driver(machine: Machine) -> str | None:

@@ -9,7 +9,7 @@ from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
 from kperf.bench.measure import Inputs, _calls_per_sample, errors, make_inputs, median_interval
 from kperf.errors import MeasurementError
-from kperf.record.results import DeviceState
+from kperf.record.store import DeviceState
 
 WORKLOAD = Workload(batch=2, heads=2, seq_len=128, head_dim=64)
 

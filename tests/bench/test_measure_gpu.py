@@ -6,9 +6,9 @@ import torch
 from kperf.attention.implementations import IMPLEMENTATIONS, Implementation
 from kperf.attention.workload import Workload
 from kperf.bench.measure import measure
+from kperf.bench.points import FailedPoint, MeasuredPoint, Store
 from kperf.bench.sweep import Progress, run_sweep
 from kperf.record import device
-from kperf.record.results import FailedPoint, MeasuredPoint, Store
 
 pytestmark = pytest.mark.gpu
 

@@ -5,8 +5,8 @@ from rich.console import Console
 
 from kperf.attention.workload import Workload
 from kperf.bench import power
+from kperf.bench.points import PowerPoint, PowerSample, PowerStore
 from kperf.errors import UsageError
-from kperf.record.results import PowerPoint, PowerSample, PowerStore
 from plots import power as plot
 from tests.conftest import environment
 

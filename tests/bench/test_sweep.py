@@ -12,9 +12,9 @@ import pytest
 from kperf.attention.implementations import Implementation
 from kperf.attention.workload import Workload
 from kperf.bench import sweep as sweeps
+from kperf.bench.points import Store, newest_whole_runs
 from kperf.bench.sweep import Progress, run_sweep
 from kperf.errors import MeasurementError
-from kperf.record.results import Store, newest_whole_runs
 from tests.conftest import environment, failed, point
 
 PLACES = [("seq_len", Workload(batch=1, seq_len=128 * n)) for n in range(1, 7)]

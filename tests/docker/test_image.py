@@ -72,7 +72,7 @@ def test_doctor_says_static_and_why_in_two_seconds(inside: Any) -> None:
 
 
 def test_doctor_names_a_cache_that_forbids_execution(inside: Any) -> None:
-    program = "from kperf.doctor import probe; print(probe().why_no_cache)"
+    program = "from kperf.record.machine import probe; print(probe().why_no_cache)"
     told = inside("python", "-c", program, tmpfs={"/tmp": "rw,noexec", "/out": "rw,mode=1777"})
     assert "forbids execution: mount it without noexec (--tmpfs /tmp:exec)" in told.out
 
@@ -112,7 +112,12 @@ def test_a_results_folder_that_is_not_writable_is_one_sentence(inside: Any) -> N
 
 
 def test_the_installed_package_passes_its_own_tests(inside: Any) -> None:
-    chosen = ["tests/test_workload.py", "tests/test_results.py", "tests/test_container.py", "tests/test_doctor.py"]
+    chosen = [
+        "tests/attention/test_workload.py",
+        "tests/bench/test_points.py",
+        "tests/test_container.py",
+        "tests/record",
+    ]
     ran = inside("python", "-m", "pytest", "-q", "-m", "not gpu", "-p", "no:cacheprovider", *chosen)
     assert ran.status == 0, ran.out
     assert " passed" in ran.out

@@ -14,7 +14,7 @@ import pytest
 from kperf import container
 from kperf.container import BuiltImage
 from kperf.errors import MeasurementError, UsageError
-from kperf.record.results import RECORDED
+from kperf.record.store import RECORDED
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 

@@ -2,10 +2,11 @@ import math
 
 import pytest
 
+from kperf.bench.points import Store
 from kperf.errors import UsageError
 from kperf.paper import fig12
 from kperf.paper.claims import CLAIMS_FILE, Outcome, cells, evaluate, markdown, read_claims
-from kperf.record.results import RECORDED, Store
+from kperf.record.store import RECORDED
 from tests.conftest import environment, point
 
 CLAIMS = {claim.id: claim for claim in read_claims()}

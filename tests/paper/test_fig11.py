@@ -16,7 +16,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import SHARED_MEMORY_LIMIT
 from kperf.paper import fig11
 from kperf.profilers import overhead as costs
-from kperf.record.results import Environment
+from kperf.record.store import Environment
 from kperf.trace.compiler.program import read_program
 from kperf.trace.launch import subject as twin
 from kperf.trace.launch.capture import Capture

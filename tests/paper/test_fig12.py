@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from kperf.attention.implementations import FIG12
+from kperf.bench.points import PowerStore, Store
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import fig12
-from kperf.record.results import PowerStore, Store, recorded_folder
+from kperf.record.store import recorded_folder
 from plots.style import IMPLEMENTATIONS
 from tests.bench.test_power import alone
 from tests.conftest import environment, failed, point

@@ -11,9 +11,10 @@ from kperf.attention import overrides as override
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import FIG11
 from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
+from kperf.bench.points import PowerStore, Store
 from kperf.bench.tables import geometric_mean, speedup, speedup_interval
 from kperf.paper import fig12
-from kperf.record.results import RECORDED, PowerStore, Store
+from kperf.record.store import RECORDED
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = Store(RECORDED / "h200")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pynvml
 import pytest
 
+from kperf import doctor as report
 from kperf.record import machine as doctor
 from kperf.record.machine import Gpu, Machine
 
@@ -62,7 +63,7 @@ def test_what_stands_in_the_way_of_measuring(change, reason):
     assert verdicts(machine)["fig11 and fig12, measured here"] == (False, reason)
     assert verdicts(machine)["fig11 and fig12, drawn from recorded runs"] == (True, "recorded on h200")
     assert doctor.headline(machine) == f"kperf: static, from recorded runs: {reason}"
-    assert doctor.report(machine)
+    assert report.report(machine)
 
 
 def test_a_newer_minor_cuda_than_the_drivers_is_no_obstacle():
@@ -96,17 +97,17 @@ def test_warnings_where_measuring_is_possible():
 )
 def test_what_the_engine_can_run(monkeypatch, capsys, why, engine, toolkit):
     monkeypatch.setattr("kperf.container.why_no_engine", lambda: why)
-    found = [(verdict.possible, verdict.why) for verdict in doctor.diagnose_engine()]
+    found = [(verdict.possible, verdict.why) for verdict in report.diagnose_engine()]
     assert found == [engine, toolkit]
-    doctor.report(READY)
+    report.report(READY)
     assert "docker-fig12" in capsys.readouterr().out
-    doctor.report(replace(READY, in_container=True))
+    report.report(replace(READY, in_container=True))
     assert "docker-fig12" not in capsys.readouterr().out
 
 
 def test_nothing_at_all_is_reported_as_such(capsys):
     machine = replace(READY, gpus=(), why_no_gpu="no GPU", driver=None, recorded=())
-    assert not doctor.report(machine)
+    assert not report.report(machine)
     told = capsys.readouterr().out
     assert told.startswith("no usable NVIDIA GPU; Python 3.12.1, torch 2.11.0+cu130")
     assert "no   fig11 and fig12, drawn from recorded runs: results/ does not hold both" in told
@@ -187,7 +188,10 @@ def test_a_hopper_machine_can_measure():
 
 
 def test_looking_takes_less_than_two_seconds_and_no_torch():
-    program = "import sys; from kperf.record import machine as m; m.report(m.probe()); sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys; from kperf import doctor; from kperf.record import machine; "
+        "doctor.report(machine.probe()); sys.exit('torch' in sys.modules)"
+    )
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kperf.errors import UsageError
-from kperf.record.results import Environment
+from kperf.record.store import Environment
 from kperf.trace.reading.analysis import RegionTime
 
 

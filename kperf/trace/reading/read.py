@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.errors import UsageError
-from kperf.record.results import Environment
+from kperf.record.store import Environment
 from kperf.trace.compiler.program import Program
 from kperf.trace.compiler.session import Recording
 from kperf.trace.launch.subject import Orders

@@ -15,7 +15,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from kperf.record.results import RECORDED
+from kperf.record.store import RECORDED
 from kperf.trace.reading.read import export
 
 from .test_analysis import launch

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kperf.attention.workload import Workload
+from kperf.bench.points import FailedPoint, MeasuredPoint, Store, newest_whole_runs
 from kperf.bench.tables import ratio_table
 from kperf.errors import MeasurementError, UsageError
-from kperf.record.results import FailedPoint, MeasuredPoint, Store, gpu_slug, newest_whole_runs
+from kperf.record.store import gpu_slug
 from tests.conftest import environment, failed, point
 
 
@@ -143,7 +144,7 @@ def test_a_full_disk_leaves_what_was_recorded(tmp_path):
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
         "from kperf.errors import MeasurementError\n"
-        "from kperf.record.results import Store\n"
+        "from kperf.bench.points import Store\n"
         "from tests.conftest import point\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 100}, {resource.RLIM_INFINITY}))\n"

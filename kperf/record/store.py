@@ -1,21 +1,19 @@
-"""The record of one measured point, the environment it was measured in, and the append-only store of both.
+"""The append-only store of records of any kind, and the environment in which they were measured.
 
-Everything that is read from disk is validated here. A point that is not "ok" cannot carry a time.
+Everything that is read from disk is validated here; what a record holds is its reader's business.
 """
 
 import fcntl
 import hashlib
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from kperf.attention.workload import SweepName, Workload
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.files import write_atomically
 
@@ -26,14 +24,13 @@ RECORDED = Path(__file__).resolve().parents[2] / "results"
 """Where the recorded runs of this repository lie, one folder a GPU."""
 
 
-_Positive = Annotated[float, Field(gt=0)]
+class Frozen(BaseModel):
+    """What every record is: immutable, no unknown field, no NaN or infinity."""
 
-
-class _Base(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class DeviceState(_Base):
+class DeviceState(Frozen):
     """The GPU during one round, through NVML: MHz, watts, degrees Celsius, and why its clock is held down, if it is."""
 
     sm_mhz: int
@@ -42,120 +39,10 @@ class DeviceState(_Base):
     throttle: list[str]
 
 
-class _PointBase(_Base):
-    schema_version: int = SCHEMA
-    figure: Literal["fig12", "bench"]
-    run: str
-    sweep: SweepName
-    implementation: str
-    batch: int
-    heads: int
-    seq_len: int
-    head_dim: int
-    causal: bool
-    dtype: str
-    flops: int
-    override_sha256: str | None
-    environment: str
-    recorded_at: str
-    message: str = ""
-
-    @property
-    def workload(self) -> Workload:
-        """What was computed."""
-        return _workload(self)
-
-    @model_validator(mode="after")
-    def _is_a_workload(self) -> Self:
-        _workload(self)
-        return self
-
-
-class MeasuredPoint(_PointBase):
-    """One implementation on one workload, right and timed.
-
-    samples_ms: one time a round, a call's share of `calls_per_sample` CUDA-graph calls, L2 flushed before; median_ms
-    and ci95_ms are theirs (bootstrap). eager_ms: median time of a single call without a graph, from Python to the
-    GPU's end. rel_error: |o - ref| / |ref| against float32; lse_error: largest |lse - ref|. round_order: the place of
-    this implementation in each round. ceiling_tflops: cuBLAS bfloat16 8192^3 taken in turn in the same rounds.
-    """
-
-    status: Literal["ok"] = "ok"
-    rel_error: float
-    lse_error: float | None
-    samples_ms: Annotated[list[_Positive], Field(min_length=1)]
-    calls_per_sample: int
-    median_ms: _Positive
-    ci95_ms: tuple[_Positive, _Positive]
-    eager_ms: _Positive
-    tflops: _Positive
-    ceiling_tflops: _Positive | None
-    timer: str
-    round_order: list[int]
-    device_states: list[DeviceState]
-
-
-class FailedPoint(_PointBase):
-    """One implementation on one workload without a time: `message` says why in one sentence."""
-
-    status: Literal["wrong", "oom", "unsupported", "failed"]
-    rel_error: float | None = None
-    lse_error: None = None
-    samples_ms: None = None
-    median_ms: None = None
-    ci95_ms: None = None
-    eager_ms: None = None
-    tflops: None = None
-    timer: None = None
-    round_order: None = None
-
-
-Point = MeasuredPoint | FailedPoint
-
-
-class PowerSample(_Base):
-    """One implementation alone for some seconds, means over its last half: rate, power, clock, heat."""
-
-    tflops: _Positive
-    power_w: _Positive
-    sm_mhz: float
-    temperature_c: float
-
-    @property
-    def tflops_per_watt(self) -> float:
-        """Floating-point operations a picojoule."""
-        return self.tflops / self.power_w
-
-
-class PowerPoint(_Base):
-    """One implementation on one workload, alone and sustained: a sample a pass, all of one run taken in rotation.
-
-    implementation `cublas` is the product of two bfloat16 8192 x 8192 matrices whatever the workload.
-    """
-
-    schema_version: int = SCHEMA
-    figure: Literal["power"] = "power"
-    run: str
-    implementation: str
-    batch: int
-    heads: int
-    seq_len: int
-    head_dim: int
-    causal: bool
-    dtype: str
-    seconds: float
-    samples: Annotated[list[PowerSample], Field(min_length=1)]
-    override_sha256: str | None
-    environment: str
-    recorded_at: str
-
-
 _Record = TypeVar("_Record", bound=BaseModel)
-_POINTS: TypeAdapter[Point] = TypeAdapter(Annotated[Point, Field(discriminator="status")])
-_POWER_POINTS: TypeAdapter[PowerPoint] = TypeAdapter(PowerPoint)
 
 
-class Environment(_Base):
+class Environment(Frozen):
     """Where and with what a run was measured. MHz, watts."""
 
     gpu: str
@@ -285,22 +172,6 @@ class RecordStore(Generic[_Record]):
             raise UsageError(f"{where} is not a recorded point: {_first(error)}") from None
 
 
-class Store(RecordStore[Point]):
-    """The points of Fig. 12, or of `bench`."""
-
-    def __init__(self, folder: Path, name: str = "fig12") -> None:
-        """In a folder of results/."""
-        super().__init__(folder, name, _POINTS)
-
-
-class PowerStore(RecordStore[PowerPoint]):
-    """The sustained runs."""
-
-    def __init__(self, folder: Path) -> None:
-        """In a folder of results/."""
-        super().__init__(folder, "power", _POWER_POINTS)
-
-
 class Writer(Generic[_Record]):
     """Appends to a locked store. A failed write leaves the file as it was."""
 
@@ -356,25 +227,6 @@ class Writer(Generic[_Record]):
         return environment.id
 
 
-Key = tuple[SweepName, Workload]
-"""One place of a figure: a workload that both sweeps have is measured, and drawn, in each."""
-
-
-def newest_whole_runs(points: Iterable[Point], implementations: Sequence[str]) -> dict[Key, dict[str, Point]]:
-    """For each place of the figure the points of one run: the newest that has every one of `implementations`.
-
-    Points of different runs are never mixed; a place without a whole run is left out.
-    """
-    runs: dict[tuple[Key, str], dict[str, Point]] = defaultdict(dict)
-    for point in points:
-        runs[(point.sweep, point.workload), point.run][point.implementation] = point
-    newest: dict[Key, dict[str, Point]] = {}
-    for (key, _), run in runs.items():  # in the order of writing: a later run replaces an earlier one
-        if all(name in run for name in implementations):
-            newest[key] = run
-    return newest
-
-
 def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
     """The folder to draw from without a GPU: the one under `results` that has `file`, h200 if there are several.
 
@@ -384,10 +236,6 @@ def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
     if not folders:
         raise UsageError(f"{results} holds no recorded {file}: measure on a Hopper GPU, or name another --results")
     return next((folder for folder in folders if folder.name == "h200"), folders[0])
-
-
-def _workload(point: BaseModel) -> Workload:
-    return Workload.model_validate({name: getattr(point, name) for name in Workload.model_fields})
 
 
 def _first(error: ValidationError) -> str:

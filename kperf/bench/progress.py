@@ -1,0 +1,41 @@
+"""What a sweep shows on the console while it runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from kperf.bench.points import FailedPoint, Key, Point
+from kperf.bench.sweep import Progress as SweepProgress
+
+
+@contextmanager
+def sweep_progress(console: Console) -> Iterator[SweepProgress]:
+    """A progress bar with the time left, and a line a workload above it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def begin(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        def step(key: Key, what: str) -> None:
+            bar.update(task, description=f"{key[1].batch} x {key[1].seq_len}: {what}", refresh=True)
+
+        def advance(cost: int) -> None:
+            bar.advance(task, cost)
+
+        yield SweepProgress(begin, step, advance, partial(_print_points, console), console.print)
+
+
+def _print_points(console: Console, points: list[Point]) -> None:
+    first = points[0]
+    cells = [
+        f"{p.implementation} {p.tflops:.0f}" if p.status == "ok" else f"{p.implementation} {p.status}" for p in points
+    ]
+    console.print(f"{first.batch} x {first.heads} x {first.seq_len} x {first.head_dim}: {', '.join(cells)} TFLOPS")
+    for point in points:
+        if isinstance(point, FailedPoint) and point.status != "unsupported":
+            console.print(f"  {point.implementation}: {point.message}")

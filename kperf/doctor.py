@@ -1,0 +1,32 @@
+"""What this machine can run, and why not the rest, on the console; never imports torch."""
+
+from rich.console import Console
+from rich.markup import escape
+
+from kperf.record.machine import Machine, Verdict, diagnose
+
+
+def diagnose_engine() -> list[Verdict]:
+    """What this machine's Docker engine can run; asks it."""
+    from kperf import container  # the Docker SDK is of no use in a container, nor for measuring
+
+    engine, toolkit = container.why_no_engine()
+    toolkit = engine or toolkit
+    return [
+        Verdict("image, docker-fig11 and docker-fig12", engine is None, engine or ""),
+        Verdict("the GPU inside containers", toolkit is None, toolkit or ""),
+    ]
+
+
+def report(machine: Machine) -> bool:
+    """Print what can run and why not the rest; returns whether the figures can be made, measured or recorded."""
+    gpus = ", ".join(gpu.name for gpu in machine.gpus) or "no usable NVIDIA GPU"
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in machine.packages.items())
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"{gpus}{driver}; Python {machine.python}, {packages}")
+    verdicts = diagnose(machine)
+    for verdict in verdicts + ([] if machine.in_container else diagnose_engine()):
+        mark = "[green]yes[/]" if verdict.possible else "[red]no [/]"
+        console.print(f"{mark}  {verdict.what}" + (f": {escape(verdict.why)}" if verdict.why else ""))
+    return any(verdict.possible for verdict in verdicts if verdict.what.startswith("fig"))
