@@ -30,13 +30,6 @@ class DeviceChoice(StrEnum):
     cuda = "cuda"
 
 
-class Variant(StrEnum):
-    """The paper's two overrides."""
-
-    vanilla = "vanilla"
-    improved = "improved"
-
-
 class Sweep(StrEnum):
     """The two panels of Fig. 12."""
 
@@ -130,7 +123,7 @@ def power(
     passes: Annotated[int, typer.Option(min=1, help="Passes, each in a rotated order.")] = 5,
 ) -> None:
     """Each implementation alone and sustained: TFLOPS, watts, MHz, TFLOPS a watt."""
-    from kperf.bench import power
+    from kperf.paper import power
 
     power.run(console, results, _keys(only), causal=causal, seconds=seconds, passes=passes)
 

@@ -24,7 +24,6 @@ ALLOWED_BESIDE = {("ir", "record"), ("doctor", "container")}
 """Within a floor: IR is written through `record.files`; the doctor asks the container's engine."""
 
 TO_BE_TURNED = {
-    ("kperf/bench/power.py", "plots"),
     ("kperf/trace/launch/capture.py", "attention"),
     ("kperf/trace/launch/subject.py", "attention"),
 }

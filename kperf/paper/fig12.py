@@ -10,12 +10,12 @@ from kperf.attention import overrides as override
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, implementations
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import SweepName, fig12_grid
-from kperf.bench import power
 from kperf.bench.points import Key, Point, PowerStore, Store, newest_whole_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import RATIOS, ratio_table, tritonbench_table
 from kperf.errors import MeasurementError, UsageError
+from kperf.paper import power
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
 from plots import fig12 as plot

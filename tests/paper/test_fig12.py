@@ -12,8 +12,8 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.paper import fig12
 from kperf.record.store import recorded_folder
 from plots.style import IMPLEMENTATIONS
-from tests.bench.test_power import alone
 from tests.conftest import environment, failed, point
+from tests.paper.test_power import alone
 
 
 def fill(folder, mode=fig12.Mode(), *, keys=None, spoil=None, seed=1):  # noqa: B008

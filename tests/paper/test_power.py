@@ -4,9 +4,9 @@ import pytest
 from rich.console import Console
 
 from kperf.attention.workload import Workload
-from kperf.bench import power
 from kperf.bench.points import PowerPoint, PowerSample, PowerStore
 from kperf.errors import UsageError
+from kperf.paper import power
 from plots import power as plot
 from tests.conftest import environment
 
