@@ -96,13 +96,17 @@ def compile_kernel(
     signature: Mapping[str, str],
     constexprs: Mapping[str, Any],
     *,
+    attributes: Mapping[tuple[int, ...], Any] | None = None,
     ir_override: Path | None = None,
     num_warps: int = 4,
     **options: Any,
 ) -> CompiledKernel:
-    """Compile a @triton.jit or @gluon.jit kernel for sm_90a; `ir_override` replaces its TTGIR by a file's."""
+    """Compile a @triton.jit or @gluon.jit kernel for sm_90a; `ir_override` replaces its TTGIR by a file's.
+
+    `attributes` are what the JIT knows of an argument's value: {(index,): [["tt.divisibility", 16]]}.
+    """
     source_class = GluonASTSource if kernel.is_gluon() else ASTSource
-    source = source_class(kernel, dict(signature), dict(constexprs), {})
+    source = source_class(kernel, dict(signature), dict(constexprs), dict(attributes or {}))
     override = str(ir_override) if ir_override else None
     options = {"num_warps": num_warps, "ir_override": override, **options}
     # As the JIT does: the cache must not mix up a kernel with and without its records lowered.

@@ -50,10 +50,16 @@ class Interval:
     signals: tuple[Value, ...] = ()
     """Rings at which it arrives, each as often as it does."""
     loads: tuple[tuple[str, Value], ...] = ()
-    issues: tuple[str, ...] = ()
-    completes: tuple[str, ...] = ()
+    queue: tuple[str | int, ...] = ()
+    """What it does to the tensor core's queue, in order: a name for each product that it issues, and for each wait how
+    many of the products issued before it may be left in flight. Products complete in the order of their issue."""
     flop: int = 0
     """Floating-point operations of the products issued in it."""
+
+    @property
+    def issues(self) -> tuple[str, ...]:
+        """The products issued in it."""
+        return tuple(step for step in self.queue if isinstance(step, str))
 
 
 @dataclass(frozen=True)
@@ -234,11 +240,20 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
         if op.name == COPY:
             loaded.setdefault(dataflow.barrier(op), {})[dataflow.fields(op)["buffer"]] = None
     interval.loads = tuple(("+".join(sorted(buffers)), ring) for ring, buffers in loaded.items())
-    interval.issues = tuple(dataflow.fields(op)["product"] for op in operations if op.name == DOT)
+    interval.queue = tuple(step for op in operations for step in _queue(op, dataflow))
     interval.flop = sum(_flop(op) for op in operations if op.name == DOT)
-    waited = [op for op in operations if op.name == DOT_WAIT or (op.name == DOT and "isAsync = true" not in op.rest)]
-    interval.completes = tuple(p for op in waited for p in dataflow.fields(op)["product"].split("+"))
     return interval
+
+
+def _queue(operation: Operation, dataflow: Dataflow) -> list[str | int]:
+    """An operation's steps in `Interval.queue`; a synchronous product is waited for where it is issued."""
+    if operation.name == DOT:
+        done: list[str | int] = [] if "isAsync = true" in operation.rest else [0]
+        return [dataflow.fields(operation)["product"], *done]
+    if operation.name == DOT_WAIT:
+        pendings = re.search(r"pendings = (\d+)", operation.rest)
+        return [int(pendings.group(1)) if pendings else 0]
+    return []
 
 
 def _flop(dot: Operation) -> int:

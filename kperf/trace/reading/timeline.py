@@ -1,7 +1,8 @@
 """What each warp did from record to record: the intervals of a launch, with the wgmma in flight under them."""
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -256,13 +257,12 @@ class Launch:
 
 
 def _flights(group: str, spans: list[Span]) -> Iterator[Flight]:
-    """Products in flight: first issued, first completed; one with no wait before the end of the trace is left out."""
-    pending: list[tuple[str, int, int | None]] = []
+    """Products in flight; one that nobody waits for before the end of the trace is left out."""
+    pending: deque[Flight] = deque()
     for span in spans:
-        pending += [(product, span.start, span.trip) for product in span.interval.issues]
-        for completed in span.interval.completes:
-            for index, (product, start, trip) in enumerate(pending):
-                if product == completed:
-                    del pending[index]
-                    yield Flight(product, group, start, span.end, trip)
-                    break
+        for step in span.interval.queue:
+            if isinstance(step, str):
+                pending.append(Flight(step, group, span.start, span.end, span.trip))
+            else:
+                while len(pending) > step:
+                    yield replace(pending.popleft(), end=span.end)
