@@ -7,9 +7,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from kperf.attention.implementations import FIG12
 from kperf.bench.points import Key, MeasuredPoint, Point
 from kperf.record.store import Environment
-from plots.style import IMPLEMENTATIONS, save
+from plots.style import label_and_look, save
 
 
 def draw(
@@ -18,7 +19,7 @@ def draw(
     """Two panels of grouped bars; `out` without a suffix. Returns the files written."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
     there = {p.implementation for run in runs.values() for p in run.values() if p.status != "unsupported"}
-    keys = [key for key in IMPLEMENTATIONS if key in there]
+    keys = [key for key in FIG12 if key in there]
     for axis, sweep, label in zip(
         axes,
         ("seq_len", "batch_size"),
@@ -49,7 +50,7 @@ def draw(
 def _bars(axis: Axes, runs: Sequence[dict[str, Point]], keys: Sequence[str]) -> None:
     width = 0.86 / len(keys)
     for place, key in enumerate(keys):
-        label, colour, hatch = IMPLEMENTATIONS[key]
+        label, look = label_and_look(key)
         offset = (place - (len(keys) - 1) / 2) * width
         xs, heights, low, high = [], [], [], []
         for group, run in enumerate(runs):
@@ -65,7 +66,7 @@ def _bars(axis: Axes, runs: Sequence[dict[str, Point]], keys: Sequence[str]) -> 
         whiskers = {"elinewidth": 0.6, "capsize": 0.8, "ecolor": "#333333"}
         axis.bar(
             xs, heights, width, yerr=(low, high), label=label, error_kw=whiskers,
-            color=colour, hatch=hatch, edgecolor="white", linewidth=0.3,
+            color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0.3,
         )  # fmt: skip
 
 

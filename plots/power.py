@@ -7,8 +7,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from kperf.attention.implementations import FIG12
 from kperf.bench.points import PowerPoint, PowerSample
-from plots.style import IMPLEMENTATIONS, save
+from plots.style import CUBLAS, label_and_look, save
 
 
 def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, out: Path) -> list[Path]:
@@ -30,10 +31,10 @@ def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, out: Path) -> list[Pa
 
 
 def _bars(axis: Axes, runs: Sequence[Sequence[PowerPoint]], value: Callable[[PowerSample], float]) -> None:
-    keys = [key for key in IMPLEMENTATIONS if any(key == point.implementation for run in runs for point in run)]
+    keys = [key for key in (*FIG12, CUBLAS) if any(key == point.implementation for run in runs for point in run)]
     width = 0.86 / len(keys)
     for place, key in enumerate(keys):
-        label, colour, hatch = IMPLEMENTATIONS[key]
+        label, look = label_and_look(key)
         found = [(g, p) for g, run in enumerate(runs) for p in run if p.implementation == key]
         values = [np.array([value(sample) for sample in p.samples]) for _, p in found]
         middle = np.array([np.median(v) for v in values])
@@ -42,7 +43,7 @@ def _bars(axis: Axes, runs: Sequence[Sequence[PowerPoint]], value: Callable[[Pow
         axis.bar(
             [g + (place - (len(keys) - 1) / 2) * width for g, _ in found], middle, width, yerr=spread, label=label,
             error_kw={"elinewidth": 0.6, "capsize": 0.8, "ecolor": "#333333"},
-            color=colour, hatch=hatch, edgecolor="white", linewidth=0.3,
+            color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0.3,
         )  # fmt: skip
     axis.set_xticks(range(len(runs)), [f"{run[0].seq_len // 1024}k" for run in runs])
     axis.set_xlabel("sequence length")

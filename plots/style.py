@@ -9,6 +9,8 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from kperf.attention.implementations import IMPLEMENTATIONS
+from kperf.attention.look import Look
 from kperf.record.files import write_atomically
 
 plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
@@ -17,18 +19,17 @@ plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": Fals
 BLUE, SKY, GREEN, YELLOW = "#0072b2", "#56b4e9", "#009e73", "#f0e442"
 ORANGE, VERMILION, PURPLE, GREY, BLACK = "#e69f00", "#d55e00", "#cc79a7", "#999999", "#000000"
 
-# The hatch tells ours apart in grey print too.
-IMPLEMENTATIONS = {
-    "fa2": ("FA2", GREY, ""),
-    "cudnn": ("cuDNN", SKY, ""),
-    "fa3": ("FA3", BLUE, ""),
-    "triton": ("Triton", YELLOW, ""),
-    "triton_autows": ("Triton auto-WS", ORANGE, ""),
-    "vanilla": ("Triton-FA3", PURPLE, "//"),
-    "improved": ("Triton-FA3 Improved", VERMILION, "//"),
-    "improved_plus": ("Triton-FA3 Improved+", GREEN, "//"),
-    "cublas": ("cuBLAS 8192³", BLACK, ""),
-}
+CUBLAS = "cublas"
+"""The key under which `make power` records cuBLAS's product, which is no attention and no implementation of it."""
+
+
+def label_and_look(key: str) -> tuple[str, Look]:
+    """What an implementation is called and how its bar is drawn, from where it is registered."""
+    if key == CUBLAS:
+        return "cuBLAS 8192³", Look(BLACK)
+    item = IMPLEMENTATIONS[key]
+    assert item.look is not None, f"{key} has no bar"
+    return item.label, item.look
 
 
 def save(figure: Figure, out: Path) -> list[Path]:

@@ -7,7 +7,7 @@ seq_len, head_dim] (a view if need be), lse as float32 [batch, heads, seq_len], 
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -17,6 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kperf.attention import overrides
 from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS, attn_fwd
+from kperf.attention.look import Look
 from kperf.attention.overrides import Override, specialization_of
 from kperf.attention.variants import TILE_ROWS, VARIANTS
 from kperf.attention.workload import Workload
@@ -30,7 +31,7 @@ Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], Call]
 
 @dataclass(frozen=True)
 class Implementation:
-    """One bar of the figure."""
+    """Something that computes attention forward; with a `look` it is a bar of Fig. 12 and of `make power`."""
 
     key: str
     label: str
@@ -43,6 +44,12 @@ class Implementation:
     """The override that a workload is run with, for its hash in the record."""
     note: Callable[[], str] = lambda: ""
     """What the last call ran with, for the record: the autotuner's choice."""
+    look: Look | None = None
+    """How its bar is drawn; without one it is measured only where it is named."""
+    left_out: Callable[[Workload], str | None] = lambda _: None
+    """Why a figure does without its bar (one sentence), though it can run the workload; or None."""
+    compared_with: tuple[str, ...] = ()
+    """Keys of those over which tables give its speedup."""
 
 
 def _fa2(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
@@ -122,6 +129,11 @@ def _autows_unsupported(workload: Workload) -> str | None:
     return "Triton 3.6.0 fails to warp-specialise the two loops of the causal kernel" if workload.causal else None
 
 
+def _autotuned(workload: Workload) -> str | None:
+    of_the_paper = (workload.head_dim, workload.dtype) == (128, "bfloat16")
+    return None if of_the_paper else "left out here, as autotuning it takes longer than all the rest"
+
+
 def bind_attn_fwd(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -181,32 +193,50 @@ def _variant(key: str) -> Implementation:
             return None
         return f"ttgir/{key}/ holds no {special.file_name}"
 
-    made = from_override(key, VARIANTS[key].label, find)
-    return Implementation(key, made.label, made.bind, unsupported, override=find)
+    variant = VARIANTS[key]
+    return replace(
+        from_override(key, variant.label, find),
+        unsupported=unsupported,
+        look=variant.look,
+        compared_with=variant.compared_with,
+    )
 
 
 IMPLEMENTATIONS = {
     implementation.key: implementation
     for implementation in (
-        Implementation("fa2", "FA2", _fa2),
-        Implementation("cudnn", "cuDNN", _cudnn),
-        Implementation("fa3", "FA3", _fa3, _fa3_unsupported, _fa3_missing),
-        Implementation("triton", "Triton", _triton, note=lambda: str(stock.plain.best_config)),
+        Implementation("fa2", "FA2", _fa2, look=Look("#999999")),
+        Implementation("cudnn", "cuDNN", _cudnn, look=Look("#56b4e9")),
+        Implementation("fa3", "FA3", _fa3, _fa3_unsupported, _fa3_missing, look=Look("#0072b2")),
+        Implementation(
+            "triton",
+            "Triton",
+            _triton,
+            note=lambda: str(stock.plain.best_config),
+            look=Look("#f0e442"),
+            left_out=_autotuned,
+        ),
         Implementation(
             "triton_autows",
             "Triton auto-WS",
             _triton_autows,
             _autows_unsupported,
             note=lambda: str(stock.autows.best_config),
+            look=Look("#e69f00"),
+            left_out=_autotuned,
         ),
         *(_variant(key) for key in VARIANTS),
         Implementation("fa3_views", "FA3, transposed views", _fa3_views, _fa3_unsupported, _fa3_missing),
         Implementation("attn_fwd", "attn_fwd, not overridden", bind_attn_fwd),
     )
 }
+"""The only list of implementations: bars, labels, colours, ratios and the words that commands know come from here."""
 
-FIG12 = tuple(key for key in IMPLEMENTATIONS if key not in {"fa3_views", "attn_fwd"})
+FIG12 = tuple(key for key, implementation in IMPLEMENTATIONS.items() if implementation.look)
 """The bars of Fig. 12, in the order they are drawn."""
+
+RATIOS = tuple((key, other) for key in IMPLEMENTATIONS for other in IMPLEMENTATIONS[key].compared_with)
+"""Whose speedup over whom the tables give: (ours, theirs)."""
 
 
 def implementations(keys: Sequence[str]) -> list[Implementation]:

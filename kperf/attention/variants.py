@@ -10,6 +10,7 @@ from triton.experimental.gluon import language as gl
 
 from kperf.attention.kernels import improved, improved_plus, vanilla
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
+from kperf.attention.look import Look
 from kperf.ir.ttgir import Schedule
 
 TILE_ROWS = 128
@@ -75,15 +76,22 @@ FULL_AND_CAUSAL = (Specialization(), Specialization(causal=True))
 
 @dataclass(frozen=True)
 class Variant:
-    """One override family: a Gluon kernel and the specialisations for which its TTGIR is generated."""
+    """One override family: a Gluon kernel and the specialisations for which its TTGIR is generated.
+
+    Registered in `VARIANTS` it is an implementation of the same key, so a bar of Fig. 12 with speedups over those in
+    `compared_with`, and a timeline: in Fig. 11 itself if `in_fig11`, else in a picture of its own beside.
+    """
 
     name: str
     label: str
     kernel: Any
     grid: Grid
     schedule: Schedule
+    look: Look
     specializations: tuple[Specialization, ...] = FULL_AND_CAUSAL
     stages: int = 2
+    compared_with: tuple[str, ...] = ("vanilla", "fa3", "cudnn")
+    in_fig11: bool = False
 
     def constexprs(self, specialization: Specialization) -> dict[str, Any]:
         """Compile-time arguments of the Gluon kernel."""
@@ -98,14 +106,32 @@ class Variant:
 VARIANTS = {
     variant.name: variant
     for variant in (
-        Variant("vanilla", "Triton-FA3", vanilla.attn_fwd, "one_block_per_tile", "in_order"),
-        Variant("improved", "Triton-FA3 Improved", improved.attn_fwd, "one_block_per_tile", "qk_ahead"),
+        Variant(
+            "vanilla",
+            "Triton-FA3",
+            vanilla.attn_fwd,
+            "one_block_per_tile",
+            "in_order",
+            Look("#cc79a7", "//"),
+            compared_with=(),
+            in_fig11=True,
+        ),
+        Variant(
+            "improved",
+            "Triton-FA3 Improved",
+            improved.attn_fwd,
+            "one_block_per_tile",
+            "qk_ahead",
+            Look("#d55e00", "//"),
+            in_fig11=True,
+        ),
         Variant(
             "improved_plus",
             "Triton-FA3 Improved+",
             improved_plus.attn_fwd,
             "persistent",
             "qk_ahead",
+            Look("#009e73", "//"),
             (
                 *FULL_AND_CAUSAL,
                 *(Specialization(64, "bfloat16", causal) for causal in (False, True)),
@@ -115,3 +141,4 @@ VARIANTS = {
         ),
     )
 }
+"""The only list of variants: files of ttgir/, implementations, figures, claims and commands take them from here."""

@@ -8,17 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from rich.table import Table
 
+from kperf.attention.implementations import RATIOS
 from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point
 from kperf.errors import UsageError
-
-RATIOS = (
-    ("improved", "vanilla"),
-    ("improved", "fa3"),
-    ("improved", "cudnn"),
-    ("improved_plus", "vanilla"),
-    ("improved_plus", "fa3"),
-    ("improved_plus", "cudnn"),
-)
 
 LONG_SEQ_LEN = 1024
 """From here on a launch fills the GPU; the claims are about these."""

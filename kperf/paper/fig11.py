@@ -14,6 +14,7 @@ from rich.console import Console
 from triton.runtime.errors import TritonError
 
 from kperf.attention import overrides as override
+from kperf.attention import variants
 from kperf.attention.overrides import Override
 from kperf.attention.variants import Specialization
 from kperf.attention.workload import FIG11, Workload
@@ -31,11 +32,11 @@ from kperf.trace.reading.read import decode_launch, export, read_timeline
 from kperf.trace.reading.verdict import table, verdict
 from plots import fig11 as plot
 
-VARIANTS = ("vanilla", "improved")
-"""The two timelines of the figure, from above."""
+VARIANTS = tuple(name for name, variant in variants.VARIANTS.items() if variant.in_fig11)
+"""The timelines of the figure, from above."""
 
-OURS = "improved_plus"
-"""Not of the paper's figure: it has a picture of its own."""
+ALONE = tuple(name for name, variant in variants.VARIANTS.items() if not variant.in_fig11)
+"""Not of the paper's figure: each has a picture of its own."""
 
 SEED = 11
 
@@ -196,7 +197,7 @@ def run(
     if reason is not None and (require_gpu or file is not None or with_costs):
         raise UsageError(reason)
     drawn = [subject_from_file(file)] if file else [subject(name) for name in VARIANTS]
-    ours = [] if file else [subject(OURS)]
+    ours = [] if file else [subject(name) for name in ALONE]
     subjects = drawn + ours
     if reason is None:
         folder = results / gpu_slug(device.gpu_name())

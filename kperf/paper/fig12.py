@@ -7,13 +7,13 @@ from pathlib import Path
 from rich.console import Console
 
 from kperf.attention import overrides as override
-from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, implementations
+from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, RATIOS, implementations
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import SweepName, fig12_grid
 from kperf.bench.points import Key, Point, PowerStore, Store, newest_whole_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
-from kperf.bench.tables import RATIOS, ratio_table, tritonbench_table
+from kperf.bench.tables import ratio_table, tritonbench_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import power
 from kperf.record import device
@@ -22,8 +22,6 @@ from plots import fig12 as plot
 
 PAPER_MIX_CAUSAL = ("fa2", "cudnn", "fa3")
 """The bars that the paper took from causal runs."""
-
-_AUTOTUNED = ("triton", "triton_autows")
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,7 @@ class Mode:
     def absent(self) -> dict[str, str]:
         """Why an implementation has no bar here, by key."""
         _, workload = grid(self)[0]
-        reasons = {item.key: item.unsupported(workload) for item in implementations(FIG12)}
-        if not self.of_the_paper:
-            reasons |= dict.fromkeys(_AUTOTUNED, "left out here, as autotuning it takes longer than all the rest")
+        reasons = {i.key: i.unsupported(workload) or i.left_out(workload) for i in implementations(FIG12)}
         return {key: reason for key, reason in reasons.items() if reason}
 
     @property

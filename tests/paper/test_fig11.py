@@ -93,15 +93,15 @@ def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, mo
     said = []
     for recorded in (False, True):
         if recorded:
-            assert record(tmp_path / "test/fig11", fig11.OURS).tile_boundary_cycles is not None
+            assert record(tmp_path / "test/fig11", "improved_plus").tile_boundary_cycles is not None
         console = Console(record=True, width=300)
         fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
         said.append(console.export_text())
-        assert (tmp_path / f"test/fig11_{fig11.OURS}.png").exists() is recorded
+        assert (tmp_path / "test/fig11_improved_plus.png").exists() is recorded
     assert "Triton-FA3 Improved+: no timeline in" in said[0]
     assert "no timeline in" not in said[1]
     assert "from a tile to the next" in said[1]
-    views = [plot._views(plot.read_recording(tmp_path / "test/fig11", name)) for name in ("vanilla", fig11.OURS)]
+    views = [plot._views(plot.read_recording(tmp_path / "test/fig11", name)) for name in ("vanilla", "improved_plus")]
     assert [len(view) for view in views] == [1, 2]
     assert "from the last trip of a tile to the next tile" in views[1][1][1]
 
@@ -179,11 +179,11 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, with_costs=True)
     written = {path.name for path in (tmp_path / "test" / "fig11").iterdir()}
     kinds = ("timeline.json", "chrome_trace.json")
-    assert written == {f"{variant}.{kind}" for variant in (*fig11.VARIANTS, fig11.OURS) for kind in kinds} | {
+    assert written == {f"{variant}.{kind}" for variant in (*fig11.VARIANTS, *fig11.ALONE) for kind in kinds} | {
         f"{variant}.costs.json" for variant in fig11.VARIANTS
     }
     pictures = {path.name for path in (tmp_path / "test").glob("*.png")}
-    assert pictures == {"fig11.png", f"fig11_{fig11.OURS}.png"}
+    assert pictures == {"fig11.png", "fig11_improved_plus.png"}
     said = console.export_text()
     assert "measured on NVIDIA Test" in said
     assert [said.count(f"{choice}: left out: ") for choice in too_much] == [2, 2]

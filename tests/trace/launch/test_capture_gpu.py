@@ -88,7 +88,7 @@ def test_decodes_what_protons_own_writer_writes(variant, tmp_path):
     assert ours == theirs
 
 
-@pytest.mark.parametrize("variant", [*fig11.VARIANTS, fig11.OURS])
+@pytest.mark.parametrize("variant", [*fig11.VARIANTS, *fig11.ALONE])
 def test_every_block_of_a_launch_is_traced_and_none_of_it_lost(variant):
     import torch
 
@@ -110,7 +110,7 @@ def test_a_persistent_block_is_traced_from_its_first_tile_to_its_last():
 
     from kperf.trace.launch.capture import capture
 
-    item = fig11.subject(fig11.OURS)
+    item = fig11.subject("improved_plus")
     several = Workload(batch=2, heads=16, seq_len=4096)
     q, k, v = (torch.randn(several.shape, device="cuda").to(torch.bfloat16) for _ in range(3))
     captured = capture(item.plain, item.traced, (q, k, v), several, rounds=3)
