@@ -184,13 +184,12 @@ def ttgir() -> None:
     """Generate ttgir/ and the traced twins from the Gluon sources (no GPU needed) and verify it by compiling."""
     from kperf.attention import overrides as override
     from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS
-    from kperf.paper import fig12
-    from kperf.trace.launch import subject as twin
+    from kperf.paper import fig12, twins
 
     for variant in VARIANTS.values():
         override.generate(variant)
         for special in FULL_AND_CAUSAL:
-            twin.generate(override.find(variant.name, special))
+            twins.generate(override.find(variant.name, special))
     fig12.verify_overrides(console)
 
 

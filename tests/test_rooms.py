@@ -23,12 +23,6 @@ FLOORS = [
 ALLOWED_BESIDE = {("ir", "record"), ("doctor", "container")}
 """Within a floor: IR is written through `record.files`; the doctor asks the container's engine."""
 
-TO_BE_TURNED = {
-    ("kperf/trace/launch/capture.py", "attention"),
-    ("kperf/trace/launch/subject.py", "attention"),
-}
-"""Arrows that still point upward; the set may only shrink."""
-
 TRACE_FLOORS = ["compiler", "launch", "reading"]
 
 
@@ -67,7 +61,6 @@ def test_a_room_imports_only_rooms_above_it(path: Path):
         there = room(name)
         assert there in floors, f"{path}: {there} has no floor"
         fine = there == here or floors[there] < floors[here] or (here, there) in ALLOWED_BESIDE
-        fine = fine or (str(path.relative_to(KPERF.parent)), there) in TO_BE_TURNED
         assert fine, f"{path} in {here} imports {name}"
 
 

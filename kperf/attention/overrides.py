@@ -1,19 +1,11 @@
-"""Put a variant's TTGIR in place of `attn_fwd`'s, and prove that it ran.
+"""The variants' TTGIR files, `ttgir/<variant>/`: what each promises, whether it fits `attn_fwd`, and how it is run."""
 
-Triton's own ways miss silently: a wrong folder, file name or suffix is not applied, and a warm cache serves what was
-compiled before. Here a file is copied to a path that contains its own sha256 and handed over as the compile option
-`ir_override`, which is part of the cache key. So an edited file is another path and another kernel, and a kernel
-without the option can never be served an override. What was launched is then compared with the file.
-"""
-
-import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal
 
 import triton
 from pydantic import BaseModel, ConfigDict, ValidationError
-from triton import knobs
 from triton.compiler import ASTSource, CompiledKernel
 from triton.runtime.cache import _base32
 
@@ -22,6 +14,7 @@ from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, 
 from kperf.attention.workload import Workload
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
+from kperf.ir import override as any_kernel
 from kperf.ir.ttgir import Module, Schedule, schedule
 from kperf.record.files import write_atomically
 
@@ -69,30 +62,22 @@ class Manifest(BaseModel):
     overrides: list[ManifestEntry]
 
 
-class Override:
+class Override(any_kernel.Override):
     """One TTGIR file, read and checked: `text` replaces the kernel's, `entry` and `manifest` say how it fits."""
 
     def __init__(self, path: Path, text: str, entry: ManifestEntry, manifest: Manifest) -> None:
         """Use `find` or `from_file`."""
-        self.path = path
-        self.text = text
+        super().__init__(path, text, KERNEL_NAME)
         self.entry = entry
         self.manifest = manifest
-        self.sha256 = _sha256(text)
-        self._proven: set[str] = set()
 
-    def place(self) -> Path:
-        """The content-addressed copy that `ir_override` names; made when it is not there, and re-read when it is."""
-        # Beside the kernels that are compiled from it, and as durable as they are.
-        path = Path(knobs.cache.dir) / "kperf-overrides" / self.sha256 / f"{KERNEL_NAME}.ttgir"
-        if not path.is_file() or path.read_text() != self.text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, self.text)
-        return path
+    def replaced(self, path: Path, text: str) -> "Override":
+        """Another text, from `path`, launched as this one is."""
+        return Override(path, text, self.entry, self.manifest)
 
     def compile(self) -> CompiledKernel:
         """`attn_fwd` with this override in place, compiled for sm_90a; no GPU is needed."""
-        _refuse_environment_override()
+        any_kernel.refuse_environment_override()
         special = self.entry.specialization
         kernel = compiler.compile_kernel(
             attn_fwd, special.signature(), special.constexprs(), ir_override=self.place(), num_warps=4
@@ -110,7 +95,7 @@ class Override:
 
         Raises `UsageError` while TRITON_KERNEL_OVERRIDE is set, `MeasurementError` if something else was compiled.
         """
-        _refuse_environment_override()
+        any_kernel.refuse_environment_override()
         kernel = attn_fwd[self.grid(n_rows, n_sms)](
             *arguments,
             **self.entry.specialization.constexprs(),
@@ -120,14 +105,6 @@ class Override:
         )
         self.prove(kernel)
         return kernel
-
-    def prove(self, kernel: CompiledKernel) -> None:
-        """Raise `MeasurementError` unless the TTGIR from which `kernel` was lowered is this override's."""
-        if kernel.hash in self._proven:
-            return
-        if compiler.canonical_ttgir(kernel.asm["ttgir"]) != compiler.canonical_ttgir(self.text):
-            raise MeasurementError(f"{self.path} was not put in place: another kernel was compiled")
-        self._proven.add(kernel.hash)
 
 
 class Verification(BaseModel):
@@ -156,7 +133,7 @@ def find(variant: str, specialization: Specialization, root: Path = TTGIR_DIR) -
         raise UsageError(f"{variant} has no override for {specialization.file_name.removesuffix('.ttgir')}")
     path = root / variant / entry.file
     text = _read_text(path)
-    if _sha256(text) != entry.sha256:
+    if any_kernel.sha256(text) != entry.sha256:
         raise UsageError(
             f"{path} was edited: its sha256 is not the manifest's; `make ttgir` restores it, "
             "and `--override FILE` runs an edited one as such"
@@ -171,7 +148,7 @@ def from_file(path: Path, like: Override) -> Override:
         text = compiler.canonical_ttgir(_read_text(path))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    entry = like.entry.model_copy(update={"file": path.name, "sha256": _sha256(text)})
+    entry = like.entry.model_copy(update={"file": path.name, "sha256": any_kernel.sha256(text)})
     _check_fit(path, text, entry)
     return Override(path, text, entry, like.manifest)
 
@@ -245,7 +222,7 @@ def generate(variant: Variant, root: Path = TTGIR_DIR) -> Manifest:
         entries.append(
             ManifestEntry(
                 file=special.file_name,
-                sha256=_sha256(text),
+                sha256=any_kernel.sha256(text),
                 head_dim=special.head_dim,
                 dtype=special.dtype,
                 causal=special.causal,
@@ -312,11 +289,6 @@ def _check_fit(path: Path, text: str, entry: ManifestEntry) -> None:
         )
 
 
-def _refuse_environment_override() -> None:
-    if knobs.compilation.override:
-        raise UsageError("TRITON_KERNEL_OVERRIDE is set, which makes Triton ignore our overrides: unset it")
-
-
 def _read_text(path: Path) -> str:
     try:
         return path.read_text()
@@ -324,7 +296,3 @@ def _read_text(path: Path) -> str:
         raise UsageError(f"{path} is missing; `make ttgir` writes it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

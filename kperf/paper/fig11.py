@@ -1,5 +1,6 @@
 """Fig. 11 from end to end: trace where there is a Hopper GPU, else read the recorded timelines; then draw and tell."""
 
+import functools
 import io
 import re
 import statistics
@@ -15,18 +16,20 @@ from triton.runtime.errors import TritonError
 
 from kperf.attention import overrides as override
 from kperf.attention import variants
+from kperf.attention.implementations import bind_attn_fwd
 from kperf.attention.overrides import Override
 from kperf.attention.variants import Specialization
 from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
+from kperf.paper import twins
 from kperf.profilers import overhead as costs
 from kperf.record import device
 from kperf.record.files import write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.compiler.instrument import strip
 from kperf.trace.compiler.program import Program
-from kperf.trace.launch import subject as twin
-from kperf.trace.launch.capture import Traced, capture
+from kperf.trace.launch.capture import Call, capture
+from kperf.trace.launch.subject import Orders, Traced, choose, compile_orders, make_traced
 from kperf.trace.reading.models import OverheadRecord, Timeline
 from kperf.trace.reading.read import decode_launch, export, read_timeline
 from kperf.trace.reading.verdict import table, verdict
@@ -50,14 +53,15 @@ class Subject:
     plain: Override
     traced: Traced
     program: Program
-    orders: twin.Orders
+    orders: Orders
 
 
 def subject(variant: str) -> Subject:
     """A variant with its committed twin. Raises `UsageError` if a file is missing, edited or out of date."""
     plain = override.find(variant, Specialization())
-    traced, program = twin.find(plain)
-    return Subject(variant, plain.manifest.label, plain, traced, program, twin.compile_orders(plain, traced))
+    traced, program = twins.find(plain)
+    orders = compile_orders(twins.subject_of(plain), traced)
+    return Subject(variant, plain.manifest.label, plain, traced, program, orders)
 
 
 def subject_from_file(path: Path) -> Subject:
@@ -70,10 +74,10 @@ def subject_from_file(path: Path) -> Subject:
     plain = Override(path, strip(given.text), given.entry, given.manifest)
     entry = given.entry.model_copy(update={"shared_bytes": _shared_bytes(plain)})
     plain = Override(path, plain.text, entry, given.manifest)
-    text = given.text if given.text != plain.text else twin.choose(plain, path)
-    traced, program = twin.make_traced(plain, text, path)
+    kernel = twins.subject_of(plain)
+    traced, program = make_traced(kernel, given.text if given.text != plain.text else choose(kernel), path)
     # The name keeps its files apart from those of the variants.
-    return Subject(f"override_{path.stem}", path.stem, plain, traced, program, twin.compile_orders(plain, traced))
+    return Subject(f"override_{path.stem}", path.stem, plain, traced, program, compile_orders(kernel, traced))
 
 
 def _shared_bytes(plain: Override) -> int:
@@ -96,6 +100,14 @@ def normal_qkv(workload: Workload) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     return q, k, v
 
 
+def bind(
+    plain: Override, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, text: str
+) -> Call:
+    """A launch of `attn_fwd` with this TTGIR in place of the override's; returns o and lse."""
+    call = bind_attn_fwd(*inputs, workload.causal, workload.sm_scale, plain.replaced(plain.path, text))
+    return lambda: [written for written in call() if written is not None]
+
+
 def trace(
     item: Subject, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, rounds: int
 ) -> tuple[Timeline, str]:
@@ -103,7 +115,8 @@ def trace(
 
     Raises `UsageError` and `MeasurementError` as `capture`, `decode_launch` and `export` do.
     """
-    captured = capture(item.plain, item.traced, inputs, workload, rounds)
+    call_plain, call_traced = (bind(item.plain, inputs, workload, text) for text in (item.plain.text, item.traced.text))
+    captured = capture(str(item.plain.path), call_plain, call_traced, item.traced.recording, rounds)
     plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
     environment = device.environment()
@@ -150,7 +163,8 @@ def record_costs(console: Console, subjects: Sequence[Subject], workload: Worklo
     """Time other ways to record each kernel and write `<name>.costs.json` into `folder`; needs a Hopper GPU."""
     inputs = normal_qkv(workload)
     for item in subjects:
-        found = costs.measure(console, item.plain, item.traced, inputs, workload, rounds)
+        calls = functools.partial(bind, item.plain, inputs, workload)
+        found = costs.measure(console, twins.subject_of(item.plain), item.traced, calls, rounds)
         costs.write(found, folder / f"{item.name}.costs.json")
         console.print(costs.table(found, item.label))
 
@@ -208,7 +222,7 @@ def run(
         console.print(f"static: {reason}; the figure is drawn from recorded timelines")
         for item in subjects:
             same = "as in the plain kernel" if not item.orders.differences else "not as in the plain kernel"
-            console.print(f"traced/{item.traced.override.path.name} of {item.name} compiles to sm_90a, ordered {same}")
+            console.print(f"traced/{item.plain.path.name} of {item.name} compiles to sm_90a, ordered {same}")
         folder = recorded_folder(results, f"fig11/{VARIANTS[0]}.timeline.json")
     report(console, folder, drawn, measured=reason is None)
     for item in ours:

@@ -6,20 +6,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from kperf.attention.implementations import bind_attn_fwd
-from kperf.attention.overrides import Override
-from kperf.attention.workload import Workload
 from kperf.errors import UsageError
 from kperf.record.files import write_atomically
 from kperf.trace.compiler.instrument import Detail, instrument
-from kperf.trace.launch.capture import Traced, allocated, bind_traced, time_in_turn
-from kperf.trace.launch.subject import compile_orders, make_traced
+from kperf.trace.launch.capture import Call, allocated, in_session, time_in_turn
+from kperf.trace.launch.subject import Subject, Traced, compile_orders, make_traced
 
-Change = Callable[[Override, Traced], Traced]
+Change = Callable[[Subject, Traced], Traced]
 
 
 @dataclass(frozen=True)
@@ -33,9 +29,9 @@ class Cost:
 
 
 def _instrumented(*regions: str, detail: Detail = "fine") -> Change:
-    def change(plain: Override, traced: Traced) -> Traced:
-        text = instrument(plain.text, detail=detail, regions=regions)
-        return make_traced(plain, text, traced.override.path)[0]
+    def change(subject: Subject, _: Traced) -> Traced:
+        text = instrument(subject.text, detail=detail, regions=regions)
+        return make_traced(subject, text, subject.name)[0]
 
     return change
 
@@ -44,7 +40,7 @@ def _recording(**options: object) -> Change:
     return lambda _, traced: replace(traced, recording=replace(traced.recording, **options))  # type: ignore[arg-type]
 
 
-def _all_warps(_: Override, traced: Traced) -> Traced:
+def _all_warps(_: Subject, traced: Traced) -> Traced:
     warps = tuple(range(traced.recording.total_warps))
     return replace(traced, recording=replace(traced.recording, warps=warps, bytes_per_warp=4096))
 
@@ -63,26 +59,19 @@ CHOICES: dict[str, Change] = {
 }
 
 
-def measure(
-    console: Console,
-    plain: Override,
-    traced: Traced,
-    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    workload: Workload,
-    rounds: int,
-) -> list[Cost]:
+def measure(console: Console, subject: Subject, traced: Traced, bind: Callable[[str], Call], rounds: int) -> list[Cost]:
     """Time all choices that fit in turn with the plain kernel; one that does not is left out, and the console says why.
 
-    `inputs`: q, k and v as [batch, heads, seq_len, head_dim], on a Hopper GPU.
+    `bind`: a call of the kernel with this TTGIR in place, on a Hopper GPU.
     """
-    calls: list[Callable[[], object]] = [bind_attn_fwd(*inputs, workload.causal, workload.sm_scale, plain)]
+    calls: list[Callable[[], object]] = [bind(subject.text)]
     kept: list[tuple[str, Traced, bool]] = []
     with allocated():
         for name, change in CHOICES.items():
             try:
-                made = change(plain, traced)
-                same = not compile_orders(plain, made).differences
-                call = bind_traced(inputs, workload, made)
+                made = change(subject, traced)
+                same = not compile_orders(subject, made).differences
+                call = in_session(bind(made.text), made.recording)
                 call()
             except UsageError as error:
                 console.print(f"{name}: left out: {error}")
@@ -93,7 +82,7 @@ def measure(
     return [
         Cost(
             choice=name,
-            pairs=made.override.text.count("proton.record start"),
+            pairs=made.text.count("proton.record start"),
             ratio=statistics.median(mine / plains for mine, plains in zip(taken, base, strict=True)),
             same_order=same,
         )

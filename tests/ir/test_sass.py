@@ -4,7 +4,8 @@ from kperf.attention import overrides
 from kperf.attention.variants import Specialization
 from kperf.ir import compile as compiler
 from kperf.ir import sass
-from kperf.trace.launch import subject as twin
+from kperf.paper import twins
+from kperf.trace.launch.subject import compile_orders
 
 LISTING = """
 \t@!P0 BRA LBB0;
@@ -39,7 +40,7 @@ def test_says_where_two_orders_differ():
 
 def test_records_of_their_own_add_nothing_to_the_order():
     plain = overrides.find("vanilla", Specialization())
-    orders = twin.compile_orders(plain, twin.find(plain)[0])
+    orders = compile_orders(twins.subject_of(plain), twins.find(plain)[0])
     for name in ("QK wgmma x8", "PV wgmma x8", "TMA load x2"):
         assert orders.plain.count(name) == orders.traced.count(name) > 0
 

@@ -14,12 +14,12 @@ from kperf.attention import overrides
 from kperf.attention.variants import Specialization
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import SHARED_MEMORY_LIMIT
-from kperf.paper import fig11
+from kperf.paper import fig11, twins
 from kperf.profilers import overhead as costs
 from kperf.record.store import Environment
 from kperf.trace.compiler.program import read_program
-from kperf.trace.launch import subject as twin
 from kperf.trace.launch.capture import Capture
+from kperf.trace.launch.subject import compile_orders
 from kperf.trace.reading import read
 from kperf.trace.reading.models import OverheadRecord, read_timeline
 from kperf.trace.reading.verdict import verdict
@@ -47,7 +47,7 @@ def simulated(program, cycles):
 
 def record(folder, variant, **changed):
     plain = overrides.find(variant, Specialization())
-    traced, program = twin.find(plain)
+    traced, program = twins.find(plain)
     cycles = {interval.name: 60 for interval in program.intervals.values()} | CYCLES | changed
     blocks = simulated(program, cycles)
     launch = read.decode_launch(encode(blocks, traced.recording, sms=1), traced.recording, program)
@@ -59,7 +59,7 @@ def record(folder, variant, **changed):
         environment=ENVIRONMENT,
         override_sha256=plain.sha256,
         overhead=OverheadRecord(plain_ms=1.0, traced_ms=1.02, ratio=1.02),
-        orders=twin.compile_orders(plain, traced),
+        orders=compile_orders(twins.subject_of(plain), traced),
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{variant}.timeline.json").write_text(timeline.model_dump_json())
@@ -145,11 +145,11 @@ def test_the_verdict_is_made_of_the_numbers(results):
     assert any("within 5 %" in line for line in said)
 
 
-def fake_capture(plain, traced, inputs, workload, rounds):
-    program = read_program(traced.override.text)
+def fake_capture(name, plain, traced, recording, rounds):
+    program = read_program(traced)
     cycles = {interval.name: 60 for interval in program.intervals.values()} | CYCLES
     blocks = simulated(program, cycles)
-    return Capture(encode(blocks, traced.recording, sms=1), [1.0] * rounds, [1.02] * rounds)
+    return Capture(encode(blocks, recording, sms=1), [1.0] * rounds, [1.02] * rounds)
 
 
 @pytest.fixture
@@ -159,6 +159,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr("kperf.record.device.sm_count", lambda: 132)
     monkeypatch.setattr("kperf.record.device.environment", lambda: ENVIRONMENT)
     monkeypatch.setattr(fig11, "normal_qkv", lambda workload: ())
+    monkeypatch.setattr(fig11, "bind", lambda plain, inputs, workload, text: text)  # nothing is launched
     monkeypatch.setattr(fig11, "capture", fake_capture)
 
 
@@ -169,8 +170,7 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
         "no such region": costs._instrumented("nothing"),
     }
     monkeypatch.setattr(costs, "CHOICES", too_much | first_three)
-    monkeypatch.setattr(costs, "bind_attn_fwd", lambda *_: lambda: None)
-    monkeypatch.setattr(costs, "bind_traced", lambda *_: lambda: None)
+    monkeypatch.setattr(costs, "in_session", lambda *_: lambda: None)
     monkeypatch.setattr(costs, "allocated", nullcontext)
     monkeypatch.setattr(
         costs, "time_in_turn", lambda calls, rounds: [[1.0 + 0.01 * i] * rounds for i in range(len(calls))]
@@ -197,10 +197,10 @@ def test_a_capture_that_fails_leaves_what_was_recorded(results, tmp_path, monkey
     recorded = {path.name: path.read_bytes() for path in (results / "test/fig11").iterdir()}
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
 
-    def fails_at_the_second(plain, *arguments):
-        if plain.manifest.variant == fig11.VARIANTS[1]:
+    def fails_at_the_second(name, *arguments):
+        if f"/{fig11.VARIANTS[1]}/" in name:
             raise MeasurementError("computes something else")
-        return fake_capture(plain, *arguments)
+        return fake_capture(name, *arguments)
 
     monkeypatch.setattr(fig11, "capture", fails_at_the_second)
     with pytest.raises(MeasurementError):
@@ -282,12 +282,12 @@ def test_a_kernel_without_tensor_cores_is_drawn(results, tmp_path):
 
 def test_a_persons_own_file_is_traced_plain_or_with_records(tmp_path):
     plain = overrides.find("vanilla", Specialization())
-    for text in (plain.text, twin.find(plain)[0].override.text):
+    for text in (plain.text, twins.find(plain)[0].text):
         path = tmp_path / "mine.ttgir"
         path.write_text(text)
         item = fig11.subject_from_file(path)
         assert item.plain.text == plain.text
-        assert "proton.record" in item.traced.override.text
+        assert "proton.record" in item.traced.text
 
 
 def test_a_file_that_is_another_kernel_is_refused(tmp_path):

@@ -9,23 +9,15 @@ import torch
 from numpy.typing import NDArray
 from triton.runtime._allocation import set_profile_allocator
 
-from kperf.attention.implementations import Output, bind_attn_fwd
-from kperf.attention.overrides import Override
-from kperf.attention.workload import Workload
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.trace.compiler.session import Recording, session
 
+Call = Callable[[], Sequence[torch.Tensor]]
+"""A launch with its arguments bound; returns what the kernel wrote."""
+
 _QUEUE_CYCLES = 20_000_000
 """The GPU spins this long before a timed launch, so that the host's part of the launch is over when it starts."""
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A traced kernel, and how its records are kept."""
-
-    override: Override
-    recording: Recording
 
 
 @dataclass(frozen=True)
@@ -67,44 +59,38 @@ def allocated() -> Iterator[_Allocator]:
         set_profile_allocator(None)
 
 
-def capture(
-    plain: Override,
-    traced: Traced,
-    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    workload: Workload,
-    rounds: int,
-) -> Capture:
-    """Launch both in turn `rounds` times on `inputs` (q, k, v as [batch, heads, seq_len, head_dim], on the GPU).
+def capture(name: str, plain: Call, traced: Call, recording: Recording, rounds: int) -> Capture:
+    """Launch the kernel `name` and its twin in turn `rounds` times; the buffer is the last launch's.
 
-    The buffer is the last launch's. Raises `UsageError` where there is no Hopper GPU or another session is open, and
-    `MeasurementError` if the traced kernel's output is not the plain one's.
+    Raises `UsageError` where there is no Hopper GPU or another session is open, and `MeasurementError` unless the
+    twin's outputs are the plain kernel's, bit for bit.
     """
     if reason := device.why_static():
         raise UsageError(reason)
-    causal, scale = workload.causal, workload.sm_scale
-    call_plain = bind_attn_fwd(*inputs, causal, scale, plain)
+    recorded = in_session(traced, recording)
     with allocated() as allocator:
-        call_traced = bind_traced(inputs, workload, traced)
-        expected, found = call_plain()[0], call_traced()[0]
-        if not torch.allclose(expected, found, rtol=0, atol=1e-2 * float(expected.abs().max())):
-            raise MeasurementError(f"{traced.override.path} computes something else than {plain.path}")
-        times = time_in_turn([call_plain, call_traced], rounds)
+        expected, found = plain(), recorded()
+        if not all(map(same_bits, expected, found)):
+            raise MeasurementError(f"the traced twin of {name} computes something else than the plain kernel")
+        times = time_in_turn([plain, recorded], rounds)
         if allocator.last is None:
-            raise MeasurementError(f"{traced.override.path} asked for no profile buffer: its records were not lowered")
+            raise MeasurementError(f"the twin of {name} asked for no profile buffer: its records were not lowered")
         return Capture(allocator.last.cpu().numpy(), *times)
 
 
-def bind_traced(
-    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, traced: Traced
-) -> Callable[[], Output]:
+def in_session(traced: Call, recording: Recording) -> Call:
     """A call of the traced kernel, in a session of its own; `allocated` has to be open when it is called."""
-    bound = bind_attn_fwd(*inputs, workload.causal, workload.sm_scale, traced.override)
 
-    def call() -> Output:
-        with session(traced.recording):
-            return bound()
+    def call() -> Sequence[torch.Tensor]:
+        with session(recording):
+            return traced()
 
     return call
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors hold the same bytes: NaNs too, and the signs of zeros."""
+    return a.shape == b.shape and bool((a.contiguous().view(torch.uint8) == b.contiguous().view(torch.uint8)).all())
 
 
 def time_in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:

@@ -1,5 +1,7 @@
 """Twins lower to SASS without a GPU, and what cannot be recorded is refused before the compiler crashes on it."""
 
+from dataclasses import replace
+
 import pytest
 
 from kperf.attention import overrides
@@ -7,19 +9,20 @@ from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS, Specialization
 from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
 from kperf.ir.compile import SHARED_MEMORY_LIMIT, resources, sass
+from kperf.paper import twins
 from kperf.trace.compiler.instrument import instrument
 from kperf.trace.compiler.program import Program, read_program
 from kperf.trace.compiler.session import Recording, session
-from kperf.trace.launch import subject as twin
+from kperf.trace.launch import subject
 
 
 @pytest.mark.parametrize("special", FULL_AND_CAUSAL, ids=lambda special: special.file_name)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant, special):
     plain = overrides.find(variant, special)
-    traced, program = twin.find(plain)
+    traced, program = twins.find(plain)
     with session(traced.recording):
-        kernel = traced.override.compile()
+        kernel = plain.replaced(plain.path, traced.text).compile()
     assert sass(kernel).count("SR_CLOCKLO") == 2 * len(program.scopes)
     assert kernel.metadata.profile_scratch_size == traced.recording.block_bytes
     before, after = resources(plain.compile()), resources(kernel)
@@ -31,15 +34,15 @@ def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant, special):
 @pytest.mark.parametrize("options", [{"clock_bits": 64}, {"memory": "global"}, {"bytes_per_warp": 1024}])
 def test_other_clocks_and_buffers_lower_too(options):
     plain = overrides.find("vanilla", Specialization())
-    traced, program = twin.find(plain)
+    traced, program = twins.find(plain)
     recording = Recording(traced.recording.warps, program.total_warps, **options)
     with session(recording):
-        kernel = traced.override.compile()
+        kernel = plain.replaced(plain.path, traced.text).compile()
     assert kernel.metadata.profile_scratch_size == recording.block_bytes
 
 
 def test_the_producer_is_recorded_whichever_warp_it_runs_on():
-    traced, program = twin.find(overrides.find("vanilla", Specialization()))
+    traced, program = twins.find(overrides.find("vanilla", Specialization()))
     producer = program.group("producer")
     assert producer.num_warps == 1
     assert producer.first_warp in traced.recording.warps
@@ -66,27 +69,26 @@ def test_there_is_one_session_at_a_time():
         pass
 
 
-def with_shared_bytes_left(plain: overrides.Override, left: int) -> overrides.Override:
-    entry = plain.entry.model_copy(update={"shared_bytes": SHARED_MEMORY_LIMIT - left})
-    return overrides.Override(plain.path, plain.text, entry, plain.manifest)
+def with_shared_bytes_left(plain: overrides.Override, left: int, workload: Workload = FIG11) -> subject.Subject:
+    return replace(twins.subject_of(plain, workload), shared_bytes=SHARED_MEMORY_LIMIT - left)
 
 
 def test_a_kernel_that_takes_more_shared_memory_than_there_is_is_refused():
     plain = overrides.find("vanilla", Specialization())
     program = read_program(instrument(plain.text))
     with pytest.raises(UsageError, match="cannot be launched"):
-        twin.recording_for(program, with_shared_bytes_left(plain, -8))
+        subject.recording_for(program, with_shared_bytes_left(plain, -8))
 
 
 def test_less_shared_memory_makes_a_smaller_ring_as_long_as_all_records_fit():
     plain = overrides.find("vanilla", Specialization())
     program = read_program(instrument(plain.text))
-    needed = 8 * twin.most_records(program, plain, FIG11)
+    needed = 8 * twins.most_records(program, plain, FIG11)
     assert 4096 < needed <= 8192
-    short = Workload(batch=1, seq_len=1024)
+    short = with_shared_bytes_left(plain, 3 * 2048, Workload(batch=1, seq_len=1024))
     tight = with_shared_bytes_left(plain, 3 * 2048)
-    assert twin.recording_for(program, tight, short) == Recording(program_warps(program), 12, 2048, "shared")
-    assert twin.recording_for(program, tight) == Recording(program_warps(program), 12, 8192, "global")
+    assert subject.recording_for(program, short) == Recording(program_warps(program), 12, 2048, "shared")
+    assert subject.recording_for(program, tight) == Recording(program_warps(program), 12, 8192, "global")
 
 
 def program_warps(program: Program) -> tuple[int, ...]:
@@ -97,10 +99,10 @@ def test_a_twin_of_another_file_is_refused():
     plain = overrides.find("vanilla", Specialization())
     other = overrides.find("improved", Specialization())
     with pytest.raises(UsageError, match="is not the twin"):
-        twin.make_traced(plain, instrument(other.text), other.path)
+        subject.make_traced(twins.subject_of(plain), instrument(other.text), other.path)
 
 
 def test_a_missing_twin_is_said(tmp_path):
     plain = overrides.find("vanilla", Specialization())
     with pytest.raises(UsageError, match="make ttgir"):
-        twin.find(plain, tmp_path)
+        twins.find(plain, tmp_path)

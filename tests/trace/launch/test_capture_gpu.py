@@ -14,6 +14,7 @@ from kperf.record import device
 from kperf.trace.compiler.instrument import instrument
 from kperf.trace.compiler.program import read_program
 from kperf.trace.compiler.session import Recording
+from kperf.trace.launch.capture import Capture, capture
 from kperf.trace.reading.decode import decode
 from kperf.trace.reading.read import decode_launch
 
@@ -25,6 +26,12 @@ SMALL = Workload(batch=1, heads=2, seq_len=512)
 def traced_override(variant: str) -> overrides.Override:
     plain = overrides.find(variant, Specialization())
     return overrides.Override(plain.path, instrument(plain.text), plain.entry, plain.manifest)
+
+
+def captured_in(item: fig11.Subject, workload: Workload) -> Capture:
+    inputs = fig11.normal_qkv(workload)
+    plain, traced = (fig11.bind(item.plain, inputs, workload, text) for text in (item.plain.text, item.traced.text))
+    return capture(item.name, plain, traced, item.traced.recording, rounds=3)
 
 
 @pytest.mark.parametrize("variant", ["vanilla", "improved"])
@@ -90,13 +97,8 @@ def test_decodes_what_protons_own_writer_writes(variant, tmp_path):
 
 @pytest.mark.parametrize("variant", [*fig11.VARIANTS, *fig11.ALONE])
 def test_every_block_of_a_launch_is_traced_and_none_of_it_lost(variant):
-    import torch
-
-    from kperf.trace.launch.capture import capture
-
     item = fig11.subject(variant)
-    q, k, v = (torch.randn(SMALL.shape, device="cuda").to(torch.bfloat16) for _ in range(3))
-    captured = capture(item.plain, item.traced, (q, k, v), SMALL, rounds=3)
+    captured = captured_in(item, SMALL)
     assert len(captured.plain_ms) == len(captured.traced_ms) == 3
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
     assert sorted(launch.records.program_id) == list(range(SMALL.rows // 128))
@@ -106,14 +108,9 @@ def test_every_block_of_a_launch_is_traced_and_none_of_it_lost(variant):
 
 
 def test_a_persistent_block_is_traced_from_its_first_tile_to_its_last():
-    import torch
-
-    from kperf.trace.launch.capture import capture
-
     item = fig11.subject("improved_plus")
     several = Workload(batch=2, heads=16, seq_len=4096)
-    q, k, v = (torch.randn(several.shape, device="cuda").to(torch.bfloat16) for _ in range(3))
-    captured = capture(item.plain, item.traced, (q, k, v), several, rounds=3)
+    captured = captured_in(item, several)
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
     blocks, tiles, trips = device.sm_count(), several.rows // 128, several.seq_len // 128 - 1
     assert sorted(launch.records.program_id) == list(range(blocks))

@@ -8,7 +8,8 @@ import pytest
 from kperf.attention import overrides
 from kperf.attention.variants import Specialization
 from kperf.attention.workload import FIG11, Workload
-from kperf.trace.launch import subject as twin
+from kperf.paper import twins
+from kperf.trace.launch.subject import recording_for
 from kperf.trace.reading import analysis
 from kperf.trace.reading.read import decode_launch, export
 from kperf.trace.reading.timeline import Launch
@@ -17,7 +18,7 @@ from .synthetic import encode, marks_of, simulate
 from .trace_event_format import problems
 
 PLAIN = overrides.find("improved_plus", Specialization())
-TRACED, PROGRAM = twin.find(PLAIN)
+TRACED, PROGRAM = twins.find(PLAIN)
 CYCLES = {interval.name: 60 for interval in PROGRAM.intervals.values()} | {
     "softmax": 600,
     "QK wait": 300,
@@ -55,9 +56,9 @@ def test_records_that_do_not_fit_beside_the_kernel_go_to_device_memory():
 )
 def test_there_is_room_for_all_records_of_the_longest_block(workload, tiles, trips):
     most = max(len(marks_of(PROGRAM, group.name, trips, tiles)) for group in PROGRAM.groups)
-    assert most <= twin.most_records(PROGRAM, PLAIN, workload) <= twin.most_records(PROGRAM, PLAIN, FIG11)
-    recording = twin.recording_for(PROGRAM, PLAIN, workload)
-    assert most <= twin.most_records(PROGRAM, PLAIN, workload) <= recording.records_per_warp
+    assert most <= twins.most_records(PROGRAM, PLAIN, workload) <= twins.most_records(PROGRAM, PLAIN, FIG11)
+    recording = recording_for(PROGRAM, twins.subject_of(PLAIN, workload))
+    assert most <= twins.most_records(PROGRAM, PLAIN, workload) <= recording.records_per_warp
 
 
 def test_nothing_is_lost_and_every_block_is_whole():

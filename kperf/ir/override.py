@@ -1,0 +1,105 @@
+"""Put any TTGIR in place of any JIT kernel's, and prove that it ran.
+
+Triton's own ways miss silently: a wrong folder, file name or suffix is not applied, and a warm cache serves what was
+compiled before. Here a file is copied to a path that contains its own sha256 and handed over as the compile option
+`ir_override`, which is part of the cache key. So an edited file is another path and another kernel, and a kernel
+without the option can never be served an override. What was launched is then compared with the file.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton import knobs
+from triton.compiler import CompiledKernel, make_backend
+from triton.runtime.cache import FileCacheManager
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir import compile as compiler
+from kperf.ir.ttgir import Module
+from kperf.record.files import write_atomically
+
+
+class Override:
+    """A TTGIR that replaces a kernel's: `text` as Triton prints it without locations, `path` where it came from."""
+
+    def __init__(self, path: Path, text: str, kernel_name: str) -> None:
+        """Of the kernel `kernel_name`, the name of the text's public function."""
+        self.path = path
+        self.text = text
+        self.kernel_name = kernel_name
+        self.sha256 = sha256(text)
+        self._proven: set[str] = set()
+
+    def place(self) -> Path:
+        """The content-addressed copy that `ir_override` names; made when it is not there, and re-read when it is."""
+        # Beside the kernels that are compiled from it, and as durable as they are.
+        path = Path(knobs.cache.dir) / "kperf-overrides" / self.sha256 / f"{self.kernel_name}.ttgir"
+        if not path.is_file() or path.read_text() != self.text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, self.text)
+        return path
+
+    def prove(self, kernel: CompiledKernel) -> None:
+        """Raise `MeasurementError` unless the TTGIR from which `kernel` was lowered is this override's."""
+        if kernel.hash in self._proven:
+            return
+        if compiler.canonical_ttgir(kernel.asm["ttgir"]) != compiler.canonical_ttgir(self.text):
+            raise MeasurementError(f"{self.path} was not put in place: another kernel was compiled")
+        self._proven.add(kernel.hash)
+
+
+def recompile(kernel: CompiledKernel, override: Override) -> CompiledKernel:
+    """Somebody's compiled kernel once more, from its own source and options, with the TTGIR of `override` in place.
+
+    What the session of `trace.compiler.session` asks for is lowered too. Raises `UsageError` while
+    TRITON_KERNEL_OVERRIDE is set, `MeasurementError` if something else was compiled.
+    """
+    refuse_environment_override()
+    options = options_of(kernel) | {
+        "ir_override": str(override.place()),
+        "instrumentation_mode": knobs.compilation.instrumentation_mode,
+    }
+    compiled = triton.compile(kernel.src, target=kernel.metadata.target, options=options)
+    override.prove(compiled)
+    return compiled
+
+
+def options_of(kernel: CompiledKernel) -> dict[str, Any]:
+    """The options that `kernel` was compiled with, read back from its metadata."""
+    known = vars(make_backend(kernel.metadata.target).parse_options({}))
+    # The metadata went through JSON: what are lists there were tuples, and options are hashed.
+    options = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in kernel.metadata._asdict().items()
+        if name in known
+    }
+    options["extern_libs"] = dict(options["extern_libs"])
+    # After lowering, `num_warps` counts the warps of all partitions; the option is the default partition's.
+    options["num_warps"] = Module(compiler.canonical_ttgir(kernel.asm["ttgir"])).num_warps
+    return options
+
+
+@contextmanager
+def own_cache(folder: Path) -> Iterator[None]:
+    """What is compiled while this is open is kept in `folder`: no cache, dump or listener of the user's sees it."""
+    with knobs.cache.scope(), knobs.compilation.scope():
+        knobs.cache.dir = str(folder)
+        knobs.cache.manager_class = FileCacheManager
+        knobs.compilation.dump_ir = False
+        knobs.compilation.listener = None
+        yield
+
+
+def refuse_environment_override() -> None:
+    """Raise `UsageError` while TRITON_KERNEL_OVERRIDE is set."""
+    if knobs.compilation.override:
+        raise UsageError("TRITON_KERNEL_OVERRIDE is set, which makes Triton ignore our overrides: unset it")
+
+
+def sha256(text: str) -> str:
+    """Of the text as UTF-8, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
