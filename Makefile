@@ -58,8 +58,8 @@ ttgir: setup ## generate ttgir/ from the Gluon sources and verify it (no GPU nee
 doctor: setup ## what this machine can run, and why not the rest
 	@$(KPERF) doctor
 
-test: setup ## all tests that need no GPU and no Docker engine
-	@$(PYTHON) -m pytest -m "not gpu and not docker" $(OPTIONS)
+test: setup ## all tests that need no GPU and no Docker engine, a worker a core
+	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker" $(OPTIONS)
 
 test-gpu: setup ## the tests that need a Hopper GPU
 	@$(PYTHON) -m pytest -m gpu $(OPTIONS)

@@ -1,18 +1,21 @@
-"""Shared makers of records. A Triton cache of the test run's own keeps tests from seeing each other's kernels."""
+"""Shared makers of records, and one cache of compiled kernels."""
+
+import os
 
 import pytest
-import triton
 
 from kperf.attention.workload import Workload
 from kperf.bench.points import FailedPoint, MeasuredPoint
 from kperf.record.store import DeviceState, Environment
 
 
-@pytest.fixture(scope="session", autouse=True)
-def triton_cache(tmp_path_factory):
-    with triton.knobs.cache.scope():
-        triton.knobs.cache.dir = str(tmp_path_factory.mktemp("triton"))
-        yield
+def pytest_configure(config):
+    """All workers, the commands that tests start and the next run share Triton's cache.
+
+    Its keys are made of the kernel's source, the compiler and the options, among them the path of an override, which
+    holds the hash of its content: what a test finds there is what it would have compiled.
+    """
+    os.environ["TRITON_CACHE_DIR"] = str(config.cache.mkdir("triton"))
 
 
 def point(implementation="improved", milliseconds=1.0, run="r1", workload=None, sweep="seq_len", **changes):
