@@ -9,19 +9,9 @@ from pathlib import Path
 import pytest
 
 from kperf.attention.overrides import TTGIR_DIR
+from tests.command import kperf
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def kperf(*arguments, **settings):
-    return subprocess.run(
-        [sys.executable, "-m", "kperf", *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(

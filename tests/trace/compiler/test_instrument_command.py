@@ -1,26 +1,19 @@
 """`kperf instrument`, as a person runs it."""
 
-import subprocess
-import sys
-
 import pytest
 
 from kperf.attention.overrides import TTGIR_DIR
+from tests.command import kperf
 
 PLAIN = TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir"
 UNDEFINED = PLAIN.read_text().replace("ttng.wait_barrier %14", "ttng.wait_barrier %nowhere", 1)
 
 
-def instrument(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kperf", "instrument", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=TTGIR_DIR.parent)
-
-
 def test_there_and_back(tmp_path):
     traced = tmp_path / "traced.ttgir"
-    assert instrument(PLAIN, "--out", traced).returncode == 0
+    assert kperf("instrument", PLAIN, "--out", traced).returncode == 0
     assert "proton.record" in traced.read_text()
-    back = instrument(traced, "--strip")
+    back = kperf("instrument", traced, "--strip")
     assert (back.returncode, back.stdout) == (0, PLAIN.read_text())
 
 
@@ -39,7 +32,7 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(tmp_path, content, options
     path, out = tmp_path / "file.ttgir", tmp_path / "out.ttgir"
     if content is not None:
         path.write_text(content)
-    run = instrument(path, *options, "--out", out)
+    run = kperf("instrument", path, *options, "--out", out)
     assert run.returncode == 2
     assert said in run.stderr
     assert len(run.stderr.splitlines()) == 1

@@ -1,0 +1,35 @@
+"""The command line without a process of its own: to import torch and Triton takes seconds each time."""
+
+import contextlib
+import io
+import os
+from dataclasses import dataclass
+from unittest.mock import patch
+
+from kperf import cli
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def kperf(*arguments: object, **settings: str) -> Done:
+    """Run `kperf ARGUMENTS` with these settings in the environment, on a machine that shows no GPU."""
+    said, complained = io.StringIO(), io.StringIO()
+    with (
+        patch("sys.argv", ["kperf", *map(str, arguments)]),
+        patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""} | settings),
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(complained),
+    ):
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+    return Done(code, said.getvalue(), complained.getvalue())
