@@ -2,8 +2,6 @@
 
 import os
 
-import pytest
-
 from kperf.attention.workload import Workload
 from kperf.bench.points import FailedPoint, MeasuredPoint
 from kperf.record.store import DeviceState, Environment

@@ -90,10 +90,12 @@ def test_an_edited_file_is_refused_and_never_served_stale(root):
     assert "ttg.warp_specialize" not in without.asm["ttgir"]
 
 
-def test_a_tampered_copy_in_the_cache_is_replaced():
+def test_a_tampered_copy_in_the_cache_is_replaced(tmp_path):
     found = override.find("vanilla", FULL)
-    found.place().write_text("tampered")
-    assert found.place().read_text() == found.text
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path)
+        found.place().write_text("tampered")
+        assert found.place().read_text() == found.text
 
 
 def spoil(root, **changes):
