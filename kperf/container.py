@@ -3,10 +3,13 @@
 A container gets no network, a read-only root, no capabilities and a volume for its results. The recorded runs go into
 that volume before the start and everything in it comes back afterwards, however the command ended. So nothing depends
 on where the engine is or on whose user ids it knows, and a client that dies loses nothing: the container stays, and
-the next run brings its results home first.
+the next run brings its results home first. Runs into one folder take turns, and what was appended on both sides
+meanwhile, in the container and here, is merged.
 """
 
+import fcntl
 import hashlib
+import io
 import json
 import os
 import re
@@ -185,19 +188,20 @@ def _session(
 ) -> Iterator[Any]:
     """A created container with the results in it; afterwards they come back and it is removed."""
     results = _writable(results)
-    with _engine() as engine:
+    with _turn(results, console), _engine() as engine, tempfile.TemporaryFile() as archive:
         _collect_earlier(engine, results, console)
         try:
             image_id = str(engine.images.get(image).id)
         except ImageNotFound:
             raise UsageError(f"there is no image {image}: run `make image`") from None
         with_gpu = gpus == "all" or (gpus == "auto" and Path("/dev/nvidiactl").exists())
+        seeds = _pack(results, archive)
         container = engine.containers.create(
             image,
             list(command),
             environment={"KPERF_IMAGE_ID": image_id},
             device_requests=[DeviceRequest(count=-1, capabilities=[["gpu"]])] if with_gpu else [],
-            labels={_RESULTS_LABEL: str(results), _SEEDED_LABEL: json.dumps(_digests(results))},
+            labels={_RESULTS_LABEL: str(results), _SEEDED_LABEL: json.dumps(seeds)},
             mounts=[Mount(RESULTS, None)],  # a volume of its own, made as the image has the folder
             init=True,
             network_mode="none",
@@ -210,9 +214,11 @@ def _session(
             **options,
         )
         try:
-            with tempfile.TemporaryFile() as archive:
-                _pack(results, archive)
-                container.put_archive(RESULTS, archive)
+            container.put_archive(RESULTS, archive)
+        except BaseException:  # what came in is cut short: it must not come back as results
+            container.remove(v=True, force=True)
+            raise
+        try:
             yield container
         finally:
             _bring_home(container, console)
@@ -224,6 +230,21 @@ def _writable(results: Path) -> Path:
         if os.access(results, os.W_OK):
             return results.resolve()
     raise UsageError(f"{results} is not a folder that you can write: name another with --results")
+
+
+@contextmanager
+def _turn(results: Path, console: Console) -> Iterator[None]:
+    """The only run into these results: another one that has begun is waited for, as it has the GPU too."""
+    folder = os.open(results, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.print(f"another run into {results} is under way: waiting for its end")
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _collect_earlier(engine: Any, results: Path, console: Console) -> None:
@@ -242,25 +263,24 @@ def _collect_earlier(engine: Any, results: Path, console: Console) -> None:
 def _bring_home(container: Any, console: Console) -> None:
     """Copy the results back, each file whole or not at all, then remove the container and its volume.
 
-    A file that changed on both sides since the start is kept twice, the container's with its id as a suffix.
-    If anything fails the container stays, so that the results do.
+    Records that were appended on both sides since the start are merged. Any other file that changed on both sides, or
+    into which a process here is measuring, is kept twice, the container's with its id as a suffix. If anything fails
+    the container stays, so that the results do.
     """
     results = Path(container.labels[_RESULTS_LABEL])
-    seeded = json.loads(container.labels[_SEEDED_LABEL])
+    seeds = {name: _Seed(*seed) for name, seed in json.loads(container.labels[_SEEDED_LABEL]).items()}
     try:
         stream, _ = container.get_archive(RESULTS)
         with tempfile.TemporaryDirectory(dir=results, prefix=".container-") as folder:
             _unpack(stream, Path(folder))
-            for name, digest in _digests(Path(folder, "results")).items():
-                here = results / name
-                mine = _digest(here) if here.is_file() else None
-                if digest in (seeded.get(name), mine):
+            for name in _names(Path(folder, "results")):
+                theirs = Path(folder, "results", name).read_bytes()
+                if name in seeds and seeds[name].is_start_of(theirs, exactly=True):
                     continue
-                if mine != seeded.get(name):
-                    here = here.with_name(f"{here.name}.{container.short_id}")
+                if not _merge(results / name, theirs, seeds.get(name)):
+                    here = results / f"{name}.{container.short_id}"
                     console.print(f"{name} changed here and in the container: the container's is {here.name}")
-                here.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(here, Path(folder, "results", name).read_bytes())
+                    write_atomically(here, theirs)
     except requests.RequestException:  # an OSError too, but of the engine
         raise
     except (OSError, tarfile.TarError) as error:
@@ -272,31 +292,98 @@ def _bring_home(container: Any, console: Console) -> None:
     container.remove(v=True, force=True)
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    """sha256 of every file below a folder by its relative path, without what is hidden (unfinished copies)."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    names = [path.relative_to(folder) for path in paths]
-    return {str(name): _digest(folder / name) for name in names if not any(part.startswith(".") for part in name.parts)}
+@dataclass(frozen=True)
+class _Seed:
+    """What a file was when it went into a container."""
+
+    sha256: str
+    size: int
+
+    def is_start_of(self, content: bytes, *, exactly: bool = False) -> bool:
+        """Whether the content is the seed with something appended, or nothing."""
+        if len(content) < self.size or (exactly and len(content) > self.size):
+            return False
+        return _digest(content[: self.size]) == self.sha256
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _merge(here: Path, theirs: bytes, seed: _Seed | None) -> bool:
+    """Put the container's content where it came from, with what was appended here meanwhile; False if neither fits."""
+    here.parent.mkdir(parents=True, exist_ok=True)
+    with _unshared(here) as mine:
+        if mine is None:
+            return False
+        merged = theirs if _unchanged(mine, seed) else _merged(here.name, mine, theirs, seed)
+        if merged is not None and merged != mine:
+            write_atomically(here, merged)
+        return merged is not None
 
 
-def _pack(results: Path, archive: IO[bytes]) -> None:
-    """Write the results as a tar archive that belongs to the image's user."""
+@contextmanager
+def _unshared(path: Path) -> Iterator[bytes | None]:
+    """The content of a file, empty if there is none, under its store's lock; None if a process is measuring into it."""
+    if not path.is_file():
+        yield b""
+        return
+    with path.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield stream.read()
 
-    def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = _OWNER
-        member.mode |= 0o600
-        return member
 
-    names = [Path(name) for name in _digests(results)]
-    folders = sorted({folder for name in names for folder in name.parents} - {Path()})
-    with tarfile.open(fileobj=archive, mode="w", dereference=True) as tar:
-        for name in [*folders, *names]:
-            tar.add(results / name, arcname=str(name), recursive=False, filter=owned)
+def _unchanged(mine: bytes, seed: _Seed | None) -> bool:
+    return not mine if seed is None else seed.is_start_of(mine, exactly=True)
+
+
+def _merged(name: str, mine: bytes, theirs: bytes, seed: _Seed | None) -> bytes | None:
+    """Both sides' records: the lines of the one appended to the other's, environments by their id; None if not both."""
+    if mine == theirs:
+        return mine
+    seed = seed or _Seed(_digest(b""), 0)
+    if name.endswith(".jsonl") and seed.is_start_of(mine) and seed.is_start_of(theirs):
+        added, known = theirs[seed.size :], mine[seed.size :]
+        if added in known:  # an earlier try to bring them home came this far
+            return mine
+        return mine + added if mine.endswith(b"\n") else None
+    if name == "environment.json":
+        with suppress(ValueError, TypeError):
+            return json.dumps(json.loads(theirs) | json.loads(mine), indent=2).encode() + b"\n"
+    return None
+
+
+def _names(folder: Path) -> list[str]:
+    """Every file below a folder by its relative path, without what is hidden (unfinished copies)."""
+    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [str(path) for path in paths if not any(part.startswith(".") for part in path.parts)]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _pack(results: Path, archive: IO[bytes]) -> dict[str, tuple[str, int]]:
+    """Write the results as a tar archive that belongs to the image's user; returns sha256 and size of what is in it."""
+
+    def member(name: Path, kind: bytes, size: int = 0) -> tarfile.TarInfo:
+        made = tarfile.TarInfo(str(name))
+        made.type, made.size, made.mtime = kind, size, (results / name).stat().st_mtime
+        made.uid = made.gid = _OWNER
+        made.mode = 0o755 if kind == tarfile.DIRTYPE else 0o644
+        return made
+
+    names = [Path(name) for name in _names(results)]
+    seeds = {}
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for folder in sorted({folder for name in names for folder in name.parents} - {Path()}):
+            tar.addfile(member(folder, tarfile.DIRTYPE))
+        for name in names:
+            content = (results / name).read_bytes()  # once: a process here may be appending
+            tar.addfile(member(name, tarfile.REGTYPE, len(content)), io.BytesIO(content))
+            seeds[str(name)] = (_digest(content), len(content))
     archive.seek(0)
+    return seeds
 
 
 def _unpack(stream: Iterable[bytes], folder: Path) -> None:

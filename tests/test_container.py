@@ -1,6 +1,7 @@
 """What the container's client does without an engine: errors, archives, bringing results home. See also docker/."""
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -47,7 +48,7 @@ class FakeContainer:
     short_id = "c0ffee"
 
     def __init__(self, results: Path, files: dict[str, bytes]) -> None:
-        seeded = json.dumps(container._digests(results))
+        seeded = json.dumps(container._pack(results, io.BytesIO()))
         self.labels = {"kperf.results": str(results), "kperf.seeded": seeded}
         self.files = files
         self.removed = False
@@ -179,6 +180,84 @@ def test_a_file_that_changed_on_both_sides_is_kept_twice(tmp_path):
     assert bring_home(made) == "points changed here and in the container: the container's is points.c0ffee\n"
     assert (tmp_path / "points").read_bytes() == b"1\nmine\n"
     assert (tmp_path / "points.c0ffee").read_bytes() == b"1\ntheirs\n"
+
+
+def test_records_appended_on_both_sides_are_merged(tmp_path):
+    seed, mine, theirs = b'{"point": 0}\n', b'{"point": 1}\n', b'{"point": 2}\n{"point": 3}\n'
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200/points.jsonl").write_bytes(seed)
+    (tmp_path / "h200/environment.json").write_text('{"a": 1}')
+    files = {"h200/points.jsonl": seed + theirs, "h200/new.jsonl": theirs, "h200/environment.json": b'{"a": 1, "b": 2}'}
+    made = FakeContainer(tmp_path, files)
+    (tmp_path / "h200/points.jsonl").write_bytes(seed + mine)
+    (tmp_path / "h200/new.jsonl").write_bytes(mine)
+    (tmp_path / "h200/environment.json").write_text('{"a": 1, "c": 3}')
+    for _ in range(2):  # the second time as after a client that died before it removed the container
+        assert bring_home(made) == ""
+        assert (tmp_path / "h200/points.jsonl").read_bytes() == seed + mine + theirs
+        assert (tmp_path / "h200/new.jsonl").read_bytes() == mine + theirs
+        assert json.loads((tmp_path / "h200/environment.json").read_text()) == {"a": 1, "b": 2, "c": 3}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (b"0\n1", b"0\n2\n"),  # torn here: what comes after it would be lost
+        (b"9\n1\n", b"0\n2\n"),  # rewritten here
+        (b"0\n1\n", b"2\n"),  # cut in the container
+        (b"", b"0\n2\n"),  # emptied here
+    ],
+)
+def test_records_that_cannot_be_merged_are_kept_twice(tmp_path, mine, theirs):
+    (tmp_path / "points.jsonl").write_bytes(b"0\n")
+    made = FakeContainer(tmp_path, {"points.jsonl": theirs})
+    (tmp_path / "points.jsonl").write_bytes(mine)
+    assert "the container's is points.jsonl.c0ffee" in bring_home(made)
+    assert (tmp_path / "points.jsonl").read_bytes() == mine
+    assert (tmp_path / "points.jsonl.c0ffee").read_bytes() == theirs
+
+
+def test_a_store_that_is_being_measured_into_is_left_alone(tmp_path):
+    path = tmp_path / "points.jsonl"
+    path.write_bytes(b"0\n")
+    made = FakeContainer(tmp_path, {"points.jsonl": b"0\n2\n"})
+    with path.open("ab") as measuring:
+        fcntl.flock(measuring, fcntl.LOCK_EX)
+        assert "the container's is points.jsonl.c0ffee" in bring_home(made)
+        measuring.write(b"1\n")
+    assert path.read_bytes() == b"0\n1\n"
+
+
+def test_two_runs_into_one_folder_take_turns(tmp_path):
+    holder = (
+        "import sys, time; from pathlib import Path; from rich.console import Console; from kperf import container\n"
+    )
+    holder += "with container._turn(Path(sys.argv[1]), Console()): print('mine', flush=True); time.sleep(1.5)"
+    other = subprocess.Popen([sys.executable, "-c", holder, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "mine\n"
+    said = io.StringIO()
+    with container._turn(tmp_path, Console(file=said, width=200)):
+        assert other.wait(timeout=30) == 0
+    assert said.getvalue() == f"another run into {tmp_path} is under way: waiting for its end\n"
+
+
+def test_a_container_that_could_not_be_seeded_brings_nothing_home(tmp_path, monkeypatch):
+    """Its volume was too small: the cut files in it are no results."""
+    (tmp_path / "points.jsonl").write_bytes(b"0\n")
+    made = FakeContainer(tmp_path, {"points.jsonl": b""})
+
+    def put_archive(*_):
+        raise container.APIError("no space left on device", explanation="no space left on device")
+
+    made.put_archive = put_archive
+    containers = SimpleNamespace(list=lambda **_: [], create=lambda *_, **__: made)
+    images = SimpleNamespace(get=lambda _: SimpleNamespace(id="sha256:1"))
+    engine = SimpleNamespace(containers=containers, images=images, info=lambda: {"MemTotal": 1}, close=lambda: None)
+    monkeypatch.setattr(container.docker, "from_env", lambda **_: engine)
+    with pytest.raises(UsageError, match="the disk of the Docker engine is full and nothing was started"):
+        container.run(["true"], tmp_path, gpus="none")
+    assert (tmp_path / "points.jsonl").read_bytes() == b"0\n"
+    assert made.removed
 
 
 def test_a_file_that_changed_only_here_stays(tmp_path):

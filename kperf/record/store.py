@@ -126,6 +126,8 @@ class RecordStore(Generic[_Record]):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(f"another process is measuring into {self.points_path}; wait for it") from None
+            if not os.path.samestat(os.fstat(descriptor), self.points_path.stat()):
+                raise UsageError(f"{self.points_path} was replaced by results that came home just now; run again")
             yield Writer(self, descriptor)
         finally:
             os.close(descriptor)

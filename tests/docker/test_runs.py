@@ -155,6 +155,27 @@ def test_a_file_that_changed_on_both_sides_is_kept_twice(built: BuiltImage, reco
     assert theirs.read_text() == "before\nmeasured\n"
 
 
+def test_two_runs_at_once_lose_no_line(built: BuiltImage, engine: Any, recorded: Path) -> None:
+    """Into one folder, while a process here appends as well: every side's lines are there afterwards."""
+    points = recorded / "h200/points.jsonl"
+    points.write_text('{"by": "before"}\n')
+    command = [sys.executable, "-m", "kperf", "image", "run", "--image", built.tag, "--results", str(recorded)]
+    clients = [
+        subprocess.Popen(
+            [*command, "bash", "-c", f"""echo '{{"by": "{name}"}}' >> /results/h200/points.jsonl; sleep 1"""]
+        )
+        for name in ("one", "two", "three")
+    ]
+    time.sleep(1)
+    with points.open("a") as stream:
+        stream.write('{"by": "here"}\n')
+    assert [client.wait(timeout=120) for client in clients] == [0, 0, 0]
+    lines = points.read_text().splitlines()
+    assert sorted(lines) == sorted(f'{{"by": "{name}"}}' for name in ("before", "one", "two", "three", "here"))
+    assert [path.name for path in points.parent.iterdir() if path.name.startswith("points")] == ["points.jsonl"]
+    assert left_over(engine, recorded) == []
+
+
 def test_the_shell_brings_its_results_back(built: BuiltImage, recorded: Path) -> None:
     command = [sys.executable, "-m", "kperf", "image", "shell", "--image", built.tag, "--results", str(recorded)]
     typed = "echo typed >> /results/h200/notes.txt; exit 5\n"
