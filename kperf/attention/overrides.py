@@ -208,7 +208,11 @@ def verify(override: Override) -> Verification:
 
 
 def generate(variant: Variant, root: Path = TTGIR_DIR) -> Manifest:
-    """Compile the Gluon source for sm_90a and write `root/<variant>/`: one file a specialisation, and the manifest."""
+    """Compile the Gluon source for sm_90a and write `root/<variant>/`: one file a specialisation, and the manifest.
+
+    Raises `UsageError` while TRITON_KERNEL_OVERRIDE is set, before anything is written.
+    """
+    any_kernel.refuse_environment_override()
     folder = root / variant.name
     folder.mkdir(parents=True, exist_ok=True)
     entries = []

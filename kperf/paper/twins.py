@@ -57,14 +57,11 @@ def path_of(plain: Override, root: Path = TTGIR_DIR) -> Path:
 def generate(plain: Override, root: Path = TTGIR_DIR) -> Path:
     """Write the twin of an override; returns its path.
 
-    Raises `UsageError`, and leaves no twin behind, if the kernel has no registers left for records.
+    Raises `UsageError`, and leaves what was there, if the kernel has no registers left for records: `find` refuses a
+    twin that is not this kernel's.
     """
     path = path_of(plain, root)
-    try:
-        text = choose(subject_of(plain))
-    except UsageError:
-        path.unlink(missing_ok=True)
-        raise
+    text = choose(subject_of(plain))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
     return path

@@ -11,6 +11,7 @@ from kperf.attention.variants import VARIANTS, Specialization
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import HOPPER, canonical_ttgir, compile_kernel, resources
 from kperf.ir.ttgir import Module, schedule
+from kperf.paper import twins
 
 FULL = Specialization()
 EVERY = [(variant.name, special) for variant in VARIANTS.values() for special in variant.specializations]
@@ -176,6 +177,16 @@ def test_stock_triton_picks_a_staged_override_up(tmp_path):
         with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE is set"):
             found.compile()
     assert canonical_ttgir(kernel.asm["ttgir"]) == found.text
+
+
+def test_a_refusal_to_generate_removes_nothing(root, monkeypatch):
+    before = {path: path.read_text() for path in root.rglob("*") if path.is_file()}
+    monkeypatch.setattr(triton.knobs.compilation, "override", True)
+    plain = override.find("vanilla", FULL, root)
+    for generate in (lambda: twins.generate(plain, root), lambda: override.generate(VARIANTS["vanilla"], root)):
+        with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE is set"):
+            generate()
+    assert {path: path.read_text() for path in root.rglob("*") if path.is_file()} == before
 
 
 def test_the_launch_grid_is_the_manifests():
