@@ -30,9 +30,9 @@ from kperf.trace.compiler.instrument import strip
 from kperf.trace.compiler.program import Program
 from kperf.trace.launch.capture import Call, capture
 from kperf.trace.launch.subject import Orders, Traced, choose, compile_orders, make_traced
-from kperf.trace.reading.models import OverheadRecord, Timeline
-from kperf.trace.reading.read import decode_launch, export, read_timeline
-from kperf.trace.reading.verdict import table, verdict
+from kperf.trace.reading.models import About, Overhead, Pass, Timeline, read_timeline
+from kperf.trace.reading.read import decode_launch, export, pipeline, sass_order
+from kperf.trace.reading.verdict import between, table
 from plots import fig11 as plot
 
 VARIANTS = tuple(name for name, variant in variants.VARIANTS.items() if variant.in_fig11)
@@ -120,23 +120,28 @@ def trace(
     plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
     environment = device.environment()
-    timeline = read_timeline(
-        launch,
-        variant=item.name,
+    overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms)
+    about = About(
+        kernel=item.program.kernel_name,
         label=item.label,
+        file=f"{item.plain.path.parent.name}/{item.plain.path.name}",
+        ttgir_sha256=item.plain.sha256,
+        grid=item.plain.grid(workload.rows, device.sm_count()),
+        blocks_per_sm=1,
+        resources=None,
         workload=str(workload),
         environment=environment,
-        override_sha256=item.plain.sha256,
-        overhead=OverheadRecord(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms),
-        orders=item.orders,
+        overhead=overhead,
+        passes=[Pass(regions=["*"], overhead=overhead, sass_order=sass_order(item.orders))],
     )
-    about = {
+    timeline = pipeline(launch, about)
+    told = {
         "variant": item.name,
         "label": item.label,
         "gpu": environment.gpu,
         "recorded_at": environment.recorded_at,
     }
-    return timeline, export(launch, timeline.clock_mhz, about)
+    return timeline, export(launch, timeline.clock_mhz, told)
 
 
 def record(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
@@ -149,9 +154,9 @@ def record(console: Console, subjects: Sequence[Subject], workload: Workload, fo
     inputs = normal_qkv(workload)
     traced = [trace(item, inputs, workload, rounds) for item in subjects]
     folder.mkdir(parents=True, exist_ok=True)
-    for timeline, events in traced:
-        write_atomically(folder / f"{timeline.variant}.chrome_trace.json", events)
-        write_atomically(folder / f"{timeline.variant}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
+    for item, (timeline, events) in zip(subjects, traced, strict=True):
+        write_atomically(folder / f"{item.name}.chrome_trace.json", events)
+        write_atomically(folder / f"{item.name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
         console.print(
             f"traced {timeline.label}: {timeline.blocks} blocks, {timeline.records.written} records "
             f"({timeline.records.lost} lost), {timeline.overhead.plain_ms:.3f} ms plain, "
@@ -175,22 +180,24 @@ def report(console: Console, folder: Path, subjects: Sequence[Subject], *, measu
     Raises `UsageError` if one of the files is missing or broken.
     """
     names = tuple(item.name for item in subjects)
-    recordings = [plot.read_recording(folder / "fig11", name) for name in names]
-    timelines = [recording.timeline for recording in recordings]
+    timelines = [read_timeline(folder / "fig11" / f"{name}.timeline.json") for name in names]
     gpus = ", ".join(dict.fromkeys(timeline.environment.gpu for timeline in timelines))
     newest = max(timeline.environment.recorded_at for timeline in timelines)
     stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {newest[:10]}; {timelines[0].workload}"
     stem = "fig11" if names == VARIANTS else f"fig11_{'_'.join(names)}"
-    written = plot.draw(recordings, stamp, folder / stem)
+    written = plot.draw(timelines, stamp, folder / stem)
     console.print(table(timelines, stamp))
     for item, timeline in zip(subjects, timelines, strict=True):
-        if timeline.override_sha256 != item.plain.sha256:
+        if timeline.ttgir_sha256 != item.plain.sha256:
             console.print(
-                f"{item.label}: recorded of an earlier override ({timeline.override_sha256[:12]}, and "
+                f"{item.label}: recorded of an earlier override ({timeline.ttgir_sha256[:12]}, and "
                 f"{item.plain.path.name} is {item.plain.sha256[:12]}): `make fig11` on a Hopper GPU records it anew"
             )
-    for line in verdict(timelines):
+    for line in [line for timeline in timelines for line in timeline.verdict]:
         console.print(line)
+    if len(timelines) == 2:
+        for line in between(*timelines):
+            console.print(line)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
     return written

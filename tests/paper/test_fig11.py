@@ -3,7 +3,7 @@
 import json
 import shutil
 from contextlib import nullcontext
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,15 +21,15 @@ from kperf.trace.compiler.program import read_program
 from kperf.trace.launch.capture import Capture
 from kperf.trace.launch.subject import compile_orders
 from kperf.trace.reading import read
-from kperf.trace.reading.models import OverheadRecord, read_timeline
-from kperf.trace.reading.verdict import verdict
+from kperf.trace.reading.models import About, Overhead, Pass, read_timeline
+from kperf.trace.reading.verdict import between
 from plots import fig11 as plot
 from tests.trace.reading.synthetic import encode, is_persistent, simulate
 from tests.trace.reading.test_analysis import CYCLES
 
 FIELDS = {
-    "variant", "workload", "environment", "override_sha256", "clock_mhz", "blocks", "iterations", "period_cycles",
-    "regions", "tensor_core_busy", "bubbles", "critical_path", "model", "overhead", "records", "sass_order",
+    "kernel", "file", "grid", "blocks_per_sm", "resources", "view", "roles", "regions", "unit", "period_cycles",
+    "bound", "passes", "overhead", "records", "verdict", "environment", "workload",
 }  # fmt: skip
 
 ENVIRONMENT = Environment(
@@ -51,15 +51,23 @@ def record(folder, variant, **changed):
     cycles = {interval.name: 60 for interval in program.intervals.values()} | CYCLES | changed
     blocks = simulated(program, cycles)
     launch = read.decode_launch(encode(blocks, traced.recording, sms=1), traced.recording, program)
-    timeline = read.read_timeline(
+    overhead = Overhead(plain_ms=1.0, traced_ms=1.02, ratio=1.02)
+    orders = read.sass_order(compile_orders(twins.subject_of(plain), traced))
+    timeline = read.pipeline(
         launch,
-        variant=variant,
-        label=plain.manifest.label,
-        workload="small",
-        environment=ENVIRONMENT,
-        override_sha256=plain.sha256,
-        overhead=OverheadRecord(plain_ms=1.0, traced_ms=1.02, ratio=1.02),
-        orders=compile_orders(twins.subject_of(plain), traced),
+        About(
+            kernel="attn_fwd",
+            label=plain.manifest.label,
+            file="attn_fwd.py:1",
+            ttgir_sha256=plain.sha256,
+            grid=(6,),
+            blocks_per_sm=1,
+            resources=None,
+            workload="small",
+            environment=ENVIRONMENT,
+            overhead=overhead,
+            passes=[Pass(regions=["*"], overhead=overhead, sass_order=orders)],
+        ),
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{variant}.timeline.json").write_text(timeline.model_dump_json())
@@ -82,7 +90,7 @@ def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkey
     said = console.export_text()
     assert "static: there is no GPU" in said
     assert "recorded on NVIDIA Test, 2026-01-02" in said
-    assert "critical path" in said
+    assert "a trip takes" in said
     for suffix in ("pdf", "png"):
         assert (results / "test" / f"fig11.{suffix}").stat().st_size > 10_000
 
@@ -101,9 +109,9 @@ def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, mo
     assert "Triton-FA3 Improved+: no timeline in" in said[0]
     assert "no timeline in" not in said[1]
     assert "from a tile to the next" in said[1]
-    views = [plot._views(plot.read_recording(tmp_path / "test/fig11", name)) for name in ("vanilla", "improved_plus")]
-    assert [len(view) for view in views] == [1, 2]
-    assert "from the last trip of a tile to the next tile" in views[1][1][1]
+    paths = [tmp_path / f"test/fig11/{name}.timeline.json" for name in ("vanilla", "improved_plus")]
+    shown = [[window.shows for window in read_timeline(path).windows] for path in paths]
+    assert shown == [["trips"], ["trips", "tile boundary"]]
 
 
 def test_drawing_twice_gives_the_same_bytes(results):
@@ -119,8 +127,8 @@ def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_pat
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "test/fig11/improved.timeline.json"
-    timeline = read_timeline(path.read_text(), str(path))
-    path.write_text(timeline.model_copy(update={"override_sha256": "0" * 64}).model_dump_json())
+    timeline = read_timeline(path)
+    path.write_text(timeline.model_copy(update={"ttgir_sha256": "0" * 64}).model_dump_json())
     console = Console(record=True, width=240)
     fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
     said = [line for line in console.export_text().splitlines() if "recorded of an earlier override" in line]
@@ -133,15 +141,15 @@ def test_the_timeline_has_the_agreed_fields(results):
     assert timeline.keys() >= FIELDS
     assert timeline["period_cycles"].keys() == {"median", "p5", "p95"}
     assert timeline["overhead"].keys() == {"plain_ms", "traced_ms", "ratio"}
-    assert timeline["model"].keys() >= {"name", "cycles", "error"}
+    assert timeline["schema_version"] == 2
     assert timeline["records"]["lost"] == 0
 
 
 def test_the_verdict_is_made_of_the_numbers(results):
-    timelines = [plot.read_recording(results / "test/fig11", name).timeline for name in fig11.VARIANTS]
-    said = verdict(timelines)
+    timelines = [read_timeline(results / f"test/fig11/{name}.timeline.json") for name in fig11.VARIANTS]
+    said = [line for timeline in timelines for line in timeline.verdict] + between(*timelines)
     assert any(f"{timelines[0].period_cycles.median:.0f} cycles" in line for line in said)
-    assert any("softmax cycles under products" in line for line in said)
+    assert any("cycles of arithmetic under products" in line for line in said)
     assert any("within 5 %" in line for line in said)
 
 
@@ -235,49 +243,60 @@ def test_what_needs_a_gpu_says_so(tmp_path, monkeypatch, options):
         fig11.run(Console(quiet=True), tmp_path, rounds=15, **options)
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"variant": 1}', "not JSON"])
-def test_a_broken_timeline_is_refused_in_one_sentence(content):
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"schema_version": 3}', '{"schema_version": 1}', "not JSON", "[" * 100_000]
+)
+def test_a_broken_timeline_is_refused_in_one_sentence(tmp_path, content):
+    path = tmp_path / "some.timeline.json"
+    path.write_text(content)
+    path.with_name("some.chrome_trace.json").write_text("{}")
     with pytest.raises(UsageError, match="is not a timeline") as error:
-        read_timeline(content, "some.json")
+        read_timeline(path)
     assert "\n" not in str(error.value)
 
 
-NO_BLOCKS = '{"traceEvents": [], "otherData": {"typical_block": 0, "blocks": []}}'
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"traceEvents": [], "otherData": {}}', NO_BLOCKS, "[" * 100_000])
-def test_a_broken_trace_is_refused_in_one_sentence(results, tmp_path, content):
-    (tmp_path / "vanilla.timeline.json").write_text((results / "test/fig11/vanilla.timeline.json").read_text())
-    (tmp_path / "vanilla.chrome_trace.json").write_text(content)
-    with pytest.raises(UsageError, match="is not a trace") as error:
-        plot.read_recording(tmp_path, "vanilla")
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("name", ["vanilla", "improved_plus"])
+def test_a_timeline_of_version_1_is_read(name):
+    """The first recordings: numbers as they were, bars from the trace beside them."""
+    path = Path(__file__).with_name("version1") / f"{name}.timeline.json"
+    old, new = json.loads(path.read_text()), read_timeline(path)
+    assert new.period_cycles.median == old["period_cycles"]["median"]
+    assert [window.shows for window in new.windows] == ["trips", "tile boundary"][: 1 + (name == "improved_plus")]
+    spans = [bar for bar in new.windows[0].bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
+    trips = len({bar.trip for bar in spans}) - 1
+    assert sum(bar.cycles for bar in spans) == pytest.approx(trips * new.period_cycles.median, rel=0.25)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_damaged_trace_is_read_or_refused_in_one_sentence(results, tmp_path, data):
-    trace = json.loads((results / "test/fig11/vanilla.chrome_trace.json").read_text())
-    trace["traceEvents"] = trace["traceEvents"][:200]
-    place = data.draw(st.sampled_from([trace, trace["otherData"], *trace["traceEvents"]]))
-    if "args" in place:
-        place = data.draw(st.sampled_from([place, place["args"]]))
+def test_a_damaged_timeline_is_read_or_refused_in_one_sentence(results, tmp_path, data):
+    timeline = json.loads((results / "test/fig11/vanilla.timeline.json").read_text())
+    place = timeline
+    while isinstance(place, dict | list) and place:
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if not isinstance(place[key], dict | list) or data.draw(st.booleans()):
+            break
+        place = place[key]
     scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400)
     damage = st.recursive(scalars, lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=5), some))
-    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(damage)
-    (tmp_path / "vanilla.timeline.json").write_text((results / "test/fig11/vanilla.timeline.json").read_text())
-    (tmp_path / "vanilla.chrome_trace.json").write_text(json.dumps(trace))
+    if place:
+        place[key] = data.draw(damage)
+    path = tmp_path / "vanilla.timeline.json"
+    path.write_text(json.dumps(timeline))
     try:
-        plot.read_recording(tmp_path, "vanilla")
+        read_timeline(path)
     except UsageError as error:
         assert "\n" not in str(error)
 
 
-def test_a_kernel_without_tensor_cores_is_drawn(results, tmp_path):
-    recording = plot.read_recording(results / "test/fig11", "vanilla")
-    bars = [bar for bar in recording.bars if bar.kind != "wgmma"]
-    written = plot.draw([replace(recording, bars=bars)], "made up", tmp_path / "fig11")
+def test_a_kernel_without_products_is_drawn_and_one_without_trips_refused(results, tmp_path):
+    timeline = read_timeline(results / "test/fig11/vanilla.timeline.json")
+    (window,) = timeline.windows
+    bare = window.model_copy(update={"bars": [bar for bar in window.bars if bar.track == "warps"]})
+    written = plot.draw([timeline.model_copy(update={"windows": [bare]})], "made up", tmp_path / "fig11")
     assert all(path.stat().st_size > 10_000 for path in written)
+    with pytest.raises(UsageError, match="no trip"):
+        plot.draw([timeline.model_copy(update={"windows": []})], "made up", tmp_path / "fig11")
 
 
 def test_a_persons_own_file_is_traced_plain_or_with_records(tmp_path):

@@ -1,6 +1,5 @@
 """The recorded H200 run is whole, right, and of the overrides that are committed."""
 
-import json
 import re
 import statistics
 from pathlib import Path
@@ -15,6 +14,7 @@ from kperf.bench.points import PowerStore, Store
 from kperf.bench.tables import geometric_mean, speedup, speedup_interval
 from kperf.paper import fig12
 from kperf.record.store import RECORDED
+from kperf.trace.reading.models import read_timeline
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = Store(RECORDED / "h200")
@@ -124,39 +124,38 @@ def sustained(causal):
     }
 
 
-@pytest.fixture(scope="module")
-def timelines():
-    folder = STORE.folder / "fig11"
-    return {name: json.loads((folder / f"{name}.timeline.json").read_text()) for name in ("vanilla", "improved")}
+def timeline(name):
+    return read_timeline(STORE.folder / f"fig11/{name}.timeline.json")
 
 
-def test_the_timelines_are_of_the_committed_overrides_and_whole(timelines):
-    for name, timeline in timelines.items():
-        found = override.find(name, override.specialization_of(FIG11))
-        assert timeline["override_sha256"] == found.sha256
-        assert timeline["blocks"] == FIG11.rows // 128
-        assert timeline["records"]["lost"] == 0
-        assert timeline["lifetime_covered"] == pytest.approx(1, abs=0.01)
-        assert timeline["overhead"]["ratio"] < 1.082
-        assert (STORE.folder / f"fig11/{name}.chrome_trace.json").stat().st_size < 2_000_000
+@pytest.mark.parametrize("name", ["vanilla", "improved"])
+def test_the_timelines_are_of_the_committed_overrides_and_whole(name):
+    found = timeline(name)
+    assert found.ttgir_sha256 == override.find(name, override.specialization_of(FIG11)).sha256
+    assert found.blocks == FIG11.rows // 128
+    assert found.records.lost == 0
+    assert found.lifetime_covered == pytest.approx(1, abs=0.01)
+    assert found.overhead.ratio < 1.082
+    assert (STORE.folder / f"fig11/{name}.chrome_trace.json").stat().st_size < 2_000_000
 
 
 def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
-    timeline = json.loads((STORE.folder / "fig11/improved_plus.timeline.json").read_text())
-    assert timeline["override_sha256"] == override.find("improved_plus", override.specialization_of(FIG11)).sha256
+    found = timeline("improved_plus")
+    assert found.ttgir_sha256 == override.find("improved_plus", override.specialization_of(FIG11)).sha256
     tiles, trips = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
-    assert timeline["iterations"] == tiles * trips
-    assert timeline["records"]["lost"] == 0
-    assert timeline["lifetime_covered"] == pytest.approx(1, abs=0.01)
-    assert timeline["tile_boundary_cycles"] is not None
+    assert found.units == tiles * trips
+    assert found.records.lost == 0
+    assert found.lifetime_covered == pytest.approx(1, abs=0.01)
+    assert found.tile_boundary_cycles is not None
     assert (STORE.folder / "fig11/improved_plus.chrome_trace.json").stat().st_size < 2_000_000
     for suffix in ("pdf", "png"):
         assert (STORE.folder / f"fig11_improved_plus.{suffix}").stat().st_size > 10_000
 
 
-def test_the_timelines_explain_the_times(timelines):
-    periods = timelines["vanilla"]["period_cycles"]["median"] / timelines["improved"]["period_cycles"]["median"]
-    plain = timelines["vanilla"]["overhead"]["plain_ms"] / timelines["improved"]["overhead"]["plain_ms"]
+def test_the_timelines_explain_the_times():
+    vanilla, improved = map(timeline, ("vanilla", "improved"))
+    periods = vanilla.period_cycles.median / improved.period_cycles.median
+    plain = vanilla.overhead.plain_ms / improved.overhead.plain_ms
     assert periods == pytest.approx(plain, rel=0.05)
     nearest = next(run for (_, w), run in fig12.figure_runs(STORE, fig12.Mode()).items() if w.seq_len == FIG11.seq_len)
     assert periods == pytest.approx(speedup(nearest, "improved", "vanilla"), rel=0.05)

@@ -1,7 +1,7 @@
-"""Read a timeline: where the cycles go, what the tensor cores wait for, what the critical path is.
+"""Read a timeline: where the cycles go, what the tensor cores wait for, what released a wait.
 
-Statistics of regions and periods are over every block of the launch; bubbles and critical path, which follow one block
-at a time, are over SAMPLED_BLOCKS blocks spread evenly over it, or fewer where blocks are long.
+Statistics of regions and periods are over every block of the launch; bubbles, which follow one block at a time, are
+over SAMPLED_BLOCKS blocks spread evenly over it, or fewer where blocks are long.
 """
 
 from bisect import bisect_left, bisect_right
@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from kperf.errors import UsageError
 from kperf.trace.compiler.dataflow import Value
 from kperf.trace.compiler.program import Program
+from kperf.trace.reading.models import Bar, Bubble, Duty, Hidden, Quantiles, RegionTime, Role, Window
 from kperf.trace.reading.timeline import Block, Flight, Launch, Span
 
 SAMPLED_BLOCKS = 96
@@ -24,49 +26,17 @@ SAMPLED_INTERVALS = 300_000
 DENSE_FLOP_PER_CYCLE = 4096
 """bfloat16 and float16 products of one Hopper SM: 989 TFLOPS / (132 SMs * 1.83 GHz)."""
 
-BLOCKED_CYCLES = 150
-"""A wait for a load that takes longer was blocked; records around one that is over at once are 70 to 140 apart."""
+WINDOW_TRIPS = 5
+"""Of a typical block, what is kept to draw it."""
 
+_DUTIES: dict[tuple[bool, bool], Duty] = {
+    (True, True): "products and loads",
+    (True, False): "products",
+    (False, True): "loads",
+    (False, False): "neither",
+}
 _SMALL_BUBBLE = 0.01
 _FEWEST_TRIPS = 4
-
-
-@dataclass(frozen=True)
-class Quantiles:
-    """Cycles."""
-
-    median: float
-    p5: float
-    p95: float
-
-
-@dataclass(frozen=True)
-class RegionTime:
-    """One region of a warp group: cycles each time, and its share of the group's lifetime."""
-
-    warp_group: str
-    name: str
-    kind: str
-    cycles: Quantiles
-    share: float
-    per_trip: float
-
-
-@dataclass(frozen=True)
-class Bubble:
-    """Cycles of a trip in which no wgmma is in flight on the SM, and what the warp groups that issue them do then."""
-
-    cause: str
-    cycles_per_iteration: float
-
-
-@dataclass(frozen=True)
-class PathPart:
-    """A region's share of the critical path."""
-
-    region: str
-    warp_group: str
-    share: float
 
 
 def quantiles(values: NDArray[np.int64]) -> Quantiles:
@@ -74,18 +44,27 @@ def quantiles(values: NDArray[np.int64]) -> Quantiles:
     if values.size == 0:
         raise UsageError("the trace has no trip of a main loop: trace a longer sequence")
     p5, median, p95 = np.percentile(values, [5, 50, 95])
-    return Quantiles(float(median), float(p5), float(p95))
+    return Quantiles(median=float(median), p5=float(p5), p95=float(p95))
 
 
-def consumers(launch: Launch) -> list[str]:
+def roles(launch: Launch) -> list[Role]:
+    """What each warp group does for the others."""
+    found = []
+    for group in map(launch.program.group, launch.groups):
+        mine = [interval for interval in launch.intervals if interval.group == group.name]
+        duty = _DUTIES[any(interval.issues for interval in mine), any(interval.loads for interval in mine)]
+        found.append(Role(warp_group=group.name, duty=duty, first_warp=group.first_warp, num_warps=group.num_warps))
+    return found
+
+
+def issuers(launch: Launch) -> list[str]:
     """The warp groups that issue matrix products."""
-    issuing = {interval.group for interval in launch.intervals if interval.issues}
-    return [group for group in launch.groups if group in issuing]
+    return [role.warp_group for role in roles(launch) if role.duty.startswith("products")]
 
 
 def period(launch: Launch) -> Quantiles:
-    """Cycles from trip to trip of the consumers' main loops, over all of them."""
-    return quantiles(np.concatenate([launch.periods(group) for group in consumers(launch)] or [np.zeros(0, np.int64)]))
+    """Cycles from trip to trip of the issuing groups' main loops, over all of them."""
+    return quantiles(np.concatenate([launch.periods(group) for group in issuers(launch)] or [np.zeros(0, np.int64)]))
 
 
 def boundary(launch: Launch, period_cycles: float) -> Quantiles | None:
@@ -93,11 +72,11 @@ def boundary(launch: Launch, period_cycles: float) -> Quantiles | None:
 
     The first product of the one tile and the last of the other are computed in them.
     """
-    steps = np.concatenate([launch.boundaries(group) for group in consumers(launch)])
+    steps = np.concatenate([launch.boundaries(group) for group in issuers(launch)])
     if not steps.size:
         return None
     beyond = quantiles(steps)
-    return Quantiles(*(cycles - period_cycles for cycles in (beyond.median, beyond.p5, beyond.p95)))
+    return Quantiles(median=beyond.median - period_cycles, p5=beyond.p5 - period_cycles, p95=beyond.p95 - period_cycles)
 
 
 def region_times(launch: Launch) -> list[RegionTime]:
@@ -117,7 +96,16 @@ def region_times(launch: Launch) -> list[RegionTime]:
             typical = launch.cycles[looping if looping.size else all_of_it]
             share = int(launch.cycles[all_of_it].sum()) / lifetime
             per_trip = float(launch.cycles[looping].sum()) / trips
-            result.append(RegionTime(group, name, launch.intervals[named[0]].kind, quantiles(typical), share, per_trip))
+            result.append(
+                RegionTime(
+                    warp_group=group,
+                    name=name,
+                    kind=launch.intervals[named[0]].kind,
+                    cycles=quantiles(typical),
+                    share=share,
+                    per_trip=per_trip,
+                )
+            )
     return result
 
 
@@ -169,8 +157,8 @@ def idle(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int]
 
 
 def bubbles(launch: Launch, blocks: Sequence[Block], period_cycles: float) -> tuple[list[Bubble], float]:
-    """What the consumers do while no wgmma is in flight, in cycles of a trip; and the share of time with one."""
-    groups = consumers(launch)
+    """What the issuing groups do while no product is in flight, in cycles of a trip; and the share of time with one."""
+    groups = issuers(launch)
     causes: Counter[str] = Counter()
     observed = 0
     for block in blocks:
@@ -187,26 +175,19 @@ def bubbles(launch: Launch, blocks: Sequence[Block], period_cycles: float) -> tu
     total = sum(causes.values())
     scale = period_cycles / observed
     named = [
-        Bubble(cause, cycles * scale) for cause, cycles in causes.most_common() if cycles > _SMALL_BUBBLE * observed
+        Bubble(cause=cause, cycles=cycles * scale)
+        for cause, cycles in causes.most_common()
+        if cycles > _SMALL_BUBBLE * observed
     ]
-    rest = total * scale - sum(bubble.cycles_per_iteration for bubble in named)
+    rest = total * scale - sum(bubble.cycles for bubble in named)
     if rest > 0.5:
-        named.append(Bubble("other", rest))
+        named.append(Bubble(cause="other", cycles=rest))
     return named, 1 - total / observed
 
 
-@dataclass(frozen=True)
-class Hidden:
-    """Cycles of arithmetic in a trip of a consumer, and those of them under wgmma in flight: its own, or anyone's."""
-
-    cycles: float
-    under_own_wgmma: float
-    under_any_wgmma: float
-
-
 def hidden_arithmetic(launch: Launch, blocks: Sequence[Block]) -> Hidden:
-    """How much of the softmax the tensor cores work under, in cycles of a trip."""
-    groups = consumers(launch)
+    """How much of the arithmetic the tensor cores work under, in cycles of a trip of one group."""
+    groups = issuers(launch)
     total = own = anyone = trips = 0
     for block in blocks:
         all_flights = _Flights(block.flights)
@@ -218,7 +199,8 @@ def hidden_arithmetic(launch: Launch, blocks: Sequence[Block]) -> Hidden:
                 total += span.cycles
                 own += sum(end - start for start, end in union(mine.near(span), span.start, span.end))
                 anyone += sum(end - start for start, end in union(all_flights.near(span), span.start, span.end))
-    return Hidden(total / trips, own / trips, anyone / trips) if trips else Hidden(0.0, 0.0, 0.0)
+    trips = max(trips, 1)
+    return Hidden(cycles=total / trips, under_own_products=own / trips, under_any_products=anyone / trips)
 
 
 class _Flights:
@@ -253,20 +235,6 @@ def _cause(doing: list[str]) -> str:
     return " beside ".join(names)
 
 
-def critical_path(launch: Launch, blocks: Sequence[Block]) -> list[PathPart]:
-    """Shares of the longest chain of dependent work, walked backwards from the end of each block.
-
-    A warp group depends on itself in order. A wait that was blocked depends on what released it: the n-th wait for a
-    full stage on the n-th load into the ring, the n-th wait for an empty stage on the (n - stages)-th arrive of the
-    consumer that came last. There the path goes on in the other group; the time between is the load's or the signal's.
-    """
-    totals: Counter[tuple[str, str]] = Counter()
-    for block in blocks:
-        _walk_back(block, launch.program, totals)
-    whole = sum(totals.values())
-    return [PathPart(region, group, cycles / whole) for (group, region), cycles in totals.most_common() if cycles]
-
-
 @dataclass(frozen=True)
 class Release:
     """The moment in another warp group that led to a wait's end, and the load that was under way since, if any."""
@@ -278,13 +246,12 @@ class Release:
 
 @dataclass(frozen=True)
 class Load:
-    """A load from its issue to the end of the first wait for it; `blocked` if that wait ended because it arrived."""
+    """A load from its issue to the end of the first wait for it; what it fills may have arrived before."""
 
     buffer: str
     group: str
     start: int
     end: int
-    blocked: bool
 
 
 def issued_loads(block: Block) -> dict[Value, list[tuple[int, str, str]]]:
@@ -317,23 +284,25 @@ def loads(block: Block) -> list[Load]:
     for group, index, ring, number in waits(block):
         if number < len(issued.get(ring, ())):
             cycle, loader, buffer = issued[ring][number]
-            span = block.spans[group][index]
-            blocked = span.interval.kind == "wait" and span.cycles > BLOCKED_CYCLES
-            if cycle < span.end and span.end < used.get((ring, number), Load("", "", 0, span.end + 1, False)).end:
-                used[ring, number] = Load(buffer, loader, cycle, span.end, blocked)
+            end = block.spans[group][index].end
+            if cycle < end and ((ring, number) not in used or end < used[ring, number].end):
+                used[ring, number] = Load(buffer, loader, cycle, end)
     return sorted(used.values(), key=lambda load: load.start)
 
 
 def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
-    """(group, index of its span) -> what released that wait, for every wait that was blocked."""
+    """(group, index of its span) -> what the end of that wait hangs on in another warp group.
+
+    The n-th wait for a full stage on the n-th load into the ring, be it late or not: when it arrived is not recorded.
+    The n-th wait for an empty stage on the (n - stages)-th arrive of the group that came last, if that came later than
+    the wait began.
+    """
     issued = issued_loads(block)
-    signals: dict[Value, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    signals: dict[Value, dict[str, list[Span]]] = defaultdict(lambda: defaultdict(list))
     for group, spans in block.spans.items():
         for span in spans:
             for ring in span.interval.signals:
-                # What is signalled in a recorded region or after the issue of products is signalled at its end.
-                late = span.interval.kind in ("tensor", "wait", "issue")
-                signals[ring][group].append(span.end if late else span.start)
+                signals[ring][group].append(span)
     found = {}
     for group, index, ring, number in waits(block):
         span = block.spans[group][index]
@@ -341,13 +310,16 @@ def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
             continue
         if ring in issued:
             release = _load_release(issued[ring], number, group)
-            blocked = release is not None and span.cycles > BLOCKED_CYCLES
         else:
-            release = _signal_release(signals[ring], number - program.stages.get(ring, 1), span.end)
-            blocked = release is not None and release.cycle > span.start
-        if release is not None and blocked and release.cycle <= span.end:
+            release = _signal_release(signals[ring], number - program.stages.get(ring, 1), span)
+        if release is not None and release.cycle <= span.end:
             found[group, index] = release
     return found
+
+
+def signalled(span: Span) -> int:
+    """When a span's signals are sent: in a recorded region or after the issue of products at its end, else at once."""
+    return span.end if span.interval.kind in ("tensor", "wait", "issue") else span.start
 
 
 def _load_release(loads: list[tuple[int, str, str]], number: int, waiter: str) -> Release | None:
@@ -357,48 +329,75 @@ def _load_release(loads: list[tuple[int, str, str]], number: int, waiter: str) -
     return Release(group, cycle, f"load {buffer}") if group != waiter else None
 
 
-def _signal_release(signals: dict[str, list[int]], number: int, waited_until: int) -> Release | None:
+def _signal_release(signals: dict[str, list[Span]], number: int, wait: Span) -> Release | None:
     if number < 0:
         return None
-    last = [(cycles[number], group) for group, cycles in signals.items() if number < len(cycles)]
-    if not last:
+    sent = [(spans[number], group) for group, spans in signals.items() if number < len(spans)]
+    if not sent:
         return None
-    cycle, group = max(last)
-    if cycle > waited_until + BLOCKED_CYCLES:
+    last, group = max(sent, key=lambda found: (signalled(found[0]), found[1]))
+    if signalled(last) <= wait.start or last.start > wait.end:
         return None
-    return Release(group, min(cycle, waited_until), None)  # the record behind a signal may be later than the wait's end
+    return Release(group, min(signalled(last), wait.end), None)  # the record behind a signal may be later than the wait
 
 
-def _walk_back(block: Block, program: Program, totals: Counter[tuple[str, str]]) -> None:
-    released = releases(block, program)
-    group = max(block.spans, key=lambda name: block.spans[name][-1].end)
-    cycle = block.spans[group][-1].end
-    index = len(block.spans[group]) - 1
-    while index >= 0:
-        span = block.spans[group][index]
-        if span.start >= cycle:
-            index -= 1
-            continue
-        release = released.pop((group, index), None)  # once: two waits that end together must not lead to each other
-        if release is not None and release.cycle <= cycle:
-            totals[release.group if release.load else group, release.load or span.interval.name] += (
-                cycle - release.cycle
-            )
-            group, cycle = release.group, release.cycle
-            index = _last_before(block.spans[group], cycle)
-            continue
-        totals[group, span.interval.name] += cycle - span.start
-        cycle = span.start
-        index -= 1
+def windows(block: Block, groups: Sequence[str]) -> list[Window]:
+    """What to draw of a block: WINDOW_TRIPS of the first of `groups` from its middle; of several tiles also an end."""
+    tiles = block.tiles(groups[0])
+    edges = [start - block.start for tile in tiles for start in tile]
+    if not edges:
+        return []
+    bars, edges = _bars(block), [*edges, block.end - block.start]
+    found = [_window("trips", bars, edges[(len(edges) - 1) // 2 :])]
+    if len(tiles) > 1:
+        found.append(_window("tile boundary", bars, edges[len(tiles[0]) - 1 :]))
+    return found
 
 
-def _last_before(spans: list[Span], cycle: int) -> int:
-    """Index of the last span that starts before `cycle`, -1 if none does."""
-    low, high = 0, len(spans)
-    while low < high:
-        middle = (low + high) // 2
-        if spans[middle].start < cycle:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
+def _window(shows: Literal["trips", "tile boundary"], bars: list[Bar], edges: list[int]) -> Window:
+    low, *_, high = edges[: WINDOW_TRIPS + 1]
+    inside = [bar for bar in bars if bar.start < high and bar.start + bar.cycles > low]
+    return Window(shows=shows, start=low, bars=inside)
+
+
+def _bars(block: Block) -> list[Bar]:
+    """All of a block, its cycles counted from its first record."""
+    first = block.start
+    bars = [
+        Bar(
+            track="warps",
+            warp_group=group,
+            name=span.interval.name,
+            kind=span.interval.kind,
+            start=span.start - first,
+            cycles=span.cycles,
+            trip=span.trip,
+        )
+        for group, spans in block.spans.items()
+        for span in spans
+        if span.cycles > 0
+    ]
+    bars += [
+        Bar(
+            track="products",
+            warp_group=flight.group,
+            name=flight.product,
+            kind="tensor",
+            start=flight.start - first,
+            cycles=flight.end - flight.start,
+            trip=flight.trip,
+        )
+        for flight in block.flights
+    ]
+    return bars + [
+        Bar(
+            track="loads",
+            warp_group=load.group,
+            name=load.buffer,
+            kind="load",
+            start=load.start - first,
+            cycles=load.end - load.start,
+            trip=None,
+        )
+        for load in loads(block)
+    ]

@@ -1,8 +1,8 @@
 """Export blocks of a launch in the Trace Event Format, for Perfetto, speedscope and chrome://tracing.
 
 One clock: a block is placed by the global timer, and inside it everything is SM cycles turned into microseconds by the
-measured SM frequency; `otherData` says so. A process is an SM, a thread a warp group. Asynchronous wgmma are async
-events from issue to completion; flow arrows lead from what released a wait to the wait.
+measured SM frequency; `otherData` says so. A process is an SM, a thread a warp group. Asynchronous products are async
+events from issue to completion; flow arrows lead to a wait from what its end hangs on.
 """
 
 import json
@@ -20,7 +20,7 @@ TICKS_PER_US = 4096
 floating point, and a slice never seems to reach into the next."""
 
 TENSOR_CORE_TID = 100
-"""Thread id under which a process's wgmma are; warp groups count from 1."""
+"""Thread id under which a process's products are; warp groups count from 1."""
 
 LOADS_TID = 101
 """Thread id under which its loads are: from the issue to the end of the first wait for what is loaded."""
@@ -50,7 +50,7 @@ def export(
             "args.start and args.cycles: SM cycles since the block's first record",
             "clock_mhz": clock_mhz,
             "pid": "SM",
-            "tid": f"warp group (1 ..), tensor core ({TENSOR_CORE_TID}), TMA loads ({LOADS_TID})",
+            "tid": f"warp group (1 ..), tensor core ({TENSOR_CORE_TID}), loads ({LOADS_TID})",
             "blocks": [{"program_id": block.program_id, "sm": block.sm} for block in blocks],
         },
         "traceEvents": [*_metadata(blocks), *events],
@@ -67,7 +67,7 @@ def _metadata(blocks: Sequence[Block]) -> list[Event]:
         names = [
             *enumerate(next(block for block in blocks if block.sm == sm).spans, 1),
             (TENSOR_CORE_TID, "tensor core"),
-            (LOADS_TID, "TMA loads"),
+            (LOADS_TID, "loads"),
         ]
         for tid, name in names:
             events.append(_meta("thread_name", sm, tid, {"name": name}))
@@ -96,7 +96,7 @@ def _block_events(
         for span in spans:
             if span.cycles <= 0 or not shown(span.start, span.end):
                 continue
-            args = {
+            args: Event = {
                 "block": block.program_id,
                 "iteration": span.trip,
                 "start": span.start - first,
@@ -109,17 +109,18 @@ def _block_events(
             )
     flights = [flight for flight in block.flights if shown(flight.start, flight.end)]
     for number, flight in enumerate(sorted(flights, key=lambda flight: flight.start)):
-        common = {"name": f"{flight.product} {flight.group}", "cat": "wgmma", "pid": block.sm, "tid": TENSOR_CORE_TID}
+        common = {"name": f"{flight.product} {flight.group}", "cat": "product", "pid": block.sm, "tid": TENSOR_CORE_TID}
         common["id"] = f"{block.program_id}.{number}"
         args = {"block": block.program_id, "iteration": flight.trip, "start": flight.start - first}
+        args |= {"product": flight.product, "warp_group": flight.group}
         args["cycles"] = flight.end - flight.start
         events.append(common | {"ph": "b", "ts": at(flight.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(flight.end)})
     for number, load in enumerate(load for load in loads(block) if shown(load.start, load.end)):
-        common = {"name": f"load {load.buffer}", "cat": "tma", "pid": block.sm, "tid": LOADS_TID}
+        common = {"name": f"load {load.buffer}", "cat": "load in flight", "pid": block.sm, "tid": LOADS_TID}
         common["id"] = f"{block.program_id}.{number}"
         args = {"block": block.program_id, "start": load.start - first, "cycles": load.end - load.start}
-        args |= {"iteration": None, "waited_for": load.blocked}
+        args |= {"iteration": None, "buffer": load.buffer, "warp_group": load.group}
         events.append(common | {"ph": "b", "ts": at(load.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(load.end)})
     for number, ((group, index), release) in enumerate(releases(block, program).items()):

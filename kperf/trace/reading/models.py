@@ -1,29 +1,22 @@
-"""The record behind Fig. 11 (`<variant>.timeline.json`), and the two cycle models that are held against it.
+"""What a `timeline.json` holds, of any kernel: the records that the analysis computes are those that are kept."""
 
-Both models take the time of each stage of a consumer's trip as measured and predict the period. Barrier waits are not
-stages: in a model they are consequences, and each counts with what it costs when it is over at once (5th percentile).
+import json
+from pathlib import Path
+from typing import Any, Literal
 
-warp specialisation: the groups run beside each other and each is serial, so the slowest sets the pace:
-    T = max over groups of the sum of its stages, and not less than the tensor core's time for all consumers.
-software pipelining: besides, the products of one trip run under the arithmetic of another in the same group, so of
-matrix-product time and arithmetic only the longer counts:
-    T = max(tensor core's time, max over consumers of max(products, arithmetic) + what is neither).
-"""
-
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from kperf.errors import UsageError
-from kperf.record.store import Environment
-from kperf.trace.reading.analysis import RegionTime
+from kperf.record.store import Environment, Frozen
+from kperf.trace.compiler.program import IntervalKind
+from kperf.trace.reading import version1
+
+View = Literal["pipeline", "memory", "imbalance"]
+Unit = Literal["trip", "block"]
+Duty = Literal["products", "loads", "products and loads", "neither"]
 
 
-class _Base(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class QuantilesRecord(_Base):
+class Quantiles(Frozen):
     """Cycles."""
 
     median: float
@@ -31,83 +24,35 @@ class QuantilesRecord(_Base):
     p95: float
 
 
-class RegionRecord(_Base):
-    """A region of a warp group: cycles each time, share of the group's lifetime."""
+class KernelResources(Frozen):
+    """What one compiled kernel takes: registers a thread, bytes spilled a thread, bytes of shared memory a block.
 
-    warp_group: str
-    name: str
-    kind: str
-    cycles: QuantilesRecord
-    share: float
-
-
-class TensorCoreBusy(_Base):
-    """How busy the tensor cores of an SM are.
-
-    at_issue_rate: the cycles that the trip's products take at the peak rate (`bound_cycles`: all consumers', 4096 FLOP
-    a cycle) over the period. in_flight: share of the time in which at least one wgmma is between its issue and the end
-    of the wait for it, which counts queueing and latency too.
+    `occupancy`: blocks that fit on an SM at once.
     """
 
-    at_issue_rate: float
-    in_flight: float
-    bound_cycles: float
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    occupancy: int
 
 
-class SoftmaxRecord(_Base):
-    """Cycles of arithmetic in a trip of a consumer, and those of them under wgmma in flight: its own, or anyone's."""
+class Resources(Frozen):
+    """The plain kernel's, and those of its traced twin."""
 
-    cycles: float
-    under_own_wgmma: float
-    under_any_wgmma: float
-
-
-class BubbleRecord(_Base):
-    """Cycles of a trip with no wgmma in flight, by what the consumers do meanwhile."""
-
-    cause: str
-    cycles_per_iteration: float
+    plain: KernelResources
+    twin: KernelResources
 
 
-class PathRecord(_Base):
-    """A region's share of the critical path."""
-
-    region: str
-    warp_group: str
-    share: float
-
-
-class ModelRecord(_Base):
-    """A model's period, and how far off the measured one it is: |cycles / period - 1|."""
-
-    name: Literal["warp specialisation", "software pipelining"]
-    cycles: float
-    error: float
-
-
-class FittedModel(ModelRecord):
-    """The model of this kernel's schedule; `other` is the other one."""
-
-    other: ModelRecord
-
-
-class OverheadRecord(_Base):
-    """Median time of the plain and of the traced kernel, launched in turn in one run."""
+class Overhead(Frozen):
+    """Median time of the plain and of the traced kernel, launched in turn in one run, and their ratio."""
 
     plain_ms: float
     traced_ms: float
     ratio: float
 
 
-class RecordCount(_Base):
-    """Records of the launch."""
-
-    written: int
-    lost: int
-
-
-class SassOrder(_Base):
-    """The order of wgmma, waits, signals and exponentials in both kernels, and where they differ, in words."""
+class SassOrder(Frozen):
+    """The order of what is compared in the machine code of both kernels, and where they differ, in words."""
 
     plain: list[str]
     traced: list[str]
@@ -115,70 +60,173 @@ class SassOrder(_Base):
     differences: list[str]
 
 
-class Timeline(_Base):
-    """`results/<gpu>/fig11/<variant>.timeline.json`. Cycles are SM cycles at `clock_mhz`."""
+class Pass(Frozen):
+    """One traced launch: the regions that were recorded in it, what they cost, and what they moved."""
 
-    schema_version: Literal[1] = 1
-    variant: str
-    label: str
-    workload: str
-    environment: Environment
-    override_sha256: str
-    clock_mhz: float
-    blocks: int
-    iterations: int
-    period_cycles: QuantilesRecord
-    tile_boundary_cycles: QuantilesRecord | None = Field(
-        default=None, description="of a persistent block: cycles from tile to tile beyond those from trip to trip"
-    )
-    regions: list[RegionRecord]
-    lifetime_covered: float = Field(description="recorded cycles of a block over its lifetime by the global timer")
-    tensor_core_busy: TensorCoreBusy
-    softmax: SoftmaxRecord
-    bubbles: list[BubbleRecord]
-    critical_path: list[PathRecord]
-    model: FittedModel
-    overhead: OverheadRecord
-    records: RecordCount
+    regions: list[str]
+    overhead: Overhead
     sass_order: SassOrder
 
 
-def read_timeline(text: str, source: str) -> Timeline:
-    """Validate what was read from `source`; raises `UsageError` if it is not a timeline."""
+class About(Frozen):
+    """What was launched, and what tracing it cost: all of a timeline that is not read from its records.
+
+    `label`: what figures and sentences call the kernel. `file`: where its source begins. What version 1 of a timeline
+    does not say is None.
+    """
+
+    kernel: str
+    label: str
+    file: str
+    ttgir_sha256: str
+    grid: tuple[int, ...]
+    blocks_per_sm: int | None
+    resources: Resources | None
+    workload: str | None = None
+    arguments: dict[str, str] = Field(default_factory=dict)
+    environment: Environment
+    overhead: Overhead
+    passes: list[Pass]
+
+
+class Role(Frozen):
+    """A warp group, what it does for the others, and the warp that was recorded."""
+
+    warp_group: str
+    duty: Duty
+    first_warp: int
+    num_warps: int
+
+
+class RegionTime(Frozen):
+    """One region of a warp group: cycles each time, share of the group's lifetime, and cycles in a trip.
+
+    `per_trip` is None in version 1.
+    """
+
+    warp_group: str
+    name: str
+    kind: IntervalKind
+    cycles: Quantiles
+    share: float
+    per_trip: float | None
+
+
+class Bound(Frozen):
+    """The cycles that the products of a trip take at the peak rate of their type, all warp groups' together."""
+
+    cycles: float
+    dtype: str
+
+
+class TensorCoreBusy(Frozen):
+    """How busy the tensor cores of an SM are.
+
+    at_issue_rate: the bound over the period. in_flight: share of the time in which at least one product is between its
+    issue and the end of the wait for it, which counts queueing and latency too.
+    """
+
+    at_issue_rate: float
+    in_flight: float
+
+
+class Hidden(Frozen):
+    """Cycles of arithmetic in a trip of a warp group, and those of them under products in flight: its own, anyone's."""
+
+    cycles: float
+    under_own_products: float
+    under_any_products: float
+
+
+class Bubble(Frozen):
+    """Cycles of a trip with no product in flight, by what the warp groups that issue them do meanwhile."""
+
+    cause: str
+    cycles: float
+
+
+class RecordCount(Frozen):
+    """Records of the launch: how many were written, and how many of them overwritten before they were read."""
+
+    written: int
+    lost: int
+
+
+class Bar(Frozen):
+    """Something that took `cycles` from `start` on, cycles since the block's first record.
+
+    On track "warps" a region of a warp group; on "products" what a group issued, until it was waited for; on "loads"
+    a buffer's load, from its issue to the end of the first wait for it. `trip` is None outside of the main loop.
+    """
+
+    track: Literal["warps", "products", "loads"]
+    warp_group: str
+    name: str
+    kind: IntervalKind
+    start: int
+    cycles: int
+    trip: int | None
+
+
+class Window(Frozen):
+    """A stretch of a typical block that is worth drawing, from `start` on: trips in its middle, or a tile's end."""
+
+    shows: Literal["trips", "tile boundary"]
+    start: int
+    bars: list[Bar]
+
+
+class Timeline(About):
+    """`<name>.timeline.json`. Cycles are SM cycles at `clock_mhz`; a unit is a trip of the main loop, or a block.
+
+    `lifetime_covered`: recorded cycles of a block over its lifetime by the global timer. `tile_boundary_cycles`: of a
+    block that computes several tiles, cycles from tile to tile beyond those from trip to trip.
+    """
+
+    schema_version: Literal[2] = 2
+    view: View
+    roles: list[Role]
+    regions: list[RegionTime]
+    unit: Unit
+    units: int
+    blocks: int
+    clock_mhz: float
+    period_cycles: Quantiles
+    tile_boundary_cycles: Quantiles | None = None
+    lifetime_covered: float
+    bound: Bound | None
+    tensor_core_busy: TensorCoreBusy | None
+    arithmetic: Hidden | None
+    bubbles: list[Bubble]
+    windows: list[Window]
+    records: RecordCount
+    verdict: list[str] = Field(default_factory=list)
+
+    @property
+    def sass_order(self) -> SassOrder:
+        """Of the pass whose records these are: the first."""
+        return self.passes[0].sass_order
+
+
+def read_timeline(path: Path) -> Timeline:
+    """Read and validate a timeline. Raises `UsageError` if it is missing, or not a timeline."""
     try:
-        return Timeline.model_validate_json(text)
+        found = json.loads(path.read_text())
+        if isinstance(found, dict) and found.get("schema_version") == 1:
+            found = version1.upgrade(found, _beside(path))
+        return Timeline.model_validate(found)
+    except FileNotFoundError as error:
+        raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{source} is not a timeline ({place}: {first['msg']}); record it again") from None
+        why = f"{place}: {first['msg']}"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+    raise UsageError(f"{path} is not a timeline ({why}); record it again")
 
 
-def models(
-    regions: list[RegionTime], consumers: list[str], tensor_cycles: float, period: float, *, pipelined: bool
-) -> FittedModel:
-    """Both models from the stage times of a trip; `pipelined` says which is this schedule's."""
-    serial = [sum(_stage(region) for region in regions if region.warp_group == group) for group in consumers]
-    overlapped = []
-    for group in consumers:
-        mine = [region for region in regions if region.warp_group == group]
-        products = sum(_stage(region) for region in mine if region.kind in ("tensor", "issue"))
-        arithmetic = sum(_stage(region) for region in mine if region.kind == "arithmetic")
-        neither = sum(_stage(region) for region in mine) - products - arithmetic
-        overlapped.append(max(products, arithmetic) + neither)
-    made = [
-        _model("warp specialisation", max(tensor_cycles, *serial), period),
-        _model("software pipelining", max(tensor_cycles, *overlapped), period),
-    ]
-    chosen, other = reversed(made) if pipelined else made
-    return FittedModel(**chosen.model_dump(), other=other)
-
-
-def _stage(region: RegionTime) -> float:
-    """Cycles of a trip that a region takes, in a model."""
-    if region.per_trip == 0:
-        return 0.0
-    return region.cycles.p5 if region.kind == "wait" else region.per_trip
-
-
-def _model(name: Literal["warp specialisation", "software pipelining"], cycles: float, period: float) -> ModelRecord:
-    return ModelRecord(name=name, cycles=cycles, error=abs(cycles / period - 1))
+def _beside(path: Path) -> dict[str, Any]:
+    """The Chrome trace that was recorded with a timeline."""
+    trace: dict[str, Any] = json.loads(path.with_name(path.name.replace(".timeline.", ".chrome_trace.")).read_text())
+    return trace

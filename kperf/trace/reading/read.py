@@ -1,31 +1,19 @@
 """From the bytes of a profile buffer to the timeline and the trace that are kept."""
 
-from dataclasses import asdict
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kperf.errors import UsageError
-from kperf.record.store import Environment
 from kperf.trace.compiler.program import Program
 from kperf.trace.compiler.session import Recording
 from kperf.trace.launch.subject import Orders
 from kperf.trace.reading import analysis, chrome
 from kperf.trace.reading.decode import decode
-from kperf.trace.reading.models import (
-    BubbleRecord,
-    OverheadRecord,
-    PathRecord,
-    QuantilesRecord,
-    RecordCount,
-    RegionRecord,
-    SassOrder,
-    SoftmaxRecord,
-    TensorCoreBusy,
-    Timeline,
-    models,
-)
+from kperf.trace.reading.models import About, Bound, RecordCount, SassOrder, TensorCoreBusy, Timeline
 from kperf.trace.reading.timeline import Launch
+from kperf.trace.reading.verdict import verdict
 
 EXPORTED_PERCENTILES = (5, 50, 95)
 """The blocks that are exported: those whose lifetime is at these percentiles of all blocks' lifetimes."""
@@ -36,70 +24,59 @@ def decode_launch(buffer: NDArray[np.uint8], recording: Recording, program: Prog
     return Launch(decode(buffer, recording), program, recording.warps)
 
 
-def read_timeline(
-    launch: Launch,
-    *,
-    variant: str,
-    label: str,
-    workload: str,
-    environment: Environment,
-    override_sha256: str,
-    overhead: OverheadRecord,
-    orders: Orders,
-) -> Timeline:
-    """Everything that `<variant>.timeline.json` holds."""
+def pipeline(launch: Launch, about: About) -> Timeline:
+    """The timeline of a kernel with products, its verdict included.
+
+    Raises `UsageError` if no warp group issues products in a loop, or no block of the launch is whole.
+    """
     period = analysis.period(launch)
-    boundary = analysis.boundary(launch, period.median)
-    regions = analysis.region_times(launch)
     blocks = analysis.sample(launch)
     bubbles, in_flight = analysis.bubbles(launch, blocks, period.median)
-    hidden = analysis.hidden_arithmetic(launch, blocks)
     bound = launch.flop_per_trip() / analysis.DENSE_FLOP_PER_CYCLE
     clock_mhz = launch.clock_mhz()
     first, last = launch.lifetimes()
     measured = (launch.records.end_ns - launch.records.start_ns) * clock_mhz / 1e3
-    consumers = analysis.consumers(launch)
-    pipelined = hidden.under_own_wgmma > hidden.cycles / 2
-    differences = [
-        _in_words(difference.after, difference.plain, difference.traced) for difference in orders.differences
-    ]
-    return Timeline(
-        variant=variant,
-        label=label,
-        workload=workload,
-        environment=environment,
-        override_sha256=override_sha256,
-        clock_mhz=clock_mhz,
+    issuers = analysis.issuers(launch)
+    typical = next(launch.blocks(np.array([_at_percentiles(launch, [50])[0]])))
+    timeline = Timeline(
+        **dict(about),
+        view="pipeline",
+        roles=analysis.roles(launch),
+        regions=analysis.region_times(launch),
+        unit="trip",
+        units=launch.trips(issuers[0]),
         blocks=launch.records.n_blocks,
-        iterations=launch.trips(consumers[0]),
-        period_cycles=QuantilesRecord(**asdict(period)),
-        tile_boundary_cycles=QuantilesRecord(**asdict(boundary)) if boundary else None,
-        regions=[
-            RegionRecord(
-                warp_group=region.warp_group,
-                name=region.name,
-                kind=region.kind,
-                cycles=QuantilesRecord(**asdict(region.cycles)),
-                share=region.share,
-            )
-            for region in regions
-        ],
+        clock_mhz=clock_mhz,
+        period_cycles=period,
+        tile_boundary_cycles=analysis.boundary(launch, period.median),
         lifetime_covered=float(np.median((last - first) / measured)),
-        tensor_core_busy=TensorCoreBusy(at_issue_rate=bound / period.median, in_flight=in_flight, bound_cycles=bound),
-        softmax=SoftmaxRecord(**asdict(hidden)),
-        bubbles=[BubbleRecord(**asdict(bubble)) for bubble in bubbles],
-        critical_path=[PathRecord(**asdict(part)) for part in analysis.critical_path(launch, blocks)],
-        model=models(regions, consumers, bound, period.median, pipelined=pipelined),
-        overhead=overhead,
+        bound=Bound(cycles=bound, dtype="bf16"),
+        tensor_core_busy=TensorCoreBusy(at_issue_rate=bound / period.median, in_flight=in_flight),
+        arithmetic=analysis.hidden_arithmetic(launch, blocks),
+        bubbles=bubbles,
+        windows=analysis.windows(typical, issuers),
         records=RecordCount(written=launch.records.written, lost=launch.records.lost),
-        sass_order=SassOrder(
-            plain=orders.plain, traced=orders.traced, same=not differences, differences=list(dict.fromkeys(differences))
-        ),
     )
+    return timeline.model_copy(update={"verdict": verdict(timeline)})
 
 
-def _in_words(after: str, plain: str, traced: str) -> str:
-    return f"after {after}: {plain or 'nothing'} in the plain kernel, {traced or 'nothing'} in the traced one"
+def sass_order(orders: Orders) -> SassOrder:
+    """Both orders, and where they differ, in words."""
+    words = [
+        f"after {d.after}: {d.plain or 'nothing'} in the plain kernel, {d.traced or 'nothing'} in the traced one"
+        for d in orders.differences
+    ]
+    return SassOrder(plain=orders.plain, traced=orders.traced, same=not words, differences=list(dict.fromkeys(words)))
+
+
+def _at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.int64]:
+    """Of the whole blocks those at percentiles of the lifetime. Raises `UsageError` if none is whole."""
+    whole = launch.whole_blocks()
+    if not len(whole):
+        raise UsageError("no block of the trace is whole: its records were overwritten; use a larger buffer")
+    first, last = launch.lifetimes()
+    by_lifetime = whole[np.argsort((last - first)[whole], kind="stable")]
+    return by_lifetime[[round(p / 100 * (len(whole) - 1)) for p in percentiles]]
 
 
 def export(launch: Launch, clock_mhz: float, about: dict[str, str]) -> str:
@@ -108,14 +85,9 @@ def export(launch: Launch, clock_mhz: float, about: dict[str, str]) -> str:
     Of a block that computes several tiles it shows the middle one and how the next begins. Raises `UsageError` if no
     block is whole.
     """
-    whole = launch.whole_blocks()
-    if not len(whole):
-        raise UsageError("no block of the trace is whole: its records were overwritten; use a larger buffer")
-    first, last = launch.lifetimes()
-    by_lifetime = whole[np.argsort((last - first)[whole], kind="stable")]
-    chosen = by_lifetime[[round(p / 100 * (len(by_lifetime) - 1)) for p in EXPORTED_PERCENTILES]]
+    chosen = _at_percentiles(launch, EXPORTED_PERCENTILES)
     blocks = list(launch.blocks(np.unique(chosen)))
-    windows = [analysis.exported_window(block, analysis.consumers(launch)) for block in blocks]
+    windows = [analysis.exported_window(block, analysis.issuers(launch)) for block in blocks]
     typical = launch.records.program_id[chosen[len(chosen) // 2]]
     rule = f"blocks at percentiles {', '.join(map(str, EXPORTED_PERCENTILES))} of the lifetime of all blocks"
     if any(window != (block.start, block.end) for block, window in zip(blocks, windows, strict=True)):

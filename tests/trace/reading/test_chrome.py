@@ -22,7 +22,7 @@ def test_everything_is_there():
     kinds = {event["ph"] for event in events}
     assert kinds >= {"X", "M", "b", "e"}
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert names == {"consumer 0", "consumer 1", "producer", "tensor core", "TMA loads"}
+    assert names == {"consumer 0", "consumer 1", "producer", "tensor core", "loads"}
     assert "MHz" in document["otherData"]["clock"]
     softmax = next(event for event in events if event["name"] == "softmax")
     assert softmax["args"]["cycles"] == 1000

@@ -11,6 +11,7 @@ from kperf.attention.workload import FIG11, Workload
 from kperf.paper import twins
 from kperf.trace.launch.subject import recording_for
 from kperf.trace.reading import analysis
+from kperf.trace.reading.models import Quantiles
 from kperf.trace.reading.read import decode_launch, export
 from kperf.trace.reading.timeline import Launch
 
@@ -71,13 +72,13 @@ def test_nothing_is_lost_and_every_block_is_whole():
 def test_a_trip_is_one_of_the_inner_loop_and_no_step_between_tiles():
     found = launch()
     period, boundary = steps("consumer 0")
-    for group in analysis.consumers(found):
+    for group in analysis.issuers(found):
         assert found.trips(group) == BLOCKS * TILES * TRIPS
         assert found.periods(group).size == BLOCKS * TILES * (TRIPS - 1)
         assert found.boundaries(group).size == BLOCKS * (TILES - 1)
-    assert analysis.period(found) == analysis.Quantiles(period, period, period)
+    assert analysis.period(found) == Quantiles(median=period, p5=period, p95=period)
     beyond = analysis.boundary(found, period)
-    assert beyond == analysis.Quantiles(boundary - period, boundary - period, boundary - period)
+    assert beyond == Quantiles(median=boundary - period, p5=boundary - period, p95=boundary - period)
     assert found.flop_per_trip() / analysis.DENSE_FLOP_PER_CYCLE == 2048
 
 
@@ -132,14 +133,14 @@ def test_who_issues_slowly_keeps_the_other_from_its_turn():
     assert all(release.cycle == span.end for span, release in waited)
 
 
-def test_the_critical_path_goes_through_loads_of_pairs_that_are_late():
-    slow = launch(load_cycles=9000)
-    parts = analysis.critical_path(slow, analysis.sample(slow))
-    assert sum(part.share for part in parts) == pytest.approx(1)
-    assert next(part.share for part in parts if part.region == "load K+V") > 0.6
-    early = launch()
-    parts = analysis.critical_path(early, analysis.sample(early))
-    assert sum(part.share for part in parts if part.region.startswith("load ")) < 0.1
+def test_what_is_drawn_is_trips_and_how_a_tile_ends():
+    block = analysis.sample(launch())[0]
+    trips, boundary = analysis.windows(block, ["consumer 0", "consumer 1"])
+    assert (trips.shows, boundary.shows) == ("trips", "tile boundary")
+    ends = [bar.trip for bar in boundary.bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
+    assert ends[0] == TRIPS - 1
+    assert None in ends
+    assert max(trip for trip in ends if trip is not None) >= TRIPS + 2
 
 
 def test_every_load_is_waited_for_by_the_consumer_it_is_for():
