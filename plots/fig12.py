@@ -14,7 +14,12 @@ from plots.style import label_and_look, save
 
 
 def draw(
-    runs: dict[Key, dict[str, Point]], environments: dict[str, Environment], stamp: str, title: str, out: Path
+    runs: dict[Key, dict[str, Point]],
+    environments: dict[str, Environment],
+    stamp: str,
+    title: str,
+    notes: Sequence[str],
+    out: Path,
 ) -> list[Path]:
     """Two panels of grouped bars; `out` without a suffix. Returns the files written."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True, layout="constrained")
@@ -43,6 +48,7 @@ def draw(
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, ncols=len(keys), loc="outside upper center", frameon=False, handlelength=1.4)
     caption = f"{title}: {stamp}\n{_versions(runs, environments)}; whiskers: 95 % interval of the median"
+    caption = "\n".join([caption, *notes])
     figure.supxlabel(caption, fontsize=6.5, color="#444444")
     return save(figure, out)
 

@@ -12,7 +12,7 @@ from kperf.bench.points import PowerPoint, PowerSample
 from plots.style import CUBLAS, label_and_look, save
 
 
-def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, out: Path) -> list[Path]:
+def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, notes: Sequence[str], out: Path) -> list[Path]:
     """Two panels of grouped bars, a group a workload; whiskers span the passes. Returns the files written."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     _bars(axes[0], runs, lambda sample: sample.tflops)
@@ -26,7 +26,8 @@ def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, out: Path) -> list[Pa
     caption = (
         f"batch {first.batch}, 16 heads, head_dim {first.head_dim}, {first.dtype}, {mask}; {len(first.samples)} passes"
     )
-    figure.supxlabel(f"{caption} of {first.seconds:g} s, median and range; {stamp}", fontsize=6.5, color="#444444")
+    caption = "\n".join([f"{caption} of {first.seconds:g} s, median and range; {stamp}", *notes])
+    figure.supxlabel(caption, fontsize=6.5, color="#444444")
     return save(figure, out)
 
 

@@ -69,7 +69,7 @@ def test_an_empty_results_file_is_one_sentence(tmp_path):
     (tmp_path / "h200/fig12.jsonl").write_text("")
     done = kperf("fig12", "--results", tmp_path)
     assert done.returncode == 2
-    assert "has no whole run of fig12" in done.stderr
+    assert "has no run of fig12" in done.stderr
     assert "in_order, 32 wgmma" in done.stdout
 
 

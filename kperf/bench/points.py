@@ -148,19 +148,34 @@ Key = tuple[SweepName, Workload]
 """One place of a figure: a workload that both sweeps have is measured, and drawn, in each."""
 
 
-def newest_whole_runs(points: Iterable[Point], implementations: Sequence[str]) -> dict[Key, dict[str, Point]]:
+Run = dict[str, Point]
+"""The points of one workload that were taken in turn, by implementation."""
+
+
+def newest_whole_runs(points: Iterable[Point], implementations: Sequence[str]) -> dict[Key, Run]:
     """For each place of the figure the points of one run: the newest that has every one of `implementations`.
 
     Points of different runs are never mixed; a place without a whole run is left out.
     """
-    runs: dict[tuple[Key, str], dict[str, Point]] = defaultdict(dict)
+    return fullest_runs(points, implementations, implementations)
+
+
+def fullest_runs(points: Iterable[Point], wanted: Sequence[str], needed: Sequence[str] = ()) -> dict[Key, Run]:
+    """For each place of the figure the points of one run: the newest of those with the most of `wanted`.
+
+    Only runs with every one of `needed` are looked at. So a run of some implementations never hides a whole one, and
+    one that lacks an implementation is still found. A place without any such run is left out.
+    """
+    runs: dict[tuple[Key, str], Run] = defaultdict(dict)
     for point in points:
         runs[(point.sweep, point.workload), point.run][point.implementation] = point
-    newest: dict[Key, dict[str, Point]] = {}
+    fullest: dict[Key, Run] = {}
+    most: dict[Key, int] = {}
     for (key, _), run in runs.items():  # in the order of writing: a later run replaces an earlier one
-        if all(name in run for name in implementations):
-            newest[key] = run
-    return newest
+        count = len(run.keys() & {*wanted, *needed})
+        if count and count >= most.get(key, 0) and run.keys() >= {*needed}:
+            fullest[key], most[key] = run, count
+    return fullest
 
 
 def _workload(point: BaseModel) -> Workload:

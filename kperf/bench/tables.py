@@ -35,19 +35,30 @@ def metric(point: Point, name: str) -> str:
 
 
 def tritonbench_table(runs: Iterable[dict[str, Point]], metrics: Sequence[str], title: str = "") -> Table:
-    """A row a workload, a column an implementation and metric, headed as tritonbench does."""
+    """A row a workload, a column an implementation and metric, headed as tritonbench does; and which run it is."""
+    runs = list(runs)
     header, rows = _rows(runs, metrics)
     table = Table(title=title or None, title_justify="left")
-    for column in header:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*row)
+    table.add_column(header[0], justify="right", no_wrap=True)
+    for column in header[1:]:
+        table.add_column(column, justify="right", overflow="fold")
+    table.add_column("run", no_wrap=True)
+    table.add_column("recorded (UTC)", no_wrap=True)
+    for row, run in zip(rows, runs, strict=True):
+        taken = dict.fromkeys((point.run, point.recorded_at[:16].replace("T", " ")) for point in run.values())
+        table.add_row(*row, *(", ".join(parts) for parts in zip(*taken, strict=True)))
     return table
+
+
+def when(recorded_at: Iterable[str]) -> str:
+    """The day of some records, or the first and the last: 2026-11-20 to 2026-11-21."""
+    days = sorted({time[:10] for time in recorded_at})
+    return " to ".join(dict.fromkeys([days[0], days[-1]]))
 
 
 def tritonbench_csv(runs: Iterable[dict[str, Point]], metrics: Sequence[str]) -> str:
     """The same as text, separated by semicolons as tritonbench's --csv."""
-    header, rows = _rows(runs, metrics)
+    header, rows = _rows(list(runs), metrics)
     stream = io.StringIO()
     writer = csv.writer(stream, delimiter=";", lineterminator="\n")
     writer.writerow(header)
@@ -55,8 +66,7 @@ def tritonbench_csv(runs: Iterable[dict[str, Point]], metrics: Sequence[str]) ->
     return stream.getvalue()
 
 
-def _rows(runs: Iterable[dict[str, Point]], metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    runs = list(runs)
+def _rows(runs: Sequence[dict[str, Point]], metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     keys = list(dict.fromkeys(key for run in runs for key in run))
     header = [X_LABEL, *(f"{key}-{name}" for key in keys for name in metrics)]
     rows = []

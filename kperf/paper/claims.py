@@ -1,17 +1,17 @@
 """The paper's claims as data (`claims.toml`), our numbers from the recorded runs, and a verdict for each."""
 
-import json
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from rich.console import Console
 from rich.table import Table
 
-from kperf.attention.workload import Dtype, SweepName
+from kperf.attention import overrides as override
+from kperf.attention.workload import FIG11, Dtype, SweepName
 from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
@@ -19,11 +19,25 @@ from kperf.paper import fig12
 from kperf.record import device
 from kperf.record.files import write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
+from kperf.trace.reading.models import read_timeline
 
 CLAIMS_FILE = Path(__file__).resolve().parents[2] / "claims.toml"
 
 Verdict = Literal[
-    "agrees", "same direction, smaller", "does not hold", "faster", "slower", "no difference", "not recorded whole"
+    "agrees",
+    "same direction, smaller",
+    "same direction, larger",
+    "opposite direction",
+    "no difference",
+    "above",
+    "below",
+    "level",
+    "faster",
+    "slower",
+    "holds",
+    "does not hold",
+    "of another override",
+    "not recorded whole",
 ]
 
 
@@ -33,9 +47,6 @@ class _Claim(BaseModel):
     id: str
     figure: Literal["fig11", "fig12"]
     statement: str
-    paper: float | None
-    better: Literal["higher", "lower"] = "higher"
-    tolerance: Annotated[float, Field(ge=0)] = 0
     command: str
     minutes: int
     hardware: str
@@ -43,10 +54,16 @@ class _Claim(BaseModel):
 
 
 class SpeedupClaim(_Claim):
-    """`ours` against `baseline`: a geometric mean over a figure; without the paper's value it is only reported."""
+    """`ours` against `baseline`: a geometric mean over a figure.
+
+    paper: the paper's value for this very pair, which ours agrees with within `tolerance` (relative, on either side).
+    yardstick: the paper's value for a kernel of its own, beside which ours is put. With neither it is only reported.
+    """
 
     kind: Literal["speedup"]
-    paper: float | None = None
+    paper: Annotated[float, Field(gt=1)] | None = None
+    tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
+    yardstick: Annotated[float, Field(gt=0)] | None = None
     ours: str
     baseline: str
     min_seq_len: int
@@ -55,12 +72,20 @@ class SpeedupClaim(_Claim):
     dtype: Dtype = "bfloat16"
     sweeps: tuple[SweepName, ...] = ("seq_len", "batch_size")
 
+    @model_validator(mode="after")
+    def _one_kind_of_value(self) -> Self:
+        if (self.paper is None) != (self.tolerance is None):
+            raise ValueError("a value of the paper and a tolerance belong together")
+        if self.paper is not None and self.yardstick is not None:
+            raise ValueError("paper and yardstick are two kinds of claim")
+        return self
+
 
 class TimelineClaim(_Claim):
-    """A number of a Fig. 11 timeline: `field` is its path, separated by dots (`critical_path.0.share`)."""
+    """A number of a Fig. 11 timeline and its bound: `field` is its path, separated by dots (`overhead.ratio`)."""
 
     kind: Literal["timeline"]
-    paper: float
+    at_most: float
     variant: str
     field: str
 
@@ -76,26 +101,42 @@ class Outcome:
     claim: Claim
     value: float | None
     interval: tuple[float, float] | None
+    other_override: bool = False
+    """Whether what was recorded is not of the committed override."""
 
     @property
     def verdict(self) -> Verdict:
-        """agrees: within the tolerance of the paper's value, or beyond it on the better side.
+        """What the value and its interval say, in the words of the kind of claim.
 
-        same direction, smaller: a speedup whose whole interval is above 1, yet short of the paper's.
-        Where the paper has no value: faster or slower if the whole interval is, else no difference.
+        A bound: *holds* or *does not hold*. The paper's value of the same pair: *agrees* within the tolerance; else
+        *same direction* (smaller, larger) or *opposite direction* if the whole interval is on that side of 1, and *no
+        difference* if it is not. The paper's value of another kernel: *above* or *below* if the whole interval is,
+        else *level*. No value: *faster* or *slower* if the whole interval is, else *no difference*.
         """
         if self.value is None:
             return "not recorded whole"
-        if self.claim.paper is None:
-            low, high = self.interval or (self.value, self.value)
-            return "faster" if low > 1 else "slower" if high < 1 else "no difference"
-        higher = self.claim.better == "higher"
-        limit = self.claim.paper * (1 - self.claim.tolerance if higher else 1 + self.claim.tolerance)
-        if self.value >= limit if higher else self.value <= limit:
-            return "agrees"
-        if self.claim.kind == "speedup" and self.interval is not None and self.interval[0] > 1:
-            return "same direction, smaller"
-        return "does not hold"
+        if self.other_override:
+            return "of another override"
+        if isinstance(self.claim, TimelineClaim):
+            return "holds" if self.value <= self.claim.at_most else "does not hold"
+        return _speedup_verdict(self.claim, self.value, self.interval or (self.value, self.value))
+
+
+def _speedup_verdict(claim: SpeedupClaim, value: float, interval: tuple[float, float]) -> Verdict:
+    if claim.yardstick is not None:
+        return _side(interval, claim.yardstick, ("below", "level", "above"))
+    if claim.paper is None or claim.tolerance is None:
+        return _side(interval, 1, ("slower", "no difference", "faster"))
+    if abs(value / claim.paper - 1) <= claim.tolerance:
+        return "agrees"
+    same: Verdict = "same direction, smaller" if value < claim.paper else "same direction, larger"
+    return _side(interval, 1, ("opposite direction", "no difference", same))
+
+
+def _side(interval: tuple[float, float], of: float, words: tuple[Verdict, Verdict, Verdict]) -> Verdict:
+    """The first word if the whole interval is below `of`, the last if it is above, else the one between."""
+    low, high = interval
+    return words[0] if high < of else words[2] if low > of else words[1]
 
 
 def read_claims(path: Path = CLAIMS_FILE) -> list[Claim]:
@@ -107,12 +148,11 @@ def read_claims(path: Path = CLAIMS_FILE) -> list[Claim]:
 
 
 def evaluate(claim: Claim, folder: Path) -> Outcome:
-    """Our value of one claim from the newest whole runs in a results folder."""
-    if isinstance(claim, SpeedupClaim):
-        found = _speedup(claim, folder)
-        return Outcome(claim, *(found or (None, None)))
-    value = _timeline_value(claim, folder)
-    return Outcome(claim, value, None)
+    """Our value of one claim from the runs that the figures show.
+
+    Raises `UsageError` as drawing them would: a record that is broken, or that lacks its environment.
+    """
+    return _timeline_value(claim, folder) if isinstance(claim, TimelineClaim) else _speedup(claim, folder)
 
 
 def report(console: Console, results: Path) -> list[Outcome]:
@@ -120,7 +160,7 @@ def report(console: Console, results: Path) -> list[Outcome]:
     folder = _own_folder(results) or recorded_folder(results)
     outcomes = [evaluate(claim, folder) for claim in read_claims()]
     table = Table(title=f"the paper's claims and {folder.name}'s numbers", title_justify="left")
-    for column in ("claim", "paper", "ours", "95 % interval", "verdict"):
+    for column in ("claim", "paper", "tolerance", "ours", "95 % interval", "verdict"):
         table.add_column(column)
     for outcome in outcomes:
         table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict)
@@ -128,27 +168,32 @@ def report(console: Console, results: Path) -> list[Outcome]:
     return outcomes
 
 
-def cells(outcome: Outcome) -> tuple[str, str, str]:
-    """The paper's value, ours, and our interval, as text."""
+def cells(outcome: Outcome) -> tuple[str, str, str, str]:
+    """The paper's value or the bound, the tolerance, our value and our interval, as text."""
+    claim = outcome.claim
     value = "-" if outcome.value is None else f"{outcome.value:.3f}"
     interval = "-" if outcome.interval is None else f"{outcome.interval[0]:.3f} to {outcome.interval[1]:.3f}"
-    paper = "-" if outcome.claim.paper is None else f"{outcome.claim.paper:g}"
-    return paper, value, interval
+    if isinstance(claim, TimelineClaim):
+        return f"at most {claim.at_most:g}", "-", value, interval
+    if claim.yardstick is not None:
+        return f"{claim.yardstick:g}, of its own kernel", "-", value, interval
+    if claim.paper is None or claim.tolerance is None:
+        return "-", "-", value, interval
+    return f"{claim.paper:g}", f"{claim.tolerance:.0%}", value, interval
 
 
 def markdown(results: Path) -> str:
     """The claims table of artifact.md: claim, command, minutes, hardware, expected value and tolerance, output."""
     folder = recorded_folder(results)
     lines = [
-        "| claim | command | minutes | hardware | paper | recorded (95 % interval) | tolerance | verdict | output |",
+        "| claim | command | minutes | hardware | paper | tolerance | recorded (95 % interval) | verdict | output |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for claim in read_claims():
         outcome = evaluate(claim, folder)
-        paper, value, interval = cells(outcome)
+        paper, tolerance, value, interval = cells(outcome)
         recorded = value if interval == "-" else f"{value} ({interval})"
-        tolerance = "-" if claim.paper is None else f"{claim.tolerance:.0%}"
-        cell = (claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, paper, recorded, tolerance)
+        cell = (claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, paper, tolerance, recorded)
         lines.append("| " + " | ".join([*cell, outcome.verdict, f"`{claim.output}`"]) + " |")
     return "\n".join(lines)
 
@@ -177,30 +222,37 @@ def write_table(results: Path, document: Path) -> None:
     write_atomically(document, "".join(parts))
 
 
-def _speedup(claim: SpeedupClaim, folder: Path) -> tuple[float, tuple[float, float]] | None:
-    """From the runs that the figure shows, and only if it has every workload that the claim is about.
+def _speedup(claim: SpeedupClaim, folder: Path) -> Outcome:
+    """From the runs that the figure shows, and only if they have every workload that the claim is about.
 
-    What is no bar of the figure is taken from runs of its own with the baseline.
+    What is no bar of the figure is taken from the runs that have it and the baseline.
     """
     mode = fig12.Mode(claim.causal, head_dim=claim.head_dim, dtype=claim.dtype)
     pair = (claim.ours, claim.baseline)
-    runs = fig12.figure_runs(Store(folder), mode, mode.keys if set(pair) <= set(mode.keys) else pair)
+    store = Store(folder)
+    runs = fig12.figure_runs(store, mode, () if set(pair) <= set(mode.keys) else pair)
     wanted = [key for key in fig12.grid(mode, claim.sweeps) if key[1].seq_len >= claim.min_seq_len]
     if not all(key in runs for key in wanted):
-        return None
-    chosen = [runs[key] for key in wanted]
+        return Outcome(claim, None, None)
+    chosen = [{key: run[key] for key in pair if key in run} for run in (runs[key] for key in wanted)]
+    fig12.environments_of(store, chosen)
     found = speedup_interval(chosen, claim.ours, claim.baseline)
-    return None if found is None else (found[0], found[1:])
+    if found is None:
+        return Outcome(claim, None, None)
+    return Outcome(claim, found[0], found[1:], bool(fig12.of_other_overrides(chosen)))
 
 
-def _timeline_value(claim: TimelineClaim, folder: Path) -> float | None:
+def _timeline_value(claim: TimelineClaim, folder: Path) -> Outcome:
     path = folder / "fig11" / f"{claim.variant}.timeline.json"
     if not path.exists():
-        return None
+        return Outcome(claim, None, None)
+    timeline = read_timeline(path)
+    value: Any = timeline.model_dump()
     try:
-        value = json.loads(path.read_bytes())
         for key in claim.field.split("."):
             value = value[int(key)] if isinstance(value, list) else value[key]
-        return float(value)
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        number = float(value)
+    except (ValueError, KeyError, IndexError, TypeError):
         raise UsageError(f"{path} has no number {claim.field}") from None
+    committed = override.find(claim.variant, override.specialization_of(FIG11))
+    return Outcome(claim, number, None, timeline.ttgir_sha256 != committed.sha256)

@@ -1,6 +1,7 @@
 """Fig. 12 from end to end: measure where there is a Hopper GPU, else verify the overrides by compiling; then draw."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +11,14 @@ from kperf.attention import overrides as override
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, RATIOS, implementations
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import SweepName, fig12_grid
-from kperf.bench.points import Key, Point, PowerStore, Store, newest_whole_runs
+from kperf.bench.points import Key, PowerStore, Run, Store, fullest_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
-from kperf.bench.tables import ratio_table, tritonbench_table
+from kperf.bench.tables import ratio_table, tritonbench_table, when
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import power
 from kperf.record import device
-from kperf.record.store import gpu_slug, recorded_folder
+from kperf.record.store import Environment, gpu_slug, recorded_folder
 from plots import fig12 as plot
 
 PAPER_MIX_CAUSAL = ("fa2", "cudnn", "fa3")
@@ -54,6 +55,17 @@ class Mode:
             "causal": self.causal,
         }
         return "_".join(["fig12", *(part for part, there in parts.items() if there)])
+
+    @property
+    def command(self) -> str:
+        """What of `make` measures and draws it."""
+        parts = {
+            "PAPER_MIX=1": self.paper_mix,
+            f"HEAD_DIM={self.head_dim}": self.head_dim != 128,
+            f"DTYPE={self.dtype}": self.dtype != "bfloat16",
+            "CAUSAL=1": self.causal,
+        }
+        return " ".join(["fig12", *(part for part, there in parts.items() if there)])
 
     @property
     def title(self) -> str:
@@ -120,18 +132,19 @@ def measure_fig12(
         raise
 
 
-def figure_runs(store: Store, mode: Mode, keys: Sequence[str] | None = None) -> dict[Key, dict[str, Point]]:
-    """For each place of the figure one run: the newest that has all of `keys`, which without a word are its bars.
+def figure_runs(store: Store, mode: Mode, needed: Sequence[str] = (), prefer: Container[str] = ()) -> dict[Key, Run]:
+    """For each place of the figure one run: the newest of those with the most of its bars, and with all of `needed`.
 
-    For the paper's mixture two, as it mixed them.
+    For the paper's mixture two, as it mixed them. Runs that `prefer` has come before all others.
     """
     points = [point for point in store.points() if point.figure == "fig12"]
     if not mode.paper_mix:
-        runs = newest_whole_runs(points, keys or mode.keys)
+        runs = fullest_runs(points, mode.keys, needed)
+        runs |= fullest_runs([point for point in points if point.run in prefer], mode.keys, needed)
         return {key: runs[key] for key in grid(mode) if key in runs}
     causal, full = Mode(causal=True), Mode()
-    causal_runs = newest_whole_runs(points, PAPER_MIX_CAUSAL)
-    full_runs = newest_whole_runs(points, full.keys)
+    causal_runs = fullest_runs(points, causal.keys, PAPER_MIX_CAUSAL)
+    full_runs = fullest_runs(points, full.keys)
     mixed = {}
     for key, causal_key in zip(grid(full), grid(causal), strict=True):
         if key in full_runs and causal_key in causal_runs:
@@ -140,43 +153,84 @@ def figure_runs(store: Store, mode: Mode, keys: Sequence[str] | None = None) -> 
     return mixed
 
 
-def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> list[Path]:
-    """Draw the figure and print its table and ratios; says whether it was measured now or recorded before.
-
-    Raises `UsageError` if there is no whole run or its environment is missing; after drawing, `MeasurementError` if
-    a point is wrong or failed.
-    """
-    runs = figure_runs(store, mode)
-    if not runs:
-        raise UsageError(f"{store.points_path} has no whole run of {mode.stem}: measure it on a Hopper GPU")
-    environments = store.environments()
-    newest = max(point.recorded_at for run in runs.values() for point in run.values())
-    used = {point.environment for run in runs.values() for point in run.values()}
-    missing = used - environments.keys()
-    if missing:
+def environments_of(store: Store, runs: Iterable[Run]) -> dict[str, Environment]:
+    """The environments in which `runs` were measured, by id; raises `UsageError` if one is not in the store."""
+    used = {point.environment for run in runs for point in run.values()}
+    known = store.environments()
+    if missing := used - known.keys():
         raise UsageError(
             f"{store.environments_path} lacks the environment {min(missing)} of recorded points: restore it"
         )
-    gpus = ", ".join(sorted({environments[name].gpu for name in used}))
-    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {newest[:10]}"
-    written = plot.draw(runs, environments, stamp, mode.title, store.folder / mode.stem)
+    return {name: known[name] for name in sorted(used)}
+
+
+def of_other_overrides(runs: Iterable[Run]) -> set[str]:
+    """The variants whose recorded points are not of the committed TTGIR."""
+    ran = {
+        (key, override.specialization_of(point.workload), point.override_sha256)
+        for run in runs
+        for key, point in run.items()
+        if key in VARIANTS and point.status != "unsupported"
+    }
+    return {key for key, special, sha256 in ran if override.find(key, special).sha256 != sha256}
+
+
+def notes(runs: dict[Key, Run], mode: Mode) -> list[str]:
+    """What the figure does not show and why, and what of it is not of the committed overrides: a sentence each."""
+    without: dict[str, list[str]] = defaultdict(list)
+    for key, reason in mode.absent.items():
+        without[reason].append(IMPLEMENTATIONS[key].label)
+    for key in mode.keys:
+        label = IMPLEMENTATIONS[key].label
+        found = [run[key] for run in runs.values() if key in run]
+        unsupported = [point for point in found if point.status == "unsupported"]
+        if unsupported:
+            without[unsupported[0].message].append(label + _at(len(unsupported), len(runs)))
+        if len(found) < len(runs):
+            without[f"not in the record, `make {mode.command}` measures it"].append(
+                label + _at(len(runs) - len(found), len(runs))
+            )
+    for key in sorted({key for run in runs.values() for key in run} - IMPLEMENTATIONS.keys()):
+        without["recorded, but registered no longer"].append(key)
+    said = [f"no bar for {', '.join(labels)}: {reason}" for reason, labels in without.items()]
+    for key in sorted(of_other_overrides(runs.values())):
+        said.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
+    if len(runs) < len(grid(mode)):
+        said.append(f"{len(runs)} of {len(grid(mode))} workloads: the others are not recorded yet")
+    return said
+
+
+def _at(places: int, everywhere: int) -> str:
+    return "" if places == everywhere else f" at {places} of {everywhere} workloads"
+
+
+def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> list[Path]:
+    """Draw the figure and print its table and ratios; says whether it was measured now or recorded before.
+
+    Raises `UsageError` if nothing of it is recorded or its environment is missing; after drawing, `MeasurementError`
+    if a point is wrong or failed.
+    """
+    runs = figure_runs(store, mode)
+    if not runs:
+        raise UsageError(f"{store.points_path} has no run of {mode.stem}: measure it on a Hopper GPU")
+    environments = environments_of(store, runs.values())
+    gpus = ", ".join(sorted({environment.gpu for environment in environments.values()}))
+    day = when(point.recorded_at for run in runs.values() for point in run.values())
+    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {day}"
+    said = notes(runs, mode)
+    written = plot.draw(runs, environments, stamp, mode.title, said, store.folder / mode.stem)
     console.print(tritonbench_table(runs.values(), ["tflops"], title=f"{mode.title}: {stamp}"))
     if not mode.paper_mix:
         ratios = [
             (ours, theirs) for ours, theirs in RATIOS if any(ours in run and theirs in run for run in runs.values())
         ]
         console.print(ratio_table(runs, ratios))
-    for key, reason in mode.absent.items():
-        console.print(f"no bar for {IMPLEMENTATIONS[key].label}: {reason}")
     with_power = mode.of_the_paper and not mode.paper_mix
     alone = power.newest_runs(PowerStore(store.folder).points(), mode.causal) if with_power else []
     if alone:
-        console.print(power.table(alone, f"recorded {alone[0][0].recorded_at[:10]}"))
-    for key in _of_other_overrides(runs):
-        console.print(f"{key} was recorded with another override than the one in ttgir/: measure again, or restore it")
-    wanted = len(grid(mode))
-    if len(runs) < wanted:
-        console.print(f"the figure has {len(runs)} of {wanted} workloads: the others have no whole run yet")
+        console.print(power.table(alone, f"recorded {when(point.recorded_at for run in alone for point in run)}"))
+    for sentence in said:
+        console.print(sentence)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
     failures = [p for run in runs.values() for p in run.values() if p.status in {"wrong", "failed"}]
@@ -186,19 +240,6 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
             f"{len(failures)} points have no time; the first: {worst.implementation}, {worst.message} (FRESH=1 repeats)"
         )
     return written
-
-
-def _of_other_overrides(runs: dict[Key, dict[str, Point]]) -> list[str]:
-    """The variants whose recorded points are not of the committed TTGIR."""
-    other = set()
-    for run in runs.values():
-        for key in VARIANTS.keys() & run.keys():
-            if run[key].status == "unsupported":
-                continue
-            found = override.find(key, override.specialization_of(run[key].workload))
-            if run[key].override_sha256 != found.sha256:
-                other.add(key)
-    return sorted(other)
 
 
 def run(console: Console, results: Path, mode: Mode, *, rounds: int, fresh: bool, require_gpu: bool) -> None:

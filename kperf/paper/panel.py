@@ -20,20 +20,28 @@ def run_panel(
 ) -> None:
     """Measure one panel of a figure and print it; without a Hopper GPU print what is recorded, and say so.
 
+    What was measured now is shown, and else the runs that the figure shows, if they have all of `keys`.
+
     Raises `UsageError` for an unknown implementation or if nothing is recorded, `MeasurementError` for a wrong point.
     """
     implementations(keys)
     reason = device.why_static()
+    measured: set[str] = set()
     if reason is None:
         store = Store(results / gpu_slug(device.gpu_name()))
+        begin = device.now()
         fig12.measure_fig12(console, store, mode, keys, sweeps=[sweep], rounds=rounds, fresh=fresh)
+        measured = {point.run for point in store.points() if point.recorded_at >= begin}
         title = f"measured on {device.gpu_name()}"
     else:
         store = Store(recorded_folder(results))
         title = f"static: {reason}; recorded in {store.folder.name}"
-    runs = fig12.figure_runs(store, mode, keys)
+    runs = fig12.figure_runs(store, mode, keys, measured)
+    fig12.environments_of(store, runs.values())
     shown = [{key: runs[place][key] for key in keys} for place in fig12.grid(mode, [sweep]) if place in runs]
     if not shown:
         raise UsageError(f"{store.points_path} has no run of {', '.join(keys)}: measure it on a Hopper GPU")
     console.print(tritonbench_table(shown, ["tflops", "latency"], title=title))
+    for key in sorted(fig12.of_other_overrides(shown)):
+        console.print(f"{key}: recorded with another override than the one in ttgir/{key}/")
     fail_if_wrong(shown)

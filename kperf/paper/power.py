@@ -1,6 +1,6 @@
 """Each implementation alone and sustained, from end to end: measure where there is a Hopper GPU, tell, draw."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +8,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from kperf.attention.implementations import implementations
+from kperf.attention import overrides
+from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, implementations
+from kperf.attention.variants import VARIANTS
+from kperf.attention.workload import Workload
 from kperf.bench.points import PowerPoint, PowerStore
 from kperf.bench.power import measure
+from kperf.bench.tables import when
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.record.store import gpu_slug, recorded_folder
+from kperf.record.store import Environment, gpu_slug, recorded_folder
 from plots import power as plot
 
 
@@ -27,35 +31,70 @@ def run(
     """
     implementations(keys or ())  # an unknown key is a mistake without a GPU too
     reason = device.why_static()
+    measured: set[str] = set()
     if reason is None:
         store = PowerStore(results / gpu_slug(device.gpu_name()))
+        begin = device.now()
         try:
             measure(console, store, keys, causal=causal, seconds=seconds, passes=passes)
         except torch.AcceleratorError as error:
             raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
+        measured = {point.run for point in store.points() if point.recorded_at >= begin}
     else:
         console.print(f"static: {reason}; drawn from recorded runs")
         store = PowerStore(recorded_folder(results, "power.jsonl"))
-    points = newest_runs(store.points(), causal, keys)
-    if not points:
+    points = store.points()
+    now = [point for point in points if point.run in measured]
+    asked = newest_runs(now or points, causal, keys)
+    if not asked:
         raise UsageError(f"{store.points_path} has no such run: measure it on a Hopper GPU")
+    whole = newest_runs(points, causal)
     environments = store.environments()
-    missing = {p.environment for run in points for p in run} - environments.keys()
+    missing = {point.environment for run in (*asked, *whole) for point in run} - environments.keys()
     if missing:
         raise UsageError(f"{store.environments_path} lacks the environment {min(missing)}: restore it")
-    gpu = ", ".join(sorted({environments[p.environment].gpu for run in points for p in run}))
-    stamp = f"{'measured' if reason is None else 'recorded'} on {gpu}, {points[0][0].recorded_at[:10]}"
-    console.print(table(points, stamp))
-    for path in plot.draw(points, stamp, store.folder / ("power_causal" if causal else "power")):
+    console.print(table(asked, _stamp(asked, environments, measured)))
+    stamp, said = _stamp(whole, environments, measured), notes(whole)
+    for sentence in said:
+        console.print(sentence)
+    for path in plot.draw(whole, stamp, said, store.folder / ("power_causal" if causal else "power")):
         console.print(f"drawn: {path} ({stamp})")
+
+
+def _stamp(
+    runs: Sequence[Sequence[PowerPoint]], environments: Mapping[str, Environment], measured: Container[str]
+) -> str:
+    shown = [point for run in runs for point in run]
+    gpus = ", ".join(sorted({environments[point.environment].gpu for point in shown}))
+    how = "measured" if all(point.run in measured for point in shown) else "recorded"
+    return f"{how} on {gpus}, {when(point.recorded_at for point in shown)}"
+
+
+def notes(runs: Sequence[Sequence[PowerPoint]]) -> list[str]:
+    """What the figure does not show, and what of it is not of the committed overrides: a sentence each."""
+    said = []
+    there = {point.implementation for run in runs for point in run}
+    if lacking := [IMPLEMENTATIONS[key].label for key in FIG12 if key not in there]:
+        said.append(f"no bar for {', '.join(lacking)}: not in the record")
+    for key in sorted(there & VARIANTS.keys()):
+        ran = [point for run in runs for point in run if point.implementation == key]
+        if any(point.override_sha256 != _committed(point) for point in ran):
+            said.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
+    return said
+
+
+def _committed(point: PowerPoint) -> str:
+    workload = Workload.model_validate({name: getattr(point, name) for name in Workload.model_fields})
+    return overrides.find(point.implementation, overrides.specialization_of(workload)).sha256
 
 
 def newest_runs(
     points: Sequence[PowerPoint], causal: bool, keys: Sequence[str] | None = None
 ) -> list[list[PowerPoint]]:
-    """For each workload, in the order of seq_len, the newest run that has all of `keys`: these of it, and cuBLAS.
+    """For each workload, in the order of seq_len, the newest of the runs with the most implementations.
 
-    Without keys: the newest of the runs with the most implementations, so that a partial one does not hide a whole one.
+    Only runs that have all of `keys` are looked at, and of them these and cuBLAS are returned; so a partial run never
+    hides a whole one.
     """
     runs: dict[int, dict[str, dict[str, PowerPoint]]] = {}
     for point in points:
@@ -63,10 +102,9 @@ def newest_runs(
             runs.setdefault(point.seq_len, {}).setdefault(point.run, {})[point.implementation] = point
     newest = []
     for seq_len in sorted(runs):
-        found = [run for run in runs[seq_len].values() if keys is None or all(key in run for key in keys)]
+        found = [run for run in runs[seq_len].values() if run.keys() >= {*(keys or ())}]
         if found:
-            most = max(len(run) for run in found) if keys is None else 0
-            run = [run for run in found if len(run) >= most][-1]
+            run = max(reversed(found), key=len)
             newest.append([p for key, p in run.items() if keys is None or key in (*keys, "cublas")])
     return newest
 
@@ -75,7 +113,7 @@ def table(runs: Sequence[Sequence[PowerPoint]], title: str) -> Table:
     """Medians over the passes: TFLOPS alone, watts, MHz, and TFLOPS a watt."""
     mask = "causal" if runs[0][0].causal else "non-causal"
     made = Table(title=f"alone and sustained, {mask}, median of the passes; {title}", title_justify="left")
-    for column in ("batch x seq_len", "implementation", "TFLOPS", "range", "W", "MHz", "C", "TFLOPS/W"):
+    for column in ("batch x seq_len", "implementation", "TFLOPS", "range", "W", "MHz", "C", "TFLOPS/W", "run"):
         made.add_column(column, justify="right")
     for run in runs:
         for p in run:
@@ -93,6 +131,7 @@ def table(runs: Sequence[Sequence[PowerPoint]], title: str) -> Table:
                 f"{middle['sm_mhz']:.0f}",
                 f"{middle['temperature_c']:.0f}",
                 f"{middle['tflops_per_watt']:.3f}",
+                p.run,
             )
         made.add_section()
     return made

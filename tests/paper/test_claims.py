@@ -7,44 +7,88 @@ from kperf.errors import UsageError
 from kperf.paper import fig12
 from kperf.paper.claims import CLAIMS_FILE, Outcome, cells, evaluate, markdown, read_claims
 from kperf.record.store import RECORDED
+from kperf.trace.reading.models import read_timeline
 from tests.conftest import environment, point
+from tests.paper.test_fig12 import committed
 
 CLAIMS = {claim.id: claim for claim in read_claims()}
 SPEEDUP = CLAIMS["improved-over-vanilla"]
 ROOT = CLAIMS_FILE.parent
 
 
+TOLERANCE = SPEEDUP.paper * SPEEDUP.tolerance
+OURS = CLAIMS["improved-plus-over-fa3"]
+BOUND = CLAIMS["tracing-overhead-vanilla"]
+
+
 @pytest.mark.parametrize(
-    ("value", "interval", "verdict"),
+    ("claim", "value", "interval", "verdict"),
     [
-        (SPEEDUP.paper, (1.2, 1.3), "agrees"),
-        (SPEEDUP.paper * (1 - SPEEDUP.tolerance) + 1e-6, (1.1, 1.3), "agrees"),
-        (SPEEDUP.paper * 2, (2.4, 2.5), "agrees"),
-        (1.10, (1.05, 1.12), "same direction, smaller"),
-        (1.02, (0.99, 1.04), "does not hold"),
-        (0.9, (0.8, 0.95), "does not hold"),
-        (None, None, "not recorded whole"),
+        (SPEEDUP, SPEEDUP.paper, (1.2, 1.3), "agrees"),
+        (SPEEDUP, SPEEDUP.paper - TOLERANCE + 1e-6, (1.1, 1.3), "agrees"),
+        (SPEEDUP, SPEEDUP.paper + TOLERANCE - 1e-6, (1.1, 1.3), "agrees"),
+        (SPEEDUP, SPEEDUP.paper + TOLERANCE + 1e-6, (1.2, 1.3), "same direction, larger"),
+        (SPEEDUP, SPEEDUP.paper * 2, (2.4, 2.5), "same direction, larger"),
+        (SPEEDUP, 1.10, (1.05, 1.12), "same direction, smaller"),
+        (SPEEDUP, 1.02, (0.99, 1.04), "no difference"),
+        (SPEEDUP, 0.9, (0.8, 0.95), "opposite direction"),
+        (SPEEDUP, None, None, "not recorded whole"),
+        (OURS, OURS.yardstick + 0.02, (OURS.yardstick + 0.01, 2.0), "above"),
+        (OURS, OURS.yardstick, (OURS.yardstick - 0.01, OURS.yardstick + 0.01), "level"),
+        (OURS, 1.02, (1.01, OURS.yardstick - 0.01), "below"),
+        (BOUND, BOUND.at_most, None, "holds"),
+        (BOUND, BOUND.at_most + 0.001, None, "does not hold"),
+        (BOUND, 1.110, None, "does not hold"),
+        (BOUND, 1.0, None, "holds"),
     ],
 )
-def test_verdicts(value, interval, verdict):
-    assert Outcome(SPEEDUP, value, interval).verdict == verdict
+def test_verdicts(claim, value, interval, verdict):
+    assert Outcome(claim, value, interval).verdict == verdict
+
+
+def test_a_bound_is_the_papers_and_nothing_is_added_to_it():
+    """Its own text says 8.2 %."""
+    for claim in CLAIMS.values():
+        if claim.kind == "timeline" and "8.2 %" in claim.statement:
+            assert claim.at_most == 1.082
+
+
+def test_agreement_is_not_said_of_our_kernel_and_the_papers_number_for_its_own():
+    assert {claim.ours for claim in CLAIMS.values() if claim.kind == "speedup" and claim.paper} == {"improved"}
+
+
+def write(writer, times, run, workload, sweep, **changes):
+    """One run: the times of some implementations on one workload, of the committed overrides."""
+    known = writer.record_environment(environment())
+    writer.append(
+        [
+            point(
+                key,
+                time,
+                run,
+                workload,
+                sweep,
+                **({"environment": known, "override_sha256": committed(key, workload)} | changes),
+            )
+            for key, time in times.items()
+        ]
+    )
 
 
 def test_a_claim_is_computed_from_the_whole_figure_that_is_recorded(tmp_path):
     store = Store(tmp_path)
     ratios = []
     with store.writer() as writer:
-        writer.record_environment(environment())
         for n, (sweep, workload) in enumerate(fig12.grid(fig12.Mode())):
             assert evaluate(SPEEDUP, tmp_path).verdict == "not recorded whole"
             ratio = 9.0 if workload.seq_len < 1024 else 1.1 + n / 100  # the claim is about 1024 and more
             ratios += [ratio] if workload.seq_len >= 1024 else []
             times = dict.fromkeys(fig12.Mode().keys, 1.0) | {"vanilla": ratio}
-            writer.append([point(key, t, run=str(n), workload=workload, sweep=sweep) for key, t in times.items()])
+            write(writer, times, str(n), workload, sweep)
         # A later run of two bars alone is not the figure's.
         for n, (sweep, workload) in enumerate(fig12.grid(fig12.Mode())):
             times = {"improved": 1.0, "vanilla": 3.0}
-            writer.append([point(key, t, run=f"x{n}", workload=workload, sweep=sweep) for key, t in times.items()])
+            write(writer, times, f"x{n}", workload, sweep)
     outcome = evaluate(SPEEDUP, tmp_path)
     assert outcome.value == pytest.approx(math.prod(ratios) ** (1 / len(ratios)))
     assert outcome.interval[0] <= outcome.value <= outcome.interval[1]
@@ -62,7 +106,7 @@ def test_a_claim_is_computed_from_the_whole_figure_that_is_recorded(tmp_path):
 def test_what_the_paper_does_not_claim_is_reported(value, interval, verdict):
     outcome = Outcome(CLAIMS["improved-plus-over-fa3-d64"], value, interval)
     assert outcome.verdict == verdict
-    assert cells(outcome)[0] == "-"
+    assert cells(outcome)[:2] == ("-", "-")
 
 
 def test_another_head_dim_dtype_or_layout_is_taken_from_its_own_runs(tmp_path):
@@ -74,18 +118,49 @@ def test_another_head_dim_dtype_or_layout_is_taken_from_its_own_runs(tmp_path):
         "fa3-views": (fig12.Mode(), 1.0),
     }
     with store.writer() as writer:
-        writer.record_environment(environment())
         for id_, (mode, ratio) in ids.items():
             claim = CLAIMS[id_]
             keys = (claim.ours, claim.baseline) if claim.ours == "fa3_views" else mode.keys
             for n, (sweep, workload) in enumerate(fig12.grid(mode, claim.sweeps)):
                 times = dict.fromkeys(keys, 1.0) | {claim.baseline: ratio}
-                writer.append(
-                    [point(key, t, run=f"{id_}-{n}", workload=workload, sweep=sweep) for key, t in times.items()]
-                )
+                write(writer, times, f"{id_}-{n}", workload, sweep)
     for id_, (_, ratio) in ids.items():
         assert evaluate(CLAIMS[id_], tmp_path).value == pytest.approx(ratio), id_
     assert evaluate(CLAIMS["improved-plus-over-cudnn-fp16"], tmp_path).value is None
+
+
+def whole_figure(folder, **changes):
+    with Store(folder).writer() as writer:
+        for n, (sweep, workload) in enumerate(fig12.grid(fig12.Mode())):
+            write(writer, dict.fromkeys(fig12.Mode().keys, 1.0), str(n), workload, sweep, **changes)
+
+
+def test_what_was_recorded_of_other_overrides_is_not_judged(tmp_path):
+    whole_figure(tmp_path / "now")
+    assert evaluate(SPEEDUP, tmp_path / "now").verdict == "no difference"
+    whole_figure(tmp_path / "other", override_sha256="0" * 64)
+    assert evaluate(SPEEDUP, tmp_path / "other").verdict == "of another override"
+    assert evaluate(CLAIMS["tracing-overhead-vanilla"], RECORDED / "h200").verdict == "holds"
+
+
+def test_records_without_their_environment_are_refused_as_by_the_figure(tmp_path):
+    whole_figure(tmp_path)
+    Store(tmp_path).environments_path.unlink()
+    with pytest.raises(UsageError, match="lacks the environment"):
+        evaluate(SPEEDUP, tmp_path)
+
+
+def test_a_timeline_of_another_override_is_not_judged_and_a_broken_one_is_refused(tmp_path):
+    assert evaluate(BOUND, tmp_path).verdict == "not recorded whole"
+    path = tmp_path / "fig11/vanilla.timeline.json"
+    path.parent.mkdir()
+    recorded = read_timeline(RECORDED / "h200/fig11/vanilla.timeline.json")
+    for sha256, verdict in ((recorded.ttgir_sha256, "holds"), ("0" * 64, "of another override")):
+        path.write_text(recorded.model_copy(update={"ttgir_sha256": sha256}).model_dump_json())
+        assert evaluate(BOUND, tmp_path).verdict == verdict
+    path.write_text("{}")
+    with pytest.raises(UsageError, match="is not a timeline"):
+        evaluate(BOUND, tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "claim = 3", "[[claim]]\nid = 'x'\n", "not toml ["])

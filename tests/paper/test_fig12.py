@@ -6,13 +6,20 @@ import random
 import pytest
 from rich.console import Console
 
-from kperf.attention.implementations import FIG12
+from kperf.attention.implementations import FIG12, IMPLEMENTATIONS
+from kperf.attention.variants import VARIANTS
 from kperf.bench.points import PowerStore, Store
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import fig12
 from kperf.record.store import recorded_folder
 from tests.conftest import environment, failed, point
 from tests.paper.test_power import alone
+
+
+def committed(key, workload):
+    """The sha256 of the override that an implementation runs, as a record has it."""
+    found = IMPLEMENTATIONS[key].override(workload) if key in VARIANTS else None
+    return found and found.sha256
 
 
 def fill(folder, mode=fig12.Mode(), *, keys=None, spoil=None, seed=1):  # noqa: B008
@@ -29,7 +36,8 @@ def fill(folder, mode=fig12.Mode(), *, keys=None, spoil=None, seed=1):  # noqa: 
                     points.append(failed(key, spoil[1], f"{seed}-{n}", workload, sweep))
                 else:
                     time = milliseconds * chance.uniform(0.9, 1.8)
-                    points.append(point(key, time, f"{seed}-{n}", workload, sweep, environment=known))
+                    sha256 = committed(key, workload)
+                    points.append(point(key, time, f"{seed}-{n}", workload, sweep, override_sha256=sha256))
             writer.append([p.model_copy(update={"environment": known}) for p in points])
     return store
 
@@ -86,7 +94,7 @@ def test_a_wrong_point_fails_the_command_after_drawing(tmp_path, status):
 
 def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path):
     store = fill(tmp_path)
-    with pytest.raises(UsageError, match="no whole run of fig12_causal"):
+    with pytest.raises(UsageError, match="no run of fig12_causal"):
         page(store, fig12.Mode(causal=True))
     fill(tmp_path, fig12.Mode(causal=True), seed=4)
     files, text = page(store, fig12.Mode(causal=True))
@@ -113,7 +121,7 @@ def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path):
 def test_another_head_dim_or_dtype_is_a_figure_of_its_own_in_the_same_store(tmp_path, mode, stem, bars):
     store = fill(tmp_path)
     paper = page(store)[1]
-    with pytest.raises(UsageError, match=f"no whole run of {stem}: measure it on a Hopper GPU"):
+    with pytest.raises(UsageError, match=f"no run of {stem}: measure it on a Hopper GPU"):
         page(store, mode)
     fill(tmp_path, mode, seed=5)
     assert page(store)[1] == paper

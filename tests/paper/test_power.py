@@ -48,7 +48,7 @@ def test_a_partial_run_does_not_hide_a_whole_one():
     whole = [alone("fa3", 600, 700, "whole"), alone("cublas", 650, 700, "whole")]
     partial = [alone("fa3", 1, 700, "partial")]
     assert [p.run for p in power.newest_runs([*whole, *partial], False)[0]] == ["whole", "whole"]
-    assert [p.run for p in power.newest_runs([*whole, *partial], False, ["fa3"])[0]] == ["partial"]
+    assert [p.run for p in power.newest_runs([*whole, *partial], False, ["fa3"])[0]] == ["whole", "whole"]
     assert power.newest_runs(whole, False, ["fa3", "fa2"]) == []
 
 
@@ -98,7 +98,7 @@ def test_a_watt_is_a_joule_a_second():
 
 def test_the_figure_is_drawn_for_what_there_is(tmp_path):
     runs = [[alone("fa3", 600, 700), alone("improved", 610, 700), alone("cublas", 650, 700)], [alone("fa3", 1, 1)]]
-    files = plot.draw(runs, "recorded", tmp_path / "power")
+    files = plot.draw(runs, "recorded", [], tmp_path / "power")
     assert [path.suffix for path in files] == [".pdf", ".png"]
     first = [path.read_bytes() for path in files]
-    assert [path.read_bytes() for path in plot.draw(runs, "recorded", tmp_path / "power")] == first
+    assert [path.read_bytes() for path in plot.draw(runs, "recorded", [], tmp_path / "power")] == first
