@@ -114,6 +114,29 @@ def instrument(
     instrument.run(file, regions=regions.split(","), detail=detail, rules=rules, strip_only=strip, out=out)
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def trace(
+    script: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT.py [ARGUMENTS]", help="Run as python runs it.", show_default=False)
+    ],
+    kernel: Annotated[str, typer.Option(help="Names of kernels, with * and ?, separated by commas.")] = "*",
+    launch: Annotated[int | None, typer.Option(min=1, help="The launch to trace; the third, or the first.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Only list the kernels that the script launches.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for what is written.")] = Path("kperf-trace"),
+    regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
+    memory: Annotated[int, typer.Option(min=1, help="MB that the records of a launch may take.")] = 1024,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m.")] = False,
+) -> None:
+    """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
+    from kperf.trace import command
+    from kperf.trace.launch.launches import Choice
+    from kperf.trace.launch.script import Script
+
+    choice = Choice(_keys(kernel) or ["*"], launch, _keys(regions) or ["*"], memory << 20, listing)
+    name, *arguments = script
+    raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), choice, out))
+
+
 @app.command()
 def power(
     results: Results = RECORDED,

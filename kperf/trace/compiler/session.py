@@ -17,6 +17,10 @@ ALIGNMENT = 128
 HEADER_BYTES = 40
 RECORD_BYTES = 8
 
+_UNCAPPED = 1 << 24
+"""What Proton is told of an SM's shared memory. Of the true size it would keep no more than 4 % for records where two
+blocks fit (`maxSharedMemRatio`), and say nothing; how large the ring is, is chosen before (`trace.launch.subject`)."""
+
 _one_at_a_time = threading.Lock()
 
 
@@ -84,7 +88,7 @@ class _Passes:
                 proton.BUFFER_STRATEGY.CIRCULAR,
                 {"shared": proton.BUFFER_TYPE.SHARED, "global": proton.BUFFER_TYPE.GLOBAL}[self.recording.memory],
                 self.recording.buffer_bytes,
-                SHARED_MEMORY_LIMIT,
+                _UNCAPPED,
                 1,  # the least size of the device buffer: it is made to measure
                 ALIGNMENT,
                 self.recording.clock_bits == 64,

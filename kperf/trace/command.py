@@ -1,0 +1,201 @@
+"""`kperf trace`: run a script, launch the twins of its kernels once each, write and say what their records show."""
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from triton import knobs
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir.override import refuse_environment_override, sha256
+from kperf.record import device
+from kperf.record.files import write_atomically
+from kperf.trace.compiler.instrument import read_rules, strip
+from kperf.trace.launch.gpu import Gpu
+from kperf.trace.launch.launches import MOST_KERNELS, Choice, Kernel, Launches, Taken
+from kperf.trace.launch.script import Script
+from kperf.trace.launch.twin import Footprint, footprint, orders
+from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
+from kperf.trace.reading.read import decode_launch, export, pipeline, sass_order
+
+
+def run(console: Console, script: Script, choice: Choice, out: Path, gpu: Gpu | None = None) -> int:
+    """Run the script, trace or list its kernels, and return the exit status of both together.
+
+    The script's own status if it is not 0; else 1 if a traced kernel did something wrong, 2 if nothing could be traced.
+    Raises `UsageError` before the script runs if this cannot work at all.
+    """
+    script.check()
+    _refuse_what_cannot_work()
+    folder = _own_folder(out)
+    if not choice.listing:
+        _prepare(folder)
+    with Launches(choice, read_rules(), gpu or Gpu(), _say) as launches:
+        status = script.run()
+        sys.stdout.flush()
+    if choice.listing:
+        console.print(listing(launches))
+        return status
+    problems = _report(console, launches, folder)
+    for problem in problems:
+        print(f"kperf: {problem}", file=sys.stderr)
+    if status or not problems:
+        return status
+    return 1 if any(isinstance(problem, MeasurementError) for problem in problems) else 2
+
+
+def _say(line: str) -> None:
+    print(f"kperf: {line}", file=sys.stderr, flush=True)
+
+
+def _refuse_what_cannot_work() -> None:
+    if reason := device.why_static():
+        raise UsageError(f"{reason}; `kperf instrument` needs no GPU and puts records into a TTGIR file")
+    if knobs.runtime.interpret:
+        raise UsageError("TRITON_INTERPRET is set, with which no kernel reaches the GPU: unset it")
+    refuse_environment_override()
+
+
+def _own_folder(out: Path) -> Path:
+    """Where this process writes: of several that torchrun started, each has a folder of its own."""
+    return out / f"rank{os.environ['RANK']}" if os.environ.get("RANK", "").isdigit() else out
+
+
+def _prepare(folder: Path) -> None:
+    """Raise `UsageError` now, and not after an hour's script, if the folder cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from None
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder} cannot be written: choose another folder with --out")
+
+
+def listing(launches: Launches) -> Table:
+    """All kernels, the slowest first."""
+    table = Table(title="kernels that the script launched", title_justify="left")
+    for column in ("kernel", "file", "launches", "grid", "warps", "registers", "shared", "blocks an SM"):
+        table.add_column(column, justify="left" if column in {"kernel", "file"} else "right")
+    table.add_column("GPU time", justify="right")
+    table.add_column("share", justify="right")
+    total = sum(map(launches.total_ms, launches.kernels.values()))
+    for kernel in launches.chosen:
+        used = footprint(kernel.compiled)
+        mine = launches.total_ms(kernel)
+        table.add_row(
+            kernel.name,
+            f"{kernel.file}:{kernel.line}",
+            str(kernel.launches),
+            " x ".join(map(str, kernel.grid)),
+            str(kernel.compiled.metadata.num_warps),
+            str(used.registers),
+            str(used.shared_bytes),
+            str(used.occupancy),
+            f"{mine:.3f} ms",
+            f"{mine / total:.1%}" if total else "-",
+        )
+    return table
+
+
+def _report(console: Console, launches: Launches, folder: Path) -> list[Exception]:
+    """Write and print what was traced, the slowest kernel first; returns what went wrong, a sentence each."""
+    if not launches.kernels:
+        return [UsageError("the script launched no Triton kernel, of which alone there is something to trace")]
+    chosen = launches.chosen
+    if not chosen:
+        names = sorted({kernel.name for kernel in launches.kernels.values()})
+        patterns = ", ".join(launches.choice.patterns)
+        near = difflib.get_close_matches(patterns, names, n=3, cutoff=0.3) or names[:3]
+        return [UsageError(f"no kernel is called {patterns}; the script launched {', '.join(near)} (--list shows all)")]
+    problems: list[Exception] = []
+    used: set[str] = set()
+    for kernel in chosen:
+        try:
+            if kernel.taken is None:
+                raise UsageError(kernel.problem or _why_not(kernel, launches.choice))
+            timeline, events = _read(launches, kernel, kernel.taken)
+        except (UsageError, MeasurementError) as error:
+            problems.append(type(error)(f"{kernel.name} is not traced: {error}"))
+            continue
+        name = _file_name(kernel, used)
+        write_atomically(folder / f"{name}.chrome_trace.json", events)
+        write_atomically(folder / f"{name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
+        for line in timeline.verdict:
+            console.print(line)
+        console.print(f"written: {folder / name}.timeline.json, .chrome_trace.json")
+    traced = any(kernel.taken for kernel in chosen)
+    return [] if traced and all(isinstance(problem, UsageError) for problem in problems) else problems
+
+
+def _why_not(kernel: Kernel, choice: Choice) -> str:
+    if choice.launch is not None and kernel.launches < choice.launch:
+        return f"it was launched {kernel.launches} times, and --launch asks for launch {choice.launch}"
+    return f"{MOST_KERNELS} other kernels are traced: choose it with --kernel"
+
+
+def _file_name(kernel: Kernel, used: set[str]) -> str:
+    """The kernel's name; with the start of its hash if another of that name has the file."""
+    name = re.sub(r"[^\w.-]", "_", kernel.name)
+    name = f"{name}.{kernel.compiled.hash[:8]}" if name in used else name
+    used.add(name)
+    return name
+
+
+def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, str]:
+    """From the bytes of a traced launch to its timeline and its Chrome trace."""
+    twin = taken.twin
+    plain, traced = footprint(twin.plain), footprint(twin.kernel)
+    order = sass_order(orders(twin))
+    traced_ms = launches.traced_ms(taken)
+    plain_ms = launches.plain_ms(kernel) or traced_ms
+    overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms)
+    environment = device.environment()
+    about = About(
+        kernel=kernel.name,
+        label=kernel.name,
+        file=f"{kernel.file}:{kernel.line}",
+        ttgir_sha256=sha256(strip(twin.text)),
+        grid=taken.grid,
+        blocks_per_sm=traced.occupancy,
+        resources=Resources(plain=_resources(plain), twin=_resources(traced)),
+        arguments=taken.arguments,
+        environment=environment,
+        overhead=overhead,
+        passes=[Pass(regions=list(launches.choice.regions), overhead=overhead, sass_order=order)],
+    )
+    launch = decode_launch(taken.buffer, twin.recording, twin.program)
+    timeline = pipeline(launch, about)
+    disturbed = _disturbance(plain, traced)
+    timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, *disturbed]})
+    told = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
+    return timeline, export(launch, timeline.clock_mhz, told)
+
+
+def _resources(found: Footprint) -> KernelResources:
+    return KernelResources(
+        registers=found.registers,
+        spilled_bytes=found.spilled_bytes,
+        shared_bytes=found.shared_bytes,
+        occupancy=found.occupancy,
+    )
+
+
+def _disturbance(plain: Footprint, traced: Footprint) -> Sequence[str]:
+    """Sentences on what records change in the kernel that they observe."""
+    sentences = []
+    if traced.spilled_bytes > plain.spilled_bytes:
+        sentences.append(
+            f"Its records make it spill {traced.spilled_bytes} bytes a thread where it spills {plain.spilled_bytes}: "
+            "record fewer regions with --regions."
+        )
+    if traced.occupancy < plain.occupancy:
+        sentences.append(
+            f"Its records leave room for {traced.occupancy} blocks an SM where {plain.occupancy} fit: record fewer "
+            "regions with --regions."
+        )
+    return sentences

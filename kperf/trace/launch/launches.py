@@ -1,0 +1,336 @@
+"""Every launch of a Triton kernel in this process: counted, timed, and one of each kernel's replaced by its twin.
+
+All of them go through the property `CompiledKernel.run`: the JIT reads it at each launch, `kernel[grid]` too, Inductor
+binds it once. The twin is launched *instead of* the plain kernel, so that what the script sees is what it would have
+seen: nothing is copied and nothing runs twice.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from triton.compiler import CompiledKernel
+from triton.runtime._allocation import set_profile_allocator
+from triton.runtime.autotuner import Autotuner
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.trace.compiler.instrument import Rules
+from kperf.trace.compiler.session import HEADER_BYTES
+from kperf.trace.launch.gpu import Gpu, Mark
+from kperf.trace.launch.twin import Twin, make_twin
+
+MOST_KERNELS = 10
+"""Kernels that are traced in a run."""
+WARM = 3
+"""The launch of a kernel that is traced, if there are so many; the first is too, for scripts that launch it once."""
+_TIMED_LAUNCHES = 200
+"""Launches of a kernel that get events; of more, the time is reckoned from these."""
+_ALONE = (2, 4)
+"""Plain launches before which the GPU spins, as it does before the traced ones: their times are compared."""
+
+_INDUCTOR = {
+    "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",  # it goes past `CompiledKernel.run`
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # kernels from other processes come without their source
+}
+
+Launch = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to trace.
+
+    `patterns`: names of kernels, with * and ?. `launch`: the launch of each kernel; None for the first and a warm one.
+    `memory`: bytes for the records of a launch.
+    """
+
+    patterns: Sequence[str] = ("*",)
+    launch: int | None = None
+    regions: Sequence[str] = ("*",)
+    memory: int = 1 << 30
+    listing: bool = False
+
+
+@dataclass
+class Taken:
+    """A launch that was traced: the bytes of its records, and when it began and ended."""
+
+    number: int
+    grid: tuple[int, int, int]
+    buffer: NDArray[np.uint8]
+    span: tuple[Mark, Mark]
+    twin: Twin
+    arguments: dict[str, str]
+
+    @property
+    def lost(self) -> bool:
+        """Whether some warp wrote more records than its ring holds."""
+        return self.records_of_a_warp > self.twin.recording.records_per_warp
+
+    @property
+    def records_of_a_warp(self) -> int:
+        """The most records that a warp wrote."""
+        recording = self.twin.recording
+        blocks = self.buffer.view(np.uint32).reshape(-1, recording.block_bytes // 4)
+        counters = blocks[:, HEADER_BYTES // 4 : HEADER_BYTES // 4 + recording.total_warps]
+        return int(counters.max()) // 2
+
+
+@dataclass
+class Kernel:
+    """A kernel that the script launched, as compiled for one signature."""
+
+    compiled: CompiledKernel
+    name: str
+    file: str
+    line: int
+    launches: int = 0
+    grids: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    spans: list[tuple[Mark, Mark]] = field(default_factory=list)
+    alone: list[tuple[Mark, Mark]] = field(default_factory=list)
+    taken: Taken | None = None
+    problem: str | None = None
+    """Why it is not traced: a sentence without its name."""
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """That of most of its launches."""
+        return self.grids.most_common(1)[0][0]
+
+
+class Launches(AbstractContextManager["Launches"]):
+    """While it is open, launches are seen and the chosen ones traced; afterwards `kernels` says what there was."""
+
+    def __init__(self, choice: Choice, rules: Rules, gpu: Gpu, say: Callable[[str], None]) -> None:
+        """`say` gets a line whenever something takes a while."""
+        self.choice = choice
+        self.kernels: dict[str, Kernel] = {}
+        self.tuning_launches = 0
+        self._rules = rules
+        self._gpu = gpu
+        self._say = say
+        self._tuning = threading.local()
+        self._tracing = threading.Lock()
+        self._plain_run: Callable[[CompiledKernel], Launch] = CompiledKernel.run.fget
+        self._folder = tempfile.TemporaryDirectory(prefix="kperf-trace-")
+        self._restore: list[Callable[[], None]] = []
+
+    def __enter__(self) -> "Launches":
+        for name, value in {**_INDUCTOR, "TORCHINDUCTOR_CACHE_DIR": str(Path(self._folder.name) / "inductor")}.items():
+            self._set_variable(name, value)
+        self._set(CompiledKernel, "run", property(self._run))
+        self._mark_tuning(Autotuner, "_bench")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for restore in reversed(self._restore):
+            restore()
+        self._folder.cleanup()
+
+    @property
+    def chosen(self) -> list[Kernel]:
+        """Those whose names fit the patterns, the slowest first."""
+        fitting = [kernel for kernel in self.kernels.values() if self._fits(kernel.name)]
+        return sorted(fitting, key=self.total_ms, reverse=True)
+
+    def total_ms(self, kernel: Kernel) -> float:
+        """GPU time of all its launches, reckoned from those that had events; 0 if nothing is known of them."""
+        times = self._times(kernel.spans)
+        return statistics.fmean(times) * kernel.launches if times else 0.0
+
+    def plain_ms(self, kernel: Kernel) -> float | None:
+        """Median time of a plain launch, of those for which the host was ahead if there were any."""
+        times = self._times(kernel.alone) or self._times(kernel.spans[1:])
+        return statistics.median(times) if times else None
+
+    def traced_ms(self, taken: Taken) -> float:
+        """Time of the traced launch."""
+        return self._gpu.milliseconds(*taken.span)
+
+    def _times(self, spans: Sequence[tuple[Mark, Mark]]) -> list[float]:
+        return [self._gpu.milliseconds(*span) for span in spans]
+
+    def _fits(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.choice.patterns)
+
+    def _run(self, kernel: CompiledKernel) -> Launch:
+        launch = self._plain_run(kernel)
+        self._mark_inductors_tuning()
+
+        def seen(gx: int, gy: int, gz: int, stream: int, function: int, *rest: Any) -> None:
+            if getattr(self._tuning, "depth", 0):
+                self.tuning_launches += 1
+            elif not self._gpu.capturing():
+                self._see(kernel, launch, (gx, gy, gz), stream, function, rest)
+                return
+            launch(gx, gy, gz, stream, function, *rest)
+
+        return seen
+
+    def _see(
+        self,
+        compiled: CompiledKernel,
+        launch: Launch,
+        grid: tuple[int, int, int],
+        stream: int,
+        function: int,
+        rest: tuple[Any, ...],
+    ) -> None:
+        """One launch of the script's own."""
+        kernel = self.kernels.get(compiled.hash) or self._new(compiled)
+        kernel.launches += 1
+        kernel.grids[grid] += 1
+        if self._is_due(kernel, grid) and self._tracing.acquire(blocking=False):
+            try:
+                if self._trace(kernel, grid, stream, rest):
+                    return
+            finally:
+                self._tracing.release()
+        if kernel.launches > _TIMED_LAUNCHES:
+            launch(*grid, stream, function, *rest)
+            return
+        alone = not self.choice.listing and kernel.launches in _ALONE
+        if alone:
+            self._gpu.spin(stream)
+        start = self._gpu.mark(stream)
+        launch(*grid, stream, function, *rest)
+        span = (start, self._gpu.mark(stream))
+        kernel.spans.append(span)
+        if alone:
+            kernel.alone.append(span)
+
+    def _new(self, compiled: CompiledKernel) -> Kernel:
+        function = getattr(compiled.src, "fn", None)
+        code = getattr(getattr(function, "fn", None), "__code__", None)
+        name = getattr(getattr(function, "fn", None), "__name__", compiled.name)
+        made = Kernel(compiled, name, code.co_filename if code else "", code.co_firstlineno if code else 0)
+        self.kernels[compiled.hash] = made
+        return made
+
+    def _is_due(self, kernel: Kernel, grid: tuple[int, int, int]) -> bool:
+        """Whether this launch is one to trace."""
+        if self.choice.listing or kernel.problem or not self._fits(kernel.name) or 0 in grid:
+            return False
+        traced = [other for other in self.kernels.values() if other.taken]
+        if self.choice.launch is not None:
+            return kernel.launches == self.choice.launch and len(traced) < MOST_KERNELS
+        if len(traced) < MOST_KERNELS or kernel.taken:
+            return kernel.launches in (1, WARM)
+        return kernel.launches == WARM and self._displaces(kernel, traced)
+
+    def _displaces(self, kernel: Kernel, traced: Sequence[Kernel]) -> bool:
+        """Whether a kernel that comes late takes more time than one that is traced, which then makes room for it."""
+        fastest = min(traced, key=self.total_ms)
+        if self.total_ms(kernel) <= self.total_ms(fastest):
+            return False
+        fastest.taken, fastest.problem = None, f"{MOST_KERNELS} slower kernels are traced: choose it with --kernel"
+        return True
+
+    def _trace(self, kernel: Kernel, grid: tuple[int, int, int], stream: int, rest: tuple[Any, ...]) -> bool:
+        """Launch the twin; False, with the reason in `kernel.problem`, if nothing was launched."""
+        begin = time.monotonic()
+        try:
+            twin = self._twin(kernel, grid)
+            launch = self._plain_run(twin.kernel)  # loads it
+            buffer = self._gpu.buffer(grid[0] * grid[1] * grid[2] * twin.block_bytes, stream)
+        except (UsageError, MeasurementError) as error:
+            kernel.problem = str(error)
+        except Exception as error:  # a pass of Triton's, ptxas or the driver refuses the twin: the script goes on
+            kernel.problem = f"its twin cannot be made: {(str(error) or type(error).__name__).splitlines()[0]}"
+        if kernel.problem:
+            self._say(f"{kernel.name} is not traced: {kernel.problem}")
+            return False
+        _packed, *others = rest
+        set_profile_allocator(lambda _size, _alignment, _stream: buffer)
+        try:
+            self._gpu.spin(stream)
+            start = self._gpu.mark(stream)
+            launch(*grid, stream, twin.kernel.function, twin.kernel.packed_metadata, *others)
+            span = (start, self._gpu.mark(stream))
+        finally:
+            set_profile_allocator(None)
+        arguments = _described(kernel.compiled, others[3:])
+        kernel.taken = Taken(kernel.launches, grid, self._gpu.to_host(buffer, stream), span, twin, arguments)
+        took = time.monotonic() - begin
+        self._say(
+            f"traced {kernel.name}, launch {kernel.launches}, {buffer.numel() >> 20} MB of records ({took:.1f} s)"
+        )
+        return True
+
+    def _twin(self, kernel: Kernel, grid: tuple[int, int, int]) -> Twin:
+        """The twin for this launch: that of the last one, if its rings were large enough and are for as many blocks."""
+        before = kernel.taken
+        if before and not before.lost and before.grid == grid:
+            return before.twin
+        return make_twin(
+            kernel.compiled,
+            grid[0] * grid[1] * grid[2],
+            Path(self._folder.name),
+            memory=self.choice.memory,
+            regions=self.choice.regions,
+            rules=self._rules,
+            records=before.records_of_a_warp if before else None,
+        )
+
+    def _mark_inductors_tuning(self) -> None:
+        module = sys.modules.get("torch._inductor.runtime.triton_heuristics")
+        if module is not None and not hasattr(module.CachingAutotuner.bench, "__wrapped__"):
+            self._mark_tuning(module.CachingAutotuner, "bench")
+
+    def _mark_tuning(self, owner: type, name: str) -> None:
+        """Launches inside an autotuner's benchmark are not the script's own."""
+        plain = getattr(owner, name)
+
+        def tuning(*arguments: Any, **options: Any) -> Any:
+            self._tuning.depth = getattr(self._tuning, "depth", 0) + 1
+            try:
+                return plain(*arguments, **options)
+            finally:
+                self._tuning.depth -= 1
+
+        tuning.__wrapped__ = plain  # type: ignore[attr-defined]
+        self._set(owner, name, tuning)
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        before = owner.__dict__[name]
+        self._restore.append(lambda: setattr(owner, name, before))
+        setattr(owner, name, value)
+
+    def _set_variable(self, name: str, value: str) -> None:
+        before = os.environ.get(name)
+
+        def restore() -> None:
+            os.environ.pop(name, None)
+            if before is not None:
+                os.environ[name] = before
+
+        self._restore.append(restore)
+        os.environ[name] = value
+
+
+def _described(kernel: CompiledKernel, arguments: Sequence[Any]) -> dict[str, str]:
+    """The arguments of a launch in words: shapes and dtypes of tensors, the values of numbers."""
+    names = getattr(getattr(kernel.src, "fn", None), "arg_names", ())
+    return {name: _in_words(value) for name, value in zip(names, arguments, strict=False)}
+
+
+def _in_words(value: Any) -> str:
+    tensor = getattr(value, "base", value)  # a tensor descriptor's
+    if hasattr(tensor, "shape") and hasattr(tensor, "dtype"):
+        return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    return str(value)

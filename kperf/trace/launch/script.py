@@ -1,0 +1,121 @@
+"""Run somebody's script as `python` would: argv, folder, standard input, `__main__`, exceptions and exit status."""
+
+import builtins
+import importlib.machinery
+import importlib.util
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from kperf.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Script:
+    """A file, or a module as `python -m` takes it, and the arguments that follow."""
+
+    name: str
+    arguments: tuple[str, ...]
+    is_module: bool = False
+
+    def check(self) -> None:
+        """Raise `UsageError` if there is no such script."""
+        if self.is_module:
+            _find_module(self.name)
+        elif not Path(self.name).is_file():
+            raise UsageError(f"there is no script {self.name}: give the path of a Python file, or -m and a module")
+
+    def run(self) -> int:
+        """Run it to its end, or to its exit; returns the exit status that `python` would give.
+
+        An exception that ends it is shown as `python` shows it: without a frame of this program.
+        """
+        try:
+            if self.is_module:
+                _run_module(self.name, self.arguments)
+            else:
+                _run_file(self.name, self.arguments)
+            _wait_for_threads()
+        except SystemExit as end:
+            return _status_of(end)
+        except BaseException as error:
+            _show(error)
+            return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return 0
+
+
+def _find_module(name: str) -> None:
+    # What `python -m` finds first; the folder comes off again, for the script itself puts it there.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError):
+        spec = None
+    finally:
+        del sys.path[0]
+    if spec is None:
+        raise UsageError(f"there is no module {name} to run: -m takes a module's name, as python -m does")
+
+
+def _run_file(name: str, arguments: Sequence[str]) -> None:
+    path = Path(name)
+    sys.argv[:] = [name, *arguments]
+    _put_first(str(path.resolve().parent))
+    main = ModuleType("__main__")
+    main.__file__ = os.path.abspath(name)  # noqa: PTH100 (as python does: links are kept)
+    main.__builtins__ = builtins  # type: ignore[attr-defined]
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
+    main.__dict__.update(__spec__=None, __package__=None, __cached__=None)
+    sys.modules["__main__"] = main
+    exec(_compiled(main.__file__), main.__dict__)  # noqa: S102
+
+
+def _compiled(path: str) -> CodeType:
+    return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+
+
+def _run_module(name: str, arguments: Sequence[str]) -> None:
+    sys.argv[:] = [name, *arguments]
+    _put_first(str(Path.cwd()))
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _put_first(folder: str) -> None:
+    """The script's folder stands where ours stood."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+
+
+def _wait_for_threads() -> None:
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+
+
+def _status_of(end: SystemExit) -> int:
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code & 0xFF
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    error.__traceback__ = _theirs(error.__traceback__)
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _theirs(traceback: TracebackType | None) -> TracebackType | None:
+    """Without the frames of this file and of `runpy`, which stand before the script's own."""
+    ours = {__file__, runpy.__file__, "<frozen runpy>"}
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in ours:
+        traceback = traceback.tb_next
+    return traceback

@@ -1,0 +1,133 @@
+"""The instrumented twin of any kernel that was compiled, and how far it is still the plain kernel."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from triton.compiler import CompiledKernel
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir import compile as compiler
+from kperf.ir import sass
+from kperf.ir.occupancy import blocks_per_sm, shared_bytes_left
+from kperf.ir.override import Override, own_cache, recompile
+from kperf.trace.compiler.instrument import Rules, instrument
+from kperf.trace.compiler.program import Program, read_program
+from kperf.trace.compiler.session import RECORD_BYTES, Recording, session
+from kperf.trace.launch.subject import Orders
+
+Place = Literal["shared", "global"]
+
+SMALLEST_RING = 64
+"""Bytes a warp: the last eight records."""
+_RING = 8192
+"""Bytes a warp as long as it is not known how many records a block writes."""
+_LEAST_IN_SHARED_MEMORY = 1024
+"""Of such a ring; where there is less room, records go to device memory."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A compiled kernel with records: what it is made of, and how its records are kept."""
+
+    plain: CompiledKernel
+    kernel: CompiledKernel
+    text: str
+    program: Program
+    recording: Recording
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of device memory for each block of the launch's grid."""
+        clusters: int = self.plain.metadata.num_ctas
+        return self.recording.block_bytes * clusters
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a compiled kernel takes of an SM; `occupancy`: how many of its blocks fit at once."""
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    occupancy: int
+
+
+def make_twin(
+    kernel: CompiledKernel,
+    blocks: int,
+    folder: Path,
+    *,
+    memory: int,
+    regions: Sequence[str],
+    rules: Rules,
+    records: int | None = None,
+) -> Twin:
+    """The twin of a compiled kernel for a launch of so many blocks, compiled into a cache of its own in `folder`.
+
+    `memory`: bytes that the records of a launch may take; `records`: how many a warp writes, if that is known.
+
+    Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
+    """
+    if not hasattr(kernel.src, "fn") or "ttgir" not in kernel.asm:
+        raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
+    text = instrument(compiler.canonical_ttgir(kernel.asm["ttgir"]), regions=regions, rules=rules)
+    program = read_program(text, rules)
+    records = records or _straight_records(program)
+    recording = ring_for(program, footprint(kernel), blocks * kernel.metadata.num_ctas, memory, records)
+    with session(recording), own_cache(folder):
+        twin = recompile(kernel, Override(folder / f"{kernel.name}.ttgir", text, program.kernel_name))
+    if twin.metadata.profile_scratch_size != recording.block_bytes:
+        raise MeasurementError(
+            f"its records were lowered to {twin.metadata.profile_scratch_size} bytes a block where "
+            f"{recording.block_bytes} are read"
+        )
+    return Twin(kernel, twin, text, program, recording)
+
+
+def ring_for(program: Program, plain: Footprint, blocks: int, memory: int, records: int | None = None) -> Recording:
+    """Where the records of a launch go, within `memory` bytes for all of its blocks.
+
+    In shared memory, where a record costs least, if `records` of a warp fit there without one block less on an SM; else
+    straight in device memory. A ring that is too small keeps a warp's last records.
+
+    Raises `UsageError` if not even eight records of each warp fit.
+    """
+    warps = tuple(sorted(group.first_warp for group in program.groups))
+
+    def fits(size: int, kept_in: Place) -> bool:
+        recording = Recording(warps, program.total_warps, size, memory="global")
+        inside = recording.buffer_bytes <= shared_bytes_left(plain.registers, plain.shared_bytes, program.total_warps)
+        return blocks * recording.block_bytes <= memory and (inside or kept_in == "global")
+
+    wanted = _RING if records is None else max(1 << (RECORD_BYTES * records - 1).bit_length(), SMALLEST_RING)
+    least = _LEAST_IN_SHARED_MEMORY if records is None else wanted
+    places: tuple[tuple[Place, int], ...] = (("shared", least), ("global", SMALLEST_RING))
+    for kept_in, smallest in places:
+        size = wanted
+        while size > smallest and not fits(size, kept_in):
+            size //= 2
+        if fits(size, kept_in):
+            return Recording(warps, program.total_warps, size, memory=kept_in)
+    raise UsageError(f"the records of {blocks} blocks do not fit into {memory >> 20} MB: give more with --memory")
+
+
+def _straight_records(program: Program) -> int | None:
+    """How many records a warp writes in a kernel without loops; None in one with loops."""
+    if any(scope.loops for scope in program.scopes):
+        return None
+    return 2 * max(Counter(scope.group for scope in program.scopes).values())
+
+
+def footprint(kernel: CompiledKernel) -> Footprint:
+    """Of a kernel as compiled; its warps are those of all partitions."""
+    used = compiler.resources(kernel)
+    fitting = blocks_per_sm(used.registers, used.shared_bytes, kernel.metadata.num_warps)
+    return Footprint(used.registers, used.spilled_bytes, used.shared_bytes, fitting)
+
+
+def orders(twin: Twin) -> Orders:
+    """The order of instructions in both."""
+    return Orders(*(sass.order(compiler.sass(kernel)) for kernel in (twin.plain, twin.kernel)))

@@ -1,0 +1,153 @@
+"""A GPU that is not there: kernels compile for sm_90a, a launch is noted, and a twin's records are made up.
+
+Run as a program it is `kperf` on such a GPU: `python -m tests.trace.launch.fake_gpu trace script.py`.
+"""
+
+import ctypes
+from functools import cache
+from itertools import count
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import _allocation, driver
+
+from kperf.record import device
+from kperf.trace.compiler.program import Program, read_program
+from kperf.trace.compiler.session import Recording
+from kperf.trace.launch.gpu import Gpu
+from tests.conftest import environment
+from tests.trace.reading.synthetic import encode, marks_of
+
+TRIPS = 6
+STEP = 200
+"""Cycles from record to record."""
+
+LAUNCHES: list[SimpleNamespace] = []
+
+
+class Utils:
+    def get_device_properties(self, device):
+        return {"max_shared_mem": 232_448, "multiprocessor_count": 132, "warpSize": 32, "max_num_regs": 65_536}
+
+    def load_binary(self, name, binary, shared, device):
+        return object(), hash((name, binary)) & 0xFFFF, 64, 0, 1024
+
+
+class Launcher:
+    def __init__(self, src, metadata):
+        self.src, self.metadata = src, metadata
+
+    def __call__(self, gx, gy, gz, stream, function, packed, launch_metadata, enter, exit, *arguments):
+        size, grid = self.metadata.profile_scratch_size, (gx, gy, gz)
+        if size:
+            buffer = _allocation._profile_allocator.get()(gx * gy * gz * size, 128, stream)
+            write_records(buffer, self.metadata, gx * gy * gz)
+        LAUNCHES.append(SimpleNamespace(name=self.src.name, grid=grid, traced=bool(size), arguments=arguments))
+        for hook in (enter, exit):
+            if hook is not None:
+                hook(launch_metadata)
+
+
+@cache
+def twin_of(path: str, mode: str) -> tuple[Program, Recording]:
+    _, warps, size, memory, bits = mode.split(":")
+    with open(path) as file:  # noqa: PTH123
+        program = read_program(file.read())
+    recorded = tuple(map(int, warps.split(",")))
+    return program, Recording(recorded, program.total_warps, int(size), memory, int(bits))
+
+
+def write_records(buffer: torch.Tensor, metadata, blocks: int) -> None:
+    program, recording = twin_of(metadata.ir_override, metadata.instrumentation_mode)
+    groups = {group.first_warp: group.name for group in program.groups}
+    looping = any(scope.loops for scope in program.scopes)
+    marks = [
+        marks_of(program, groups[warp], TRIPS) if looping else straight(program, groups[warp])
+        for warp in recording.warps
+    ]
+    block = [[(*mark, STEP * place) for place, mark in enumerate(warp)] for warp in marks]
+    encoded = encode([block] * blocks, recording)
+    ctypes.memmove(buffer.data_ptr(), encoded.ctypes.data, encoded.nbytes)
+
+
+def straight(program: Program, group: str):
+    lifetime, *inner = [scope for scope in program.scopes if scope.group == group]
+    return [(lifetime.number, True), *((scope.number, start) for scope in inner for start in (True, False)),
+            (lifetime.number, False)]  # fmt: skip
+
+
+class Driver:
+    def __init__(self):
+        self.utils, self.launcher_cls = Utils(), Launcher
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device=None):
+        return 7
+
+    def get_active_torch_device(self):
+        return torch.device("cpu")
+
+    def get_benchmarker(self):
+        def benchmark(call, quantiles=None, **_):
+            for _ in range(3):
+                call()
+            return [1.0, 1.0, 1.0]
+
+        return benchmark
+
+
+class FakeGpu(Gpu):
+    """Each mark is a millisecond after the last."""
+
+    def __init__(self):
+        self._clock = count()
+
+    def capturing(self):
+        return False
+
+    def mark(self, stream):
+        assert stream == 7
+        return next(self._clock)
+
+    def spin(self, stream):
+        pass
+
+    def milliseconds(self, start, end):
+        return float(end - start)
+
+    def buffer(self, size, stream):
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def to_host(self, buffer, stream):
+        return buffer.numpy().astype(np.uint8)
+
+
+def install(monkeypatch=None):
+    """Triton launches on this GPU from now on, and `device` says that it is a Hopper."""
+    fake = Driver()
+    setattribute = setattr if monkeypatch is None else monkeypatch.setattr
+    for owner, name, value in (
+        (driver, "_active", fake),
+        (driver, "_default", fake),
+        (device, "why_static", lambda: None),
+        (device, "environment", environment),
+    ):
+        setattribute(owner, name, value)
+
+
+if __name__ == "__main__":
+    from kperf import cli
+    from kperf.trace import command
+
+    install()
+    command.Gpu = FakeGpu
+    assert triton.runtime.driver.active.get_current_device() == 0
+    cli.main()

@@ -1,0 +1,224 @@
+"""`kperf trace` on a GPU that is not there: kernels and twins are compiled, launches are noted, records made up."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import triton
+from rich.console import Console
+
+from kperf.errors import UsageError
+from kperf.ir.compile import canonical_ttgir
+from kperf.trace import command
+from kperf.trace.launch.launches import Choice
+from kperf.trace.launch.script import Script
+from kperf.trace.reading.models import read_timeline
+from tests.trace.launch import fake_gpu
+
+GEMM = """
+import sys, torch, triton, triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+@triton.jit
+def gemm(a_desc, b_desc, c_desc, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tiles = tl.cdiv(N, BN)
+    row = tl.program_id(0) // tiles * BM
+    column = tl.program_id(0) % tiles * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in tl.range(0, tl.cdiv(K, BK), num_stages=3):
+        acc = tl.dot(a_desc.load([row, k * BK]), b_desc.load([column, k * BK]).T, acc)
+    c_desc.store([row, column], acc.to(tl.bfloat16))
+
+def run(times, warps=8):
+    a, b, c = (torch.zeros(256, 256, dtype=torch.bfloat16) for _ in range(3))
+    tensors = zip((a, b, c), ((128, 64), (256, 64), (128, 256)))
+    descriptors = [TensorDescriptor.from_tensor(tensor, list(box)) for tensor, box in tensors]
+    for _ in range(times):
+        gemm[(2,)](*descriptors, 256, 256, 128, 256, 64, num_warps=warps)
+"""
+
+ADD = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def plus(x, y, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n), mask=i < n)
+"""
+
+AUTOTUNED = GEMM.replace(
+    "@triton.jit",
+    "@triton.autotune([triton.Config({}, num_warps=4), triton.Config({}, num_warps=8)], key=['N'])\n@triton.jit",
+)
+
+
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    """Runs `kperf trace` on a script's text; returns its exit status, what it printed, and the folder it wrote."""
+    fake_gpu.install(monkeypatch)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    fake_gpu.LAUNCHES.clear()
+
+    def run(text, **choice):
+        path = tmp_path / "it.py"
+        path.write_text(text)
+        console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+        status = command.run(
+            console, Script(str(path), ("a", "b")), Choice(**choice), tmp_path / "out", fake_gpu.FakeGpu()
+        )
+        return status, console.export_text(), tmp_path / "out"
+
+    return run
+
+
+def launched(name):
+    return [launch.traced for launch in fake_gpu.LAUNCHES if launch.name == name]
+
+
+def test_the_third_launch_is_traced_and_the_first_for_scripts_that_launch_once(trace):
+    status, said, out = trace(GEMM + "run(5); print(sys.argv[1:])")
+    assert status == 0
+    assert launched("gemm") == [True, False, True, False, False]
+    assert {path.name for path in out.iterdir()} == {"gemm.timeline.json", "gemm.chrome_trace.json"}
+    timeline = read_timeline(out / "gemm.timeline.json")
+    assert timeline.kernel == "gemm"
+    assert timeline.file.endswith("it.py:5")
+    assert timeline.grid == (2, 1, 1)
+    assert timeline.period_cycles.median == 4 * fake_gpu.STEP
+    assert timeline.records.lost == 0
+    assert timeline.resources.plain.occupancy == timeline.resources.twin.occupancy == 1
+    assert timeline.arguments["a_desc"] == "bfloat16 [256, 256]"
+    assert timeline.arguments["N"] == "256"
+    assert timeline.verdict[0] in said
+    events = json.loads((out / "gemm.chrome_trace.json").read_text())
+    assert events["otherData"]["kernel"] == "gemm"
+    fake_gpu.LAUNCHES.clear()
+    assert trace(GEMM + "run(1)")[0] == 0
+    assert launched("gemm") == [True]
+
+
+def test_a_launch_can_be_chosen(trace):
+    assert trace(GEMM + "run(5)", launch=4)[0] == 0
+    assert launched("gemm") == [False, False, False, True, False]
+
+
+def test_a_launch_that_never_came_is_said(trace, capsys):
+    status, _, out = trace(GEMM + "run(2)", launch=4)
+    assert status == 2
+    assert "gemm is not traced: it was launched 2 times" in capsys.readouterr().err
+    assert not list(out.iterdir())
+
+
+def test_autotuners_are_left_alone(trace):
+    assert trace(AUTOTUNED.replace(", num_warps=warps", "") + "run(3)")[0] == 0
+    assert launched("gemm") == [False] * 6 + [True, False, True]
+
+
+def test_the_twin_gets_the_arguments_of_the_launch_it_stands_for(trace):
+    trace(GEMM + "run(2)")
+    traced, plain = fake_gpu.LAUNCHES
+    assert traced.traced
+    assert [str(argument) for argument in traced.arguments] == [str(argument) for argument in plain.arguments]
+
+
+def test_two_specialisations_are_two_kernels(trace):
+    status, _, out = trace(GEMM + "run(3, 8); run(3, 4)")
+    assert status == 0
+    names = sorted(path.name for path in out.glob("*.timeline.json"))
+    assert len(names) == 2
+    assert names[1] == "gemm.timeline.json"
+
+
+def test_the_users_cache_holds_no_instrumented_kernel(trace, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(cache)
+        assert trace(GEMM + "run(3)")[0] == 0
+        assert triton.knobs.cache.dir == str(cache)
+    files = [path for path in cache.rglob("*") if path.is_file()]
+    assert [path for path in files if path.suffix == ".ttgir"]
+    assert not [path for path in files if b"proton" in path.read_bytes() or "kperf" in str(path.relative_to(tmp_path))]
+    assert all("proton" not in canonical_ttgir(path.read_text()) for path in files if path.suffix == ".ttgir")
+
+
+def test_nothing_stays_behind_in_this_process(trace, monkeypatch):
+    from triton.compiler import CompiledKernel
+    from triton.runtime.autotuner import Autotuner
+
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "5")
+    before = CompiledKernel.run, Autotuner._bench, dict(os.environ)
+    trace(GEMM + "run(1)")
+    assert (CompiledKernel.run, Autotuner._bench, dict(os.environ)) == before
+
+
+def test_the_list_has_every_kernel_and_traces_none(trace):
+    use = "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, BLOCK=1024)\n"
+    status, said, out = trace(GEMM + ADD + "run(2)\n" + use, listing=True)
+    assert status == 0
+    assert not any(launch.traced for launch in fake_gpu.LAUNCHES)
+    assert not out.exists()
+    rows = [line.replace("│", "|").split("|") for line in said.splitlines()]
+    rows = [[cell.strip() for cell in row] for row in rows if len(row) > 9]
+    assert [row[1] for row in rows if row[1] in {"plus", "gemm"}] == ["plus", "gemm"]
+    plus = next(row for row in rows if row[1] == "plus")
+    assert plus[3:6] == ["4", "4 x 1 x 1", "4"]
+    assert plus[-3:-1] == ["4.000 ms", "66.7%"]
+
+
+def test_a_pattern_that_fits_nothing_names_the_nearest(trace, capsys):
+    status, _, _ = trace(GEMM + ADD + "run(1)", patterns=["gem"])
+    assert status == 2
+    said = capsys.readouterr().err
+    assert "no kernel is called gem; the script launched gemm" in said
+    assert not any(launch.traced for launch in fake_gpu.LAUNCHES)
+
+
+def test_a_script_without_kernels_is_said(trace, capsys):
+    assert trace("print('nothing')")[0] == 2
+    assert "launched no Triton kernel" in capsys.readouterr().err
+
+
+def test_a_script_that_fails_keeps_its_status_and_what_was_traced(trace, capsys):
+    status, _, out = trace(GEMM + "run(3)\n1 / 0")
+    assert status == 1
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError" in said
+    assert "kperf/" not in said
+    assert (out / "gemm.timeline.json").exists()
+    assert trace(GEMM + "run(3)\nsys.exit(7)")[0] == 7
+
+
+def test_each_rank_has_a_folder(trace, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    _, _, out = trace(GEMM + "run(1)")
+    assert (out / "rank3" / "gemm.timeline.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda patch, folder: patch.setattr("kperf.record.device.why_static", lambda: "there is no GPU"), "no GPU"),
+        (lambda patch, folder: patch.setenv("TRITON_INTERPRET", "1"), "TRITON_INTERPRET is set"),
+        (lambda patch, folder: patch.setenv("TRITON_KERNEL_OVERRIDE", "1"), "TRITON_KERNEL_OVERRIDE is set"),
+        (lambda patch, folder: (folder / "out").write_text(""), "cannot be made"),
+    ],
+)
+def test_what_cannot_work_is_said_before_the_script_runs(trace, tmp_path, monkeypatch, how, said):
+    how(monkeypatch, tmp_path)
+    with pytest.raises(UsageError, match=said):
+        trace(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_kernel_that_cannot_be_traced_runs_plain(trace, capsys):
+    use = "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, BLOCK=1024)\n"
+    status, _, out = trace(GEMM + ADD + "run(3)\n" + use, regions=["nothing like it"])
+    assert status == 2
+    assert not any(launch.traced for launch in fake_gpu.LAUNCHES)
+    assert "gemm is not traced: the TTGIR has no region named nothing like it" in capsys.readouterr().err
+    assert not list(Path(out).iterdir())
