@@ -1,6 +1,6 @@
 #!/bin/bash
 # What every container starts with: a results folder that can be written, and, if it is empty, the recorded runs in it that
-# static figures are drawn from; before `make`, a line that says where the numbers will come from; then the command, as
+# static figures are drawn from (all of them or none); a word about files in it that are cut short; before `make`, a line that says where the numbers will come from; then the command, as
 # the same process, so that signals reach it.
 set -euo pipefail
 
@@ -9,9 +9,7 @@ if ! [ -w "$KPERF_RESULTS" ]; then
         "-v \"\$PWD/results:/results\" --user \"\$(id -u):\$(id -g)\"" >&2
     exit 2
 fi
-if [ -d /opt/kperf/results ] && [ -z "$(ls -A "$KPERF_RESULTS")" ]; then
-    cp -r /opt/kperf/results/. "$KPERF_RESULTS/"
-fi
+python -m kperf.record.recorded
 if [ "${1:-}" = make ]; then
     python -m kperf.record.machine >&2
 fi

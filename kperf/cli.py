@@ -254,6 +254,15 @@ def claims(
         claims.write_table(results, write)
 
 
+@app.command()
+def restore(results: Results = RECORDED) -> None:
+    """Put recorded files back that are missing in a results folder, empty or cut short; all others stay."""
+    from kperf.record import recorded
+
+    for name in recorded.restore(results):
+        print(f"restored {results / name}")
+
+
 @image_app.command()
 def build(
     image: Image = "kperf",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pynvml
 
+from kperf.record.recorded import damage
 from kperf.record.store import RECORDED
 
 HOPPER_CAPABILITY = (9, 0)
@@ -54,6 +55,7 @@ class Machine:
     why_no_cache: str | None
     why_no_results: str | None
     recorded: tuple[str, ...]
+    why_no_recorded: str | None
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,15 @@ def diagnose(machine: Machine) -> list[Verdict]:
     measured = why_not_measured(machine)
     triton = _why_missing(machine, "triton")
     recorded = ", ".join(machine.recorded)
+    why_not_drawn = machine.why_no_results or machine.why_no_recorded
     fa3 = _why_missing(machine, "fa3-fwd") or measured
     return [
         Verdict("fig11 and fig12, measured here", measured is None, measured or _warnings(machine)),
         Verdict("FA3 among them", fa3 is None, fa3 or ""),
         Verdict(
             "fig11 and fig12, drawn from recorded runs",
-            bool(machine.recorded) and machine.why_no_results is None,
-            machine.why_no_results or (f"recorded on {recorded}" if recorded else "results/ does not hold both"),
+            why_not_drawn is None,
+            why_not_drawn or f"recorded on {recorded}",
         ),
         Verdict("ttgir, the overrides compiled and checked", triton is None, triton or "needs no GPU"),
     ]
@@ -114,6 +117,7 @@ def probe() -> Machine:
         why_no_cache=_why_no_cache(),
         why_no_results=_why_no_results(),
         recorded=_recorded(_results()),
+        why_no_recorded=_why_no_recorded(_results()),
     )
 
 
@@ -256,6 +260,11 @@ def _recorded(results: Path) -> tuple[str, ...]:
     """GPUs for which both figures are recorded."""
     folders = sorted(path.parent for path in results.glob("*/fig12.jsonl"))
     return tuple(folder.name for folder in folders if any(folder.glob("fig11/*.timeline.json")))
+
+
+def _why_no_recorded(results: Path) -> str | None:
+    missing = f"{results} does not hold both: `python -m kperf restore --results FOLDER` makes a folder that does"
+    return damage(results) or (None if _recorded(results) else missing)
 
 
 def _results() -> Path:

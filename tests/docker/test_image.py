@@ -111,6 +111,23 @@ def test_a_results_folder_that_is_not_writable_is_one_sentence(inside: Any) -> N
     assert len(told.out.strip().splitlines()) == 1
 
 
+def test_a_volume_that_is_too_small_is_a_sentence_and_stays_empty(inside: Any) -> None:
+    """Of 200 KB; what is then put into a larger one that holds cut files is whole."""
+    small = {"/tmp": "rw,exec,mode=1777", "/out": "rw,mode=1777,size=200k"}
+    told = inside("make", "fig12", tmpfs=small)
+    assert told.status == 2
+    assert re.fullmatch(r"kperf: the recorded runs \([\d.]+ MB\) cannot be put into /out .*larger volume.*\n", told.out)
+    script = "docker/entrypoint.sh true; find /out -type f; df /out | tail -1 | tr -s ' ' | cut -d ' ' -f 3"
+    left = inside("-c", script, tmpfs=small, entrypoint="bash")
+    assert left.out.splitlines()[1:] == ["0"]
+    script = "mkdir /out/h200; touch /out/h200/fig12.jsonl; docker/entrypoint.sh kperf doctor; kperf restore"
+    said = inside("-c", f"{script}; kperf doctor", entrypoint="bash").out
+    assert "kperf: /out/h200/fig12.jsonl is empty or cut short: `python -m kperf restore --results /out`" in said
+    assert "no   fig11 and fig12, drawn from recorded runs: /out/h200/fig12.jsonl is empty or cut short" in said
+    assert "restored /out/h200/fig12.jsonl" in said
+    assert "yes  fig11 and fig12, drawn from recorded runs: recorded on h200" in said
+
+
 def test_the_installed_package_passes_its_own_tests(inside: Any) -> None:
     chosen = [
         "tests/attention/test_workload.py",

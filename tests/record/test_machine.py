@@ -29,6 +29,7 @@ READY = Machine(
     why_no_cache=None,
     why_no_results=None,
     recorded=("h200",),
+    why_no_recorded=None,
 )
 
 
@@ -106,11 +107,11 @@ def test_what_the_engine_can_run(monkeypatch, capsys, why, engine, toolkit):
 
 
 def test_nothing_at_all_is_reported_as_such(capsys):
-    machine = replace(READY, gpus=(), why_no_gpu="no GPU", driver=None, recorded=())
+    machine = replace(READY, gpus=(), why_no_gpu="no GPU", driver=None, why_no_recorded="no runs")
     assert not report.report(machine)
     told = capsys.readouterr().out
     assert told.startswith("no usable NVIDIA GPU; Python 3.12.1, torch 2.11.0+cu130")
-    assert "no   fig11 and fig12, drawn from recorded runs: results/ does not hold both" in told
+    assert "no   fig11 and fig12, drawn from recorded runs: no runs" in told
 
 
 def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
@@ -125,6 +126,21 @@ def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
     assert machine.recorded == ()
     (tmp_path / "missing/h100/fig11/vanilla.timeline.json").touch()
     assert doctor.probe().recorded == ("h100",)
+
+
+def test_an_empty_record_is_no_recorded_run(monkeypatch, tmp_path):
+    monkeypatch.setenv("KPERF_RESULTS", str(tmp_path))
+    assert "does not hold both: `python -m kperf restore" in doctor.probe().why_no_recorded
+    (tmp_path / "h200/fig11").mkdir(parents=True)
+    for name in ("fig12.jsonl", "fig11/vanilla.timeline.json"):
+        (tmp_path / "h200" / name).touch()
+    sentence = (
+        f"{tmp_path}/h200/fig11/vanilla.timeline.json is empty or cut short (and 1 more): `python -m kperf restore"
+    )
+    machine = replace(READY, why_no_recorded=doctor.probe().why_no_recorded)
+    possible, why = verdicts(machine)["fig11 and fig12, drawn from recorded runs"]
+    assert not possible
+    assert why.startswith(sentence)
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):

@@ -1,0 +1,74 @@
+"""The recorded runs in another results folder: whole or not at all, and put back where they were cut."""
+
+import errno
+import os
+import shutil
+
+import pytest
+
+from kperf.errors import UsageError
+from kperf.record import recorded
+from kperf.record.store import RECORDED
+from tests.command import kperf
+
+NAMES = {path.relative_to(RECORDED) for path in RECORDED.rglob("*") if path.is_file()}
+
+
+def held(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_one_command_puts_back_what_was_cut_and_leaves_the_rest(tmp_path):
+    results = tmp_path / "results"
+    assert len(recorded.restore(results)) == len(NAMES)
+    assert held(results) == held(RECORDED)
+    assert recorded.damage(results) is None
+
+    lines = (RECORDED / "h200/fig12.jsonl").read_bytes()
+    (results / "h200/fig12.jsonl").write_bytes(b"")
+    (results / "h200/fig12.png").write_bytes((RECORDED / "h200/fig12.png").read_bytes()[:4096])
+    (results / "h200/power.jsonl").write_bytes((RECORDED / "h200/power.jsonl").read_bytes() + b"{}\n")
+    (results / "h200/environment.json").unlink()
+    assert "h200/fig12.jsonl is empty or cut short (and 1 more): `python -m kperf restore --results" in recorded.damage(
+        results
+    )
+    done = kperf("restore", "--results", results)
+    assert done.returncode == 0
+    assert {line.removeprefix(f"restored {results}/h200/") for line in done.stdout.splitlines()} == {
+        "fig12.jsonl",
+        "fig12.png",
+        "environment.json",
+    }
+    assert (results / "h200/fig12.jsonl").read_bytes() == lines
+    assert (results / "h200/power.jsonl").read_bytes().endswith(b"{}\n")
+    assert held(results).keys() == NAMES
+
+
+def test_records_that_end_with_a_line_are_older_not_cut(tmp_path):
+    (tmp_path / "h200").mkdir()
+    lines = (RECORDED / "h200/fig12.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "h200/fig12.jsonl").write_bytes(b"".join(lines[:3]))
+    assert recorded.damage(tmp_path) is None
+    (tmp_path / "h200/fig12.jsonl").write_bytes(b"".join(lines[:3])[:-5])
+    assert "cut short" in recorded.damage(tmp_path)
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    (tmp_path / "mine").write_text("mine")
+    copy, copied = shutil.copyfile, []
+
+    def full_at_the_third(source, target):
+        copied.append(source)
+        if len(copied) == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        return copy(source, target)
+
+    monkeypatch.setattr(recorded.shutil, "copyfile", full_at_the_third)
+    with pytest.raises(UsageError, match=r"MB\) cannot be put into .*No space left.*give it a larger volume"):
+        recorded.restore(tmp_path)
+    assert held(tmp_path).keys() == {(tmp_path / "mine").relative_to(tmp_path)}
+
+
+def test_the_record_itself_is_gits_to_restore():
+    with pytest.raises(UsageError, match="`git checkout -- results` restores them"):
+        recorded.restore(RECORDED)
