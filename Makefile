@@ -1,7 +1,7 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 power claims ttgir test test-gpu test-docker check image shell \
+.PHONY: help setup lock figures fig11 fig12 power claims ttgir test test-gpu test-docker mutants check image shell \
         docker-fig11 docker-fig12 doctor clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -66,6 +66,9 @@ test-gpu: setup ## the tests that need a Hopper GPU
 
 test-docker: setup ## the tests that need a Docker engine
 	@$(PYTHON) -m pytest -m docker $(OPTIONS)
+
+mutants: setup ## do the tests fail when the program is wrong? The listed changes and a sample; OPTIONS="--sample 300"
+	@$(PYTHON) -m tests.mutation $(OPTIONS)
 
 check: setup ## ruff, ruff format, mypy
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy

@@ -13,7 +13,8 @@ def pytest_configure(config):
     Its keys are made of the kernel's source, the compiler and the options, among them the path of an override, which
     holds the hash of its content: what a test finds there is what it would have compiled.
     """
-    os.environ["TRITON_CACHE_DIR"] = str(config.cache.mkdir("triton"))
+    if "TRITON_CACHE_DIR" not in os.environ:
+        os.environ["TRITON_CACHE_DIR"] = str(config.cache.mkdir("triton"))
 
 
 def point(implementation="improved", milliseconds=1.0, run="r1", workload=None, sweep="seq_len", **changes):
