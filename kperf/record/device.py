@@ -47,7 +47,7 @@ def sm_count() -> int:
 
 def device_state() -> DeviceState:
     """SM clock, power, temperature and throttle reasons now. Takes about a millisecond: ask while the GPU works."""
-    handle = _nvml_handle()
+    handle = nvml_handle()
     reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return DeviceState(
         sm_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
@@ -59,7 +59,7 @@ def device_state() -> DeviceState:
 
 def environment() -> Environment:
     """What every recorded number is tied to."""
-    handle = _nvml_handle()
+    handle = nvml_handle()
     capability = torch.cuda.get_device_capability()
     return Environment(
         gpu=gpu_name(),
@@ -97,6 +97,7 @@ def _version(distribution: str) -> str | None:
 
 
 @functools.cache
-def _nvml_handle() -> Any:
+def nvml_handle() -> Any:
+    """NVML's handle of the current GPU."""
     pynvml.nvmlInit()
     return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")

@@ -16,6 +16,7 @@ from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module, Operation, Region, WarpGroup
 from kperf.trace.compiler.dataflow import COPY, DOT, DOT_WAIT, Dataflow, Value
 from kperf.trace.compiler.instrument import LIFETIME, Rules, read_rules
+from kperf.trace.compiler.traffic import Traffic
 
 Mark = tuple[int, bool]
 """(scope number, whether it is the start): one record in the text."""
@@ -55,6 +56,8 @@ class Interval:
     many of the products issued before it may be left in flight. Products complete in the order of their issue."""
     flop: int = 0
     """Floating-point operations of the products issued in it."""
+    traffic: tuple[Traffic, ...] = ()
+    """Bytes that its operations load and store."""
 
     @property
     def issues(self) -> tuple[str, ...]:

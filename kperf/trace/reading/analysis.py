@@ -347,7 +347,7 @@ def windows(block: Block, groups: Sequence[str]) -> list[Window]:
     edges = [start - block.start for tile in tiles for start in tile]
     if not edges:
         return []
-    bars, edges = _bars(block), [*edges, block.end - block.start]
+    bars, edges = bars_of(block), [*edges, block.end - block.start]
     found = [_window("trips", bars, edges[(len(edges) - 1) // 2 :])]
     if len(tiles) > 1:
         found.append(_window("tile boundary", bars, edges[len(tiles[0]) - 1 :]))
@@ -360,7 +360,7 @@ def _window(shows: Literal["trips", "tile boundary"], bars: list[Bar], edges: li
     return Window(shows=shows, start=low, bars=inside)
 
 
-def _bars(block: Block) -> list[Bar]:
+def bars_of(block: Block) -> list[Bar]:
     """All of a block, its cycles counted from its first record."""
     first = block.start
     bars = [

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from kperf.errors import UsageError
+from kperf.record.bandwidth import Bandwidth
 from kperf.record.store import Environment, Frozen
 from kperf.trace.compiler.program import IntervalKind
 from kperf.trace.reading import version1
@@ -22,6 +23,10 @@ class Quantiles(Frozen):
     median: float
     p5: float
     p95: float
+
+    def scaled(self, factor: float) -> "Quantiles":
+        """All three times `factor`, for another unit."""
+        return Quantiles(median=self.median * factor, p5=self.p5 * factor, p95=self.p95 * factor)
 
 
 class KernelResources(Frozen):
@@ -87,6 +92,7 @@ class About(Frozen):
     environment: Environment
     overhead: Overhead
     passes: list[Pass]
+    bandwidth: Bandwidth | None = None
 
 
 class Role(Frozen):
@@ -169,11 +175,95 @@ class Bar(Frozen):
 
 
 class Window(Frozen):
-    """A stretch of a typical block that is worth drawing, from `start` on: trips in its middle, or a tile's end."""
+    """A stretch of a typical block that is worth drawing, from `start` on: trips in its middle, a tile's end, all."""
 
-    shows: Literal["trips", "tile boundary"]
+    shows: Literal["trips", "tile boundary", "block"]
     start: int
     bars: list[Bar]
+
+
+class SmUse(Frozen):
+    """How a launch fills the SMs that it uses, by the blocks' own timers. us: microseconds since the first block began.
+
+    resident: blocks on an SM while it has any, on average; most_resident: at most. idle: share of the SMs' time until
+    the launch ends in which they have no block. first_end_us, median_end_us: when the first SM, and half of the SMs,
+    had ended their last block. busy_sms, running_blocks: SMs with a block, and blocks, at evenly spaced times of the
+    launch from its first moment to its last.
+    """
+
+    sms: int
+    span_us: float
+    resident: float
+    most_resident: int
+    idle: float
+    first_end_us: float
+    median_end_us: float
+    busy_sms: list[int]
+    running_blocks: list[int]
+
+
+class TrafficRecord(Frozen):
+    """Bytes that all blocks load from and store to what an argument points at.
+
+    Each operation's tensor, masked lanes included, times how often it ran. What a cache serves counts each time that it
+    is asked for.
+    """
+
+    argument: str
+    loaded_bytes: int
+    stored_bytes: int
+
+
+class Wait(Frozen):
+    """What the recorded warps do: its share of their lifetime, and cycles of one block."""
+
+    doing: str
+    share: float
+    cycles: float
+
+
+class Memory(Frozen):
+    """What a kernel moves, how fast (at the plain kernel's time), and where its blocks wait.
+
+    loads_in_flight_bytes: of a block, on average over its lifetime, from a load's issue to its first use.
+    """
+
+    traffic: list[TrafficRecord]
+    gb_per_s: float
+    waits: list[Wait]
+    loads_in_flight_bytes: float
+
+
+class BlockTrips(Frozen):
+    """Trips of the main loop that a block makes: the least, the median, the most."""
+
+    least: int
+    median: float
+    most: int
+
+
+class Slowest(Frozen):
+    """The block that ran longest. `trips` is None without a loop, or where its records were overwritten."""
+
+    program_id: int
+    sm: int
+    trips: int | None
+    start_us: float
+    us: float
+
+
+class Imbalance(Frozen):
+    """How the blocks of a launch differ.
+
+    early_share: share of the blocks that return early (no trip where others make some); early_time_share: theirs of
+    all blocks' time. `trips` and `block_us` are of the others.
+    """
+
+    early_share: float
+    early_time_share: float
+    trips: BlockTrips | None
+    block_us: Quantiles
+    slowest: Slowest
 
 
 class Timeline(About):
@@ -199,6 +289,9 @@ class Timeline(About):
     arithmetic: Hidden | None
     bubbles: list[Bubble]
     windows: list[Window]
+    sms: SmUse | None = None
+    memory: Memory | None = None
+    imbalance: Imbalance | None = None
     records: RecordCount
     verdict: list[str] = Field(default_factory=list)
 

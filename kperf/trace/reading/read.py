@@ -1,6 +1,7 @@
 """From the bytes of a profile buffer to the timeline and the trace that are kept."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +10,10 @@ from kperf.errors import UsageError
 from kperf.trace.compiler.program import Program
 from kperf.trace.compiler.session import Recording
 from kperf.trace.launch.subject import Orders
-from kperf.trace.reading import analysis, chrome
+from kperf.trace.reading import analysis, chrome, views
 from kperf.trace.reading.decode import decode
 from kperf.trace.reading.models import About, Bound, RecordCount, SassOrder, TensorCoreBusy, Timeline
-from kperf.trace.reading.timeline import Launch
+from kperf.trace.reading.timeline import Block, Launch
 from kperf.trace.reading.verdict import verdict
 
 EXPORTED_PERCENTILES = (5, 50, 95)
@@ -24,6 +25,18 @@ def decode_launch(buffer: NDArray[np.uint8], recording: Recording, program: Prog
     return Launch(decode(buffer, recording), program, recording.warps)
 
 
+def timeline(launch: Launch, about: About) -> Timeline:
+    """The timeline of any kernel, in the view that its records ask for, its verdict included.
+
+    Raises `UsageError` if no block of the launch is whole.
+    """
+    found = pipeline(launch, about) if views.has_pipeline(launch) else by_block(launch, about)
+    view = views.choose(launch)
+    imbalance = views.Blocks(launch).imbalance() if view == "imbalance" else None
+    found = found.model_copy(update={"view": view, "imbalance": imbalance})
+    return found.model_copy(update={"verdict": verdict(found)})
+
+
 def pipeline(launch: Launch, about: About) -> Timeline:
     """The timeline of a kernel with products, its verdict included.
 
@@ -33,31 +46,65 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     blocks = analysis.sample(launch)
     bubbles, in_flight = analysis.bubbles(launch, blocks, period.median)
     bound = launch.flop_per_trip() / analysis.DENSE_FLOP_PER_CYCLE
-    clock_mhz = launch.clock_mhz()
-    first, last = launch.lifetimes()
-    measured = (launch.records.end_ns - launch.records.start_ns) * clock_mhz / 1e3
     issuers = analysis.issuers(launch)
-    typical = next(launch.blocks(np.array([_at_percentiles(launch, [50])[0]])))
-    timeline = Timeline(
-        **dict(about),
+    found = Timeline(
+        **_of_any_kernel(launch, about),
         view="pipeline",
-        roles=analysis.roles(launch),
-        regions=analysis.region_times(launch),
         unit="trip",
         units=launch.trips(issuers[0]),
-        blocks=launch.records.n_blocks,
-        clock_mhz=clock_mhz,
         period_cycles=period,
         tile_boundary_cycles=analysis.boundary(launch, period.median),
-        lifetime_covered=float(np.median((last - first) / measured)),
         bound=Bound(cycles=bound, dtype="bf16"),
         tensor_core_busy=TensorCoreBusy(at_issue_rate=bound / period.median, in_flight=in_flight),
         arithmetic=analysis.hidden_arithmetic(launch, blocks),
         bubbles=bubbles,
-        windows=analysis.windows(typical, issuers),
-        records=RecordCount(written=launch.records.written, lost=launch.records.lost),
+        windows=analysis.windows(_typical(launch), issuers),
     )
-    return timeline.model_copy(update={"verdict": verdict(timeline)})
+    return found.model_copy(update={"verdict": verdict(found)})
+
+
+def by_block(launch: Launch, about: About) -> Timeline:
+    """The timeline of a kernel without products in a loop: bytes, and where a block's time goes; without a verdict.
+
+    Raises `UsageError` if no block of the launch is whole.
+    """
+    typical = _typical(launch)
+    first, last = launch.lifetimes()
+    return Timeline(
+        **_of_any_kernel(launch, about),
+        view="memory",
+        unit="block",
+        units=launch.records.n_blocks,
+        period_cycles=analysis.quantiles((last - first)[launch.whole_blocks()]),
+        bound=None,
+        tensor_core_busy=None,
+        arithmetic=None,
+        bubbles=[],
+        windows=[views.block_window(typical)],
+        memory=views.memory(launch, about),
+    )
+
+
+def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
+    """What every view's timeline holds."""
+    clock_mhz = launch.clock_mhz()
+    whole = launch.whole_blocks()
+    first, last = launch.lifetimes()
+    measured = (launch.records.end_ns - launch.records.start_ns) * clock_mhz / 1e3
+    return dict(about) | {
+        "roles": analysis.roles(launch),
+        "regions": analysis.region_times(launch),
+        "blocks": launch.records.n_blocks,
+        "clock_mhz": clock_mhz,
+        "lifetime_covered": float(np.median(((last - first) / measured)[whole])) if len(whole) else 0.0,
+        "sms": views.Blocks(launch).sm_use(),
+        "records": RecordCount(written=launch.records.written, lost=launch.records.lost),
+    }
+
+
+def _typical(launch: Launch) -> Block:
+    """The block of median lifetime. Raises `UsageError` if none is whole."""
+    return next(launch.blocks(_at_percentiles(launch, [50])))
 
 
 def sass_order(orders: Orders) -> SassOrder:

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from kperf.trace.reading.models import Quantiles, Timeline
+from kperf.trace.reading.models import Imbalance, Memory, Quantiles, SmUse, Timeline
+
+LONG_TAIL = 0.1
+"""Of a launch, in which half of the SMs have ended: from there on it is said."""
 
 
 def table(timelines: Sequence[Timeline], stamp: str) -> Table:
@@ -53,7 +56,19 @@ def _range(cycles: Quantiles) -> str:
 
 
 def verdict(t: Timeline) -> list[str]:
-    """Sentences about one kernel with products, each made from the numbers."""
+    """Sentences about one kernel, each made from the numbers: what its view shows, and how far it can be trusted."""
+    lines = []
+    if t.imbalance:
+        lines += _imbalance(t, t.imbalance)
+    lines += _pipeline(t) if t.unit == "trip" else []
+    if t.memory:
+        lines += _memory(t, t.memory)
+    if t.sms:
+        lines += _tail(t, t.sms)
+    return lines + _trust(t)
+
+
+def _pipeline(t: Timeline) -> list[str]:
     line = f"{t.label}: a trip takes {t.period_cycles.median:.0f} cycles"
     if t.bound:
         line += f" where its products need {t.bound.cycles:.0f}"
@@ -72,6 +87,79 @@ def verdict(t: Timeline) -> list[str]:
             f"{t.label} hides {hidden.under_any_products:.0f} of {hidden.cycles:.0f} cycles of arithmetic under "
             f"products, {hidden.under_own_products:.0f} of them under its own warp group's."
         )
+    return lines
+
+
+def _memory(t: Timeline, m: Memory) -> list[str]:
+    parts = []
+    for verb, moved in (("loads", "loaded_bytes"), ("stores", "stored_bytes")):
+        by_argument = [(part.argument, getattr(part, moved)) for part in m.traffic if getattr(part, moved)]
+        if by_argument:
+            parts.append(f"{verb} " + ", ".join(f"{_bytes(size)} of {name}" for name, size in by_argument))
+    lines = []
+    if parts:
+        line = (
+            f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s in the plain kernel's {t.overhead.plain_ms:.3f} ms"
+        )
+        if t.bandwidth:
+            copy, peak = t.bandwidth.copy_gb_per_s, t.bandwidth.peak_gb_per_s
+            line += (
+                f", {m.gb_per_s / copy:.0%} of a copy's {copy:.0f} and {m.gb_per_s / peak:.0%} of the peak's {peak:.0f}"
+            )
+            if m.gb_per_s > peak:
+                line += ": part of it comes from caches"
+        lines.append(f"{line}.")
+    most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
+    lines.append(f"{t.label}: a block lives {t.period_cycles.median:.0f} cycles: {', '.join(most)}.")
+    if m.loads_in_flight_bytes and t.sms:
+        lines.append(
+            f"{t.label}: a block has {_bytes(m.loads_in_flight_bytes)} of loads in flight on average, and while it "
+            f"waits {max(t.sms.resident - 1, 0):.1f} other blocks are on its SM."
+        )
+    return lines
+
+
+def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
+    lines = []
+    if i.early_share > 0:
+        lines.append(
+            f"{t.label}: {i.early_share:.1%} of {t.blocks} blocks return early; they take {i.early_time_share:.1%} of "
+            "the blocks' time."
+        )
+    if i.trips and i.trips.least < i.trips.most:
+        lines.append(
+            f"{t.label}: a block that works makes {i.trips.least} to {i.trips.most} trips, the median "
+            f"{i.trips.median:.0f}."
+        )
+    slowest = i.slowest
+    line = (
+        f"{t.label}: the slowest block, {slowest.program_id}, runs {slowest.us:.1f} us, "
+        f"{slowest.us / i.block_us.median:.1f} times the median"
+    )
+    if t.sms:
+        end = slowest.start_us + slowest.us
+        line += f", on SM {slowest.sm} from {slowest.start_us:.1f} to {end:.1f} of {t.sms.span_us:.1f} us"
+    return [*lines, f"{line}."]
+
+
+def _tail(t: Timeline, s: SmUse) -> list[str]:
+    """How the launch ends, where that takes a tenth of it or more."""
+    tail = 1 - s.median_end_us / s.span_us
+    if tail < LONG_TAIL:
+        return []
+    line = (
+        f"{t.label}: half of the {s.sms} SMs have no block any more in the last {tail:.0%} of the launch, and the SMs "
+        f"are idle {s.idle:.0%} of its time"
+    )
+    if not t.imbalance and t.blocks > s.sms * s.most_resident:
+        slots = s.sms * s.most_resident
+        rest = t.blocks % slots or slots
+        line += f": {t.blocks} blocks are {t.blocks / slots:.2f} waves of {slots}, and the last wave has {rest}"
+    return [f"{line}."]
+
+
+def _trust(t: Timeline) -> list[str]:
+    lines = []
     if t.records.lost:
         lines.append(f"{t.label}: {t.records.lost} of {t.records.written} records were overwritten; the rest is shown.")
     if not t.sass_order.same:
@@ -81,6 +169,14 @@ def verdict(t: Timeline) -> list[str]:
             + "."
         )
     return lines
+
+
+def _bytes(size: float) -> str:
+    """In the unit that leaves one to three digits before the point."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"
 
 
 def between(a: Timeline, b: Timeline) -> list[str]:

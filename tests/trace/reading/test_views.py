@@ -1,0 +1,214 @@
+"""The views of kernels whose work is known by construction: two reads, early returns, a hot block, a last wave."""
+
+import numpy as np
+import pytest
+
+from kperf.record.bandwidth import Bandwidth
+from kperf.trace.compiler.program import Group, Interval, Program, Scope
+from kperf.trace.compiler.traffic import Traffic
+from kperf.trace.reading import read, views
+from kperf.trace.reading.decode import Records
+from kperf.trace.reading.models import About, Overhead, Pass, SassOrder, Timeline
+from kperf.trace.reading.timeline import Launch
+from tests.conftest import environment
+
+US = 1000
+"""ns. The SMs of these launches run at 1 GHz: a cycle is a ns."""
+
+
+def about(**changed: object) -> About:
+    overhead = Overhead(plain_ms=1.0, traced_ms=1.05, ratio=1.05)
+    order = SassOrder(plain=[], traced=[], same=True, differences=[])
+    passes = [Pass(regions=[], overhead=overhead, sass_order=order)]
+    fields = {"kernel": "k", "label": "k", "file": "k.py:1", "ttgir_sha256": "0" * 64, "grid": (1,)}
+    fields |= {"blocks_per_sm": None, "resources": None, "overhead": overhead, "passes": passes}
+    fields |= {"environment": environment()}
+    return About(**fields | changed)
+
+
+# A norm over rows: a loop loads x and uses it, a reduction, a second loop loads x and w, and stores y.
+SCOPES = ["lifetime of all warps", "load x", "reduce", "load x", "load w", "store y"]
+LOOPS = [(), (10,), (), (20,), (20,), (20,)]
+X, W, Y = Traffic("x", 4096, 0), Traffic("w", 4096, 0), Traffic("y", 0, 4096)
+
+
+def norm_program() -> Program:
+    scopes = [Scope(n, name, "all warps", loops) for n, (name, loops) in enumerate(zip(SCOPES, LOOPS, strict=True))]
+
+    def gap(name: str, kind: str = "arithmetic") -> Interval:
+        return Interval("all warps", name, kind)  # type: ignore[arg-type]
+
+    def region(number: int, kind: str, *traffic: Traffic) -> tuple:
+        key = (number, True), (number, False)
+        return key, Interval("all warps", SCOPES[number], kind, traffic=traffic)  # type: ignore[arg-type]
+
+    intervals = dict(
+        [
+            region(1, "load", X), region(2, "arithmetic"), region(3, "load", X), region(4, "load", W),
+            region(5, "store", Y),
+        ]
+    )  # fmt: skip
+    intervals |= {
+        ((0, True), (1, True)): gap("other", "other"),
+        ((1, False), (1, True)): gap("use x"),
+        ((1, False), (2, True)): gap("use x"),
+        ((2, False), (3, True)): gap("other", "other"),
+        ((3, False), (4, True)): gap("other", "other"),
+        ((4, False), (5, True)): gap("use x+w"),
+        ((5, False), (3, True)): gap("other", "other"),
+        ((5, False), (0, False)): gap("other", "other"),
+    }
+    return Program("norm", [Group("all warps", "all", 0, 8)], 8, scopes, intervals)
+
+
+def launch_of(program: Program, blocks: list[tuple[list[tuple[int, bool, int]], int, int]], tail: int = 0) -> Launch:
+    """Blocks as (records with cycles, SM, start in ns); each lives from its first record to its last."""
+    rows = [(n, *record) for n, (records, _, _) in enumerate(blocks) for record in records]
+    block, scope, is_start, cycle = (np.array(column) for column in zip(*rows, strict=True))
+    start = np.array([start for _, _, start in blocks], dtype=np.int64)
+    length = np.array([records[-1][2] if records else 200 for records, _, _ in blocks], dtype=np.int64)
+    records = Records(
+        block=block.astype(np.int32), warp=np.zeros(len(block), np.uint8), scope=scope.astype(np.uint8),
+        is_start=is_start.astype(bool), cycle=cycle.astype(np.int64), program_id=np.arange(len(blocks)),
+        sm=np.array([sm for _, sm, _ in blocks]), start_ns=10**18 + start, end_ns=10**18 + start + length,
+        clock=start % 2**32, written=len(rows), lost=0,
+    )  # fmt: skip
+    return Launch(records, program, (0,))
+
+
+def norm_block(trips: int = 4, stall: int = 900, first_stall: int = 1500) -> list[tuple[int, bool, int]]:
+    """Every region takes 20 cycles, other gaps 10; loads are waited for at their first use."""
+    at, records = 0, [(0, True, 0)]
+
+    def run(number: int, gap: int) -> None:
+        nonlocal at
+        at += gap
+        records.append((number, True, at))
+        at += 20
+        records.append((number, False, at))
+
+    for trip in range(trips):
+        run(1, 10 if trip == 0 else first_stall if trip == 1 else stall)
+    run(2, stall)
+    for _ in range(trips):
+        run(3, 10)
+        run(4, 10)
+        run(5, stall)
+    return [*records, (0, False, at + 10)]
+
+
+def norm(n_blocks: int = 8, **options: int) -> Launch:
+    made = norm_block(**options)
+    return launch_of(norm_program(), [(made, n % 2, (n // 2) * (made[-1][2] + 50)) for n in range(n_blocks)])
+
+
+def test_a_kernel_without_products_is_seen_by_its_memory():
+    assert views.choose(norm()) == "memory"
+    found = read.timeline(norm(), about())
+    assert (found.view, found.unit, found.units) == ("memory", "block", 8)
+    assert found.period_cycles.median == norm_block()[-1][2]
+    assert Timeline.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_row_that_is_read_twice_counts_twice():
+    memory = views.memory(norm(), about())
+    by_argument = {part.argument: (part.loaded_bytes, part.stored_bytes) for part in memory.traffic}
+    row = 8 * 4 * 4096  # 8 blocks, 4 trips in each of the loops
+    assert by_argument == {"x": (2 * row, 0), "w": (row, 0), "y": (0, row)}
+    assert memory.gb_per_s == pytest.approx(4 * row / 1e-3 / 1e9)
+
+
+def test_where_a_block_waits_adds_up_and_the_first_load_stands_apart():
+    waits = {wait.doing: wait for wait in views.memory(norm(), about()).waits}
+    assert sum(wait.share for wait in waits.values()) == pytest.approx(1)
+    assert waits["first load"].cycles == 1500
+    assert waits["later loads"].cycles == 900 * (3 + 4)
+    assert waits["reductions"].cycles == 20
+    assert sum(wait.cycles for wait in waits.values()) == norm_block()[-1][2]
+
+
+def test_loads_in_flight_are_bytes_over_a_lifetime():
+    block = norm_block()
+    # First loop: x from issue to use, 4 times (20 + wait). Second: x and w together.
+    held = 4096 * ((20 + 1500) + 3 * (20 + 900)) + 4 * 4096 * ((20 + 10 + 20 + 900) + (20 + 900))
+    assert views.memory(norm(), about()).loads_in_flight_bytes == pytest.approx(held / block[-1][2])
+
+
+def test_the_verdict_of_a_memory_kernel_names_bytes_rate_and_wait():
+    found = read.timeline(norm(), about(bandwidth=Bandwidth(peak_gb_per_s=4.0, copy_gb_per_s=3.2)))
+    words = " ".join(found.verdict)
+    assert "loads 262 KB of x, 131 KB of w and stores 131 KB of y: 1 GB/s" in words
+    assert "later loads" in words
+    assert "products" not in words
+
+
+def test_what_is_drawn_of_a_block_shows_loads_from_issue_to_use():
+    (window,) = read.timeline(norm(), about()).windows
+    loads = [bar for bar in window.bars if bar.track == "loads"]
+    assert window.shows == "block"
+    assert [bar.name for bar in loads][:5] == ["x", "x", "x", "x", "x"]
+    assert loads[0].cycles == 20 + 1500
+
+
+def test_blocks_that_return_early_are_told():
+    made = norm_block()
+    lived = made[-1][2]
+    busy = [(made, n % 2, (n // 2) * lived) for n in range(4)]
+    returned = [([(0, True, 0), (0, False, 30)], n % 2, 2 * lived + 40 * n) for n in range(12)]
+    program = norm_program()
+    program.intervals[(0, True), (0, False)] = Interval("all warps")
+    found = read.timeline(launch_of(program, busy + returned), about())
+    assert found.view == "imbalance"
+    assert found.imbalance.early_share == 0.75
+    assert found.imbalance.early_time_share == pytest.approx(12 * 30 / (12 * 30 + 4 * lived))
+    assert found.imbalance.trips.least == found.imbalance.trips.most == 4
+    assert any("75.0% of 16 blocks return early" in line for line in found.verdict)
+
+
+def test_one_hot_block_is_the_slowest_and_the_others_sms_wait_for_it():
+    short, long = norm_block(trips=2), norm_block(trips=32)
+    launch = launch_of(norm_program(), [(long, 0, 0), *[(short, n, 0) for n in range(1, 8)]])
+    found = read.timeline(launch, about())
+    assert found.view == "imbalance"
+    assert (found.imbalance.trips.least, found.imbalance.trips.most) == (2, 32)
+    assert (found.imbalance.slowest.program_id, found.imbalance.slowest.sm, found.imbalance.slowest.trips) == (0, 0, 32)
+    assert found.imbalance.slowest.us * US == long[-1][2]
+    idle = 1 - (long[-1][2] + 7 * short[-1][2]) / (8 * long[-1][2])
+    assert found.sms.idle == pytest.approx(idle)
+    words = " ".join(found.verdict)
+    assert "2 to 32 trips" in words
+    assert "the slowest block, 0, runs" in words
+
+
+def test_equal_blocks_are_no_imbalance():
+    assert read.timeline(norm(), about()).imbalance is None
+
+
+def test_one_block_more_than_sms_is_a_last_wave():
+    made = norm_block()
+    blocks = [(made, n % 4, (n // 4) * made[-1][2]) for n in range(5)]
+    found = read.timeline(launch_of(norm_program(), blocks), about())
+    assert found.sms.sms == 4
+    assert found.sms.idle == pytest.approx(3 / 8)
+    (line,) = [line for line in found.verdict if "wave" in line]
+    assert "in the last 50% of the launch" in line
+    assert "5 blocks are 1.25 waves of 4, and the last wave has 1" in line
+
+
+def test_whole_waves_have_no_tail_to_speak_of():
+    made = norm_block()
+    blocks = [(made, n % 4, (n // 4) * made[-1][2]) for n in range(8)]
+    found = read.timeline(launch_of(norm_program(), blocks), about())
+    assert found.sms.idle == pytest.approx(0)
+    assert not [line for line in found.verdict if "wave" in line]
+
+
+def test_several_blocks_on_an_sm_are_counted():
+    made = norm_block()
+    blocks = [(made, 0, 0), (made, 0, 0), (made, 1, 0), (made, 1, made[-1][2])]
+    use = views.Blocks(launch_of(norm_program(), blocks)).sm_use()
+    assert use.most_resident == 2
+    assert use.resident == pytest.approx(4 / 3)
+    assert use.busy_sms[0] == 2
+    assert use.busy_sms[-2] == 1
+    assert use.running_blocks[0] == 3
