@@ -20,8 +20,10 @@ from kperf.record.files import write_atomically
 SCHEMA = 1
 """Version of the records; a reader refuses a newer one."""
 
-RECORDED = Path(__file__).resolve().parents[2] / "results"
-"""Where the recorded runs of this repository lie, one folder a GPU."""
+_ROOT = Path(__file__).resolve().parents[2]
+
+RECORDED = (_ROOT if (_ROOT / "pyproject.toml").is_file() else Path.cwd()) / "results"
+"""Where the recorded runs of this repository lie, one folder a GPU; where it is installed, those of the folder."""
 
 
 class Frozen(BaseModel):

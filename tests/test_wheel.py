@@ -1,0 +1,84 @@
+"""`pip install .`: what a wheel carries, and that it works where there is no checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from kperf.attention.variants import Specialization
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DECLARED = [
+    *PROJECT["build-system"]["requires"],
+    *PROJECT["project"]["dependencies"],
+    *(name for names in PROJECT["project"]["optional-dependencies"].values() for name in names),
+]
+
+
+def pip(*arguments, cwd):
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
+    subprocess.run(command, cwd=cwd, check=True, capture_output=True, env=os.environ | {"PIP_NO_INDEX": "1"})
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder into which a wheel of this tree was installed, made without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for name in ("kperf", "plots", "ttgir"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ".", cwd=source)
+    (wheel,) = folder.glob("kperf-*.whl")
+    pip("install", "--no-deps", "--target", folder / "site", wheel, cwd=folder)
+    shutil.rmtree(source)
+    return folder / "site"
+
+
+def run(installed, *command):
+    environment = os.environ | {"PYTHONPATH": str(installed), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, cwd=installed.parent, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_console_script_works_in_any_folder(installed):
+    done = run(installed, installed / "bin/kperf", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "fig12" in done.stdout
+
+
+def test_rules_and_overrides_are_in_the_wheel(installed):
+    twin = installed / "ttgir/vanilla/traced" / Specialization().file_name
+    plain = installed / "ttgir/vanilla" / Specialization().file_name
+    done = run(installed, installed / "bin/kperf", "instrument", twin, "--strip")
+    assert (done.returncode, done.stdout) == (0, plain.read_text())
+    done = run(installed, installed / "bin/kperf", "instrument", plain)
+    assert done.stdout.count("proton.record") > 10
+    done = run(installed, installed / "bin/kperf", "override", "stage", "improved_plus", "--to", "staged")
+    assert "TRITON_OVERRIDE_DIR" in done.stdout
+
+
+def test_results_are_sought_where_one_stands(installed):
+    done = run(installed, installed / "bin/kperf", "claims")
+    assert done.returncode == 2
+    assert f"{installed.parent}/results holds no recorded" in done.stderr
+
+
+@pytest.mark.parametrize("declared", DECLARED)
+def test_what_is_declared_is_what_is_locked(declared):
+    wanted = Requirement(declared)
+    lines = [line.split(" ")[0] for line in (ROOT / "requirements/lock.txt").read_text().splitlines() if "==" in line]
+    locked = [
+        version
+        for name, _, version in (line.partition("==") for line in lines)
+        if name == canonicalize_name(wanted.name)
+    ]
+    assert locked
+    assert all(wanted.specifier.contains(version) for version in locked)
