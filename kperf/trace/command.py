@@ -13,15 +13,16 @@ from triton import knobs
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override, sha256
-from kperf.record import device
+from kperf.record import bandwidth, device
 from kperf.record.files import write_atomically
 from kperf.trace.compiler.instrument import read_rules, strip
 from kperf.trace.launch.gpu import Gpu
 from kperf.trace.launch.launches import MOST_KERNELS, Choice, Kernel, Launches, Taken
 from kperf.trace.launch.script import Script
 from kperf.trace.launch.twin import Footprint, footprint, orders
+from kperf.trace.reading import read
 from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
-from kperf.trace.reading.read import decode_launch, export, pipeline, sass_order
+from kperf.trace.reading.read import decode_launch, export, sass_order
 
 
 def run(console: Console, script: Script, choice: Choice, out: Path, gpu: Gpu | None = None) -> int:
@@ -167,9 +168,10 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, s
         environment=environment,
         overhead=overhead,
         passes=[Pass(regions=list(launches.choice.regions), overhead=overhead, sass_order=order)],
+        bandwidth=bandwidth.measure(),
     )
     launch = decode_launch(taken.buffer, twin.recording, twin.program)
-    timeline = pipeline(launch, about)
+    timeline = read.timeline(launch, about)
     disturbed = _disturbance(plain, traced)
     timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, *disturbed]})
     told = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}

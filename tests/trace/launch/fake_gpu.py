@@ -14,7 +14,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import _allocation, driver
 
-from kperf.record import device
+from kperf.record import bandwidth, device
+from kperf.record.bandwidth import Bandwidth
 from kperf.trace.compiler.program import Program, read_program
 from kperf.trace.compiler.session import Recording
 from kperf.trace.launch.gpu import Gpu
@@ -139,6 +140,7 @@ def install(monkeypatch=None):
         (driver, "_default", fake),
         (device, "why_static", lambda: None),
         (device, "environment", environment),
+        (bandwidth, "measure", lambda: Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200)),
     ):
         setattribute(owner, name, value)
 
