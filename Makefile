@@ -12,13 +12,36 @@ PYTHON := .venv/bin/python
 STAMP := .venv/installed
 endif
 KPERF = $(PYTHON) -m kperf
-# $(call flag,NAME,--option): the option, unless NAME is empty or 0
-flag = $(if $(filter-out 0,$($(1))),$(2))
-FIG12_OPTIONS = $(call flag,CAUSAL,--causal) $(if $(HEAD_DIM),--head-dim $(HEAD_DIM)) $(if $(DTYPE),--dtype $(DTYPE)) \
-                $(call flag,PAPER_MIX,--paper-mix) $(call flag,FRESH,--fresh) $(OPTIONS)
-FIG11_OPTIONS = $(if $(OVERRIDE),--override "$(OVERRIDE)") $(call flag,COSTS,--costs) $(OPTIONS)
+
+# The settings that a target takes. Anything else on the command line is refused before something runs, as is a switch
+# that is neither 0 nor 1; values go to the shell quoted, OPTIONS word by word, and make expands nothing in them.
+takes_fig11 := COSTS OVERRIDE OPTIONS
+takes_fig12 := CAUSAL PAPER_MIX FRESH HEAD_DIM DTYPE OPTIONS
+takes_docker-fig11 := $(takes_fig11)
+takes_docker-fig12 := $(takes_fig12)
+takes_power := CAUSAL OPTIONS
+takes_test := OPTIONS
+takes_test-gpu := OPTIONS
+takes_test-docker := OPTIONS
+TAKEN_BY_ALL := PYTHON KPERF_RESULTS
+SWITCHES := CAUSAL PAPER_MIX FRESH COSTS
+
+given := $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
+$(foreach goal,$(or $(MAKECMDGOALS),help),\
+  $(foreach name,$(filter-out $(TAKEN_BY_ALL) $(takes_$(goal)),$(given)),\
+    $(error `make $(goal)` takes no $(name): it takes $(or $(takes_$(goal)),no settings)))\
+  $(foreach name,$(filter $(SWITCHES),$(takes_$(goal))),\
+    $(if $(filter-out 0 1,$(value $(name))),$(error $(name) is 0 or 1, not $(value $(name))))))
+
+quote = '$(subst ','\'',$(1))'
+option = $(if $(value $(1)),$(2) $(call quote,$(value $(1))))
+switch = $(if $(filter 1,$(value $(1))),$(2))
+words = $(foreach word,$(value OPTIONS),$(call quote,$(word)))
+FIG12_OPTIONS = $(call switch,CAUSAL,--causal) $(call option,HEAD_DIM,--head-dim) $(call option,DTYPE,--dtype) \
+                $(call switch,PAPER_MIX,--paper-mix) $(call switch,FRESH,--fresh) $(words)
+FIG11_OPTIONS = $(call option,OVERRIDE,--override) $(call switch,COSTS,--costs) $(words)
 # The same settings for make inside the container.
-PASS_ON = $(foreach name,CAUSAL HEAD_DIM DTYPE PAPER_MIX FRESH COSTS OVERRIDE OPTIONS,$(if $($(name)),"$(name)=$($(name))"))
+pass_on = $(foreach name,$(1),$(if $(value $(name)),$(call quote,$(name)=$(value $(name)))))
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,7 +70,7 @@ fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=
 	@$(KPERF) fig12 $(FIG12_OPTIONS)
 
 power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1
-	@$(KPERF) power $(call flag,CAUSAL,--causal) $(OPTIONS)
+	@$(KPERF) power $(call switch,CAUSAL,--causal) $(words)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims
@@ -59,13 +82,13 @@ doctor: setup ## what this machine can run, and why not the rest
 	@$(KPERF) doctor
 
 test: setup ## all tests that need no GPU and no Docker engine, a worker a core
-	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker" $(OPTIONS)
+	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker" $(words)
 
 test-gpu: setup ## the tests that need a Hopper GPU
-	@$(PYTHON) -m pytest -m gpu $(OPTIONS)
+	@$(PYTHON) -m pytest -m gpu $(words)
 
 test-docker: setup ## the tests that need a Docker engine
-	@$(PYTHON) -m pytest -m docker $(OPTIONS)
+	@$(PYTHON) -m pytest -m docker $(words)
 
 mutants: setup ## do the tests fail when the program is wrong? The listed changes and a sample; OPTIONS="--sample 300"
 	@$(PYTHON) -m tests.mutation $(OPTIONS)
@@ -80,10 +103,10 @@ shell: setup ## a shell in the image, with the GPUs and ./results
 	@$(KPERF) image shell
 
 docker-fig11: setup ## `make fig11` in the image, results into ./results
-	@$(KPERF) image run make fig11 $(PASS_ON)
+	@$(KPERF) image run make fig11 $(call pass_on,$(takes_fig11))
 
 docker-fig12: setup ## `make fig12` in the image, results into ./results
-	@$(KPERF) image run make fig12 $(PASS_ON)
+	@$(KPERF) image run make fig12 $(call pass_on,$(takes_fig12))
 
 clean: ## remove .venv and the tools' caches; results stay
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -114,19 +114,17 @@ def instrument(
     module = Module(text)
     dataflow = Dataflow(module)
     pairs: list[_Pair] = []
+    unknown = list(regions)
     for group in module.warp_groups():
-        found = [
-            pair
-            for region in _blocks(group.region)
-            for pair in _pairs(region, rules, dataflow, detail)
-            if any(fnmatchcase(pair.name, pattern) for pattern in regions)
-        ]
+        known = [pair for region in _blocks(group.region) for pair in _pairs(region, rules, dataflow, detail)]
+        unknown = [pattern for pattern in unknown if not any(fnmatchcase(pair.name, pattern) for pair in known)]
+        found = [pair for pair in known if any(fnmatchcase(pair.name, pattern) for pattern in regions)]
         if found:
             # The default partition's warps also run what stands around the partitions.
             own = module.function.regions[0] if group.region.label == "default" else group.region
             pairs += [_lifetime(own, group.name), *found]
-    if not pairs:
-        wanted = "" if tuple(regions) == ("*",) else f" named {', '.join(regions)}"
+    if unknown:
+        wanted = "" if unknown == ["*"] else f" named {', '.join(unknown)}"
         raise UsageError(f"the TTGIR has no region{wanted} to record; the rules are in {RULES.name}")
     if len(pairs) > MAX_SCOPES:
         raise UsageError(
