@@ -23,6 +23,7 @@ takes_power := CAUSAL OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
+takes_mutants := OPTIONS
 TAKEN_BY_ALL := PYTHON KPERF_RESULTS
 SWITCHES := CAUSAL PAPER_MIX FRESH COSTS
 
@@ -91,7 +92,7 @@ test-docker: setup ## the tests that need a Docker engine
 	@$(PYTHON) -m pytest -m docker $(words)
 
 mutants: setup ## do the tests fail when the program is wrong? The listed changes and a sample; OPTIONS="--sample 300"
-	@$(PYTHON) -m tests.mutation $(OPTIONS)
+	@$(PYTHON) -m tests.mutation $(words)
 
 check: setup ## ruff, ruff format, mypy
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy

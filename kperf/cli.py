@@ -1,26 +1,90 @@
 """`python -m kperf ...`: thin commands, and one sentence for what goes wrong."""
 
+import errno
+import os
 import shlex
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
+from typer.exceptions import TyperException
 
+from kperf import __version__
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.store import RECORDED
+
+_TTGIR = Path(__file__).resolve().parents[1] / "ttgir"
 
 ROUNDS = 40
 """Rounds of a measurement: enough for an interval, few enough for minutes."""
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, help=__doc__)
-override_app = typer.Typer(no_args_is_help=True, help="The TTGIR overrides.")
+_PURPOSE = """Look inside GPU kernels: where a Triton kernel's warp groups wait, and how fast attention is for it.
+
+Reproduces Fig. 11 and Fig. 12 of KPerfIR (OSDI'25) on a Hopper GPU, or from recorded runs without one; `kperf doctor`
+says which. Status 2 for a mistake in what was asked, 1 for a failed measurement or check.
+"""
+
+_VARIANTS = "|".join(sorted(path.parent.name for path in _TTGIR.glob("*/manifest.json")))
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _Command(TyperCommand):
+    """A command that takes an option once: the last of two would win, and the first be ignored."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises `UsageError` for an option that is given twice."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in order:
+            if order.count(parameter) > 1 and not parameter.multiple:
+                raise UsageError(f"{parameter.opts[0]} is given twice: give it once, lists with commas")
+        return super().parse_args(ctx, args)
+
+
+class _App(typer.Typer):
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
+        """As typer's, of a `_Command`."""
+        return super().command(name, cls=_Command, **settings)
+
+
+app = _App(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help=_PURPOSE,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+override_app = _App(no_args_is_help=True, help="The TTGIR overrides.")
 app.add_typer(override_app, name="override")
-image_app = typer.Typer(no_args_is_help=True, help="The container image, built and run through the Docker SDK.")
+image_app = _App(no_args_is_help=True, help="The container image, built and run through the Docker SDK.")
 app.add_typer(image_app, name="image")
-console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
+# A pipe has no width: 160 columns, unless COLUMNS says another.
+console = Console(
+    width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160, highlight=False, soft_wrap=True
+)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from kperf.record.commit import git_commit
+
+        print(f"kperf {__version__}, commit {git_commit()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all_commands(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print version and commit.")
+    ] = False,
+) -> None:
+    pass
 
 
 class DeviceChoice(StrEnum):
@@ -53,6 +117,7 @@ DeviceOption = Annotated[DeviceChoice, typer.Option(help="auto: static without a
 Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all implementations take turns.")]
 Fresh = Annotated[bool, typer.Option(help="Measure again what this environment has recorded already.")]
 Causal = Annotated[bool, typer.Option(help="With the causal mask.")]
+Only = Annotated[str | None, typer.Option(help="Implementations, separated by commas; all that there are.")]
 HeadDim = Annotated[int, typer.Option("--head-dim", "--d-head", help="64 or 128.")]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float16.")]
 Image = Annotated[str, typer.Option(help="Tag of the image.")]
@@ -111,7 +176,7 @@ def instrument(
     """Put records into a TTGIR file by the rules, or take them out."""
     from kperf.trace.compiler import instrument
 
-    instrument.run(file, regions=regions.split(","), detail=detail, rules=rules, strip_only=strip, out=out)
+    instrument.run(file, regions=_keys(regions) or [], detail=detail, rules=rules, strip_only=strip, out=out)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -132,7 +197,7 @@ def trace(
     from kperf.trace.launch.launches import Choice
     from kperf.trace.launch.script import Script
 
-    choice = Choice(_keys(kernel) or ["*"], launch, _keys(regions) or ["*"], memory << 20, listing)
+    choice = Choice(_keys(kernel) or [], launch, _keys(regions) or [], memory << 20, listing)
     name, *arguments = script
     raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), choice, out))
 
@@ -141,7 +206,7 @@ def trace(
 def power(
     results: Results = RECORDED,
     causal: Causal = False,
-    only: Annotated[str, typer.Option(help="Implementations, separated by commas; all that there are.")] = "",
+    only: Only = None,
     seconds: Annotated[float, typer.Option(min=0.2, help="How long each runs in a pass.")] = 2.0,
     passes: Annotated[int, typer.Option(min=1, help="Passes, each in a rotated order.")] = 5,
 ) -> None:
@@ -180,7 +245,7 @@ def bench(
     metrics: Annotated[
         str, typer.Option(help="tflops, latency, eager_latency, accuracy; separated by commas.")
     ] = "tflops",
-    only: Annotated[str, typer.Option(help="Implementations, separated by commas; all that there are.")] = "",
+    only: Only = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV as tritonbench does.")] = False,
     rounds: Rounds = ROUNDS,
     results: Annotated[Path | None, typer.Option(help="Also append the points to RESULTS/<gpu>/bench.jsonl.")] = None,
@@ -197,9 +262,7 @@ def bench(
         causal=causal,
         dtype=dtype,
     )
-    bench.run_one(
-        console, workload, _keys(only), _keys(metrics) or ["tflops"], as_csv=csv, rounds=rounds, results=results
-    )
+    bench.run_one(console, workload, _keys(only), _keys(metrics) or [], as_csv=csv, rounds=rounds, results=results)
 
 
 @app.command()
@@ -226,7 +289,7 @@ def verify() -> None:
 
 @override_app.command()
 def stage(
-    variant: str,
+    variant: Annotated[str, typer.Argument(metavar=_VARIANTS, help="Whose override.")],
     to: Annotated[Path, typer.Option(help="Folder that becomes TRITON_OVERRIDE_DIR.")],
     causal: Causal = False,
 ) -> None:
@@ -315,23 +378,48 @@ def doctor() -> None:
 def main() -> None:
     """Run a command: status 2 for a person's mistake, 1 for a failed measurement, one sentence for each."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except (UsageError, MeasurementError) as error:
-        print(f"kperf: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UsageError) else 1)
+        _end(str(error), 2 if isinstance(error, UsageError) else 1)
+    except TyperException as error:
+        _end_usage(error)
+    except typer.Abort:
+        _end("aborted", 1)
     except OSError as error:
-        print(f"kperf: {error.strerror or error}: {error.filename or 'the output'}", file=sys.stderr)
-        sys.exit(1)
+        what = error.filename or ("the disk of standard output" if error.errno == errno.ENOSPC else "the output")
+        _end(f"{error.strerror or error}: {what}", 1)
     except Exception as error:
         if (sentence := _failure_of_the_gpu(error)) is None:
             raise
-        print(f"kperf: {sentence}", file=sys.stderr)
-        sys.exit(1)
+        _end(sentence, 1)
 
 
-def _keys(text: str) -> list[str] | None:
-    """The words between commas, each once; None for none."""
-    return list(dict.fromkeys(word for part in text.split(",") if (word := part.strip()))) or None
+def _end(sentence: str, status: int) -> NoReturn:
+    print(f"kperf: {sentence}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _end_usage(error: TyperException) -> NoReturn:
+    """What typer says of a command line, in one sentence; a command without arguments gets its help."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help was printed as the error was made
+        sys.exit(error.exit_code)
+    said = " ".join(error.format_message().split()).rstrip(".")
+    help_of = f" (`{context.command_path} --help` says more)" if context else ""
+    _end(f"{said[0].lower()}{said[1:]}{help_of}", error.exit_code)
+
+
+def _keys(text: str | None) -> list[str] | None:
+    """The words between commas, each once; None if nothing is asked for.
+
+    Raises `UsageError` if something is, and it has no word.
+    """
+    if text is None:
+        return None
+    words = list(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
+    if not words:
+        raise UsageError(f"{text!r} names nothing: give words with commas between them, or leave the option out")
+    return words
 
 
 def _failure_of_the_gpu(error: Exception) -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kperf import __version__
 from kperf.attention.overrides import TTGIR_DIR
 from tests.command import kperf
 
@@ -45,11 +46,80 @@ def test_a_mistake_is_one_sentence_and_status_2(arguments, words):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["sweep", "sideways", "--only", "fa3"], ["fig13"], ["bench", "--batch", "x"]])
-def test_an_unknown_word_is_status_2(arguments):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sweep", "sideways", "--only", "fa3"], "'sideways' is not one of 'seq_len', 'batch_size'"),
+        (["fig13"], "no such command 'fig13'"),
+        (["bench", "--batch", "x"], "invalid value for '--batch'"),
+        (["fig12", "--nosuch"], "no such option: --nosuch"),
+        (["sweep", "seq_len"], "missing option '--only' (`"),
+        (["override", "stage", "--to", "/tmp"], "missing argument 'improved|improved_plus|vanilla' (`"),
+        (["sweep", "seq_len", "--only", "fa3", "--only", "fa2"], "--only is given twice"),
+        (["fig12", "--causal", "--no-causal"], "--causal is given twice"),
+        (["sweep", "seq_len", "--only", ""], "'' names nothing"),
+        (["power", "--only", " , "], "names nothing"),
+        (["bench", "--metrics", ""], "names nothing"),
+        (["instrument", TTGIR_DIR / "vanilla/d128_bf16_full.ttgir", "--regions", "*,nosuch"], "no region named nosuch"),
+    ],
+)
+def test_an_unknown_or_missing_word_is_one_sentence(arguments, words):
     done = kperf(*arguments)
     assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_what_it_is_for_and_which_it_is():
+    for option in ("-h", "--help"):
+        done = kperf(option)
+        assert done.returncode == 0
+        assert "Look inside GPU kernels" in done.stdout.split("Options")[0]
+    assert kperf("fig12", "-h").returncode == 0
+    assert kperf("--version").stdout.startswith(f"kperf {__version__}, commit ")
+    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def make(*arguments, **settings):
+    """`make` with a Python that prints the arguments it gets, one a line."""
+    environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL"}}
+    environment |= {"KPERF_IN_CONTAINER": "1"} | settings
+    command = ["make", "--no-print-directory", r"PYTHON=printf '%s\n'", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fig12", "CAUSAL=no"], "CAUSAL is 0 or 1, not no"),
+        (["fig12", "HEADDIM=64"], "takes no HEADDIM: it takes CAUSAL"),
+        (["power", "HEAD_DIM=64"], "`make power` takes no HEAD_DIM"),
+        (["fig11", "CAUSAL=1"], "`make fig11` takes no CAUSAL"),
+        (["fig11", "fig12", "CAUSAL=1"], "`make fig11` takes no CAUSAL"),
+        (["figures", "CAUSAL=1"], "it takes no settings"),
+        (["docker-fig12", "COSTS=1"], "takes no COSTS"),
+        (["CAUSAL=1"], "`make help` takes no CAUSAL"),
+    ],
+)
+def test_make_refuses_settings_that_it_would_ignore(arguments, words):
+    done = make(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_setting_reaches_the_command_as_it_is(tmp_path):
+    nasty = f"64; touch {tmp_path}/x 'y' $(shell touch {tmp_path}/z) `touch {tmp_path}/w`"
+    assert make("fig12", f"HEAD_DIM={nasty}", "CAUSAL=1", "FRESH=0").stdout.splitlines() == [
+        "-m", "kperf", "fig12", "--causal", "--head-dim", nasty,
+    ]  # fmt: skip
+    assert make("fig11", OVERRIDE=nasty).stdout.splitlines() == ["-m", "kperf", "fig11", "--override", nasty]
+    assert make("power", f"OPTIONS=--only {nasty}").stdout.split() == ["-m", "kperf", "power", "--only", *nasty.split()]
+    inside = make("docker-fig12", f"HEAD_DIM={nasty}").stdout.splitlines()
+    assert inside == ["-m", "kperf", "image", "run", "make", "fig12", f"HEAD_DIM={nasty}"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

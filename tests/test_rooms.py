@@ -8,7 +8,7 @@ import pytest
 KPERF = Path(__file__).resolve().parents[1] / "kperf"
 
 FLOORS = [
-    {"errors"},
+    {"errors", "__version__"},
     {"record", "ir"},
     {"trace", "attention"},
     {"bench"},
