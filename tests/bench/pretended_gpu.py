@@ -1,0 +1,130 @@
+"""A GPU made of arithmetic: kernels take known times on its clock, a cold L2 costs extra, graphs replay what they saw.
+
+It stands where `torch.cuda` and the clock stand, so that what is tested is the measurement as it is, down to the order
+in which it flushes, records events and replays.
+"""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import torch
+
+FLUSH_MS = 0.1
+COLD_MS = 0.05
+"""What the first kernel after a flush takes beyond its time."""
+HOST_MS = 0.01
+"""What an eager call takes before its kernel begins."""
+
+
+class Gpu:
+    """`now_ms` is the time on host and GPU alike; `slowdown(now_ms)` is by how much kernels take longer then."""
+
+    def __init__(self, slowdown=lambda now_ms: 1.0):
+        self.now_ms = 0.0
+        self.slowdown = slowdown
+        self.cold = False
+        self.flushed_bytes = []
+        self.ran = []
+        self._capturing = None
+
+    def kernel(self, name, milliseconds, action=lambda: None):
+        """A callable that runs it now or, while a graph captures, makes it a node."""
+        node = (name, milliseconds, action)
+
+        def call():
+            if self._capturing is not None:
+                self._capturing.append(node)
+            else:
+                self.now_ms += HOST_MS
+                self.run(*node)
+
+        return call
+
+    def run(self, name, milliseconds, action):
+        self.ran.append(name)
+        self.now_ms += milliseconds * self.slowdown(self.now_ms) + COLD_MS * self.cold
+        self.cold = False
+        action()
+
+    def stand_in(self, monkeypatch, module):
+        """Put this GPU where `module` looks for one."""
+        gpu = self
+
+        class Graph:
+            def __init__(self):
+                self.nodes = []
+
+            def replay(self):
+                for node in self.nodes:
+                    gpu.run(*node)
+
+        class Event:
+            def __init__(self, enable_timing=False):
+                self.timing = enable_timing
+
+            def record(self):
+                self.at_ms = gpu.now_ms
+
+            def elapsed_time(self, end):
+                assert self.timing
+                assert end.timing
+                return end.at_ms - self.at_ms
+
+            def query(self):
+                return True
+
+            def synchronize(self):
+                pass
+
+        class Flush:
+            device = "cuda"
+
+            def __init__(self, n_bytes):
+                self.n_bytes = n_bytes
+
+            def zero_(self):
+                gpu.now_ms += FLUSH_MS
+                gpu.flushed_bytes.append(self.n_bytes)
+                gpu.cold = True
+
+        @contextmanager
+        def capture(graph):
+            gpu._capturing = graph.nodes
+            yield
+            gpu._capturing = None
+
+        class Torch:
+            """torch, whose tensors lie on the CPU whatever is asked for."""
+
+            cuda = SimpleNamespace(
+                CUDAGraph=Graph, Event=Event, graph=capture, synchronize=lambda: None, empty_cache=lambda: None
+            )
+
+            def __getattr__(self, name):
+                return getattr(torch, name)
+
+            @staticmethod
+            def Generator(device):
+                return torch.Generator()
+
+            @staticmethod
+            def randn(*shape, device="cpu", **more):
+                return torch.randn(*shape, **more)
+
+            @staticmethod
+            def ones(*shape, device="cpu", **more):
+                return torch.ones(*shape, **more)
+
+            @staticmethod
+            def empty(*shape, device="cpu", dtype=None):
+                return Flush(shape[0]) if dtype is torch.int8 else torch.empty(*shape, dtype=dtype)
+
+            @staticmethod
+            def mm(a, b, out):
+                gpu.kernel(f"cublas {a.shape[0]}", gpu.ceiling_ms)()
+
+        clock = SimpleNamespace(perf_counter=lambda: gpu.now_ms / 1e3, time=lambda: gpu.now_ms / 1e3)
+        monkeypatch.setattr(module, "torch", Torch())
+        monkeypatch.setattr(module, "time", clock)
+
+    ceiling_ms = 2.0

@@ -1,0 +1,146 @@
+"""The measurement on a GPU whose times are known: what is checked, what is timed, and what a record then says."""
+
+import math
+
+import pytest
+import torch
+
+from kperf.attention.implementations import Implementation
+from kperf.attention.workload import Workload
+from kperf.bench import measure as measuring
+from kperf.errors import MeasurementError
+from kperf.record import device
+from kperf.record.store import DeviceState
+from tests.bench.pretended_gpu import COLD_MS, HOST_MS, Gpu
+
+WORKLOAD = Workload(batch=1, heads=2, seq_len=128, head_dim=64)
+STATE = DeviceState(sm_mhz=1500, power_w=600.0, temperature_c=50, throttle=[])
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    gpu = Gpu()
+    stand_in(gpu, monkeypatch)
+    return gpu
+
+
+def stand_in(gpu, monkeypatch):
+    gpu.stand_in(monkeypatch, measuring)
+    monkeypatch.setattr(measuring, "_CEILING_N", 16)
+    monkeypatch.setattr(device, "device_state", lambda: STATE)
+    monkeypatch.setattr(device, "other_processes", lambda: 0, raising=False)
+
+
+def attention(gpu, key, milliseconds, *, spoil=lambda o, lse: None, eager_only=False):
+    """An implementation that is right but for `spoil`, and takes so long; its replays may write nothing."""
+
+    def bind(q, k, v, causal, sm_scale):
+        exact_o, exact_lse = measuring.reference(q, k, v, causal, sm_scale)
+        o, lse = exact_o.to(q.dtype), exact_lse.clone()
+        spoil(o, lse)
+        out = torch.empty_like(o), torch.empty_like(lse)
+        first = iter([True])
+
+        def write():
+            if not eager_only or next(first, False):
+                out[0].copy_(o)
+                out[1].copy_(lse)
+
+        launch = gpu.kernel(key, milliseconds, write)
+
+        def call():
+            launch()
+            return out
+
+        return call
+
+    return Implementation(key, key, bind)
+
+
+def measure(*implementations, workload=WORKLOAD, rounds=16):
+    points = measuring.measure(
+        workload, implementations, figure="bench", sweep="seq_len", environment="e", rounds=rounds
+    )
+    return points if len(points) > 1 else points[0]
+
+
+def test_a_sample_is_a_calls_share_of_a_replay_after_a_flush(gpu):
+    quick, slow = measure(attention(gpu, "quick", 0.03), attention(gpu, "slow", 3.0))
+    assert quick.calls_per_sample == slow.calls_per_sample == 17  # half a millisecond of the quickest
+    assert quick.samples_ms == pytest.approx([0.03 + COLD_MS / 17] * 16)
+    assert slow.samples_ms == pytest.approx([3.0 + COLD_MS / 17] * 16)
+    assert slow.median_ms == pytest.approx(3.0 + COLD_MS / 17)
+    assert slow.tflops == pytest.approx(WORKLOAD.flops / slow.median_ms / 1e9)
+    assert set(gpu.flushed_bytes) == {256 << 20}
+
+
+def test_an_eager_time_is_from_python_to_the_gpus_end_with_a_cold_cache(gpu):
+    assert measure(attention(gpu, "x", 3.0)).eager_ms == pytest.approx(HOST_MS + 3.0 + COLD_MS)
+
+
+def test_times_are_medians(monkeypatch):
+    gpu = Gpu()
+    launches = iter(range(10**6))
+    gpu.slowdown = lambda _: 40.0 if next(launches) % 5 == 0 else 1.0  # one in five is held up
+    stand_in(gpu, monkeypatch)
+    monkeypatch.setattr(gpu, "ceiling_ms", 2.0)
+    point = measure(attention(gpu, "x", 3.0), rounds=40)
+    assert point.median_ms == pytest.approx(3.0 + COLD_MS)
+    assert point.eager_ms == pytest.approx(HOST_MS + 3.0 + COLD_MS)
+    assert point.ceiling_tflops == pytest.approx(2 * 8192**3 / (2.0 + COLD_MS) / 1e9)
+
+
+def test_the_ceiling_is_of_a_product_of_8192_cubed(gpu):
+    assert measuring.CEILING_FLOPS == 1_099_511_627_776
+    point = measure(attention(gpu, "x", 1.0))
+    assert "cublas 16" in gpu.ran
+    assert point.ceiling_tflops == pytest.approx(1_099_511_627_776 / (2.0 + COLD_MS) / 1e9)
+
+
+def test_the_order_in_a_round_is_the_one_that_is_recorded(gpu):
+    keys = ["a", "b", "c"]
+    points = measure(*(attention(gpu, key, 1.0 + n) for n, key in enumerate(keys)), rounds=16)
+    rounds = [dict(zip(keys, places, strict=True)) for places in zip(*(p.round_order for p in points), strict=True)]
+    assert all(sorted(places.values()) == [0, 1, 2] for places in rounds)
+    assert len({tuple(places.values()) for places in rounds}) > 2
+    ran = "".join(name for name in gpu.ran if name in keys)
+    recorded = ["".join(sorted(places, key=places.get)) for places in rounds]
+    position = 0
+    for order in recorded:  # each round's kernels ran one after the other, in this order, and later than the last
+        position = ran.index(order, position) + len(order)
+    assert [p.device_states for p in points] == [[STATE] * 16] * 3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "dtype", "status"),
+    [
+        (lambda o, lse: None, "bfloat16", "ok"),
+        (lambda o, lse: o.mul_(1.0078125), "bfloat16", "wrong"),  # 8e-3, where rounding alone gives 2e-3
+        (lambda o, lse: o.mul_(1.002), "float16", "wrong"),
+        (lambda o, lse: o.mul_(1.0005), "float16", "ok"),
+        (lambda o, lse: o[0, 1, 127, 63:].fill_(math.nan), "bfloat16", "wrong"),
+        (lambda o, lse: lse.add_(5e-4), "bfloat16", "ok"),
+        (lambda o, lse: lse.add_(2e-3), "bfloat16", "wrong"),
+        (lambda o, lse: lse[0, 1, 127:].fill_(math.nan), "bfloat16", "wrong"),
+    ],
+    ids=["right", "o off", "o off in float16", "o within", "a NaN in o", "lse within", "lse off", "a NaN in lse"],
+)
+def test_what_is_not_right_has_no_time(gpu, spoil, dtype, status):
+    point = measure(attention(gpu, "x", 1.0, spoil=spoil), workload=WORKLOAD.model_copy(update={"dtype": dtype}))
+    assert point.status == status
+
+
+def test_what_a_graph_does_not_write_is_not_right_from_before(gpu):
+    assert measure(attention(gpu, "x", 1.0, eager_only=True)).status == "wrong"
+
+
+def test_alone_a_graph_is_as_long_as_asked_for_and_right(gpu):
+    inputs = measuring.make_inputs(WORKLOAD, 1)
+    candidate, flops = measuring.prepare_alone(attention(gpu, "x", 3.0), WORKLOAD, inputs, 20.0)
+    assert flops == 7 * WORKLOAD.flops
+    before = gpu.now_ms
+    candidate.graph.replay()
+    assert gpu.now_ms - before == pytest.approx(21.0)
+    spoilt = attention(gpu, "x", 3.0, spoil=lambda o, lse: o.mul_(2))
+    with pytest.raises(MeasurementError, match="relative error"):
+        measuring.prepare_alone(spoilt, WORKLOAD, inputs, 20.0)
