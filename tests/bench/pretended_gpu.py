@@ -104,7 +104,7 @@ class Gpu:
                 return getattr(torch, name)
 
             @staticmethod
-            def Generator(device):
+            def Generator(device):  # noqa: N802
                 return torch.Generator()
 
             @staticmethod

@@ -31,6 +31,14 @@ def test_what_is_written_is_read_back(tmp_path):
     assert [json.loads(line)["status"] for line in lines] == ["ok", "oom"]
 
 
+def test_a_newer_schema_is_refused_though_it_would_be_read(tmp_path):
+    store = Store(tmp_path)
+    newer = point().model_dump(mode="json") | {"schema_version": point().schema_version + 1}
+    store.points_path.write_text(json.dumps(newer) + "\n")
+    with pytest.raises(UsageError, match="use a newer one"):
+        store.points()
+
+
 def test_a_point_that_is_not_ok_cannot_have_a_time():
     record = failed().model_dump()
     with pytest.raises(ValidationError):

@@ -149,3 +149,8 @@ def test_a_silent_warp_group_is_said():
 def test_a_trace_without_a_trip_is_refused():
     with pytest.raises(UsageError, match="no trip"):
         analysis.quantiles(np.zeros(0, np.int64))
+
+
+def test_quantiles_are_the_5th_the_50th_and_the_95th_percentile():
+    found = analysis.quantiles(np.arange(101))
+    assert (found.p5, found.median, found.p95) == (5.0, 50.0, 95.0)

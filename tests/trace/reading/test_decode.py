@@ -53,6 +53,35 @@ def test_clocks_may_wrap(bits):
     assert records.cycle[records.warp == 2][0] == 200
 
 
+def test_a_clock_of_64_bits_counts_beyond_32():
+    recording = Recording((0, 4, 10), 12, bytes_per_warp=64, clock_bits=64)
+    far = [(3, True, 5), (3, False, 5 + 2**33), (4, True, 5 + 2**41)]
+    records = decode(encode([[far, steps(7, 2), steps(2**34, 2)]], recording), recording)
+    assert records.cycle[records.warp == 0].tolist() == [0, 2**33, 2**41]
+    assert records.cycle[records.warp == 2][0] == 2**34 - 5
+    assert records.clock.tolist() == [5]
+
+
+def test_each_word_of_a_header_is_read_where_it_stands():
+    words = GOOD.copy().view(np.uint32).reshape(2, -1)
+    words[1, 1:3] = 77, 33
+    words[1, 4:10] = 5, 1, 6, 2, 7, 3  # low and high word of the start, the end of the work and of the copy-out
+    records = decode(words.reshape(-1).view(np.uint8), SMALL)
+    assert (records.program_id[1], records.sm[1]) == (77, 33)
+    assert (records.start_ns[1], records.end_ns[1]) == (5 + 2**32, 6 + 2**33)
+
+
+def test_launches_are_decoded_in_pieces_that_join():
+    """1500 blocks, of which each writes its number as its clock's step."""
+    blocks = [[steps(0, 2, step=number + 1), [], steps(9, 2)] for number in range(1500)]
+    records = decode(encode(blocks, SMALL), SMALL)
+    assert records.n_blocks == 1500
+    assert (records.written, records.lost) == (6000, 0)
+    assert records.block.tolist() == [number for number in range(1500) for _ in range(4)]
+    second = (records.warp == 0) & ~records.is_start
+    assert records.cycle[second].tolist() == [number + 1 for number in range(1500)]
+
+
 def test_a_warp_without_records_is_no_fault_of_the_buffer():
     records = decode(encode([[[], steps(5, 2), []]], SMALL), SMALL)
     assert records.cycle.tolist() == [0, 60]

@@ -1,0 +1,20 @@
+"""An environment's id: what tells one machine, software or commit from another."""
+
+import pytest
+
+from kperf.record.store import Environment
+from tests.conftest import environment
+
+SAME = {"command_line", "recorded_at"}
+TEXT = {name for name, field in Environment.model_fields.items() if field.annotation in (str, str | None)}
+
+
+@pytest.mark.parametrize("name", sorted(Environment.model_fields))
+def test_the_id_is_of_all_but_the_command_and_the_time(name):
+    changed = environment(**{name: "another" if name in TEXT else 3})
+    assert (changed.id == environment().id) is (name in SAME)
+
+
+def test_the_id_is_twelve_hexadecimal_digits():
+    assert len(environment().id) == 12
+    assert int(environment().id, 16) > 0
