@@ -189,6 +189,7 @@ def trace(
     listing: Annotated[bool, typer.Option("--list", help="Only list the kernels that the script launches.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for what is written.")] = Path("kperf-trace"),
     regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
+    check: Annotated[bool, typer.Option("--check", help="Compare what the twins write, bit for bit.")] = False,
     memory: Annotated[int, typer.Option(min=1, help="MB that the records of a launch may take.")] = 1024,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m.")] = False,
 ) -> None:
@@ -197,7 +198,7 @@ def trace(
     from kperf.trace.launch.launches import Choice
     from kperf.trace.launch.script import Script
 
-    choice = Choice(_keys(kernel) or [], launch, _keys(regions) or [], memory << 20, listing)
+    choice = Choice(_keys(kernel) or [], launch, _keys(regions) or [], memory << 20, listing, check)
     name, *arguments = script
     raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), choice, out))
 

@@ -42,12 +42,14 @@ def run(console: Console, script: Script, choice: Choice, out: Path, gpu: Gpu | 
     if choice.listing:
         console.print(listing(launches))
         return status
-    problems = _report(console, launches, folder)
+    problems, written = _report(console, launches, folder)
     for problem in problems:
-        print(f"kperf: {problem}", file=sys.stderr)
+        _say(str(problem))
     if status or not problems:
         return status
-    return 1 if any(isinstance(problem, MeasurementError) for problem in problems) else 2
+    if any(isinstance(problem, MeasurementError) for problem in problems):
+        return 1
+    return 0 if written else 2
 
 
 def _say(line: str) -> None:
@@ -103,22 +105,25 @@ def listing(launches: Launches) -> Table:
     return table
 
 
-def _report(console: Console, launches: Launches, folder: Path) -> list[Exception]:
-    """Write and print what was traced, the slowest kernel first; returns what went wrong, a sentence each."""
+def _report(console: Console, launches: Launches, folder: Path) -> tuple[list[Exception], int]:
+    """Write and print what was traced, the slowest kernel first; returns what went wrong, and how many were written."""
     if not launches.kernels:
-        return [UsageError("the script launched no Triton kernel, of which alone there is something to trace")]
-    chosen = launches.chosen
+        return [UsageError("the script launched no Triton kernel, of which alone there is something to trace")], 0
+    chosen, choice = launches.chosen, launches.choice
     if not chosen:
         names = sorted({kernel.name for kernel in launches.kernels.values()})
-        patterns = ", ".join(launches.choice.patterns)
+        patterns = ", ".join(choice.patterns)
         near = difflib.get_close_matches(patterns, names, n=3, cutoff=0.3) or names[:3]
-        return [UsageError(f"no kernel is called {patterns}; the script launched {', '.join(near)} (--list shows all)")]
+        said = f"no kernel is called {patterns}; the script launched {', '.join(near)} (--list shows all)"
+        return [UsageError(said)], 0
     problems: list[Exception] = []
     used: set[str] = set()
     for kernel in chosen:
         try:
             if kernel.taken is None:
-                raise UsageError(kernel.problem or _why_not(kernel, launches.choice))
+                raise kernel.problem or _why_not(kernel, choice)
+            if kernel.taken.same_outputs is False:
+                raise MeasurementError("its twin writes other bits than the plain kernel from the same arguments")
             timeline, events = _read(launches, kernel, kernel.taken)
         except (UsageError, MeasurementError) as error:
             problems.append(type(error)(f"{kernel.name} is not traced: {error}"))
@@ -128,15 +133,16 @@ def _report(console: Console, launches: Launches, folder: Path) -> list[Exceptio
         write_atomically(folder / f"{name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
         for line in timeline.verdict:
             console.print(line)
+        if choice.check:
+            console.print(_checked(kernel.taken))
         console.print(f"written: {folder / name}.timeline.json, .chrome_trace.json")
-    traced = any(kernel.taken for kernel in chosen)
-    return [] if traced and all(isinstance(problem, UsageError) for problem in problems) else problems
+    return problems, len(used)
 
 
-def _why_not(kernel: Kernel, choice: Choice) -> str:
+def _why_not(kernel: Kernel, choice: Choice) -> UsageError:
     if choice.launch is not None and kernel.launches < choice.launch:
-        return f"it was launched {kernel.launches} times, and --launch asks for launch {choice.launch}"
-    return f"{MOST_KERNELS} other kernels are traced: choose it with --kernel"
+        return UsageError(f"it was launched {kernel.launches} times, and --launch asks for launch {choice.launch}")
+    return UsageError(f"{MOST_KERNELS} other kernels are traced: choose it with --kernel")
 
 
 def _file_name(kernel: Kernel, used: set[str]) -> str:
@@ -176,6 +182,12 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, s
     timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, *disturbed]})
     told = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
     return timeline, export(launch, timeline.clock_mhz, told)
+
+
+def _checked(taken: Taken) -> str:
+    if taken.same_outputs is None:
+        return "Checked: the plain kernel itself does not write the same bits twice, so they are not compared."
+    return "Checked: its twin writes what the plain kernel writes, bit for bit."
 
 
 def _resources(found: Footprint) -> KernelResources:

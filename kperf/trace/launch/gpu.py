@@ -1,5 +1,6 @@
 """What tracing a script asks of the GPU: events around launches, a buffer for records, and its bytes."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class Gpu:
 
     def spin(self, stream: int) -> None:
         """Keep the stream busy while the host prepares a launch."""
-        with torch.cuda.stream(self._stream(stream)):
+        with self.on(stream):
             torch.cuda._sleep(_SPIN_CYCLES)
 
     def milliseconds(self, start: Mark, end: Mark) -> float:
@@ -43,20 +44,22 @@ class Gpu:
         elapsed: float = start.elapsed_time(end)
         return elapsed
 
-    def buffer(self, size: int, stream: int) -> torch.Tensor:
+    def on(self, stream: int) -> AbstractContextManager[None]:
+        """Within it, what is copied and set is in the order of that stream."""
+        return torch.cuda.stream(self._stream(stream))
+
+    def buffer(self, size: int) -> torch.Tensor:
         """Zeroed bytes on the device. Raises `UsageError` if there is no memory for them."""
         try:
-            with torch.cuda.stream(self._stream(stream)):
-                return torch.zeros(size, dtype=torch.uint8, device="cuda")
+            return torch.zeros(size, dtype=torch.uint8, device="cuda")
         except torch.OutOfMemoryError:
             raise UsageError(
                 f"its records need {size >> 20} MB of GPU memory and there is less: give fewer with --memory"
             ) from None
 
-    def to_host(self, buffer: torch.Tensor, stream: int) -> NDArray[np.uint8]:
-        """The bytes, once the stream has come so far."""
-        with torch.cuda.stream(self._stream(stream)):
-            host: NDArray[np.uint8] = buffer.cpu().numpy()
+    def to_host(self, buffer: torch.Tensor) -> NDArray[np.uint8]:
+        """The bytes, once they are written."""
+        host: NDArray[np.uint8] = buffer.cpu().numpy()
         return host
 
     def _stream(self, stream: int) -> torch.cuda.Stream:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from triton.compiler import CompiledKernel
 from triton.runtime._allocation import set_profile_allocator
@@ -29,6 +30,7 @@ from triton.runtime.autotuner import Autotuner
 from kperf.errors import MeasurementError, UsageError
 from kperf.trace.compiler.instrument import Rules
 from kperf.trace.compiler.session import HEADER_BYTES
+from kperf.trace.launch.check import Memory
 from kperf.trace.launch.gpu import Gpu, Mark
 from kperf.trace.launch.twin import Twin, make_twin
 
@@ -41,12 +43,15 @@ _TIMED_LAUNCHES = 200
 _ALONE = (2, 4)
 """Plain launches before which the GPU spins, as it does before the traced ones: their times are compared."""
 
+_ROUNDS_OF_CHECK = 7
+
 _INDUCTOR = {
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",  # it goes past `CompiledKernel.run`
     "TORCHINDUCTOR_COMPILE_THREADS": "1",  # kernels from other processes come without their source
 }
 
 Launch = Callable[..., None]
+Span = tuple[Mark, Mark]
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ class Choice:
     """What to trace.
 
     `patterns`: names of kernels, with * and ?. `launch`: the launch of each kernel; None for the first and a warm one.
-    `memory`: bytes for the records of a launch.
+    `memory`: bytes for the records of a launch. `check`: launch the plain kernel and the twin in turn on the same
+    bytes, and compare what they wrote.
     """
 
     patterns: Sequence[str] = ("*",)
@@ -62,18 +68,24 @@ class Choice:
     regions: Sequence[str] = ("*",)
     memory: int = 1 << 30
     listing: bool = False
+    check: bool = False
 
 
 @dataclass
 class Taken:
-    """A launch that was traced: the bytes of its records, and when it began and ended."""
+    """A launch that was traced: the bytes of its records, and when the twin began and ended, of --check several times.
+
+    `same_outputs`: whether the twin wrote what the plain kernel wrote; None if that was not asked for, or if the plain
+    kernel does not write the same twice.
+    """
 
     number: int
     grid: tuple[int, int, int]
     buffer: NDArray[np.uint8]
-    span: tuple[Mark, Mark]
+    spans: list[Span]
     twin: Twin
     arguments: dict[str, str]
+    same_outputs: bool | None
 
     @property
     def lost(self) -> bool:
@@ -99,10 +111,10 @@ class Kernel:
     line: int
     launches: int = 0
     grids: Counter[tuple[int, int, int]] = field(default_factory=Counter)
-    spans: list[tuple[Mark, Mark]] = field(default_factory=list)
-    alone: list[tuple[Mark, Mark]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    alone: list[Span] = field(default_factory=list)
     taken: Taken | None = None
-    problem: str | None = None
+    problem: UsageError | MeasurementError | None = None
     """Why it is not traced: a sentence without its name."""
 
     @property
@@ -150,7 +162,7 @@ class Launches(AbstractContextManager["Launches"]):
 
     def total_ms(self, kernel: Kernel) -> float:
         """GPU time of all its launches, reckoned from those that had events; 0 if nothing is known of them."""
-        times = self._times(kernel.spans)
+        times = self._times([*kernel.spans, *kernel.alone, *(kernel.taken.spans if kernel.taken else [])])
         return statistics.fmean(times) * kernel.launches if times else 0.0
 
     def plain_ms(self, kernel: Kernel) -> float | None:
@@ -159,10 +171,10 @@ class Launches(AbstractContextManager["Launches"]):
         return statistics.median(times) if times else None
 
     def traced_ms(self, taken: Taken) -> float:
-        """Time of the traced launch."""
-        return self._gpu.milliseconds(*taken.span)
+        """Median time of the twin."""
+        return statistics.median(self._times(taken.spans))
 
-    def _times(self, spans: Sequence[tuple[Mark, Mark]]) -> list[float]:
+    def _times(self, spans: Sequence[Span]) -> list[float]:
         return [self._gpu.milliseconds(*span) for span in spans]
 
     def _fits(self, name: str) -> bool:
@@ -197,22 +209,18 @@ class Launches(AbstractContextManager["Launches"]):
         kernel.grids[grid] += 1
         if self._is_due(kernel, grid) and self._tracing.acquire(blocking=False):
             try:
-                if self._trace(kernel, grid, stream, rest):
+                if self._trace(kernel, launch, grid, stream, function, rest):
                     return
             finally:
                 self._tracing.release()
         if kernel.launches > _TIMED_LAUNCHES:
             launch(*grid, stream, function, *rest)
-            return
-        alone = not self.choice.listing and kernel.launches in _ALONE
-        if alone:
-            self._gpu.spin(stream)
-        start = self._gpu.mark(stream)
-        launch(*grid, stream, function, *rest)
-        span = (start, self._gpu.mark(stream))
-        kernel.spans.append(span)
-        if alone:
-            kernel.alone.append(span)
+        elif kernel.launches in _ALONE and not self.choice.listing:
+            kernel.alone.append(self._timed(lambda: launch(*grid, stream, function, *rest), stream))
+        else:
+            start = self._gpu.mark(stream)
+            launch(*grid, stream, function, *rest)
+            kernel.spans.append((start, self._gpu.mark(stream)))
 
     def _new(self, compiled: CompiledKernel) -> Kernel:
         function = getattr(compiled.src, "fn", None)
@@ -238,39 +246,70 @@ class Launches(AbstractContextManager["Launches"]):
         fastest = min(traced, key=self.total_ms)
         if self.total_ms(kernel) <= self.total_ms(fastest):
             return False
-        fastest.taken, fastest.problem = None, f"{MOST_KERNELS} slower kernels are traced: choose it with --kernel"
+        fastest.taken = None
+        fastest.problem = UsageError(f"{MOST_KERNELS} slower kernels are traced: choose it with --kernel")
         return True
 
-    def _trace(self, kernel: Kernel, grid: tuple[int, int, int], stream: int, rest: tuple[Any, ...]) -> bool:
-        """Launch the twin; False, with the reason in `kernel.problem`, if nothing was launched."""
+    def _trace(
+        self,
+        kernel: Kernel,
+        plain: Launch,
+        grid: tuple[int, int, int],
+        stream: int,
+        function: int,
+        rest: tuple[Any, ...],
+    ) -> bool:
+        """Launch the twin; False, with the reason in `kernel.problem`, if the plain kernel still has to be launched."""
         begin = time.monotonic()
+        packed, launch_metadata, enter, leave, *arguments = rest
         try:
             twin = self._twin(kernel, grid)
-            launch = self._plain_run(twin.kernel)  # loads it
-            buffer = self._gpu.buffer(grid[0] * grid[1] * grid[2] * twin.block_bytes, stream)
+            launch_twin = self._plain_run(twin.kernel)  # loads it
+            with self._gpu.on(stream):
+                buffer = self._gpu.buffer(grid[0] * grid[1] * grid[2] * twin.block_bytes)
+                memory = Memory(arguments) if self.choice.check else None
+                before = memory.copy() if memory else []
         except (UsageError, MeasurementError) as error:
-            kernel.problem = str(error)
+            kernel.problem = error
         except Exception as error:  # a pass of Triton's, ptxas or the driver refuses the twin: the script goes on
-            kernel.problem = f"its twin cannot be made: {(str(error) or type(error).__name__).splitlines()[0]}"
+            kernel.problem = UsageError(f"its twin is refused: {(str(error) or type(error).__name__).splitlines()[0]}")
         if kernel.problem:
             self._say(f"{kernel.name} is not traced: {kernel.problem}")
             return False
-        _packed, *others = rest
-        set_profile_allocator(lambda _size, _alignment, _stream: buffer)
-        try:
-            self._gpu.spin(stream)
-            start = self._gpu.mark(stream)
-            launch(*grid, stream, twin.kernel.function, twin.kernel.packed_metadata, *others)
-            span = (start, self._gpu.mark(stream))
-        finally:
-            set_profile_allocator(None)
-        arguments = _described(kernel.compiled, others[3:])
-        kernel.taken = Taken(kernel.launches, grid, self._gpu.to_host(buffer, stream), span, twin, arguments)
+
+        def launch_traced() -> None:
+            set_profile_allocator(lambda _size, _alignment, _stream: buffer)
+            try:
+                launch_twin(
+                    *grid, stream, twin.kernel.function, twin.kernel.packed_metadata, launch_metadata, enter, leave,
+                    *arguments,
+                )  # fmt: skip
+            finally:
+                set_profile_allocator(None)
+
+        def launch_plain() -> None:
+            plain(*grid, stream, function, packed, launch_metadata, enter, leave, *arguments)
+
+        same = None
+        with self._gpu.on(stream):
+            if memory:
+                same = self._compare(launch_plain, launch_traced, memory, before)
+                spans = self._in_turn(kernel, launch_plain, launch_traced, memory, before, stream)
+            else:
+                spans = [self._timed(launch_traced, stream)]
+            records = self._gpu.to_host(buffer)
+        described = _described(kernel.compiled, arguments)
+        kernel.taken = Taken(kernel.launches, grid, records, spans, twin, described, same)
         took = time.monotonic() - begin
-        self._say(
-            f"traced {kernel.name}, launch {kernel.launches}, {buffer.numel() >> 20} MB of records ({took:.1f} s)"
-        )
+        self._say(f"traced {kernel.name}, launch {kernel.launches}, {records.size >> 20} MB of records ({took:.1f} s)")
         return True
+
+    def _timed(self, launch: Callable[[], None], stream: int) -> Span:
+        """A launch, with the host ahead of it."""
+        self._gpu.spin(stream)
+        start = self._gpu.mark(stream)
+        launch()
+        return start, self._gpu.mark(stream)
 
     def _twin(self, kernel: Kernel, grid: tuple[int, int, int]) -> Twin:
         """The twin for this launch: that of the last one, if its rings were large enough and are for as many blocks."""
@@ -286,6 +325,42 @@ class Launches(AbstractContextManager["Launches"]):
             rules=self._rules,
             records=before.records_of_a_warp if before else None,
         )
+
+    def _compare(
+        self,
+        plain: Callable[[], None],
+        traced: Callable[[], None],
+        memory: Memory,
+        before: Sequence[torch.Tensor],
+    ) -> bool | None:
+        """Whether both write the same bits from the same bytes; None if the plain kernel alone does not."""
+        plain()
+        expected = memory.copy()
+        memory.restore(before)
+        plain()
+        repeats = memory.equals(expected)
+        memory.restore(before)
+        traced()
+        same = memory.equals(expected)
+        return same if same or repeats else None
+
+    def _in_turn(
+        self,
+        kernel: Kernel,
+        plain: Callable[[], None],
+        traced: Callable[[], None],
+        memory: Memory,
+        before: Sequence[torch.Tensor],
+        stream: int,
+    ) -> list[Span]:
+        """Both, several times from the same bytes; what stays is the plain kernel's if they differ."""
+        spans = []
+        for _ in range(_ROUNDS_OF_CHECK):
+            memory.restore(before)
+            spans.append(self._timed(traced, stream))
+            memory.restore(before)
+            kernel.alone.append(self._timed(plain, stream))
+        return spans
 
     def _mark_inductors_tuning(self) -> None:
         module = sys.modules.get("torch._inductor.runtime.triton_heuristics")

@@ -4,6 +4,7 @@ Run as a program it is `kperf` on such a GPU: `python -m tests.trace.launch.fake
 """
 
 import ctypes
+from contextlib import nullcontext
 from functools import cache
 from itertools import count
 from types import SimpleNamespace
@@ -124,10 +125,13 @@ class FakeGpu(Gpu):
     def milliseconds(self, start, end):
         return float(end - start)
 
-    def buffer(self, size, stream):
+    def on(self, stream):
+        return nullcontext()
+
+    def buffer(self, size):
         return torch.zeros(size, dtype=torch.uint8)
 
-    def to_host(self, buffer, stream):
+    def to_host(self, buffer):
         return buffer.numpy().astype(np.uint8)
 
 
