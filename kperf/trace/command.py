@@ -156,7 +156,7 @@ def _file_name(kernel: Kernel, used: set[str]) -> str:
 def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, str]:
     """From the bytes of a traced launch to its timeline and its Chrome trace."""
     twin = taken.twin
-    plain, traced = footprint(twin.plain), footprint(twin.kernel)
+    plain, traced = twin.plain_footprint, footprint(twin.kernel)
     order = sass_order(orders(twin))
     traced_ms = launches.traced_ms(taken)
     plain_ms = launches.plain_ms(kernel) or traced_ms

@@ -12,8 +12,8 @@ from kperf.errors import UsageError
 Mark = Any
 """A point in a stream (a CUDA event)."""
 
-_SPIN_CYCLES = 1_000_000
-"""The GPU spins this long (about 0.6 ms) before a launch that is timed alone, so that the host is ahead of it."""
+_SPIN_CYCLES = 200_000
+"""The GPU spins this long (about 0.1 ms) before a launch that is timed alone, so that the host is ahead of it."""
 
 
 class Gpu:

@@ -40,8 +40,10 @@ WARM = 3
 """The launch of a kernel that is traced, if there are so many; the first is too, for scripts that launch it once."""
 _TIMED_LAUNCHES = 200
 """Launches of a kernel that get events; of more, the time is reckoned from these."""
-_ALONE = (2, 4)
-"""Plain launches before which the GPU spins, as it does before the traced ones: their times are compared."""
+_ALONE = 2
+"""The launch of a kernel, still a warm-up, before which the GPU spins as it does before the traced ones."""
+_SHORT_MS = 0.1
+"""Of a shorter kernel an event before the launch may lie before the host is ready: only launches alone are compared."""
 
 _ROUNDS_OF_CHECK = 7
 
@@ -86,11 +88,6 @@ class Taken:
     twin: Twin
     arguments: dict[str, str]
     same_outputs: bool | None
-
-    @property
-    def lost(self) -> bool:
-        """Whether some warp wrote more records than its ring holds."""
-        return self.records_of_a_warp > self.twin.recording.records_per_warp
 
     @property
     def records_of_a_warp(self) -> int:
@@ -166,9 +163,11 @@ class Launches(AbstractContextManager["Launches"]):
         return statistics.fmean(times) * kernel.launches if times else 0.0
 
     def plain_ms(self, kernel: Kernel) -> float | None:
-        """Median time of a plain launch, of those for which the host was ahead if there were any."""
-        times = self._times(kernel.alone) or self._times(kernel.spans[1:])
-        return statistics.median(times) if times else None
+        """Median time of a plain launch; None if there was none but the first, which loads the kernel."""
+        alone, others = self._times(kernel.alone), self._times(kernel.spans[1:])
+        if alone and statistics.median(alone) < _SHORT_MS:
+            others = []
+        return statistics.median([*alone, *others]) if alone or others else None
 
     def traced_ms(self, taken: Taken) -> float:
         """Median time of the twin."""
@@ -215,7 +214,7 @@ class Launches(AbstractContextManager["Launches"]):
                 self._tracing.release()
         if kernel.launches > _TIMED_LAUNCHES:
             launch(*grid, stream, function, *rest)
-        elif kernel.launches in _ALONE and not self.choice.listing:
+        elif kernel.launches == _ALONE and not self.choice.listing:
             kernel.alone.append(self._timed(lambda: launch(*grid, stream, function, *rest), stream))
         else:
             start = self._gpu.mark(stream)
@@ -312,18 +311,19 @@ class Launches(AbstractContextManager["Launches"]):
         return start, self._gpu.mark(stream)
 
     def _twin(self, kernel: Kernel, grid: tuple[int, int, int]) -> Twin:
-        """The twin for this launch: that of the last one, if its rings were large enough and are for as many blocks."""
-        before = kernel.taken
-        if before and not before.lost and before.grid == grid:
+        """The twin for this launch: the last one's, if what its records showed would not make another ring."""
+        blocks, before = grid[0] * grid[1] * grid[2], kernel.taken
+        records = before.records_of_a_warp if before else None
+        if before and before.twin.recording == before.twin.ring_for(blocks, self.choice.memory, records):
             return before.twin
         return make_twin(
             kernel.compiled,
-            grid[0] * grid[1] * grid[2],
+            blocks,
             Path(self._folder.name),
             memory=self.choice.memory,
             regions=self.choice.regions,
             rules=self._rules,
-            records=before.records_of_a_warp if before else None,
+            records=records,
         )
 
     def _compare(

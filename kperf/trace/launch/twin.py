@@ -37,6 +37,11 @@ class Twin:
     text: str
     program: Program
     recording: Recording
+    plain_footprint: "Footprint"
+
+    def ring_for(self, blocks: int, memory: int, records: int | None) -> Recording:
+        """Where the records of another launch would go, as `ring_for` says."""
+        return ring_for(self.program, self.plain_footprint, blocks * self.plain.metadata.num_ctas, memory, records)
 
     @property
     def block_bytes(self) -> int:
@@ -76,7 +81,8 @@ def make_twin(
     text = instrument(compiler.canonical_ttgir(kernel.asm["ttgir"]), regions=regions, rules=rules)
     program = read_program(text, rules)
     records = records or _straight_records(program)
-    recording = ring_for(program, footprint(kernel), blocks * kernel.metadata.num_ctas, memory, records)
+    used = footprint(kernel)
+    recording = ring_for(program, used, blocks * kernel.metadata.num_ctas, memory, records)
     with session(recording), own_cache(folder):
         twin = recompile(kernel, Override(folder / f"{kernel.name}.ttgir", text, program.kernel_name))
     if twin.metadata.profile_scratch_size != recording.block_bytes:
@@ -84,7 +90,7 @@ def make_twin(
             f"its records were lowered to {twin.metadata.profile_scratch_size} bytes a block where "
             f"{recording.block_bytes} are read"
         )
-    return Twin(kernel, twin, text, program, recording)
+    return Twin(kernel, twin, text, program, recording, used)
 
 
 def ring_for(program: Program, plain: Footprint, blocks: int, memory: int, records: int | None = None) -> Recording:

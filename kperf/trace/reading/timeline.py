@@ -209,12 +209,11 @@ class Launch:
         An SM that ran one block counts the cycles of that block.
         """
         records = self.records
-        modulus = 2**32
         cycles = elapsed = 0
         for sm in np.unique(records.sm):
             here = np.flatnonzero(records.sm == sm)
             here = here[np.argsort(records.start_ns[here], kind="stable")]
-            cycles += int((np.diff(records.clock[here]) % modulus).sum())
+            cycles += int(_clock_steps(records.clock[here]).sum())
             elapsed += int(records.start_ns[here[-1]] - records.start_ns[here[0]])
         if not elapsed:
             first, last = self.lifetimes()
@@ -254,6 +253,15 @@ class Launch:
             )
             block.flights = [flight for group in self.groups for flight in _flights(group, spans[group])]
             yield block
+
+
+def _clock_steps(clocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cycles from clock to clock, of 32 bits that wrap.
+
+    Blocks that share an SM may start in another order than their first records come, so a step may lead back a little.
+    """
+    back = 2**28
+    return (np.diff(clocks) + back) % 2**32 - back
 
 
 def _flights(group: str, spans: list[Span]) -> Iterator[Flight]:

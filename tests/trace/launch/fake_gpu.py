@@ -4,6 +4,7 @@ Run as a program it is `kperf` on such a GPU: `python -m tests.trace.launch.fake
 """
 
 import ctypes
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 from itertools import count
@@ -29,6 +30,9 @@ STEP = 200
 
 LAUNCHES: list[SimpleNamespace] = []
 
+WRITES: list[Callable[[bool, tuple], None]] = []
+"""What a launch writes: each is called with whether it is a twin's, and the arguments."""
+
 
 class Utils:
     def get_device_properties(self, device):
@@ -48,6 +52,8 @@ class Launcher:
             buffer = _allocation._profile_allocator.get()(gx * gy * gz * size, 128, stream)
             write_records(buffer, self.metadata, gx * gy * gz)
         LAUNCHES.append(SimpleNamespace(name=self.src.name, grid=grid, traced=bool(size), arguments=arguments))
+        for write in WRITES:
+            write(bool(size), arguments)
         for hook in (enter, exit):
             if hook is not None:
                 hook(launch_metadata)

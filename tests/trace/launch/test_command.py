@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import triton
 from rich.console import Console
 
@@ -62,6 +63,7 @@ def trace(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     fake_gpu.LAUNCHES.clear()
+    monkeypatch.setattr(fake_gpu, "WRITES", [])
 
     def run(text, **choice):
         path = tmp_path / "it.py"
@@ -222,3 +224,58 @@ def test_a_kernel_that_cannot_be_traced_runs_plain(trace, capsys):
     assert not any(launch.traced for launch in fake_gpu.LAUNCHES)
     assert "gemm is not traced: the TTGIR has no region named nothing like it" in capsys.readouterr().err
     assert not list(Path(out).iterdir())
+
+
+def adds_one(traced, arguments):
+    """What a kernel does that adds 1 to its output."""
+    arguments[2].base.add_(1)
+
+
+def test_a_check_starts_each_launch_from_the_same_bytes_and_leaves_what_one_launch_leaves(trace, capsys):
+    fake_gpu.WRITES.append(adds_one)
+    status, said, _ = trace(
+        GEMM.replace("    for _", "    global out\n    out = c\n    for _") + "run(4); print(out[0, 0])", check=True
+    )
+    assert status == 0
+    assert "Checked: its twin writes what the plain kernel writes, bit for bit." in said
+    assert "tensor(4., dtype=torch.bfloat16)" in capsys.readouterr().out
+    assert sum(launched("gemm")) > 2
+
+
+def test_a_twin_that_writes_something_else_is_a_failed_check(trace, capsys):
+    def write(traced, arguments):
+        arguments[2].base[200, 200] = -0.0 if traced else 0.0
+
+    fake_gpu.WRITES.append(write)
+    status, _, out = trace(GEMM + "run(4)", check=True)
+    assert status == 1
+    assert "writes other bits than the plain kernel" in capsys.readouterr().err
+    assert not list(out.iterdir())
+
+
+def test_a_kernel_that_never_writes_the_same_is_not_compared(trace):
+    def write(traced, arguments):
+        arguments[2].base[0, 0] = len(fake_gpu.LAUNCHES)
+
+    fake_gpu.WRITES.append(write)
+    status, said, _ = trace(GEMM + "run(4)", check=True)
+    assert status == 0
+    assert "does not write the same bits twice" in said
+
+
+def test_the_warm_launch_gets_rings_for_what_the_first_one_wrote(trace, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        fake_gpu.FakeGpu, "buffer", lambda self, size: sizes.append(size) or torch.zeros(size, dtype=torch.uint8)
+    )
+    assert trace(GEMM + "run(3)")[0] == 0
+    first, warm = sizes
+    assert warm < first  # six trips of the loop are few
+    monkeypatch.setattr(fake_gpu, "TRIPS", 1000)
+    sizes.clear()
+    assert trace(GEMM + "run(3)")[0] == 0
+    first, warm = sizes
+    assert warm > first
+    timeline = read_timeline(trace(GEMM + "run(3)")[2] / "gemm.timeline.json")
+    assert timeline.records.lost == 0
+    assert trace(GEMM + "run(3)", memory=16 << 10)[0] == 2

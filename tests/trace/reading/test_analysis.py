@@ -1,5 +1,7 @@
 """What is read from a timeline, on launches whose durations are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,13 @@ def test_the_slower_consumer_holds_the_load_back():
 
 def test_the_clock_is_measured_from_block_to_block():
     assert launch().clock_mhz() == pytest.approx(1700)
+
+
+def test_the_clock_is_measured_where_blocks_that_share_an_sm_start_in_another_order_than_their_records():
+    found = launch(blocks=4)
+    late = found.records.clock[[0, 2, 1, 3]] + 2**32 - 200_000  # and the 32 bits wrap
+    found.records = replace(found.records, clock=late % 2**32)
+    assert found.clock_mhz() == pytest.approx(1700)
 
 
 def test_what_is_drawn_of_a_block_is_trips_from_its_middle_with_products_and_loads():
