@@ -1,4 +1,4 @@
-"""TFLOPS and TFLOPS a watt, each implementation alone and sustained. Reads results, writes PDF and PNG."""
+"""Each implementation alone and sustained: TFLOPS, clock, TFLOPS a watt. Reads results, writes PDF and PNG."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,45 +6,72 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from kperf.attention.implementations import FIG12
 from kperf.bench.points import PowerPoint, PowerSample
-from plots.style import CUBLAS, label_and_look, save
+from plots.style import CUBLAS, PAGE_WIDTH, SMALL, compact, footnote, grid, headline, label_and_look, save, value_above
+
+_Value = Callable[[PowerSample], float]
+
+PANELS: tuple[tuple[str, str, _Value], ...] = (
+    ("TFLOPS", "{:.0f}", lambda sample: sample.tflops),
+    ("SM clock (MHz)", "{:.0f}", lambda sample: sample.sm_mhz),
+    ("TFLOPS a watt", "{:.2f}", lambda sample: sample.tflops_per_watt),
+)
+"""What is drawn, from left to right: its name, how its numbers are written, and how it is read from a sample."""
 
 
 def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, notes: Sequence[str], out: Path) -> list[Path]:
-    """Two panels of grouped bars, a group a workload; whiskers span the passes. Returns the files written."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    _bars(axes[0], runs, lambda sample: sample.tflops)
-    axes[0].set_ylabel("TFLOPS, alone and sustained")
-    _bars(axes[1], runs, lambda sample: sample.tflops_per_watt)
-    axes[1].set_ylabel("TFLOPS a watt")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=5, loc="outside upper center", frameon=False, handlelength=1.4)
+    """Write `figure` as PDF and PNG; `out` without a suffix. Returns the files written."""
+    return save(figure(runs, stamp, notes), out)
+
+
+def figure(runs: Sequence[Sequence[PowerPoint]], stamp: str, notes: Sequence[str]) -> Figure:
+    """A panel each for `PANELS`, a group of bars a workload; whiskers span the passes. `notes` stand below."""
+    made, axes = plt.subplots(1, len(PANELS), figsize=(PAGE_WIDTH, 3.4), layout="constrained")
+    for axis, (name, form, value) in zip(axes, PANELS, strict=True):
+        _bars(axis, runs, form, value)
+        axis.set_title(name, loc="left", fontsize=SMALL, fontweight="bold")
     first = runs[0][0]
     mask = "causal" if first.causal else "non-causal"
-    caption = (
-        f"batch {first.batch}, 16 heads, head_dim {first.head_dim}, {first.dtype}, {mask}; {len(first.samples)} passes"
+    title = f"Attention forward, {mask}, {first.dtype}, head_dim {first.head_dim}, 16 heads, batch {first.batch}"
+    headline(made, [title, f"each alone and sustained, {stamp}"], *axes[0].get_legend_handles_labels())
+    watts = [sample.power_w for run in runs for point in run for sample in point.samples]
+    explained = (
+        f"Median and range of {len(first.samples)} passes of {first.seconds:g} s each, in rotation, at "
+        f"{min(watts):.0f} to {max(watts):.0f} W. At the power cap a kernel that takes less energy for a FLOP gets a "
+        "higher clock, and one that does more in a cycle a lower one. TFLOPS a watt is FLOPs a picojoule."
     )
-    caption = "\n".join([f"{caption} of {first.seconds:g} s, median and range; {stamp}", *notes])
-    figure.supxlabel(caption, fontsize=6.5, color="#444444")
-    return save(figure, out)
+    footnote(made, [explained, *notes])
+    return made
 
 
-def _bars(axis: Axes, runs: Sequence[Sequence[PowerPoint]], value: Callable[[PowerSample], float]) -> None:
+def _bars(axis: Axes, runs: Sequence[Sequence[PowerPoint]], form: str, value: _Value) -> None:
     keys = [key for key in (*FIG12, CUBLAS) if any(key == point.implementation for run in runs for point in run)]
-    width = 0.86 / len(keys)
+    width = 0.88 / len(keys)
+    top = 0.0
     for place, key in enumerate(keys):
         label, look = label_and_look(key)
-        found = [(g, p) for g, run in enumerate(runs) for p in run if p.implementation == key]
-        values = [np.array([value(sample) for sample in p.samples]) for _, p in found]
-        middle = np.array([np.median(v) for v in values])
-        spread = np.array([[m - v.min() for m, v in zip(middle, values, strict=True)],
-                           [v.max() - m for m, v in zip(middle, values, strict=True)]])  # fmt: skip
+        offset = (place - (len(keys) - 1) / 2) * width
+        found = [
+            (group + offset, [value(sample) for sample in point.samples])
+            for group, run in enumerate(runs)
+            for point in run
+            if point.implementation == key
+        ]
+        middle = [float(np.median(values)) for _, values in found]
+        low = [at - min(values) for at, (_, values) in zip(middle, found, strict=True)]
+        high = [max(values) - at for at, (_, values) in zip(middle, found, strict=True)]
         axis.bar(
-            [g + (place - (len(keys) - 1) / 2) * width for g, _ in found], middle, width, yerr=spread, label=label,
-            error_kw={"elinewidth": 0.6, "capsize": 0.8, "ecolor": "#333333"},
+            [x for x, _ in found], middle, width, yerr=(low, high), label=label,
+            error_kw={"elinewidth": 0.7, "capsize": 1, "ecolor": "black"},
             color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0.3,
         )  # fmt: skip
-    axis.set_xticks(range(len(runs)), [f"{run[0].seq_len // 1024}k" for run in runs])
+        for at, (x, values) in zip(middle, found, strict=True):
+            value_above(axis, x, max(values), form.format(at), upright=True)
+            top = max(top, *values)
+    axis.set_ylim(0, 1.2 * top)  # room for the numbers on the bars
+    axis.set_xticks(range(len(runs)), [compact(run[0].seq_len) for run in runs])
     axis.set_xlabel("sequence length")
+    grid(axis)

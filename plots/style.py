@@ -1,19 +1,38 @@
 """What the figures share: the look, and how they are written."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.look import Look
 from kperf.record.files import write_atomically
 
-plt.rcParams.update({"font.size": 8, "pdf.fonttype": 42, "axes.spines.top": False, "axes.spines.right": False})
+PAGE_WIDTH = 7.0
+"""Inches: both columns of a paper. Figures of this width are printed as they are."""
+
+SMALL = 7.0
+"""Points: the smallest type."""
+
+plt.rcParams.update(
+    {
+        "font.size": SMALL,
+        "pdf.fonttype": 42,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "hatch.linewidth": 0.7,
+    }
+)
 
 # Okabe and Ito's colours, told apart with any colour vision.
 BLUE, SKY, GREEN, YELLOW = "#0072b2", "#56b4e9", "#009e73", "#f0e442"
@@ -30,6 +49,42 @@ def label_and_look(key: str) -> tuple[str, Look]:
     item = IMPLEMENTATIONS[key]
     assert item.look is not None, f"{key} has no bar"
     return item.label, item.look
+
+
+def compact(number: int) -> str:
+    """A power of two as ticks have it: 512, 16k."""
+    return f"{number // 1024}k" if number >= 1024 else str(number)
+
+
+def grid(axis: Axes) -> None:
+    """Light lines to read heights by, behind everything."""
+    axis.grid(axis="y", color="#d8d8d8", linewidth=0.5)
+    axis.set_axisbelow(True)
+
+
+def value_above(axis: Axes, x: float, y: float, text: str, *, upright: bool) -> None:
+    """A bar's number above it, readable over lines; `upright` where it is wider than the bar."""
+    made = axis.annotate(
+        text, (x, y), xytext=(0, 2), textcoords="offset points", rotation=90 if upright else 0, ha="center", va="bottom"
+    )
+    made.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
+
+
+def headline(figure: Figure, lines: Sequence[str], handles: Sequence[Artist], labels: Sequence[str]) -> None:
+    """What the figure shows, in a second line where it comes from, and below them the legend."""
+    legend = figure.legend(
+        handles, labels, title="\n".join(fill(line, 88) for line in lines), ncols=5, loc="outside upper left",
+        alignment="left", frameon=False, handlelength=1.6, fontsize=SMALL,
+        title_fontproperties={"size": 8.5, "weight": "bold"},
+    )  # fmt: skip
+    legend.get_title().set_linespacing(1.3)
+
+
+def footnote(figure: Figure, lines: Sequence[str]) -> None:
+    """What has to be said below, wrapped to the figure's width."""
+    columns = int(figure.get_figwidth() * 19)  # characters an inch in this size of type
+    text = "\n".join(fill(line, columns) for line in lines)
+    figure.supxlabel(text, fontsize=SMALL, color="#333333", x=0.01, ha="left", linespacing=1.25)
 
 
 def save(figure: Figure, out: Path) -> list[Path]:

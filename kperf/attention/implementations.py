@@ -206,7 +206,7 @@ IMPLEMENTATIONS = {
     implementation.key: implementation
     for implementation in (
         Implementation("fa2", "FA2", _fa2, look=Look("#999999")),
-        Implementation("cudnn", "cuDNN", _cudnn, look=Look("#56b4e9")),
+        Implementation("cudnn", "cuDNN", _cudnn, look=Look("#56b4e9", "....")),
         Implementation("fa3", "FA3", _fa3, _fa3_unsupported, _fa3_missing, look=Look("#0072b2")),
         Implementation(
             "triton",
@@ -222,7 +222,7 @@ IMPLEMENTATIONS = {
             _triton_autows,
             _autows_unsupported,
             note=lambda: str(stock.autows.best_config),
-            look=Look("#e69f00"),
+            look=Look("#e69f00", "---"),
             left_out=_autotuned,
         ),
         *(_variant(key) for key in VARIANTS),

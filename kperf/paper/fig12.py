@@ -70,10 +70,10 @@ class Mode:
     @property
     def title(self) -> str:
         """What the bars compare."""
-        shape = f"attention forward, 16 heads, head_dim {self.head_dim}, {self.dtype}"
+        mask = "causal" if self.causal else "non-causal"
         if self.paper_mix:
-            return f"{shape}: the paper's mixture (FA2, cuDNN, FA3 causal; Triton non-causal), not a comparison"
-        return f"{shape}, {'causal' if self.causal else 'non-causal'}"
+            mask = "the paper's mixture (FA2, cuDNN, FA3 causal; Triton non-causal), not a comparison"
+        return f"Attention forward, {mask}, {self.dtype}, head_dim {self.head_dim}, 16 heads"
 
     @property
     def absent(self) -> dict[str, str]:
@@ -218,7 +218,8 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
     day = when(point.recorded_at for run in runs.values() for point in run.values())
     stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {day}"
     said = notes(runs, mode)
-    written = plot.draw(runs, environments, stamp, mode.title, said, store.folder / mode.stem)
+    title = (mode.title, f"TFLOPS under CUDA graphs, {stamp}")
+    written = plot.draw(runs, environments, title, said, store.folder / mode.stem, in_turn=not mode.paper_mix)
     console.print(tritonbench_table(runs.values(), ["tflops"], title=f"{mode.title}: {stamp}"))
     if not mode.paper_mix:
         ratios = [

@@ -127,7 +127,7 @@ def test_another_head_dim_or_dtype_is_a_figure_of_its_own_in_the_same_store(tmp_
     assert page(store)[1] == paper
     files, text = page(store, mode)
     assert [path.name for path in files] == [f"{stem}.pdf", f"{stem}.png"]
-    assert f"head_dim {mode.head_dim}, {mode.dtype}, {'causal' if mode.causal else 'non-causal'}" in text
+    assert f"{'causal' if mode.causal else 'non-causal'}, {mode.dtype}, head_dim {mode.head_dim}" in text
     assert "improved_plus/cudnn" in text
     assert "no bar for Triton-FA3 Improved: ttgir/improved/ holds no d" in text
     assert ("no bar for FA3: the fa3-fwd wheel holds bfloat16 kernels only" in text) == ("fa3" not in bars)
@@ -151,14 +151,50 @@ def test_each_mask_stands_beside_its_own_sustained_run(tmp_path):
         assert words in text if words else "alone and sustained" not in text
 
 
-def test_an_implementation_that_is_unsupported_everywhere_leaves_no_gap(tmp_path, monkeypatch):
+def test_an_implementation_that_is_unsupported_is_said_and_leaves_no_gap(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("plots.fig12._bars", lambda _axis, _runs, keys: drawn.append(keys))
-    page(fill(tmp_path, spoil=("fa3", "unsupported")))
+    text = page(fill(tmp_path, spoil=("fa3", "unsupported")))[1]
+    assert "no bar for FA3: too large" in text
     page(fill(tmp_path, spoil=("fa3", "oom"), seed=2))
     everything = list(FIG12)
     without = [key for key in everything if key != "fa3"]
     assert drawn == [without, without, everything, everything]
+
+
+def test_a_record_that_lacks_an_implementation_is_drawn_without_it_and_says_so(tmp_path):
+    store = fill(tmp_path, keys=[key for key in FIG12 if key != "improved"])
+    files, text = page(store)
+    assert "no bar for Triton-FA3 Improved: not in the record, `make fig12` measures it" in text
+    assert all(path.exists() for path in files)
+    assert "improved_plus/fa3" in text
+    place, *others = fig12.grid(fig12.Mode())
+    with store.writer() as writer:  # one workload is measured with all of them
+        writer.append([point(key, 1.0, "whole", place[1], place[0]) for key in FIG12])
+        writer.append([point("fa3", 1.0, "partial", place[1], place[0])])
+    runs = fig12.figure_runs(store, fig12.Mode())
+    assert {p.run for p in runs[place].values()} == {"whole"}
+    assert all("improved" not in runs[other] for other in others)
+    said = fig12.notes(runs, fig12.Mode())
+    assert f"no bar for Triton-FA3 Improved at {len(others)} of {len(others) + 1} workloads: " in said[0]
+
+
+def test_points_of_another_override_are_said_on_the_page(tmp_path):
+    store = fill(tmp_path)
+    assert "another override" not in page(store)[1]
+    place = fig12.grid(fig12.Mode())[3]
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        hashes = {key: committed(key, place[1]) for key in FIG12} | {"improved": "0" * 64}
+        writer.append(
+            [
+                point(key, 1.0, "new", place[1], place[0], environment=known, override_sha256=sha256)
+                for key, sha256 in hashes.items()
+            ]
+        )
+    text = page(store)[1]
+    assert "Triton-FA3 Improved: recorded with another override than the one in ttgir/improved/" in text
+    assert "Triton-FA3: recorded" not in text
 
 
 @pytest.mark.parametrize("other", [{"causal": True}, {"head_dim": 64}, {"dtype": "float16"}])

@@ -96,9 +96,34 @@ def test_a_watt_is_a_joule_a_second():
     assert sample.tflops_per_watt == pytest.approx(2.0)
 
 
-def test_the_figure_is_drawn_for_what_there_is(tmp_path):
+def test_the_same_points_draw_the_same_bytes(tmp_path):
     runs = [[alone("fa3", 600, 700), alone("improved", 610, 700), alone("cublas", 650, 700)], [alone("fa3", 1, 1)]]
     files = plot.draw(runs, "recorded", [], tmp_path / "power")
     assert [path.suffix for path in files] == [".pdf", ".png"]
     first = [path.read_bytes() for path in files]
     assert [path.read_bytes() for path in plot.draw(runs, "recorded", [], tmp_path / "power")] == first
+
+
+def test_asking_for_one_shows_one_and_leaves_the_figure_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
+    drawn = []
+    monkeypatch.setattr(plot, "draw", lambda runs, *_: drawn.append({p.implementation for p in runs[0]}) or [])
+    store = PowerStore(tmp_path / "h200")
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        for run, keys in (("whole", ("fa3", "cudnn", "cublas")), ("partial", ("fa3",))):
+            made = [alone(key, 600, 700, run) for key in keys]
+            writer.append([p.model_copy(update={"environment": known}) for p in made])
+    console = Console(width=160, file=io.StringIO(), record=True)
+    power.run(console, tmp_path, ["fa3"], causal=False, seconds=2.0, passes=5)
+    text = console.export_text()
+    assert drawn == [{"fa3", "cudnn", "cublas"}]
+    assert "whole" in text  # the run that the figure shows, also for one of its bars
+    assert "partial" not in text
+    assert "cudnn" not in text
+    assert "no bar for FA2, Triton, Triton auto-WS" in text
+
+
+def test_a_sustained_run_of_another_override_is_said():
+    points = [alone("improved", 600, 700)]
+    assert any("Triton-FA3 Improved: recorded with another override" in sentence for sentence in power.notes([points]))
