@@ -1,0 +1,140 @@
+"""The bars of a block over cycles: what its warp groups do, its products and its loads. Read from typed records."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from kperf.trace.reading.models import Bar, Timeline, Window
+from plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a kind of bar is filled, the ink that reads on it, and what the legend calls it; told apart in grey too."""
+
+    colour: str
+    ink: str
+    label: str
+    hatch: str = ""
+    edge: str = "#777777"
+
+    def patch(self) -> Patch:
+        """For the legend."""
+        return Patch(facecolor=self.colour, edgecolor=self.edge, linewidth=0.4, hatch=self.hatch, label=self.label)
+
+
+WARPS = {
+    "issue": Look(BLUE, "white", "issues a product"),
+    "tensor": Look("#cfe8f7", "black", "waits for a product", "...."),
+    "arithmetic": Look(ORANGE, "black", "arithmetic"),
+    "wait": Look("#c4c4c4", "black", "waits at a barrier"),
+    "load": Look("#44aa99", "black", "issues a load"),
+    "store": Look(YELLOW, "black", "stores"),
+    "signal": Look("#f2f2f2", "black", "other"),
+    "other": Look("#f2f2f2", "black", "other"),
+}
+PRODUCTS = ("#332288", VERMILION, SKY)
+LOADS = (GREEN, "#a6dcc8", "#ddf0e8")
+IDLE = Look("white", "black", "no product in flight", "////", PURPLE)
+
+WIDTH_INCHES = 7.0
+"""Of a page's text."""
+_INCHES_A_LETTER = 0.066
+_BESIDE = (("tensor core", "products"), ("loads", "loads"))
+"""Rows below the warp groups', and what is on them."""
+
+
+def looks_beside(
+    timelines: Sequence[Timeline], track: str, colours: Sequence[str], label: str
+) -> dict[tuple[str, str], Look]:
+    """(track, name) -> look, of everything that runs beside the warps; beyond the palette the last colour repeats."""
+    windows = [window for timeline in timelines for window in timeline.windows]
+    names = sorted({bar.name for window in windows for bar in window.bars if bar.track == track})
+    found = {}
+    for place, name in enumerate(names):
+        colour = colours[min(place, len(colours) - 1)]
+        found[track, name] = Look(colour, "black", label.format(name))
+    return found
+
+
+def draw_window(
+    axis: Axes, timeline: Timeline, window: Window, span: float, beside: dict[tuple[str, str], Look]
+) -> dict[str, Look]:
+    """Draw a window; returns the looks that are in it, by label."""
+    low = window.start
+    visible = [bar for bar in window.bars if bar.start < low + span and bar.start + bar.cycles > low]
+    groups = [*dict.fromkeys(role.warp_group for role in timeline.roles)]
+    beside_rows = [(row, track) for row, track in _BESIDE if any(bar.track == track for bar in window.bars)]
+    rows = [*groups, *(row for row, _ in beside_rows)]
+    heights = {row: len(rows) - 1 - place for place, row in enumerate(rows)}
+    shown: dict[str, Look] = {}
+    for bar in visible:
+        if bar.track != "warps":
+            continue
+        look = WARPS[bar.kind]
+        _fill(axis, bar, look, low, span, heights[bar.warp_group] - 0.4, 0.8)
+        start, end = _clipped(bar, low, span)
+        if (end - start) / span * (WIDTH_INCHES - 1) > _INCHES_A_LETTER * len(bar.name):
+            middle = (start + end) / 2
+            axis.text(middle, heights[bar.warp_group], bar.name, ha="center", va="center", fontsize=7, color=look.ink)
+        shown[look.label] = look
+    for row, track in beside_rows:
+        bars = [bar for bar in visible if bar.track == track]
+        lanes = _lanes(bars)
+        for bar, lane in zip(bars, lanes, strict=True):
+            height = 0.8 / (max(lanes) + 1)
+            look = beside[bar.track, bar.name]
+            _fill(axis, bar, look, low, span, heights[row] + 0.4 - (lane + 1) * height, height)
+            shown[look.label] = look
+    for gap_start, gap_end in _gaps([bar for bar in visible if bar.track == "products"], low, low + span):
+        axis.broken_barh(
+            [(gap_start - low, gap_end - gap_start)], (heights["tensor core"] - 0.4, 0.8),
+            facecolor=IDLE.colour, edgecolor=IDLE.edge, hatch=IDLE.hatch, linewidth=0.4,
+        )  # fmt: skip
+        shown[IDLE.label] = IDLE
+    axis.set_yticks(list(heights.values()), list(heights))
+    axis.tick_params(axis="y", length=0)
+    axis.set_ylim(-0.55, len(rows) - 0.45)
+    axis.set_xlim(0, span)
+    return shown
+
+
+def _fill(axis: Axes, bar: Bar, look: Look, low: float, span: float, bottom: float, height: float) -> None:
+    start, end = _clipped(bar, low, span)
+    axis.broken_barh(
+        [(start, end - start)],
+        (bottom, height),
+        facecolor=look.colour,
+        edgecolor=look.edge if look.hatch else "white",
+        linewidth=0.3,
+        hatch=look.hatch,
+    )
+
+
+def _clipped(bar: Bar, low: float, span: float) -> tuple[float, float]:
+    return max(bar.start - low, 0), min(bar.start + bar.cycles - low, span)
+
+
+def _lanes(bars: Sequence[Bar]) -> list[int]:
+    """A lane for each bar, in which no other is at the same time."""
+    lanes, free = [], list[int]()
+    for bar in bars:
+        lane = next((lane for lane, since in enumerate(free) if since <= bar.start), len(free))
+        free[lane:] = [bar.start + bar.cycles, *free[lane + 1 :]]
+        lanes.append(lane)
+    return lanes
+
+
+def _gaps(bars: Sequence[Bar], low: float, high: float) -> list[tuple[float, float]]:
+    """The stretches in which none of the bars is; without any bar there is nothing whose absence could be shown."""
+    if not bars:
+        return []
+    gaps = []
+    reached = low
+    for start, end in sorted((bar.start, bar.start + bar.cycles) for bar in bars):
+        if start > reached:
+            gaps.append((reached, min(start, high)))
+        reached = max(reached, end)
+    return gaps if reached >= high else [*gaps, (reached, high)]

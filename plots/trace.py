@@ -1,0 +1,175 @@
+"""One traced kernel: what a typical block does, where the cycles of its warp groups go, and how it fills the SMs.
+
+Reads a typed record, writes PDF and PNG, as wide as a page's text.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from kperf.trace.reading.models import Memory, SmUse, Timeline, Window
+from plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
+from plots.style import BLACK, BLUE, GREY, VERMILION, save
+
+WINDOW_TRIPS = 3
+WINDOW_BARS = 48
+"""Of a warp group of a block that is shown from its start."""
+
+WAITS = {
+    "first load": Look("#c4c4c4", "black", "waits for the first load", "////"),
+    "later loads": Look("#c4c4c4", "black", "waits for later loads"),
+    "waiting for loads": Look("#c4c4c4", "black", "waits for loads"),
+    "barriers": Look("#888888", "white", "waits at barriers", "...."),
+    "issuing loads": WARPS["load"],
+    "reductions": Look("#f5c96b", "black", "reductions", "\\\\\\\\"),
+    "arithmetic": WARPS["arithmetic"],
+    "stores": WARPS["store"],
+    "products": WARPS["tensor"],
+    "other": WARPS["other"],
+}
+BUSY = Look("#9ecae1", "black", "SMs with a block")
+SLOWEST = Look(VERMILION, "white", "the slowest block")
+
+
+def draw(timeline: Timeline, stamp: str, out: Path) -> list[Path]:
+    """The figure of the timeline's view; `out` without a suffix. Returns the files."""
+    windows = timeline.windows
+    heights = [*(0.6 + 0.28 * _rows(timeline, window) for window in windows), 0.55 + 0.22 * len(_stacked(timeline))]
+    heights += [1.1] if timeline.sms else []
+    figure = plt.figure(figsize=(WIDTH_INCHES, 1.5 + sum(heights)), layout="constrained")
+    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
+    products = looks_beside([timeline], "products", PRODUCTS, "{} in flight")
+    loads = looks_beside([timeline], "loads", LOADS, "load of {}, from issue to use")
+    shown: dict[str, Look] = {}
+    for place, window in enumerate(windows):
+        axis = figure.add_subplot(grid[place, 0])
+        shown |= draw_window(axis, timeline, window, _span(timeline, window), products | loads)
+        axis.set_xlabel("SM cycles")
+        axis.set_title(_title(timeline, window), loc="left", fontsize=8)
+    shown |= _stacks(figure.add_subplot(grid[len(windows), 0]), timeline)
+    if timeline.sms:
+        shown |= _occupancy(figure.add_subplot(grid[-1, 0]), timeline, timeline.sms)
+    order = [*WARPS.values(), *WAITS.values(), *products.values(), *loads.values(), IDLE, BUSY, SLOWEST]
+    handles = [look.patch() for look in {look.label: look for look in order if look.label in shown}.values()]
+    figure.legend(handles=handles, ncols=3, loc="outside upper center", frameon=False, handlelength=1.6, fontsize=8)
+    e = timeline.environment
+    versions = f"torch {e.torch}, triton {e.triton}, driver {e.driver}"
+    figure.supxlabel(f"{stamp}\n{versions}", fontsize=7, color="#444444")
+    return save(figure, out)
+
+
+def _rows(timeline: Timeline, window: Window) -> int:
+    return len(timeline.roles) + len({bar.track for bar in window.bars} - {"warps"})
+
+
+def _span(timeline: Timeline, window: Window) -> float:
+    """Cycles to show: some trips, or of a block as much as can be told apart."""
+    if window.shows != "block":
+        return WINDOW_TRIPS * timeline.period_cycles.median
+    ends = [
+        sorted(bar.start + bar.cycles for bar in window.bars if (bar.track, bar.warp_group) == ("warps", group))
+        for group in {bar.warp_group for bar in window.bars if bar.track == "warps"}
+    ]
+    return float(min((times[:WINDOW_BARS][-1] for times in ends), default=0) or timeline.period_cycles.median)
+
+
+def _title(timeline: Timeline, window: Window) -> str:
+    if window.shows == "tile boundary":
+        return "from the last trip of a tile to the next tile"
+    period = timeline.period_cycles.median
+    trace = f"Tracing costs {timeline.overhead.ratio - 1:.1%} of the time"
+    if window.shows == "block":
+        rest = "" if _span(timeline, window) >= period * 0.98 else "; its beginning"
+        return f"{timeline.label}: {period:.0f} cycles a block{rest}. {trace}"
+    busy = timeline.tensor_core_busy
+    rate = f", tensor cores at {busy.at_issue_rate:.0%} of their peak rate" if busy else ""
+    return f"{timeline.label}: {period:.0f} cycles a trip{rate}. {trace}"
+
+
+def _stacked(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, Look]]]]:
+    """Bars of parts: (warp group, (name, share, look) of each of its regions); of a memory view what its warps do."""
+    if timeline.memory:
+        return [("a block", _waits(timeline.memory))]
+    rows = []
+    for role in timeline.roles:
+        parts = [(r.name, r.share, WARPS[r.kind]) for r in timeline.regions if r.warp_group == role.warp_group]
+        rows.append((role.warp_group, parts))
+    return rows
+
+
+def _waits(memory: Memory) -> list[tuple[str, float, Look]]:
+    known = {wait.doing: wait.share for wait in memory.waits}
+    return [(name, known[name], WAITS[name]) for name in WAITS if name in known]
+
+
+def _stacks(axis: Axes, timeline: Timeline) -> dict[str, Look]:
+    """The lifetime of each warp group by region, with the name where it fits."""
+    shown: dict[str, Look] = {}
+    rows = _stacked(timeline)
+    for place, (_, parts) in enumerate(rows):
+        left = 0.0
+        for name, share, look in parts:
+            edge = look.edge if look.hatch else "white"
+            axis.barh(place, share, 0.8, left, color=look.colour, edgecolor=edge, linewidth=0.4, hatch=look.hatch)
+            shown[look.label] = look
+            words = next((text for text in (f"{name} {share:.0%}", f"{share:.0%}") if _fits(text, share)), None)
+            if words:
+                box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.6}
+                axis.text(
+                    left + share / 2, place, words, ha="center", va="center", fontsize=7, color=look.ink, bbox=box
+                )
+            left += share
+    axis.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlim(0, 1)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.invert_yaxis()
+    axis.set_xlabel("share of a block's lifetime, over all blocks")
+    return shown
+
+
+def _fits(text: str, share: float) -> bool:
+    return share * (WIDTH_INCHES - 1.2) > 0.062 * len(text) + 0.05
+
+
+def _occupancy(axis: Axes, timeline: Timeline, sms: SmUse) -> dict[str, Look]:
+    """SMs with a block, over the time of the launch, and the slowest block's stretch of it."""
+    shown = {BUSY.label: BUSY}
+    times = np.linspace(0, sms.span_us, len(sms.busy_sms))
+    axis.fill_between(times, sms.busy_sms, step="post", color=BUSY.colour, linewidth=0)
+    axis.step(times, sms.busy_sms, where="post", color=BLUE, linewidth=0.8)
+    axis.axvline(sms.median_end_us, color=BLACK, linewidth=0.8, linestyle=(0, (3, 3)))
+    late = sms.median_end_us > 0.6 * sms.span_us
+    axis.annotate(
+        "half of the SMs have ended", (sms.median_end_us, 0.5 * sms.sms), xytext=(-4 if late else 4, 0),
+        textcoords="offset points", ha="right" if late else "left", va="center", fontsize=7,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+    )  # fmt: skip
+    if timeline.imbalance:
+        slowest = timeline.imbalance.slowest
+        axis.barh(
+            -0.1 * sms.sms, slowest.us, 0.1 * sms.sms, slowest.start_us, color=SLOWEST.colour, edgecolor=GREY,
+            linewidth=0.4,
+        )  # fmt: skip
+        shown[SLOWEST.label] = SLOWEST
+    axis.set_xlim(0, sms.span_us)
+    axis.set_ylim(-0.18 * sms.sms if timeline.imbalance else 0, sms.sms * 1.05)
+    axis.set_ylabel("SMs")
+    axis.set_xlabel(f"µs since the first block began; the {sms.sms} SMs are idle {sms.idle:.0%} of the time")
+    return shown
+
+
+def gallery(figures: Sequence[Path], out: Path) -> list[Path]:
+    """The figures of several kernels (PNG) as one picture; `out` without a suffix. Returns the files."""
+    columns = 3
+    rows = -(-len(figures) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(14, 4.2 * rows), layout="constrained", squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, path in zip(axes.flat, figures, strict=False):
+        axis.imshow(plt.imread(path), interpolation="antialiased")
+        axis.set_title(path.stem, fontsize=11, loc="left")
+    return save(figure, out)
