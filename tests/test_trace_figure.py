@@ -1,0 +1,90 @@
+"""The figure of a traced kernel, in each view."""
+
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from kperf.record.bandwidth import Bandwidth
+from kperf.trace.reading import read
+from kperf.trace.reading.models import Timeline
+from plots import trace
+from tests.trace.reading import test_analysis, test_views
+
+ABOUT = test_views.about(label="a_kernel", bandwidth=Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200))
+
+
+def pipeline() -> Timeline:
+    return read.timeline(test_analysis.launch(delay=400), ABOUT)
+
+
+def memory() -> Timeline:
+    return read.timeline(test_views.norm(16), ABOUT)
+
+
+def imbalance() -> Timeline:
+    short, long = test_views.norm_block(trips=2), test_views.norm_block(trips=32)
+    blocks = [(long, 0, 0), *[(short, n, 0) for n in range(1, 8)]]
+    return read.timeline(test_views.launch_of(test_views.norm_program(), blocks), ABOUT)
+
+
+VIEWS = [pipeline, memory, imbalance]
+
+
+@pytest.fixture
+def figure_of(monkeypatch, tmp_path):
+    """The figure before it is written."""
+
+    def drawn(timeline: Timeline):
+        kept = []
+        monkeypatch.setattr(trace, "save", lambda figure, out: kept.append(figure) or [])
+        trace.draw(timeline, "recorded on a GPU", tmp_path / "x")
+        kept[0].canvas.draw()
+        return kept[0]
+
+    return drawn
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_every_colour_is_in_the_legend_and_the_legend_has_no_other(make, figure_of):
+    figure = figure_of(make())
+    named = {to_hex(patch.get_facecolor()) for patch in figure.legends[0].get_patches()}
+    used = set()
+    for axis in figure.axes:
+        for artist in [*axis.patches, *axis.collections]:
+            if isinstance(artist, Rectangle | PolyCollection):
+                faces = artist.get_facecolor()
+                used |= {to_hex(face) for face in (faces if getattr(faces, "ndim", 1) == 2 else [faces])}
+    assert used == named
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(labels) == len(set(labels))
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_nothing_is_printed_smaller_than_seven_points_or_off_the_page(make, figure_of):
+    figure = figure_of(make())
+    width, height = figure.bbox.size
+    texts = [text for axis in figure.axes for text in [*axis.texts, axis.title, axis.xaxis.label, axis.yaxis.label]]
+    for text in filter(lambda text: text.get_text(), [*texts, *figure.legends[0].get_texts()]):
+        assert text.get_fontsize() >= 7
+        box = text.get_window_extent()
+        assert box.x0 >= -1
+        assert box.x1 <= width + 1
+        assert box.y1 <= height + 1
+
+
+def test_a_memory_view_shows_waits_and_an_imbalance_the_slowest_block(figure_of):
+    names = {
+        make: {text.get_text() for text in figure_of(make()).legends[0].get_texts()} for make in (memory, imbalance)
+    }
+    assert {"waits for the first load", "waits for later loads", "SMs with a block"} <= names[memory]
+    assert "the slowest block" in names[imbalance]
+    assert "the slowest block" not in names[memory]
+
+
+@pytest.mark.parametrize("make", VIEWS)
+def test_the_same_record_gives_the_same_bytes(make, tmp_path):
+    first = trace.draw(make(), "recorded on a GPU", tmp_path / "one")
+    again = trace.draw(make(), "recorded on a GPU", tmp_path / "two")
+    assert [path.suffix for path in first] == [".pdf", ".png"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
