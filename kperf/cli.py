@@ -197,10 +197,11 @@ def trace(
     from kperf.trace import command
     from kperf.trace.launch.launches import Choice
     from kperf.trace.launch.script import Script
+    from plots.trace import draw
 
     choice = Choice(_keys(kernel) or [], launch, _keys(regions) or [], memory << 20, listing, check)
     name, *arguments = script
-    raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), choice, out))
+    raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), choice, out, draw))
 
 
 @app.command()

@@ -39,6 +39,7 @@ def draw(timeline: Timeline, stamp: str, out: Path) -> list[Path]:
     windows = timeline.windows
     heights = [*(0.6 + 0.28 * _rows(timeline, window) for window in windows), 0.55 + 0.22 * len(_stacked(timeline))]
     heights += [1.1] if timeline.sms else []
+    out = out.with_name(f"{out.name}.png")  # a kernel's name may have a point
     figure = plt.figure(figsize=(WIDTH_INCHES, 1.5 + sum(heights)), layout="constrained")
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     products = looks_beside([timeline], "products", PRODUCTS, "{} in flight")

@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -24,8 +24,11 @@ from kperf.trace.reading import read
 from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
 from kperf.trace.reading.read import decode_launch, export, sass_order
 
+Draw = Callable[[Timeline, str, Path], list[Path]]
+"""Draws a timeline, with a stamp on it, as files of a name without a suffix."""
 
-def run(console: Console, script: Script, choice: Choice, out: Path, gpu: Gpu | None = None) -> int:
+
+def run(console: Console, script: Script, choice: Choice, out: Path, draw: Draw, gpu: Gpu | None = None) -> int:
     """Run the script, trace or list its kernels, and return the exit status of both together.
 
     The script's own status if it is not 0; else 1 if a traced kernel did something wrong, 2 if nothing could be traced.
@@ -42,7 +45,7 @@ def run(console: Console, script: Script, choice: Choice, out: Path, gpu: Gpu | 
     if choice.listing:
         console.print(listing(launches))
         return status
-    problems, written = _report(console, launches, folder)
+    problems, written = _report(console, launches, folder, draw)
     for problem in problems:
         _say(str(problem))
     if status or not problems:
@@ -105,7 +108,7 @@ def listing(launches: Launches) -> Table:
     return table
 
 
-def _report(console: Console, launches: Launches, folder: Path) -> tuple[list[Exception], int]:
+def _report(console: Console, launches: Launches, folder: Path, draw: Draw) -> tuple[list[Exception], int]:
     """Write and print what was traced, the slowest kernel first; returns what went wrong, and how many were written."""
     if not launches.kernels:
         return [UsageError("the script launched no Triton kernel, of which alone there is something to trace")], 0
@@ -135,7 +138,9 @@ def _report(console: Console, launches: Launches, folder: Path) -> tuple[list[Ex
             console.print(line)
         if choice.check:
             console.print(_checked(kernel.taken))
-        console.print(f"written: {folder / name}.timeline.json, .chrome_trace.json")
+        environment = timeline.environment
+        draw(timeline, f"measured on {environment.gpu}, {environment.recorded_at[:10]}", folder / name)
+        console.print(f"written: {folder / name}.timeline.json, .chrome_trace.json, .png, .pdf")
     return problems, len(used)
 
 

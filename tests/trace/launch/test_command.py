@@ -70,11 +70,16 @@ def trace(tmp_path, monkeypatch):
         path.write_text(text)
         console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
         status = command.run(
-            console, Script(str(path), ("a", "b")), Choice(**choice), tmp_path / "out", fake_gpu.FakeGpu()
+            console, Script(str(path), ("a", "b")), Choice(**choice), tmp_path / "out", no_figure, fake_gpu.FakeGpu()
         )
         return status, console.export_text(), tmp_path / "out"
 
     return run
+
+
+def no_figure(timeline, stamp, out):
+    assert stamp.startswith(f"measured on {timeline.environment.gpu}")
+    return []
 
 
 def launched(name):
