@@ -107,6 +107,8 @@ class Kernel:
     file: str
     line: int
     launches: int = 0
+    captured: int = 0
+    """Launches into a CUDA graph, which are left alone."""
     grids: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     spans: list[Span] = field(default_factory=list)
     alone: list[Span] = field(default_factory=list)
@@ -116,8 +118,8 @@ class Kernel:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """That of most of its launches."""
-        return self.grids.most_common(1)[0][0]
+        """That of most of its launches; (0, 0, 0) if all of them went into a CUDA graph."""
+        return max(self.grids, key=lambda grid: self.grids[grid], default=(0, 0, 0))
 
 
 class Launches(AbstractContextManager["Launches"]):
@@ -127,7 +129,6 @@ class Launches(AbstractContextManager["Launches"]):
         """`say` gets a line whenever something takes a while."""
         self.choice = choice
         self.kernels: dict[str, Kernel] = {}
-        self.tuning_launches = 0
         self._rules = rules
         self._gpu = gpu
         self._say = say
@@ -154,7 +155,7 @@ class Launches(AbstractContextManager["Launches"]):
     @property
     def chosen(self) -> list[Kernel]:
         """Those whose names fit the patterns, the slowest first."""
-        fitting = [kernel for kernel in self.kernels.values() if self._fits(kernel.name)]
+        fitting = [kernel for kernel in self.kernels.values() if self._fits(kernel)]
         return sorted(fitting, key=self.total_ms, reverse=True)
 
     def total_ms(self, kernel: Kernel) -> float:
@@ -176,8 +177,10 @@ class Launches(AbstractContextManager["Launches"]):
     def _times(self, spans: Sequence[Span]) -> list[float]:
         return [self._gpu.milliseconds(*span) for span in spans]
 
-    def _fits(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.choice.patterns)
+    def _fits(self, kernel: Kernel) -> bool:
+        """By the name of its function, or by that which a profiler shows."""
+        names = (kernel.name, kernel.compiled.name)
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.choice.patterns)
 
     def _run(self, kernel: CompiledKernel) -> Launch:
         launch = self._plain_run(kernel)
@@ -185,11 +188,12 @@ class Launches(AbstractContextManager["Launches"]):
 
         def seen(gx: int, gy: int, gz: int, stream: int, function: int, *rest: Any) -> None:
             if getattr(self._tuning, "depth", 0):
-                self.tuning_launches += 1
-            elif not self._gpu.capturing():
+                launch(gx, gy, gz, stream, function, *rest)
+            elif self._gpu.capturing():
+                self._kernel(kernel).captured += 1
+                launch(gx, gy, gz, stream, function, *rest)
+            else:
                 self._see(kernel, launch, (gx, gy, gz), stream, function, rest)
-                return
-            launch(gx, gy, gz, stream, function, *rest)
 
         return seen
 
@@ -203,7 +207,7 @@ class Launches(AbstractContextManager["Launches"]):
         rest: tuple[Any, ...],
     ) -> None:
         """One launch of the script's own."""
-        kernel = self.kernels.get(compiled.hash) or self._new(compiled)
+        kernel = self._kernel(compiled)
         kernel.launches += 1
         kernel.grids[grid] += 1
         if self._is_due(kernel, grid) and self._tracing.acquire(blocking=False):
@@ -221,7 +225,9 @@ class Launches(AbstractContextManager["Launches"]):
             launch(*grid, stream, function, *rest)
             kernel.spans.append((start, self._gpu.mark(stream)))
 
-    def _new(self, compiled: CompiledKernel) -> Kernel:
+    def _kernel(self, compiled: CompiledKernel) -> Kernel:
+        if compiled.hash in self.kernels:
+            return self.kernels[compiled.hash]
         function = getattr(compiled.src, "fn", None)
         code = getattr(getattr(function, "fn", None), "__code__", None)
         name = getattr(getattr(function, "fn", None), "__name__", compiled.name)
@@ -231,7 +237,7 @@ class Launches(AbstractContextManager["Launches"]):
 
     def _is_due(self, kernel: Kernel, grid: tuple[int, int, int]) -> bool:
         """Whether this launch is one to trace."""
-        if self.choice.listing or kernel.problem or not self._fits(kernel.name) or 0 in grid:
+        if self.choice.listing or kernel.problem or not self._fits(kernel) or 0 in grid:
             return False
         traced = [other for other in self.kernels.values() if other.taken]
         if self.choice.launch is not None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from triton.compiler import CompiledKernel
 
@@ -13,10 +13,13 @@ from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.ir.occupancy import blocks_per_sm, shared_bytes_left
 from kperf.ir.override import Override, own_cache, recompile
-from kperf.trace.compiler.instrument import Rules, instrument
+from kperf.trace.compiler.instrument import Detail, Rules, instrument
 from kperf.trace.compiler.program import Program, read_program
 from kperf.trace.compiler.session import RECORD_BYTES, Recording, session
 from kperf.trace.launch.subject import Orders
+
+_COUNTER_BYTES = 16
+"""A ring's counter and address, which a thread may keep on the stack."""
 
 Place = Literal["shared", "global"]
 
@@ -38,6 +41,18 @@ class Twin:
     program: Program
     recording: Recording
     plain_footprint: "Footprint"
+    footprint: "Footprint"
+
+    @property
+    def spilled_more(self) -> int:
+        """Bytes a thread that the records spill, beyond what their counters may take on the stack outside of loops."""
+        more = self.footprint.spilled_bytes - self.plain_footprint.spilled_bytes
+        return more if more > _COUNTER_BYTES else 0
+
+    @property
+    def blocks_lost(self) -> int:
+        """Blocks by which fewer fit on an SM."""
+        return self.plain_footprint.occupancy - self.footprint.occupancy
 
     def ring_for(self, blocks: int, memory: int, records: int | None) -> Recording:
         """Where the records of another launch would go, as `ring_for` says."""
@@ -72,25 +87,43 @@ def make_twin(
 ) -> Twin:
     """The twin of a compiled kernel for a launch of so many blocks, compiled into a cache of its own in `folder`.
 
+    Of all its regions if that costs the kernel no registers and no block on an SM, else of fewer if that costs less.
     `memory`: bytes that the records of a launch may take; `records`: how many a warp writes, if that is known.
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
     """
     if not hasattr(kernel.src, "fn") or "ttgir" not in kernel.asm:
         raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
-    text = instrument(compiler.canonical_ttgir(kernel.asm["ttgir"]), regions=regions, rules=rules)
-    program = read_program(text, rules)
-    records = records or _straight_records(program)
-    used = footprint(kernel)
-    recording = ring_for(program, used, blocks * kernel.metadata.num_ctas, memory, records)
+    plain = footprint(kernel)
+    text = compiler.canonical_ttgir(kernel.asm["ttgir"])
+
+    def make(detail: Detail) -> Twin:
+        traced = instrument(text, detail=detail, regions=regions, rules=rules)
+        program = read_program(traced, rules)
+        written = records or _straight_records(program)
+        recording = ring_for(program, plain, blocks * kernel.metadata.num_ctas, memory, written)
+        twin = _compile(
+            kernel, Override(folder / f"{kernel.name}.ttgir", traced, program.kernel_name), recording, folder
+        )
+        return Twin(kernel, twin, traced, program, recording, plain, footprint(twin))
+
+    made: list[Twin] = []
+    for detail in get_args(Detail):
+        made.append(make(detail))
+        if not made[-1].blocks_lost and not made[-1].spilled_more:
+            break
+    return min(made, key=lambda twin: (twin.blocks_lost, twin.spilled_more))
+
+
+def _compile(kernel: CompiledKernel, override: Override, recording: Recording, folder: Path) -> CompiledKernel:
     with session(recording), own_cache(folder):
-        twin = recompile(kernel, Override(folder / f"{kernel.name}.ttgir", text, program.kernel_name))
+        twin = recompile(kernel, override)
     if twin.metadata.profile_scratch_size != recording.block_bytes:
         raise MeasurementError(
             f"its records were lowered to {twin.metadata.profile_scratch_size} bytes a block where "
             f"{recording.block_bytes} are read"
         )
-    return Twin(kernel, twin, text, program, recording, used)
+    return twin
 
 
 def ring_for(program: Program, plain: Footprint, blocks: int, memory: int, records: int | None = None) -> Recording:
