@@ -24,6 +24,8 @@ takes_test := OPTIONS
 takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
 takes_mutants := OPTIONS
+# Make would expand what it exports.
+unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE OVERRIDE OPTIONS
 TAKEN_BY_ALL := PYTHON KPERF_RESULTS
 SWITCHES := CAUSAL PAPER_MIX FRESH COSTS
 
