@@ -103,7 +103,7 @@ class Override(any_kernel.Override):
             ir_override=str(self.place()),
             **options,
         )
-        self.prove(kernel)
+        self.prove_launched(kernel)
         return kernel
 
 
@@ -170,18 +170,31 @@ def read_manifest(variant: str, root: Path = TTGIR_DIR) -> Manifest:
             f"{path} is for Triton {manifest.triton} and this is {triton.__version__}: install the locked wheels "
             "(`make setup`) or generate the overrides anew (`make ttgir`)"
         )
-    if manifest.kernel != KERNEL_NAME or manifest.variant != variant:
-        raise UsageError(
-            f"{path} is for {manifest.variant} of kernel {manifest.kernel}, not {variant} of {KERNEL_NAME}"
-        )
+    definition = VARIANTS[variant]
+    _hold(path, manifest, _defined(definition))
+    entries = {entry.specialization: entry for entry in manifest.overrides}
+    if len(entries) != len(manifest.overrides) or set(entries) != set(definition.specializations):
+        files = ", ".join(special.file_name for special in definition.specializations)
+        raise UsageError(f"{path} is not of {files}, each once; `make ttgir` writes it anew")
+    for special, entry in entries.items():
+        _hold(path, entry, _promised(definition, special))
     return manifest
+
+
+def _hold(path: Path, said: BaseModel, defined: dict[str, Any]) -> None:
+    """Raise `UsageError` for the first field that is not as defined."""
+    for name, value in defined.items():
+        found = getattr(said, name)
+        if found != value or (isinstance(value, dict) and list(found) != list(value)):
+            where = f"{said.file}: " if isinstance(said, ManifestEntry) else ""
+            raise UsageError(f"{path} says {where}{name} {found!r}, not {value!r}; `make ttgir` writes it anew")
 
 
 def verify(override: Override) -> Verification:
     """Compile the override in place of `attn_fwd` and check what its name promises, from IR, cubin and PTX.
 
     Raises `MeasurementError` if there is no wgmma, anything spills, shared memory exceeds Hopper's, or the order of
-    the matrix products is not the manifest's.
+    the matrix products, the warps or the shared memory are not the manifest's.
     """
     kernel = override.compile()
     used = compiler.resources(kernel)
@@ -197,6 +210,11 @@ def verify(override: Override) -> Verification:
     )
     if found.schedule != override.entry.schedule:
         raise MeasurementError(f"{override.path} promises {override.entry.schedule} and is {found.schedule}")
+    for name, value in (("num_warps", kernel.metadata.num_warps), ("shared_bytes", found.shared_bytes)):
+        if (promised := getattr(override.entry, name)) != value:
+            raise MeasurementError(
+                f"the manifest of {override.path} says {name} {promised}, and it compiles to {value}"
+            )
     if not found.wgmma:
         raise MeasurementError(f"{override.path} compiles without wgmma: the tensor cores' fast path is not used")
     if found.spilled_bytes:
@@ -217,40 +235,63 @@ def generate(variant: Variant, root: Path = TTGIR_DIR) -> Manifest:
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
     for special in variant.specializations:
-        constexprs = variant.constexprs(special)
-        signature = special.gluon_signature(constexprs)
-        kernel = compiler.compile_kernel(variant.kernel, signature, constexprs, num_warps=4)
-        text = compiler.canonical_ttgir(kernel.asm["ttgir"])
-        boxes = Module(text).descriptor_boxes()
+        text, kernel = _compile_source(variant, special)
         write_atomically(folder / special.file_name, text)
         entries.append(
             ManifestEntry(
-                file=special.file_name,
                 sha256=any_kernel.sha256(text),
-                head_dim=special.head_dim,
-                dtype=special.dtype,
-                causal=special.causal,
-                signature=special.signature(),
-                q_box=boxes[0][0],
-                kv_box=boxes[1][0],
                 num_warps=kernel.metadata.num_warps,
                 shared_bytes=kernel.metadata.shared,
-                schedule=variant.schedule,
+                **_promised(variant, special),
             )
         )
-    manifest = Manifest(
-        variant=variant.name,
-        label=variant.label,
-        kernel=KERNEL_NAME,
-        triton=triton.__version__,
-        target="sm_90a",
-        generator=f"make ttgir, from {variant.source}",
-        grid=variant.grid,
-        tile_rows=TILE_ROWS,
-        overrides=entries,
-    )
+    manifest = Manifest(overrides=entries, **_defined(variant))
     write_atomically(folder / "manifest.json", json.dumps(manifest.model_dump(), indent=2) + "\n")
     return manifest
+
+
+def check_source(override: Override) -> None:
+    """Raise `MeasurementError` unless the override is, byte for byte, what its Gluon source compiles to."""
+    variant = VARIANTS[override.manifest.variant]
+    text, _ = _compile_source(variant, override.entry.specialization)
+    if text != override.text:
+        raise MeasurementError(f"{override.path} is not what {variant.source} compiles to: `make ttgir` writes it anew")
+
+
+def _compile_source(variant: Variant, special: Specialization) -> tuple[str, CompiledKernel]:
+    constexprs = variant.constexprs(special)
+    signature = special.gluon_signature(constexprs)
+    kernel = compiler.compile_kernel(variant.kernel, signature, constexprs, num_warps=4)
+    return compiler.canonical_ttgir(kernel.asm["ttgir"]), kernel
+
+
+def _defined(variant: Variant) -> dict[str, Any]:
+    """What a manifest says of the variant as a whole, from its definition."""
+    return {
+        "variant": variant.name,
+        "label": variant.label,
+        "kernel": KERNEL_NAME,
+        "triton": triton.__version__,
+        "target": "sm_90a",
+        "generator": f"make ttgir, from {variant.source}",
+        "grid": variant.grid,
+        "tile_rows": TILE_ROWS,
+    }
+
+
+def _promised(variant: Variant, special: Specialization) -> dict[str, Any]:
+    """What a manifest says of one file, from its definition: all but what only compiling shows."""
+    constexprs = special.constexprs()
+    return {
+        "file": special.file_name,
+        "head_dim": special.head_dim,
+        "dtype": special.dtype,
+        "causal": special.causal,
+        "signature": special.signature(),
+        "q_box": (constexprs["BLOCK_M"], special.head_dim),
+        "kv_box": (constexprs["BLOCK_N"], special.head_dim),
+        "schedule": variant.schedule,
+    }
 
 
 def stage(override: Override, directory: Path) -> Path:
@@ -277,18 +318,13 @@ def specialization_of(workload: Workload) -> Specialization:
 
 
 def _check_fit(path: Path, text: str, entry: ManifestEntry) -> None:
-    special = entry.specialization
-    if entry.signature != special.signature():
-        raise UsageError(f"{path} is for another signature of {KERNEL_NAME}; run `make ttgir`")
     module = Module(text)
     if module.kernel_name != KERNEL_NAME:
         raise UsageError(f"{path} holds the kernel {module.kernel_name}, not {KERNEL_NAME}")
-    constexprs = special.constexprs()
-    q_box, kv_box = (constexprs["BLOCK_M"], special.head_dim), (constexprs["BLOCK_N"], special.head_dim)
-    boxes = [box for box, _ in module.descriptor_boxes()]
-    if boxes != [q_box, kv_box, kv_box, q_box]:
+    boxes, there = [box for box, _ in module.descriptor_boxes()], [entry.q_box, entry.kv_box, entry.kv_box, entry.q_box]
+    if boxes != there:
         raise UsageError(
-            f"{path} expects descriptor boxes {boxes} where {KERNEL_NAME} has {[q_box, kv_box, kv_box, q_box]}: "
+            f"{path} expects descriptor boxes {boxes} where {KERNEL_NAME} has {there}: "
             "it would compile and read the wrong rows"
         )
 

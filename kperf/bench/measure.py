@@ -283,6 +283,16 @@ def prepare_alone(
     return candidate, calls * workload.flops
 
 
+def check(implementation: Implementation, workload: Workload, seed: int = 0) -> float:
+    """Run an implementation once on fresh inputs; its relative error. Raises `MeasurementError` if it is wrong."""
+    inputs = make_inputs(workload, seed)
+    call, _ = _bind(implementation, workload, inputs)
+    try:
+        return _check(implementation, call, 1, workload, inputs).rel_error
+    except _WrongError as error:
+        raise MeasurementError(f"{implementation.label} on {workload}: {error}") from None
+
+
 def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) -> tuple[Call, float]:
     """Compile and autotune; the call and about how many milliseconds the GPU needs for it."""
     call = implementation.bind(inputs.q, inputs.k, inputs.v, workload.causal, workload.sm_scale)

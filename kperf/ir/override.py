@@ -7,6 +7,7 @@ without the option can never be served an override. What was launched is then co
 """
 
 import hashlib
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ class Override:
         self.kernel_name = kernel_name
         self.sha256 = sha256(text)
         self._proven: set[str] = set()
+        self._launched: set[str] = set()
 
     def place(self) -> Path:
         """The content-addressed copy that `ir_override` names; made when it is not there, and re-read when it is."""
@@ -50,6 +52,24 @@ class Override:
         if compiler.canonical_ttgir(kernel.asm["ttgir"]) != compiler.canonical_ttgir(self.text):
             raise MeasurementError(f"{self.path} was not put in place: another kernel was compiled")
         self._proven.add(kernel.hash)
+
+    def prove_launched(self, kernel: CompiledKernel) -> None:
+        """As `prove`, and the machine code of `kernel` is what that TTGIR compiles to here, now, without the cache.
+
+        Raises `MeasurementError` for any other: Triton launches whatever lies in its cache under the kernel's hash.
+        """
+        if kernel.hash in self._launched:
+            return
+        self.prove(kernel)
+        options = options_of(kernel) | {"ir_override": str(self.place())}
+        with tempfile.TemporaryDirectory() as folder, own_cache(Path(folder)):
+            own = triton.compile(kernel.src, target=kernel.metadata.target, options=options)
+        if own.asm["cubin"] != kernel.asm["cubin"]:
+            raise MeasurementError(
+                f"what was launched is not the machine code of {self.path}: Triton's cache {knobs.cache.dir} holds "
+                "another under its name; remove that folder and run again"
+            )
+        self._launched.add(kernel.hash)
 
 
 def recompile(kernel: CompiledKernel, override: Override) -> CompiledKernel:

@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from kperf.attention import overrides as override
-from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, RATIOS, implementations
+from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, RATIOS, from_override, implementations
 from kperf.attention.variants import VARIANTS
-from kperf.attention.workload import SweepName, fig12_grid
+from kperf.attention.workload import SweepName, Workload, fig12_grid
+from kperf.bench.measure import check
 from kperf.bench.points import Key, PowerStore, Run, Store, fullest_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
@@ -97,15 +98,31 @@ def grid(mode: Mode, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) ->
 
 
 def verify_overrides(console: Console, root: Path = override.TTGIR_DIR) -> None:
-    """Compile every committed override in place of `attn_fwd` and print what it is made of."""
-    for variant in VARIANTS:
-        for entry in override.read_manifest(variant, root).overrides:
-            found = override.verify(override.find(variant, entry.specialization, root))
+    """Hold every committed override against its definition and its source, compile it, and print what it is made of.
+
+    Where there is a Hopper GPU it also runs on a small shape and is compared with float32.
+    """
+    for variant, definition in VARIANTS.items():
+        for special in definition.specializations:
+            put = override.find(variant, special, root)
+            found = override.verify(put)
+            override.check_source(put)
             console.print(
                 f"override {found.variant}/{found.file} compiles to sm_90a in place of attn_fwd: {found.schedule}, "
                 f"{found.wgmma} wgmma, {found.registers} registers, {found.spilled_bytes} bytes spilled, "
                 f"{found.shared_bytes} bytes shared"
             )
+            if device.why_static() is None:
+                console.print(f"override {found.variant}/{found.file} runs: relative error {_error_of(put):.1e}")
+
+
+def _error_of(put: override.Override) -> float:
+    """Of the override on a small shape. Raises `MeasurementError` if that is wrong."""
+    special = put.entry.specialization
+    small = Workload(
+        batch=2, heads=2, seq_len=512, head_dim=special.head_dim, causal=special.causal, dtype=special.dtype
+    )
+    return check(from_override(put.manifest.variant, put.manifest.label, lambda _: put), small)
 
 
 def measure_fig12(

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 
@@ -10,8 +11,10 @@ from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import HOPPER, canonical_ttgir, compile_kernel, resources
+from kperf.ir.override import own_cache
 from kperf.ir.ttgir import Module, schedule
 from kperf.paper import twins
+from kperf.trace.compiler.session import session
 
 FULL = Specialization()
 EVERY = [(variant.name, special) for variant in VARIANTS.values() for special in variant.specializations]
@@ -112,10 +115,10 @@ def spoil(root, **changes):
     ("changes", "words"),
     [
         ({"triton": "3.5.0"}, "is for Triton 3.5.0"),
-        ({"kernel": "matmul"}, "kernel matmul"),
-        ({"variant": "improved"}, "is for improved"),
+        ({"kernel": "matmul"}, "kernel 'matmul', not 'attn_fwd'"),
+        ({"variant": "improved"}, "variant 'improved', not 'vanilla'"),
         ({"schema_version": 2}, "is not a manifest"),
-        ({"signature": {}}, "another signature"),
+        ({"signature": {}}, "signature {}, not"),
         ({"grid": "sideways"}, "is not a manifest"),
     ],
 )
@@ -125,6 +128,90 @@ def test_a_manifest_that_does_not_fit_is_one_sentence(root, changes, words):
         override.find("vanilla", FULL, root)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("file", "d128_bf16_causal.ttgir"),
+        ("q_box", [128, 128]),
+        ("kv_box", [64, 128]),
+        ("schedule", "qk_ahead"),
+        ("signature", {}),
+        ("head_dim", 64),
+        ("causal", True),
+        ("label", "Improved"),
+        ("target", "sm_80"),
+        ("generator", "by hand"),
+        ("grid", "persistent"),
+        ("tile_rows", 64),
+    ],
+)
+def test_every_field_of_a_manifest_is_held_against_the_definition(root, field, value):
+    spoil(root, **{field: value})
+    with pytest.raises(UsageError, match=r"`make ttgir` writes it anew$"):
+        override.find("vanilla", FULL, root)
+
+
+@pytest.mark.parametrize(("field", "value"), [("num_warps", 4), ("shared_bytes", 1024)])
+def test_what_only_compiling_shows_is_held_against_the_manifest(root, field, value):
+    spoil(root, **{field: value})
+    with pytest.raises(MeasurementError, match=f"says {field} {value}, and it compiles to"):
+        override.verify(override.find("vanilla", FULL, root))
+
+
+def replace_with(root, text):
+    """`text` in the place of vanilla's, its hash mended."""
+    (root / "vanilla" / FULL.file_name).write_text(text)
+    spoil(root, sha256=hashlib.sha256(text.encode()).hexdigest())
+
+
+def test_swapped_variants_with_edited_manifests_are_found_out(root):
+    replace_with(root, override.find("improved", FULL).text)
+    with pytest.raises(MeasurementError, match="promises in_order and is qk_ahead"):
+        override.verify(override.find("vanilla", FULL, root))
+    spoil(root, schedule="qk_ahead")
+    with pytest.raises(UsageError, match="schedule 'qk_ahead', not 'in_order'"):
+        override.find("vanilla", FULL, root)
+
+
+def test_a_wrong_constant_with_the_hash_mended_is_found_out(root):
+    replace_with(root, override.find("vanilla", FULL).text.replace("1.44269502", "1.44269490"))
+    found = override.find("vanilla", FULL, root)
+    override.verify(found)  # compiles as promised
+    with pytest.raises(MeasurementError, match=r"is not what kperf/attention/kernels/vanilla\.py compiles to"):
+        override.check_source(found)
+
+
+def test_a_manifest_lists_each_file_once(root):
+    path = root / "vanilla" / "manifest.json"
+    record = json.loads(path.read_text())
+    for overrides in (record["overrides"][:1], record["overrides"][:1] * 2, [*record["overrides"]] * 2):
+        path.write_text(json.dumps(record | {"overrides": overrides}))
+        with pytest.raises(UsageError, match="each once"):
+            override.find("vanilla", FULL, root)
+
+
+def test_a_cubin_that_was_swapped_in_the_cache_is_not_what_ran(tmp_path):
+    with own_cache(tmp_path):
+        found = override.find("vanilla", FULL)
+        kernel = found.compile()
+        found.prove_launched(kernel)
+        (cubin,) = tmp_path.glob(f"*/{attn_fwd.__name__}.cubin")
+        cubin.write_bytes(override.find("improved", FULL).compile().asm["cubin"])
+        again = override.find("vanilla", FULL)
+        swapped = again.compile()  # its TTGIR is right
+        assert swapped.asm["cubin"] != kernel.asm["cubin"]
+        with pytest.raises(MeasurementError, match=f"Triton's cache {tmp_path} holds another under its name"):
+            again.prove_launched(swapped)
+
+
+def test_a_traced_kernel_is_proven_by_its_machine_code_too(tmp_path):
+    plain = override.find("vanilla", FULL)
+    traced, _ = twins.find(plain)
+    twin = plain.replaced(plain.path, traced.text)
+    with own_cache(tmp_path), session(traced.recording):
+        twin.prove_launched(twin.compile())
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"overrides": 3}'])
