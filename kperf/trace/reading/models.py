@@ -107,7 +107,8 @@ class Role(Frozen):
 class RegionTime(Frozen):
     """One region of a warp group: cycles each time, share of the group's lifetime, and cycles in a trip.
 
-    `per_trip` is None in version 1.
+    `own_cycles`: each time in the main loop beyond what it hangs on (kperf/trace/reading/replay.py), in the median;
+    None outside of it. `per_trip` and `own_cycles` are None in version 1.
     """
 
     warp_group: str
@@ -116,6 +117,7 @@ class RegionTime(Frozen):
     cycles: Quantiles
     share: float
     per_trip: float | None
+    own_cycles: float | None = None
 
 
 class Bound(Frozen):
@@ -149,6 +151,38 @@ class Bubble(Frozen):
 
     cause: str
     cycles: float
+
+
+class Graph(Frozen):
+    """How well the graph of what hangs on what explains the blocks: their period as measured, and as run again.
+
+    A load is taken to last `load_cycles`, the tensor cores of an SM to do `flop_per_cycle` operations. Mean cycles.
+    """
+
+    blocks: int
+    measured_cycles: float
+    cycles: float
+    load_cycles: float
+    flop_per_cycle: float
+
+    @property
+    def error(self) -> float:
+        """How far off the measured period it is, with its sign."""
+        return self.cycles / self.measured_cycles - 1
+
+
+class Slack(Frozen):
+    """By how many cycles a trip would be shorter if a region of a warp group took no time, nor what it waits for.
+
+    `warp_group` is "all" for the region in all groups at once, "tensor cores" for a product on them. `low`, `high`: the
+    least and the most when a load takes a fifth less or more, or the tensor cores are a fifth slower or faster.
+    """
+
+    region: str
+    warp_group: str
+    cycles: float
+    low: float
+    high: float
 
 
 class RecordCount(Frozen):
@@ -288,6 +322,8 @@ class Timeline(About):
     tensor_core_busy: TensorCoreBusy | None
     arithmetic: Hidden | None
     bubbles: list[Bubble]
+    graph: Graph | None = None
+    slack: list[Slack] = Field(default_factory=list)
     windows: list[Window]
     sms: SmUse | None = None
     memory: Memory | None = None

@@ -13,6 +13,7 @@ from kperf.trace.launch.subject import Orders
 from kperf.trace.reading import analysis, chrome, views
 from kperf.trace.reading.decode import decode
 from kperf.trace.reading.models import About, Bound, RecordCount, SassOrder, TensorCoreBusy, Timeline
+from kperf.trace.reading.slack import slack
 from kperf.trace.reading.timeline import Block, Launch
 from kperf.trace.reading.verdict import verdict
 
@@ -47,8 +48,15 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     bubbles, in_flight = analysis.bubbles(launch, blocks, period.median)
     bound = launch.flop_per_trip() / analysis.DENSE_FLOP_PER_CYCLE
     issuers = analysis.issuers(launch)
+    typical = list(launch.blocks(np.unique(_at_percentiles(launch, EXPORTED_PERCENTILES))))
+    graph, rows, own = slack(typical, launch.program, analysis.DENSE_FLOP_PER_CYCLE)
+    common = _of_any_kernel(launch, about)
+    common["regions"] = [
+        region.model_copy(update={"own_cycles": own.get((region.warp_group, region.name))})
+        for region in common["regions"]
+    ]
     found = Timeline(
-        **_of_any_kernel(launch, about),
+        **common,
         view="pipeline",
         unit="trip",
         units=launch.trips(issuers[0]),
@@ -58,6 +66,8 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         tensor_core_busy=TensorCoreBusy(at_issue_rate=bound / period.median, in_flight=in_flight),
         arithmetic=analysis.hidden_arithmetic(launch, blocks),
         bubbles=bubbles,
+        graph=graph,
+        slack=rows,
         windows=analysis.windows(_typical(launch), issuers),
     )
     return found.model_copy(update={"verdict": verdict(found)})

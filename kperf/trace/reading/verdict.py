@@ -4,10 +4,17 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from kperf.trace.reading.models import Imbalance, Memory, Quantiles, SmUse, Timeline
+from kperf.trace.reading.models import Graph, Imbalance, Memory, Quantiles, Slack, SmUse, Timeline
 
 LONG_TAIL = 0.1
 """Of a launch, in which half of the SMs have ended: from there on it is said."""
+
+
+EXPLAINED = 0.05
+"""Of the measured period: a graph that is further off explains nothing."""
+
+MOST_SLACK = 6
+"""Rows of the table."""
 
 
 def table(timelines: Sequence[Timeline], stamp: str) -> Table:
@@ -41,6 +48,15 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     for cause in dict.fromkeys(b.cause for t in timelines for b in t.bubbles):
         cells = [next((f"{b.cycles:.0f}" for b in t.bubbles if b.cause == cause), "-") for t in timelines]
         row(f"bubble: {cause}", cells)
+    result.add_section()
+    for place in range(MOST_SLACK):
+        best = [t.slack[place : place + 1] for t in timelines]
+        row(
+            "slack: cycles without" if not place else "",
+            [f"{_named(b[0])} {b[0].cycles:.0f}" if b else "-" for b in best],
+        )
+    explained = [f"{t.graph.cycles:.0f} ({t.graph.error:+.1%})" if t.graph else "-" for t in timelines]
+    row("period from the graph", explained)
     result.add_section()
     row(
         "plain, traced launch",
@@ -87,7 +103,40 @@ def _pipeline(t: Timeline) -> list[str]:
             f"{t.label} hides {hidden.under_any_products:.0f} of {hidden.cycles:.0f} cycles of arithmetic under "
             f"products, {hidden.under_own_products:.0f} of them under its own warp group's."
         )
+    if t.graph:
+        lines += _slack(t, t.graph)
     return lines
+
+
+def _slack(t: Timeline, graph: Graph) -> list[str]:
+    line = (
+        f"{t.label}: run again from what hangs on what, a trip takes {graph.cycles:.0f} cycles where those blocks "
+        f"took {graph.measured_cycles:.0f} ({graph.error:+.1%})"
+    )
+    if abs(graph.error) > EXPLAINED:
+        return [f"{line}: the graph does not explain them, and what it says of slack is not to be relied on."]
+    lines = [f"{line}."]
+    best = [row for row in t.slack if row.cycles >= 1][:2]
+    if best:
+        saved = [
+            f"{row.cycles:.0f} cycles less without {_named(row)} ({row.low:.0f} to {row.high:.0f})" for row in best
+        ]
+        lines.append(f"{t.label}: a trip would take {', '.join(saved)}.")
+    loaders = {role.warp_group for role in t.roles if role.duty == "loads"}
+    loads = [row for row in t.slack if row.region.startswith("load ") and row.warp_group in loaders]
+    stages = [row for row in t.slack if row.region.startswith("wait ") and row.warp_group in loaders]
+    for what, rows in (("if no load took any time", loads), ("if every stage were free at once", stages)):
+        if rows:
+            row = max(rows, key=lambda row: row.high)
+            lines.append(
+                f"{t.label}: {what}, a trip would take {row.cycles:.0f} cycles less ({row.low:.0f} to {row.high:.0f})."
+            )
+    return lines
+
+
+def _named(row: Slack) -> str:
+    everywhere = {"all": " in all warp groups", "tensor cores": " on the tensor cores"}
+    return row.region + everywhere.get(row.warp_group, f" of {row.warp_group}")
 
 
 def _memory(t: Timeline, m: Memory) -> list[str]:

@@ -1,0 +1,98 @@
+"""Slack is held against a machine in which the change is really made."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kperf.trace.reading.slack import slack
+
+from .machine import FLOP_PER_CYCLE, Kernel, Machine, block_and_program
+
+KERNELS = {
+    "arithmetic, two stages": Kernel(),
+    "one stage: loads stand on the path": Kernel(stages=1, load=1500, arithmetic=300),
+    "three stages": Kernel(stages=3, load=1500, arithmetic=300),
+    "tensor cores": Kernel(consumers=3, product=900, arithmetic=400, stages=4),
+    "one consumer": Kernel(consumers=1),
+}
+CHANGES = {
+    ("arithmetic", "all"): {"arithmetic": 0},
+    ("load A", "producer"): {"load": 0},
+    ("A @ B", "tensor cores"): {"product": 0},
+}
+
+
+def rows(kernel):
+    block, program, machine = block_and_program(kernel)
+    graph, found, own = slack([block], program, FLOP_PER_CYCLE)
+    return graph, {(row.region, row.warp_group): row for row in found}, own, machine
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_graph_explains_the_measured_period(name):
+    graph, _, own, machine = rows(KERNELS[name])
+    assert graph.measured_cycles == pytest.approx(machine.period(), rel=0.01)
+    assert abs(graph.error) < 0.005
+    assert own["consumer 0", "arithmetic"] == KERNELS[name].arithmetic
+    assert own["consumer 0", "issue"] == KERNELS[name].issue
+    assert own["consumer 0", "product wait"] == KERNELS[name].finish
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_slack_is_what_the_change_saves(name):
+    kernel = KERNELS[name]
+    _, found, _, machine = rows(kernel)
+    for (region, group), change in CHANGES.items():
+        key = (region, group if kernel.consumers > 1 or group != "all" else "consumer 0")
+        truth = machine.period() - Machine(replace(kernel, **change)).run().period()
+        assert found[key].cycles == pytest.approx(truth, abs=0.01 * machine.period()), key
+
+
+def test_loads_stand_on_the_path_with_one_stage_and_not_with_three():
+    one, three = (rows(KERNELS[name])[1]["load A", "producer"] for name in list(KERNELS)[1:3])
+    assert one.cycles > 1200
+    assert one.high - one.low > 200, "a longer load costs more"
+    assert three.cycles == pytest.approx(0, abs=20)
+
+
+def test_more_stages_are_what_the_wait_for_an_empty_one_is_worth():
+    kernel = KERNELS["one stage: loads stand on the path"]
+    _, found, _, machine = rows(kernel)
+    many = Machine(replace(kernel, stages=kernel.trips)).run()
+    assert found["wait A empty", "producer"].cycles == pytest.approx(machine.period() - many.period(), rel=0.1)
+
+
+def test_the_sensitivity_holds_the_likely_value():
+    for kernel in KERNELS.values():
+        for row in rows(kernel)[1].values():
+            assert row.low <= row.cycles <= row.high
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    kernel=st.builds(
+        Kernel,
+        consumers=st.integers(1, 3),
+        stages=st.integers(1, 4),
+        load=st.integers(200, 3000),
+        product=st.integers(128, 1024),
+        issue=st.integers(20, 200),
+        arithmetic=st.integers(10, 2500),
+        late=st.integers(0, 900),
+    )
+)
+def test_the_graph_explains_any_such_kernel(kernel):
+    graph, _, _, machine = rows(kernel)
+    assert graph.cycles == pytest.approx(machine.period(), rel=0.02)
+
+
+def test_a_step_may_hang_on_nothing():
+    kernel = Kernel(stages=1, load=1500)
+    block, program, machine = block_and_program(kernel)
+    for interval in program.intervals.values():
+        interval.waits = ()
+    graph, _, _ = slack([block], program, FLOP_PER_CYCLE)
+    assert graph.load_cycles == 0
+    assert graph.cycles == pytest.approx(machine.period(), rel=0.01)  # what hangs on nothing keeps its measured cycles
