@@ -8,6 +8,7 @@ seq_len, head_dim] (a view if need be), lse as float32 [batch, heads, seq_len], 
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -148,22 +149,23 @@ def bind_attn_fwd(
     workload = Workload(
         batch=batch, heads=heads, seq_len=seq_len, head_dim=head_dim, causal=causal, dtype=_dtype_name(q.dtype)
     )
-    constexprs = specialization_of(workload).constexprs()
+
+    def descriptor(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
+        return TensorDescriptor(tensor.view(n_rows, head_dim), [n_rows, head_dim], [head_dim, 1], [rows, head_dim])
+
+    run: Callable[..., object]
+    if override is None:
+        constexprs = specialization_of(workload).constexprs()
+        # As many blocks as an override has: TRITON_KERNEL_OVERRIDE may put one in place behind our back.
+        run = partial(attn_fwd[(n_rows // TILE_ROWS,)], **constexprs, num_warps=4)
+    else:
+        run = override.launcher(n_rows, sm_count())
+    inputs = [descriptor(q, Q_BOX_ROWS), descriptor(k, KV_BOX_ROWS), descriptor(v, KV_BOX_ROWS)]
 
     def call() -> Output:
         o = torch.empty_like(q)
         lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        boxes = (Q_BOX_ROWS, KV_BOX_ROWS, KV_BOX_ROWS, Q_BOX_ROWS)
-        descriptors = [
-            TensorDescriptor.from_tensor(tensor.view(n_rows, head_dim), [rows, head_dim])
-            for tensor, rows in zip((q, k, v, o), boxes, strict=True)
-        ]
-        arguments = (*descriptors, lse, sm_scale, seq_len, n_rows)
-        if override is None:
-            # As many blocks as an override has: TRITON_KERNEL_OVERRIDE may put one in place behind our back.
-            attn_fwd[(n_rows // TILE_ROWS,)](*arguments, **constexprs, num_warps=4)
-        else:
-            override.launch(arguments, n_rows, sm_count())
+        run(*inputs, descriptor(o, Q_BOX_ROWS), lse, sm_scale, seq_len, n_rows)
         return o, lse
 
     return call

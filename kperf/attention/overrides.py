@@ -1,6 +1,7 @@
 """The variants' TTGIR files, `ttgir/<variant>/`: what each promises, whether it fits `attn_fwd`, and how it is run."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,21 +91,30 @@ class Override(any_kernel.Override):
         tiles = n_rows // self.manifest.tile_rows
         return (min(tiles, n_sms) if self.manifest.grid == "persistent" else tiles,)
 
-    def launch(self, arguments: tuple[Any, ...], n_rows: int, n_sms: int, **options: Any) -> CompiledKernel:
-        """Run `attn_fwd` with this override on `arguments` (its runtime arguments in order); returns what ran.
+    def launcher(self, n_rows: int, n_sms: int) -> Callable[..., None]:
+        """A function that runs `attn_fwd` with this override on its runtime arguments, in order.
 
-        Raises `UsageError` while TRITON_KERNEL_OVERRIDE is set, `MeasurementError` if something else was compiled.
+        The first call puts the file in place, compiles, and proves what was compiled; that very kernel is launched
+        from then on, without Triton's look at each argument, which takes longer than the shortest kernels. So all
+        calls have to be on tensors of the same shapes and types, on the device of the first. That call raises
+        `UsageError` while TRITON_KERNEL_OVERRIDE is set, `MeasurementError` if something else was compiled.
         """
-        any_kernel.refuse_environment_override()
-        kernel = attn_fwd[self.grid(n_rows, n_sms)](
-            *arguments,
-            **self.entry.specialization.constexprs(),
-            num_warps=4,
-            ir_override=str(self.place()),
-            **options,
-        )
-        self.prove_launched(kernel)
-        return kernel
+        grid = self.grid(n_rows, n_sms)
+        constexprs = self.entry.specialization.constexprs()
+        launch: Callable[..., None] | None = None
+
+        def run(*arguments: Any) -> None:
+            nonlocal launch
+            if launch is None:
+                any_kernel.refuse_environment_override()
+                kernel = attn_fwd.warmup(
+                    *arguments, **constexprs, grid=grid, num_warps=4, ir_override=str(self.place())
+                )
+                self.prove_launched(kernel)
+                launch = kernel[(*grid, 1, 1)]
+            launch(*arguments, *constexprs.values())
+
+        return run
 
 
 class Verification(BaseModel):
