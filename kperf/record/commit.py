@@ -6,24 +6,31 @@ import subprocess
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
+_SOURCES = ("kperf", "plots", "ttgir", ":(glob)*.py", ":(glob)*.sh", ":(glob)*.toml")
+"""Where a file that git does not know yet can change what is measured."""
 
 
-def git_commit() -> str:
-    """The code's commit; `-dirty-` and a hash of the difference if files differ; KPERF_COMMIT where there is no git."""
+def git_commit(root: Path = _ROOT) -> str:
+    """The code's commit; `-dirty-` and a hash of the difference if files differ or sources are new to git.
+
+    KPERF_COMMIT where there is no git, else `unknown`.
+    """
     if commit := os.environ.get("KPERF_COMMIT"):
         return commit
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    def git(*arguments: str) -> bytes:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True).stdout
 
     try:
-        commit = git("rev-parse", "HEAD")
+        commit = git("rev-parse", "HEAD").decode().strip()
         # What measuring itself writes does not make the code another one.
-        dirty = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
-        difference = git("diff", "HEAD", "--", ".", ":!results") if dirty else ""
+        difference = git("diff", "--binary", "HEAD", "--", ".", ":!results")
+        new = [name for name in git("ls-files", "--others", "--exclude-standard", "-z", *_SOURCES).split(b"\0") if name]
+        contents = [name + b"\0" + Path(root, os.fsdecode(name)).read_bytes() for name in new]
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    if not dirty:
+    if not difference and not new:
         return commit
     # Two uncommitted states are two codes: what one measured is not resumed by the other.
-    return f"{commit}-dirty-{hashlib.sha256(difference.encode()).hexdigest()[:8]}"
+    state = hashlib.sha256(b"\0".join([difference, *contents])).hexdigest()
+    return f"{commit}-dirty-{state[:8]}"
