@@ -209,13 +209,27 @@ def power(
     results: Results = RECORDED,
     causal: Causal = False,
     only: Only = None,
-    seconds: Annotated[float, typer.Option(min=0.2, help="How long each runs in a pass.")] = 2.0,
+    # Half of it is the sample: no shorter than the second over which NVML averages (nvml.h, nvmlDeviceGetPowerUsage).
+    seconds: Annotated[float, typer.Option(min=2.0, help="How long each runs in a pass.")] = 2.0,
     passes: Annotated[int, typer.Option(min=1, help="Passes, each in a rotated order.")] = 5,
 ) -> None:
     """Each implementation alone and sustained: TFLOPS, watts, MHz, TFLOPS a watt."""
     from kperf.paper import power
 
     power.run(console, results, _keys(only), causal=causal, seconds=seconds, passes=passes)
+
+
+@app.command()
+def repeatability(
+    results: Results = RECORDED,
+    other: Annotated[
+        Path | None, typer.Option(help="Folder with the second runs; without it they are the newest of RESULTS.")
+    ] = None,
+) -> None:
+    """Of two runs of the same grid: how many points had not settled, and how often the first's intervals hold."""
+    from kperf.bench import repeatability
+
+    repeatability.run(console, results, other)
 
 
 @app.command()

@@ -1,10 +1,16 @@
 """Shared makers of records, and one cache of compiled kernels."""
 
 import os
+import statistics
 
 from kperf.attention.workload import Workload
-from kperf.bench.points import FailedPoint, MeasuredPoint
+from kperf.bench.intervals import half_shift, median_interval
+from kperf.bench.points import MAX_REL_ERROR, FailedPoint, MeasuredPoint, Settling
 from kperf.record.store import DeviceState, Environment
+
+STATE = DeviceState(
+    sm_mhz=1500, power_w=690.0, temperature_c=60, throttle=["SW_POWER_CAP"], at_s=1.8e9, power_at_s=1.8e9 - 0.05
+)
 
 
 def pytest_configure(config):
@@ -18,8 +24,10 @@ def pytest_configure(config):
 
 
 def point(implementation="improved", milliseconds=1.0, run="r1", workload=None, sweep="seq_len", **changes):
+    """A point whose fields agree: what follows from the samples follows from those in `changes`."""
     workload = workload or Workload(batch=16, seq_len=1024)
-    samples = [milliseconds * factor for factor in (0.99, 1.0, 1.01)] * 4
+    samples = changes.get("samples_ms", [milliseconds * factor for factor in (0.99, 1.0, 1.01)] * 4)
+    median = statistics.median(samples)
     fields = {
         "figure": "fig12",
         "run": run,
@@ -30,18 +38,21 @@ def point(implementation="improved", milliseconds=1.0, run="r1", workload=None, 
         "override_sha256": None,
         "environment": "e1",
         "recorded_at": "2026-01-02T03:04:05+00:00",
-        "rel_error": 2e-3,
+        "rel_error": MAX_REL_ERROR[workload.dtype] / 2,
         "lse_error": 1e-6,
         "samples_ms": samples,
         "calls_per_sample": 1,
-        "median_ms": milliseconds,
-        "ci95_ms": (0.99 * milliseconds, 1.01 * milliseconds),
-        "eager_ms": 2 * milliseconds,
-        "tflops": workload.flops / milliseconds / 1e9,
+        "median_ms": median,
+        "ci95_ms": median_interval(samples),
+        "half_shift": half_shift(samples),
+        "eager_ms": 2 * median,
+        "tflops": workload.flops / median / 1e9,
         "ceiling_tflops": 700.0,
         "timer": "cuda_graph_events",
         "round_order": [0] * len(samples),
-        "device_states": [DeviceState(sm_mhz=1500, power_w=690.0, temperature_c=60, throttle=["SW_POWER_CAP"])],
+        "device_states": [STATE] * len(samples),
+        "settling": Settling(seconds=1.0, shift=0.002, settled=True),
+        "other_processes": 0,
     }
     return MeasuredPoint(**(fields | changes))
 

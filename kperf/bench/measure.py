@@ -4,6 +4,12 @@ A sample is one replay of a CUDA graph of `calls_per_sample` calls, timed by eve
 Python's launch cost out; the L2 is flushed before each sample; and the flush, which the GPU is busy with while the
 replay is queued, hides the launch of the graph itself. In every round all implementations take one sample each, in an
 order that is shuffled a round, so that clock, power and temperature are shared fairly.
+
+The mixture first runs untimed until it has settled: until the implementations' medians over a window of time differ
+from the window's before by less than `_SETTLED` in geometric mean. (A single implementation's differ by more for ever
+where the power controller hunts, at the power cap.) It then goes on without a pause, and the timed rounds are blocks
+of it that begin at least `_BLOCK_S` apart, so that what the controller does now and then is a small part of any point.
+Buffers are not moved in between: made anew four times within a point, they changed no ratio by more than rounds do.
 """
 
 import math
@@ -11,32 +17,33 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.stats import bootstrap
 
 from kperf.attention.implementations import Call, Implementation, Output
 from kperf.attention.workload import SweepName, Workload
-from kperf.bench.points import FailedPoint, MeasuredPoint, Point
+from kperf.bench.intervals import blocks, half_shift, median_interval
+from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR, FailedPoint, MeasuredPoint, Point, Settling
 from kperf.errors import MeasurementError
 from kperf.record import device
 from kperf.record.store import DeviceState
 
 TIMER = "cuda_graph_events"
 
-MAX_REL_ERROR = {"bfloat16": 4e-3, "float16": 1e-3}
-"""|o - ref| / |ref| against float32. Rounding p and o to bfloat16 (8 bits) alone gives about 2e-3."""
-
-MAX_LSE_ERROR = 1e-3
-"""Largest |lse - ref|: the scores themselves are sums of exact products in float32."""
+_SETTLED = 0.01
+_WINDOW_S = 0.25
+_SETTLE_S = 1.0
+"""At least this long: the GPU idled before, and its power controller averages over about a second."""
+_SETTLE_AT_MOST_S = 6.0
+_BLOCK_S = 0.25
 
 _SAMPLE_MS = 0.5
 _MAX_CALLS_PER_SAMPLE = 64
-_EAGER_CALLS = 7
+_EAGER_CALLS = 15
 _FLUSH_BYTES = 256 << 20  # five times Hopper's 50 MB of L2
 _CEILING_N = 8192
 CEILING_FLOPS = 2 * _CEILING_N**3
@@ -63,8 +70,8 @@ class Candidate:
     graph: torch.cuda.CUDAGraph
     rel_error: float
     lse_error: float | None
-    samples_ms: list[float]
-    places: list[int]
+    samples_ms: list[float] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
 
 
 class _WrongError(Exception):
@@ -120,6 +127,123 @@ def errors(output: Output, inputs: Inputs) -> tuple[float, float | None]:
     return math.sqrt(difference / squares), lse_error
 
 
+class _Run:
+    """What all points of one run share, and the points of those implementations that dropped out of it."""
+
+    def __init__(self, workload: Workload, **common: Any) -> None:
+        self.workload = workload
+        self.common = {
+            "run": secrets.token_hex(6),
+            "flops": workload.flops,
+            **common,
+            **workload.model_dump(),
+        }
+        self.failed: dict[str, Point] = {}
+
+    def fields(self, implementation: Implementation) -> dict[str, Any]:
+        """Those of any point of an implementation."""
+        override = None if implementation.unsupported(self.workload) else implementation.override(self.workload)
+        return {
+            **self.common,
+            "implementation": implementation.key,
+            "override_sha256": override.sha256 if override else None,
+            "recorded_at": device.now(),
+        }
+
+    def fail(
+        self,
+        implementation: Implementation,
+        status: Literal["wrong", "oom", "unsupported", "failed"],
+        message: str,
+        rel_error: float | None = None,
+    ) -> None:
+        """Its point has no time but says why; the first reason counts."""
+        if rel_error is not None and not math.isfinite(rel_error):
+            rel_error = None
+        point = FailedPoint(**self.fields(implementation), status=status, message=message, rel_error=rel_error)
+        self.failed.setdefault(implementation.key, point)
+
+    def attempt(self, implementation: Implementation, action: Callable[[], Any]) -> Any:
+        """The action's result, or None and a point that says why there is none."""
+        try:
+            return action()
+        except _WrongError as wrong:
+            self.fail(implementation, "wrong", str(wrong), wrong.rel_error)
+        except torch.OutOfMemoryError:
+            self.fail(implementation, "oom", "the GPU's memory is too small for this implementation")
+        except torch.AcceleratorError as error:
+            message = f"{implementation.label} on {self.workload} broke the GPU's context: {_first_line(error)}"
+            raise MeasurementError(message) from None
+        except Exception as error:  # whatever a library raises is this implementation's failure, not the sweep's
+            self.fail(implementation, "failed", _first_line(error))
+        return None
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """Takes rounds of the candidates that there are: `calls` calls a sample, the L2 flushed by writing `flush`."""
+
+    calls: int
+    ceiling: "Ceiling"
+    flush: torch.Tensor
+    random: np.random.Generator
+
+    def take(self, candidates: Sequence[Candidate]) -> "_Round":
+        """One sample of the ceiling and one of each candidate, shuffled; the GPU's state as it works."""
+        order = self.random.permutation(len(candidates))
+        ceiling = _replay(self.ceiling.graph, self.flush)
+        elapsed = {int(index): _replay(candidates[index].graph, self.flush) for index in order}
+        state = device.device_state()
+        torch.cuda.synchronize()
+        return _Round(
+            samples_ms=[elapsed[index]() / self.calls for index in range(len(candidates))],
+            places=[int(place) for place in np.argsort(order)],
+            ceiling_ms=ceiling(),
+            state=state,
+        )
+
+    def settle(self, candidates: Sequence[Candidate]) -> Settling:
+        """Take rounds and forget them until two windows of them agree, or it has lasted too long."""
+        begin = time.perf_counter()
+        before = self._window(candidates)
+        while True:
+            medians = self._window(candidates)
+            shift = abs(float(np.log(medians / before).mean()))
+            seconds = time.perf_counter() - begin
+            settled = shift < _SETTLED and seconds >= _SETTLE_S
+            if settled or seconds >= _SETTLE_AT_MOST_S:
+                return Settling(seconds=seconds, shift=shift, settled=settled)
+            before = medians
+
+    def _window(self, candidates: Sequence[Candidate]) -> np.ndarray[Any, Any]:
+        """Each candidate's median over `_WINDOW_S` seconds, but over one round at the least."""
+        taken: list[list[float]] = []
+        begin = time.perf_counter()
+        while not taken or time.perf_counter() - begin < _WINDOW_S:
+            taken.append(self.take(candidates).samples_ms)
+        return np.asarray(np.median(taken, axis=0))
+
+
+@dataclass(frozen=True)
+class _Round:
+    """A time and a place in the order for each candidate."""
+
+    samples_ms: list[float]
+    places: list[int]
+    ceiling_ms: float
+    state: DeviceState
+
+
+@dataclass
+class _Timed:
+    """What the rounds gave beside each candidate's samples."""
+
+    settling: Settling
+    states: list[DeviceState] = field(default_factory=list)
+    ceiling_ms: list[float] = field(default_factory=list)
+    other_processes: int = 0
+
+
 def measure(
     workload: Workload,
     implementations: Sequence[Implementation],
@@ -135,136 +259,102 @@ def measure(
     An implementation that is unsupported, wrong, out of memory or raises gets a point that says so and no time; the
     others go on. Raises `MeasurementError` only if the GPU itself is lost.
     """
+    run = _Run(workload, figure=figure, sweep=sweep, environment=environment)
     seed = secrets.randbits(32)
-    common: dict[str, Any] = {
-        "figure": figure,
-        "run": secrets.token_hex(6),
-        "sweep": sweep,
-        "flops": workload.flops,
-        "environment": environment,
-        **workload.model_dump(),
-    }
-    failed: dict[str, Point] = {}
-
-    def fail(
-        implementation: Implementation,
-        status: Literal["wrong", "oom", "unsupported", "failed"],
-        message: str,
-        rel_error: float | None = None,
-    ) -> None:
-        if rel_error is not None and not math.isfinite(rel_error):
-            rel_error = None
-        failed[implementation.key] = FailedPoint(
-            **common,
-            implementation=implementation.key,
-            override_sha256=_override_sha256(implementation, workload),
-            status=status,
-            message=message,
-            rel_error=rel_error,
-            recorded_at=device.now(),
-        )
-
     try:
         inputs = make_inputs(workload, seed)
         ceiling = Ceiling()
         flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=inputs.q.device)
     except torch.OutOfMemoryError:
         for implementation in implementations:
-            fail(implementation, "oom", "the inputs and the float32 reference do not fit in the GPU's memory")
-        return [failed[implementation.key] for implementation in implementations]
+            run.fail(implementation, "oom", "the inputs and the float32 reference do not fit in the GPU's memory")
+        return [run.failed[implementation.key] for implementation in implementations]
 
-    def attempt(implementation: Implementation, action: Callable[[], Any]) -> Any:
-        """The action's result, or None and a point that says why there is none."""
-        try:
-            return action()
-        except _WrongError as wrong:
-            fail(implementation, "wrong", str(wrong), wrong.rel_error)
-        except torch.OutOfMemoryError:
-            fail(implementation, "oom", "the GPU's memory is too small for this implementation")
-        except torch.AcceleratorError as error:
-            message = f"{implementation.label} on {workload} broke the GPU's context: {_first_line(error)}"
-            raise MeasurementError(message) from None
-        except Exception as error:  # whatever a library raises is this implementation's failure, not the sweep's
-            fail(implementation, "failed", _first_line(error))
-        return None
-
-    bound: list[tuple[Implementation, Call, float]] = []
-    for implementation in implementations:
-        on_step(f"compiling {implementation.label}")
-        if reason := implementation.unsupported(workload) or implementation.missing():
-            fail(implementation, "unsupported", reason)
-        elif found := attempt(implementation, partial(_bind, implementation, workload, inputs)):
-            bound.append((implementation, *found))
-    calls = _calls_per_sample([milliseconds for *_, milliseconds in bound])
-    candidates: list[Candidate] = []
-    for implementation, call, _ in bound:
-        on_step(f"checking {implementation.label}")
-        if candidate := attempt(implementation, partial(_check, implementation, call, calls, workload, inputs)):
-            candidates.append(candidate)
-
-    states: list[DeviceState] = []
-    order = np.random.default_rng(seed)
-    for done in range(rounds if candidates else 0):
-        on_step(f"round {done + 1} of {rounds}")
-        states.append(_take_round(candidates, calls, ceiling, flush, order.permutation(len(candidates))))
+    candidates, calls = _prepare(run, implementations, inputs, on_step)
+    turns = _Turns(calls, ceiling, flush, np.random.default_rng(seed))
     points: dict[str, Point] = {}
-    for candidate in candidates:
-        key = candidate.implementation.key
-        eager_ms = attempt(candidate.implementation, partial(_eager_ms, candidate.call, flush))
-        if eager_ms is None:
-            continue
-        median = statistics.median(candidate.samples_ms)
-        points[key] = MeasuredPoint(
-            **common,
-            implementation=key,
-            override_sha256=_override_sha256(candidate.implementation, workload),
-            rel_error=candidate.rel_error,
-            lse_error=candidate.lse_error,
-            samples_ms=candidate.samples_ms,
-            calls_per_sample=calls,
-            median_ms=median,
-            ci95_ms=median_interval(candidate.samples_ms),
-            eager_ms=eager_ms,
-            tflops=workload.flops / median / 1e9,
-            ceiling_tflops=ceiling.tflops(),
-            timer=TIMER,
-            round_order=candidate.places,
-            device_states=states,
-            message=candidate.implementation.note(),
-            recorded_at=device.now(),
-        )
-    points |= failed
+    if candidates:
+        timed = _time(candidates, turns, rounds, on_step)
+        for candidate in candidates:
+            eager_ms = run.attempt(candidate.implementation, partial(_eager_ms, candidate.call, flush))
+            if eager_ms is not None:
+                points[candidate.implementation.key] = _point(run, candidate, calls, timed, eager_ms)
+    points |= run.failed
     return [points[implementation.key] for implementation in implementations]
 
 
-def median_interval(samples_ms: Sequence[float]) -> tuple[float, float]:
-    """95 % bootstrap interval (percentile, 2000 resamples, fixed seed) of the median."""
-    if len(set(samples_ms)) < 2:
-        return samples_ms[0], samples_ms[0]
-    interval = bootstrap(
-        (np.asarray(samples_ms),), np.median, n_resamples=2000, method="percentile", rng=np.random.default_rng(0)
-    ).confidence_interval
-    return float(interval.low), float(interval.high)
+def _prepare(
+    run: _Run, implementations: Sequence[Implementation], inputs: Inputs, on_step: Callable[[str], None]
+) -> tuple[list[Candidate], int]:
+    """Compile and check; those that are right, and how many calls each sample of theirs has."""
+    bound: list[tuple[Implementation, Call, float]] = []
+    for implementation in implementations:
+        on_step(f"compiling {implementation.label}")
+        if reason := implementation.unsupported(run.workload) or implementation.missing():
+            run.fail(implementation, "unsupported", reason)
+        elif found := run.attempt(implementation, partial(_bind, implementation, run.workload, inputs)):
+            bound.append((implementation, *found))
+    calls = _calls_per_sample([milliseconds for *_, milliseconds in bound])
+    candidates = []
+    for implementation, call, _ in bound:
+        on_step(f"checking {implementation.label}")
+        check = partial(_check, implementation, call, calls, run.workload, inputs)
+        if candidate := run.attempt(implementation, check):
+            candidates.append(candidate)
+    return candidates, calls
+
+
+def _time(candidates: Sequence[Candidate], turns: _Turns, rounds: int, on_step: Callable[[str], None]) -> _Timed:
+    """Settle and take the rounds; each candidate gets its samples."""
+    on_step("settling")
+    timed = _Timed(turns.settle(candidates))
+    for block in np.array_split(np.arange(rounds), blocks(rounds)):
+        begin = time.perf_counter()
+        timed.other_processes = max(timed.other_processes, device.other_processes())
+        for number in block:
+            on_step(f"round {number + 1} of {rounds}")
+            taken = turns.take(candidates)
+            timed.states.append(taken.state)
+            timed.ceiling_ms.append(taken.ceiling_ms)
+            for candidate, sample_ms, place in zip(candidates, taken.samples_ms, taken.places, strict=True):
+                candidate.samples_ms.append(sample_ms)
+                candidate.places.append(place)
+        while time.perf_counter() - begin < _BLOCK_S:
+            turns.take(candidates)
+    return timed
+
+
+def _point(run: _Run, candidate: Candidate, calls: int, timed: _Timed, eager_ms: float) -> MeasuredPoint:
+    median = statistics.median(candidate.samples_ms)
+    return MeasuredPoint(
+        **run.fields(candidate.implementation),
+        rel_error=candidate.rel_error,
+        lse_error=candidate.lse_error,
+        samples_ms=candidate.samples_ms,
+        calls_per_sample=calls,
+        median_ms=median,
+        ci95_ms=median_interval(candidate.samples_ms),
+        half_shift=half_shift(candidate.samples_ms),
+        eager_ms=eager_ms,
+        tflops=run.workload.flops / median / 1e9,
+        ceiling_tflops=CEILING_FLOPS / statistics.median(timed.ceiling_ms) / 1e9,
+        timer=TIMER,
+        settling=timed.settling,
+        other_processes=timed.other_processes,
+        round_order=candidate.places,
+        device_states=timed.states,
+        message=candidate.implementation.note(),
+    )
 
 
 class Ceiling:
-    """cuBLAS bfloat16 8192^3, one product a sample: the practical ceiling, taken in turn with the others."""
+    """cuBLAS bfloat16 8192^3: the practical ceiling, taken in turn with the others."""
 
     def __init__(self, products: int = 1) -> None:
         """Make the matrices and capture so many products in one graph."""
         self._a, self._b = (torch.randn(_CEILING_N, _CEILING_N, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         self._out = torch.empty_like(self._a)
-        self._samples_ms: list[float] = []
         self.graph, _ = _capture(lambda: torch.mm(self._a, self._b, out=self._out), products)
-
-    def sample(self, flush: torch.Tensor) -> Callable[[], None]:
-        """Queue one sample; the returned function notes it once the GPU is done."""
-        elapsed = _replay(self.graph, flush)
-        return lambda: self._samples_ms.append(elapsed())
-
-    def tflops(self) -> float | None:
-        """Median of the samples so far."""
-        return CEILING_FLOPS / statistics.median(self._samples_ms) / 1e9 if self._samples_ms else None
 
 
 def prepare_alone(
@@ -328,7 +418,7 @@ def _check(implementation: Implementation, call: Call, calls: int, workload: Wor
         raise _WrongError(f"relative error {rel_error:.2e} against float32 exceeds {limit:.0e}", rel_error)
     if lse_error is not None and not lse_error <= MAX_LSE_ERROR:
         raise _WrongError(f"log-sum-exp is off by {lse_error:.2e}, more than {MAX_LSE_ERROR:.0e}", rel_error)
-    return Candidate(implementation, call, graph, rel_error, lse_error, [], [])
+    return Candidate(implementation, call, graph, rel_error, lse_error)
 
 
 def _capture(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph, Any]:
@@ -342,27 +432,6 @@ def _capture(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph,
     graph.replay()
     torch.cuda.synchronize()
     return graph, output
-
-
-def _take_round(
-    candidates: Sequence[Candidate],
-    calls: int,
-    ceiling: Ceiling,
-    flush: torch.Tensor,
-    order: np.ndarray[Any, Any],
-) -> DeviceState:
-    """One sample of each candidate in the given order, and one of the ceiling; the GPU's state as it works."""
-    finish = [ceiling.sample(flush)]
-    for place, index in enumerate(order):
-        candidate = candidates[index]
-        elapsed = _replay(candidate.graph, flush)
-        candidate.places.append(place)
-        finish.append(lambda c=candidate, e=elapsed: c.samples_ms.append(e() / calls))  # type: ignore[misc]
-    state = device.device_state()
-    torch.cuda.synchronize()
-    for note in finish:
-        note()
-    return state
 
 
 def _replay(graph: torch.cuda.CUDAGraph, flush: torch.Tensor) -> Callable[[], float]:
@@ -387,13 +456,6 @@ def _eager_ms(call: Call, flush: torch.Tensor) -> float:
         torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) * 1e3)
     return statistics.median(times)
-
-
-def _override_sha256(implementation: Implementation, workload: Workload) -> str | None:
-    if implementation.unsupported(workload):
-        return None
-    override = implementation.override(workload)
-    return override.sha256 if override else None
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,21 +3,59 @@
 A point that is not "ok" cannot carry a time.
 """
 
+import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, model_validator
 
 from kperf.attention.workload import SweepName, Workload
-from kperf.record.store import SCHEMA, DeviceState, Frozen, RecordStore
+from kperf.bench import intervals
+from kperf.record.store import DeviceState, Frozen, RecordStore
+
+SCHEMA: Literal[2] = 2
+"""Version of a new point. Version 1 took its rounds unsettled and resampled them one by one."""
+
+MAX_REL_ERROR = {"bfloat16": 4e-3, "float16": 1e-3}
+"""|o - ref| / |ref| against float32. Rounding p and o to bfloat16 (8 bits) alone gives about 2e-3."""
+
+MAX_LSE_ERROR = 1e-3
+"""Largest |lse - ref|: the scores themselves are sums of exact products in float32."""
+
+PEAK_TFLOPS = 132 * 4096 * 1.98e9 / 1e12
+"""What no Hopper GPU exceeds in dense bfloat16: 132 SMs, 4096 FLOPs a cycle each, 1.98 GHz (NVIDIA H100 Tensor Core
+GPU Architecture, 2022)."""
+
+
+def _instant(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return text
+
 
 _Positive = Annotated[float, Field(gt=0)]
+_Instant = Annotated[str, AfterValidator(_instant)]
+_Rate = Annotated[float, Field(gt=0, le=PEAK_TFLOPS)]
+
+
+class Settling(Frozen):
+    """How the GPU was brought to a steady state before the timed rounds: see `bench.measure`.
+
+    seconds: how long the mixture ran untimed; shift: by how much its last two windows differ, geometric mean over the
+    implementations; settled: whether that is within the criterion, or time ran out.
+    """
+
+    seconds: float
+    shift: float
+    settled: bool
 
 
 class _PointBase(Frozen):
-    schema_version: int = SCHEMA
+    schema_version: Literal[1, 2] = SCHEMA
     figure: Literal["fig12", "bench"]
     run: str
     sweep: SweepName
@@ -28,10 +66,11 @@ class _PointBase(Frozen):
     head_dim: int
     causal: bool
     dtype: str
+    inputs: Literal["normal", "x2", "x4", "x10", "sink", "ramp", "local"] = "normal"
     flops: int
     override_sha256: str | None
     environment: str
-    recorded_at: str
+    recorded_at: _Instant
     message: str = ""
 
     @property
@@ -41,7 +80,7 @@ class _PointBase(Frozen):
 
     @model_validator(mode="after")
     def _is_a_workload(self) -> Self:
-        _workload(self)
+        _agree("flops", self.flops, _workload(self).flops)
         return self
 
 
@@ -49,24 +88,59 @@ class MeasuredPoint(_PointBase):
     """One implementation on one workload, right and timed.
 
     samples_ms: one time a round, a call's share of `calls_per_sample` CUDA-graph calls, L2 flushed before; median_ms
-    and ci95_ms are theirs (bootstrap). eager_ms: median time of a single call without a graph, from Python to the
-    GPU's end. rel_error: |o - ref| / |ref| against float32; lse_error: largest |lse - ref|. round_order: the place of
-    this implementation in each round. ceiling_tflops: cuBLAS bfloat16 8192^3 taken in turn in the same rounds.
+    and half_shift (second half of the rounds over the first, less 1) are theirs, and ci95_ms is where the median of a
+    second run on the same card falls 19 times in 20 (`bench.intervals`). settling: what came before. eager_ms: median
+    time of a single call without a graph, from Python to the GPU's end. rel_error: |o - ref| / |ref| against float32;
+    lse_error: largest |lse - ref|. round_order: the place of this implementation in each round. ceiling_tflops: cuBLAS
+    bfloat16 8192^3 taken in turn in the same rounds. other_processes: the most that used the GPU beside this one.
+
+    What follows from other fields is computed again on reading: a record that contradicts itself is none.
     """
 
     status: Literal["ok"] = "ok"
-    rel_error: float
-    lse_error: float | None
+    rel_error: Annotated[float, Field(ge=0)]
+    lse_error: Annotated[float, Field(ge=0, le=MAX_LSE_ERROR)] | None
     samples_ms: Annotated[list[_Positive], Field(min_length=1)]
-    calls_per_sample: int
+    calls_per_sample: Annotated[int, Field(ge=1)]
     median_ms: _Positive
     ci95_ms: tuple[_Positive, _Positive]
+    half_shift: float | None = None
     eager_ms: _Positive
-    tflops: _Positive
-    ceiling_tflops: _Positive | None
+    tflops: _Rate
+    ceiling_tflops: _Rate | None
     timer: str
+    settling: Settling | None = None
+    other_processes: Annotated[int, Field(ge=0)] | None = None
     round_order: list[int]
     device_states: list[DeviceState]
+
+    @property
+    def shifts(self) -> bool:
+        """Whether it had not settled: its halves differ by more than `intervals.SHIFT`."""
+        return abs(intervals.half_shift(self.samples_ms)) > intervals.SHIFT
+
+    @model_validator(mode="after")
+    def _is_right(self) -> Self:
+        limit = MAX_REL_ERROR[self.dtype]
+        if self.rel_error > limit:
+            raise ValueError(f"rel_error: {self.rel_error:.2g} is above {limit:g} and status is ok")
+        return self
+
+    @model_validator(mode="after")
+    def _follows_from_its_samples(self) -> Self:
+        if not len(self.samples_ms) == len(self.round_order) == len(self.device_states):
+            raise ValueError("samples_ms: not as many as round_order and device_states have")
+        _agree("median_ms", self.median_ms, statistics.median(self.samples_ms))
+        _agree("tflops", self.tflops, self.flops / self.median_ms / 1e9)
+        rule = intervals.bootstrap_interval if self.schema_version == 1 else intervals.median_interval
+        for found, expected in zip(self.ci95_ms, rule(self.samples_ms), strict=True):
+            _agree("ci95_ms", found, expected)
+        if self.schema_version > 1:
+            _agree("half_shift", self.half_shift, intervals.half_shift(self.samples_ms))
+            for name in ("settling", "other_processes"):
+                if getattr(self, name) is None:
+                    raise ValueError(f"{name}: is missing")
+        return self
 
 
 class FailedPoint(_PointBase):
@@ -88,12 +162,18 @@ Point = MeasuredPoint | FailedPoint
 
 
 class PowerSample(Frozen):
-    """One implementation alone for some seconds, means over its last half: rate, power, clock, heat."""
+    """One implementation alone for some seconds, means over its last half: rate, power, clock, heat.
 
-    tflops: _Positive
+    power_w: joules of the GPU's energy counter over the seconds between two of its steps (None in old records, whose
+    watts are a mean of readings that repeat themselves).
+    """
+
+    tflops: _Rate
     power_w: _Positive
     sm_mhz: float
     temperature_c: float
+    energy_j: _Positive | None = None
+    energy_s: _Positive | None = None
 
     @property
     def tflops_per_watt(self) -> float:
@@ -107,7 +187,7 @@ class PowerPoint(Frozen):
     implementation `cublas` is the product of two bfloat16 8192 x 8192 matrices whatever the workload.
     """
 
-    schema_version: int = SCHEMA
+    schema_version: Literal[1, 2] = SCHEMA
     figure: Literal["power"] = "power"
     run: str
     implementation: str
@@ -119,9 +199,19 @@ class PowerPoint(Frozen):
     dtype: str
     seconds: float
     samples: Annotated[list[PowerSample], Field(min_length=1)]
+    other_processes: Annotated[int, Field(ge=0)] | None = None
     override_sha256: str | None
     environment: str
-    recorded_at: str
+    recorded_at: _Instant
+
+    @model_validator(mode="after")
+    def _follows_from_its_samples(self) -> Self:
+        _workload(self)
+        for sample in self.samples if self.schema_version > 1 else []:
+            if sample.energy_j is None or sample.energy_s is None:
+                raise ValueError("samples: energy_j or energy_s is missing")
+            _agree("power_w", sample.power_w, sample.energy_j / sample.energy_s)
+        return self
 
 
 _POINTS: TypeAdapter[Point] = TypeAdapter(Annotated[Point, Field(discriminator="status")])
@@ -133,7 +223,7 @@ class Store(RecordStore[Point]):
 
     def __init__(self, folder: Path, name: str = "fig12") -> None:
         """In a folder of results/."""
-        super().__init__(folder, name, _POINTS)
+        super().__init__(folder, name, _POINTS, SCHEMA)
 
 
 class PowerStore(RecordStore[PowerPoint]):
@@ -141,7 +231,7 @@ class PowerStore(RecordStore[PowerPoint]):
 
     def __init__(self, folder: Path) -> None:
         """In a folder of results/."""
-        super().__init__(folder, "power", _POWER_POINTS)
+        super().__init__(folder, "power", _POWER_POINTS, SCHEMA)
 
 
 Key = tuple[SweepName, Workload]
@@ -166,16 +256,27 @@ def fullest_runs(points: Iterable[Point], wanted: Sequence[str], needed: Sequenc
     Only runs with every one of `needed` are looked at. So a run of some implementations never hides a whole one, and
     one that lacks an implementation is still found. A place without any such run is left out.
     """
-    runs: dict[tuple[Key, str], Run] = defaultdict(dict)
-    for point in points:
-        runs[(point.sweep, point.workload), point.run][point.implementation] = point
     fullest: dict[Key, Run] = {}
-    most: dict[Key, int] = {}
-    for (key, _), run in runs.items():  # in the order of writing: a later run replaces an earlier one
-        count = len(run.keys() & {*wanted, *needed})
-        if count and count >= most.get(key, 0) and run.keys() >= {*needed}:
-            fullest[key], most[key] = run, count
+    for key, runs in runs_by_place(points).items():
+        most = 1
+        for run in runs:  # a later run replaces an earlier one
+            count = len(run.keys() & {*wanted, *needed})
+            if count >= most and run.keys() >= {*needed}:
+                fullest[key], most = run, count
     return fullest
+
+
+def runs_by_place(points: Iterable[Point]) -> dict[Key, list[dict[str, Point]]]:
+    """For each place of the figure its runs, in the order of writing: {implementation: point}."""
+    runs: dict[Key, dict[str, dict[str, Point]]] = defaultdict(lambda: defaultdict(dict))
+    for point in points:
+        runs[point.sweep, point.workload][point.run][point.implementation] = point
+    return {key: list(found.values()) for key, found in runs.items()}
+
+
+def _agree(field: str, found: float | None, expected: float) -> None:
+    if found is None or not math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12):
+        raise ValueError(f"{field}: {found} contradicts the other fields, from which it is {expected:.9g}")
 
 
 def _workload(point: BaseModel) -> Workload:

@@ -17,6 +17,7 @@ from kperf.attention.implementations import FIG12, implementations
 from kperf.attention.workload import Workload
 from kperf.bench.measure import CEILING_FLOPS, Candidate, Ceiling, make_inputs, prepare_alone
 from kperf.bench.points import PowerPoint, PowerSample, PowerStore
+from kperf.errors import MeasurementError
 from kperf.record import device
 from kperf.record.store import DeviceState
 
@@ -37,36 +38,50 @@ class _Alone:
         self.samples: list[PowerSample] = []
 
     def run(self, seconds: float) -> None:
-        """Replay for so many seconds; the second half, at a steady clock and temperature, is the sample."""
+        """Replay for so many seconds; the second half, at a steady clock and temperature, is the sample.
+
+        Its power is what the GPU's energy counter counted between two of its steps, exact however often it steps.
+        """
         self._replay_for(seconds / 2)
         begin = time.perf_counter()
-        replays, states = self._replay_for(seconds / 2)
+        replays, states, meter = self._replay_for(seconds / 2)
         elapsed = time.perf_counter() - begin
+        (start_s, start_j), (end_s, end_j) = meter[0], meter[-1]
         self.samples.append(
             PowerSample(
                 tflops=replays * self.flops / elapsed / 1e12,
-                power_w=float(np.mean([state.power_w for state in states])),
+                power_w=(end_j - start_j) / (end_s - start_s),
+                energy_j=end_j - start_j,
+                energy_s=end_s - start_s,
                 sm_mhz=float(np.mean([state.sm_mhz for state in states])),
                 temperature_c=float(np.mean([state.temperature_c for state in states])),
             )
         )
 
-    def _replay_for(self, seconds: float) -> tuple[int, list[DeviceState]]:
-        """Keeps the GPU busy without a gap: the next replay is queued before the last one is waited for."""
+    def _replay_for(self, seconds: float) -> tuple[int, list[DeviceState], list[tuple[float, float]]]:
+        """Keeps the GPU busy without a gap: the next replay is queued before the last one is waited for.
+
+        Gives the number of replays, the GPU's states, and when (seconds) its energy counter stepped to what (joules).
+        """
         ended: list[torch.cuda.Event] = []
         states: list[DeviceState] = []
+        counted, meter = device.energy_j(), []
         begin = time.perf_counter()
         while time.perf_counter() - begin < seconds:
             self.owner.graph.replay()
             event = torch.cuda.Event()
             event.record()
             ended.append(event)
-            if len(ended) > 1:
-                ended[-2].synchronize()
+            while len(ended) > 1 and not ended[-2].query():
+                if (now_j := device.energy_j()) != counted:
+                    counted = now_j
+                    meter.append((time.perf_counter(), counted))
             if time.perf_counter() - begin > len(states) * _STATE_INTERVAL_S:
                 states.append(device.device_state())
         torch.cuda.synchronize()
-        return len(ended), states
+        if len(meter) < 2:
+            raise MeasurementError(f"the GPU's energy counter does not step within {seconds:g} s: --seconds longer")
+        return len(ended), states, meter
 
 
 def workloads(causal: bool) -> list[Workload]:
@@ -84,7 +99,7 @@ def measure(
     passes: int,
 ) -> None:
     """Rotate the implementations: each pass begins one further on, so that none always follows the same one."""
-    with store.writer() as writer:
+    with device.exclusive(), store.writer() as writer:
         environment = writer.record_environment(device.environment())
         for workload in workloads(causal):
             chosen = [item for item in implementations(keys or FIG12) if not item.unsupported(workload)]
@@ -108,6 +123,7 @@ def measure(
                         implementation=one.key,
                         seconds=seconds,
                         samples=one.samples,
+                        other_processes=device.other_processes(),
                         override_sha256=override.sha256 if (override := hashes.get(one.key)) else None,
                     )
                     for one in alone

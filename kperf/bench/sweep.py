@@ -42,7 +42,7 @@ def run_sweep(
     Killed at any moment it goes on where it was when started again: a workload's points are written together, and a
     torn last line is cut off. `fresh` measures everything anew.
     """
-    with store.writer() as writer:
+    with device.exclusive(), store.writer() as writer:
         if writer.repaired:
             progress.say(f"repaired {store.points_path}: a torn last line of {writer.repaired} bytes was cut off")
         environment = writer.record_environment(device.environment())

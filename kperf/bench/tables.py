@@ -2,13 +2,13 @@
 
 import csv
 import io
-import math
+import statistics
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from rich.table import Table
 
 from kperf.attention.implementations import RATIOS
+from kperf.bench import intervals
 from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point
 from kperf.errors import UsageError
 
@@ -17,6 +17,9 @@ LONG_SEQ_LEN = 1024
 
 METRICS = ("tflops", "latency", "eager_latency", "accuracy")
 """tritonbench's names; latencies in milliseconds, accuracy as the relative error against float32."""
+
+SHIFTS = "~"
+"""Stands before the numbers of a point that had not settled."""
 
 X_LABEL = "(Batch, Heads, SeqLen, Dhead)"
 
@@ -37,8 +40,11 @@ def metric(point: Point, name: str) -> str:
 def tritonbench_table(runs: Iterable[dict[str, Point]], metrics: Sequence[str], title: str = "") -> Table:
     """A row a workload, a column an implementation and metric, headed as tritonbench does; and which run it is."""
     runs = list(runs)
-    header, rows = _rows(runs, metrics)
+    header, rows = _rows(runs, metrics, mark=SHIFTS)
     table = Table(title=title or None, title_justify="left")
+    if any(isinstance(point, MeasuredPoint) and point.shifts for run in runs for point in run.values()):
+        table.caption = f"{SHIFTS} had not settled: second half of the rounds {intervals.SHIFT:.0%} off the first"
+        table.caption_justify = "left"
     table.add_column(header[0], justify="right", no_wrap=True)
     for column in header[1:]:
         table.add_column(column, justify="right", overflow="fold")
@@ -66,14 +72,19 @@ def tritonbench_csv(runs: Iterable[dict[str, Point]], metrics: Sequence[str]) ->
     return stream.getvalue()
 
 
-def _rows(runs: Sequence[dict[str, Point]], metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+def _rows(
+    runs: Sequence[dict[str, Point]], metrics: Sequence[str], mark: str = ""
+) -> tuple[list[str], list[list[str]]]:
+    """`mark` stands before what is a number of a point that had not settled."""
     keys = list(dict.fromkeys(key for run in runs for key in run))
     header = [X_LABEL, *(f"{key}-{name}" for key in keys for name in metrics)]
     rows = []
     for run in runs:
         first = next(iter(run.values()))
         x_value = f"({first.batch}, {first.heads}, {first.seq_len}, {first.head_dim})"
-        rows.append([x_value, *(metric(run[key], name) if key in run else "-" for key in keys for name in metrics)])
+        marks = {key: mark if isinstance(point, MeasuredPoint) and point.shifts else "" for key, point in run.items()}
+        cells = (marks[key] + metric(run[key], name) if key in run else "-" for key in keys for name in metrics)
+        rows.append([x_value, *cells])
     return header, rows
 
 
@@ -85,33 +96,22 @@ def speedup(run: dict[str, Point], ours: str, theirs: str) -> float | None:
     return None
 
 
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """exp(mean(log)); of nothing, not a number."""
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+def speedup_interval(runs: Sequence[dict[str, Point]], ours: str, theirs: str) -> tuple[float, float, float] | None:
+    """Geometric mean over runs of the speedup, with the 95 % interval in which a second run's lies.
 
-
-def speedup_interval(
-    runs: Sequence[dict[str, Point]], ours: str, theirs: str, resamples: int = 2000
-) -> tuple[float, float, float] | None:
-    """Geometric mean over runs of the speedup, with its 95 % bootstrap interval; None if a point has no time.
-
-    Rounds are resampled with both implementations' samples kept together, since a round is what they share.
+    None if a point has no time; raises `UsageError` if the two did not take the same rounds.
     """
-    random = np.random.default_rng(0)
-    logs = np.zeros(resamples)
-    exact = 0.0
+    ratios, spreads = [], []
     for run in runs:
         a, b = run.get(ours), run.get(theirs)
         if not (isinstance(a, MeasuredPoint) and isinstance(b, MeasuredPoint)):
             return None
         if len(a.samples_ms) != len(b.samples_ms):
             raise UsageError(f"{ours} and {theirs} of run {a.run} have not the same rounds: restore the results file")
-        x, y = np.asarray(a.samples_ms), np.asarray(b.samples_ms)
-        rounds = random.integers(0, len(x), (resamples, len(x)))
-        logs += np.log(np.median(y[rounds], 1) / np.median(x[rounds], 1))
-        exact += math.log(b.median_ms / a.median_ms)
-    low, high = np.exp(np.percentile(logs / len(runs), [2.5, 97.5]))
-    return math.exp(exact / len(runs)), float(low), float(high)
+        ratios.append(b.median_ms / a.median_ms)
+        spreads.append(intervals.ratio_spread(a.samples_ms, b.samples_ms))
+    mean = statistics.geometric_mean(ratios)
+    return mean, *intervals.around(mean, intervals.mean_spread(spreads))
 
 
 def ratio_table(runs: dict[Key, dict[str, Point]], ratios: Sequence[tuple[str, str]] = RATIOS) -> Table:
@@ -127,6 +127,6 @@ def ratio_table(runs: dict[Key, dict[str, Point]], ratios: Sequence[tuple[str, s
     table.add_section()
     for shortest, label in ((0, "geometric mean, all"), (LONG_SEQ_LEN, f"seq_len >= {LONG_SEQ_LEN}")):
         rows = [row for (_, workload), row in found.items() if workload.seq_len >= shortest]
-        means = [geometric_mean([r for r in column if r is not None]) for column in zip(*rows, strict=True)]
-        table.add_row(label, *(f"{mean:.3f}" for mean in means))
+        columns = [[ratio for ratio in column if ratio is not None] for column in zip(*rows, strict=True)]
+        table.add_row(label, *(f"{statistics.geometric_mean(column):.3f}" if column else "-" for column in columns))
     return table

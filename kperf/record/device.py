@@ -1,10 +1,14 @@
 """The GPU of this machine: whether it can be measured, what it is, and its state while it works (through NVML)."""
 
+import fcntl
 import functools
 import importlib.metadata
 import os
 import platform
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,16 @@ import pynvml
 import torch
 import triton
 
+from kperf.errors import UsageError
 from kperf.record import machine as doctor
 from kperf.record.commit import git_commit
 from kperf.record.store import DeviceState, Environment
+
+LOCKS = Path("/tmp")
+"""Where all users of a machine meet. A container has its own: what others run is in the records (`other_processes`)."""
+
+_power_read: list[tuple[int, float]] = []
+"""The last reading of the power (milliwatts) and when it was first seen."""
 
 _THROTTLE_REASONS = {
     "SW_POWER_CAP": 0x4,
@@ -46,15 +57,73 @@ def sm_count() -> int:
 
 
 def device_state() -> DeviceState:
-    """SM clock, power, temperature and throttle reasons now. Takes about a millisecond: ask while the GPU works."""
+    """SM clock, power, temperature and throttle reasons now. Takes about a millisecond: ask while the GPU works.
+
+    The power is the instantaneous one, which the driver reads anew some ten times a second (on an H200 with driver
+    580; the time that NVML gives along is that of the question).
+    """
     handle = nvml_handle()
+    (power,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
+    at_s = time.time()
+    if not _power_read or _power_read[-1][0] != power.value.uiVal:
+        _power_read[:] = [(power.value.uiVal, at_s)]
     reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return DeviceState(
         sm_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        power_w=pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        power_w=power.value.uiVal / 1e3,
         temperature_c=pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
         throttle=[name for name, bit in _THROTTLE_REASONS.items() if reasons & bit],
+        at_s=at_s,
+        power_at_s=_power_read[-1][1],
     )
+
+
+def energy_j() -> float:
+    """Joules that the GPU has used since its driver was loaded; the driver counts on some ten times a second."""
+    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(nvml_handle())) / 1e3
+
+
+def other_processes() -> int:
+    """Compute processes on the GPU beside this one, which is one of them from its first kernel on.
+
+    Told apart by number and not by process id: NVML gives the ids of the host, whatever a container calls them.
+    """
+    return max(0, len(pynvml.nvmlDeviceGetComputeRunningProcesses(nvml_handle())) - 1)
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Measure alone: a lock a GPU, which all users of the machine share and a killed process gives back.
+
+    Raises `UsageError` while another process of this program measures on the same GPU.
+    """
+    uuid = str(torch.cuda.get_device_properties().uuid)
+    with locked(LOCKS / f"kperf-gpu-{uuid}.lock", f"another process is measuring on GPU {uuid}: wait for it to end"):
+        yield
+
+
+@contextmanager
+def locked(path: Path, taken: str) -> Iterator[None]:
+    """Hold `path` by flock; made if need be, and readable by all, as to read is enough to lock.
+
+    Raises `UsageError` with the sentence `taken` while another process holds it, or if it cannot be made.
+    """
+    try:
+        try:  # whose file it is does not matter; a sticky folder lets nobody else open it for making it
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UsageError(f"{path}, the GPU's lock, cannot be opened ({error.strerror}): remove it") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UsageError(taken) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def environment() -> Environment:

@@ -18,7 +18,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.record.files import write_atomically
 
 SCHEMA = 1
-"""Version of the records; a reader refuses a newer one."""
+"""First version of every kind of record; a reader refuses what is newer than its kind."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,12 +33,18 @@ class Frozen(BaseModel):
 
 
 class DeviceState(Frozen):
-    """The GPU during one round, through NVML: MHz, watts, degrees Celsius, and why its clock is held down, if it is."""
+    """The GPU while it works, through NVML: MHz, watts, degrees Celsius, and why its clock is held down, if it is.
+
+    at_s: when it was asked, power_at_s: when this reading of the power was first seen, in seconds of Unix time (None in
+    old records). The driver reads some ten times a second: states of one power_at_s share one reading.
+    """
 
     sm_mhz: int
     power_w: float
     temperature_c: int
     throttle: list[str]
+    at_s: float | None = None
+    power_at_s: float | None = None
 
 
 _Record = TypeVar("_Record", bound=BaseModel)
@@ -85,12 +91,13 @@ def gpu_slug(name: str) -> str:
 class RecordStore(Generic[_Record]):
     """`<folder>/<name>.jsonl` and `<folder>/environment.json`."""
 
-    def __init__(self, folder: Path, name: str, records: TypeAdapter[_Record]) -> None:
-        """Nothing is opened or made until something is read or written."""
+    def __init__(self, folder: Path, name: str, records: TypeAdapter[_Record], schema: int = SCHEMA) -> None:
+        """`schema`: the newest version that `records` knows. Nothing is opened until something is read or written."""
         self.folder = folder
         self.points_path = folder / f"{name}.jsonl"
         self.environments_path = folder / "environment.json"
         self._records = records
+        self._schema = schema
 
     def points(self) -> list[_Record]:
         """All recorded points, in the order they were written; none if there is no file yet.
@@ -167,9 +174,13 @@ class RecordStore(Generic[_Record]):
             record = json.loads(line)
         except (ValueError, RecursionError):
             raise UsageError(f"{where} is not JSON: restore the file or delete that line") from None
-        version = record.get("schema_version", SCHEMA) if isinstance(record, dict) else None
-        if isinstance(version, int) and version > SCHEMA:
-            raise UsageError(f"{where} has schema {version} and this program knows {SCHEMA}: use a newer one")
+        if not isinstance(record, dict):
+            raise UsageError(f"{where} is not a recorded point: it is no object")
+        version = record.get("schema_version")
+        if type(version) is not int or version < SCHEMA:
+            raise UsageError(f"{where} is not a recorded point: schema_version is {json.dumps(version)}")
+        if version > self._schema:
+            raise UsageError(f"{where} has schema {version} and this program knows {self._schema}: use a newer one")
         try:
             return self._records.validate_python(record)
         except ValidationError as error:
@@ -245,4 +256,5 @@ def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
 def _first(error: ValidationError) -> str:
     detail = error.errors()[0]
     place = ".".join(str(part) for part in detail["loc"])
-    return f"{place}: {detail['msg']}" if place else detail["msg"]
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message

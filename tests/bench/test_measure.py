@@ -7,9 +7,10 @@ import torch
 from kperf.attention.implementations import Implementation
 from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
-from kperf.bench.measure import Inputs, _calls_per_sample, errors, make_inputs, median_interval
+from kperf.bench.measure import Inputs, _calls_per_sample, errors, make_inputs
 from kperf.errors import MeasurementError
 from kperf.record.store import DeviceState
+from tests.conftest import STATE
 
 WORKLOAD = Workload(batch=2, heads=2, seq_len=128, head_dim=64)
 
@@ -40,19 +41,6 @@ def test_one_element_that_was_not_written_is_no_number(inputs):
     lse = inputs.lse.clone()
     lse[0, 0, 0] = math.nan
     assert math.isnan(errors((inputs.o, lse), inputs)[1])
-
-
-def test_the_interval_covers_the_median_as_often_as_it_says():
-    random = np.random.default_rng(3)
-    covered = 0
-    for _ in range(200):
-        low, high = median_interval(list(random.lognormal(0, 0.1, 15)))
-        covered += low <= 1 <= high
-    assert 180 <= covered <= 200
-
-
-def test_equal_samples_have_an_interval_of_a_point():
-    assert median_interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
 
 
 def test_a_sample_is_long_enough_and_the_same_for_all():
@@ -89,20 +77,20 @@ def on_the_cpu(monkeypatch, inputs):
         return graph, graph.output
 
     class Ceiling:
-        def sample(self, flush):
-            return lambda: None
-
-        def tflops(self):
-            return 700.0
+        graph = None
 
     state = DeviceState(sm_mhz=1, power_w=1.0, temperature_c=1, throttle=[])
     monkeypatch.setattr(measuring, "make_inputs", lambda workload, seed: inputs)
     monkeypatch.setattr(measuring, "_bind", lambda item, workload, i: (item.bind(i.q, i.k, i.v, False, 1.0), 1.0))
     monkeypatch.setattr(measuring, "_capture", capture)
-    monkeypatch.setattr(measuring, "_replay", lambda graph, flush: lambda: 1.0)
+    monkeypatch.setattr(measuring, "_replay", lambda graph, flush: lambda: 2.0)
+    monkeypatch.setattr(measuring, "_WINDOW_S", 0.0)
+    monkeypatch.setattr(measuring, "_BLOCK_S", 0.0)
+    monkeypatch.setattr(measuring, "_SETTLE_S", 0.0)
     monkeypatch.setattr(measuring, "Ceiling", Ceiling)
     monkeypatch.setattr(measuring, "_FLUSH_BYTES", 8)
     monkeypatch.setattr(measuring.device, "device_state", lambda: state)
+    monkeypatch.setattr(measuring.device, "other_processes", lambda: 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
 
@@ -143,8 +131,8 @@ def test_only_what_is_right_gets_a_time(on_the_cpu, inputs):
     assert len({p.run for p in points}) == 1
     assert points[1].rel_error == pytest.approx(0.1, rel=0.02)
     first, last = points[0], points[-1]
-    assert first.samples_ms == [1.0] * 12
-    assert first.tflops == pytest.approx(WORKLOAD.flops / 1e9)
+    assert first.samples_ms == [2.0] * 12
+    assert first.tflops == pytest.approx(WORKLOAD.flops / 2e9)
     assert all(len({a, b}) == 2 for a, b in zip(first.round_order, last.round_order, strict=True))
     assert len(set(first.round_order)) > 1  # shuffled
 
@@ -157,3 +145,55 @@ def test_a_broken_gpu_ends_the_measurement_in_one_sentence(on_the_cpu):
         measuring.measure(
             WORKLOAD, [implementation("x", broken)], figure="bench", sweep="seq_len", environment="e", rounds=10
         )
+
+
+class Mixture:
+    """Rounds of 0.01 s on a clock of our own, whose times fall by 5 % a second until `settles_s`."""
+
+    def __init__(self, monkeypatch, settles_s):
+        self.now, self.settles_s = 100.0, settles_s
+        monkeypatch.setattr(measuring.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(measuring.torch.cuda, "synchronize", self.pass_time)
+        monkeypatch.setattr(measuring, "_replay", lambda graph, flush: lambda: self.milliseconds(graph))
+        monkeypatch.setattr(measuring.device, "device_state", lambda: STATE)
+        monkeypatch.setattr(measuring.device, "other_processes", lambda: 1)
+        self.candidates = [measuring.Candidate(None, None, factor, 0.0, None) for factor in (1.0, 2.0, 3.0)]
+        ceiling = type("Ceiling", (), {"graph": 1.0})()
+        self.turns = measuring._Turns(2, ceiling, None, np.random.default_rng(0))
+
+    def pass_time(self):
+        self.now += 0.01
+
+    def milliseconds(self, graph):
+        return graph * (1 + 0.05 * max(0.0, 100 + self.settles_s - self.now))
+
+
+def test_rounds_are_taken_once_the_mixture_has_settled(monkeypatch):
+    mixture = Mixture(monkeypatch, settles_s=2.5)
+    timed = measuring._time(mixture.candidates, mixture.turns, 40, lambda _: None)
+    assert timed.settling.settled
+    assert 2.2 <= timed.settling.seconds <= 3.0
+    assert timed.settling.shift < 0.01
+    for candidate in mixture.candidates:
+        assert len(candidate.samples_ms) == len(candidate.places) == 40
+        assert max(candidate.samples_ms) < 1.01 * candidate.graph / 2  # of two calls
+    assert len(timed.states) == len(timed.ceiling_ms) == 40
+    assert timed.other_processes == 1
+    assert mixture.now - 100 - timed.settling.seconds >= 8 * 0.25  # blocks lie apart
+
+
+def test_what_never_settles_is_measured_and_said(monkeypatch):
+    mixture = Mixture(monkeypatch, settles_s=1000.0)
+    mixture.milliseconds = lambda graph: graph * 1.1 ** int((mixture.now - 100) / 0.25)
+    timed = measuring._time(mixture.candidates, mixture.turns, 40, lambda _: None)
+    assert not timed.settling.settled
+    assert timed.settling.seconds == pytest.approx(6.0, abs=0.3)
+    assert timed.settling.shift > 0.03
+
+
+def test_every_candidate_has_its_own_samples_whatever_the_order(monkeypatch):
+    mixture = Mixture(monkeypatch, settles_s=0.0)
+    taken = [mixture.turns.take(mixture.candidates) for _ in range(20)]
+    assert all(round_.samples_ms == [0.5, 1.0, 1.5] for round_ in taken)
+    assert all(sorted(round_.places) == [0, 1, 2] for round_ in taken)
+    assert len({tuple(round_.places) for round_ in taken}) > 3

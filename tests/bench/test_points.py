@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kperf.attention.workload import Workload
+from kperf.bench.intervals import bootstrap_interval
 from kperf.bench.points import FailedPoint, MeasuredPoint, Store, newest_whole_runs
 from kperf.bench.tables import ratio_table
 from kperf.errors import MeasurementError, UsageError
@@ -53,7 +54,10 @@ def test_a_point_that_is_not_ok_cannot_have_a_time():
     ("line", "words"),
     [
         ("not json", "is not JSON"),
-        ("[1, 2]", "is not a recorded point"),
+        ("[1, 2]", "is no object"),
+        ('{"schema_version": 0}', "schema_version is 0"),
+        ('{"schema_version": "99"}', 'schema_version is "99"'),
+        ('{"schema_version": true}', "schema_version is true"),
         ("{}", "is not a recorded point"),
         ('{"schema_version": 99}', "schema 99"),
         (point().model_dump_json().replace('"seq_len":1024', '"seq_len":1000'), "is not a recorded point"),
@@ -69,6 +73,68 @@ def test_a_broken_line_is_one_sentence_that_names_it(tmp_path, line, words):
         store.points()
     assert words in str(raised.value)
     assert "line 2" in str(raised.value)
+
+
+HALVED = [sample / 2 for sample in point().samples_ms]
+SMALL_INTERVAL = (point().ci95_ms[0], 0.99 * point().ci95_ms[1])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("median_ms", 0.5),
+        ("samples_ms", HALVED),
+        ("samples_ms", [1.0] * 3),
+        ("tflops", 300.0),
+        ("flops", 1),
+        ("ci95_ms", point().ci95_ms[::-1]),
+        ("ci95_ms", SMALL_INTERVAL),
+        ("half_shift", 0.2),
+        ("half_shift", None),
+        ("settling", None),
+        ("other_processes", None),
+        ("rel_error", 0.5),
+        ("rel_error", -1e-3),
+        ("lse_error", 2e-3),
+        ("ceiling_tflops", 2000.0),
+        ("recorded_at", "yesterday"),
+        ("recorded_at", "2026-01-02T03:04:05"),
+        ("inputs", "uniform"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_refused_by_file_line_and_field(tmp_path, field, value):
+    store = Store(tmp_path)
+    record = point().model_dump(mode="json") | {field: value}
+    store.points_path.write_text(point().model_dump_json() + "\n" + json.dumps(record) + "\n")
+    with pytest.raises(UsageError) as raised:
+        store.points()
+    named = "median_ms" if value is HALVED else field
+    assert str(raised.value).startswith(f"{store.points_path}, line 2 is not a recorded point: ")
+    assert f"{named}:" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_failed_points_work_is_its_workloads_too(tmp_path):
+    store = Store(tmp_path)
+    store.points_path.write_text(json.dumps(failed().model_dump() | {"flops": 1}) + "\n")
+    with pytest.raises(UsageError, match="flops:"):
+        store.points()
+
+
+def test_version_1_is_read_by_its_own_rule(tmp_path):
+    store = Store(tmp_path)
+    new = {"schema_version", "inputs", "half_shift", "settling", "other_processes"}
+    record = {key: value for key, value in point().model_dump(mode="json").items() if key not in new}
+    record |= {"schema_version": 1, "ci95_ms": bootstrap_interval(record["samples_ms"])}
+    store.points_path.write_text(json.dumps(record) + "\n")
+    (read,) = store.points()
+    assert (read.inputs, read.settling) == ("normal", None)
+    store.points_path.write_text(json.dumps(record | {"ci95_ms": point().ci95_ms}) + "\n")
+    with pytest.raises(UsageError, match="ci95_ms"):
+        store.points()
+    store.points_path.write_text(json.dumps(record | {"schema_version": 2}) + "\n")
+    with pytest.raises(UsageError, match="ci95_ms"):
+        store.points()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

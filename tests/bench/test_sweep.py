@@ -1,5 +1,6 @@
 """Killed at any moment, started again: no point lost, none twice."""
 
+import contextlib
 import multiprocessing
 import os
 import random
@@ -37,6 +38,7 @@ def faked(monkeypatch):
 def fake(setattr_):
     setattr_(sweeps, "measure", fake_measure)
     setattr_(sweeps.device, "environment", environment)
+    setattr_(sweeps.device, "exclusive", contextlib.nullcontext)
 
 
 def measure_into(folder, **options):

@@ -58,13 +58,13 @@ def test_agreement_is_not_said_of_our_kernel_and_the_papers_number_for_its_own()
 
 
 def write(writer, times, run, workload, sweep, **changes):
-    """One run: the times of some implementations on one workload, of the committed overrides."""
+    """One run of the committed overrides on one workload: times in units of what 600 TFLOPS take."""
     known = writer.record_environment(environment())
     writer.append(
         [
             point(
                 key,
-                time,
+                time * workload.flops / 6e11,
                 run,
                 workload,
                 sweep,

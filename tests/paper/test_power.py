@@ -14,7 +14,14 @@ from tests.conftest import environment
 def alone(implementation, tflops, watts, run="r", seq_len=4096, causal=False):
     workload = Workload(batch=16, seq_len=seq_len, causal=causal)
     samples = [
-        PowerSample(tflops=tflops * factor, power_w=watts, sm_mhz=1600.0, temperature_c=60.0)
+        PowerSample(
+            tflops=tflops * factor,
+            power_w=watts,
+            sm_mhz=1600.0,
+            temperature_c=60.0,
+            energy_j=1.5 * watts,
+            energy_s=1.5,
+        )
         for factor in (0.98, 1.0, 1.03)
     ]
     return PowerPoint(
@@ -23,6 +30,7 @@ def alone(implementation, tflops, watts, run="r", seq_len=4096, causal=False):
         **workload.model_dump(),
         seconds=2.0,
         samples=samples,
+        other_processes=0,
         override_sha256=None,
         environment="e",
         recorded_at="2026-01-02T03:04:05+00:00",

@@ -11,7 +11,7 @@ from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import FIG11
 from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
 from kperf.bench.points import PowerStore, Store
-from kperf.bench.tables import geometric_mean, speedup, speedup_interval
+from kperf.bench.tables import speedup, speedup_interval
 from kperf.paper import fig12
 from kperf.record.store import RECORDED
 from kperf.trace.reading.models import read_timeline
@@ -100,12 +100,12 @@ def test_the_notes_have_the_recorded_numbers():
         beside_cublas = [ours / cublas for seq_len, (ours, _, cublas) in alone.items() if seq_len >= 8192]
         found = {
             "FA3 in turn, every point (1.03; 1.00)": f"{min(fa3):.3f}",
-            "FA3 in turn, geometric mean (1.15; 1.10)": f"{geometric_mean(fa3):.3f}",
+            "FA3 in turn, geometric mean (1.15; 1.10)": f"{statistics.geometric_mean(fa3):.3f}",
             "FA3 alone and sustained, geometric mean of 4096 to 16384 (1.03; 1.00)": (
-                f"{geometric_mean([ours / theirs for ours, theirs, _ in alone.values()]):.3f}"
+                f"{statistics.geometric_mean([ours / theirs for ours, theirs, _ in alone.values()]):.3f}"
             ),
             "cuDNN in turn, every point (1.10; 1.05)": f"{min(cudnn):.3f}",
-            "vanilla, geometric mean from 1024 on (1.30; 1.30)": f"{geometric_mean(vanilla):.3f}",
+            "vanilla, geometric mean from 1024 on (1.30; 1.30)": f"{statistics.geometric_mean(vanilla):.3f}",
             "cuBLAS 8192^3, both alone, at 8192 and 16384 (1.00)": ", ".join(f"{x:.2f}" for x in beside_cublas),
         }
         assert {goal: cells[column].partition(", at")[0].strip() for goal, cells in goals.items()} == found

@@ -1,0 +1,119 @@
+"""Do the intervals hold? Two runs of the same grid on one card, the second held against the first."""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kperf.bench import intervals
+from kperf.bench.points import Key, MeasuredPoint, Point, Store, runs_by_place
+from kperf.bench.tables import speedup, speedup_interval
+from kperf.errors import UsageError
+from kperf.record.store import recorded_folder
+
+BASELINE = "fa3"
+
+Pair = tuple[dict[str, Point], dict[str, Point]]
+"""The first and the second run of one place."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """What the pairs of one figure show; `ratios` are those to the baseline, of the first run and of the second."""
+
+    points: int
+    shifted: int
+    ratios: list[tuple[float, float]]
+    held: int
+    missed: list[str]
+
+    @property
+    def typical_difference(self) -> float:
+        """Root mean square of the logarithm of second over first ratio: what is 1.0 % is 0.01."""
+        return math.sqrt(statistics.fmean(math.log(second / first) ** 2 for first, second in self.ratios))
+
+
+def pairs(first: Iterable[Point], second: Iterable[Point] | None = None) -> dict[Key, Pair]:
+    """For each place its newest run of `second` and the newest comparable one of `first`.
+
+    Without `second`: the newest and the newest comparable one before it. Comparable: the same implementations with the
+    same overrides, the baseline among them, in the same environment.
+    """
+    earlier = runs_by_place(first)
+    found = {}
+    for key, runs in (earlier if second is None else runs_by_place(second)).items():
+        newest, before = runs[-1], runs[:-1] if second is None else earlier.get(key, [])
+        same = [run for run in before if BASELINE in run and _what_ran(run) == _what_ran(newest)]
+        if same:
+            found[key] = (same[-1], newest)
+    return found
+
+
+def compare(found: Sequence[Pair]) -> Repeated:
+    """Count over pairs of runs: unsettled points, and ratios to the baseline inside the first run's interval."""
+    timed = [p for pair in found for run in pair for p in run.values() if isinstance(p, MeasuredPoint)]
+    ratios, held, missed = [], 0, []
+    for first, second in found:
+        for key in first:
+            interval = None if key == BASELINE else speedup_interval([first], key, BASELINE)
+            again = speedup(second, key, BASELINE)
+            if interval is None or again is None:
+                continue
+            value, low, high = interval
+            ratios.append((value, again))
+            if low <= again <= high:
+                held += 1
+            else:
+                missed.append(f"{first[key].workload} {key} {value:.3f} ({low:.3f} to {high:.3f}), then {again:.3f}")
+    return Repeated(len(timed), sum(p.shifts for p in timed), ratios, held, missed)
+
+
+def run(console: Console, results: Path, other: Path | None) -> None:
+    """`kperf repeatability`: a row a figure, and every ratio that fell outside.
+
+    Raises `UsageError` if there are no two runs to compare.
+    """
+    store = Store(recorded_folder(results))
+    second = None if other is None else Store(recorded_folder(other)).points()
+    figures: dict[str, list[Pair]] = defaultdict(list)
+    for (_, workload), pair in pairs(store.points(), second).items():
+        mask = "causal" if workload.causal else "full"
+        figures[f"head_dim {workload.head_dim}, {workload.dtype}, {mask}"].append(pair)
+    if not figures:
+        raise UsageError(f"{store.points_path} has no two runs of one place that compare: measure with --fresh")
+    table = Table(title=f"two runs of the same grid on one card, ratios to {BASELINE}", title_justify="left")
+    columns = (
+        "figure",
+        "points",
+        f"halves {intervals.SHIFT:.0%} apart",
+        "ratios",
+        "in the first run's interval",
+        "rms",
+    )
+    for column in columns:
+        table.add_column(column, justify="right")
+    outcomes = {name: compare(found) for name, found in figures.items()}
+    if len(outcomes) > 1:
+        outcomes["all"] = compare([pair for found in figures.values() for pair in found])
+    for name, outcome in outcomes.items():
+        table.add_row(name, str(outcome.points), *_shares(outcome))
+    console.print(table)
+    for line in list(outcomes.values())[-1].missed:
+        console.print(f"outside: {line}")
+
+
+def _shares(outcome: Repeated) -> list[str]:
+    shifted = f"{outcome.shifted} ({outcome.shifted / outcome.points:.1%})" if outcome.points else "-"
+    if not outcome.ratios:
+        return [shifted, "0", "-", "-"]
+    held = f"{outcome.held} ({outcome.held / len(outcome.ratios):.1%})"
+    return [shifted, str(len(outcome.ratios)), held, f"{outcome.typical_difference:.2%}"]
+
+
+def _what_ran(run: dict[str, Point]) -> set[tuple[str, str | None, str]]:
+    return {(key, point.override_sha256, point.environment) for key, point in run.items()}

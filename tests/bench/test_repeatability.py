@@ -1,0 +1,64 @@
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from kperf.attention.workload import Workload
+from kperf.bench import repeatability
+from kperf.bench.points import Store
+from kperf.errors import UsageError
+from tests.conftest import environment, failed, point
+
+WORKLOADS = [Workload(batch=16, seq_len=1024), Workload(batch=16, seq_len=1024, causal=True)]
+
+
+def a_run(name, workload, faster=1.0, shifts=False, **changes):
+    random = np.random.default_rng(sum(map(ord, name)))
+    noise = random.lognormal(0, 0.001, 40) * np.repeat([1.0, 1.1 if shifts else 1.0], 20)
+    made = {"fa3": 1.0, "improved": 0.9 / faster, "cudnn": 1.1}
+    points = [point(key, run=name, workload=workload, samples_ms=(ms * noise).tolist()) for key, ms in made.items()]
+    return [p.model_copy(update=changes) for p in points]
+
+
+def test_a_second_run_is_held_against_the_first():
+    first = [p for w in WORKLOADS for p in a_run("old", w, faster=2) + a_run("first", w, shifts=w.causal)]
+    second = [*a_run("again", WORKLOADS[0]), *a_run("again", WORKLOADS[1], faster=1.1)]
+    found = repeatability.pairs([*first, *second])
+    assert [[run["fa3"].run for run in pair] for pair in found.values()] == [["first", "again"]] * 2
+    outcome = repeatability.compare(list(found.values()))
+    assert (outcome.points, outcome.shifted) == (12, 3)
+    assert (len(outcome.ratios), outcome.held) == (4, 3)
+    (missed,) = outcome.missed
+    assert "causal improved" in missed
+    assert outcome.typical_difference == pytest.approx(np.log(1.1) / 2, rel=0.05)
+    assert repeatability.pairs(first, second).keys() == found.keys()
+    assert repeatability.pairs([], second) == {}
+
+
+@pytest.mark.parametrize("changes", [{"environment": "other"}, {"override_sha256": "other"}])
+def test_runs_of_other_machines_or_kernels_do_not_compare(changes):
+    points = a_run("first", WORKLOADS[0]) + a_run("again", WORKLOADS[0], **changes)
+    assert repeatability.pairs(points) == {}
+
+
+def test_a_point_without_a_time_has_no_ratio():
+    points = [*a_run("first", WORKLOADS[0])[:2], failed("cudnn", run="first", workload=WORKLOADS[0])]
+    outcome = repeatability.compare(list(repeatability.pairs(points + a_run("again", WORKLOADS[0])).values()))
+    assert (outcome.points, len(outcome.ratios)) == (5, 1)
+
+
+def test_the_command_prints_both_numbers(tmp_path):
+    console = Console(width=160, file=io.StringIO(), record=True)
+    with Store(tmp_path / "h200").writer() as writer:
+        writer.record_environment(environment())
+        writer.append(a_run("first", WORKLOADS[0]))
+    with pytest.raises(UsageError, match="--fresh"):
+        repeatability.run(console, tmp_path, None)
+    with Store(tmp_path / "h200").writer() as writer:
+        writer.append(a_run("again", WORKLOADS[0], faster=1.1))
+    repeatability.run(console, tmp_path, None)
+    text = console.export_text()
+    assert "0 (0.0%)" in text
+    assert "1 (50.0%)" in text
+    assert "outside: 16 x 16 x 1024" in text
