@@ -17,9 +17,10 @@ def pytest_configure(config):
     """All workers, the commands that tests start and the next run share Triton's cache.
 
     Its keys are made of the kernel's source, the compiler and the options, among them the path of an override, which
-    holds the hash of its content: what a test finds there is what it would have compiled.
+    holds the hash of its content: what a test finds there is what it would have compiled. Without pytest's own cache
+    (`-p no:cacheprovider`, on a read-only root) it is Triton's default.
     """
-    if "TRITON_CACHE_DIR" not in os.environ:
+    if "TRITON_CACHE_DIR" not in os.environ and config.pluginmanager.has_plugin("cacheprovider"):
         os.environ["TRITON_CACHE_DIR"] = str(config.cache.mkdir("triton"))
 
 
