@@ -4,6 +4,7 @@ import errno
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -297,10 +298,12 @@ def ttgir() -> None:
 
 @override_app.command()
 def verify() -> None:
-    """Compile every override in place of attn_fwd for sm_90a and check what its name promises."""
+    """Hold every override against its definition and source, compile it outside the cache, run it if there is a GPU."""
+    from kperf.ir.override import own_cache
     from kperf.paper import fig12
 
-    fig12.verify_overrides(console)
+    with tempfile.TemporaryDirectory() as folder, own_cache(Path(folder)):
+        fig12.verify_overrides(console)
 
 
 @override_app.command()
@@ -444,5 +447,7 @@ def _failure_of_the_gpu(error: Exception) -> str | None:
     import torch
     from triton.runtime.errors import OutOfResources
 
+    if isinstance(error, RuntimeError) and "Triton Error [CUDA]" in str(error):
+        return f"{str(error).splitlines()[0]}: if it comes again, remove ~/.triton/cache"
     kinds = (torch.OutOfMemoryError, torch.AcceleratorError, pynvml.NVMLError, OutOfResources)
     return f"{type(error).__name__}: {str(error).splitlines()[0]}" if isinstance(error, kinds) else None

@@ -1,5 +1,6 @@
 """Compile for sm_90a without a GPU, and read what came out: canonical TTGIR, registers, spills, SASS."""
 
+import json
 import os
 import re
 import subprocess
@@ -103,19 +104,39 @@ def compile_kernel(
 ) -> CompiledKernel:
     """Compile a @triton.jit or @gluon.jit kernel for sm_90a; `ir_override` replaces its TTGIR by a file's.
 
-    `attributes` are what the JIT knows of an argument's value: {(index,): [["tt.divisibility", 16]]}.
+    `attributes` are what the JIT knows of an argument's value: {(index,): [["tt.divisibility", 16]]}. Raises
+    `UsageError` under TRITON_INTERPRET, and if Triton's cache is damaged.
     """
+    if knobs.runtime.interpret:
+        raise UsageError("TRITON_INTERPRET is set, which makes Triton compile nothing: unset it")
     source_class = GluonASTSource if kernel.is_gluon() else ASTSource
     source = source_class(kernel, dict(signature), dict(constexprs), dict(attributes or {}))
     override = str(ir_override) if ir_override else None
     options = {"num_warps": num_warps, "ir_override": override, **options}
     # As the JIT does: the cache must not mix up a kernel with and without its records lowered.
     options["instrumentation_mode"] = knobs.compilation.instrumentation_mode
-    return triton.compile(source, target=HOPPER, options=options)
+    with whole_cache():
+        return triton.compile(source, target=HOPPER, options=options)
+
+
+@contextmanager
+def whole_cache() -> Iterator[None]:
+    """Raises `UsageError` for what Triton stumbles over if its cache holds half a file: it reads them unchecked."""
+    try:
+        yield
+    except json.JSONDecodeError as error:
+        raise _damaged_cache(f"its metadata is no JSON: {error}") from None
+
+
+def _damaged_cache(why: str) -> UsageError:
+    return UsageError(f"Triton's cache {knobs.cache.dir} is damaged ({why}): remove that folder and run again")
 
 
 def resources(kernel: CompiledKernel) -> Resources:
-    """Read registers and spills from the cubin, shared memory from the metadata."""
+    """Read registers and spills from the cubin, shared memory from the metadata.
+
+    Raises `UsageError` if the cubin is not one: Triton's cache is damaged.
+    """
     usage = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", _dump(kernel, "-res-usage"))}
     return Resources(usage["REG"], usage["STACK"], usage["LOCAL"], kernel.metadata.shared)
 
@@ -129,4 +150,7 @@ def _dump(kernel: CompiledKernel, what: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(kernel.asm["cubin"])
-        return subprocess.run([str(_CUOBJDUMP), what, str(path)], capture_output=True, text=True, check=True).stdout
+        dumped = subprocess.run([str(_CUOBJDUMP), what, str(path)], capture_output=True, text=True, check=False)
+    if dumped.returncode or not dumped.stdout.strip():
+        raise _damaged_cache("a cubin is cut short")
+    return dumped.stdout

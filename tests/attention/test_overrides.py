@@ -206,6 +206,24 @@ def test_a_cubin_that_was_swapped_in_the_cache_is_not_what_ran(tmp_path):
             again.prove_launched(swapped)
 
 
+@pytest.mark.parametrize("name", ["attn_fwd.cubin", "attn_fwd.json", "__grp__attn_fwd.json"])
+@pytest.mark.parametrize("share", [0, 2])
+def test_a_damaged_cache_is_one_sentence(tmp_path, name, share):
+    with own_cache(tmp_path):
+        override.find("vanilla", FULL).compile()
+        (path,) = tmp_path.glob(f"*/{name}")
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // share] if share else b"")
+        with pytest.raises(UsageError, match=f"Triton's cache {tmp_path} is damaged .*: remove that folder"):
+            override.verify(override.find("vanilla", FULL))
+
+
+def test_the_interpreter_is_refused(monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    with pytest.raises(UsageError, match="TRITON_INTERPRET is set"):
+        override.find("vanilla", FULL).compile()
+
+
 def test_a_traced_kernel_is_proven_by_its_machine_code_too(tmp_path):
     plain = override.find("vanilla", FULL)
     traced, _ = twins.find(plain)
