@@ -47,6 +47,10 @@ class Job:
     listed: bool = False
 
 
+Limits = dict[tuple[str, ...], float]
+"""Seconds for some tests."""
+
+
 @dataclass
 class Slot:
     """A copy of the tree in which one process at a time tests one change."""
@@ -78,18 +82,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kperf-mutants-") as folder:
         slots = [Slot(_copy_of_tree(Path(folder) / f"tree{number}")) for number in range(options.workers)]
         limits = {}
-        # Serially: the first compiles what the others find, and the times are limits.
-        for tests in dict.fromkeys(job.tests for job in listed + sample):
-            began = time.monotonic()
-            ((_, code, said),) = _run([Job(None, tests, "unchanged")], slots[:1], {})
-            if options.verbose:
-                print(f"unchanged: {' '.join(tests)} in {time.monotonic() - began:.1f} s", flush=True)
+        # First the unchanged tree: it has to pass, its times are limits, and it compiles what the others find.
+        unchanged = [Job(None, tests, "unchanged") for tests in dict.fromkeys(job.tests for job in listed + sample)]
+        for job, code, seconds, said in _run(unchanged, slots, {}):
             if code:
-                print(f"the unchanged tree fails {' '.join(tests)}:\n{said}", file=sys.stderr)
+                print(f"the unchanged tree fails {' '.join(job.tests)}:\n{said}", file=sys.stderr)
                 return 2
-            limits[tests] = 10 + PATIENCE * (time.monotonic() - began)
+            if options.verbose:
+                print(f"unchanged: {' '.join(job.tests)} in {seconds:.1f} s", flush=True)
+            limits[job.tests] = 10 + PATIENCE * seconds
         ends = []
-        for job, code, _ in _run(listed + sample, slots, limits):
+        for job, code, *_ in _run(listed + sample, slots, limits):
             verdict = "killed" if code else "SURVIVED"
             ends.append((job, bool(code)))
             if not code or options.verbose:
@@ -156,8 +159,10 @@ def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def _run(jobs: list[Job], slots: list[Slot], limits: dict[tuple[str, ...], float]) -> Iterator[tuple[Job, int, str]]:
-    """(job, exit status, what was said) as they end; a status other than 0 is a test that failed."""
+def _run(
+    jobs: list[Job], slots: list[Slot], limits: dict[tuple[str, ...], float]
+) -> Iterator[tuple[Job, int, float, str]]:
+    """(job, exit status, seconds, what was said) as they end; a status other than 0 is a test that failed."""
     waiting = list(reversed(jobs))
     while waiting or any(slot.job for slot in slots):
         for slot in slots:
@@ -188,7 +193,7 @@ def _start(slot: Slot, job: Job, limits: dict[tuple[str, ...], float]) -> None:
     slot.process.start()
 
 
-def _end(slot: Slot) -> tuple[Job, int, str]:
+def _end(slot: Slot) -> tuple[Job, int, float, str]:
     job, process = slot.job, slot.process
     code = 1 if process.exitcode is None else process.exitcode
     with contextlib.suppress(ProcessLookupError):
@@ -198,7 +203,7 @@ def _end(slot: Slot) -> tuple[Job, int, str]:
         shutil.copy2(ROOT / job.mutant.file, slot.tree / job.mutant.file)
         shutil.rmtree(slot.tree.with_suffix(".cache"))
     slot.job = None
-    return job, code, slot.log.read_text()[-3000:]
+    return job, code, time.monotonic() - slot.begun, slot.log.read_text()[-3000:]
 
 
 def _test(tree: Path, log: Path, cache: Path, tests: tuple[str, ...]) -> None:
