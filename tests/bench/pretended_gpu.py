@@ -71,7 +71,9 @@ class Gpu:
                 return end.at_ms - self.at_ms
 
             def query(self):
-                return True
+                """Whether it has come to pass: not yet, when one first asks."""
+                self.asked, before = True, getattr(self, "asked", False)
+                return before
 
             def synchronize(self):
                 pass

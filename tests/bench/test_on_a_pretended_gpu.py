@@ -8,6 +8,7 @@ import torch
 from kperf.attention.implementations import Implementation
 from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
+from kperf.bench import power
 from kperf.errors import MeasurementError
 from kperf.record import device
 from kperf.record.store import DeviceState
@@ -144,3 +145,60 @@ def test_alone_a_graph_is_as_long_as_asked_for_and_right(gpu):
     spoilt = attention(gpu, "x", 3.0, spoil=lambda o, lse: o.mul_(2))
     with pytest.raises(MeasurementError, match="relative error"):
         measuring.prepare_alone(spoilt, WORKLOAD, inputs, 20.0)
+
+
+def test_alone_only_the_settled_half_is_the_sample(monkeypatch):
+    """For the first second the GPU is slow and cool; then a replay of 7 calls takes 10.5 ms at 600 W."""
+    gpu = Gpu(slowdown=lambda now_ms: 2.0 if now_ms < 1000 else 1.0)
+    stand_in(gpu, monkeypatch)
+    gpu.stand_in(monkeypatch, power)
+    inputs = measuring.make_inputs(WORKLOAD, 1)
+    candidate, flops = measuring.prepare_alone(attention(gpu, "x", 1.5), WORKLOAD, inputs, 20.0)
+    gpu.now_ms = 0.0
+
+    def energy_j():
+        """Counted on every 100 ms: 300 W in the first second, then 600."""
+        seconds = gpu.now_ms // 100 / 10
+        return 300 * seconds + 300 * max(0.0, seconds - 1)
+
+    def state():
+        hot = gpu.now_ms >= 1000
+        return STATE.model_copy(update={"sm_mhz": 1700 if hot else 1200, "temperature_c": 60 if hot else 40})
+
+    monkeypatch.setattr(device, "energy_j", energy_j)
+    monkeypatch.setattr(device, "device_state", state)
+    alone = power._Alone("x", candidate, flops)
+    alone.run(2.0)
+    (sample,) = alone.samples
+    assert sample.tflops == pytest.approx(flops / 10.5e-3 / 1e12, rel=0.03)
+    assert sample.power_w == pytest.approx(600, rel=0.05)
+    assert sample.energy_j == pytest.approx(600 * sample.energy_s, rel=0.05)
+    assert 0.7 <= sample.energy_s <= 1.0
+    assert (sample.sm_mhz, sample.temperature_c) == (1700, 60)
+
+
+def test_a_counter_that_does_not_step_is_said(gpu, monkeypatch):
+    gpu.stand_in(monkeypatch, power)
+    inputs = measuring.make_inputs(WORKLOAD, 1)
+    candidate, flops = measuring.prepare_alone(attention(gpu, "x", 1.5), WORKLOAD, inputs, 20.0)
+    monkeypatch.setattr(device, "energy_j", lambda: 5.0)
+    with pytest.raises(MeasurementError, match="does not step"):
+        power._Alone("x", candidate, flops).run(0.2)
+
+
+def test_rounds_are_timed_once_the_clock_has_settled(monkeypatch):
+    """In the first seconds kernels get slower and slower, as a GPU at its power cap does."""
+    gpu = Gpu(slowdown=lambda now_ms: min(1.5, 1 + now_ms / 4000))
+    stand_in(gpu, monkeypatch)
+    point = measure(attention(gpu, "x", 3.0), rounds=16)
+    assert point.samples_ms == pytest.approx([4.5 + COLD_MS] * 16, rel=0.01)
+    assert point.settling.settled
+    assert point.settling.seconds >= 1.0
+
+
+def test_a_clock_that_never_settles_is_said(monkeypatch):
+    gpu = Gpu(slowdown=lambda now_ms: 1.1 ** (now_ms / 250 % 20))
+    stand_in(gpu, monkeypatch)
+    point = measure(attention(gpu, "x", 3.0), rounds=16)
+    assert not point.settling.settled
+    assert point.settling.shift > 0.01
