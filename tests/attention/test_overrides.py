@@ -10,6 +10,7 @@ from kperf.attention import overrides as override
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.errors import MeasurementError, UsageError
+from kperf.ir import override as any_kernel
 from kperf.ir.compile import HOPPER, canonical_ttgir, compile_kernel, resources
 from kperf.ir.override import own_cache
 from kperf.ir.ttgir import Module, schedule
@@ -299,3 +300,30 @@ def test_the_launch_grid_is_the_manifests():
         tiles = override.find(name, FULL).grid(n_rows=16 * 16 * 4096, n_sms=132)
         assert tiles == ((132,) if variant.grid == "persistent" else (8192,))
         assert override.find(name, FULL).grid(n_rows=128, n_sms=132) == (1,)
+
+
+def test_a_bound_call_is_put_in_place_and_proven_once(monkeypatch):
+    found = override.find("improved_plus", FULL)
+    launched, looked = [], []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *arguments: launched.append((grid, arguments))
+
+    class Jit:
+        def warmup(self, *arguments, ir_override, grid, num_warps, **constexprs):
+            looked.append(("compile", ir_override, grid, constexprs))
+            return Kernel()
+
+    monkeypatch.setattr(override, "attn_fwd", Jit())
+    monkeypatch.setattr(found, "prove_launched", lambda kernel: looked.append("prove"))
+    run = found.launcher(n_rows=128 * 400, n_sms=132)
+    assert looked == []
+    for first in ("a", "b", "c"):
+        run(first, 1.0)
+    assert looked == [("compile", str(found.place()), (132,), FULL.constexprs()), "prove"]
+    constants = tuple(FULL.constexprs().values())
+    assert launched == [((132, 1, 1), (first, 1.0, *constants)) for first in ("a", "b", "c")]
+    monkeypatch.setattr(any_kernel.knobs.compilation, "override", True)
+    with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE"):
+        found.launcher(128, 132)("a")
