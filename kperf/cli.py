@@ -198,7 +198,11 @@ def trace(
     from kperf.trace import command
     from kperf.trace.launch.launches import Choice
     from kperf.trace.launch.script import Script
-    from plots.trace import draw
+
+    def draw(*arguments: Any) -> list[Path]:
+        from plots.trace import draw  # only after the script has run: it changes matplotlib's settings
+
+        return draw(*arguments)
 
     choice = Choice(_keys(kernel) or [], launch, _keys(regions) or [], memory << 20, listing, check)
     name, *arguments = script

@@ -67,7 +67,7 @@ def _title(timeline: Timeline, window: Window) -> str:
     order = "keeps the order of instructions" if timeline.sass_order.same else "moves instructions (see the verdict)"
     return (
         f"{timeline.label}: {timeline.period_cycles.median:.0f} cycles a trip{rate}\n"
-        f"tracing costs {timeline.overhead.ratio - 1:.1%} of the time and {order}"
+        f"tracing {timeline.overhead.cost} of the time and {order}"
     )
 
 

@@ -81,7 +81,7 @@ def _title(timeline: Timeline, window: Window) -> str:
     if window.shows == "tile boundary":
         return "from the last trip of a tile to the next tile"
     period = timeline.period_cycles.median
-    trace = f"Tracing costs {timeline.overhead.ratio - 1:.1%} of the time"
+    trace = f"Tracing {timeline.overhead.cost} of the time"
     if window.shows == "block":
         rest = "" if _span(timeline, window) >= period * 0.98 else "; its beginning"
         return f"{timeline.label}: {period:.0f} cycles a block{rest}. {trace}"

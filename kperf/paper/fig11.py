@@ -159,8 +159,8 @@ def record(console: Console, subjects: Sequence[Subject], workload: Workload, fo
         write_atomically(folder / f"{item.name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
         console.print(
             f"traced {timeline.label}: {timeline.blocks} blocks, {timeline.records.written} records "
-            f"({timeline.records.lost} lost), {timeline.overhead.plain_ms:.3f} ms plain, "
-            f"{timeline.overhead.traced_ms:.3f} ms traced, written {time.monotonic() - begin:.1f} s after the start"
+            f"({timeline.records.lost} lost), {timeline.overhead}, "
+            f"written {time.monotonic() - begin:.1f} s after the start"
         )
 
 

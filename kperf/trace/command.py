@@ -19,7 +19,7 @@ from kperf.trace.compiler.instrument import read_rules, strip
 from kperf.trace.launch.gpu import Gpu
 from kperf.trace.launch.launches import MOST_KERNELS, Choice, Kernel, Launches, Taken
 from kperf.trace.launch.script import Script
-from kperf.trace.launch.twin import Footprint, footprint, orders
+from kperf.trace.launch.twin import Footprint, Twin, footprint, orders
 from kperf.trace.reading import read
 from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
 from kperf.trace.reading.read import decode_launch, export, sass_order
@@ -110,16 +110,11 @@ def listing(launches: Launches) -> Table:
 
 def _report(console: Console, launches: Launches, folder: Path, draw: Draw) -> tuple[list[Exception], int]:
     """Write and print what was traced, the slowest kernel first; returns what went wrong, and how many were written."""
-    if not launches.kernels:
-        return [UsageError("the script launched no Triton kernel, of which alone there is something to trace")], 0
     chosen, choice = launches.chosen, launches.choice
     if not chosen:
-        names = sorted({kernel.name for kernel in launches.kernels.values()})
-        patterns = ", ".join(choice.patterns)
-        near = difflib.get_close_matches(patterns, names, n=3, cutoff=0.3) or names[:3]
-        said = f"no kernel is called {patterns}; the script launched {', '.join(near)} (--list shows all)"
-        return [UsageError(said)], 0
+        return [_nothing_chosen(launches)], 0
     problems: list[Exception] = []
+    bugs: list[Exception] = []
     used: set[str] = set()
     for kernel in chosen:
         try:
@@ -131,20 +126,44 @@ def _report(console: Console, launches: Launches, folder: Path, draw: Draw) -> t
         except (UsageError, MeasurementError) as error:
             problems.append(type(error)(f"{kernel.name} is not traced: {error}"))
             continue
-        name = _file_name(kernel, used)
-        write_atomically(folder / f"{name}.chrome_trace.json", events)
-        write_atomically(folder / f"{name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
+        except Exception as error:  # the other kernels are written all the same
+            error.add_note(f"while what {kernel.name} recorded was read")
+            bugs.append(error)
+            continue
+        path = folder / _file_name(kernel, used)
+        _write(path, timeline, events, draw)
         for line in timeline.verdict:
             console.print(line)
         if choice.check:
             console.print(_checked(kernel.taken))
-        environment = timeline.environment
-        draw(timeline, f"measured on {environment.gpu}, {environment.recorded_at[:10]}", folder / name)
-        console.print(f"written: {folder / name}.timeline.json, .chrome_trace.json, .png, .pdf")
+        console.print(f"written: {path}.timeline.json, .chrome_trace.json, .png, .pdf")
+    if bugs:
+        raise bugs[0]
     return problems, len(used)
 
 
+def _write(path: Path, timeline: Timeline, events: str, draw: Draw) -> None:
+    """All files of a kernel, each whole or not there; the timeline last, so that with it all are there."""
+    environment = timeline.environment
+    write_atomically(path.with_name(f"{path.name}.chrome_trace.json"), events)
+    draw(timeline, f"measured on {environment.gpu}, {environment.recorded_at[:10]}", path)
+    write_atomically(path.with_name(f"{path.name}.timeline.json"), timeline.model_dump_json(indent=1) + "\n")
+
+
+def _nothing_chosen(launches: Launches) -> UsageError:
+    """Why there is no kernel to trace."""
+    wanted = ", ".join(launches.choice.patterns)
+    reach = "kernels of libraries, C++ wrappers and the driver's own launches are not in reach"
+    names = sorted({kernel.name for kernel in launches.kernels.values()})
+    if not names:
+        return UsageError(f"the script launched no Triton kernel; {reach}")
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.3) or names[:3]
+    return UsageError(f"no Triton kernel is called {wanted}, but {', '.join(near)} (--list shows all); {reach}")
+
+
 def _why_not(kernel: Kernel, choice: Choice) -> UsageError:
+    if not kernel.launches:
+        return UsageError("it was launched into a CUDA graph alone, which is left as it is: launch it once before")
     if choice.launch is not None and kernel.launches < choice.launch:
         return UsageError(f"it was launched {kernel.launches} times, and --launch asks for launch {choice.launch}")
     return UsageError(f"{MOST_KERNELS} other kernels are traced: choose it with --kernel")
@@ -161,11 +180,9 @@ def _file_name(kernel: Kernel, used: set[str]) -> str:
 def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, str]:
     """From the bytes of a traced launch to its timeline and its Chrome trace."""
     twin = taken.twin
-    plain, traced = twin.plain_footprint, footprint(twin.kernel)
     order = sass_order(orders(twin))
-    traced_ms = launches.traced_ms(taken)
-    plain_ms = launches.plain_ms(kernel) or traced_ms
-    overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms)
+    plain_ms, traced_ms = launches.plain_ms(kernel), launches.traced_ms(taken)
+    overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms if plain_ms else None)
     environment = device.environment()
     about = About(
         kernel=kernel.name,
@@ -173,8 +190,8 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, s
         file=f"{kernel.file}:{kernel.line}",
         ttgir_sha256=sha256(strip(twin.text)),
         grid=taken.grid,
-        blocks_per_sm=traced.occupancy,
-        resources=Resources(plain=_resources(plain), twin=_resources(traced)),
+        blocks_per_sm=twin.plain_footprint.occupancy,
+        resources=Resources(plain=_resources(twin.plain_footprint), twin=_resources(twin.footprint)),
         arguments=taken.arguments,
         environment=environment,
         overhead=overhead,
@@ -183,8 +200,7 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, s
     )
     launch = decode_launch(taken.buffer, twin.recording, twin.program)
     timeline = read.timeline(launch, about)
-    disturbed = _disturbance(plain, traced)
-    timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, *disturbed]})
+    timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, *_disturbance(kernel, twin)]})
     told = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
     return timeline, export(launch, timeline.clock_mhz, told)
 
@@ -204,17 +220,17 @@ def _resources(found: Footprint) -> KernelResources:
     )
 
 
-def _disturbance(plain: Footprint, traced: Footprint) -> Sequence[str]:
+def _disturbance(kernel: Kernel, twin: Twin) -> Sequence[str]:
     """Sentences on what records change in the kernel that they observe."""
     sentences = []
-    if traced.spilled_bytes > plain.spilled_bytes:
+    if twin.spilled_more:
         sentences.append(
-            f"Its records make it spill {traced.spilled_bytes} bytes a thread where it spills {plain.spilled_bytes}: "
-            "record fewer regions with --regions."
+            f"{kernel.name}: its records make it spill {twin.spilled_more} bytes a thread more: record fewer regions "
+            "with --regions."
         )
-    if traced.occupancy < plain.occupancy:
+    if twin.blocks_lost:
         sentences.append(
-            f"Its records leave room for {traced.occupancy} blocks an SM where {plain.occupancy} fit: record fewer "
-            "regions with --regions."
+            f"{kernel.name}: its records leave room for {twin.footprint.occupancy} blocks an SM where "
+            f"{twin.plain_footprint.occupancy} fit: record fewer regions with --regions."
         )
     return sentences

@@ -49,11 +49,28 @@ class Resources(Frozen):
 
 
 class Overhead(Frozen):
-    """Median time of the plain and of the traced kernel, launched in turn in one run, and their ratio."""
+    """Median time of the plain and of the traced kernel in one run, and their ratio.
 
-    plain_ms: float
+    `plain_ms` and `ratio` are None where a script launched the kernel no second time.
+    """
+
+    plain_ms: float | None
     traced_ms: float
-    ratio: float
+    ratio: float | None
+
+    @property
+    def launch_ms(self) -> float:
+        """The plain kernel's time, or the traced one's where that alone is known."""
+        return self.traced_ms if self.plain_ms is None else self.plain_ms
+
+    @property
+    def cost(self) -> str:
+        """What tracing costs, in words."""
+        return "costs an unknown part" if self.ratio is None else f"costs {self.ratio - 1:.1%}"
+
+    def __str__(self) -> str:
+        traced = f"{self.traced_ms:.3f} ms traced"
+        return traced if self.ratio is None else f"{self.plain_ms:.3f} ms plain, {traced} ({self.ratio - 1:+.1%})"
 
 
 class SassOrder(Frozen):

@@ -59,8 +59,8 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     row("period from the graph", explained)
     result.add_section()
     row(
-        "plain, traced launch",
-        [f"{t.overhead.plain_ms:.3f}, {t.overhead.traced_ms:.3f} ms ({t.overhead.ratio - 1:+.1%})" for t in timelines],
+        "launch",
+        [str(t.overhead) for t in timelines],
     )
     row("records written, lost", [f"{t.records.written}, {t.records.lost}" for t in timelines])
     row("SASS order, plain and traced", ["the same" if t.sass_order.same else "differs" for t in timelines])
@@ -147,9 +147,9 @@ def _memory(t: Timeline, m: Memory) -> list[str]:
             parts.append(f"{verb} " + ", ".join(f"{_bytes(size)} of {name}" for name, size in by_argument))
     lines = []
     if parts:
-        line = (
-            f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s in the plain kernel's {t.overhead.plain_ms:.3f} ms"
-        )
+        whose = "traced" if t.overhead.plain_ms is None else "plain"
+        line = f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s in the {whose} kernel's "
+        line += f"{t.overhead.launch_ms:.3f} ms"
         if t.bandwidth:
             copy, peak = t.bandwidth.copy_gb_per_s, t.bandwidth.peak_gb_per_s
             line += (
@@ -231,7 +231,7 @@ def _bytes(size: float) -> str:
 def between(a: Timeline, b: Timeline) -> list[str]:
     """Sentences about two kernels that do the same work."""
     periods = a.period_cycles.median / b.period_cycles.median
-    times = a.overhead.plain_ms / b.overhead.plain_ms
+    times = a.overhead.launch_ms / b.overhead.launch_ms
     saved = a.period_cycles.median - b.period_cycles.median
     idle_a, idle_b = (sum(bubble.cycles for bubble in t.bubbles) for t in (a, b))
     return [

@@ -212,7 +212,7 @@ def block_window(block: Block) -> Window:
 def memory(launch: Launch, about: About) -> Memory:
     """Bytes, rates, and where a block waits. Rates are at the plain kernel's time."""
     traffic, in_flight = _traffic(launch)
-    seconds = about.overhead.plain_ms / 1e3
+    seconds = about.overhead.launch_ms / 1e3
     moved = sum(t.loaded_bytes + t.stored_bytes for t in traffic)
     return Memory(
         traffic=traffic,

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from rich.console import Console
 from kperf.errors import UsageError
 from kperf.ir.compile import canonical_ttgir
 from kperf.trace import command
+from kperf.trace.compiler.instrument import instrument
+from kperf.trace.launch import twin
 from kperf.trace.launch.launches import Choice
 from kperf.trace.launch.script import Script
 from kperf.trace.reading.models import read_timeline
@@ -181,7 +184,7 @@ def test_a_pattern_that_fits_nothing_names_the_nearest(trace, capsys):
     status, _, _ = trace(GEMM + ADD + "run(1)", patterns=["gem"])
     assert status == 2
     said = capsys.readouterr().err
-    assert "no kernel is called gem; the script launched gemm" in said
+    assert "no Triton kernel is called gem, but gemm" in said
     assert not any(launch.traced for launch in fake_gpu.LAUNCHES)
 
 
@@ -284,3 +287,50 @@ def test_the_warm_launch_gets_rings_for_what_the_first_one_wrote(trace, monkeypa
     timeline = read_timeline(trace(GEMM + "run(3)")[2] / "gemm.timeline.json")
     assert timeline.records.lost == 0
     assert trace(GEMM + "run(3)", memory=16 << 10)[0] == 2
+
+
+def test_launches_into_a_graph_are_left_alone_and_said(trace, monkeypatch, capsys):
+    monkeypatch.setattr(fake_gpu.FakeGpu, "capturing", lambda self: True)
+    assert trace(GEMM + "run(3)")[0] == 2
+    assert launched("gemm") == [False] * 3
+    assert "gemm is not traced: it was launched into a CUDA graph alone" in capsys.readouterr().err
+
+
+def test_of_a_kernel_that_is_launched_once_it_is_not_known_what_tracing_costs(trace):
+    overhead = read_timeline(trace(GEMM + "run(1)")[2] / "gemm.timeline.json").overhead
+    assert (overhead.plain_ms, overhead.ratio) == (None, None)
+    overhead = read_timeline(trace(GEMM + "run(2)")[2] / "gemm.timeline.json").overhead
+    assert overhead.ratio == overhead.traced_ms / overhead.plain_ms
+
+
+def test_what_cannot_be_read_does_not_cost_the_others(trace, tmp_path, monkeypatch):
+    read = command.read.timeline
+
+    def breaks_once(launch, about):
+        monkeypatch.setattr(command.read, "timeline", read)
+        raise IndexError("a bug")
+
+    monkeypatch.setattr(command.read, "timeline", breaks_once)
+    with pytest.raises(IndexError, match="a bug"):
+        trace(GEMM + "run(3, 8); run(3, 4)")
+    assert [path.name for path in tmp_path.glob("out/*.timeline.json")] == ["gemm.timeline.json"]
+
+
+def test_fewer_records_where_all_of_them_cost_a_block_on_an_sm(trace, monkeypatch):
+    measured = twin.footprint
+    details = []
+
+    def claims(kernel):
+        used = measured(kernel)
+        return replace(used, occupancy=0) if details == ["fine"] else used
+
+    def noted(text, *, detail, **options):
+        details.append(detail)
+        return instrument(text, detail=detail, **options)
+
+    monkeypatch.setattr(twin, "footprint", claims)
+    monkeypatch.setattr(twin, "instrument", noted)
+    status, said, _ = trace(GEMM + "run(1)")
+    assert details == ["fine", "coarse"]
+    assert status == 0
+    assert "blocks an SM where" not in said
