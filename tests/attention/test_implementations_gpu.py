@@ -95,10 +95,10 @@ def test_an_override_that_is_off_does_not_leak():
 def test_stock_triton_picks_a_staged_override_up_at_launch(tmp_path):
     override.stage(override.find("vanilla", Specialization()), tmp_path / "staged")
     program = (
-        "import torch; from kperf.attention import bind_attn_fwd\n"
+        "import torch; from kperf.attention.implementations import bind_attn_fwd\n"
         "q, k, v = (torch.randn(1, 2, 256, 128, device='cuda', dtype=torch.bfloat16) for _ in range(3))\n"
         "o, _ = bind_attn_fwd(q, k, v, False, 0.09)()\n"
-        "from kperf.kernels.attn_fwd import attn_fwd\n"
+        "from kperf.attention.kernels.attn_fwd import attn_fwd\n"
         "(cache, *_) = attn_fwd.device_caches[0]\n"
         "print('warp groups:', [k.asm['ttgir'].count('partition1') for k in cache.values()])\n"
     )
