@@ -17,6 +17,17 @@ FULL = Specialization()
 PTX = "wgmma.mma_async.sync"
 
 
+def found(monkeypatch, ptx, used, num_warps=4, **promised):
+    """An override that compiles to this, and whose manifest promises `promised`."""
+    made = SimpleNamespace(asm={"ptx": ptx}, metadata=SimpleNamespace(num_warps=num_warps))
+    monkeypatch.setattr(override.Override, "compile", lambda self: made)
+    monkeypatch.setattr(override.compiler, "resources", lambda kernel: used)
+    plain = override.find("vanilla", FULL)
+    return override.Override(
+        plain.path, plain.text, plain.entry.model_copy(update={"num_warps": 4} | promised), plain.manifest
+    )
+
+
 @pytest.mark.parametrize(
     ("ptx", "used", "said"),
     [
@@ -30,14 +41,19 @@ PTX = "wgmma.mma_async.sync"
     ids=["all that there is", "a byte too much", "stack", "local", "both", "no wgmma"],
 )
 def test_what_would_be_slow_or_cannot_run_is_refused(monkeypatch, ptx, used, said):
-    monkeypatch.setattr(override.Override, "compile", lambda self: SimpleNamespace(asm={"ptx": ptx}))
-    monkeypatch.setattr(override.compiler, "resources", lambda kernel: used)
-    found = override.find("vanilla", FULL)
+    item = found(monkeypatch, ptx, used, shared_bytes=used.shared_bytes)
     if said is None:
-        assert override.verify(found).shared_bytes == used.shared_bytes
+        assert override.verify(item).shared_bytes == used.shared_bytes
     else:
         with pytest.raises(MeasurementError, match=said):
-            override.verify(found)
+            override.verify(item)
+
+
+@pytest.mark.parametrize(("num_warps", "shared_bytes"), [(8, 1024), (4, 1032)])
+def test_what_the_manifest_does_not_promise_is_refused(monkeypatch, num_warps, shared_bytes):
+    used = Resources(168, 0, 0, shared_bytes)
+    with pytest.raises(MeasurementError, match="and it compiles to"):
+        override.verify(found(monkeypatch, PTX, used, num_warps, shared_bytes=1024))
 
 
 @pytest.mark.parametrize("argument", ["q", "k", "v", "o"])
