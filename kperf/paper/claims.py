@@ -15,11 +15,12 @@ from kperf.attention.workload import FIG11, Dtype, SweepName
 from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
-from kperf.paper import fig12
+from kperf.paper import fig12, twins
 from kperf.record import device
 from kperf.record.files import write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.reading.models import read_timeline
+from kperf.trace.reading.predict import predict
 
 CLAIMS_FILE = Path(__file__).resolve().parents[2] / "claims.toml"
 
@@ -90,7 +91,16 @@ class TimelineClaim(_Claim):
     field: str
 
 
-Claim = Annotated[SpeedupClaim | TimelineClaim, Field(discriminator="kind")]
+class PredictionClaim(_Claim):
+    """How far the period of `variant`, predicted from stage times of `measured`, is off its own, and the bound."""
+
+    kind: Literal["prediction"]
+    at_most: float
+    variant: str
+    measured: str
+
+
+Claim = Annotated[SpeedupClaim | TimelineClaim | PredictionClaim, Field(discriminator="kind")]
 _CLAIMS: TypeAdapter[list[Claim]] = TypeAdapter(list[Claim])
 
 
@@ -117,7 +127,7 @@ class Outcome:
             return "not recorded whole"
         if self.other_override:
             return "of another override"
-        if isinstance(self.claim, TimelineClaim):
+        if isinstance(self.claim, TimelineClaim | PredictionClaim):
             return "holds" if self.value <= self.claim.at_most else "does not hold"
         return _speedup_verdict(self.claim, self.value, self.interval or (self.value, self.value))
 
@@ -152,7 +162,11 @@ def evaluate(claim: Claim, folder: Path) -> Outcome:
 
     Raises `UsageError` as drawing them would: a record that is broken, or that lacks its environment.
     """
-    return _timeline_value(claim, folder) if isinstance(claim, TimelineClaim) else _speedup(claim, folder)
+    if isinstance(claim, PredictionClaim):
+        return _prediction(claim, folder)
+    if isinstance(claim, TimelineClaim):
+        return _timeline_value(claim, folder)
+    return _speedup(claim, folder)
 
 
 def report(console: Console, results: Path) -> list[Outcome]:
@@ -173,7 +187,7 @@ def cells(outcome: Outcome) -> tuple[str, str, str, str]:
     claim = outcome.claim
     value = "-" if outcome.value is None else f"{outcome.value:.3f}"
     interval = "-" if outcome.interval is None else f"{outcome.interval[0]:.3f} to {outcome.interval[1]:.3f}"
-    if isinstance(claim, TimelineClaim):
+    if isinstance(claim, TimelineClaim | PredictionClaim):
         return f"at most {claim.at_most:g}", "-", value, interval
     if claim.yardstick is not None:
         return f"{claim.yardstick:g}, of its own kernel", "-", value, interval
@@ -256,3 +270,15 @@ def _timeline_value(claim: TimelineClaim, folder: Path) -> Outcome:
         raise UsageError(f"{path} has no number {claim.field}") from None
     committed = override.find(claim.variant, override.specialization_of(FIG11))
     return Outcome(claim, number, None, timeline.ttgir_sha256 != committed.sha256)
+
+
+def _prediction(claim: PredictionClaim, folder: Path) -> Outcome:
+    paths = [folder / "fig11" / f"{name}.timeline.json" for name in (claim.measured, claim.variant)]
+    if not all(path.exists() for path in paths):
+        return Outcome(claim, None, None)
+    measured, predicted = map(read_timeline, paths)
+    if measured.graph is None:  # recorded before stage times were
+        return Outcome(claim, None, None)
+    committed = override.find(claim.variant, override.specialization_of(FIG11))
+    error = predict(twins.find(committed)[1], measured) / predicted.period_cycles.median - 1
+    return Outcome(claim, abs(error), None, predicted.ttgir_sha256 != committed.sha256)

@@ -31,6 +31,7 @@ from kperf.trace.compiler.program import Program
 from kperf.trace.launch.capture import Call, capture
 from kperf.trace.launch.subject import Orders, Traced, choose, compile_orders, make_traced
 from kperf.trace.reading.models import About, Overhead, Pass, Timeline, read_timeline
+from kperf.trace.reading.predict import predict
 from kperf.trace.reading.read import decode_launch, export, pipeline, sass_order
 from kperf.trace.reading.verdict import between, table
 from plots import fig11 as plot
@@ -196,11 +197,24 @@ def report(console: Console, folder: Path, subjects: Sequence[Subject], *, measu
     for line in [line for timeline in timelines for line in timeline.verdict]:
         console.print(line)
     if len(timelines) == 2:
-        for line in between(*timelines):
+        for line in [*between(*timelines), *_predicted(timelines, subjects)]:
             console.print(line)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
     return written
+
+
+def _predicted(timelines: Sequence[Timeline], subjects: Sequence[Subject]) -> list[str]:
+    """Each schedule's period from the other's stage times, where those were recorded."""
+    lines = []
+    for measured, predicted, item in zip(timelines, timelines[::-1], subjects[::-1], strict=True):
+        if measured.graph is not None:
+            cycles = predict(item.program, measured)
+            lines.append(
+                f"{predicted.label}: from stage times measured in {measured.label} and its own schedule a trip takes "
+                f"{cycles:.0f} cycles, {cycles / predicted.period_cycles.median - 1:+.1%} of what was measured."
+            )
+    return lines
 
 
 def run(

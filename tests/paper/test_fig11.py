@@ -1,6 +1,7 @@
 """`make fig11` without a GPU: from recorded timelines, and in one sentence where there are none."""
 
 import json
+import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ from kperf.attention.variants import Specialization
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import SHARED_MEMORY_LIMIT
 from kperf.paper import fig11, twins
+from kperf.paper.claims import evaluate, read_claims
 from kperf.profilers import overhead as costs
 from kperf.record.store import Environment
 from kperf.trace.compiler.program import read_program
@@ -163,6 +165,23 @@ def test_the_verdict_is_made_of_the_numbers(results):
     doubtful = verdict(timelines[0].model_copy(update={"graph": unexplained}))
     assert any("not to be relied on" in line for line in doubtful)
     assert not any("cycles less without" in line for line in doubtful)
+
+
+def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path):
+    claim = next(claim for claim in read_claims() if claim.id == "improved-predicted-from-vanilla")
+    found = evaluate(claim, results / "test")
+    subjects = [fig11.subject(name) for name in fig11.VARIANTS]
+    console = Console(record=True, width=300)
+    fig11.report(console, results / "test", subjects, measured=False)
+    said = re.search(r"Improved: from stage times measured in Triton-FA3 .* ([-+][\d.]+)% of", console.export_text())
+    assert abs(float(said.group(1))) / 100 == pytest.approx(found.value, abs=1e-3)
+    assert not found.other_override
+    old = Path(__file__).with_name("version1") / "vanilla"
+    (tmp_path / "fig11").mkdir()
+    for name in fig11.VARIANTS:
+        for kind in ("timeline", "chrome_trace"):
+            shutil.copy(f"{old}.{kind}.json", tmp_path / f"fig11/{name}.{kind}.json")
+    assert evaluate(claim, tmp_path).verdict == "not recorded whole"
 
 
 def fake_capture(name, plain, traced, recording, rounds):

@@ -138,8 +138,15 @@ def block_and_program(kernel: Kernel) -> tuple[Block, Program, Machine]:
             trip += name == opens
             spans[group].append(Span(interval, start, end, trip))
             start = end
-    scopes = [Scope(0, "lifetime", "", ())]
+    scopes, table = [], {}
+    for group in machine.records:
+        recorded = ["wait A empty"] if group == "producer" else ["wait A full", "product wait"]
+        gaps = ["other"] if group == "producer" else ["issue", "arithmetic"]
+        numbers = [len(scopes) + place for place in range(len(recorded))]
+        scopes += [Scope(number, name, group, (1,)) for number, name in zip(numbers, recorded, strict=True)]
+        for number, name, gap, following in zip(numbers, recorded, gaps, numbers[1:] + numbers[:1], strict=True):
+            table[(number, True), (number, False)] = intervals[group, name]
+            table[(number, False), (following, True)] = intervals[group, gap]
     groups = [Group(name, name, 4 * place, 4) for place, name in enumerate(machine.records)]
-    table = {((2 * n, True), (2 * n + 1, True)): interval for n, interval in enumerate(intervals.values())}
     program = Program("made", groups, 4 * len(groups), scopes, table, {EMPTY: kernel.stages, FULL: kernel.stages})
     return Block(0, 0, 0, spans), program, machine

@@ -1,11 +1,14 @@
 """Slack is held against a machine in which the change is really made."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kperf.errors import UsageError
+from kperf.trace.reading.predict import predict
 from kperf.trace.reading.slack import slack
 
 from .machine import FLOP_PER_CYCLE, Kernel, Machine, block_and_program
@@ -96,3 +99,47 @@ def test_a_step_may_hang_on_nothing():
     graph, _, _ = slack([block], program, FLOP_PER_CYCLE)
     assert graph.load_cycles == 0
     assert graph.cycles == pytest.approx(machine.period(), rel=0.01)  # what hangs on nothing keeps its measured cycles
+
+
+def measured(kernel, **changed):
+    """As much of a timeline as a prediction takes."""
+    block, program, _ = block_and_program(kernel)
+    graph, _, own = slack([block], program, FLOP_PER_CYCLE)
+    kinds = {(interval.group, interval.name): interval.kind for interval in program.intervals.values()}
+    roles = [("consumer" in group.name, group.name) for group in program.groups]
+    return SimpleNamespace(
+        label="measured",
+        graph=graph,
+        roles=[SimpleNamespace(warp_group=name, duty="products" if first else "loads") for first, name in roles],
+        regions=[
+            SimpleNamespace(warp_group=group, name=name, kind=kinds[group, name], own_cycles=cycles)
+            for (group, name), cycles in own.items()
+        ],
+    )
+
+
+@pytest.mark.parametrize("load", [700, 2500])
+def test_the_period_of_another_schedule_is_predicted(load):
+    """One stage is measured, three are predicted, and the other way round."""
+    one, three = (Kernel(stages=stages, load=load, arithmetic=300) for stages in (1, 3))
+    for a, b in ((one, three), (three, one)):
+        _, program, machine = block_and_program(b)
+        assert predict(program, measured(a)) == pytest.approx(machine.period(), rel=0.02)
+    assert Machine(one).run().period() > 1.2 * Machine(three).run().period()
+
+
+def test_what_cannot_be_predicted_is_said():
+    _, program, _ = block_and_program(Kernel())
+    with pytest.raises(UsageError, match="has 3 warp groups of products, the other kernel 2"):
+        predict(program, measured(Kernel(consumers=3)))
+    old = measured(Kernel())
+    old.graph = None
+    with pytest.raises(UsageError, match="has no graph: record it again"):
+        predict(program, old)
+    silent = measured(Kernel())
+    silent.regions = [region for region in silent.regions if region.kind != "arithmetic"]
+    with pytest.raises(UsageError, match="no region of arithmetic"):
+        predict(program, silent)
+    program.stages.update(dict.fromkeys(program.stages, 0))
+    with pytest.raises(UsageError, match="wait for what comes before them"):
+        predict(program, measured(Kernel()))
