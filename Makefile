@@ -1,7 +1,7 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 power claims ttgir test test-gpu test-docker mutants check image shell \
+.PHONY: help setup lock figures fig11 fig12 trace power claims ttgir test test-gpu test-docker mutants check image shell \
         docker-fig11 docker-fig12 doctor clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -19,13 +19,14 @@ takes_fig11 := COSTS OVERRIDE OPTIONS
 takes_fig12 := CAUSAL PAPER_MIX FRESH HEAD_DIM DTYPE OPTIONS
 takes_docker-fig11 := $(takes_fig11)
 takes_docker-fig12 := $(takes_fig12)
+takes_trace := SCRIPT OPTIONS
 takes_power := CAUSAL OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
 takes_mutants := OPTIONS
 # Make would expand what it exports.
-unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE OVERRIDE OPTIONS
+unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE OVERRIDE SCRIPT OPTIONS
 TAKEN_BY_ALL := PYTHON KPERF_RESULTS
 SWITCHES := CAUSAL PAPER_MIX FRESH COSTS
 
@@ -71,6 +72,9 @@ fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of your
 
 fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=64, DTYPE=float16, PAPER_MIX=1, FRESH=1
 	@$(KPERF) fig12 $(FIG12_OPTIONS)
+
+trace: setup ## inside the kernels of a script of yours: SCRIPT="script.py its arguments", OPTIONS="--list"
+	@$(KPERF) trace $(words) $(foreach word,$(value SCRIPT),$(call quote,$(word)))
 
 power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1
 	@$(KPERF) power $(call switch,CAUSAL,--causal) $(words)
