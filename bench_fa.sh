@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The original's interface, with ours beside: bench_fa.sh <vanilla|improved|improved_plus> <seq_len|batch_size> [options]
+# The original's interface, for every variant in ttgir/: bench_fa.sh <variant> <seq_len|batch_size> [options]
 set -euo pipefail
 cd "$(dirname "$0")"
-if [[ ! "${1:-}" =~ ^(vanilla|improved|improved_plus)$ ]]; then
-  echo "usage: bench_fa.sh <vanilla|improved|improved_plus> <seq_len|batch_size> [options]" >&2
+variants=$(cd ttgir && echo */ | sed 's|/ |\||g; s|/$||')
+if [[ ! "${1:-}" =~ ^($variants)$ ]]; then
+  echo "usage: bench_fa.sh <$variants> <seq_len|batch_size> [options]" >&2
   exit 2
 fi
 MAKEFLAGS='' make -s setup

@@ -287,17 +287,18 @@ def bench(
 
 
 @app.command()
-def ttgir() -> None:
+def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a name all of them.")] = "") -> None:
     """Generate ttgir/ and the traced twins from the Gluon sources (no GPU needed) and verify it by compiling."""
     from kperf.attention import overrides as override
-    from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS
+    from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS, variant_named
     from kperf.paper import fig12, twins
 
-    for variant in VARIANTS.values():
-        override.generate(variant)
+    chosen = [variant_named(variant)] if variant else list(VARIANTS.values())
+    for one in chosen:
+        override.generate(one)
         for special in FULL_AND_CAUSAL:
-            twins.generate(override.find(variant.name, special))
-    fig12.verify_overrides(console)
+            twins.generate(override.find(one.name, special))
+    fig12.verify_overrides(console, chosen)
 
 
 @override_app.command()

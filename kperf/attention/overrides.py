@@ -11,7 +11,7 @@ from triton.compiler import ASTSource, CompiledKernel
 from triton.runtime.cache import _base32
 
 from kperf.attention.kernels.attn_fwd import attn_fwd
-from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant
+from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant, variant_named
 from kperf.attention.workload import Workload
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
@@ -167,8 +167,7 @@ def from_file(path: Path, like: Override) -> Override:
 
 def read_manifest(variant: str, root: Path = TTGIR_DIR) -> Manifest:
     """Read `root/<variant>/manifest.json`; raises `UsageError` when it is missing, broken or for another Triton."""
-    if variant not in VARIANTS:
-        raise UsageError(f"unknown variant {variant!r}: choose from {', '.join(VARIANTS)}")
+    variant_named(variant)
     path = root / variant / "manifest.json"
     text = _read_text(path)
     try:

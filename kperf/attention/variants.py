@@ -11,6 +11,7 @@ from triton.experimental.gluon import language as gl
 from kperf.attention.kernels import improved, improved_plus, vanilla
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
 from kperf.attention.look import Look
+from kperf.errors import UsageError
 from kperf.ir.ttgir import Schedule
 
 TILE_ROWS = 128
@@ -142,3 +143,10 @@ VARIANTS = {
     )
 }
 """The only list of variants: files of ttgir/, implementations, figures, claims and commands take them from here."""
+
+
+def variant_named(name: str) -> Variant:
+    """Look the name up; raises `UsageError` for an unknown one."""
+    if name not in VARIANTS:
+        raise UsageError(f"unknown variant {name!r}: choose from {', '.join(VARIANTS)}")
+    return VARIANTS[name]

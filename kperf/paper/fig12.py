@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kperf.attention import overrides as override
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, RATIOS, from_override, implementations
-from kperf.attention.variants import VARIANTS
+from kperf.attention.variants import VARIANTS, Variant
 from kperf.attention.workload import SweepName, Workload, fig12_grid
 from kperf.bench.measure import check
 from kperf.bench.points import Key, PowerStore, Run, Store, fullest_runs
@@ -97,14 +97,16 @@ def grid(mode: Mode, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) ->
     ]
 
 
-def verify_overrides(console: Console, root: Path = override.TTGIR_DIR) -> None:
-    """Hold every committed override against its definition and its source, compile it, and print what it is made of.
+def verify_overrides(
+    console: Console, chosen: Iterable[Variant] = tuple(VARIANTS.values()), root: Path = override.TTGIR_DIR
+) -> None:
+    """Hold committed overrides against their definition and source, compile them, and print what they are made of.
 
-    Where there is a Hopper GPU it also runs on a small shape and is compared with float32.
+    Where there is a Hopper GPU they also run on a small shape and are compared with float32.
     """
-    for variant, definition in VARIANTS.items():
-        for special in definition.specializations:
-            put = override.find(variant, special, root)
+    for variant in chosen:
+        for special in variant.specializations:
+            put = override.find(variant.name, special, root)
             found = override.verify(put)
             override.check_source(put)
             console.print(

@@ -179,6 +179,15 @@ def test_a_record_that_lacks_an_implementation_is_drawn_without_it_and_says_so(t
     assert f"no bar for Triton-FA3 Improved at {len(others)} of {len(others) + 1} workloads: " in said[0]
 
 
+def test_a_bar_that_is_recorded_and_registered_no_longer_is_said(tmp_path):
+    store = fill(tmp_path)
+    sweep, workload = fig12.grid(fig12.Mode())[0]
+    with store.writer() as writer:
+        writer.append([point(key, 1.0, "new", workload, sweep) for key in (*FIG12, "of_old")])
+    said = fig12.notes(fig12.figure_runs(store, fig12.Mode()), fig12.Mode())
+    assert "no bar for of_old: recorded, but registered no longer" in said
+
+
 def test_points_of_another_override_are_said_on_the_page(tmp_path):
     store = fill(tmp_path)
     assert "another override" not in page(store)[1]
