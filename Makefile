@@ -1,7 +1,8 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 trace power claims ttgir test test-gpu test-docker mutants check image shell \
+.PHONY: help setup lock figures fig11 fig12 trace examples power claims ttgir test test-gpu test-docker mutants check \
+        image shell \
         docker-fig11 docker-fig12 doctor clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -78,6 +79,9 @@ trace: setup ## inside the kernels of a script of yours: SCRIPT="script.py its a
 
 power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1
 	@$(KPERF) power $(call switch,CAUSAL,--causal) $(words)
+
+examples: setup ## trace every script of examples/; without a GPU lower them, and draw the recorded runs
+	@$(KPERF) examples $(words)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims

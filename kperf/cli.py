@@ -334,11 +334,29 @@ def claims(
 ) -> None:
     """Print the paper's claims, ours with its interval, and a verdict, from the recorded runs."""
     from kperf.paper import claims
+    from kperf.record.files import write_between_marks
 
     if write is None:
         claims.report(console, results)
     else:
-        claims.write_table(results, write)
+        write_between_marks(write, "claims", claims.markdown(results))
+
+
+@app.command()
+def examples(
+    results: Results = RECORDED,
+    only: Annotated[str, typer.Option(help="Names of examples, separated by commas; all.")] = "",
+    device: DeviceOption = DeviceChoice.auto,
+    write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
+) -> None:
+    """Trace the scripts of examples/, a row each; without a Hopper GPU lower them and draw the recorded runs."""
+    from kperf.paper import examples
+    from kperf.record.files import write_between_marks
+
+    if write is None:
+        examples.run(console, results, only=_keys(only) or [], require_gpu=device is DeviceChoice.cuda)
+    else:
+        write_between_marks(write, "examples", examples.markdown(results))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 Reads a typed record, writes PDF and PNG, as wide as a page's text.
 """
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from kperf.record.files import write_atomically
 from kperf.trace.reading.models import Memory, SmUse, Timeline, Window
 from plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
 from plots.style import BLACK, BLUE, GREY, VERMILION, save
@@ -163,14 +165,17 @@ def _occupancy(axis: Axes, timeline: Timeline, sms: SmUse) -> dict[str, Look]:
     return shown
 
 
-def gallery(figures: Sequence[Path], out: Path) -> list[Path]:
-    """The figures of several kernels (PNG) as one picture; `out` without a suffix. Returns the files."""
+def gallery(figures: Sequence[Path], out: Path) -> None:
+    """The figures of several kernels (PNG) as one picture, `out`."""
     columns = 3
     rows = -(-len(figures) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(14, 4.2 * rows), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(rows, columns, figsize=(15, 4.6 * rows), layout="constrained", squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
     for axis, path in zip(axes.flat, figures, strict=False):
         axis.imshow(plt.imread(path), interpolation="antialiased")
         axis.set_title(path.stem, fontsize=11, loc="left")
-    return save(figure, out)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110, metadata={"Software": None})
+    plt.close(figure)
+    write_atomically(out, content.getvalue())

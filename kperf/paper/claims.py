@@ -1,6 +1,5 @@
 """The paper's claims as data (`claims.toml`), our numbers from the recorded runs, and a verdict for each."""
 
-import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
 from kperf.paper import fig12, twins
 from kperf.record import device
-from kperf.record.files import write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.reading.models import read_timeline
 from kperf.trace.reading.predict import predict
@@ -218,22 +216,6 @@ def _own_folder(results: Path) -> Path | None:
         return None
     folder = results / gpu_slug(device.gpu_name())
     return folder if (folder / "fig12.jsonl").exists() else None
-
-
-def write_table(results: Path, document: Path) -> None:
-    """Put `markdown` between the marks `<!-- claims -->` and `<!-- /claims -->` of a document.
-
-    Raises `UsageError` if it cannot be read or written, or has no such marks.
-    """
-    try:
-        text = document.read_text()
-    except OSError as error:
-        raise UsageError(f"{document} cannot be read: {error.strerror}") from None
-    parts = re.split(r"(<!-- /?claims -->)", text)
-    if parts[1::2] != [f"<!-- {mark} -->" for mark in ("claims", "/claims")]:
-        raise UsageError(f"{document} has no pair of marks <!-- claims --> and <!-- /claims -->")
-    parts[2] = f"\n{markdown(results)}\n"
-    write_atomically(document, "".join(parts))
 
 
 def _speedup(claim: SpeedupClaim, folder: Path) -> Outcome:

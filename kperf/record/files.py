@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -30,3 +31,19 @@ def write_atomically(path: Path, data: str | bytes) -> None:
             kind = MeasurementError if error.errno == errno.ENOSPC else UsageError
             raise kind(f"{path} cannot be written: {error.strerror}") from None
         raise
+
+
+def write_between_marks(document: Path, name: str, text: str) -> None:
+    """Put `text` between the marks `<!-- name -->` and `<!-- /name -->` of a document.
+
+    Raises `UsageError` if it cannot be read or written, or has no such marks.
+    """
+    try:
+        whole = document.read_text()
+    except OSError as error:
+        raise UsageError(f"{document} cannot be read: {error.strerror}") from None
+    parts = re.split(rf"(<!-- /?{name} -->)", whole)
+    if parts[1::2] != [f"<!-- {mark} -->" for mark in (name, f"/{name}")]:
+        raise UsageError(f"{document} has no pair of marks <!-- {name} --> and <!-- /{name} -->")
+    parts[2] = f"\n{text}\n"
+    write_atomically(document, "".join(parts))

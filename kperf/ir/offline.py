@@ -1,0 +1,136 @@
+"""What a script launches, compiled for sm_90a on a machine without a GPU: nothing runs, launches are noted."""
+
+import contextlib
+import io
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
+from triton.runtime import driver
+
+from kperf.ir.compile import HOPPER, SHARED_MEMORY_LIMIT
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel as compiled, and the grid of its first launch."""
+
+    kernel: CompiledKernel
+    grid: tuple[int, int, int]
+
+    @property
+    def name(self) -> str:
+        """The kernel's."""
+        return str(self.kernel.name)
+
+
+class Utils:
+    """What Triton asks a device: an H200's answers."""
+
+    def get_device_properties(self, _device: int) -> dict[str, int]:
+        """Of an H200."""
+        return {
+            "max_shared_mem": SHARED_MEMORY_LIMIT,
+            "multiprocessor_count": 132,
+            "warpSize": 32,
+            "max_num_regs": 65_536,
+        }
+
+    def load_binary(self, name: str, binary: bytes, _shared: int, _device: int) -> tuple[object, int, int, int, int]:
+        """Module, function, registers, spills, most threads a block: nothing is loaded."""
+        return object(), hash((name, binary)) & 0xFFFF, 64, 0, 1024
+
+
+class Launcher:
+    """Launches nothing."""
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        """Keep what tells the kernel."""
+        self.source, self.metadata = source, metadata
+
+    def __call__(self, *arguments: Any) -> None:
+        """A launch."""
+
+
+class Driver:
+    """A CUDA driver without a GPU, whose tensors are on the CPU."""
+
+    launcher_cls: type = Launcher
+
+    def __init__(self) -> None:
+        """As Triton's own."""
+        self.utils = Utils()
+
+    def get_current_target(self) -> GPUTarget:
+        """sm_90a."""
+        return HOPPER
+
+    def get_current_device(self) -> int:
+        """The only one."""
+        return 0
+
+    def get_current_stream(self, _device: int | None = None) -> int:
+        """A number like another."""
+        return 7
+
+    def get_active_torch_device(self) -> torch.device:
+        """Where tensors are."""
+        return torch.device("cpu")
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        """All configurations of an autotuner are as fast as each other."""
+
+        def benchmark(call: Callable[[], object], **_: object) -> list[float]:
+            call()
+            return [1.0, 1.0, 1.0]
+
+        return benchmark
+
+
+@contextmanager
+def noted_launches() -> Iterator[list[Launch]]:
+    """Within it kernels compile for sm_90a; the list has each that was launched, once."""
+    before = driver._active, driver._default
+    plain_run = CompiledKernel.run
+    found: dict[str, Launch] = {}
+
+    def run(kernel: CompiledKernel) -> Callable[..., None]:
+        launch = plain_run.fget(kernel)
+
+        def seen(gx: int, gy: int, gz: int, *rest: Any) -> None:
+            found.setdefault(kernel.hash, Launch(kernel, (gx, gy, gz)))
+            launch(gx, gy, gz, *rest)
+
+        return seen
+
+    driver._active = driver._default = Driver()
+    CompiledKernel.run = property(run)
+    launches: list[Launch] = []
+    try:
+        yield launches
+    finally:
+        CompiledKernel.run = plain_run
+        driver._active, driver._default = before
+        launches += found.values()
+
+
+def launched_by(script: Path, arguments: Sequence[str]) -> list[Launch]:
+    """Run a script up to where it finds that nothing was computed (an assertion), and see what it launched.
+
+    What it prints is dropped, as its numbers mean nothing.
+    """
+    argv, sys.argv = sys.argv, [str(script), *arguments]
+    try:
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        with noted_launches() as launches, quiet, contextlib.suppress(AssertionError):
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv = argv
+    return launches

@@ -1,0 +1,246 @@
+"""`make examples`: every script of examples/ traced through `kperf trace`; its records, figures, a table, a gallery.
+
+Without a GPU each script's kernels are compiled, instrumented and lowered here, and drawn from the recorded run.
+"""
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir import offline
+from kperf.record import device
+from kperf.record.files import write_atomically
+from kperf.record.store import gpu_slug, recorded_folder
+from kperf.trace.compiler.instrument import read_rules
+from kperf.trace.launch.twin import footprint, make_twin
+from kperf.trace.reading.models import Timeline, read_timeline
+from plots import trace as plot
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "examples"
+FILES = (".timeline.json", ".chrome_trace.json", ".png", ".pdf")
+_RECORDS_BYTES = 1 << 30
+_LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script with its arguments, and what of it is traced.
+
+    `kernels`: name of an example -> the kernel, with * and ?. `small`: arguments that make its tensors small, for a
+    machine without a GPU; None if it launches no Triton kernel there.
+    """
+
+    name: str
+    kernels: dict[str, str]
+    arguments: tuple[str, ...] = ()
+    small: tuple[str, ...] | None = ()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return SCRIPTS / self.name
+
+
+_SMALL_GEMM = ("--size", "512")
+_SMALL_ATTENTION = ("--batch", "1", "--heads", "1", "--seq-len", "256")
+
+EXAMPLES = (
+    Script("vector_add.py", {"vector_add": "add"}, small=("--n", "100000")),
+    Script("softmax.py", {"softmax": "softmax_rows"}, small=("--rows", "4")),
+    Script("layer_norm.py", {"layer_norm": "layer_norm_rows"}, small=("--rows", "4")),
+    *(
+        Script("gemm.py", {f"gemm_{n}_stage{'s' * (n > 1)}": "gemm_kernel"}, ("--stages", str(n)), _SMALL_GEMM)
+        for n in (1, 2, 3)
+    ),
+    Script("gemm.py", {"gemm_133_tiles": "gemm_kernel"}, ("--tiles", "133"), _SMALL_GEMM),
+    Script("gemm_tma.py", {"gemm_tma": "gemm_tma_kernel"}, small=_SMALL_GEMM),
+    Script("gemm_persistent_ws.py", {"gemm_persistent_ws": "gemm_persistent"}, small=_SMALL_GEMM),
+    Script("gemm_gluon_ws.py", {"gemm_gluon_ws": "gemm_gluon"}, small=_SMALL_GEMM),
+    Script("split_k.py", {"split_k": "gemm_split_k"}, small=("--size", "128", "--k", "2048")),
+    Script("moe.py", {"moe": "experts_gemm"}, small=("--tokens", "64", "--experts", "8", "--size", "256")),
+    Script(
+        "attention.py",
+        {
+            "attention_forward": "attention_forward",
+            "attention_backward_kv": "attention_backward_kv",
+            "attention_backward_q": "attention_backward_q",
+        },
+        small=_SMALL_ATTENTION,
+    ),
+    Script("attention.py", {"attention_causal": "attention_forward"}, ("--causal",), (*_SMALL_ATTENTION, "--causal")),
+    Script(
+        "flash_decoding.py",
+        {"flash_decoding": "decode_split", "flash_decoding_combine": "combine"},
+        small=("--batch", "1", "--seq-len", "4096"),
+    ),
+    Script("mlp.py", {"mlp_norm": "triton_[rp]e[dr]_*", "mlp_gate": "triton_poi_*mul*"}, small=None),
+)
+"""All that `make examples` shows."""
+
+
+def names() -> list[str]:
+    """Every example, in order."""
+    return [name for script in EXAMPLES for name in script.kernels]
+
+
+def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bool) -> None:
+    """Trace and draw the chosen examples, all if none is named, and print a row for each.
+
+    Raises `UsageError` for a name that there is not, and `MeasurementError` at the end if an example failed.
+    """
+    if unknown := [name for name in only if name not in names()]:
+        raise UsageError(f"there is no example {unknown[0]}; there are {', '.join(names())}")
+    scripts = [script for script in EXAMPLES if not only or any(name in only for name in script.kernels)]
+    why_static = device.why_static()
+    if why_static and require_gpu:
+        raise UsageError(why_static)
+    if why_static:
+        failed = _lower_all(console, scripts, why_static)
+        folder = _recorded_folder(results)
+    else:
+        folder = results / gpu_slug(device.gpu_name()) / "examples"
+        failed = _trace_all(console, scripts, folder)
+    chosen = [name for script in scripts for name in script.kernels]
+    timelines = dict(recorded(folder, chosen))
+    for name, timeline in timelines.items():
+        plot.draw(timeline, _stamp(timeline, bool(why_static)), folder / name)
+    if timelines and not only:
+        plot.gallery([folder / f"{name}.png" for name in timelines], folder / "gallery.png")
+    console.print(table(timelines))
+    if len(timelines) > 1:
+        ratios = [timeline.overhead.ratio - 1 for timeline in timelines.values()]
+        console.print(f"tracing costs {statistics.fmean(ratios):.1%} on average, at most {max(ratios):.1%}")
+    if failed:
+        raise MeasurementError("; ".join(failed))
+
+
+def _recorded_folder(results: Path) -> Path:
+    """Where the recorded examples are. Raises `UsageError` if there are none."""
+    return recorded_folder(results, f"examples/{names()[0]}{FILES[0]}") / "examples"
+
+
+def _stamp(timeline: Timeline, is_recorded: bool) -> str:
+    environment = timeline.environment
+    return f"{'recorded' if is_recorded else 'measured'} on {environment.gpu}, {environment.recorded_at[:10]}"
+
+
+def recorded(folder: Path, chosen: Sequence[str]) -> Iterator[tuple[str, Timeline]]:
+    """Those of the chosen examples that have a record. Raises `UsageError` if one is broken."""
+    for name in chosen:
+        path = folder / f"{name}.timeline.json"
+        if path.exists():
+            yield name, read_timeline(path)
+
+
+def _trace_all(console: Console, scripts: Sequence[Script], folder: Path) -> list[str]:
+    """Trace each script in a process of its own; returns what failed, a sentence each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for script in scripts:
+        words = " ".join((script.name, *script.arguments))
+        console.print(f"examples/{words}")
+        with tempfile.TemporaryDirectory(prefix="kperf-examples-") as out:
+            patterns = ",".join(dict.fromkeys(script.kernels.values()))
+            command = [sys.executable, "-m", "kperf", "trace", "--kernel", patterns, "--out", out]
+            command += [str(script.path), *script.arguments]
+            try:
+                done = subprocess.run(
+                    [*command, str(script.path), *script.arguments],
+                    timeout=_LIMIT_S,
+                    check=False,
+                    stdout=subprocess.PIPE,
+                )
+            except subprocess.TimeoutExpired:
+                failed.append(f"{words} took more than {_LIMIT_S} s")
+                continue
+            if done.returncode:
+                failed.append(f"{words} ended with exit status {done.returncode}")
+            for name, pattern in script.kernels.items():
+                found = _slowest(Path(out), pattern)
+                if found is None:
+                    failed.append(f"{name} was not traced")
+                    continue
+                for suffix in FILES:
+                    kept = found.parent / f"{found.name.removesuffix(FILES[0])}{suffix}"
+                    write_atomically(folder / f"{name}{suffix}", kept.read_bytes())
+    return failed
+
+
+def _slowest(out: Path, pattern: str) -> Path | None:
+    """Of the kernels that fit the pattern, the timeline of the one that takes longest."""
+    found = {path: read_timeline(path) for path in sorted(out.glob(f"*{FILES[0]}"))}
+    fitting = {path: t.overhead.plain_ms for path, t in found.items() if fnmatchcase(t.kernel, pattern)}
+    return max(fitting, key=lambda path: fitting[path], default=None)
+
+
+def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[str]:
+    """Compile each script's kernels and their twins for sm_90a; returns what failed, a sentence each."""
+    console.print(f"{why}: kernels are compiled, instrumented and lowered here; records and figures are recorded ones")
+    rules, failed = read_rules(), []
+    for script in scripts:
+        if script.small is None:
+            console.print(f"{', '.join(script.kernels)}: makes its Triton kernels on a GPU only")
+            continue
+        launches = offline.launched_by(script.path, script.small)
+        for name, pattern in script.kernels.items():
+            found = next((launch for launch in launches if fnmatchcase(launch.name, pattern)), None)
+            if found is None:
+                failed.append(f"{script.name} launches no {pattern}")
+                continue
+            scratch = Path(tempfile.mkdtemp(prefix="kperf-examples-"))
+            try:
+                twin = make_twin(
+                    found.kernel, 1, scratch, memory=_RECORDS_BYTES, regions=("*",), rules=rules
+                )  # checks that what was compiled is the twin
+            except (UsageError, MeasurementError) as error:
+                failed.append(f"{name}: {error}")
+                continue
+            finally:
+                shutil.rmtree(scratch)
+            plain, traced = footprint(twin.plain), footprint(twin.kernel)
+            console.print(
+                f"{name}: registers {plain.registers} -> {traced.registers}, spilled bytes {plain.spilled_bytes} -> "
+                f"{traced.spilled_bytes}, blocks an SM {plain.occupancy} -> {traced.occupancy}"
+            )
+    return failed
+
+
+def table(timelines: dict[str, Timeline]) -> Table:
+    """A row an example: its view, its verdict, what tracing it costs."""
+    result = Table(title="examples", title_justify="left", show_lines=True)
+    for column in ("example", "view", "verdict", "overhead"):
+        result.add_column(column, justify="right" if column == "overhead" else "left")
+    for name, timeline in timelines.items():
+        result.add_row(name, timeline.view, "\n".join(_said(timeline)), f"{timeline.overhead.ratio - 1:+.1%}")
+    return result
+
+
+def _said(timeline: Timeline) -> list[str]:
+    """The verdict without the kernel's name before each sentence."""
+    said = [line.removeprefix(f"{timeline.label}: ").removeprefix(f"{timeline.label} ") for line in timeline.verdict]
+    return [line[:1].upper() + line[1:] for line in said]
+
+
+def markdown(results: Path) -> str:
+    """The examples' table of artifact.md, from the records."""
+    timelines = dict(recorded(_recorded_folder(results), names()))
+    lines = ["| example | view | verdict | overhead |", "|---|---|---|---|"]
+    for name, timeline in timelines.items():
+        verdict = " ".join(_said(timeline)).replace("|", "\\|")
+        lines.append(
+            f"| {name} (`{timeline.kernel}`) | {timeline.view} | {verdict} | {timeline.overhead.ratio - 1:+.1%} |"
+        )
+    ratios = [timeline.overhead.ratio - 1 for timeline in timelines.values()]
+    if ratios:
+        lines.append(f"\nTracing costs {statistics.fmean(ratios):.1%} on average, at most {max(ratios):.1%}.")
+    return "\n".join(lines)
