@@ -345,7 +345,7 @@ def claims(
 @app.command()
 def examples(
     results: Results = RECORDED,
-    only: Annotated[str, typer.Option(help="Names of examples, separated by commas; all.")] = "",
+    only: Annotated[str | None, typer.Option(help="Names of examples, separated by commas; all.")] = None,
     device: DeviceOption = DeviceChoice.auto,
     write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
 ) -> None:

@@ -59,8 +59,9 @@ EXAMPLES = (
     Script("softmax.py", {"softmax": "softmax_rows"}, small=("--rows", "4")),
     Script("layer_norm.py", {"layer_norm": "layer_norm_rows"}, small=("--rows", "4")),
     *(
-        Script("gemm.py", {f"gemm_{n}_stage{'s' * (n > 1)}": "gemm_kernel"}, ("--stages", str(n)), _SMALL_GEMM)
+        Script("gemm.py", {f"gemm_{n}_stage{'s' * (n > 1)}": "gemm_kernel"}, stages, (*stages, *_SMALL_GEMM))
         for n in (1, 2, 3)
+        for stages in [("--stages", str(n))]
     ),
     Script("gemm.py", {"gemm_133_tiles": "gemm_kernel"}, ("--tiles", "133"), _SMALL_GEMM),
     Script("gemm_tma.py", {"gemm_tma": "gemm_tma_kernel"}, small=_SMALL_GEMM),
@@ -110,6 +111,8 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
     else:
         folder = results / gpu_slug(device.gpu_name()) / "examples"
         failed = _trace_all(console, scripts, folder)
+    if failed:
+        console.print("\n".join(failed))
     chosen = [name for script in scripts for name in script.kernels]
     timelines = dict(recorded(folder, chosen))
     for name, timeline in timelines.items():
@@ -117,16 +120,17 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
     if timelines and not only:
         plot.gallery([folder / f"{name}.png" for name in timelines], folder / "gallery.png")
     console.print(table(timelines))
-    if len(timelines) > 1:
-        ratios = [timeline.overhead.ratio - 1 for timeline in timelines.values()]
-        console.print(f"tracing costs {statistics.fmean(ratios):.1%} on average, at most {max(ratios):.1%}")
+    console.print(_costs(timelines))
     if failed:
-        raise MeasurementError("; ".join(failed))
+        raise MeasurementError(f"{len(failed)} of {len(chosen)} examples failed: {failed[0]}")
 
 
 def _recorded_folder(results: Path) -> Path:
-    """Where the recorded examples are. Raises `UsageError` if there are none."""
-    return recorded_folder(results, f"examples/{names()[0]}{FILES[0]}") / "examples"
+    """Where the recorded examples are, or would be."""
+    try:
+        return recorded_folder(results, f"examples/{names()[0]}{FILES[0]}") / "examples"
+    except UsageError:
+        return results / "h200" / "examples"
 
 
 def _stamp(timeline: Timeline, is_recorded: bool) -> str:
@@ -240,7 +244,14 @@ def markdown(results: Path) -> str:
         lines.append(
             f"| {name} (`{timeline.kernel}`) | {timeline.view} | {verdict} | {timeline.overhead.ratio - 1:+.1%} |"
         )
-    ratios = [timeline.overhead.ratio - 1 for timeline in timelines.values()]
-    if ratios:
-        lines.append(f"\nTracing costs {statistics.fmean(ratios):.1%} on average, at most {max(ratios):.1%}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", _costs(timelines)])
+
+
+def _costs(timelines: dict[str, Timeline]) -> str:
+    """What tracing costs over all of them."""
+    costs = {name: timeline.overhead.ratio - 1 for name, timeline in timelines.items()}
+    if not costs:
+        return "None of these examples is recorded."
+    most = max(costs, key=lambda name: costs[name])
+    mean = statistics.fmean(costs.values())
+    return f"Tracing costs {mean:.1%} on average over {len(costs)} examples, at most {costs[most]:.1%} ({most})."
