@@ -2,8 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock figures fig11 fig12 trace examples power claims ttgir test test-gpu test-docker mutants check \
-        image shell \
-        docker-fig11 docker-fig12 doctor clean
+        image shell docker-fig11 docker-fig12 doctor clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
 PYTHON := python

@@ -28,6 +28,8 @@ from plots import trace as plot
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples"
 FILES = (".timeline.json", ".chrome_trace.json", ".png", ".pdf")
+KPERF = (sys.executable, "-m", "kperf")
+"""The command, in this Python."""
 _RECORDS_BYTES = 1 << 30
 _LIMIT_S = 300
 
@@ -115,8 +117,9 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
         console.print("\n".join(failed))
     chosen = [name for script in scripts for name in script.kernels]
     timelines = dict(recorded(folder, chosen))
-    for name, timeline in timelines.items():
-        plot.draw(timeline, _stamp(timeline, bool(why_static)), folder / name)
+    for name, timeline in timelines.items() if why_static else ():  # `kperf trace` draws what it traces
+        environment = timeline.environment
+        plot.draw(timeline, f"recorded on {environment.gpu}, {environment.recorded_at[:10]}", folder / name)
     if timelines and not only:
         plot.gallery([folder / f"{name}.png" for name in timelines], folder / "gallery.png")
     console.print(table(timelines))
@@ -131,11 +134,6 @@ def _recorded_folder(results: Path) -> Path:
         return recorded_folder(results, f"examples/{names()[0]}{FILES[0]}") / "examples"
     except UsageError:
         return results / "h200" / "examples"
-
-
-def _stamp(timeline: Timeline, is_recorded: bool) -> str:
-    environment = timeline.environment
-    return f"{'recorded' if is_recorded else 'measured'} on {environment.gpu}, {environment.recorded_at[:10]}"
 
 
 def recorded(folder: Path, chosen: Sequence[str]) -> Iterator[tuple[str, Timeline]]:
@@ -155,15 +153,10 @@ def _trace_all(console: Console, scripts: Sequence[Script], folder: Path) -> lis
         console.print(f"examples/{words}")
         with tempfile.TemporaryDirectory(prefix="kperf-examples-") as out:
             patterns = ",".join(dict.fromkeys(script.kernels.values()))
-            command = [sys.executable, "-m", "kperf", "trace", "--kernel", patterns, "--out", out]
+            command = [*KPERF, "trace", "--kernel", patterns, "--out", out]
             command += [str(script.path), *script.arguments]
             try:
-                done = subprocess.run(
-                    [*command, str(script.path), *script.arguments],
-                    timeout=_LIMIT_S,
-                    check=False,
-                    stdout=subprocess.PIPE,
-                )
+                done = subprocess.run(command, timeout=_LIMIT_S, check=False, stdout=subprocess.PIPE)
             except subprocess.TimeoutExpired:
                 failed.append(f"{words} took more than {_LIMIT_S} s")
                 continue

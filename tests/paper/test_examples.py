@@ -1,0 +1,101 @@
+"""`make examples` with and without a GPU: what is traced, lowered, drawn, told and kept."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir import offline
+from kperf.paper import examples
+from kperf.record import device
+from kperf.record.files import write_between_marks
+from tests.test_trace_figure import imbalance, memory, pipeline
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(record=True, width=200, quiet=False)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+
+
+@pytest.fixture
+def recorded(tmp_path) -> Path:
+    """Results with three recorded examples, one a view."""
+    folder = tmp_path / "h200" / "examples"
+    folder.mkdir(parents=True)
+    for name, make in (("vector_add", memory), ("gemm_tma", pipeline), ("moe", imbalance)):
+        (folder / f"{name}.timeline.json").write_text(make().model_dump_json())
+    return tmp_path
+
+
+def test_every_script_is_an_example_and_every_name_is_given_once():
+    assert {script.path for script in examples.EXAMPLES} == set(examples.SCRIPTS.glob("*.py"))
+    assert len(set(examples.names())) == len(examples.names())
+
+
+def test_without_a_gpu_kernels_are_lowered_and_the_record_is_drawn(console, no_gpu, recorded):
+    examples.run(console, recorded, only=["gemm_tma"], require_gpu=False)
+    said = console.export_text()
+    assert "gemm_tma: registers 154 -> " in said
+    assert "blocks an SM 1 -> 1" in said
+    assert "A trip takes 2190 cycles" in said
+    assert "+5.0%" in said
+    assert (recorded / "h200" / "examples" / "gemm_tma.png").stat().st_size > 10_000
+    assert not (recorded / "h200" / "examples" / "moe.png").exists()
+
+
+def test_all_recorded_examples_make_a_gallery_and_a_table(console, no_gpu, recorded, monkeypatch):
+    monkeypatch.setattr(offline, "launched_by", lambda script, small: [])
+    with pytest.raises(MeasurementError, match="examples failed: vector_add"):
+        examples.run(console, recorded, only=[], require_gpu=False)
+    assert (recorded / "h200" / "examples" / "gallery.png").exists()
+    said = console.export_text()
+    assert "imbalance" in said
+    assert "Tracing costs 5.0% on average over 3 examples" in said
+
+
+def test_the_page_is_filled_from_the_records(recorded):
+    page = recorded / "artifact.md"
+    page.write_text("before\n<!-- examples -->\nold\n<!-- /examples -->\nafter\n")
+    write_between_marks(page, "examples", examples.markdown(recorded))
+    text = page.read_text()
+    assert text.startswith("before\n<!-- examples -->\n| example | view |")
+    assert text.endswith("<!-- /examples -->\nafter\n")
+    assert "| moe (`k`) | imbalance |" in text
+    assert "old" not in text
+
+
+def test_what_is_no_example_is_refused(console, tmp_path):
+    with pytest.raises(UsageError, match="there is no example gem; there are vector_add, "):
+        examples.run(console, tmp_path, only=["gem"], require_gpu=False)
+
+
+def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monkeypatch):
+    # On the pretended GPU nothing is computed: the script finds itself wrong, and that is said; its record is kept.
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(examples, "KPERF", (sys.executable, "-m", "tests.trace.launch.fake_gpu"))
+    small = examples.Script("gemm_tma.py", {"gemm_tma": "gemm_tma_kernel"}, ("--size", "512"))
+    monkeypatch.setattr(examples, "EXAMPLES", (small,))
+    with pytest.raises(MeasurementError, match=r"gemm_tma.py --size 512 ended with exit status 1"):
+        examples.run(console, tmp_path, only=[], require_gpu=True)
+    kept = {path.name for path in (tmp_path / "h200" / "examples").iterdir()}
+    assert kept == {"gallery.png", *(f"gemm_tma{suffix}" for suffix in examples.FILES)}
+    assert "pipeline" in console.export_text()
+
+
+def test_launches_are_noted_and_the_driver_is_given_back():
+    from triton.compiler import CompiledKernel
+    from triton.runtime import driver
+
+    before = driver._active, driver._default, CompiledKernel.run
+    (launch,) = offline.launched_by(examples.SCRIPTS / "split_k.py", ["--size", "128", "--k", "2048", "--splits", "4"])
+    assert (launch.name, launch.grid) == ("gemm_split_k", (1, 4, 1))
+    assert launch.kernel.metadata.target.arch == 90
+    assert (driver._active, driver._default, CompiledKernel.run) == before
