@@ -218,8 +218,13 @@ def table(timelines: dict[str, Timeline]) -> Table:
     for column in ("example", "view", "verdict", "overhead"):
         result.add_column(column, justify="right" if column == "overhead" else "left")
     for name, timeline in timelines.items():
-        result.add_row(name, timeline.view, "\n".join(_said(timeline)), f"{timeline.overhead.ratio - 1:+.1%}")
+        result.add_row(name, timeline.view, "\n".join(_said(timeline)), _overhead(timeline))
     return result
+
+
+def _overhead(timeline: Timeline) -> str:
+    ratio = timeline.overhead.ratio
+    return "-" if ratio is None else f"{ratio - 1:+.1%}"
 
 
 def _said(timeline: Timeline) -> list[str]:
@@ -234,15 +239,13 @@ def markdown(results: Path) -> str:
     lines = ["| example | view | verdict | overhead |", "|---|---|---|---|"]
     for name, timeline in timelines.items():
         verdict = " ".join(_said(timeline)).replace("|", "\\|")
-        lines.append(
-            f"| {name} (`{timeline.kernel}`) | {timeline.view} | {verdict} | {timeline.overhead.ratio - 1:+.1%} |"
-        )
+        lines.append(f"| {name} (`{timeline.kernel}`) | {timeline.view} | {verdict} | {_overhead(timeline)} |")
     return "\n".join([*lines, "", _costs(timelines)])
 
 
 def _costs(timelines: dict[str, Timeline]) -> str:
     """What tracing costs over all of them."""
-    costs = {name: timeline.overhead.ratio - 1 for name, timeline in timelines.items()}
+    costs = {name: t.overhead.ratio - 1 for name, t in timelines.items() if t.overhead.ratio is not None}
     if not costs:
         return "None of these examples is recorded."
     most = max(costs, key=lambda name: costs[name])
