@@ -176,7 +176,7 @@ def _trace_all(console: Console, scripts: Sequence[Script], folder: Path) -> lis
 def _slowest(out: Path, pattern: str) -> Path | None:
     """Of the kernels that fit the pattern, the timeline of the one that takes longest."""
     found = {path: read_timeline(path) for path in sorted(out.glob(f"*{FILES[0]}"))}
-    fitting = {path: t.overhead.plain_ms for path, t in found.items() if fnmatchcase(t.kernel, pattern)}
+    fitting = {path: t.overhead.launch_ms for path, t in found.items() if fnmatchcase(t.kernel, pattern)}
     return max(fitting, key=lambda path: fitting[path], default=None)
 
 
