@@ -20,6 +20,8 @@ from kperf.ir.ttgir import Module, Schedule, schedule
 from kperf.record.files import write_atomically
 
 TTGIR_DIR = Path(__file__).resolve().parents[2] / "ttgir"
+ALIASES = Path(__file__).with_name("aliases.toml")
+"""The words of attention, for the trace."""
 KERNEL_NAME = attn_fwd.__name__
 
 

@@ -27,6 +27,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_MEMORY_LIMIT = 232_448
 """Bytes of shared memory that one block may have on Hopper (227 KB); ahead-of-time compilation does not check it."""
 
+_LOCATION = re.compile(r" loc\((?:[^()]|\([^()]*\))*\)")
 _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
@@ -90,6 +91,15 @@ def canonical_ttgir(text: str) -> str:
     Raises `UsageError` if it does not parse or verify.
     """
     return str(parse_ttgir(text).str_nodebug())
+
+
+def named_ttgir(text: str) -> str:
+    """A compiled kernel's `asm["ttgir"]` without its locations, but with the names that values have in the source.
+
+    It is the same module as `canonical_ttgir` gives, where values are numbered.
+    """
+    lines = (_LOCATION.sub("", line) for line in text.splitlines(keepends=True) if not line.startswith("#loc"))
+    return "".join(lines)
 
 
 def compile_kernel(

@@ -14,6 +14,10 @@ from kperf.errors import UsageError
 _OPERATION = re.compile(r'^(?:(?P<results>%[\w:, %$.-]+?) = )?"?(?P<name>[a-z_]\w*(?:\.\w+)+)"?(?P<rest>.*)$')
 _SSA = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _LABEL = re.compile(r"^(default|partition\d+)\b")
+_BLOCK = re.compile(r"^\^(?P<label>\w+)(?:\((?P<arguments>.*)\))?:")
+_TARGET = re.compile(r"\^(\w+)")
+_ENDS = ("tt.return", "ttg.warp_return")
+_ARGUMENT = re.compile(r"(%[\w$.-]+): ")
 
 
 @dataclass
@@ -41,14 +45,28 @@ class Operation:
 
 
 @dataclass
+class Block:
+    """Operations that run one after another; the last may branch to other blocks of the region by their labels."""
+
+    label: str = ""
+    arguments: tuple[str, ...] = ()
+    operations: list[Operation] = field(default_factory=list)
+
+
+@dataclass
 class Region:
-    """The operations between two braces; `label` is `default` or `partitionN` for a warp group's, else empty."""
+    """The blocks between two braces; `label` is `default` or `partitionN` for a warp group's, else empty."""
 
     label: str
     header: str
     line: int
     owner: Operation | None
-    operations: list[Operation] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=lambda: [Block()])
+
+    @property
+    def operations(self) -> list[Operation]:
+        """Those of all blocks, in the order of the text."""
+        return [operation for block in self.blocks for operation in block.operations]
 
     def walk(self) -> Iterator[Operation]:
         """All operations inside, in the order of the text."""
@@ -73,8 +91,8 @@ class Module:
         self.lines = text.splitlines()
         self.root = Region("", "", -1, None)
         self._read()
-        functions = [op for op in self.root.walk() if op.name == "tt.func"]
-        public = [op for op in functions if " public " in op.rest.split("(")[0] + " "]
+        self.functions = [op for op in self.root.walk() if op.name == "tt.func"]
+        public = [op for op in self.functions if " public " in op.rest.split("(")[0] + " "]
         if len(public) != 1:
             raise UsageError(f"the TTGIR has {len(public)} public functions; an override has one")
         self.function = public[0]
@@ -87,7 +105,13 @@ class Module:
         region = self.root
         for number, line in enumerate(self.lines):
             text = line.strip()
-            if not text or text.startswith(("#", "//", "^")):
+            if not text or text.startswith(("#", "//")):
+                continue
+            if block := _BLOCK.match(text):
+                if region.blocks[-1].operations:
+                    region.blocks.append(Block())
+                region.blocks[-1].label = block["label"]
+                region.blocks[-1].arguments = tuple(_ARGUMENT.findall(block["arguments"] or ""))
                 continue
             if text.startswith("}"):
                 if region.owner is None:
@@ -101,13 +125,13 @@ class Module:
                     region = parent if parent is not None else self.root
                 continue
             label = _LABEL.match(text)
-            if label and text.endswith("{") and region.operations:
-                owner = region.operations[-1]
+            if label and text.endswith("{") and region.blocks[-1].operations:
+                owner = region.blocks[-1].operations[-1]
                 region = Region(label.group(1), text, number, owner)
                 owner.regions.append(region)
                 continue
             operation = self._operation(text, number, region)
-            region.operations.append(operation)
+            region.blocks[-1].operations.append(operation)
             if text.endswith("{"):
                 region = Region("", text, number, operation)
                 operation.regions.append(region)
@@ -126,6 +150,11 @@ class Module:
     def walk(self) -> Iterator[Operation]:
         """All operations of the function, in the order of the text."""
         return self.function.walk()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """SSA names of the function's arguments, in order."""
+        return tuple(_ARGUMENT.findall(self.function.rest.partition(" attributes ")[0]))
 
     @property
     def num_warps(self) -> int:
@@ -154,6 +183,52 @@ class Module:
         """((rows, columns), element type) of each tensor-descriptor argument, in order."""
         found = re.findall(r"%arg\d+: !tt\.tensordesc<tensor<(\d+)x(\d+)x(\w+)", self.function.rest)
         return [((int(rows), int(columns)), dtype) for rows, columns, dtype in found]
+
+
+Graph = dict[int, tuple[Operation, ...]]
+"""Line of an operation -> the operations that can run next."""
+
+
+def control_flow(region: Region) -> Graph:
+    """What can run after what in a region and all inside it, in one warp of the region's group.
+
+    A loop's own operation is passed before each of its trips and at its end. Partitions are other warps' and not
+    followed: each is a region of its own.
+    """
+    graph: Graph = {}
+    _link_region(region, (), graph)
+    return graph
+
+
+def _link_region(region: Region, after: tuple[Operation, ...], graph: Graph) -> tuple[Operation, ...]:
+    """Link a region that `after` follows; returns where it begins."""
+    blocks = {block.label: block for block in region.blocks}
+    for block in region.blocks:
+        targets = _TARGET.findall(block.operations[-1].rest) if block.operations else []
+        ends = block.operations and block.operations[-1].name in _ENDS
+        following = tuple(blocks[target].operations[0] for target in targets if blocks[target].operations)
+        _link(block.operations, following or (() if ends else after), graph)
+    first = region.blocks[0].operations
+    return (first[0],) if first else after
+
+
+def _link(operations: list[Operation], after: tuple[Operation, ...], graph: Graph) -> None:
+    for op in reversed(operations):
+        if op.name == "scf.for":
+            graph[op.line] = (*_link_region(op.regions[0], (op,), graph), *after)
+        elif op.name == "scf.while":
+            condition, body = op.regions
+            again = _link_region(body, (op,), graph)
+            graph[op.line] = _link_region(condition, (*again, *after), graph)
+        elif op.name == "scf.if":
+            ways = [start for region in op.regions for start in _link_region(region, after, graph)]
+            graph[op.line] = (*ways, *(after if len(op.regions) < 2 else ()))
+        elif op.name == "ttg.warp_specialize":
+            default = [region for region in op.regions if region.label == "default"]
+            graph[op.line] = _link_region(default[0], after, graph) if default else after
+        else:
+            graph[op.line] = after
+        after = (op,)
 
 
 Schedule = Literal["in_order", "qk_ahead", "no_wgmma"]

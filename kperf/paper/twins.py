@@ -7,13 +7,17 @@ from pathlib import Path
 from triton.compiler import CompiledKernel
 
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS
-from kperf.attention.overrides import TTGIR_DIR, Override
+from kperf.attention.overrides import ALIASES, TTGIR_DIR, Override
 from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
 from kperf.record import device
 from kperf.record.files import write_atomically
+from kperf.trace.compiler.instrument import read_rules
 from kperf.trace.compiler.program import Program
 from kperf.trace.launch.subject import Subject, Traced, choose, make_traced
+
+RULES = read_rules(aliases=ALIASES)
+"""What is recorded of any kernel, in the words of attention."""
 
 _SMS = 132
 """Multiprocessors of the H200, for a machine without a GPU: the fewer, the more tiles a persistent block has."""
@@ -31,6 +35,7 @@ def subject_of(plain: Override, workload: Workload = FIG11) -> Subject:
         shared_bytes=plain.entry.shared_bytes,
         compile=compile_with,
         most_records=lambda program: most_records(program, plain, workload),
+        rules=RULES,
     )
 
 

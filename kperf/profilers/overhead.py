@@ -30,7 +30,7 @@ class Cost:
 
 def _instrumented(*regions: str, detail: Detail = "fine") -> Change:
     def change(subject: Subject, _: Traced) -> Traced:
-        text = instrument(subject.text, detail=detail, regions=regions)
+        text = instrument(subject.text, detail=detail, regions=regions, rules=subject.rules)
         return make_traced(subject, text, subject.name)[0]
 
     return change

@@ -17,6 +17,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import SHARED_MEMORY_LIMIT
 from kperf.paper import fig11, twins
 from kperf.paper.claims import evaluate, read_claims
+from kperf.paper.twins import RULES
 from kperf.profilers import overhead as costs
 from kperf.record.store import Environment
 from kperf.trace.compiler.program import read_program
@@ -185,7 +186,7 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
 
 
 def fake_capture(name, plain, traced, recording, rounds):
-    program = read_program(traced)
+    program = read_program(traced, RULES)
     blocks = simulated(program)
     return Capture(encode(blocks, recording, sms=1), [1.0] * rounds, [1.02] * rounds)
 

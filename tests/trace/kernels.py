@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -69,7 +70,7 @@ def gemm_pointers(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.c
     b_ptrs = b + rn[None, :] * K + rk[:, None]
     acc = tl.zeros((BM, BN), ACC)
     for _ in range(0, tl.cdiv(K, BK)):
-        acc = tl.dot(tl.load(a_ptrs), tl.load(b_ptrs), acc)
+        acc = tl.dot(tl.load(a_ptrs), tl.load(b_ptrs), acc, out_dtype=ACC)
         a_ptrs += BK
         b_ptrs += BK
     tl.store(c + rm[:, None] * N + rn[None, :], acc.to(c.dtype.element_ty))
@@ -328,8 +329,12 @@ CASES: dict[str, Case] = {
 
 @cache
 def compiled(name: str) -> CompiledKernel:
-    """The kernel CASES[name]; pointers and sizes are multiples of 16, as in a launch on whole tensors."""
-    case = CASES[name]
+    """The kernel CASES[name]."""
+    return _compile(CASES[name])
+
+
+def _compile(case: Case, **options: Any) -> CompiledKernel:
+    """Pointers and sizes are multiples of 16, as in a launch on whole tensors."""
     names = [parameter.name for parameter in case.kernel.params]
     signature = dict(zip(names, case.types, strict=False)) | dict.fromkeys(case.constants, "constexpr")
     aligned = {
@@ -337,4 +342,9 @@ def compiled(name: str) -> CompiledKernel:
         for index, kind in enumerate(case.types)
         if kind.startswith("*") or kind == "i32"
     }
-    return compile_kernel(case.kernel, signature, case.constants, attributes=aligned, **case.options)
+    return compile_kernel(case.kernel, signature, case.constants, attributes=aligned, **case.options, **options)
+
+
+def recompiled(name: str, override: Path) -> CompiledKernel:
+    """CASES[name] with the TTGIR in the file `override`, which is called after the kernel."""
+    return _compile(CASES[name], ir_override=override)

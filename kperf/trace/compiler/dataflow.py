@@ -1,27 +1,52 @@
-"""What the values of a TTGIR module stand for: which buffer holds K, which barrier says that V is full.
+"""What the values of a TTGIR module stand for: where a load comes from, which barrier says that it is there.
 
-Nothing is read from names. A buffer is what the matrix product does with it; a barrier is what is loaded under it, or
-what the warp group that loads waits for before it loads.
+A buffer is called by the function's argument from which it is filled, a product by its two operands, a barrier by what
+is loaded under it, or by what the warp group that loads waits for before it loads. Arguments are called as in the
+source, where the text still has their names (`compile.named_ttgir`); aliases give words of a trade.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 
-from kperf.ir.ttgir import Module, Operation, Region
+from pydantic import BaseModel, ConfigDict
+
+from kperf.ir.ttgir import Module, Operation, Region, control_flow
 
 DOT = "ttng.warp_group_dot"
 DOT_WAIT = "ttng.warp_group_dot_wait"
+MMA = "tt.dot"
+"""A product on mma.sync: over when it is issued, as far as the program can tell."""
 COPY = "ttng.async_tma_copy_global_to_local"
+ASYNC_COPY = "ttg.async_copy_global_to_local"
+ASYNC_WAIT = "ttg.async_wait"
 WAIT = "ttng.wait_barrier"
 ARRIVE = "ttng.arrive_barrier"
+REGISTER_LOADS = ("tt.load", "tt.descriptor_load", "tt.descriptor_gather")
+STORES = ("tt.store", "tt.descriptor_store", "ttng.async_tma_copy_local_to_global")
 _ASSEMBLY = "tt.elementwise_inline_asm"
+_ALLOCATION = "ttg.local_alloc"
+_STORE = "ttg.local_store"
 
 _VIEWS = {"ttg.memdesc_index", "ttg.memdesc_trans", "ttg.memdesc_subslice", "ttg.memdesc_reinterpret"}
 _COPIES = {"ttg.local_load", "ttg.convert_layout"}
 """From shared memory to registers, and from register to register: what a product reads may have come so."""
-_OPERAND_NAMES = {"QK": ("Q", "K"), "PV": ("P", "V"), "MMA": ("A", "B")}
+_CASTS = {"arith.extf", "arith.truncf", "arith.bitcast", "tt.fp_to_fp", "tt.bitcast", "tt.trans", "tt.reshape"}
+_ADDRESSES = {
+    "tt.addptr",
+    "tt.splat",
+    "tt.unsplat",
+    "tt.broadcast",
+    "tt.expand_dims",
+    "tt.int_to_ptr",
+    "tt.make_tensor_descriptor",
+    "ttng.reinterpret_tensor_descriptor",
+    "tt.load",  # of a pointer, from a table of them
+}
 _NAMED_BARRIER = re.compile(r'^ *"bar(?:rier)?\.(sync|arrive) \$1, (\d+);.*\} (%[\w$.#-]+) : ')
 """Inline PTX on one of the hardware's named barriers: whether it waits, how many threads meet there, its number."""
+_QUEUE = 8
+"""Products in flight that are told apart; a schedule has at most a few."""
 
 Value = tuple[int, str]
 """(line of the region that makes it, SSA name): sibling regions use the same names for other values."""
@@ -32,26 +57,44 @@ _OUTSIDE = -1
 """In the place of a region's line: an argument of the function."""
 
 
+class Aliases(BaseModel):
+    """Words of a trade for what the TTGIR says in general ones; empty: none.
+
+    arguments: an argument's SSA name -> what is loaded from it. products: a pattern of `left @ right` -> the product.
+    regions: a region's general name -> its name, or nothing where it shall not be told apart.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    arguments: dict[str, str] = {}
+    products: dict[str, str] = {}
+    regions: dict[str, str] = {}
+
+
 class Dataflow:
     """Names for the operations of a module: `fields(operation)` fills the templates of the region rules."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, aliases: Aliases | None = None) -> None:
         """Follow every value to where it was made."""
+        self._aliases = aliases or Aliases()
         self._operations = list(module.walk())
         self._made_by: dict[Value, Operation] = {}
         self._passed_as: dict[Value, list[Value]] = {}
         for op in self._operations:
             for result in op.results:
                 self._made_by[_line(op.parent), result] = op
-        arguments = {**self._partition_arguments(module), **self._loop_arguments()}
+        arguments = {**self._partition_arguments(module), **self._region_arguments()}
         self._passed_as = {argument: [] for argument in arguments}  # all are known before the first is resolved
         for argument, sources in arguments.items():
             self._passed_as[argument] = [self._resolve(region, name) for region, name in sources]
-        self._products = self._name_products()
-        self._buffers = self._name_buffers()
+        self._described = {self._operand(op, 0): self._operand(op, 1) for op in self._named("ttng.tensormap_create")}
+        self._contents = self._find_contents()
+        self._products = {id(op): self._name_product(op) for op in self._named(DOT, MMA)}
+        self._completed = self._follow_queues(module)
         users = [op for op in self._operations if self.waits(op) or self.signals(op) or op.name == COPY]
         self._shared = {self._ring(op) for op in users if self._number(op) is None}
         self._barriers = self._name_barriers(module)
+        self._first_uses = self._find_first_uses()
 
     def _partition_arguments(self, module: Module) -> dict[Value, list[tuple[Region | None, str]]]:
         """Of closed partitions, which see nothing from around them but what they are given."""
@@ -64,15 +107,33 @@ class Dataflow:
                     found[region.line, argument] = [(owner.parent, value)]
         return found
 
-    def _loop_arguments(self) -> dict[Value, list[tuple[Region | None, str]]]:
-        """What a loop carries: its value before the loop, and the one that each trip hands on."""
+    def _region_arguments(self) -> dict[Value, list[tuple[Region | None, str]]]:
+        """What a loop carries (its value before the loop, and what each trip hands on), and what a branch passes."""
         found: dict[Value, list[tuple[Region | None, str]]] = {}
-        for op in self._named("scf.for"):
-            body = op.regions[0] if op.regions else None
-            arguments = re.findall(r"(%[\w$.-]+) = (%[\w$.#-]+)", op.rest.partition("iter_args")[2])
-            for index, (argument, initial) in enumerate(arguments):
-                carried = _carried(op)[index : index + 1]
-                found[_line(body), argument] = [(op.parent, initial), *((body, name) for name in carried)]
+
+        def add(region: Region, argument: str, source: Region | None, name: str) -> None:
+            found.setdefault((region.line, argument), []).append((source, name))
+
+        for op in self._operations:
+            if op.name in ("scf.for", "scf.while"):
+                first, last = op.regions[0], op.regions[-1]
+                header = op.rest.partition("iter_args")[2] if op.name == "scf.for" else op.rest
+                carried = _yielded(last)
+                for index, (argument, initial) in enumerate(re.findall(r"(%[\w$.-]+) = (%[\w$.#-]+)", header)):
+                    add(first, argument, op.parent, initial)
+                    for name in carried[index : index + 1]:
+                        add(first, argument, last, name)
+                if op.name == "scf.while":
+                    for argument, name in zip(last.blocks[0].arguments, _yielded(first), strict=False):
+                        add(last, argument, first, name)
+            for region in op.regions:
+                blocks = {block.label: block for block in region.blocks}
+                for block in region.blocks:
+                    branch = block.operations[-1].rest if block.operations else ""
+                    for label, passed in re.findall(r"\^(\w+)(?:\(([^)]*)\))?", branch):
+                        names = re.findall(r"%[\w$.-]+(?:#\d+)?", passed)
+                        for argument, name in zip(blocks[label].arguments, names, strict=False):
+                            add(region, argument, region, name)
         return found
 
     def _resolve(self, region: Region | None, name: str) -> Value:
@@ -90,26 +151,35 @@ class Dataflow:
     def _maker(self, value: Value) -> Operation | None:
         return self._made_by.get((value[0], value[1].split("#")[0]))
 
-    def _origins(self, value: Value, seen: frozenset[Value] = frozenset()) -> Iterator[Value]:
-        """The values from which this one comes, through arguments, loops, waits, copies and views of memory."""
+    def _origins(
+        self, value: Value, through: Callable[[Operation], bool] = lambda _: False, seen: set[Value] | None = None
+    ) -> Iterator[Value]:
+        """The values from which this one comes: through arguments, loops, branches, waits, copies, views of memory,
+        and the first operand of the operations that `through` lets pass."""
+        seen = set() if seen is None else seen
         if value in seen:
             return
-        seen = seen | {value}
+        seen.add(value)
         op = self._maker(value)
         result = int(value[1].partition("#")[2] or 0)
         if value in self._passed_as:
             sources = self._passed_as[value]
-        elif op is not None and op.name in _VIEWS | _COPIES:
+        elif op is not None and (op.name in _VIEWS | _COPIES or through(op)):
             sources = [self._operand(op, 0)]
         elif op is not None and op.name == DOT_WAIT:
             sources = [self._operand(op, result)]
-        elif op is not None and op.name == "scf.for":
-            sources = [self._resolve(op.regions[0], name) for name in _carried(op)[result : result + 1]]
+        elif op is not None and op.name == "arith.select":
+            sources = [self._operand(op, 1), self._operand(op, 2)]
+        elif op is not None and op.name in ("scf.for", "scf.if", "scf.while"):
+            regions = op.regions[:1] if op.name == "scf.while" else op.regions
+            sources = [
+                self._resolve(region, name) for region in regions for name in _yielded(region)[result : result + 1]
+            ]
         else:
             yield value[0], value[1].split("#")[0]
             return
         for source in sources:
-            yield from self._origins(source, seen)
+            yield from self._origins(source, through, seen)
 
     def _root(self, value: Value) -> Value:
         return next(self._origins(value), value)
@@ -123,39 +193,90 @@ class Dataflow:
             found.add(int(match.group(1)) if match else None)
         return found.pop() if len(found) == 1 else None
 
-    def _transposed(self, value: Value) -> bool:
-        op = self._maker(value)
-        while op is not None and op.name in _VIEWS:
-            if op.name == "ttg.memdesc_trans":
-                return True
-            op = self._maker(self._operand(op, 0))
-        return False
-
     def _named(self, *names: str) -> Iterator[Operation]:
         return (op for op in self._operations if op.name in names)
 
-    def _name_products(self) -> dict[int, str]:
-        """QK is the product whose second operand is a transposed view, PV the other; MMA, unless both are there."""
-        transposed = {id(op): self._transposed(self._operand(op, 1)) for op in self._named(DOT)}
-        if set(transposed.values()) != {True, False}:
-            return dict.fromkeys(transposed, "MMA")
-        return {key: "QK" if value else "PV" for key, value in transposed.items()}
+    def source(self, operation: Operation) -> str:
+        """The arguments at which the addresses of a load, a store or an atomic begin."""
+        return self._argument(self._operand(operation, 0))
 
-    def _name_buffers(self) -> dict[Value, str]:
-        names: dict[Value, str] = {}
-        for op in self._named(DOT):
-            for index, name in enumerate(_OPERAND_NAMES[self._products[id(op)]]):
-                names.setdefault(self._root(self._operand(op, index)), name)
-        return names
+    def _argument(self, address: Value) -> str:
+        names: dict[str, None] = {}
+        for origin in self._origins(address, lambda op: op.name in _ADDRESSES):
+            described = self._described.get(origin)
+            if described is not None:
+                names[self._argument(described)] = None
+            elif origin[0] == _OUTSIDE and origin[1]:
+                names[self._called(origin[1])] = None
+        return "+".join(names) or "data"
 
-    def _loaded(self, copy: Operation) -> str:
-        return self._buffers.get(self._root(self._operand(copy, -3)), "data")
+    def _called(self, argument: str) -> str:
+        name = argument.removeprefix("%")
+        alias = self._aliases.arguments.get(name)
+        return alias or re.sub(r"_(ptrs?|desc)$", "", name)
+
+    def _find_contents(self) -> dict[Value, list[Operation]]:
+        """Buffer in shared memory -> the operations that fill it."""
+        found: dict[Value, list[Operation]] = {}
+        for op in self._named(COPY, ASYNC_COPY, _STORE):
+            place = {COPY: -3, ASYNC_COPY: 1, _STORE: 1}[op.name]
+            found.setdefault(self._root(self._operand(op, place)), []).append(op)
+        return found
+
+    def _name_product(self, op: Operation) -> str:
+        name = " @ ".join(self._content(self._operand(op, index)) for index in (0, 1))
+        patterns = self._aliases.products.items()
+        return next((alias for pattern, alias in patterns if fnmatchcase(name, pattern)), name)
+
+    def _content(self, value: Value, seen: frozenset[Value] = frozenset()) -> str:
+        """What a product reads: what was loaded, or the variable that was computed."""
+        names: dict[str, None] = {}
+        for origin in self._origins(
+            value, lambda op: op.name in _CASTS or (op.name == _ALLOCATION and bool(op.operands))
+        ):
+            op = self._maker(origin)
+            if op is not None and op.name in REGISTER_LOADS:
+                names[self.source(op)] = None
+            elif origin in self._contents and origin not in seen:
+                fills = self._contents[origin]
+                loads = [fill for fill in fills if fill.name != _STORE]  # what a loaded buffer is used for afterwards
+                names |= dict.fromkeys(
+                    self._content(self._operand(fill, 0), seen | {origin}) if fill.name == _STORE else self.source(fill)
+                    for fill in loads or fills
+                )
+            else:
+                variable = re.sub(r"_\d+$", "", origin[1].removeprefix("%"))
+                names["computed" if not variable or variable[0].isdigit() else variable] = None
+        return "+".join(names) or "computed"
+
+    def _follow_queues(self, module: Module) -> dict[int, str]:
+        """Wait -> the products that it completes, along all ways on which a warp can come to it."""
+        completed: dict[int, dict[str, None]] = {}
+        for group in module.warp_groups():
+            region = group.region if _is_closed(group.region) else module.function.regions[0]
+            graph = control_flow(region)
+            reached: dict[int, set[tuple[str, ...]]] = {}
+            todo: list[tuple[Operation, tuple[str, ...]]] = [(region.operations[0], ())] if region.operations else []
+            while todo:
+                op, queue = todo.pop()
+                if queue in reached.setdefault(op.line, set()):
+                    continue
+                reached[op.line].add(queue)
+                if op.name == DOT:
+                    asynchronous = "isAsync = true" in op.rest
+                    queue = (*queue, self._products[id(op)])[-_QUEUE:] if asynchronous else ()
+                elif op.name == DOT_WAIT:
+                    done = max(len(queue) - pendings(op), 0)
+                    completed.setdefault(id(op), {}).update(dict.fromkeys(queue[:done]))
+                    queue = queue[done:]
+                todo += [(following, queue) for following in reversed(graph.get(op.line, ()))]
+        return {key: "+".join(products) for key, products in completed.items()}
 
     def _name_barriers(self, module: Module) -> dict[Value, tuple[str, str]]:
         """Ring of barriers -> (what it guards, full or empty)."""
         loaded: dict[tuple[Value, str], dict[str, None]] = {}
         for op in self._named(COPY):
-            loaded.setdefault((self.barrier(op), "full"), {})[self._loaded(op)] = None
+            loaded.setdefault((self.barrier(op), "full"), {})[self.source(op)] = None
         full = {ring for ring, _ in loaded}
         for group in module.warp_groups():
             awaited: list[Value] = []
@@ -164,7 +285,7 @@ class Dataflow:
                 if op.name == COPY:
                     used = True
                     for ring in awaited:
-                        loaded.setdefault((ring, "empty"), {})[self._loaded(op)] = None
+                        loaded.setdefault((ring, "empty"), {})[self.source(op)] = None
                 elif self.waits(op) and self.barrier(op) not in full:
                     awaited = [*([] if used else awaited), self.barrier(op)]
                     used = False
@@ -207,6 +328,28 @@ class Dataflow:
         ring = self._ring(operation)
         return ring if ring in self._shared else (ring[0], f"{ring[1]}[{self._number(operation)}]")
 
+    def awaited(self, operation: Operation) -> tuple[Value, ...]:
+        """The rings for which an operation waits: a barrier's, or the buffers that cp.async fills."""
+        if operation.name == ASYNC_WAIT:
+            return tuple(dict.fromkeys(self.filled(copy) for copy in self._copies(operation)))
+        return (self.barrier(operation),) if self.waits(operation) else ()
+
+    def filled(self, load: Operation) -> Value:
+        """The ring that says that a load has arrived: TMA's barrier, or the buffer itself that cp.async fills."""
+        return self.barrier(load) if load.name == COPY else self._root(self._operand(load, 1))
+
+    def _copies(self, operation: Operation) -> list[Operation]:
+        """The copies behind the tokens of a wait for cp.async, in the order of the tokens."""
+        found: dict[int, Operation] = {}
+        for index in range(len(operation.operands)):
+            for origin in self._origins(self._operand(operation, index)):
+                op = self._maker(origin)
+                if op is not None and op.name == ASYNC_COPY:
+                    found[op.line] = op
+                elif op is not None and op.name in ("ttg.async_commit_group", ASYNC_WAIT) and op is not operation:
+                    found |= {copy.line: copy for copy in self._copies(op)}
+        return list(found.values())
+
     def arrivals(self, operation: Operation) -> tuple[Value, int | None]:
         """The ring at which an operation arrives, and at which of its barriers, if that is a constant."""
         return self.barrier(operation), self._number(operation)
@@ -223,22 +366,51 @@ class Dataflow:
         match = re.search(r"memdesc<(\d+)x\d+xi64", maker.rest if maker else "") if ring in self._shared else None
         return int(match.group(1)) if match else 1
 
+    def _find_first_uses(self) -> dict[int, dict[str, None]]:
+        """Operation -> what was loaded into registers and is used there first: where a warp waits for it."""
+        loads = {(_line(op.parent), op.results[0]): op for op in self._named(*REGISTER_LOADS) if op.results}
+        found: dict[int, dict[str, None]] = {}
+        for op in self._operations:
+            for name in op.operands:
+                load = loads.pop(self._resolve(op.parent, name), None)
+                if load is not None:
+                    found.setdefault(id(op), {})[self.source(load)] = None
+        return found
+
+    def uses(self, operation: Operation) -> tuple[str, ...]:
+        """What was loaded into registers and is used here for the first time."""
+        return tuple(self._first_uses.get(id(operation), ()))
+
     def fields(self, operation: Operation) -> dict[str, str]:
-        """`product`, `buffer` and `state` of an operation, as far as they apply."""
-        if operation.name == DOT:
-            return {"product": self._products[id(operation)]}
-        if operation.name == DOT_WAIT:
-            operands = [self._resolve(operation.parent, name) for name in operation.operands]
-            makers = [self._maker(origin) for operand in operands for origin in self._origins(operand)]
-            products = dict.fromkeys(self._products[id(op)] for op in makers if op is not None and op.name == DOT)
-            return {"product": "+".join(sorted(products, reverse=True)) or "wgmma"}
-        if operation.name == COPY:
-            return {"buffer": self._loaded(operation)}
-        if self.waits(operation) or self.signals(operation):
-            unknown = "barrier" if operation.name in (WAIT, ARRIVE) else "turn"
-            buffer, state = self._barriers.get(self.barrier(operation), (unknown, ""))
-            return {"buffer": buffer, "state": state}
-        return {"buffer": "turn"} if operation.name == _ASSEMBLY else {}  # a named barrier written in another way
+        """`operation`, and `product`, `buffer` and `state` as far as they apply."""
+        name = operation.name
+        found = {"operation": name.rpartition(".")[2]}
+        if name in (DOT, MMA):
+            found["product"] = self._products[id(operation)]
+        elif name == DOT_WAIT:
+            found["product"] = self._completed.get(id(operation)) or "wgmma"
+        elif name == ASYNC_WAIT:
+            found["buffer"] = "+".join(dict.fromkeys(map(self.source, self._copies(operation)))) or "cp.async"
+        elif self.waits(operation) or self.signals(operation):
+            unknown = "barrier" if name in (WAIT, ARRIVE) else "turn"
+            found["buffer"], found["state"] = self._barriers.get(self.barrier(operation), (unknown, ""))
+        elif name == _ASSEMBLY:
+            found["buffer"] = "turn"  # a named barrier written in another way
+        elif name == "tt.atomic_rmw":
+            kind = operation.rest.partition(",")[0].strip()
+            found |= {
+                "operation": {"fadd": "add", "exch": "exchange"}.get(kind, kind),
+                "buffer": self.source(operation),
+            }
+        elif operation.operands:
+            found["buffer"] = self.source(operation)
+        return found
+
+
+def pendings(wait: Operation) -> int:
+    """How many products a wait may leave in flight."""
+    match = re.search(r"pendings = (\d+)", wait.rest)
+    return int(match.group(1)) if match else 0
 
 
 def _named_barrier(operation: Operation) -> re.Match[str] | None:
@@ -253,7 +425,9 @@ def _is_closed(region: Region) -> bool:
     return region.label.startswith("partition")
 
 
-def _carried(loop: Operation) -> tuple[str, ...]:
-    """What a loop hands from one trip to the next, and out of the last."""
-    last = loop.regions[0].operations[-1] if loop.regions and loop.regions[0].operations else None
-    return last.operands if last is not None and last.name == "scf.yield" else ()
+def _yielded(region: Region) -> tuple[str, ...]:
+    """What a region hands on at its end; of a while loop's first region what it hands to the second and out."""
+    last = region.operations[-1] if region.operations else None
+    if last is None or last.name not in ("scf.yield", "scf.condition"):
+        return ()
+    return last.operands[1:] if last.name == "scf.condition" else last.operands

@@ -2,7 +2,7 @@
 
 Which operations are recorded is data (`regions.toml`). A pair stands in one block, its start before its end, so the
 records are balanced on every path whatever the control flow around them does. Every warp group has one more pair
-around all it does, its lifetime.
+around all it does, its lifetime; where the function's blocks branch, as at an early return, one in each block.
 """
 
 import re
@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kperf.errors import UsageError
 from kperf.ir.compile import parse_ttgir
-from kperf.ir.ttgir import Module, Operation, Region
+from kperf.ir.ttgir import Block, Module, Operation, Region
 from kperf.record.files import write_atomically
-from kperf.trace.compiler.dataflow import Dataflow
+from kperf.trace.compiler.dataflow import DOT, Aliases, Dataflow
 
 RULES = Path(__file__).with_name("regions.toml")
 LIFETIME = "lifetime of "
@@ -29,7 +29,7 @@ MAX_SCOPES = 256
 """A record has 8 bits for the number of its scope."""
 
 _RECORD = re.compile(r'^\s*proton\.record (start|end) "[^"]*"(?: loc\(.*\))?$')
-_TERMINATORS = {"ttg.warp_yield", "ttg.warp_return", "tt.return"}
+_TERMINATORS = {"ttg.warp_yield", "ttg.warp_return", "tt.return", "cf.br", "cf.cond_br", "cf.switch"}
 _INDEX_ARITHMETIC = re.compile(r"ttg\.memdesc_index|arith\.\w+")
 
 Kind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store", "signal"]
@@ -51,45 +51,67 @@ class Rule(BaseModel):
     pattern: str = ""
     region: str
     kind: Kind
-    record: bool
+    record: bool | Literal["without wgmma"]
     extend: tuple[str, ...] = ()
 
     def fits(self, operation: Operation) -> bool:
         """Whether this rule is about `operation`."""
-        return operation.name == self.operation and re.search(self.pattern, operation.rest) is not None
+        return fnmatchcase(operation.name, self.operation) and re.search(self.pattern, operation.rest) is not None
 
 
 class Rules(BaseModel):
-    """`regions.toml`."""
+    """`regions.toml`, and the aliases of a trade for what its regions are called."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     rank: tuple[Kind, ...]
     rule: tuple[Rule, ...]
+    aliases: Aliases = Aliases()
 
     def find(self, operation: Operation) -> Rule | None:
-        """The first rule that fits."""
-        return next((rule for rule in self.rule if rule.fits(operation)), None)
+        """The first rule that fits; none for what the aliases do not tell apart."""
+        rule = next((rule for rule in self.rule if rule.fits(operation)), None)
+        return rule if rule is not None and self.aliases.regions.get(_general_name(rule, operation), "-") else None
 
     def name(self, operation: Operation, dataflow: Dataflow) -> str:
         """The region of an operation; empty when no rule is about it."""
         rule = self.find(operation)
-        fields = {"product": "", "buffer": "", "state": ""} | dataflow.fields(operation)
-        return " ".join(rule.region.format(**fields).split()) if rule else ""
+        if rule is None:
+            return ""
+        name = _fill(rule.region, dataflow.fields(operation))
+        return self.aliases.regions.get(name, name)
 
 
-def read_rules(path: Path = RULES) -> Rules:
-    """Read a rule file; raises `UsageError` when it is not one."""
+_NO_FIELDS = {"operation": "", "product": "", "buffer": "", "state": ""}
+
+
+def _fill(template: str, fields: dict[str, str]) -> str:
+    return " ".join(template.format(**(_NO_FIELDS | fields)).split())
+
+
+def _general_name(rule: Rule, operation: Operation) -> str:
+    return _fill(rule.region, {"operation": operation.name.rpartition(".")[2]})
+
+
+def read_rules(path: Path = RULES, aliases: Path | None = None) -> Rules:
+    """Read a rule file, and one of aliases; raises `UsageError` when it is not one."""
     try:
         rules = Rules.model_validate(tomllib.loads(path.read_text()))
         for rule in rules.rule:
             re.compile(rule.pattern)
-            rule.region.format(product="", buffer="", state="")
+            _fill(rule.region, {})
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the rules {path} cannot be read: {error}") from None
     except (tomllib.TOMLDecodeError, ValidationError, re.error, KeyError, IndexError, ValueError) as error:
         raise UsageError(f"{path} is not a set of region rules: {str(error).splitlines()[0]}") from None
-    return rules
+    if aliases is None:
+        return rules
+    try:
+        return rules.model_copy(update={"aliases": Aliases.model_validate(tomllib.loads(aliases.read_text()))})
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the aliases {aliases} cannot be read: {error}") from None
+    except (tomllib.TOMLDecodeError, ValidationError) as error:
+        raise UsageError(f"{aliases} is not a set of aliases: {str(error).splitlines()[0]}") from None
 
 
 @dataclass
@@ -112,17 +134,23 @@ def instrument(
     if "proton.record" in text:
         raise UsageError("the TTGIR has records already: strip them first (kperf instrument --strip)")
     module = Module(text)
-    dataflow = Dataflow(module)
+    _refuse_what_cannot_be_lowered(module)
+    dataflow = Dataflow(module, rules.aliases)
+    wgmma = any(op.name == DOT for op in module.walk())
     pairs: list[_Pair] = []
     unknown = list(regions)
     for group in module.warp_groups():
-        known = [pair for region in _blocks(group.region) for pair in _pairs(region, rules, dataflow, detail)]
+        known = [
+            pair
+            for block in _blocks(group.region)
+            for pair in _pairs(block, rules, dataflow, _Placement(detail, wgmma=wgmma))
+        ]
         unknown = [pattern for pattern in unknown if not any(fnmatchcase(pair.name, pattern) for pair in known)]
         found = [pair for pair in known if any(fnmatchcase(pair.name, pattern) for pattern in regions)]
         if found:
             # The default partition's warps also run what stands around the partitions.
             own = module.function.regions[0] if group.region.label == "default" else group.region
-            pairs += [_lifetime(own, group.name), *found]
+            pairs += [*_lifetimes(own, group.name), *found]
     if unknown:
         wanted = "" if unknown == ["*"] else f" named {', '.join(unknown)}"
         raise UsageError(f"the TTGIR has no region{wanted} to record; the rules are in {RULES.name}")
@@ -138,14 +166,30 @@ def strip(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not _RECORD.match(line.rstrip("\n")))
 
 
-def _blocks(region: Region) -> list[Region]:
-    """This region and all inside it."""
-    return [region] + [inner for op in region.operations for sub in op.regions for inner in _blocks(sub)]
+def _refuse_what_cannot_be_lowered(module: Module) -> None:
+    """Say in one sentence what Triton's passes would crash on."""
+    others = [op for op in module.functions if op is not module.function]
+    if others:
+        match = re.search(r"@([\w$.-]+)\(", others[0].rest)
+        raise UsageError(
+            f"{module.kernel_name} calls {match.group(1) if match else 'a function'}, which is not inlined: Triton's "
+            "records reach one function only, so take its noinline away to trace the kernel"
+        )
+    if any(op.name == "ttg.warp_specialize" and op.parent is not module.function.regions[0] for op in module.walk()):
+        raise UsageError(
+            f"{module.kernel_name} starts its warp groups anew inside of a loop or a branch: Triton's records need "
+            "groups that live as long as the block"
+        )
 
 
-def _pairs(region: Region, rules: Rules, dataflow: Dataflow, detail: Detail) -> list[_Pair]:
-    placement = _Placement(detail)
-    for op in region.operations:
+def _blocks(region: Region) -> list[Block]:
+    """The blocks of this region and of all inside it."""
+    inside = [sub for op in region.operations for sub in op.regions]
+    return [*region.blocks, *(block for sub in inside for block in _blocks(sub))]
+
+
+def _pairs(block: Block, rules: Rules, dataflow: Dataflow, placement: "_Placement") -> list[_Pair]:
+    for op in block.operations:
         placement.visit(op, rules.find(op), rules.name(op, dataflow))
     return placement.pairs
 
@@ -153,9 +197,10 @@ def _pairs(region: Region, rules: Rules, dataflow: Dataflow, detail: Detail) -> 
 class _Placement:
     """Goes through the operations of one block and decides where pairs start and end."""
 
-    def __init__(self, detail: Detail) -> None:
+    def __init__(self, detail: Detail, *, wgmma: bool) -> None:
         self.pairs: list[_Pair] = []
         self._detail = detail
+        self._wgmma = wgmma
         self._extend: tuple[str, ...] = ()
         self._joinable: list[str] | None = (
             None  # names in the last pair, while a later product's wait may still join it
@@ -172,7 +217,7 @@ class _Placement:
             self._extend = ()
         if rule is None:
             return
-        if rule.kind == "arithmetic":
+        if rule.kind == "arithmetic" and not self._recorded(rule):
             self._after_arithmetic = True
             if self._joinable is not None:
                 self._joinable.append(name)
@@ -181,8 +226,11 @@ class _Placement:
             self._joinable = None
             if self._after_arithmetic:
                 self._open(op, name, joinable=True)
-        elif rule.record and not (rule.kind == "wait" and self._detail == "coarse" and self._after_arithmetic):
+        elif self._recorded(rule) and not (rule.kind == "wait" and self._detail == "coarse" and self._after_arithmetic):
             self._record(op, rule, name)
+
+    def _recorded(self, rule: Rule) -> bool:
+        return rule.record is True or (rule.record == "without wgmma" and not self._wgmma)
 
     def _record(self, op: Operation, rule: Rule, name: str) -> None:
         self._extend = rule.extend
@@ -201,10 +249,16 @@ class _Placement:
         self._after_arithmetic = False
 
 
-def _lifetime(region: Region, group: str) -> _Pair:
-    operations = region.operations
-    last = operations[-2] if len(operations) > 1 and operations[-1].name in _TERMINATORS else operations[-1]
-    return _Pair(LIFETIME + group, operations[0].line, last.last_line)
+def _lifetimes(region: Region, group: str) -> list[_Pair]:
+    """A pair around each block of a region; around one in which nothing happens only if it is the first."""
+    pairs = []
+    for number, block in enumerate(region.blocks):
+        inside = [op for op in block.operations if op.name not in _TERMINATORS]
+        if inside:
+            pairs.append(_Pair(LIFETIME + group, inside[0].line, inside[-1].last_line))
+        elif number == 0 and block.operations:
+            raise UsageError(f"{group} does nothing before it branches: there is no place for a record")
+    return pairs
 
 
 def _insert(text: str, pairs: list[_Pair]) -> str:

@@ -4,8 +4,9 @@ An *interval* lies between two records that can follow each other in one warp. I
 by the operations in it; either way every cycle between a warp's first record and its last belongs to one interval.
 """
 
+import math
 import re
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,13 +14,26 @@ from triton._C.libtriton import ir, passes
 
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
-from kperf.ir.ttgir import Module, Operation, Region, WarpGroup
-from kperf.trace.compiler.dataflow import COPY, DOT, DOT_WAIT, Dataflow, Value
+from kperf.ir.ttgir import Graph, Module, Operation, Region, control_flow
+from kperf.trace.compiler.dataflow import (
+    ASYNC_COPY,
+    COPY,
+    DOT,
+    DOT_WAIT,
+    MMA,
+    REGISTER_LOADS,
+    STORES,
+    Dataflow,
+    Value,
+    pendings,
+)
 from kperf.trace.compiler.instrument import LIFETIME, Rules, read_rules
-from kperf.trace.compiler.traffic import Traffic
+from kperf.trace.compiler.traffic import Traffic, traffic
 
 Mark = tuple[int, bool]
 """(scope number, whether it is the start): one record in the text."""
+
+_LOOPS = ("scf.for", "scf.while")
 
 IntervalKind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store", "signal", "other"]
 
@@ -33,11 +47,28 @@ class Scope:
     group: str
     loops: tuple[int, ...]
     """The lines of the loops around it, the innermost last."""
+    ends_tile: bool = False
+    """It stands in a branch of its loop that stores: the end of a tile, in a persistent kernel's flattened loops."""
 
     @property
     def loop(self) -> int:
         """The line of the innermost loop around it, 0 if there is none."""
         return self.loops[-1] if self.loops else 0
+
+
+Dtype = Literal["fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64"]
+"""Of a product's operands; fp32 is a product without tensor cores."""
+
+_DTYPES: dict[str, Dtype] = {"bf16": "bf16", "f16": "fp16", "f32": "tf32", "f64": "fp64", "i8": "int8", "ui8": "int8"}
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix product: what it is called, its floating-point (or integer) operations, its operands' type."""
+
+    name: str
+    flop: int
+    dtype: Dtype
 
 
 @dataclass
@@ -48,31 +79,64 @@ class Interval:
     name: str = "other"
     kind: IntervalKind = "other"
     waits: tuple[Value, ...] = ()
+    """Rings for which it waits: of barriers, or the buffers that cp.async fills."""
     signals: tuple[Value, ...] = ()
     """Rings at which it arrives, each as often as it does."""
     loads: tuple[tuple[str, Value], ...] = ()
-    queue: tuple[str | int, ...] = ()
-    """What it does to the tensor core's queue, in order: a name for each product that it issues, and for each wait how
-    many of the products issued before it may be left in flight. Products complete in the order of their issue."""
-    flop: int = 0
-    """Floating-point operations of the products issued in it."""
+    """What it loads into shared memory, and the ring for which one waits to have it."""
+    uses: tuple[str, ...] = ()
+    """What was loaded into registers and is used in it for the first time: here the warp waits for those loads."""
+    queue: tuple[Product | int, ...] = ()
+    """What it does to the tensor core's queue, in order: each product that it issues, and for each wait how many of the
+    products issued before it may be left in flight. Products complete in the order of their issue."""
     traffic: tuple[Traffic, ...] = ()
     """Bytes that its operations load and store."""
 
     @property
     def issues(self) -> tuple[str, ...]:
-        """The products issued in it."""
-        return tuple(step for step in self.queue if isinstance(step, str))
+        """Names of the products issued in it."""
+        return tuple(step.name for step in self.queue if isinstance(step, Product))
+
+    @property
+    def flop(self) -> int:
+        """Operations of the products issued in it."""
+        return sum(step.flop for step in self.queue if isinstance(step, Product))
+
+
+Issued = Literal["products", "loads"]
+"""What a warp group sets going and does not do itself: matrix products, loads into shared memory."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A warp group: `name` says what it does, `first_warp` where it runs."""
+    """A warp group: `name` says what it does, `first_warp` where it runs, and where it is recorded.
+
+    `issues`: one of them, both or neither. Where all warps run the same code there are two
+    groups of one partition, `all warps` and `last warp`, which tells how far a block's warps are apart.
+    """
 
     name: str
     partition: str
     first_warp: int
     num_warps: int
+    issues: frozenset[Issued]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of the program: what one trip of it issues itself, not counting the loops inside it.
+
+    Of two branches that cannot both be taken the one with more operations counts.
+    """
+
+    line: int
+    products: tuple[Product, ...]
+    loads: tuple[str, ...]
+
+    @property
+    def flop(self) -> int:
+        """Operations of a trip's products."""
+        return sum(product.flop for product in self.products)
 
 
 @dataclass
@@ -86,10 +150,17 @@ class Program:
     intervals: dict[tuple[Mark, Mark], Interval]
     stages: dict[Value, int] = field(default_factory=dict)
     """How many mbarriers each ring has."""
+    loops: dict[int, Loop] = field(default_factory=dict)
+    """Line of a loop (`Scope.loops`) -> what it does."""
 
     def group(self, name: str) -> Group:
         """The warp group of that name."""
         return next(group for group in self.groups if group.name == name)
+
+    def code(self, name: str) -> str:
+        """The group under whose name scopes and intervals list what this one runs: the first of its partition."""
+        partitions = {group.partition: group.name for group in reversed(self.groups)}
+        return next((partitions[group.partition] for group in self.groups if group.name == name), name)
 
 
 def read_program(text: str, rules: Rules | None = None) -> Program:
@@ -99,123 +170,162 @@ def read_program(text: str, rules: Rules | None = None) -> Program:
     """
     rules = rules or read_rules()
     module = Module(text)
-    dataflow = Dataflow(module)
-    names = _group_names(module.warp_groups())
+    dataflow = Dataflow(module, rules.aliases)
+    roles = _roles(module)
+    names = {partition: name for partition, (name, _) in roles.items()}
     marks: dict[int, Mark] = {}
     scopes: list[Scope] = []
-    _number_block(module.function.regions[0], names, next(iter(names.values())), (), marks, scopes)
+    _number_region(module.function.regions[0], names, next(iter(names.values())), (), False, marks, scopes)
     if not scopes:
         raise UsageError("the TTGIR has no records: make a traced twin of it with `kperf instrument`")
     starts, total_warps = _allocate_warps(text)
-    groups, intervals = [], {}
+    intervals = {}
     for group in module.warp_groups():
-        name, isolated = names[group.name], group.region.label.startswith("partition")
-        first_warp = starts[int(group.name.removeprefix("partition"))] if isolated else 0
-        groups.append(Group(name, group.name, first_warp, group.num_warps))
-        found: dict[tuple[Mark, Mark], list[Operation]] = {}
-        _flow(group.region if isolated else module.function.regions[0], {}, marks, found)
-        for key, operations in found.items():
-            intervals[key] = _interval(name, _scope_name(key, scopes), operations, dataflow, rules)
-    return Program(module.kernel_name, groups, total_warps, scopes, intervals, _stages(module, dataflow))
+        region = group.region if group.region.label.startswith("partition") else module.function.regions[0]
+        for key, operations in _between(region, marks).items():
+            intervals[key] = _interval(names[group.name], _scope_name(key, scopes), operations, dataflow, rules)
+    loops = {op.line: _loop(op, dataflow) for op in module.walk() if op.name in _LOOPS}
+    groups = _groups(module, roles, starts)
+    return Program(module.kernel_name, groups, total_warps, scopes, intervals, _stages(module, dataflow), loops)
 
 
-def _group_names(groups: list[WarpGroup]) -> dict[str, str]:
-    """Partition -> `consumer N` if it issues matrix products, `producer` if it loads, its own name otherwise."""
-    names, consumers, producers = {}, 0, 0
-    for group in groups:
+def _roles(module: Module) -> dict[str, tuple[str, frozenset[Issued]]]:
+    """Partition -> its name, and what it issues.
+
+    It is a `consumer N` if it issues matrix products, a `producer` if it only loads, and keeps its own name otherwise.
+    """
+    roles = {}
+    counts: Counter[str] = Counter()
+    for group in module.warp_groups():
         operations = {op.name for op in group.region.walk()}
+        kinds: dict[Issued, set[str]] = {"products": {DOT, MMA}, "loads": {COPY, ASYNC_COPY}}
+        issues = frozenset(kind for kind, names in kinds.items() if operations & names)
+        role = "consumer" if "products" in issues else "producer" if issues else group.name
         if group.name == "all":
-            names[group.name] = "all warps"
-        elif DOT in operations:
-            names[group.name] = f"consumer {consumers}"
-            consumers += 1
-        elif COPY in operations:
-            names[group.name] = f"producer {producers}" if producers else "producer"
-            producers += 1
+            name = "all warps"
         else:
-            names[group.name] = group.name
-    return names
+            name = f"{role} {counts[role]}" if role == "consumer" or counts[role] else role
+            counts[role] += 1
+        roles[group.name] = (name, issues)
+    return roles
 
 
-def _number_block(
+def _groups(module: Module, roles: dict[str, tuple[str, frozenset[Issued]]], starts: list[int]) -> list[Group]:
+    groups = []
+    for group in module.warp_groups():
+        name, issues = roles[group.name]
+        isolated = group.region.label.startswith("partition")
+        first = starts[int(group.name.removeprefix("partition"))] if isolated else 0
+        groups.append(Group(name, group.name, first, group.num_warps, issues))
+        if group.name == "all" and group.num_warps > 1:
+            groups.append(Group("last warp", group.name, group.num_warps - 1, 1, issues))
+    return groups
+
+
+def _loop(loop: Operation, dataflow: Dataflow) -> Loop:
+    issued = [op for region in loop.regions for op in _issued(region)]
+    loads = (dataflow.source(op) for op in issued if op.name not in (DOT, MMA))
+    return Loop(
+        loop.line,
+        tuple(_product(op, dataflow) for op in issued if op.name in (DOT, MMA)),
+        tuple(dict.fromkeys(loads)),
+    )
+
+
+def _issued(region: Region) -> list[Operation]:
+    """Products and loads of one pass through a region, but for its loops."""
+    found = []
+    for op in region.operations:
+        if op.name == "scf.if":
+            ways = [_issued(way) for way in op.regions]
+            found += max(ways, key=lambda way: sum(_flop(op) for op in way if op.name in (DOT, MMA)))
+        elif op.name in (DOT, MMA, COPY, ASYNC_COPY, *REGISTER_LOADS):
+            found.append(op)
+    return found
+
+
+def _number_region(
     region: Region,
     names: dict[str, str],
     group: str,
     loops: tuple[int, ...],
+    ends_tile: bool,
     marks: dict[int, Mark],
     scopes: list[Scope],
 ) -> None:
-    """Number the scopes of a block and of all inside it, in the order of the text; line of each record -> its mark."""
-    opened: dict[str, int] = {}
-    for op in region.operations:
-        if op.name == "proton.record":
-            match = re.match(r'\s*(start|end) "([^"]*)"', op.rest)
-            if match is None:
-                raise UsageError(f'line {op.line + 1}: a record reads `proton.record start "name"` or `end "name"`')
-            word, name = match.groups()
-            if word == "start" and name not in opened:
-                opened[name] = len(scopes)
-                scopes.append(Scope(len(scopes), name, group, loops))
-                marks[op.line] = (opened[name], True)
-            elif word == "end" and name in opened:
-                marks[op.line] = (opened.pop(name), False)
+    """Number the scopes of a region and of all inside it, in the order of the text; line of each record -> its mark."""
+    for block in region.blocks:
+        opened: dict[str, int] = {}
+        for op in block.operations:
+            if op.name == "proton.record":
+                match = re.match(r'\s*(start|end) "([^"]*)"', op.rest)
+                if match is None:
+                    raise UsageError(f'line {op.line + 1}: a record reads `proton.record start "name"` or `end "name"`')
+                word, name = match.groups()
+                if word == "start" and name not in opened:
+                    opened[name] = len(scopes)
+                    scopes.append(Scope(len(scopes), name, group, loops, ends_tile))
+                    marks[op.line] = (opened[name], True)
+                elif word == "end" and name in opened:
+                    marks[op.line] = (opened.pop(name), False)
+                else:
+                    raise UsageError(f'line {op.line + 1}: the {word} of "{name}" has no partner in its block')
+            for inner in op.regions:
+                is_loop = op.name in _LOOPS
+                around = (*loops, op.line) if is_loop else loops
+                storing = op.name == "scf.if" and bool(loops) and any(inside.name in STORES for inside in op.walk())
+                ends = not is_loop and (ends_tile or storing)
+                _number_region(inner, names, names.get(inner.label, group), around, ends, marks, scopes)
+        if opened:
+            raise UsageError(f'the record of "{next(iter(opened))}" is started and not ended in its block')
+
+
+def _between(region: Region, marks: dict[int, Mark]) -> dict[tuple[Mark, Mark], list[Operation]]:
+    """The operations between any two records that can follow each other in a region, in the order of the program."""
+    graph = control_flow(region)
+    found = {}
+    for op in region.walk():
+        if op.line in marks and op.line in graph:
+            for last, operations in _ways(op, graph, marks):
+                found[marks[op.line], marks[last]] = operations
+    return found
+
+
+def _ways(start: Operation, graph: Graph, marks: dict[int, Mark]) -> list[tuple[int, list[Operation]]]:
+    """Line of each record that can be the next after `start`, and what is done on the ways to it."""
+    order: list[Operation] = []
+    before: dict[int, set[int]] = {}
+    ends: dict[int, None] = {}
+    visited: set[int] = set()
+    # Depth first, leaving loops before entering them, so that in reverse a body stands before what follows it.
+    stack: list[tuple[Operation, bool]] = [(start, False)]
+    while stack:
+        op, done = stack.pop()
+        if done:
+            order.append(op)
+            continue
+        if op.line in visited:
+            continue
+        visited.add(op.line)
+        stack.append((op, True))
+        for following in graph[op.line]:
+            before.setdefault(following.line, set()).add(op.line)
+            if following.line in marks:
+                ends[following.line] = None
             else:
-                raise UsageError(f'line {op.line + 1}: the {word} of "{name}" has no partner in its block')
-        for inner in op.regions:
-            around = (*loops, op.line) if op.name in ("scf.for", "scf.while") else loops
-            _number_block(inner, names, names.get(inner.label, group), around, marks, scopes)
-    if opened:
-        raise UsageError(f'the record of "{next(iter(opened))}" is started and not ended in its block')
+                stack.append((following, False))
+    inside = [op for op in reversed(order) if op is not start]
+    return [(end, [op for op in inside if op.line in _leading_to(end, before, start.line)]) for end in sorted(ends)]
 
 
-def _flow(
-    region: Region,
-    pending: dict[Mark, list[Operation]],
-    marks: dict[int, Mark],
-    found: dict[tuple[Mark, Mark], list[Operation]],
-) -> dict[Mark, list[Operation]]:
-    """Collect the operations between records along all paths through a region.
-
-    `pending`: last record met -> operations since, on the way in; the same on the way out is returned.
-    """
-    for op in region.operations:
-        if op.line in marks:
-            for before, operations in pending.items():
-                seen = found.setdefault((before, marks[op.line]), [])
-                seen += [operation for operation in operations if operation not in seen]
-            pending = {marks[op.line]: []}
-        elif op.name in ("scf.for", "scf.while"):
-            once = pending
-            for inner in op.regions:
-                once = _flow(inner, _copy(once), marks, found)
-            again = once
-            for inner in op.regions:
-                again = _flow(inner, _copy(again), marks, found)
-            pending = _merge([pending, once, again])
-        elif op.name == "ttg.warp_specialize":
-            for inner in op.regions:  # the partitions' warps are other warps
-                if inner.label == "default":
-                    pending = _flow(inner, pending, marks, found)
-        elif op.name == "scf.if":
-            ways = [_flow(inner, _copy(pending), marks, found) for inner in op.regions]
-            pending = _merge(ways if len(ways) > 1 else [pending, *ways])
-        else:
-            for operations in pending.values():
-                operations.append(op)
-    return pending
-
-
-def _copy(pending: dict[Mark, list[Operation]]) -> dict[Mark, list[Operation]]:
-    return {mark: list(operations) for mark, operations in pending.items()}
-
-
-def _merge(ways: Iterable[dict[Mark, list[Operation]]]) -> dict[Mark, list[Operation]]:
-    merged: dict[Mark, list[Operation]] = {}
-    for way in ways:
-        for mark, operations in way.items():
-            known = merged.setdefault(mark, [])
-            known += [op for op in operations if op not in known]
-    return merged
+def _leading_to(end: int, before: dict[int, set[int]], start: int) -> set[int]:
+    found: set[int] = set()
+    todo = [end]
+    while todo:
+        for line in before.get(todo.pop(), set()) - found - {start}:
+            found.add(line)
+            todo.append(line)
+    return found
 
 
 def _scope_name(key: tuple[Mark, Mark], scopes: list[Scope]) -> str | None:
@@ -226,43 +336,55 @@ def _scope_name(key: tuple[Mark, Mark], scopes: list[Scope]) -> str | None:
 def _interval(group: str, scope: str | None, operations: list[Operation], dataflow: Dataflow, rules: Rules) -> Interval:
     named = [(rules.name(op, dataflow), rule.kind) for op in operations if (rule := rules.find(op))]
     interval = Interval(group)
+    interval.uses = tuple(dict.fromkeys(use for op in operations for use in dataflow.uses(op)))
     if named:
         kinds = {kind for _, kind in named}
         ranked = ["wait", *rules.rank] if scope is not None and scope.startswith("wait") else [*rules.rank, "wait"]
         interval.kind = next(kind for kind in ranked if kind in kinds)
         silent = "signal" if kinds != {"signal"} else None
         interval.name = " + ".join(dict.fromkeys(name for name, kind in named if kind != silent))
+    elif interval.uses:
+        interval.kind = "wait"
+        interval.name = f"use {'+'.join(interval.uses)}"
     if scope is not None and not scope.startswith(LIFETIME):
         interval.name = scope
-    interval.waits = tuple(dict.fromkeys(dataflow.barrier(op) for op in operations if dataflow.waits(op)))
+    interval.waits = tuple(dict.fromkeys(ring for op in operations for ring in dataflow.awaited(op)))
     # Operations on different ways between the two records may be the same arrival.
     arrivals = dict.fromkeys(dataflow.arrivals(op) for op in operations if dataflow.signals(op))
     interval.signals = tuple(ring for ring, _ in arrivals)
     loaded: dict[Value, dict[str, None]] = {}
     for op in operations:
-        if op.name == COPY:
-            loaded.setdefault(dataflow.barrier(op), {})[dataflow.fields(op)["buffer"]] = None
+        if op.name in (COPY, ASYNC_COPY):
+            loaded.setdefault(dataflow.filled(op), {})[dataflow.source(op)] = None
     interval.loads = tuple(("+".join(sorted(buffers)), ring) for ring, buffers in loaded.items())
+    moved = (traffic(op, dataflow.source(op)) for op in operations)
+    interval.traffic = tuple(part for part in moved if part is not None)
     interval.queue = tuple(step for op in operations for step in _queue(op, dataflow))
-    interval.flop = sum(_flop(op) for op in operations if op.name == DOT)
     return interval
 
 
-def _queue(operation: Operation, dataflow: Dataflow) -> list[str | int]:
+def _queue(operation: Operation, dataflow: Dataflow) -> list[Product | int]:
     """An operation's steps in `Interval.queue`; a synchronous product is waited for where it is issued."""
-    if operation.name == DOT:
-        done: list[str | int] = [] if "isAsync = true" in operation.rest else [0]
-        return [dataflow.fields(operation)["product"], *done]
-    if operation.name == DOT_WAIT:
-        pendings = re.search(r"pendings = (\d+)", operation.rest)
-        return [int(pendings.group(1)) if pendings else 0]
-    return []
+    if operation.name in (DOT, MMA):
+        done: list[Product | int] = [] if "isAsync = true" in operation.rest else [0]
+        return [_product(operation, dataflow), *done]
+    return [pendings(operation)] if operation.name == DOT_WAIT else []
+
+
+def _product(dot: Operation, dataflow: Dataflow) -> Product:
+    element = re.search(r"<(?:\d+x)+([a-z]\w*)", dot.rest.partition(" : ")[2])
+    name = element.group(1) if element else ""
+    dtype: Dtype = "fp8" if name.startswith("f8") else _DTYPES.get(name, "fp32")
+    if dtype == "tf32" and dot.name == MMA and "inputPrecision = tf32" not in dot.rest:
+        dtype = "fp32"
+    return Product(dataflow.fields(dot)["product"], _flop(dot), dtype)
 
 
 def _flop(dot: Operation) -> int:
-    shapes = [tuple(map(int, shape)) for shape in re.findall(r"<(\d+)x(\d+)x\w+", dot.rest.partition(" : ")[2])]
-    (_, k), *_, (m, n) = shapes if len(shapes) > 1 else [(0, 0), (0, 0)]
-    return 2 * m * n * k
+    """2 m n k, and of a batch of products all of them."""
+    types = dot.rest.partition(" : ")[2]
+    shapes = [tuple(map(int, shape.split("x")[:-1])) for shape in re.findall(r"<((?:\d+x){2,})", types)]
+    return 2 * math.prod(shapes[-1]) * shapes[0][-1] if len(shapes) > 1 else 0
 
 
 def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:

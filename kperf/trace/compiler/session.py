@@ -64,7 +64,7 @@ class Recording:
     @property
     def key(self) -> str:
         """What tells two lowerings of one module apart: the compile options carry it, or the cache mixes them up."""
-        return f"kperf:{','.join(map(str, self.warps))}:{self.bytes_per_warp}:{self.memory}:{self.clock_bits}"
+        return f"kperf-uncapped:{','.join(map(str, self.warps))}:{self.bytes_per_warp}:{self.memory}:{self.clock_bits}"
 
 
 class _Passes:

@@ -1,7 +1,7 @@
 """A kernel to look into: its TTGIR, how it is compiled with another one in place, and its traced twin."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 from triton.compiler import CompiledKernel
@@ -9,7 +9,7 @@ from triton.compiler import CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
-from kperf.trace.compiler.instrument import Detail, instrument, strip
+from kperf.trace.compiler.instrument import Detail, Rules, instrument, read_rules, strip
 from kperf.trace.compiler.program import Program, read_program
 from kperf.trace.compiler.session import RECORD_BYTES, Recording, session
 
@@ -22,7 +22,8 @@ class Subject:
     """A kernel before it runs. `name` is what messages call it, `text` its TTGIR without records.
 
     `compile`: the kernel with this TTGIR in place, for sm_90a, without a GPU. `most_records`: how many records a warp
-    writes at most in the launch that is traced. `shared_bytes`: what the plain kernel takes.
+    writes at most in the launch that is traced. `shared_bytes`: what the plain kernel takes. `rules`: what its regions
+    are, and what they are called.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Subject:
     shared_bytes: int
     compile: Callable[[str], CompiledKernel]
     most_records: Callable[[Program], int]
+    rules: Rules = field(default_factory=read_rules)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def make_traced(subject: Subject, text: str, path: object) -> tuple[Traced, Prog
     """The twin with this text, from `path`. Raises `UsageError` if without its records it is not the plain text."""
     if strip(text) != subject.text:
         raise UsageError(f"{path} is not the twin of {subject.name}: `make ttgir` writes it anew")
-    program = read_program(text)
+    program = read_program(text, subject.rules)
     return Traced(text, recording_for(program, subject)), program
 
 
@@ -92,7 +94,8 @@ def compile_orders(subject: Subject, traced: Traced) -> Orders:
     with session(traced.recording):
         traced_kernel = subject.compile(traced.text)
     before, after = (compiler.resources(kernel) for kernel in (plain_kernel, traced_kernel))
-    counters = 4 * len(traced.recording.warps)  # each warp's counter may live on the stack outside the loops
+    # Each warp's counter may live on the stack outside the loops; the stack is a multiple of 8 bytes.
+    counters = -(-4 * len(traced.recording.warps) // 8) * 8
     if after.local_bytes > before.local_bytes or after.stack_bytes > before.stack_bytes + counters:
         raise UsageError(
             f"the traced twin of {subject.name} spills {after.stack_bytes} bytes where the plain kernel spills "
@@ -115,7 +118,7 @@ def choose(subject: Subject) -> str:
     """
     candidates: list[tuple[bool, bool, bool, int, str]] = []
     refused: UsageError | None = None
-    for text in {instrument(subject.text, detail=detail) for detail in get_args(Detail)}:
+    for text in {instrument(subject.text, detail=detail, rules=subject.rules) for detail in get_args(Detail)}:
         traced, program = make_traced(subject, text, subject.name)
         try:
             differs = bool(compile_orders(subject, traced).differences)

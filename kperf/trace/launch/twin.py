@@ -95,7 +95,7 @@ def make_twin(
     if not hasattr(kernel.src, "fn") or "ttgir" not in kernel.asm:
         raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
     plain = footprint(kernel)
-    text = compiler.canonical_ttgir(kernel.asm["ttgir"])
+    text = compiler.named_ttgir(kernel.asm["ttgir"])
 
     def make(detail: Detail) -> Twin:
         traced = instrument(text, detail=detail, regions=regions, rules=rules)

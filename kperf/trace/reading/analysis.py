@@ -51,8 +51,7 @@ def roles(launch: Launch) -> list[Role]:
     """What each warp group does for the others."""
     found = []
     for group in map(launch.program.group, launch.groups):
-        mine = [interval for interval in launch.intervals if interval.group == group.name]
-        duty = _DUTIES[any(interval.issues for interval in mine), any(interval.loads for interval in mine)]
+        duty = _DUTIES["products" in group.issues, "loads" in group.issues]
         found.append(Role(warp_group=group.name, duty=duty, first_warp=group.first_warp, num_warps=group.num_warps))
     return found
 

@@ -72,7 +72,7 @@ class _TensorCores:
             else:
                 taken = max(issued, self._idle_from)
                 reached = max(reached, taken)
-                cycles = 0.0 if entry in self._free else product_flop(interval) / self._flop_per_cycle
+                cycles = 0.0 if entry.name in self._free else entry.flop / self._flop_per_cycle
                 self._idle_from = taken + cycles
                 self._in_flight[group].append(self._idle_from)
         return reached
@@ -158,8 +158,3 @@ class Replay:
             steady = {b for a, b in pairwise(starts) if a[0] == b[0]}
             found += [starts[b] - starts[a] for a, b in pairwise(starts) if {a, b} <= steady]
         return found
-
-
-def product_flop(interval: Interval) -> float:
-    """Operations of each product that an interval issues."""
-    return interval.flop / len(interval.issues)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kperf.errors import UsageError
 from kperf.trace.compiler.instrument import LIFETIME
-from kperf.trace.compiler.program import Interval, Program
+from kperf.trace.compiler.program import Interval, Product, Program, Scope
 from kperf.trace.reading.decode import Records
 
 
@@ -99,7 +99,7 @@ class Launch:
             raise UsageError("the trace has a scope that the kernel has not: it is another kernel's")
         same = (records.block[1:] == records.block[:-1]) & (records.warp[1:] == records.warp[:-1])
         first = np.flatnonzero(same)
-        self.intervals = list(program.intervals.values())
+        self.intervals, place = self._intervals_of_each()
         table = np.full((2 * len(program.scopes),) * 2, -1, dtype=np.int32)
         for index, ((a, a_start), (b, b_start)) in enumerate(program.intervals):
             table[2 * a + a_start, 2 * b + b_start] = index
@@ -113,8 +113,26 @@ class Launch:
         self.first = first
         self.block = records.block[first]
         self.warp = records.warp[first]
+        self.kind = place[self.warp, self.kind]
         self.start = records.cycle[first]
         self.end = records.cycle[first + 1]
+
+    def _intervals_of_each(self) -> tuple[list[Interval], NDArray[np.int32]]:
+        """The intervals of every recorded group, and [recorded warp, the program's interval] -> index into them.
+
+        Where all warps run the same code each recorded one has intervals of its own.
+        """
+        intervals = list(self.program.intervals.values())
+        place = np.tile(np.arange(len(intervals), dtype=np.int32), (len(self.groups), 1))
+        for warp, name in enumerate(self.groups):
+            code = self.program.code(name)
+            if code == name:
+                continue
+            for index, interval in enumerate(self.program.intervals.values()):
+                if interval.group == code:
+                    place[warp, index] = len(intervals)
+                    intervals.append(replace(interval, group=name))
+        return intervals, place
 
     @cached_property
     def cycles(self) -> NDArray[np.int64]:
@@ -123,10 +141,15 @@ class Launch:
 
     @cached_property
     def main_scope(self) -> dict[str, int | None]:
-        """Group -> number of the scope that opens a trip of its main loop: the first in the loop that is run most."""
+        """Group -> number of the scope that opens a trip of its main loop, None without a loop.
+
+        The main loop is the one with the most trips of those that issue products, else of those that load.
+        """
         found: dict[str, int | None] = {}
         for index, name in enumerate(self.groups):
-            scopes = [scope for scope in self.program.scopes if scope.group == name and scope.loop]
+            scopes = [scope for scope in self.program.scopes if scope.group == self.program.code(name) and scope.loop]
+            weight = max(map(self._weight, scopes), default=0)
+            scopes = [scope for scope in scopes if self._weight(scope) == weight and not scope.ends_tile]
             mine = self.records.scope[(self.records.warp == index) & self.records.is_start]
             counts = np.bincount(mine, minlength=len(self.program.scopes))
             found[name] = (
@@ -134,16 +157,23 @@ class Launch:
             )
         return found
 
+    def _weight(self, scope: Scope) -> int:
+        loop = self.program.loops.get(scope.loop)
+        return 0 if loop is None else 2 if loop.products else 1 if loop.loads else 0
+
     @cached_property
     def loop_scopes(self) -> dict[str, set[int]]:
-        """Group -> the scopes of its main loop."""
+        """Group -> the scopes of its main loop, but for those in which a tile of a flattened loop ends."""
         loops = {name: self.program.scopes[main].loop for name, main in self.main_scope.items() if main is not None}
         return {
             name: {
-                scope.number for scope in self.program.scopes if scope.group == name and scope.loop == loops.get(name)
+                scope.number
+                for scope in self.program.scopes
+                if name in loops
+                and scope.group == self.program.code(name)
+                and scope.loop == loops[name]
+                and not scope.ends_tile
             }
-            if name in loops
-            else set()
             for name in self.groups
         }
 
@@ -187,13 +217,10 @@ class Launch:
         return int((mine & self.records.is_start & (self.records.scope == self.main_scope[group])).sum())
 
     def flop_per_trip(self) -> float:
-        """Floating-point operations of the products in one trip of the main loops, all groups together."""
-        flop = np.array([interval.flop for interval in self.intervals])
-        return sum(
-            float(flop[self.kind[self.in_loop & (self.warp == index)]].sum()) / trips
-            for index, group in enumerate(self.groups)
-            if (trips := self.trips(group))
-        )
+        """Operations of the products in one trip of the main loops, all partitions together."""
+        mains = {self.program.code(name): main for name, main in self.main_scope.items() if main is not None}
+        loops = (self.program.loops[self.program.scopes[main].loop] for main in mains.values())
+        return float(sum(loop.flop for loop in loops))
 
     def lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last cycle of each block, over all of its warps."""
@@ -223,13 +250,15 @@ class Launch:
         return cycles / elapsed * 1e3
 
     def whole_blocks(self) -> NDArray[np.int64]:
-        """Blocks of which no record was lost: each group's first and last record are its lifetime's."""
-        lifetimes = [scope.number for scope in self.program.scopes if scope.name.startswith(LIFETIME)]
+        """Blocks of which no record was lost: each group's first record is the start of its lifetime."""
+        lifetimes = {scope.group: scope.number for scope in reversed(self.program.scopes) if _is_lifetime(scope)}
         if not lifetimes:
             return np.arange(self.records.n_blocks)
-        marks = np.isin(self.records.scope, lifetimes)
-        counts = np.bincount(self.records.block[marks], minlength=self.records.n_blocks)
-        return np.flatnonzero(counts == 2 * len(self.groups))
+        starts = np.array([lifetimes.get(self.program.code(name), -1) for name in self.groups])
+        records = self.records
+        marks = records.is_start & (records.scope == starts[records.warp])
+        counts = np.bincount(records.block[marks], minlength=records.n_blocks)
+        return np.flatnonzero(counts == len(self.groups))
 
     def blocks(self, chosen: NDArray[np.int64]) -> Iterator[Block]:
         """The chosen blocks, span by span."""
@@ -264,13 +293,17 @@ def _clock_steps(clocks: NDArray[np.int64]) -> NDArray[np.int64]:
     return (np.diff(clocks) + back) % 2**32 - back
 
 
+def _is_lifetime(scope: Scope) -> bool:
+    return scope.name.startswith(LIFETIME)
+
+
 def _flights(group: str, spans: list[Span]) -> Iterator[Flight]:
     """Products in flight; one that nobody waits for before the end of the trace is left out."""
     pending: deque[Flight] = deque()
     for span in spans:
         for step in span.interval.queue:
-            if isinstance(step, str):
-                pending.append(Flight(step, group, span.start, span.end, span.trip))
+            if isinstance(step, Product):
+                pending.append(Flight(step.name, group, span.start, span.end, span.trip))
             else:
                 while len(pending) > step:
                     yield replace(pending.popleft(), end=span.end)

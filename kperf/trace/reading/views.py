@@ -224,7 +224,7 @@ def memory(launch: Launch, about: About) -> Memory:
 
 def _recorded_once(launch: Launch) -> NDArray[np.bool_]:
     """Of all intervals those of each warp group's first recorded warp: what a group does is counted once."""
-    first = {launch.groups.index(name) for name in dict.fromkeys(launch.groups)}
+    first = {index for index, name in enumerate(launch.groups) if launch.program.code(name) == name}
     found: NDArray[np.bool_] = np.isin(launch.warp, sorted(first))
     return found
 

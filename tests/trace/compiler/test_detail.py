@@ -5,6 +5,7 @@ import re
 import pytest
 
 from kperf.attention.overrides import TTGIR_DIR
+from kperf.paper.twins import RULES
 from kperf.trace.compiler.instrument import instrument
 
 CONSUMER = {
@@ -22,7 +23,7 @@ CONSUMER = {
 @pytest.mark.parametrize(("variant", "detail"), CONSUMER)
 def test_the_regions_of_a_consumer(variant, detail):
     text = (TTGIR_DIR / variant / "d128_bf16_full.ttgir").read_text()
-    marks = re.findall(r'record (start|end) "(.*?)"', instrument(text, detail=detail))
+    marks = re.findall(r'record (start|end) "(.*?)"', instrument(text, detail=detail, rules=RULES))
     groups = []
     for mark, name in marks:
         if name.startswith("lifetime"):

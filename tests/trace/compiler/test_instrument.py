@@ -13,8 +13,10 @@ from kperf.attention.overrides import TTGIR_DIR
 from kperf.attention.variants import FULL_AND_CAUSAL, Specialization
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
-from kperf.ir.compile import canonical_ttgir, compile_kernel
-from kperf.trace.compiler.instrument import RULES, instrument, read_rules, strip
+from kperf.ir.compile import canonical_ttgir, compile_kernel, named_ttgir
+from kperf.paper.twins import RULES
+from kperf.trace.compiler.instrument import RULES as GENERAL
+from kperf.trace.compiler.instrument import instrument, read_rules, strip
 from kperf.trace.compiler.program import read_program
 
 FILES = sorted(TTGIR_DIR.glob("*/*.ttgir"))
@@ -48,13 +50,13 @@ def test_what_goes_in_comes_out_and_is_ttgir(path, detail):
 
 
 def test_regions_are_named_by_what_the_hardware_does():
-    loop = [name for name in names(instrument(TEXT)) if not name.startswith("lifetime")]
+    loop = [name for name in names(instrument(TEXT, rules=RULES)) if not name.startswith("lifetime")]
     consumer = ["wait Q full", "wait K full", "QK wait", "wait V full", "PV wait"]
     assert loop == [*consumer, *consumer, "wait K empty", "wait V empty"]
 
 
 def test_a_signal_and_a_load_are_never_behind_the_record_of_their_wait():
-    lines = [line.strip() for line in instrument(TEXT).splitlines()]
+    lines = [line.strip() for line in instrument(TEXT, rules=RULES).splitlines()]
     for at, line in enumerate(lines):
         if line.startswith('proton.record end "QK wait"'):
             assert lines[at - 1].startswith("ttng.arrive_barrier")
@@ -63,7 +65,7 @@ def test_a_signal_and_a_load_are_never_behind_the_record_of_their_wait():
 
 
 def test_regions_can_be_chosen():
-    chosen = names(instrument(TEXT, regions=("*wait", "wait V*")))
+    chosen = names(instrument(TEXT, regions=("*wait", "wait V*"), rules=RULES))
     assert {name for name in chosen if not name.startswith("lifetime")} == {
         "QK wait",
         "PV wait",
@@ -75,7 +77,7 @@ def test_regions_can_be_chosen():
 def test_a_person_can_extend_the_rules(tmp_path):
     path = tmp_path / "mine.toml"
     rule = '\n[[rule]]\noperation = "ttng.fence_async_shared"\nregion = "fence"\nkind = "other"\nrecord = true\n'
-    path.write_text(RULES.read_text() + rule.replace('"other"', '"store"'))
+    path.write_text(GENERAL.read_text() + rule.replace('"other"', '"store"'))
     assert "fence" in names(instrument(TEXT, rules=read_rules(path)))
 
 
@@ -170,7 +172,7 @@ def stock_ttgir(specialized: bool) -> str:
     else:
         special = Specialization()
         kernel = compile_kernel(attn_fwd, special.signature(), special.constexprs())
-    return canonical_ttgir(kernel.asm["ttgir"])
+    return named_ttgir(kernel.asm["ttgir"])
 
 
 def test_instruments_what_the_stock_compiler_specialised_by_itself():
@@ -179,7 +181,7 @@ def test_instruments_what_the_stock_compiler_specialised_by_itself():
     assert strip(traced) == text
     program = read_program(traced)
     assert {group.name for group in program.groups} == {"producer", "consumer 0", "consumer 1"}
-    assert {"wait K empty", "wait V empty", "wait Q full", "wait K full", "QK", "wait V full"} <= set(names(traced))
+    assert {"wait k empty", "wait v empty", "wait q full", "wait k full", "q @ k", "wait v full"} <= set(names(traced))
     assert compiler.canonical_ttgir(traced)
 
 
@@ -188,5 +190,5 @@ def test_instruments_a_kernel_without_warp_groups():
     traced = instrument(text)
     assert strip(traced) == text
     program = read_program(traced)
-    assert [group.name for group in program.groups] == ["all warps"]
-    assert {"wait Q full", "wait K full", "wait V full"} <= set(names(traced))
+    assert [group.name for group in program.groups] == ["all warps", "last warp"]
+    assert {"wait q full", "wait k full", "wait v full"} <= set(names(traced))

@@ -4,13 +4,16 @@ import pytest
 
 from kperf.attention.overrides import TTGIR_DIR
 from kperf.errors import UsageError
+from kperf.paper.twins import RULES
 from kperf.trace.compiler.instrument import instrument
 from kperf.trace.compiler.program import Interval, read_program
 
 TEXT = (TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir").read_text()
-TRACED = instrument(TEXT)
-PROGRAM = read_program(TRACED)
-PERSISTENT = read_program(instrument((TTGIR_DIR / "improved_plus" / "d128_bf16_full.ttgir").read_text()))
+TRACED = instrument(TEXT, rules=RULES)
+PROGRAM = read_program(TRACED, RULES)
+PERSISTENT = read_program(
+    instrument((TTGIR_DIR / "improved_plus" / "d128_bf16_full.ttgir").read_text(), rules=RULES), RULES
+)
 
 
 def test_warp_groups_are_named_by_what_they_do_and_placed_as_triton_places_them():

@@ -10,6 +10,7 @@ from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
 from kperf.ir.compile import SHARED_MEMORY_LIMIT, resources, sass
 from kperf.paper import twins
+from kperf.paper.twins import RULES
 from kperf.trace.compiler.instrument import instrument
 from kperf.trace.compiler.program import Program, read_program
 from kperf.trace.compiler.session import Recording, session
@@ -75,14 +76,14 @@ def with_shared_bytes_left(plain: overrides.Override, left: int, workload: Workl
 
 def test_a_kernel_that_takes_more_shared_memory_than_there_is_is_refused():
     plain = overrides.find("vanilla", Specialization())
-    program = read_program(instrument(plain.text))
+    program = read_program(instrument(plain.text, rules=RULES), RULES)
     with pytest.raises(UsageError, match="cannot be launched"):
         subject.recording_for(program, with_shared_bytes_left(plain, -8))
 
 
 def test_less_shared_memory_makes_a_smaller_ring_as_long_as_all_records_fit():
     plain = overrides.find("vanilla", Specialization())
-    program = read_program(instrument(plain.text))
+    program = read_program(instrument(plain.text, rules=RULES), RULES)
     needed = 8 * twins.most_records(program, plain, FIG11)
     assert 4096 < needed <= 8192
     short = with_shared_bytes_left(plain, 3 * 2048, Workload(batch=1, seq_len=1024))
@@ -99,7 +100,7 @@ def test_a_twin_of_another_file_is_refused():
     plain = overrides.find("vanilla", Specialization())
     other = overrides.find("improved", Specialization())
     with pytest.raises(UsageError, match="is not the twin"):
-        subject.make_traced(twins.subject_of(plain), instrument(other.text), other.path)
+        subject.make_traced(twins.subject_of(plain), instrument(other.text, rules=RULES), other.path)
 
 
 def test_a_missing_twin_is_said(tmp_path):

@@ -70,7 +70,7 @@ def twin_of(path: str, mode: str) -> tuple[Program, Recording]:
 
 def write_records(buffer: torch.Tensor, metadata, blocks: int) -> None:
     program, recording = twin_of(metadata.ir_override, metadata.instrumentation_mode)
-    groups = {group.first_warp: group.name for group in program.groups}
+    groups = {group.first_warp: program.code(group.name) for group in program.groups}
     looping = any(scope.loops for scope in program.scopes)
     marks = [
         marks_of(program, groups[warp], TRIPS) if looping else straight(program, groups[warp])

@@ -10,6 +10,7 @@ from kperf.attention import overrides
 from kperf.attention.variants import Specialization
 from kperf.attention.workload import Workload
 from kperf.paper import fig11
+from kperf.paper.twins import RULES
 from kperf.record import device
 from kperf.trace.compiler.instrument import instrument
 from kperf.trace.compiler.program import read_program
@@ -25,7 +26,7 @@ SMALL = Workload(batch=1, heads=2, seq_len=512)
 
 def traced_override(variant: str) -> overrides.Override:
     plain = overrides.find(variant, Specialization())
-    return overrides.Override(plain.path, instrument(plain.text), plain.entry, plain.manifest)
+    return overrides.Override(plain.path, instrument(plain.text, rules=RULES), plain.entry, plain.manifest)
 
 
 def captured_in(item: fig11.Subject, workload: Workload) -> Capture:
@@ -43,7 +44,7 @@ def test_decodes_what_protons_own_writer_writes(variant, tmp_path):
     from kperf.attention.implementations import bind_attn_fwd
 
     override = traced_override(variant)
-    program = read_program(override.text)
+    program = read_program(override.text, RULES)
     recording = Recording(tuple(sorted(group.first_warp for group in program.groups)), program.total_warps)
     q, k, v = (torch.randn(SMALL.shape, device="cuda").to(torch.bfloat16) for _ in range(3))
     warps = ",".join(map(str, recording.warps))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
-from kperf.trace.compiler.program import Group, Interval, Program, Scope
+from kperf.trace.compiler.program import Group, Interval, Product, Program, Scope
 from kperf.trace.reading.timeline import Block, Span
 
 FULL, EMPTY = (0, "full"), (0, "empty")
@@ -113,12 +113,15 @@ class Machine:
 
 INTERVALS = {
     "wait A full": ("wait", {"waits": (FULL,)}),
-    "issue": ("issue", {"queue": ("A @ B",), "flop": None}),
+    "issue": ("issue", {}),
     "product wait": ("tensor", {"queue": (0,), "signals": (EMPTY,)}),
     "arithmetic": ("arithmetic", {}),
     "other": ("other", {}),
     "wait A empty": ("wait", {"waits": (EMPTY,), "loads": (("A", FULL),)}),
 }
+
+
+ISSUES = {True: frozenset({"products"}), False: frozenset({"loads"})}
 
 
 def block_and_program(kernel: Kernel) -> tuple[Block, Program, Machine]:
@@ -133,7 +136,8 @@ def block_and_program(kernel: Kernel) -> tuple[Block, Program, Machine]:
         trip = -1
         for name, end in records:
             kind, options = INTERVALS[name]
-            options = options | ({"flop": kernel.product * FLOP_PER_CYCLE} if "flop" in options else {})
+            if name == "issue":
+                options = {"queue": (Product("A @ B", kernel.product * FLOP_PER_CYCLE, "bf16"),)}
             interval = intervals.setdefault((group, name), Interval(group, name, kind, **options))
             trip += name == opens
             spans[group].append(Span(interval, start, end, trip))
@@ -147,6 +151,6 @@ def block_and_program(kernel: Kernel) -> tuple[Block, Program, Machine]:
         for number, name, gap, following in zip(numbers, recorded, gaps, numbers[1:] + numbers[:1], strict=True):
             table[(number, True), (number, False)] = intervals[group, name]
             table[(number, False), (following, True)] = intervals[group, gap]
-    groups = [Group(name, name, 4 * place, 4) for place, name in enumerate(machine.records)]
+    groups = [Group(name, name, 4 * place, 4, ISSUES[name != "producer"]) for place, name in enumerate(machine.records)]
     program = Program("made", groups, 4 * len(groups), scopes, table, {EMPTY: kernel.stages, FULL: kernel.stages})
     return Block(0, 0, 0, spans), program, machine

@@ -7,6 +7,7 @@ import pytest
 
 from kperf.attention.overrides import TTGIR_DIR
 from kperf.errors import UsageError
+from kperf.paper.twins import RULES
 from kperf.trace.compiler.instrument import instrument
 from kperf.trace.compiler.program import read_program
 from kperf.trace.compiler.session import Recording
@@ -18,7 +19,7 @@ from kperf.trace.reading.timeline import Launch
 from .synthetic import encode, recording_of, simulate
 
 TEXT = (TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir").read_text()
-PROGRAM = read_program(instrument(TEXT))
+PROGRAM = read_program(instrument(TEXT, rules=RULES), RULES)
 RECORDING = recording_of(PROGRAM)
 
 # A trip of a consumer: 70 + 200 + 300 + 1000 + 70 + 200 + 300 + 50 cycles, unless it is held up.

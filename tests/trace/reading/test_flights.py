@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kperf.ir.compile import canonical_ttgir
+from kperf.ir.compile import named_ttgir
 from kperf.trace.compiler.instrument import instrument
 from kperf.trace.compiler.program import read_program
 from kperf.trace.reading.decode import decode
@@ -18,7 +18,7 @@ STEP = 100
 
 def flights(kernel: str) -> list[Flight]:
     """Of one block: all records are STEP cycles apart, and the loop is gone through TRIPS times."""
-    program = read_program(instrument(canonical_ttgir(compiled(kernel).asm["ttgir"])))
+    program = read_program(instrument(named_ttgir(compiled(kernel).asm["ttgir"])))
     lifetime, *scopes = program.scopes
     loop = [scope for scope in scopes if scope.loop]
     before = [scope for scope in scopes if not scope.loop and scope.number < loop[0].number]

@@ -58,7 +58,7 @@ def norm_program() -> Program:
         ((5, False), (3, True)): gap("other", "other"),
         ((5, False), (0, False)): gap("other", "other"),
     }
-    return Program("norm", [Group("all warps", "all", 0, 8)], 8, scopes, intervals)
+    return Program("norm", [Group("all warps", "all", 0, 8, frozenset())], 8, scopes, intervals)
 
 
 def launch_of(program: Program, blocks: list[tuple[list[tuple[int, bool, int]], int, int]], tail: int = 0) -> Launch:
