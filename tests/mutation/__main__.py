@@ -68,7 +68,7 @@ class Slot:
 
 
 def main() -> int:
-    """Status 0 if all of the list and enough of the sample are killed, 1 if not, 2 if the list is out of date."""
+    """Status 0: all listed and enough generated are killed; 1: not; 2: the list is stale, or tests fail as it is."""
     options = _options()
     record = tomllib.loads(LIST.read_text())
     listed, stale = _listed(record["mutant"], options.only)
@@ -81,23 +81,24 @@ def main() -> int:
         __import__(name)
     with tempfile.TemporaryDirectory(prefix="kperf-mutants-") as folder:
         slots = [Slot(_copy_of_tree(Path(folder) / f"tree{number}")) for number in range(options.workers)]
-        limits = {}
+        limits, broken = {}, set()
         # First the unchanged tree: it has to pass, its times are limits, and it compiles what the others find.
         unchanged = [Job(None, tests, "unchanged") for tests in dict.fromkeys(job.tests for job in listed + sample)]
         for job, code, seconds, said in _run(unchanged, slots, {}):
             if code:
+                broken.add(job.tests)
                 print(f"the unchanged tree fails {' '.join(job.tests)}:\n{said}", file=sys.stderr)
-                return 2
             if options.verbose:
                 print(f"unchanged: {' '.join(job.tests)} in {seconds:.1f} s", flush=True)
             limits[job.tests] = 10 + PATIENCE * seconds
+        jobs = [job for job in listed + sample if job.tests not in broken]
         ends = []
-        for job, code, *_ in _run(listed + sample, slots, limits):
+        for job, code, *_ in _run(jobs, slots, limits):
             verdict = "killed" if code else "SURVIVED"
             ends.append((job, bool(code)))
             if not code or options.verbose:
                 print(f"{verdict}: {job.name}", flush=True)
-    return _score(ends)
+    return _score(ends) if not broken else 2
 
 
 def _options() -> argparse.Namespace:

@@ -75,7 +75,8 @@ def texts(axis):
 
 
 def test_each_panel_has_its_bars_in_order_with_their_heights_labels_and_looks(drawn):
-    figure = drawn(made())
+    runs = made()
+    figure = drawn(runs)
     for panel, sweep in ((0, "seq_len"), (3, "batch_size")):
         places = [workload for name, workload in PLACES if name == sweep]
         found = bars(figure.axes[panel])
@@ -83,7 +84,9 @@ def test_each_panel_has_its_bars_in_order_with_their_heights_labels_and_looks(dr
         for key, (_, colour, hatch, heights, lefts, whiskers) in zip(FIG12, found, strict=True):
             rate = RATE * (1 + 0.05 * FIG12.index(key)) / 1e9
             assert heights == pytest.approx([rate] * len(places))
-            assert whiskers == [pytest.approx((rate / 1.01, rate / 0.99))] * len(places)
+            points = [runs[sweep, workload][key] for workload in places]
+            ends = [p.flops / ms / 1e9 for p in points for ms in p.ci95_ms[::-1]]
+            assert [end for whisker in whiskers for end in whisker] == pytest.approx(ends)
             assert (colour, hatch) == (to_rgba(IMPLEMENTATIONS[key].look.colour), IMPLEMENTATIONS[key].look.hatch)
             assert all(group - 0.5 < left < group + 0.5 for group, left in enumerate(lefts))
             assert texts(figure.axes[panel]).count(f"{rate:.0f}") == len(places)
