@@ -51,8 +51,8 @@ class Twin:
 
     @property
     def blocks_lost(self) -> int:
-        """Blocks by which fewer fit on an SM."""
-        return self.plain_footprint.occupancy - self.footprint.occupancy
+        """By how many blocks fewer fit on an SM."""
+        return max(self.plain_footprint.occupancy - self.footprint.occupancy, 0)
 
     def ring_for(self, blocks: int, memory: int, records: int | None) -> Recording:
         """Where the records of another launch would go, as `ring_for` says."""

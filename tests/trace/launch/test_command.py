@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -334,3 +335,18 @@ def test_fewer_records_where_all_of_them_cost_a_block_on_an_sm(trace, monkeypatc
     assert details == ["fine", "coarse"]
     assert status == 0
     assert "blocks an SM where" not in said
+
+
+@pytest.mark.parametrize(("blocks", "said_so"), [(-1, True), (+1, False)])
+def test_a_block_lost_on_an_sm_is_said_and_one_won_is_not(trace, monkeypatch, blocks, said_so):
+    measured = twin.footprint
+    asked = count()
+
+    def claims(kernel):
+        used = measured(kernel)
+        return replace(used, occupancy=used.occupancy + (blocks if next(asked) else 0))  # first the plain kernel's
+
+    monkeypatch.setattr(twin, "footprint", claims)
+    _, said, _ = trace(GEMM + "run(1)")
+    assert ("leave room for 0 blocks an SM where 1 fit" in said) is said_so
+    assert ("blocks an SM where" in said) is said_so
