@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from kperf.attention.implementations import FIG12, RATIOS
+from kperf.bench.intervals import SHIFT
 from kperf.bench.points import Key, MeasuredPoint, Point, Run
-from kperf.bench.tables import LONG_SEQ_LEN, speedup, speedup_interval
+from kperf.bench.tables import LONG_SEQ_LEN, SHIFTS, speedup, speedup_interval
 from kperf.record.store import Environment
 from plots.style import PAGE_WIDTH, SMALL, compact, footnote, grid, headline, label_and_look, save, value_above
 
@@ -105,7 +106,7 @@ def _bars(axis: Axes, runs: Sequence[Run], keys: Sequence[str]) -> None:
                 fastest, slowest = (point.flops / ms / 1e9 for ms in point.ci95_ms)
                 low.append(max(point.tflops - slowest, 0))
                 high.append(max(fastest - point.tflops, 0))
-                value_above(axis, xs[-1], max(fastest, point.tflops), f"{point.tflops:.0f}", upright=upright)
+                value_above(axis, xs[-1], max(fastest, point.tflops), _number(point), upright=upright)
             elif point is not None and point.status != "unsupported":
                 value_above(axis, group + offset, 0, point.status, upright=True)
         axis.bar(
@@ -121,6 +122,11 @@ def _bars(axis: Axes, runs: Sequence[Run], keys: Sequence[str]) -> None:
     axis.set_xticks(range(len(runs)), [])
     axis.set_ylabel("TFLOPS")
     grid(axis)
+
+
+def _number(point: MeasuredPoint) -> str:
+    """TFLOPS, marked as in the tables if they had not settled."""
+    return f"{point.tflops:.0f}{SHIFTS if point.shifts else ''}"
 
 
 def _speedups(axis: Axes, runs: Sequence[Run], compared: Sequence[str], over: str) -> None:
@@ -180,14 +186,18 @@ def _explained(points: Sequence[Point], over: str, *, in_turn: bool) -> list[str
     measured = [point for point in points if isinstance(point, MeasuredPoint)]
     if not measured:
         return []
-    taken = "a group's are taken in turn" if in_turn else "a group's are of two runs"
-    lines = [f"Bars: replays of CUDA graphs, median and 95 % interval; {taken}."]
+    old = any(point.schema_version == 1 for point in measured)
+    whiskers = "95 % interval" if old else "where a second run falls 19 times in 20"
+    taken = "all of a group in turn" if in_turn else "a group's are of two runs"
+    shown = "Bars and filled marks" if over else "Bars"
+    lines = [f"{shown}: replays of CUDA graphs on normal random inputs, {taken}; median, and {whiskers}."]
     if over:
-        lines = [
-            "Bars and filled marks: replays of CUDA graphs, all of a group in turn, median and 95 % interval. Open "
-            "marks and numbers in brackets: single calls from Python (eager). Rows: speed over "
-            f"{label_and_look(over)[0]}."
-        ]
+        lines[0] += (
+            " Open marks and numbers in brackets: single calls from Python (eager). "
+            f"Rows: speed over {label_and_look(over)[0]}."
+        )
+    if any(point.shifts for point in measured):
+        lines.append(f"{SHIFTS} The two halves of the samples differ by more than {SHIFT:.0%}.")
     clocks: dict[str, list[int]] = {}
     for point in measured:
         clocks.setdefault(point.run, []).extend(state.sm_mhz for state in point.device_states)
