@@ -100,13 +100,14 @@ def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
     clock_mhz = launch.clock_mhz()
     whole = launch.whole_blocks()
     first, last = launch.lifetimes()
-    measured = (launch.records.end_ns - launch.records.start_ns) * clock_mhz / 1e3
+    measured = (launch.records.end_ns - launch.records.start_ns)[whole] * clock_mhz / 1e3
+    covered = (last - first)[whole] / np.maximum(measured, 1)  # the timer may stand still in a short block
     return dict(about) | {
         "roles": analysis.roles(launch),
         "regions": analysis.region_times(launch),
         "blocks": launch.records.n_blocks,
         "clock_mhz": clock_mhz,
-        "lifetime_covered": float(np.median(((last - first) / measured)[whole])) if len(whole) else 0.0,
+        "lifetime_covered": float(np.median(covered)) if len(whole) else 0.0,
         "sms": views.Blocks(launch).sm_use(),
         "records": RecordCount(written=launch.records.written, lost=launch.records.lost),
     }

@@ -51,7 +51,8 @@ class Blocks:
         records = launch.records
         begin = records.start_ns.min()
         self.start = records.start_ns - begin
-        self.end = records.end_ns - begin
+        # The timer may stand still while a short block runs.
+        self.end = np.maximum(records.end_ns, records.start_ns + 1) - begin
         self.span = int(self.end.max())
         self.sm = np.unique(records.sm, return_inverse=True)[1]
         self.n_sms = int(self.sm.max()) + 1
@@ -126,9 +127,9 @@ class Blocks:
         return SmUse(
             sms=self.n_sms,
             span_us=self.span / 1e3,
-            resident=float(self.duration.sum() / max(busy, 1)),
+            resident=float(self.duration.sum() / busy),
             most_resident=self._most_resident(),
-            idle=1 - busy / (self.n_sms * max(self.span, 1)),
+            idle=1 - busy / (self.n_sms * self.span),
             first_end_us=float(ends.min()) / 1e3,
             median_end_us=float(np.median(ends)) / 1e3,
             busy_sms=at_once[0].tolist(),
@@ -274,9 +275,9 @@ WAITING = "waiting for loads"
 
 
 def category(interval: Interval) -> str:
-    """What a warp does in an interval, coarsely."""
+    """What a warp does in an interval, coarsely; a first use of loads counts as waiting, with the arithmetic in it."""
     name = interval.name
-    if name.startswith(("use ", "wait ")):
+    if interval.uses or name.startswith("wait "):
         return WAITING
     if "barrier" in name:
         return "barriers"

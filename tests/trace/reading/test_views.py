@@ -36,7 +36,8 @@ def norm_program() -> Program:
     scopes = [Scope(n, name, "all warps", loops) for n, (name, loops) in enumerate(zip(SCOPES, LOOPS, strict=True))]
 
     def gap(name: str, kind: str = "arithmetic") -> Interval:
-        return Interval("all warps", name, kind)  # type: ignore[arg-type]
+        uses = tuple(name.removeprefix("use ").split("+")) if name.startswith("use ") else ()
+        return Interval("all warps", name, kind, uses=uses)  # type: ignore[arg-type]
 
     def region(number: int, kind: str, *traffic: Traffic) -> tuple:
         key = (number, True), (number, False)
