@@ -75,8 +75,6 @@ def main() -> int:
     for sentence in stale:
         print(f"mutants.toml: {sentence}", file=sys.stderr)
     sample = _sample(record["tests_of"], options)
-    if stale:
-        return 2
     for name in PRELOADED:
         __import__(name)
     with tempfile.TemporaryDirectory(prefix="kperf-mutants-") as folder:
@@ -98,7 +96,7 @@ def main() -> int:
             ends.append((job, bool(code)))
             if not code or options.verbose:
                 print(f"{verdict}: {job.name}", flush=True)
-    return _score(ends) if not broken else 2
+    return max(_score(ends), 2 if stale or broken else 0)
 
 
 def _options() -> argparse.Namespace:
