@@ -67,6 +67,9 @@ ENV KPERF_IN_CONTAINER=1 \
     USER=kperf \
     TRITON_CACHE_DIR=/tmp/triton \
     MPLCONFIGDIR=/tmp/matplotlib \
+    RUFF_CACHE_DIR=/tmp/ruff \
+    MYPY_CACHE_DIR=/tmp/mypy \
+    HYPOTHESIS_STORAGE_DIRECTORY=/tmp/hypothesis \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 ARG COMMIT=unknown
