@@ -31,6 +31,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.types import DeviceRequest, Mount
+from docker.utils import parse_bytes
 from rich.console import Console
 from rich.markup import escape
 
@@ -63,6 +64,8 @@ _INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
 
 _KILLED = 137
+_LEAST_MEMORY = 6 << 20
+"""Bytes that Docker wants for a container."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,7 @@ def _session(
         except ImageNotFound:
             raise UsageError(f"there is no image {image}: run `make image`") from None
         with_gpu = gpus == "all" or (gpus == "auto" and Path("/dev/nvidiactl").exists())
+        limit = _memory_limit(memory, int(engine.info()["MemTotal"]))
         seeds = _pack(results, archive)
         container = engine.containers.create(
             image,
@@ -210,7 +214,7 @@ def _session(
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=4096,
-            mem_limit=memory or int(0.8 * engine.info()["MemTotal"]),
+            mem_limit=limit,
             **options,
         )
         try:
@@ -222,6 +226,16 @@ def _session(
             yield container
         finally:
             _bring_home(container, console)
+
+
+def _memory_limit(memory: str | None, total: int) -> int:
+    """Bytes, four fifths of the engine's if nothing is asked for; Docker itself takes 0 for no limit at all."""
+    if memory is None:
+        return int(0.8 * total)
+    limit = int(parse_bytes(memory))
+    if not _LEAST_MEMORY <= limit <= total:
+        raise UsageError(f"--memory {memory} is not between 6m and the engine's {total / 1e9:.0f} GB: name one that is")
+    return limit
 
 
 def _writable(results: Path) -> Path:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
     ("arguments", "words"),
     [
         (["fig12", "--device", "cuda"], "install driver 580 or newer"),
+        (["fig11", "--override", "/nonexistent.ttgir"], "/nonexistent.ttgir is no file: name one"),
         (["fig12", "--results", "/nonexistent"], "holds no recorded fig12.jsonl"),
         (["bench", "--seq-len", "200"], "seq_len 200 is not a multiple of 128"),
         (["bench", "--d-head", "96"], "head_dim 96 is not one of"),

@@ -252,12 +252,23 @@ def test_a_container_that_could_not_be_seeded_brings_nothing_home(tmp_path, monk
     made.put_archive = put_archive
     containers = SimpleNamespace(list=lambda **_: [], create=lambda *_, **__: made)
     images = SimpleNamespace(get=lambda _: SimpleNamespace(id="sha256:1"))
-    engine = SimpleNamespace(containers=containers, images=images, info=lambda: {"MemTotal": 1}, close=lambda: None)
+    engine = SimpleNamespace(containers=containers, images=images, info=lambda: {"MemTotal": 10**9}, close=lambda: None)
     monkeypatch.setattr(container.docker, "from_env", lambda **_: engine)
     with pytest.raises(UsageError, match="the disk of the Docker engine is full and nothing was started"):
         container.run(["true"], tmp_path, gpus="none")
     assert (tmp_path / "points.jsonl").read_bytes() == b"0\n"
     assert made.removed
+
+
+@pytest.mark.parametrize("memory", ["0", "5m", "10000g", "-1"])
+def test_a_limit_that_limits_nothing_or_too_much_is_one_sentence(memory):
+    with pytest.raises(UsageError, match=f"--memory {memory} is not between 6m and the engine's 16 GB"):
+        container._memory_limit(memory, 16 * 10**9)
+
+
+def test_a_limit_as_docker_writes_it():
+    assert container._memory_limit("1g", 16 * 10**9) == 1 << 30
+    assert container._memory_limit(None, 10**9) == 8 * 10**8
 
 
 def test_a_file_that_changed_only_here_stays(tmp_path):

@@ -158,6 +158,8 @@ def find(variant: str, specialization: Specialization, root: Path = TTGIR_DIR) -
 
 def from_file(path: Path, like: Override) -> Override:
     """A person's own TTGIR file in the place of `like`: same kernel, boxes and launch grid, any content."""
+    if not path.is_file():
+        raise UsageError(f"{path} is no file: name one that holds a TTGIR of {KERNEL_NAME}")
     try:
         text = compiler.canonical_ttgir(_read_text(path))
     except UsageError as error:

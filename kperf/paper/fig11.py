@@ -229,9 +229,11 @@ def run(
     or nothing is recorded to draw, and `MeasurementError` as `record` does.
     """
     reason = device.why_static()
-    if reason is not None and (require_gpu or file is not None or with_costs):
+    if reason is not None and (require_gpu or with_costs):
         raise UsageError(reason)
     drawn = [subject_from_file(file)] if file else [subject(name) for name in VARIANTS]
+    if reason is not None and file:
+        raise UsageError(f"{file} fits, but tracing it wants a GPU: {reason}")
     ours = [] if file else [subject(name) for name in ALONE]
     subjects = drawn + ours
     if reason is None:

@@ -270,13 +270,11 @@ def run(console: Console, results: Path, mode: Mode, *, rounds: int, fresh: bool
     reason = device.why_static()
     if reason is not None and require_gpu:
         raise UsageError(reason)
+    store = Store(recorded_folder(results) if reason else results / gpu_slug(device.gpu_name()))
     verify_overrides(console)
     if reason is None:
-        folder = results / gpu_slug(device.gpu_name())
-        store = Store(folder)
         for one_mask in (Mode(), Mode(causal=True)) if mode.paper_mix else (mode,):
             measure_fig12(console, store, one_mask, one_mask.keys, rounds=rounds, fresh=fresh)
     else:
         console.print(f"static: {reason}; the figure is drawn from recorded runs")
-        store = Store(recorded_folder(results))
     report(console, store, mode, measured=reason is None)
