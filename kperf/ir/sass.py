@@ -1,7 +1,8 @@
-"""The order in which the assembler put what matters: products, waits, signals and exponentials, plain against traced.
+"""The order in which the assembler put what matters: products, loads, stores, waits, signals, exponentials.
 
 A record is a barrier to the assembler's scheduling, so a traced kernel can show an order that the plain one does not
 have. Both are compiled, and the order of the instructions below is compared, in the order of the program's addresses.
+What a record itself is made of, a clock's reading and its store, is left out.
 """
 
 import re
@@ -9,14 +10,46 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 _INSTRUCTION = re.compile(r"\t(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)(.*?);")
+_CLOCK = re.compile(r"CS2R\.32 R(\d+), SR_CLOCKLO")
+_STORED = re.compile(r"(?:STS\.64|STG\.E\.64)\S* .*, R(\d+) ?;")
+_WGMMA = re.compile(r"([HQIB])GMMA\.(\d+x\d+x\d+)")
 
-
-_NAMES = {
-    "SYNCS.PHASECHK": "mbarrier wait",
-    "SYNCS.ARRIVE.TRANS64.A1T0": "mbarrier arrive",
+_TYPES = {"H": "wgmma", "Q": "fp8 wgmma", "I": "int8 wgmma", "B": "binary wgmma"}
+_SCHEDULE = {
+    "HMMA": "mma.sync",
+    "IMMA": "int8 mma.sync",
+    "QMMA": "fp8 mma.sync",
+    "DMMA": "fp64 mma.sync",
+    "LDGSTS": "cp.async",
+    "LDGDEPBAR": "cp.async group",
+    "DEPBAR.LE": "wait for cp.async",
+    "ATOM": "atomic",
+    "REDUX": "warp reduce",
+    "RED": "atomic",
     "MUFU.EX2": "exp2",
     "UTMALDG": "TMA load",
+    "UTMASTG": "TMA store",
+    "UTMAREDG": "TMA reduce",
+    "SYNCS.PHASECHK": "mbarrier wait",
+    "SYNCS.ARRIVE.TRANS64.A": "mbarrier arrive",
 }
+"""Beginning of an opcode -> what it does, in any kernel; the first that fits."""
+
+_WITHOUT_WGMMA = {
+    "LDG": "load",
+    "LDSM": "ldmatrix",
+    "LDS": "shared load",
+    "STG": "store",
+    "STSM": "stmatrix",
+    "STS": "shared store",
+    "BAR": "barrier",
+    "SHFL": "shuffle",
+    "MUFU": "special function",
+}
+"""Likewise, where no product is asynchronous. Under those the assembler mixes these freely, which says nothing."""
+
+_BOOKKEEPING = {"store", "shared load", "barrier"}
+"""What a traced kernel does besides, where a block begins and ends: its header, the records' way to device memory."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +63,21 @@ class Difference:
 
 def order(sass: str) -> list[str]:
     """The instructions that make up the schedule; runs of one kind are one entry, `exp2 x66`."""
+    names = _SCHEDULE if _WGMMA.search(sass) else _SCHEDULE | _WITHOUT_WGMMA
     runs: list[tuple[str, int]] = []
+    clock: int | None = None
     for line in sass.splitlines():
         match = _INSTRUCTION.search(line)
-        event = _event(match.group(1), match.group(2)) if match else None
+        if match is None:
+            continue
+        if read := _CLOCK.search(line):
+            clock = int(read.group(1))
+            continue
+        stored = _STORED.search(line)
+        if stored and clock is not None and int(stored.group(1)) == clock - 1:  # a record: its tag and the clock
+            clock = None
+            continue
+        event = _event(match.group(1), match.group(2), names)
         if event is None:
             continue
         if runs and runs[-1][0] == event:
@@ -43,20 +87,20 @@ def order(sass: str) -> list[str]:
     return [f"{event} x{count}" if count > 1 else event for event, count in runs]
 
 
-def _event(opcode: str, operands: str) -> str | None:
-    if opcode.startswith("HGMMA"):
-        # V's rows are summed over and K's columns are, so one of the two is read transposed.
-        return "PV wgmma" if ".tnspB" in operands else "QK wgmma"
+def _event(opcode: str, operands: str, names: dict[str, str]) -> str | None:
+    if product := _WGMMA.match(opcode + operands):
+        # Two products of one shape often differ in this: which way the second operand lies in shared memory.
+        return f"{_TYPES[product[1]]} {product[2]}{' B transposed' if '.tnspB' in operands else ''}"
     if opcode.startswith("WARPGROUP.DEPBAR"):
         return f"wait for wgmma, {int(operands.rpartition('0x')[2], 16)} left"
-    return next((name for prefix, name in _NAMES.items() if opcode.startswith(prefix)), None)
+    return next((name for prefix, name in names.items() if opcode.startswith(prefix)), None)
 
 
 def compare(plain: list[str], traced: list[str]) -> list[Difference]:
-    """Where the two orders differ; empty when they are the same."""
+    """Where the two orders differ, but for what a traced kernel adds around its records; empty when they do not."""
     matcher = SequenceMatcher(None, plain, traced, autojunk=False)
     return [
         Difference(plain[i1 - 1] if i1 else "the start", ", ".join(plain[i1:i2]), ", ".join(traced[j1:j2]))
         for tag, i1, i2, j1, j2 in matcher.get_opcodes()
-        if tag != "equal"
+        if tag != "equal" and not (tag == "insert" and {name.split(" x")[0] for name in traced[j1:j2]} <= _BOOKKEEPING)
     ]

@@ -23,25 +23,84 @@ LISTING = """
 def test_reads_what_makes_up_a_schedule():
     assert sass.order(LISTING) == [
         "mbarrier wait",
-        "QK wgmma x2",
+        "wgmma 64x128x16 x2",
         "wait for wgmma, 1 left",
         "mbarrier arrive",
         "exp2 x2",
-        "PV wgmma",
+        "wgmma 64x128x16 B transposed",
     ]
 
 
+POINTERS = """
+\t@!P0 LDGSTS.E.BYPASS.128 [R35+0x10000], desc[UR14][R6.64], P0 ;
+\tLDGDEPBAR ;
+\tDEPBAR.LE SB0, 0x0 ;
+\tBAR.SYNC.DEFER_BLOCKING 0x0 ;
+\tLDSM.16.M88.4 R24, [R89+UR16] ;
+\tLDS.128 R12, [R3+UR16] ;
+\tHMMA.16816.F32.BF16 R24, R12.reuse, R20, R24 ;
+\tSHFL.BFLY PT, R38, R37, 0x10, 0x1f ;
+\tMUFU.RCP R8, R8 ;
+\tREDG.E.ADD.F32x4.FTZ.RN.STRONG.GPU desc[UR18][R138.64], R24 ;
+\tATOMG.E.CAS.STRONG.GPU PT, R0, [R2], R4, R5 ;
+\t@!P0 STS.128 [R209+UR16+0x8000], R4 ;
+\tLDG.E.128 R16, desc[UR4][R2.64] ;
+\tSTG.E.128 desc[UR4][R16.64], R12 ;
+\tUTMASTG.2D [UR12], [UR4] ;
+"""
+
+
+def test_a_kernel_without_asynchronous_products_has_a_vocabulary_of_its_own():
+    assert sass.order(POINTERS) == [
+        "cp.async",
+        "cp.async group",
+        "wait for cp.async",
+        "barrier",
+        "ldmatrix",
+        "shared load",
+        "mma.sync",
+        "shuffle",
+        "special function",
+        "atomic x2",
+        "shared store",
+        "load",
+        "store",
+        "TMA store",
+    ]
+
+
+def test_products_are_told_apart_by_their_type():
+    listing = """
+\tQGMMA.64x128x32.F32.E4M3.E4M3 R88, gdesc[UR8], R88 ;
+\tIGMMA.64x128x32.S8.S8 R88, gdesc[UR8], R88 ;
+"""
+    assert sass.order(listing) == ["fp8 wgmma 64x128x32", "int8 wgmma 64x128x32"]
+
+
+def test_a_record_is_no_part_of_the_order():
+    plain = "\tLDG.E R5, desc[UR14][R2.64] ;\n\tMUFU.EX2 R9, R9 ;\n\tMUFU.EX2 R8, R8 ;\n"
+    first, second, third = plain.splitlines(keepends=True)
+    record = "\tCS2R.32 R23, SR_CLOCKLO ;\n\t@P0 STS.64 [UR8], R22 ;\n"
+    in_memory = "\tCS2R.32 R9, SR_CLOCKLO ;\n\t@P0 STG.E.64.STRONG.GPU desc[UR4][R4.64+0x38], R8 ;\n"
+    traced = first + record + second + in_memory + third
+    assert sass.order(traced) == sass.order(plain)
+    assert (
+        sass.compare(sass.order(plain), sass.order(traced + "\tBAR.SYNC 0x0 ;\n\tSTG.E desc[UR4][R2.64], R5 ;\n")) == []
+    )
+    assert sass.compare(sass.order(plain), sass.order(second + third + first))
+
+
 def test_says_where_two_orders_differ():
-    plain = ["mbarrier wait", "exp2 x66", "PV wgmma x8"]
+    plain = ["mbarrier wait", "exp2 x66", "wgmma 64x128x16 x8"]
     assert sass.compare(plain, plain) == []
-    moved = sass.compare(plain, ["exp2 x66", "mbarrier wait", "PV wgmma x8"])
+    moved = sass.compare(plain, ["exp2 x66", "mbarrier wait", "wgmma 64x128x16 x8"])
     assert {(d.plain, d.traced) for d in moved} == {("", "exp2 x66"), ("exp2 x66", "")}
 
 
 def test_records_of_their_own_add_nothing_to_the_order():
     plain = overrides.find("vanilla", Specialization())
     orders = compile_orders(twins.subject_of(plain), twins.find(plain)[0])
-    for name in ("QK wgmma x8", "PV wgmma x8", "TMA load x2"):
+    for name in ("wgmma 64x128x16 x8", "wgmma 64x128x16 B transposed x8", "TMA load x2"):
         assert orders.plain.count(name) == orders.traced.count(name) > 0
 
 
@@ -51,4 +110,6 @@ def test_all_of_the_code_is_read_though_it_is_longer_than_64_kb():
     assert listing.count("\n") * 16 > 1 << 16
     assert listing.count("HGMMA") == kernel.asm["ptx"].count("wgmma.mma_async")
     found = sass.order(listing)
-    assert found.count("QK wgmma x8") > found.count("PV wgmma x8") > 0  # the first QK of all has no PV beside it
+    assert (
+        found.count("wgmma 64x128x16 x8") > found.count("wgmma 64x128x16 B transposed x8") > 0
+    )  # the first QK of all has no PV beside it
