@@ -38,8 +38,8 @@ MOST_KERNELS = 10
 """Kernels that are traced in a run."""
 WARM = 3
 """The launch of a kernel that is traced, if there are so many; the first is too, for scripts that launch it once."""
-_TIMED_LAUNCHES = 200
-"""Launches of a kernel that get events; of more, the time is reckoned from these."""
+_TIMED_LAUNCHES = 32
+"""So many launches of a kernel get events, and then one in so many; the time of all is reckoned from these."""
 _ALONE = 2
 """The launch of a kernel, still a warm-up, before which the GPU spins as it does before the traced ones."""
 _SHORT_MS = 0.1
@@ -216,7 +216,7 @@ class Launches(AbstractContextManager["Launches"]):
                     return
             finally:
                 self._tracing.release()
-        if kernel.launches > _TIMED_LAUNCHES:
+        if kernel.launches > _TIMED_LAUNCHES and kernel.launches % _TIMED_LAUNCHES:
             launch(*grid, stream, function, *rest)
         elif kernel.launches == _ALONE and not self.choice.listing:
             kernel.alone.append(self._timed(lambda: launch(*grid, stream, function, *rest), stream))
@@ -277,10 +277,9 @@ class Launches(AbstractContextManager["Launches"]):
         except (UsageError, MeasurementError) as error:
             kernel.problem = error
         except Exception as error:  # a pass of Triton's, ptxas or the driver refuses the twin: the script goes on
-            kernel.problem = UsageError(f"its twin is refused: {(str(error) or type(error).__name__).splitlines()[0]}")
+            kernel.problem = UsageError(f"its twin is refused: {_first_line(error)}")
         if kernel.problem:
-            self._say(f"{kernel.name} is not traced: {kernel.problem}")
-            return False
+            return self._give_up(kernel)
 
         def launch_traced() -> None:
             set_profile_allocator(lambda _size, _alignment, _stream: buffer)
@@ -296,18 +295,26 @@ class Launches(AbstractContextManager["Launches"]):
             plain(*grid, stream, function, packed, launch_metadata, enter, leave, *arguments)
 
         same = None
-        with self._gpu.on(stream):
-            if memory:
-                same = self._compare(launch_plain, launch_traced, memory, before)
-                spans = self._in_turn(kernel, launch_plain, launch_traced, memory, before, stream)
-            else:
-                spans = [self._timed(launch_traced, stream)]
-            records = self._gpu.to_host(buffer)
+        try:
+            with self._gpu.on(stream):
+                if memory:
+                    same = self._compare(launch_plain, launch_traced, memory, before)
+                    spans = self._in_turn(kernel, launch_plain, launch_traced, memory, before, stream)
+                else:
+                    spans = [self._timed(launch_traced, stream)]
+                records = self._gpu.to_host(buffer)
+        except Exception as error:  # the driver refuses it; what the plain kernel meets, the script is told by it
+            kernel.problem = UsageError(f"its twin cannot be launched: {_first_line(error)}")
+            return self._give_up(kernel)
         described = _described(kernel.compiled, arguments)
         kernel.taken = Taken(kernel.launches, grid, records, spans, twin, described, same)
         took = time.monotonic() - begin
         self._say(f"traced {kernel.name}, launch {kernel.launches}, {records.size >> 20} MB of records ({took:.1f} s)")
         return True
+
+    def _give_up(self, kernel: Kernel) -> bool:
+        self._say(f"{kernel.name} is not traced: {kernel.problem}")
+        return False
 
     def _timed(self, launch: Callable[[], None], stream: int) -> Span:
         """A launch, with the host ahead of it."""
@@ -402,6 +409,10 @@ class Launches(AbstractContextManager["Launches"]):
 
         self._restore.append(restore)
         os.environ[name] = value
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _described(kernel: CompiledKernel, arguments: Sequence[Any]) -> dict[str, str]:

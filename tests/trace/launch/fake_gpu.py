@@ -51,9 +51,9 @@ class Launcher:
         if size:
             buffer = _allocation._profile_allocator.get()(gx * gy * gz * size, 128, stream)
             write_records(buffer, self.metadata, gx * gy * gz)
-        LAUNCHES.append(SimpleNamespace(name=self.src.name, grid=grid, traced=bool(size), arguments=arguments))
         for write in WRITES:
             write(bool(size), arguments)
+        LAUNCHES.append(SimpleNamespace(name=self.src.name, grid=grid, traced=bool(size), arguments=arguments))
         for hook in (enter, exit):
             if hook is not None:
                 hook(launch_metadata)

@@ -350,3 +350,25 @@ def test_a_block_lost_on_an_sm_is_said_and_one_won_is_not(trace, monkeypatch, bl
     _, said, _ = trace(GEMM + "run(1)")
     assert ("leave room for 0 blocks an SM where 1 fit" in said) is said_so
     assert ("blocks an SM where" in said) is said_so
+
+
+def test_a_twin_that_cannot_be_launched_gives_way_to_the_plain_kernel(trace, capsys):
+    def refuse(traced, arguments):
+        if traced:
+            raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
+
+    fake_gpu.WRITES.append(refuse)
+    assert trace(GEMM + "run(3)")[0] == 2
+    assert launched("gemm") == [False] * 3
+    assert "gemm is not traced: its twin cannot be launched: Triton Error" in capsys.readouterr().err
+
+
+def test_a_kernel_without_products_is_read_too(trace):
+    use = "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, BLOCK=1024)\n"
+    status, said, out = trace(ADD + use)
+    assert status == 0
+    assert launched("plus") == [True, False, True, False]
+    timeline = read_timeline(out / "plus.timeline.json")
+    assert timeline.view == "memory"
+    assert timeline.blocks == 4
+    assert timeline.verdict[0] in said
