@@ -73,7 +73,7 @@ def test_claims_equal_those_made_outside(built: BuiltImage, tmp_path: Path, capf
 def test_environment_record_names_the_image(
     built: BuiltImage, recorded: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    program = "import os; from kperf.commit import git_commit; print(os.environ['KPERF_IMAGE_ID'], git_commit())"
+    program = "import os; from kperf.record.commit import git_commit; print(os.environ['KPERF_IMAGE_ID'], git_commit())"
     assert container.run(["python", "-c", program], recorded, image=built.tag, gpus="none") == 0
     image_id, commit = capfd.readouterr().out.split()
     assert image_id == built.id
