@@ -11,12 +11,13 @@ from triton.compiler import ASTSource, CompiledKernel
 from triton.runtime.cache import _base32
 
 from kperf.attention.kernels.attn_fwd import attn_fwd
+from kperf.attention.schedule import Schedule, schedule
 from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant, variant_named
 from kperf.attention.workload import Workload
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import override as any_kernel
-from kperf.ir.ttgir import Module, Schedule, schedule
+from kperf.ir.ttgir import Module
 from kperf.record.files import write_atomically
 
 TTGIR_DIR = Path(__file__).resolve().parents[2] / "ttgir"

@@ -11,8 +11,8 @@ from triton.experimental.gluon import language as gl
 from kperf.attention.kernels import improved, improved_plus, vanilla
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
 from kperf.attention.look import Look
+from kperf.attention.schedule import Schedule
 from kperf.errors import UsageError
-from kperf.ir.ttgir import Schedule
 
 TILE_ROWS = 128
 """Rows of q that a block of an override computes at a time: two consumers of 64."""

@@ -1,13 +1,13 @@
-"""A reader of printed TTGIR: the tree of operations and regions, line by line, and the schedule that it spells.
+"""A reader of printed TTGIR: the tree of operations and regions, line by line, and what can run after what.
 
 Triton's Python bindings can parse and print a module but hardly walk it; its printer puts one operation on a line and
-one brace at a line's end, which is all that this reader relies on. It reads what `compile.canonical_ttgir` printed.
+one brace at a line's end, which is all that this reader relies on. It reads what `compile.canonical_ttgir` and
+`compile.named_ttgir` give.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 from kperf.errors import UsageError
 
@@ -229,44 +229,3 @@ def _link(operations: list[Operation], after: tuple[Operation, ...], graph: Grap
         else:
             graph[op.line] = after
         after = (op,)
-
-
-Schedule = Literal["in_order", "qk_ahead", "no_wgmma"]
-"""in_order: no wgmma is issued while another is in flight; qk_ahead: the next QK is issued before this PV's wait."""
-
-
-def schedule(module: Module) -> Schedule:
-    """The order of the matrix products in the main loop of the first consumer, read from the operations themselves.
-
-    QK is the wgmma whose B operand is a transposed view (k^T), PV the other; a wait with `pendings = n` leaves n in
-    flight.
-    """
-    for group in module.warp_groups():
-        transposed = {op.results[0] for op in group.region.walk() if op.name == "ttg.memdesc_trans"}
-        loops = [op for op in group.region.walk() if op.name == "scf.for" and _holds_dot(op)]
-        if not loops:
-            continue
-        innermost = (
-            loops[-1] if len(loops) == 1 else next(op for op in loops if not any(map(_inner_dot_loop, op.regions)))
-        )
-        in_flight: list[str] = []
-        for op in innermost.walk():
-            if op.name == "ttng.warp_group_dot":
-                in_flight.append("QK" if op.operands[1] in transposed else "PV")
-                if "QK" in in_flight and "PV" in in_flight:
-                    return "qk_ahead"
-                if "isAsync = true" not in op.rest:
-                    in_flight.clear()
-            elif op.name == "ttng.warp_group_dot_wait":
-                pendings = re.search(r"pendings = (\d+)", op.rest)
-                in_flight = in_flight[len(in_flight) - int(pendings.group(1)) :] if pendings else []
-        return "in_order"
-    return "no_wgmma"
-
-
-def _holds_dot(operation: Operation) -> bool:
-    return any(op.name == "ttng.warp_group_dot" for op in operation.walk())
-
-
-def _inner_dot_loop(region: Region) -> bool:
-    return any(op.name == "scf.for" and _holds_dot(op) for op in region.walk())

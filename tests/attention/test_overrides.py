@@ -8,12 +8,13 @@ from triton.compiler import ASTSource
 
 from kperf.attention import overrides as override
 from kperf.attention.kernels.attn_fwd import attn_fwd
+from kperf.attention.schedule import schedule
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import override as any_kernel
 from kperf.ir.compile import HOPPER, canonical_ttgir, compile_kernel, resources
 from kperf.ir.override import own_cache
-from kperf.ir.ttgir import Module, schedule
+from kperf.ir.ttgir import Module
 from kperf.paper import twins
 from kperf.trace.compiler.session import session
 

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kperf.attention.overrides import TTGIR_DIR
+from kperf.attention.schedule import schedule
 from kperf.attention.variants import VARIANTS
 from kperf.errors import UsageError
-from kperf.ir.ttgir import Module, schedule
+from kperf.ir.ttgir import Module
 
 FILES = sorted(TTGIR_DIR.glob("*/*.ttgir"))
 TEXT = (TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir").read_text()
