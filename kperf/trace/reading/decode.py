@@ -120,20 +120,26 @@ def _decode_blocks(words: NDArray[np.uint32], recording: Recording) -> Records:
     first_word = HEADER_BYTES // 4 + recording.total_warps
     rings = words[:, first_word : first_word + recording.buffer_bytes // 4].reshape(n_blocks, n_warps, capacity, 2)
     position = np.arange(capacity)
-    oldest = np.where(written > capacity, written % capacity, 0)
-    block, warp, index = np.nonzero(position < kept[..., None])
-    tag, low = rings[block, warp, (index + oldest[block, warp]) % capacity].T
+    wrapped = written > capacity
+    if wrapped.any():
+        oldest = (written[wrapped] % capacity)[:, None, None]
+        rings = rings.copy()
+        rings[wrapped] = np.take_along_axis(rings[wrapped], (position[:, None] + oldest) % capacity, axis=1)
+    tag, low = rings[position < kept[..., None]].T
+    counts = kept.ravel()  # a warp each, block by block
+    block = np.repeat(np.arange(n_blocks, dtype=np.int32).repeat(n_warps), counts)
+    warp = np.repeat(np.tile(np.arange(n_warps, dtype=np.uint8), n_blocks), counts)
 
     clock = low.astype(np.int64)
     modulus = 2**32
     if recording.clock_bits == 64:
         clock |= (tag & 0x7FF).astype(np.int64) << 32
         modulus = 2**43
-    cycle, reference = _unwrap(clock, block, index == 0, modulus, n_blocks)
+    cycle, reference = _unwrap(clock, block, counts[counts > 0], modulus, n_blocks)
     timers = words[:, 4:10].astype(np.int64)
     return Records(
-        block=block.astype(np.int32),
-        warp=warp.astype(np.uint8),
+        block=block,
+        warp=warp,
         scope=((tag >> 23) & 0xFF).astype(np.uint8),
         is_start=(tag >> 31) == 0,
         cycle=cycle,
@@ -149,22 +155,22 @@ def _decode_blocks(words: NDArray[np.uint32], recording: Recording) -> Records:
 
 def _unwrap(
     clock: NDArray[np.int64],
-    block: NDArray[np.int64],
-    is_first: NDArray[np.bool_],
+    block: NDArray[np.int32],
+    counts: NDArray[np.int64],
     modulus: int,
     n_blocks: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cycles since each block's reference, wrapped clocks straightened; and the references' raw clocks, one a block.
 
+    `counts`: how many records each warp has that has any, in the order of the records.
     Within a warp the clock only grows, so a step is its difference modulo `modulus`; the first records of a block's
     warps are less than half a turn from the reference, whichever comes first.
     """
     reference = np.zeros(n_blocks, dtype=np.int64)
-    firsts = np.flatnonzero(is_first)
+    firsts = np.cumsum(counts) - counts
     reference[block[firsts[::-1]]] = clock[firsts[::-1]]  # the last written wins: the block's first warp
     offset = (clock[firsts] - reference[block[firsts]] + modulus // 2) % modulus - modulus // 2
-    steps = np.diff(clock, prepend=clock[:1]) % modulus
+    steps = np.diff(clock, prepend=clock[:1]) & (modulus - 1)
     steps[firsts] = 0
     total = np.cumsum(steps)
-    run = np.cumsum(is_first) - 1
-    return total - total[firsts][run] + offset[run] if firsts.size else total, reference
+    return total + np.repeat(offset - total[firsts], counts), reference

@@ -94,7 +94,7 @@ class Launch:
                 f"no record of {', '.join(silent)}: was warp {warps[self.groups.index(silent[0])]} recorded?"
             )
 
-        mark = records.scope.astype(np.int32) * 2 + records.is_start
+        mark = records.scope.astype(np.uint16) * 2 + records.is_start
         if mark.max() >= 2 * len(program.scopes):
             raise UsageError("the trace has a scope that the kernel has not: it is another kernel's")
         same = (records.block[1:] == records.block[:-1]) & (records.warp[1:] == records.warp[:-1])
@@ -103,7 +103,7 @@ class Launch:
         table = np.full((2 * len(program.scopes),) * 2, -1, dtype=np.int32)
         for index, ((a, a_start), (b, b_start)) in enumerate(program.intervals):
             table[2 * a + a_start, 2 * b + b_start] = index
-        self.kind = table[mark[first], mark[first + 1]]
+        self.kind = table.ravel()[(mark[:-1].astype(np.int32) * len(table) + mark[1:])[same]]
         if (self.kind < 0).any():
             bad = first[np.argmax(self.kind < 0)]
             names = [program.scopes[records.scope[i]].name for i in (bad, bad + 1)]
@@ -111,11 +111,11 @@ class Launch:
                 f"the records are not balanced: {names[1]!r} cannot follow {names[0]!r} in block {records.block[bad]}"
             )
         self.first = first
-        self.block = records.block[first]
-        self.warp = records.warp[first]
+        self.block = records.block[:-1][same]
+        self.warp = records.warp[:-1][same]
         self.kind = place[self.warp, self.kind]
-        self.start = records.cycle[first]
-        self.end = records.cycle[first + 1]
+        self.start = records.cycle[:-1][same]
+        self.end = records.cycle[1:][same]
 
     def _intervals_of_each(self) -> tuple[list[Interval], NDArray[np.int32]]:
         """The intervals of every recorded group, and [recorded warp, the program's interval] -> index into them.
@@ -137,7 +137,8 @@ class Launch:
     @cached_property
     def cycles(self) -> NDArray[np.int64]:
         """How long each interval took."""
-        return self.end - self.start
+        cycles: NDArray[np.int64] = self.end - self.start
+        return cycles
 
     @cached_property
     def main_scope(self) -> dict[str, int | None]:
@@ -188,33 +189,38 @@ class Launch:
 
     def periods(self, group: str) -> NDArray[np.int64]:
         """Cycles from the start of a trip of the main loop to the start of the next, nothing but the loop between."""
-        cycles, steady = self._steps(group)
+        cycles, steady, _ = self._steps[group]
         return cycles[steady]
 
     def boundaries(self, group: str) -> NDArray[np.int64]:
         """Cycles from the start of a tile's last trip to the start of the next tile's first, in a persistent block."""
-        cycles, steady = self._steps(group)
+        cycles, steady, _ = self._steps[group]
         return cycles[~steady]
-
-    def _steps(self, group: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Cycles from trip to trip of a block, and whether nothing but the loop is between."""
-        main = self.main_scope[group]
-        if main is None:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
-        records = self.records
-        mine = records.warp == self.groups.index(group)
-        inside = np.isin(records.scope, list(self.loop_scopes[group]))
-        outside_before = np.cumsum(mine & ~inside)
-        trips = np.flatnonzero(mine & records.is_start & (records.scope == main))
-        a, b = trips[:-1], trips[1:]
-        same = records.block[a] == records.block[b]
-        a, b = a[same], b[same]
-        return records.cycle[b] - records.cycle[a], outside_before[a] == outside_before[b]
 
     def trips(self, group: str) -> int:
         """How often the main loop of a group ran in the whole launch."""
-        mine = self.records.warp == self.groups.index(group)
-        return int((mine & self.records.is_start & (self.records.scope == self.main_scope[group])).sum())
+        return self._steps[group][2]
+
+    @cached_property
+    def _steps(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.bool_], int]]:
+        """Group -> cycles from trip to trip of a block, whether nothing but the loop is between, and all its trips."""
+        return {group: self._steps_of(group) for group in self.groups}
+
+    def _steps_of(self, group: str) -> tuple[NDArray[np.int64], NDArray[np.bool_], int]:
+        main = self.main_scope[group]
+        if main is None:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_), 0
+        records = self.records
+        mine = np.flatnonzero(records.warp == self.groups.index(group))
+        scope = records.scope[mine]
+        outside = np.ones(len(self.program.scopes), dtype=np.bool_)
+        outside[list(self.loop_scopes[group])] = False
+        outside_before = np.cumsum(outside[scope], dtype=np.int32)
+        trips = np.flatnonzero(records.is_start[mine] & (scope == main))
+        block, cycle = records.block[mine[trips]], records.cycle[mine[trips]]
+        same = block[1:] == block[:-1]
+        between = np.diff(outside_before[trips])
+        return np.diff(cycle)[same], between[same] == 0, len(trips)
 
     def flop_per_trip(self) -> float:
         """Operations of the products in one trip of the main loops, all partitions together."""
@@ -222,13 +228,19 @@ class Launch:
         loops = (self.program.loops[self.program.scopes[main].loop] for main in mains.values())
         return float(sum(loop.flop for loop in loops))
 
-    def lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First and last cycle of each block, over all of its warps."""
+    @cached_property
+    def _lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         first = np.full(self.records.n_blocks, np.iinfo(np.int64).max)
         last = np.full(self.records.n_blocks, np.iinfo(np.int64).min)
-        np.minimum.at(first, self.block, self.start)
-        np.maximum.at(last, self.block, self.end)
+        begins = np.flatnonzero(np.diff(self.block, prepend=-1))  # block by block, as the records are
+        if begins.size:
+            first[self.block[begins]] = np.minimum.reduceat(self.start, begins)
+            last[self.block[begins]] = np.maximum.reduceat(self.end, begins)
         return first, last
+
+    def lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last cycle of each block, over all of its warps."""
+        return self._lifetimes
 
     def clock_mhz(self) -> float:
         """The SM clock during the launch: cycles over global-timer time, from block to block on each SM.
