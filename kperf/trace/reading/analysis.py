@@ -16,15 +16,24 @@ from numpy.typing import NDArray
 
 from kperf.errors import UsageError
 from kperf.trace.compiler.dataflow import Value
-from kperf.trace.compiler.program import Program
-from kperf.trace.reading.models import Bar, Bubble, Duty, Hidden, Quantiles, RegionTime, Role, Window
+from kperf.trace.compiler.program import Dtype, Program
+from kperf.trace.reading.models import Bar, Bound, Bubble, Duty, Hidden, Quantiles, RegionTime, Role, Window
 from kperf.trace.reading.timeline import Block, Flight, Launch, Span
 
 SAMPLED_BLOCKS = 96
 SAMPLED_INTERVALS = 300_000
 
-DENSE_FLOP_PER_CYCLE = 4096
-"""bfloat16 and float16 products of one Hopper SM: 989 TFLOPS / (132 SMs * 1.83 GHz)."""
+DENSE_FLOP_PER_CYCLE: dict[Dtype, int] = {
+    "fp8": 8192,
+    "int8": 8192,
+    "bf16": 4096,
+    "fp16": 4096,
+    "tf32": 2048,
+    "fp64": 256,
+    "fp32": 256,
+}
+"""Operations of one Hopper SM in a cycle, by the type of the operands: 989 TFLOPS of bfloat16 / (132 SMs * 1.83 GHz);
+fp32 is without tensor cores. NVIDIA H100 Tensor Core GPU Architecture, table 2."""
 
 WINDOW_TRIPS = 5
 """Of a typical block, what is kept to draw it."""
@@ -64,6 +73,13 @@ def issuers(launch: Launch) -> list[str]:
 def period(launch: Launch) -> Quantiles:
     """Cycles from trip to trip of the issuing groups' main loops, over all of them."""
     return quantiles(np.concatenate([launch.periods(group) for group in issuers(launch)] or [np.zeros(0, np.int64)]))
+
+
+def bound(launch: Launch) -> Bound:
+    """The cycles that the products of a trip take at the peak rates of their types."""
+    products = launch.products_per_trip()
+    cycles = sum(product.flop / DENSE_FLOP_PER_CYCLE[product.dtype] for product in products)
+    return Bound(cycles=cycles, dtype="+".join(dict.fromkeys(product.dtype for product in products)))
 
 
 def boundary(launch: Launch, period_cycles: float) -> Quantiles | None:

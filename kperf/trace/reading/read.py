@@ -12,7 +12,7 @@ from kperf.trace.compiler.session import Recording
 from kperf.trace.launch.subject import Orders
 from kperf.trace.reading import analysis, chrome, views
 from kperf.trace.reading.decode import decode
-from kperf.trace.reading.models import About, Bound, RecordCount, SassOrder, TensorCoreBusy, Timeline
+from kperf.trace.reading.models import About, RecordCount, SassOrder, TensorCoreBusy, Timeline
 from kperf.trace.reading.slack import slack
 from kperf.trace.reading.timeline import Block, Launch
 from kperf.trace.reading.verdict import verdict
@@ -46,10 +46,11 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     period = analysis.period(launch)
     blocks = analysis.sample(launch)
     bubbles, in_flight = analysis.bubbles(launch, blocks, period.median)
-    bound = launch.flop_per_trip() / analysis.DENSE_FLOP_PER_CYCLE
+    bound = analysis.bound(launch)
+    flop_per_cycle = sum(product.flop for product in launch.products_per_trip()) / bound.cycles
     issuers = analysis.issuers(launch)
     typical = list(launch.blocks(np.unique(_at_percentiles(launch, EXPORTED_PERCENTILES))))
-    graph, rows, own = slack(typical, launch.program, analysis.DENSE_FLOP_PER_CYCLE)
+    graph, rows, own = slack(typical, launch.program, flop_per_cycle)
     common = _of_any_kernel(launch, about)
     common["regions"] = [
         region.model_copy(update={"own_cycles": own.get((region.warp_group, region.name))})
@@ -62,8 +63,8 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         units=launch.trips(issuers[0]),
         period_cycles=period,
         tile_boundary_cycles=analysis.boundary(launch, period.median),
-        bound=Bound(cycles=bound, dtype="bf16"),
-        tensor_core_busy=TensorCoreBusy(at_issue_rate=bound / period.median, in_flight=in_flight),
+        bound=bound,
+        tensor_core_busy=TensorCoreBusy(at_issue_rate=bound.cycles / period.median, in_flight=in_flight),
         arithmetic=analysis.hidden_arithmetic(launch, blocks),
         bubbles=bubbles,
         graph=graph,

@@ -222,11 +222,11 @@ class Launch:
         between = np.diff(outside_before[trips])
         return np.diff(cycle)[same], between[same] == 0, len(trips)
 
-    def flop_per_trip(self) -> float:
-        """Operations of the products in one trip of the main loops, all partitions together."""
+    def products_per_trip(self) -> list[Product]:
+        """The products of one trip of the main loops, all partitions together."""
         mains = {self.program.code(name): main for name, main in self.main_scope.items() if main is not None}
         loops = (self.program.loops[self.program.scopes[main].loop] for main in mains.values())
-        return float(sum(loop.flop for loop in loops))
+        return [product for loop in loops for product in loop.products]
 
     @cached_property
     def _lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

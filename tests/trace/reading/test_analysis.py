@@ -13,7 +13,7 @@ from kperf.trace.compiler.program import read_program
 from kperf.trace.compiler.session import Recording
 from kperf.trace.reading import analysis
 from kperf.trace.reading.decode import decode
-from kperf.trace.reading.models import Hidden, Quantiles
+from kperf.trace.reading.models import Bound, Hidden, Quantiles
 from kperf.trace.reading.timeline import Launch
 
 from .synthetic import encode, recording_of, simulate
@@ -123,7 +123,7 @@ def test_what_is_drawn_of_a_block_is_trips_from_its_middle_with_products_and_loa
 
 
 def test_products_bound_the_period():
-    assert launch().flop_per_trip() / analysis.DENSE_FLOP_PER_CYCLE == 2048
+    assert analysis.bound(launch()) == Bound(cycles=2048, dtype="bf16")
 
 
 def test_lost_records_are_counted_and_the_steady_state_is_still_read():

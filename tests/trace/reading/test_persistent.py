@@ -11,7 +11,7 @@ from kperf.attention.workload import FIG11, Workload
 from kperf.paper import twins
 from kperf.trace.launch.subject import recording_for
 from kperf.trace.reading import analysis
-from kperf.trace.reading.models import Quantiles
+from kperf.trace.reading.models import Bound, Quantiles
 from kperf.trace.reading.read import decode_launch, export
 from kperf.trace.reading.timeline import Launch
 
@@ -79,7 +79,7 @@ def test_a_trip_is_one_of_the_inner_loop_and_no_step_between_tiles():
     assert analysis.period(found) == Quantiles(median=period, p5=period, p95=period)
     beyond = analysis.boundary(found, period)
     assert beyond == Quantiles(median=boundary - period, p5=boundary - period, p95=boundary - period)
-    assert found.flop_per_trip() / analysis.DENSE_FLOP_PER_CYCLE == 2048
+    assert analysis.bound(found) == Bound(cycles=2048, dtype="bf16")
 
 
 def test_what_is_between_tiles_has_no_trip():
