@@ -343,6 +343,23 @@ def claims(
 
 
 @app.command()
+def goals(
+    results: Results = RECORDED,
+    write: Annotated[Path | None, typer.Option(help="Put the table into this file, between its goals marks.")] = None,
+) -> None:
+    """Print what Improved+ set out to reach beside what is recorded, both masks."""
+    from kperf.paper.goals import markdown
+    from kperf.record.files import write_between_marks
+    from kperf.record.store import recorded_folder
+
+    table = markdown(recorded_folder(results))
+    if write is None:
+        print(table)
+    else:
+        write_between_marks(write, "goals", table)
+
+
+@app.command()
 def examples(
     results: Results = RECORDED,
     only: Annotated[str | None, typer.Option(help="Names of examples, separated by commas; all.")] = None,

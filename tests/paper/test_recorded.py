@@ -1,6 +1,5 @@
 """The recorded H200 run is whole, right, and of the overrides that are committed."""
 
-import re
 import statistics
 from pathlib import Path
 
@@ -10,9 +9,9 @@ from kperf.attention import overrides as override
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import FIG11
 from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
-from kperf.bench.points import PowerStore, Store
+from kperf.bench.points import Store
 from kperf.bench.tables import speedup, speedup_interval
-from kperf.paper import fig12
+from kperf.paper import fig12, goals
 from kperf.record.store import RECORDED
 from kperf.trace.reading.models import read_timeline
 
@@ -87,41 +86,11 @@ def test_improved_plus_passes_fa3_and_cudnn_at_every_point_as_the_readme_says(ca
         assert speedup(run, "improved_plus", "cudnn") > 1
 
 
-def test_the_notes_have_the_recorded_numbers():
-    """The table of goals: its numbers, and that they are reached."""
+def test_the_notes_have_the_recorded_numbers_and_the_goals_are_reached():
     notes = (ROOT / "kperf/attention/kernels/NOTES.md").read_text()
-    rows = [line.split("|")[1:-1] for line in notes[notes.index("## Against the goals") :].splitlines() if "|" in line]
-    goals = {row[0].strip(): row[1:] for row in rows[2:]}
-    for column, causal in enumerate((False, True)):
-        runs = fig12.figure_runs(STORE, fig12.Mode(causal))
-        fa3, cudnn = ([speedup(run, "improved_plus", key) for run in runs.values()] for key in ("fa3", "cudnn"))
-        vanilla = [speedup(run, "improved_plus", "vanilla") for (_, w), run in runs.items() if w.seq_len >= 1024]
-        alone = sustained(causal)
-        beside_cublas = [ours / cublas for seq_len, (ours, _, cublas) in alone.items() if seq_len >= 8192]
-        found = {
-            "FA3 in turn, every point (1.03; 1.00)": f"{min(fa3):.3f}",
-            "FA3 in turn, geometric mean (1.15; 1.10)": f"{statistics.geometric_mean(fa3):.3f}",
-            "FA3 alone and sustained, geometric mean of 4096 to 16384 (1.03; 1.00)": (
-                f"{statistics.geometric_mean([ours / theirs for ours, theirs, _ in alone.values()]):.3f}"
-            ),
-            "cuDNN in turn, every point (1.10; 1.05)": f"{min(cudnn):.3f}",
-            "vanilla, geometric mean from 1024 on (1.30; 1.30)": f"{statistics.geometric_mean(vanilla):.3f}",
-            "cuBLAS 8192^3, both alone, at 8192 and 16384 (1.00)": ", ".join(f"{x:.2f}" for x in beside_cublas),
-        }
-        assert {goal: cells[column].partition(", at")[0].strip() for goal, cells in goals.items()} == found
-        for goal, number in found.items():
-            wanted = re.findall(r"\d\.\d\d", goal[goal.rindex("(") :])
-            assert min(map(float, number.split(", "))) >= float(wanted[min(column, len(wanted) - 1)]), goal
-
-
-def sustained(causal):
-    """{seq_len: TFLOPS of improved_plus, FA3 and cuBLAS, each alone}."""
-    points = [p for p in PowerStore(STORE.folder).points() if p.causal == causal]
-    median = {(p.seq_len, p.implementation): statistics.median(x.tflops for x in p.samples) for p in points}
-    return {
-        seq_len: [median[seq_len, key] for key in ("improved_plus", "fa3", "cublas")]
-        for seq_len in sorted({p.seq_len for p in points})
-    }
+    written = notes.split("<!-- goals -->")[1].split("<!-- /goals -->")[0].strip()
+    assert written == goals.markdown(STORE.folder)
+    assert [goal.statement for goal in goals.goals(STORE.folder) if not goal.reached] == []
 
 
 def timeline(name):
