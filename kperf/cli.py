@@ -121,6 +121,7 @@ Causal = Annotated[bool, typer.Option(help="With the causal mask.")]
 Only = Annotated[str | None, typer.Option(help="Implementations, separated by commas; all that there are.")]
 HeadDim = Annotated[int, typer.Option("--head-dim", "--d-head", help="64 or 128.")]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float16.")]
+Inputs = Annotated[str, typer.Option(help="Kind of numbers in q, k, v: normal, x2, x4, x10, sink, ramp or local.")]
 Image = Annotated[str, typer.Option(help="Tag of the image.")]
 GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machine has an NVIDIA driver.")]
 Memory = Annotated[str | None, typer.Option(help="Limit as Docker writes it, 32g; four fifths of the engine's memory.")]
@@ -132,6 +133,7 @@ def fig12(
     causal: Causal = False,
     head_dim: HeadDim = 128,
     dtype: Dtype = "bfloat16",
+    inputs: Inputs = "normal",
     paper_mix: Annotated[bool, typer.Option(help="The paper's own mixture of masks, labelled as such.")] = False,
     device: DeviceOption = DeviceChoice.auto,
     rounds: Rounds = ROUNDS,
@@ -139,12 +141,12 @@ def fig12(
 ) -> None:
     """Measure, check and draw Fig. 12; without a Hopper GPU verify the overrides and draw the recorded run.
 
-    Another head_dim or dtype than the paper's makes a figure of its own, fig12_d64 or fig12_fp16. Its bars are FA2,
-    cuDNN, FA3 and Improved+, where there is one: autotuning Triton's own would take longer than all the rest.
+    Another head_dim, dtype or kind of inputs than the paper's makes a figure of its own, fig12_d64 or fig12_local. Its
+    bars are FA2, cuDNN, FA3 and our overrides, where there are: autotuning Triton's own would take longer than all.
     """
     from kperf.paper import fig12
 
-    mode = fig12.Mode(causal, paper_mix, head_dim, dtype)
+    mode = fig12.Mode(causal, paper_mix, head_dim, dtype, inputs)
     fig12.run(console, results, mode, rounds=rounds, fresh=fresh, require_gpu=device is DeviceChoice.cuda)
 
 
@@ -245,13 +247,14 @@ def sweep(
     causal: Causal = False,
     head_dim: HeadDim = 128,
     dtype: Dtype = "bfloat16",
+    inputs: Inputs = "normal",
     rounds: Rounds = ROUNDS,
     fresh: Fresh = False,
 ) -> None:
     """Measure one panel of Fig. 12 for some implementations, into the same store (bench_fa.sh, benchmark_attn.py)."""
     from kperf.paper import fig12, panel
 
-    mode = fig12.Mode(causal, head_dim=head_dim, dtype=dtype)
+    mode = fig12.Mode(causal, head_dim=head_dim, dtype=dtype, inputs=inputs)
     panel.run_panel(console, results, which.value, _keys(only) or [], mode, rounds=rounds, fresh=fresh)
 
 
@@ -263,6 +266,7 @@ def bench(
     head_dim: HeadDim = 128,
     causal: Causal = False,
     dtype: Dtype = "bfloat16",
+    inputs: Inputs = "normal",
     metrics: Annotated[
         str, typer.Option(help="tflops, latency, eager_latency, accuracy; separated by commas.")
     ] = "tflops",
@@ -282,6 +286,7 @@ def bench(
         head_dim=head_dim,
         causal=causal,
         dtype=dtype,
+        inputs=inputs,
     )
     bench.run_one(console, workload, _keys(only), _keys(metrics) or [], as_csv=csv, rounds=rounds, results=results)
 

@@ -116,6 +116,7 @@ def test_a_setting_reaches_the_command_as_it_is(tmp_path):
     assert make("fig12", f"HEAD_DIM={nasty}", "CAUSAL=1", "FRESH=0").stdout.splitlines() == [
         "-m", "kperf", "fig12", "--causal", "--head-dim", nasty,
     ]  # fmt: skip
+    assert make("fig12", f"INPUTS={nasty}").stdout.splitlines() == ["-m", "kperf", "fig12", "--inputs", nasty]
     assert make("fig11", OVERRIDE=nasty).stdout.splitlines() == ["-m", "kperf", "fig11", "--override", nasty]
     assert make("power", f"OPTIONS=--only {nasty}").stdout.split() == ["-m", "kperf", "power", "--only", *nasty.split()]
     inside = make("docker-fig12", f"HEAD_DIM={nasty}").stdout.splitlines()

@@ -8,6 +8,14 @@ from kperf.errors import UsageError
 
 Dtype = Literal["bfloat16", "float16"]
 SweepName = Literal["seq_len", "batch_size"]
+InputKind = Literal["normal", "x2", "x4", "x10", "sink", "ramp", "local"]
+"""What numbers are in q, k and v: `inputs.draw` makes them.
+
+normal: q and k are standard normal. x2, x4, x10: q is that times normal, so that a few random keys have most of a row.
+sink: one key, the first, is attended to by all rows, as the first token of a trained model is. ramp: scores grow from
+the first key to the last, so that the maximum moves in every block. local: rows attend to keys near them, by rotary
+positions (RoFormer, arXiv 2104.09864).
+"""
 
 SEQ_LEN_STEP = 128
 """seq_len is a multiple of this: the kernels' tiles are 128 rows of q against 128 rows of k and v, without a tail."""
@@ -26,6 +34,7 @@ class Workload(BaseModel):
     head_dim: int = 128
     causal: bool = False
     dtype: Dtype = "bfloat16"
+    inputs: InputKind = "normal"
 
     @field_validator("seq_len")
     @classmethod
@@ -73,7 +82,8 @@ class Workload(BaseModel):
 
     def __str__(self) -> str:
         mask = "causal" if self.causal else "full"
-        return f"{self.batch} x {self.heads} x {self.seq_len} x {self.head_dim} {self.dtype} {mask}"
+        inputs = "" if self.inputs == "normal" else f", inputs {self.inputs}"
+        return f"{self.batch} x {self.heads} x {self.seq_len} x {self.head_dim} {self.dtype} {mask}{inputs}"
 
 
 def make_workload(**fields: object) -> Workload:
@@ -90,14 +100,16 @@ FIG11 = Workload(batch=8, seq_len=8192)
 """The launch whose inside Fig. 11 shows."""
 
 
-def fig12_grid(sweep: SweepName, causal: bool = False, head_dim: int = 128, dtype: str = "bfloat16") -> list[Workload]:
-    """The eight workloads of one panel of Fig. 12, which is of head_dim 128 and bfloat16.
+def fig12_grid(
+    sweep: SweepName, causal: bool = False, head_dim: int = 128, dtype: str = "bfloat16", inputs: str = "normal"
+) -> list[Workload]:
+    """The eight workloads of one panel of Fig. 12, which is of head_dim 128, bfloat16 and normal inputs.
 
     seq_len: 2^7..2^14 at batch 16; batch_size: batch 2^0..2^7 at seq_len 4096; 16 heads. Raises `UsageError` for a
-    head_dim or dtype that the kernels do not know.
+    head_dim, dtype or kind of inputs that there is not.
     """
     places = [(16, 2**n) for n in range(7, 15)] if sweep == "seq_len" else [(2**n, 4096) for n in range(8)]
     return [
-        make_workload(batch=batch, seq_len=seq_len, causal=causal, head_dim=head_dim, dtype=dtype)
+        make_workload(batch=batch, seq_len=seq_len, causal=causal, head_dim=head_dim, dtype=dtype, inputs=inputs)
         for batch, seq_len in places
     ]

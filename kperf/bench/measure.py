@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from kperf.attention.implementations import Call, Implementation, Output
+from kperf.attention.inputs import draw
 from kperf.attention.workload import SweepName, Workload
 from kperf.bench.intervals import blocks, half_shift, median_interval
 from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR, FailedPoint, MeasuredPoint, Point, Settling
@@ -83,13 +84,8 @@ class _WrongError(Exception):
 
 
 def make_inputs(workload: Workload, seed: int, device_name: str = "cuda") -> Inputs:
-    """Fresh normal inputs, and the reference in float32 by slices of one head, so that 16 x 16384 fits."""
-    generator = torch.Generator(device=device_name).manual_seed(seed)
-    dtype = getattr(torch, workload.dtype)
-    q, k, v = (
-        torch.randn(workload.shape, generator=generator, device=device_name, dtype=torch.float32).to(dtype)
-        for _ in range(3)
-    )
+    """Fresh inputs of the workload's kind, and the float32 reference by slices of one head, so that 16 x 16384 fits."""
+    q, k, v = draw(workload.inputs, workload.shape, getattr(torch, workload.dtype), seed, device_name)
     o, lse = reference(q, k, v, workload.causal, workload.sm_scale)
     return Inputs(q, k, v, o, lse)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, model_validator
 
-from kperf.attention.workload import SweepName, Workload
+from kperf.attention.workload import InputKind, SweepName, Workload
 from kperf.bench import intervals
 from kperf.record.store import DeviceState, Frozen, RecordStore
 
@@ -66,7 +66,7 @@ class _PointBase(Frozen):
     head_dim: int
     causal: bool
     dtype: str
-    inputs: Literal["normal", "x2", "x4", "x10", "sink", "ramp", "local"] = "normal"
+    inputs: InputKind = "normal"
     flops: int
     override_sha256: str | None
     environment: str
@@ -197,6 +197,7 @@ class PowerPoint(Frozen):
     head_dim: int
     causal: bool
     dtype: str
+    inputs: InputKind = "normal"
     seconds: float
     samples: Annotated[list[PowerSample], Field(min_length=1)]
     other_processes: Annotated[int, Field(ge=0)] | None = None

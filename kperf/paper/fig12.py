@@ -34,25 +34,27 @@ class Mode:
     paper_mix: bool = False
     head_dim: int = 128
     dtype: str = "bfloat16"
+    inputs: str = "normal"
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for a figure that there is not."""
         if self.paper_mix and (self.causal or not self.of_the_paper):
-            raise UsageError("--paper-mix and --causal, --head-dim or --dtype are two figures: name one")
+            raise UsageError("--paper-mix and --causal, --head-dim, --dtype or --inputs are two figures: name one")
         grid(self)
 
     @property
     def of_the_paper(self) -> bool:
-        """Whether head_dim and dtype are those of the paper's figure."""
-        return (self.head_dim, self.dtype) == (128, "bfloat16")
+        """Whether head_dim, dtype and inputs are those of the paper's figure."""
+        return (self.head_dim, self.dtype, self.inputs) == (128, "bfloat16", "normal")
 
     @property
     def stem(self) -> str:
-        """File name of the figure without its suffix: fig12, fig12_causal, fig12_d64, fig12_fp16_causal."""
+        """File name of the figure without its suffix: fig12, fig12_causal, fig12_d64, fig12_fp16_local_causal."""
         parts = {
             "paper_mix": self.paper_mix,
             f"d{self.head_dim}": self.head_dim != 128,
             "fp16": self.dtype == "float16",
+            self.inputs: self.inputs != "normal",
             "causal": self.causal,
         }
         return "_".join(["fig12", *(part for part, there in parts.items() if there)])
@@ -64,6 +66,7 @@ class Mode:
             "PAPER_MIX=1": self.paper_mix,
             f"HEAD_DIM={self.head_dim}": self.head_dim != 128,
             f"DTYPE={self.dtype}": self.dtype != "bfloat16",
+            f"INPUTS={self.inputs}": self.inputs != "normal",
             "CAUSAL=1": self.causal,
         }
         return " ".join(["fig12", *(part for part, there in parts.items() if there)])
@@ -74,7 +77,8 @@ class Mode:
         mask = "causal" if self.causal else "non-causal"
         if self.paper_mix:
             mask = "the paper's mixture (FA2, cuDNN, FA3 causal; Triton non-causal), not a comparison"
-        return f"Attention forward, {mask}, {self.dtype}, head_dim {self.head_dim}, 16 heads"
+        inputs = "" if self.inputs == "normal" else f", inputs {self.inputs}"
+        return f"Attention forward, {mask}, {self.dtype}, head_dim {self.head_dim}, 16 heads{inputs}"
 
     @property
     def absent(self) -> dict[str, str]:
@@ -93,7 +97,9 @@ class Mode:
 def grid(mode: Mode, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) -> list[Key]:
     """The places of the figure, in the order they are measured and drawn."""
     return [
-        (sweep, workload) for sweep in sweeps for workload in fig12_grid(sweep, mode.causal, mode.head_dim, mode.dtype)
+        (sweep, workload)
+        for sweep in sweeps
+        for workload in fig12_grid(sweep, mode.causal, mode.head_dim, mode.dtype, mode.inputs)
     ]
 
 

@@ -106,10 +106,6 @@ class Gpu:
                 return getattr(torch, name)
 
             @staticmethod
-            def Generator(device):  # noqa: N802
-                return torch.Generator()
-
-            @staticmethod
             def randn(*shape, device="cpu", **more):
                 return torch.randn(*shape, **more)
 

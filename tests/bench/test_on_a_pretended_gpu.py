@@ -1,10 +1,12 @@
 """The measurement on a GPU whose times are known: what is checked, what is timed, and what a record then says."""
 
+import functools
 import math
 
 import pytest
 import torch
 
+from kperf.attention import inputs as drawing
 from kperf.attention.implementations import Implementation
 from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
@@ -27,6 +29,8 @@ def gpu(monkeypatch):
 
 def stand_in(gpu, monkeypatch):
     gpu.stand_in(monkeypatch, measuring)
+    on_the_cpu = functools.partial(drawing.draw, device="cpu")
+    monkeypatch.setattr(measuring, "draw", lambda *what: on_the_cpu(*what[:4]))
     monkeypatch.setattr(measuring, "_CEILING_N", 16)
     monkeypatch.setattr(device, "device_state", lambda: STATE)
     monkeypatch.setattr(device, "other_processes", lambda: 0, raising=False)
@@ -202,3 +206,11 @@ def test_a_clock_that_never_settles_is_said(monkeypatch):
     point = measure(attention(gpu, "x", 3.0), rounds=16)
     assert not point.settling.settled
     assert point.settling.shift > 0.01
+
+
+def test_what_is_measured_is_drawn_by_the_workload_s_kind():
+    normal, sink = (
+        measuring.make_inputs(WORKLOAD.model_copy(update={"inputs": kind}), 1, "cpu") for kind in ("normal", "sink")
+    )
+    assert torch.equal(sink.k[:, :, 0], torch.ones_like(sink.k[:, :, 0]))
+    assert torch.equal(sink.k[:, :, 1:], normal.k[:, :, 1:])

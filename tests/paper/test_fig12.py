@@ -113,6 +113,7 @@ def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path):
     ("mode", "stem", "bars"),
     [
         (fig12.Mode(head_dim=64), "fig12_d64", {"fa2", "cudnn", "fa3", "improved_plus"}),
+        (fig12.Mode(inputs="local"), "fig12_local", {"fa2", "cudnn", "fa3", "vanilla", "improved", "improved_plus"}),
         (fig12.Mode(True, head_dim=64), "fig12_d64_causal", {"fa2", "cudnn", "fa3", "improved_plus"}),
         (fig12.Mode(dtype="float16"), "fig12_fp16", {"fa2", "cudnn", "improved_plus"}),
         (fig12.Mode(True, dtype="float16"), "fig12_fp16_causal", {"fa2", "cudnn", "improved_plus"}),

@@ -1,0 +1,55 @@
+"""The kinds of numbers in q, k and v: what a kernel's time and error may depend on beside the shape.
+
+Scores of normal q and k are flat: no key has much of a row. Trained models' are not, and an online softmax that moves
+its reference only when it must is as fast as its rows are flat, so every kind is a kind of benchmark of its own. v is
+normal for all.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from kperf.attention.workload import InputKind
+
+_LOCAL_SCALE = 1.5
+_ROTARY_BASE = 10_000.0
+
+Shape = tuple[int, int, int, int]
+Normal = Callable[[Shape], torch.Tensor]
+
+
+def draw(
+    kind: InputKind, shape: Shape, dtype: torch.dtype, seed: int, device: str = "cuda"
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k, v of `shape` [batch, heads, seq_len, head_dim] and `dtype`, made in float32 from `seed` and rounded."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(size: Shape) -> torch.Tensor:
+        return torch.randn(size, generator=generator, device=device, dtype=torch.float32)
+
+    q, k, v = normal(shape), normal(shape), normal(shape)
+    seq_len = shape[2]
+    if kind.startswith("x"):
+        q = q * int(kind.removeprefix("x"))
+    elif kind == "sink":
+        q = q + 1
+        k[:, :, 0] = 1
+    elif kind == "ramp":
+        position = torch.arange(seq_len, device=device, dtype=torch.float32)
+        q = torch.ones_like(q)
+        k = k / 2 + (4 * position / seq_len)[:, None]
+    elif kind == "local":
+        rotated = _rotated_base(shape, normal, device)
+        q, k = q / 2 + rotated, k / 2 + rotated
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _rotated_base(shape: Shape, normal: Normal, device: str) -> torch.Tensor:
+    """One random vector a head, its pairs (j, j + head_dim / 2) turned by position * 10000^(-2 j / head_dim)."""
+    batch, heads, seq_len, head_dim = shape
+    pairs = head_dim // 2
+    base = _LOCAL_SCALE * normal((batch, heads, 1, head_dim))
+    frequency = _ROTARY_BASE ** (-torch.arange(pairs, device=device, dtype=torch.float32) / pairs)
+    angle = torch.arange(seq_len, device=device, dtype=torch.float32)[:, None] * frequency
+    x, y = base[..., :pairs], base[..., pairs:]
+    return torch.cat([x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()], dim=-1)

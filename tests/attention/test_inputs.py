@@ -1,0 +1,66 @@
+"""The kinds of inputs are what their names say, by the scores that they give."""
+
+from typing import get_args
+
+import pytest
+import torch
+
+from kperf.attention.inputs import draw
+from kperf.attention.workload import InputKind
+
+SHAPE = (1, 2, 512, 128)
+
+
+def weights(kind: str, shape: tuple[int, int, int, int] = SHAPE) -> torch.Tensor:
+    """softmax of the scores, [batch, heads, seq_len, seq_len]."""
+    q, k, _ = draw(kind, shape, torch.float32, seed=3, device="cpu")
+    return torch.softmax(q @ k.mT * shape[-1] ** -0.5, dim=-1)
+
+
+@pytest.mark.parametrize("kind", get_args(InputKind))
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_every_kind_is_fresh_by_seed_rounded_and_v_normal(kind, head_dim):
+    shape = (2, 3, 256, head_dim)
+    q, k, v = draw(kind, shape, torch.bfloat16, seed=5, device="cpu")
+    for x, again in zip((q, k, v), draw(kind, shape, torch.bfloat16, seed=5, device="cpu"), strict=True):
+        assert x.shape == shape
+        assert x.dtype == torch.bfloat16
+        assert torch.equal(x, again)
+        assert torch.isfinite(x).all()
+    assert not torch.equal(v, draw(kind, shape, torch.bfloat16, seed=6, device="cpu")[2])
+    assert abs(float(v.float().std()) - 1) < 0.02
+    assert abs(float(v.float().mean())) < 0.02
+
+
+@pytest.mark.parametrize(("kind", "factor"), [("x2", 2), ("x4", 4), ("x10", 10)])
+def test_scaled_kinds_are_normal_with_larger_q(kind, factor):
+    plain, scaled = (draw(name, SHAPE, torch.float32, seed=1, device="cpu") for name in ("normal", kind))
+    assert torch.equal(scaled[0], plain[0] * factor)
+    assert torch.equal(scaled[1], plain[1])
+
+
+def test_a_sink_has_the_largest_share_of_nearly_every_row():
+    assert (weights("sink").argmax(-1) == 0).float().mean() > 0.95
+    assert (weights("normal").argmax(-1) == 0).float().mean() < 0.05
+
+
+def test_the_maximum_of_a_ramp_moves_in_every_block():
+    q, k, _ = draw("ramp", SHAPE, torch.float32, seed=3, device="cpu")
+    blocks = (q @ k.mT).amax(dim=2)[0, 0].reshape(-1, 128).amax(-1)
+    assert (blocks.diff() > 0).all()
+
+
+def test_local_rows_attend_to_keys_near_them():
+    share = weights("local")[0, 0]
+    position = torch.arange(share.shape[0], dtype=torch.float32)
+    distance = (share * (position[:, None] - position).abs()).sum(-1).mean()
+    everywhere = (position[:, None] - position).abs().mean()
+    assert distance < 0.25 * everywhere
+
+
+def test_few_keys_have_most_of_a_row_that_is_scaled():
+    def largest(kind: str) -> float:
+        return float(weights(kind).amax(-1).mean())
+
+    assert largest("normal") < largest("x2") < largest("x4") < largest("x10")
+    assert largest("x10") > 0.5
