@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import count
@@ -372,3 +373,21 @@ def test_a_kernel_without_products_is_read_too(trace):
     assert timeline.view == "memory"
     assert timeline.blocks == 4
     assert timeline.verdict[0] in said
+
+
+def test_what_follows_the_script_is_the_scripts(tmp_path):
+    (tmp_path / "it.py").write_text(GEMM + "run(1)\nprint(sys.argv, input())\nsys.exit(5)")
+    program = [sys.executable, "-m", "tests.trace.launch.fake_gpu"]
+    ours = ["trace", "--kernel", "ge*", "--out", str(tmp_path / "out"), str(tmp_path / "it.py")]
+    found = subprocess.run(
+        [*program, *ours, "--list", "-m", "--out=x"], input="a line", capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 5, found.stderr
+    assert found.stdout.startswith(f"['{tmp_path}/it.py', '--list', '-m', '--out=x'] a line\n")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"gemm.{kind}" for kind in ("timeline.json", "chrome_trace.json", "png", "pdf")
+    }
+    refused = subprocess.run([*program, "trace", "--lsit", *ours[-1:]], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert len(refused.stderr.splitlines()) == 1
