@@ -111,6 +111,23 @@ def test_a_failed_point_does_not_stop_the_sweep(tmp_path, faked, monkeypatch):
     assert [p.status for p in Store(tmp_path).points()] == ["oom", "ok"] * len(PLACES)
 
 
+@pytest.mark.parametrize(
+    ("status", "again"), [("failed", True), ("oom", False), ("wrong", False), ("unsupported", False)]
+)
+def test_what_failed_is_tried_again_and_what_cannot_be_is_not(tmp_path, faked, monkeypatch, status, again):
+    def one_without_a_time(workload, implementations, *, sweep, environment, **_):
+        points = [
+            failed("fa3", status, workload=workload, sweep=sweep),
+            point("triton", workload=workload, sweep=sweep),
+        ]
+        return [p.model_copy(update={"environment": environment}) for p in points]
+
+    monkeypatch.setattr(sweeps, "measure", one_without_a_time)
+    measure_into(tmp_path)
+    measure_into(tmp_path)
+    assert len(Store(tmp_path).points()) == 2 * len(PLACES) * (2 if again else 1)
+
+
 def test_a_lost_gpu_keeps_what_was_recorded(tmp_path, faked, monkeypatch):
     def lose_the_gpu(workload, *arguments, **options):
         if workload.seq_len == 512:

@@ -37,3 +37,15 @@ def test_the_regions_of_a_consumer(variant, detail):
     assert {name for _, name in producer} == {"wait K empty", "wait V empty"}
     for group in groups:  # a region ends before the next one begins
         assert [mark for mark, _ in group] == ["start", "end"] * (len(group) // 2)
+
+
+def test_coarse_joins_as_many_waits_as_there_are():
+    text = (TTGIR_DIR / "improved" / "d128_bf16_full.ttgir").read_text()
+    waits = re.compile(r"^( *)(%\w+)(.* = | = )(ttng\.warp_group_dot_wait .*\n)", re.MULTILINE)
+    number = iter(range(100))
+    thrice = waits.sub(
+        lambda found: found[0] + "".join(f"{found[1]}%again{next(number)}{found[3]}{found[4]}" for _ in range(2)), text
+    )
+    assert thrice.count("warp_group_dot_wait") == 3 * text.count("warp_group_dot_wait")
+    records = [instrument(module, detail="coarse").count("proton.record") for module in (text, thrice)]
+    assert records[0] == records[1]

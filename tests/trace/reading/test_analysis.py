@@ -92,6 +92,19 @@ def test_the_slower_consumer_holds_the_load_back():
     assert {release.group for release in signals} == {"consumer 1"}
 
 
+def test_a_wait_for_a_full_stage_hangs_on_the_producers_load_of_it():
+    (block, *_) = analysis.sample(launch(load_cycles=4000))
+    found = analysis.releases(block, PROGRAM)
+    for buffer in "KV":
+        hangs_on = {
+            (found[group, index].group, found[group, index].load)
+            for group in ("consumer 0", "consumer 1")
+            for index, span in enumerate(block.spans[group])
+            if span.interval.name == f"wait {buffer} full"
+        }
+        assert hangs_on == {("producer", f"load {buffer}")}
+
+
 def test_the_clock_is_measured_from_block_to_block():
     assert launch().clock_mhz() == pytest.approx(1700)
 
