@@ -308,6 +308,15 @@ def test_nothing_in_an_archive_leaves_the_folder(tmp_path_factory, members):
     assert not [path for path in folder.rglob("*") if path.is_symlink()]
 
 
+@pytest.mark.parametrize("name", ["../over", "in/../../over", "{outside}/over"])
+def test_no_name_in_an_archive_leads_out_of_the_folder(tmp_path, name):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with suppress(tarfile.TarError):
+        container._unpack(archive({name.format(outside=tmp_path): b"1"}), folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_what_goes_in_belongs_to_the_images_user(tmp_path):
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200/points").write_bytes(b"1\n")
