@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -28,9 +28,19 @@ from kperf.record.files import write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.compiler.instrument import strip
 from kperf.trace.compiler.program import Program
+from kperf.trace.compiler.session import session
 from kperf.trace.launch.capture import Call, capture
 from kperf.trace.launch.subject import Orders, Traced, choose, compile_orders, make_traced
-from kperf.trace.reading.models import About, Overhead, Pass, Timeline, read_timeline
+from kperf.trace.launch.twin import footprint
+from kperf.trace.reading.models import (
+    About,
+    KernelResources,
+    Overhead,
+    Pass,
+    Resources,
+    Timeline,
+    read_timeline,
+)
 from kperf.trace.reading.predict import predict
 from kperf.trace.reading.read import decode_launch, export, pipeline, sass_order
 from kperf.trace.reading.verdict import between, table
@@ -121,6 +131,7 @@ def trace(
     plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
     environment = device.environment()
+    resources = _resources(item)
     overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms)
     about = About(
         kernel=item.program.kernel_name,
@@ -128,8 +139,8 @@ def trace(
         file=f"{item.plain.path.parent.name}/{item.plain.path.name}",
         ttgir_sha256=item.plain.sha256,
         grid=item.plain.grid(workload.rows, device.sm_count()),
-        blocks_per_sm=1,
-        resources=None,
+        blocks_per_sm=resources.plain.occupancy,
+        resources=resources,
         workload=str(workload),
         environment=environment,
         overhead=overhead,
@@ -143,6 +154,14 @@ def trace(
         "recorded_at": environment.recorded_at,
     }
     return timeline, export(launch, timeline.clock_mhz, told)
+
+
+def _resources(item: Subject) -> Resources:
+    kernel = twins.subject_of(item.plain)
+    plain = footprint(kernel.compile(kernel.text))
+    with session(item.traced.recording):
+        traced = footprint(kernel.compile(item.traced.text))
+    return Resources(plain=KernelResources(**asdict(plain)), twin=KernelResources(**asdict(traced)))
 
 
 def record(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:

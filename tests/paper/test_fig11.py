@@ -223,6 +223,12 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     }
     pictures = {path.name for path in (tmp_path / "test").glob("*.png")}
     assert pictures == {"fig11.png", "fig11_improved_plus.png"}
+    for variant in ("vanilla", "improved_plus"):
+        found = read_timeline(tmp_path / f"test/fig11/{variant}.timeline.json")
+        plain = found.resources.plain
+        assert (found.blocks_per_sm, plain.registers, plain.spilled_bytes) == (1, 168, 0)
+        assert found.resources.twin.shared_bytes >= plain.shared_bytes
+        assert found.bound.dtype == "bf16"
     said = console.export_text()
     assert "measured on NVIDIA Test" in said
     assert [said.count(f"{choice}: left out: ") for choice in too_much] == [2, 2]
