@@ -285,6 +285,19 @@ class Memory(Frozen):
     loads_in_flight_bytes: float
 
 
+class LoadWait(Frozen):
+    """What a trip of a warp group that issues products spends where it waits for loads: in its regions, in cycles.
+
+    Of several groups the one that spends most. A wait that is over at once takes some dozen cycles too, and a gap in
+    which a load into registers is used first counts whole, with what it issues besides.
+    """
+
+    warp_group: str
+    regions: list[str]
+    cycles: float
+    share: float
+
+
 class BlockTrips(Frozen):
     """Trips of the main loop that a block makes: the least, the median, the most."""
 
@@ -344,6 +357,7 @@ class Timeline(About):
     windows: list[Window]
     sms: SmUse | None = None
     memory: Memory | None = None
+    load_wait: LoadWait | None = None
     imbalance: Imbalance | None = None
     records: RecordCount
     verdict: list[str] = Field(default_factory=list)

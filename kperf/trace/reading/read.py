@@ -66,6 +66,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         bound=bound,
         tensor_core_busy=TensorCoreBusy(at_issue_rate=bound.cycles / period.median, in_flight=in_flight),
         arithmetic=analysis.hidden_arithmetic(launch, blocks),
+        load_wait=views.load_wait(launch, period.median),
         bubbles=bubbles,
         graph=graph,
         slack=rows,
@@ -129,8 +130,8 @@ def sass_order(orders: Orders) -> SassOrder:
 
 
 def _at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.int64]:
-    """Of the whole blocks those at percentiles of the lifetime. Raises `UsageError` if none is whole."""
-    whole = launch.whole_blocks()
+    """Of the whole blocks that work those at percentiles of the lifetime. Raises `UsageError` if there is none."""
+    whole = views.Blocks(launch).working
     if not len(whole):
         raise UsageError("no block of the trace is whole: its records were overwritten; use a larger buffer")
     first, last = launch.lifetimes()

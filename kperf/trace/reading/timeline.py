@@ -310,12 +310,16 @@ def _is_lifetime(scope: Scope) -> bool:
 
 
 def _flights(group: str, spans: list[Span]) -> Iterator[Flight]:
-    """Products in flight; one that nobody waits for before the end of the trace is left out."""
+    """Products in flight; one that nobody waits for before the end of the trace is left out.
+
+    Where a warp waits for loads into registers and then issues, it issues at the end: what it multiplies was not there.
+    """
     pending: deque[Flight] = deque()
     for span in spans:
+        waits_first = span.interval.uses and 0 not in span.interval.queue
         for step in span.interval.queue:
             if isinstance(step, Product):
-                pending.append(Flight(step.name, group, span.start, span.end, span.trip))
+                pending.append(Flight(step.name, group, span.end if waits_first else span.start, span.end, span.trip))
             else:
                 while len(pending) > step:
                     yield replace(pending.popleft(), end=span.end)

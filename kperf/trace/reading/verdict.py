@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from kperf.trace.reading.models import Graph, Imbalance, Memory, Quantiles, Slack, SmUse, Timeline
+from kperf.trace.reading.models import Graph, Imbalance, LoadWait, Memory, Quantiles, Slack, SmUse, Timeline
 
+LOADS_ON_THE_PATH = 0.15
+"""Of a trip, spent where loads are waited for: two waits that are over at once take 5 to 10 % of a short trip."""
 LONG_TAIL = 0.1
 """Of a launch, in which half of the SMs have ended: from there on it is said."""
 
@@ -98,7 +100,9 @@ def _pipeline(t: Timeline) -> list[str]:
             f"{t.tile_boundary_cycles.median:.0f} cycles beyond those of the trips, in which it computes the products "
             f"of one trip more."
         )
-    if hidden := t.arithmetic:
+    if t.load_wait:
+        lines.append(_load_wait(t, t.load_wait))
+    if (hidden := t.arithmetic) and hidden.cycles:
         lines.append(
             f"{t.label} hides {hidden.under_any_products:.0f} of {hidden.cycles:.0f} cycles of arithmetic under "
             f"products, {hidden.under_own_products:.0f} of them under its own warp group's."
@@ -106,6 +110,16 @@ def _pipeline(t: Timeline) -> list[str]:
     if t.graph:
         lines += _slack(t, t.graph)
     return lines
+
+
+def _load_wait(t: Timeline, wait: LoadWait) -> str:
+    spent = (
+        f"of the {t.period_cycles.median:.0f} cycles of a trip {wait.cycles:.0f} ({wait.share:.0%}) go to "
+        f"{' and '.join(wait.regions)} of {wait.warp_group}"
+    )
+    if wait.share < LOADS_ON_THE_PATH:
+        return f"{t.label}: loads are there in time: {spent}."
+    return f"{t.label}: loads stand on the path: {spent}."
 
 
 def _slack(t: Timeline, graph: Graph) -> list[str]:

@@ -19,6 +19,7 @@ from kperf.trace.reading.models import (
     Bar,
     BlockTrips,
     Imbalance,
+    LoadWait,
     Memory,
     Slowest,
     SmUse,
@@ -87,9 +88,14 @@ class Blocks:
         return short
 
     @property
+    def working(self) -> NDArray[np.int64]:
+        """Blocks that do not return early and of which no record was lost."""
+        return np.flatnonzero(self.whole & ~self.early)
+
+    @property
     def working_trips(self) -> NDArray[np.int64]:
         """Trips of the blocks that do not return early and of which no record was lost."""
-        return self.trips[self.whole & ~self.early] if self.has_loop else np.zeros(0, dtype=np.int64)
+        return self.trips[self.working] if self.has_loop else np.zeros(0, dtype=np.int64)
 
     @property
     def differ(self) -> bool:
@@ -221,6 +227,20 @@ def memory(launch: Launch, about: About) -> Memory:
         waits=_waits(launch),
         loads_in_flight_bytes=in_flight,
     )
+
+
+def load_wait(launch: Launch, period_cycles: float) -> LoadWait | None:
+    """Where the groups that issue products wait for loads, into registers or into shared memory; None if nowhere."""
+    filled = {ring for interval in launch.intervals for _, ring in interval.loads}
+    waiting = np.array([bool(i.uses or filled.intersection(i.waits)) for i in launch.intervals], dtype=bool)
+    found = []
+    for group in analysis.issuers(launch):
+        mine = launch.in_loop & waiting[launch.kind] & (launch.warp == launch.groups.index(group))
+        names = dict.fromkeys(launch.intervals[kind].name for kind in np.unique(launch.kind[mine]))
+        cycles = float(launch.cycles[mine].sum()) / max(launch.trips(group), 1)
+        found.append(LoadWait(warp_group=group, regions=[*names], cycles=cycles, share=cycles / period_cycles))
+    most = max(found, key=lambda wait: wait.cycles, default=None)
+    return most if most and most.regions else None
 
 
 def _recorded_once(launch: Launch) -> NDArray[np.bool_]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kperf.record.bandwidth import Bandwidth
-from kperf.trace.compiler.program import Group, Interval, Program, Scope
+from kperf.trace.compiler.program import Group, Interval, Loop, Product, Program, Scope
 from kperf.trace.compiler.traffic import Traffic
 from kperf.trace.reading import read, views
 from kperf.trace.reading.decode import Records
@@ -213,3 +213,44 @@ def test_several_blocks_on_an_sm_are_counted():
     assert use.busy_sms[0] == 2
     assert use.busy_sms[-2] == 1
     assert use.running_blocks[0] == 3
+
+
+# A GEMM of one stage: the gap between two products loads both tiles into registers, and waits for them.
+def gemm_program(uses: tuple[str, ...]) -> Program:
+    group, loop = "all warps", (5,)
+    scopes = [Scope(0, "lifetime of all warps", group, ()), Scope(1, "a @ b wait", group, loop)]
+    product = Product("a @ b", 2 * 128 * 256 * 64, "bf16")
+    gap = Interval(group, "load a + load b + a @ b issue", "issue", uses=uses, queue=(product,))
+    wait = Interval(group, "a @ b wait", "tensor", queue=(0,))
+    rest = Interval(group, "other", "other")
+    intervals = {
+        ((0, True), (1, True)): gap,
+        ((1, True), (1, False)): wait,
+        ((1, False), (1, True)): gap,
+        ((1, False), (0, False)): rest,
+    }
+    warps = Group(group, "all", 0, 8, frozenset({"products"}))
+    return Program("gemm", [warps], 8, scopes, intervals, loops={5: Loop(5, (product,), ())})
+
+
+def gemm(gap: int, wait: int, uses: tuple[str, ...] = ("a", "b"), trips: int = 8) -> Launch:
+    at, records = 0, [(0, True, 0)]
+    for _ in range(trips):
+        records += [(1, True, at + gap), (1, False, at + gap + wait)]
+        at += gap + wait
+    made = [*records, (0, False, at + 50)]
+    return launch_of(gemm_program(uses), [(made, n % 4, (n // 4) * (at + 100)) for n in range(8)])
+
+
+def test_with_one_stage_the_loads_stand_on_the_path_and_the_tensor_cores_rest_meanwhile():
+    found = read.timeline(gemm(gap=1400, wait=1100), about())
+    assert found.load_wait.cycles == 1400 * 7 / 8  # the first of the eight is before the loop
+    assert found.load_wait.share == pytest.approx(1225 / 2500)
+    assert found.tensor_core_busy.in_flight == pytest.approx(1100 / 2500, rel=0.01)
+    assert any("loads stand on the path" in line and "1225 (49%)" in line for line in found.verdict)
+
+
+def test_loads_that_are_there_in_time_are_not_blamed():
+    found = read.timeline(gemm(gap=40, wait=1000), about())
+    assert any("loads are there in time" in line for line in found.verdict)
+    assert read.timeline(gemm(gap=1400, wait=1100, uses=()), about()).load_wait is None
