@@ -86,7 +86,7 @@ def test_one_expert_is_hot_and_a_quarter_has_no_token():
     assert found.early_time_share < 0.05
     assert found.trips.most == 16 * 2048 // 64
     assert found.trips.median == 2048 // 64
-    assert found.slowest.program_id % 64 == 0 or found.slowest.program_id < 16
+    assert found.slowest.program_id % 64 == 0  # the grid is 64 x 16
     assert found.slowest.us > 5 * found.block_us.median
     assert recorded("moe").sms.idle > 0.2
 

@@ -65,6 +65,8 @@ class Blocks:
         ranked = sorted(looping, key=lambda role: ("products" not in role.duty, "loads" not in role.duty))
         self.has_loop = bool(ranked)
         self.silent = np.bincount(records.block, minlength=records.n_blocks) == 0
+        in_a_loop = np.array([scope.loop > 0 for scope in launch.program.scopes])[records.scope]
+        self.loops = np.bincount(records.block[in_a_loop], minlength=records.n_blocks) > 0
         self.trips: NDArray[np.int64] = np.zeros(records.n_blocks, dtype=np.int64)
         if ranked:
             main = launch.main_scope[ranked[0].warp_group]
@@ -80,10 +82,10 @@ class Blocks:
 
     @cached_property
     def early(self) -> NDArray[np.bool_]:
-        """Blocks that return early: no trip where the others make some, or a hundredth of the longest block's time."""
+        """Blocks that return early: no trip of any loop where others make some; without loops in next to no time."""
         if self.has_loop:
-            found: NDArray[np.bool_] = self.silent | (self.whole & (self.trips == 0))
-            return found if self.trips.any() else np.zeros_like(found)
+            found: NDArray[np.bool_] = self.silent | (self.whole & ~self.loops)
+            return found if self.loops.any() else np.zeros_like(found)
         short: NDArray[np.bool_] = self.silent | (self.duration < self.duration.max() / 100)
         return short
 
