@@ -190,7 +190,8 @@ def _explained(points: Sequence[Point], over: str, *, in_turn: bool) -> list[str
     whiskers = "95 % interval" if old else "where a second run falls 19 times in 20"
     taken = "all of a group in turn" if in_turn else "a group's are of two runs"
     shown = "Bars and filled marks" if over else "Bars"
-    lines = [f"{shown}: replays of CUDA graphs on normal random inputs, {taken}; median, and {whiskers}."]
+    kinds = ", ".join(dict.fromkeys(point.inputs for point in measured))
+    lines = [f"{shown}: replays of CUDA graphs on {kinds} random inputs, {taken}; median, and {whiskers}."]
     if over:
         lines[0] += (
             " Open marks and numbers in brackets: single calls from Python (eager). "

@@ -162,7 +162,7 @@ def figure_runs(store: Store, mode: Mode, needed: Sequence[str] = (), prefer: Co
 
     For the paper's mixture two, as it mixed them. Runs that `prefer` has come before all others.
     """
-    points = [point for point in store.points() if point.figure == "fig12" and point.inputs == "normal"]
+    points = [point for point in store.points() if point.figure == "fig12"]
     if not mode.paper_mix:
         runs = fullest_runs(points, mode.keys, needed)
         runs |= fullest_runs([point for point in points if point.run in prefer], mode.keys, needed)

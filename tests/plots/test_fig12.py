@@ -186,6 +186,12 @@ def test_what_has_to_be_said_stands_below(drawn):
     assert legend.get_title().get_text() == "What\nrecorded"
 
 
+def test_what_numbers_were_in_the_inputs_is_said(drawn):
+    places = [(sweep, workload.model_copy(update={"inputs": "x4"})) for sweep, workload in PLACES]
+    runs = {(sweep, w): {"fa3": point("fa3", milliseconds("fa3", w), "r", w, sweep)} for sweep, w in places}
+    assert "on x4 random inputs" in drawn(runs)._supxlabel.get_text().replace("\n", " ")
+
+
 def test_it_prints_as_wide_as_a_page_with_no_type_below_seven_points_and_nothing_cut_off(drawn):
     figure = drawn(made())
     assert figure.get_figwidth() == PAGE_WIDTH == 7.0
