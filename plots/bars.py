@@ -29,7 +29,7 @@ WARPS = {
     "issue": Look(BLUE, "white", "issues a product"),
     "tensor": Look("#cfe8f7", "black", "waits for a product", "...."),
     "arithmetic": Look(ORANGE, "black", "arithmetic"),
-    "wait": Look("#c4c4c4", "black", "waits at a barrier"),
+    "wait": Look("#c4c4c4", "black", "waits for a barrier or a load"),
     "load": Look("#44aa99", "black", "issues a load"),
     "store": Look(YELLOW, "black", "stores"),
     "signal": Look("#f2f2f2", "black", "other"),

@@ -99,10 +99,13 @@ def names() -> list[str]:
 def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bool) -> None:
     """Trace and draw the chosen examples, all if none is named, and print a row for each.
 
-    Raises `UsageError` for a name that there is not, and `MeasurementError` at the end if an example failed.
+    Raises `UsageError` for a name that there is not, and without a checkout; at the end `MeasurementError` if an
+    example failed.
     """
     if unknown := [name for name in only if name not in names()]:
         raise UsageError(f"there is no example {unknown[0]}; there are {', '.join(names())}")
+    if not SCRIPTS.is_dir():
+        raise UsageError(f"there are no scripts in {SCRIPTS}: they come with a checkout, and not with the package")
     scripts = [script for script in EXAMPLES if not only or any(name in only for name in script.kernels)]
     why_static = device.why_static()
     if why_static and require_gpu:

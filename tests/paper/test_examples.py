@@ -76,6 +76,12 @@ def test_what_is_no_example_is_refused(console, tmp_path):
         examples.run(console, tmp_path, only=["gem"], require_gpu=False)
 
 
+def test_without_a_checkout_there_are_no_scripts(console, tmp_path, monkeypatch):
+    monkeypatch.setattr(examples, "SCRIPTS", tmp_path / "examples")
+    with pytest.raises(UsageError, match="come with a checkout"):
+        examples.run(console, tmp_path, only=[], require_gpu=False)
+
+
 def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monkeypatch):
     # On the pretended GPU nothing is computed: the script finds itself wrong, and that is said; its record is kept.
     monkeypatch.setattr(device, "why_static", lambda: None)
