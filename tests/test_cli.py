@@ -188,10 +188,10 @@ def test_help_lists_every_target():
 
 def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path):
     copy = tmp_path / "copy"
-    for name in ("kperf", "plots", "ttgir", "claims.toml"):
+    for name in ("kperf", "plots", "ttgir", "results", "claims.toml"):
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.png"))
         else:
             shutil.copy(source, copy / name)
     path = copy / "ttgir/improved" / next((TTGIR_DIR / "improved").glob("*.ttgir")).name
@@ -202,3 +202,4 @@ def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path):
     )  # fmt: skip
     assert done.returncode == 2
     assert "was edited" in done.stderr
+    assert not list(copy.glob("results/*/*.png"))
