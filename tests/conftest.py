@@ -20,6 +20,8 @@ def pytest_configure(config):
     holds the hash of its content: what a test finds there is what it would have compiled. Without pytest's own cache
     (`-p no:cacheprovider`, on a read-only root) it is Triton's default.
     """
+    for name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS"):  # what a test makes has not the settings of `make test`
+        os.environ.pop(name, None)
     if "TRITON_CACHE_DIR" not in os.environ and config.pluginmanager.has_plugin("cacheprovider"):
         os.environ["TRITON_CACHE_DIR"] = str(config.cache.mkdir("triton"))
 

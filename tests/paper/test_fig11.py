@@ -273,7 +273,9 @@ def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
         fig11.run(Console(quiet=True), tmp_path, file=None, rounds=15, require_gpu=False)
 
 
-@pytest.mark.parametrize("options", [{"require_gpu": True, "file": None}, {"require_gpu": False, "file": "x.ttgir"}])
+@pytest.mark.parametrize(
+    "options", [{"require_gpu": True, "file": None}, {"require_gpu": False, "file": Path(__file__)}]
+)
 def test_what_needs_a_gpu_says_so(tmp_path, monkeypatch, options):
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "Test is sm_80, and the kernels need Hopper")
     with pytest.raises(UsageError, match="need Hopper"):
