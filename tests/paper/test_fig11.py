@@ -274,7 +274,11 @@ def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [{"require_gpu": True, "file": None}, {"require_gpu": False, "file": Path(__file__)}]
+    "options",
+    [
+        {"require_gpu": True, "file": None},
+        {"require_gpu": False, "file": overrides.TTGIR_DIR / "vanilla/d128_bf16_full.ttgir"},
+    ],
 )
 def test_what_needs_a_gpu_says_so(tmp_path, monkeypatch, options):
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "Test is sm_80, and the kernels need Hopper")
