@@ -58,7 +58,8 @@ def test_133_tiles_on_132_sms_end_in_a_wave_of_one():
     timeline = recorded("gemm_133_tiles")
     assert timeline.blocks == 133
     assert timeline.sms.sms == 132
-    assert timeline.sms.idle == pytest.approx(131 / 264, abs=0.05)
+    # In the last wave 131 of 132 SMs rest. It lasts at most as long as the first: its block has the memory to itself.
+    assert 0.35 < timeline.sms.idle <= 131 / 264
     assert "133 blocks are 1.01 waves of 132, and the last wave has 1" in verdict("gemm_133_tiles")
     assert "wave" not in verdict("gemm_tma")  # 2048 tiles: 15.5 waves
 
