@@ -76,7 +76,7 @@ if __name__ == "__main__":
     q = torch.randn(args.batch, 128, 128, device=device, dtype=torch.bfloat16)
     k, v = torch.randn(2, args.batch, 8, args.seq_len, 128, device=device, dtype=torch.bfloat16)
     grouped = q.view(args.batch, 8, 16, 128)
-    reference = torch.nn.functional.scaled_dot_product_attention(grouped.float(), k.float(), v.float()).view(q.shape)
+    reference = torch.nn.functional.scaled_dot_product_attention(grouped.float(), k.float(), v.float()).reshape(q.shape)
     error = (decode(q, k, v, args.splits).float() - reference).norm() / reference.norm()
     assert error < 1e-2, f"relative error {error}"
     ms = triton.testing.do_bench(lambda: decode(q, k, v, args.splits))

@@ -24,6 +24,7 @@ from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.compiler.instrument import read_rules
 from kperf.trace.launch.twin import footprint, make_twin
 from kperf.trace.reading.models import Timeline, read_timeline
+from kperf.trace.reading.verdict import verdict
 from plots import trace as plot
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples"
@@ -231,8 +232,8 @@ def _overhead(timeline: Timeline) -> str:
 
 
 def _said(timeline: Timeline) -> list[str]:
-    """The verdict without the kernel's name before each sentence."""
-    said = [line.removeprefix(f"{timeline.label}: ").removeprefix(f"{timeline.label} ") for line in timeline.verdict]
+    """The verdict on the recorded numbers, without the kernel's name before each sentence."""
+    said = [line.removeprefix(f"{timeline.label}: ").removeprefix(f"{timeline.label} ") for line in verdict(timeline)]
     return [line[:1].upper() + line[1:] for line in said]
 
 
@@ -241,8 +242,8 @@ def markdown(results: Path) -> str:
     timelines = dict(recorded(_recorded_folder(results), names()))
     lines = ["| example | view | verdict | overhead |", "|---|---|---|---|"]
     for name, timeline in timelines.items():
-        verdict = " ".join(_said(timeline)).replace("|", "\\|")
-        lines.append(f"| {name} (`{timeline.kernel}`) | {timeline.view} | {verdict} | {_overhead(timeline)} |")
+        words = " ".join(_said(timeline)).replace("|", "\\|")
+        lines.append(f"| {name} (`{timeline.kernel}`) | {timeline.view} | {words} | {_overhead(timeline)} |")
     return "\n".join([*lines, "", _costs(timelines)])
 
 

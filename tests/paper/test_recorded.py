@@ -10,6 +10,7 @@ from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import FIG11
 from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
 from kperf.bench.points import Store
+from kperf.bench.repeatability import compare, pairs
 from kperf.bench.tables import speedup, speedup_interval
 from kperf.paper import fig12, goals
 from kperf.record.store import RECORDED
@@ -128,3 +129,31 @@ def test_the_timelines_explain_the_times():
     assert periods == pytest.approx(plain, rel=0.05)
     nearest = next(run for (_, w), run in fig12.figure_runs(STORE, fig12.Mode()).items() if w.seq_len == FIG11.seq_len)
     assert periods == pytest.approx(speedup(nearest, "improved", "vanilla"), rel=0.05)
+
+
+def test_what_artifact_md_says_of_repeated_runs_is_what_the_records_give():
+    found = list(pairs(STORE.points()).values())
+    outcome = compare(found)
+    text = " ".join((ROOT / "artifact.md").read_text().split())
+    inside = f"{len(outcome.ratios)} ratios to FA3 {outcome.held} ({outcome.held / len(outcome.ratios):.1%}".replace(
+        "%", " %"
+    )
+    assert inside in text
+    assert (
+        f"{outcome.shifted} of the {outcome.points} points ({outcome.shifted / outcome.points:.1%}".replace("%", " %")
+        in text
+    )
+    assert outcome.held / len(outcome.ratios) >= 0.95
+    shifted = [p.workload for pair in found for run in pair for p in run.values() if p.shifts]
+    assert min(w.batch * w.seq_len for w in shifted) >= 16 * 4096
+
+
+def test_improved_plus_is_called_eagerly_in_less_time_than_fa3_at_every_point():
+    for causal in (False, True):
+        runs = fig12.figure_runs(STORE, fig12.Mode(causal))
+        assert all(run["improved_plus"].eager_ms < run["fa3"].eager_ms for run in runs.values())
+    run = next(
+        r for (sweep, w), r in fig12.figure_runs(STORE, fig12.Mode()).items() if (w.batch, w.seq_len) == (16, 128)
+    )
+    ours, fa3 = (f"{run[key].eager_ms * 1e3:.0f}" for key in ("improved_plus", "fa3"))
+    assert f"in {ours} us against {fa3}" in (ROOT / "artifact.md").read_text()

@@ -119,6 +119,10 @@ def _load_wait(t: Timeline, wait: LoadWait) -> str:
     )
     if wait.share < LOADS_ON_THE_PATH:
         return f"{t.label}: loads are there in time: {spent}."
+    # Whatever is waited for, a trip does not get shorter than its products.
+    beyond = t.period_cycles.median - (t.bound.cycles if t.bound else 0)
+    if beyond < LOADS_ON_THE_PATH * t.period_cycles.median:
+        return f"{t.label}: loads do not lengthen the trip, which its products fill: {spent}."
     return f"{t.label}: loads stand on the path: {spent}."
 
 
