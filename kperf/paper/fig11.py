@@ -43,7 +43,7 @@ from kperf.trace.reading.models import (
 )
 from kperf.trace.reading.predict import predict
 from kperf.trace.reading.read import decode_launch, export, pipeline, sass_order
-from kperf.trace.reading.verdict import between, table
+from kperf.trace.reading.verdict import between, table, verdict
 from plots import fig11 as plot
 
 VARIANTS = tuple(name for name, variant in variants.VARIANTS.items() if variant.in_fig11)
@@ -213,7 +213,7 @@ def report(console: Console, folder: Path, subjects: Sequence[Subject], *, measu
                 f"{item.label}: recorded of an earlier override ({timeline.ttgir_sha256[:12]}, and "
                 f"{item.plain.path.name} is {item.plain.sha256[:12]}): `make fig11` on a Hopper GPU records it anew"
             )
-    for line in [line for timeline in timelines for line in timeline.verdict]:
+    for line in [line for timeline in timelines for line in verdict(timeline)]:
         console.print(line)
     if len(timelines) == 2:
         for line in [*between(*timelines), *_predicted(timelines, subjects)]:

@@ -15,6 +15,7 @@ from kperf.bench.tables import speedup, speedup_interval
 from kperf.paper import fig12, goals
 from kperf.record.store import RECORDED
 from kperf.trace.reading.models import read_timeline
+from kperf.trace.reading.verdict import verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = Store(RECORDED / "h200")
@@ -157,3 +158,12 @@ def test_improved_plus_is_called_eagerly_in_less_time_than_fa3_at_every_point():
     )
     ours, fa3 = (f"{run[key].eager_ms * 1e3:.0f}" for key in ("improved_plus", "fa3"))
     assert f"in {ours} us against {fa3}" in (ROOT / "artifact.md").read_text()
+
+
+@pytest.mark.parametrize("variant", ["vanilla", "improved"])
+def test_the_verdict_blames_no_load_that_slack_acquits(variant):
+    timeline = read_timeline(RECORDED / "h200" / "fig11" / f"{variant}.timeline.json")
+    assert abs(timeline.graph.error) < 0.01
+    words = " ".join(verdict(timeline))
+    assert "loads stand on the path" not in words
+    assert "if no load took any time, a trip would take 0 cycles less" in words

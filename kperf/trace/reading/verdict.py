@@ -119,11 +119,29 @@ def _load_wait(t: Timeline, wait: LoadWait) -> str:
     )
     if wait.share < LOADS_ON_THE_PATH:
         return f"{t.label}: loads are there in time: {spent}."
-    # Whatever is waited for, a trip does not get shorter than its products.
-    beyond = t.period_cycles.median - (t.bound.cycles if t.bound else 0)
-    if beyond < LOADS_ON_THE_PATH * t.period_cycles.median:
-        return f"{t.label}: loads do not lengthen the trip, which its products fill: {spent}."
+    cost = _most_that_loads_cost(t, wait)
+    if cost < LOADS_ON_THE_PATH * t.period_cycles.median:
+        return f"{t.label}: loads lengthen a trip by {cost:.0f} cycles at most, though {spent}."
     return f"{t.label}: loads stand on the path: {spent}."
+
+
+def _most_that_loads_cost(t: Timeline, wait: LoadWait) -> float:
+    """Cycles: a trip gets no shorter than its products, nor by more than the slack of the loads, where that is known.
+
+    A recorded region may hold more than the wait for a load, so that what is waited alone says too much.
+    """
+    bounds = [wait.cycles]
+    if t.bound:
+        bounds.append(max(t.period_cycles.median - t.bound.cycles, 0.0))
+    if t.graph and abs(t.graph.error) <= EXPLAINED and (loads := _of_the_loaders(t, "load ")):
+        bounds.append(max(row.high for row in loads))
+    return min(bounds)
+
+
+def _of_the_loaders(t: Timeline, beginning: str) -> list[Slack]:
+    """The slack of what warp groups do that only load."""
+    loaders = {role.warp_group for role in t.roles if role.duty == "loads"}
+    return [row for row in t.slack if row.region.startswith(beginning) and row.warp_group in loaders]
 
 
 def _slack(t: Timeline, graph: Graph) -> list[str]:
@@ -140,11 +158,8 @@ def _slack(t: Timeline, graph: Graph) -> list[str]:
             f"{row.cycles:.0f} cycles less without {_named(row)} ({row.low:.0f} to {row.high:.0f})" for row in best
         ]
         lines.append(f"{t.label}: a trip would take {', '.join(saved)}.")
-    loaders = {role.warp_group for role in t.roles if role.duty == "loads"}
-    loads = [row for row in t.slack if row.region.startswith("load ") and row.warp_group in loaders]
-    stages = [row for row in t.slack if row.region.startswith("wait ") and row.warp_group in loaders]
-    for what, rows in (("if no load took any time", loads), ("if every stage were free at once", stages)):
-        if rows:
+    for what, beginning in (("if no load took any time", "load "), ("if every stage were free at once", "wait ")):
+        if rows := _of_the_loaders(t, beginning):
             row = max(rows, key=lambda row: row.high)
             lines.append(
                 f"{t.label}: {what}, a trip would take {row.cycles:.0f} cycles less ({row.low:.0f} to {row.high:.0f})."
