@@ -158,9 +158,11 @@ def _trace_all(console: Console, scripts: Sequence[Script], folder: Path) -> lis
         with tempfile.TemporaryDirectory(prefix="kperf-examples-") as out:
             patterns = ",".join(dict.fromkeys(script.kernels.values()))
             command = [*KPERF, "trace", "--kernel", patterns, "--out", out]
-            command += [str(script.path), *script.arguments]
+            command += [str(script.path.relative_to(SCRIPTS.parent)), *script.arguments]
             try:
-                done = subprocess.run(command, timeout=_LIMIT_S, check=False, stdout=subprocess.PIPE)
+                done = subprocess.run(
+                    command, timeout=_LIMIT_S, check=False, stdout=subprocess.PIPE, cwd=SCRIPTS.parent
+                )
             except subprocess.TimeoutExpired:
                 failed.append(f"{words} took more than {_LIMIT_S} s")
                 continue

@@ -187,7 +187,7 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, s
     about = About(
         kernel=kernel.name,
         label=kernel.name,
-        file=f"{kernel.file}:{kernel.line}",
+        file=f"{_from_here(Path(kernel.file))}:{kernel.line}",
         ttgir_sha256=sha256(strip(twin.text)),
         grid=taken.grid,
         blocks_per_sm=twin.plain_footprint.occupancy,
@@ -234,3 +234,9 @@ def _disturbance(kernel: Kernel, twin: Twin) -> Sequence[str]:
             f"{twin.plain_footprint.occupancy} fit: record fewer regions with --regions."
         )
     return sentences
+
+
+def _from_here(file: Path) -> Path:
+    """Relative to the working directory if it lies in there: a record that travels names no folder of one machine."""
+    here = Path.cwd()
+    return file.relative_to(here) if file.is_relative_to(here) else file

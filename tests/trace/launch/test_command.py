@@ -113,6 +113,15 @@ def test_the_third_launch_is_traced_and_the_first_for_scripts_that_launch_once(t
     assert launched("gemm") == [True]
 
 
+def test_a_timeline_names_a_file_below_the_working_directory_from_there(trace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, _, out = trace(GEMM + "run(1)")
+    assert read_timeline(out / "gemm.timeline.json").file == "it.py:5"
+    monkeypatch.chdir(out)
+    _, _, out = trace(GEMM + "run(1)")
+    assert read_timeline(out / "gemm.timeline.json").file == f"{tmp_path / 'it.py'}:5"
+
+
 def test_a_launch_can_be_chosen(trace):
     assert trace(GEMM + "run(5)", launch=4)[0] == 0
     assert launched("gemm") == [False, False, False, True, False]
