@@ -115,7 +115,7 @@ Results = Annotated[
     typer.Option(envvar="KPERF_RESULTS", help="Folder of recorded runs, one folder a GPU inside.", show_default=False),
 ]
 DeviceOption = Annotated[DeviceChoice, typer.Option(help="auto: static without a Hopper GPU; cuda: fail without one.")]
-Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all implementations take turns.")]
+Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all take turns; of long samples thrice as many.")]
 Fresh = Annotated[bool, typer.Option(help="Measure again what this environment has recorded already.")]
 Causal = Annotated[bool, typer.Option(help="With the causal mask.")]
 Only = Annotated[str | None, typer.Option(help="Implementations, separated by commas; all that there are.")]

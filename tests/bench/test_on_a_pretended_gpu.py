@@ -69,11 +69,18 @@ def measure(*implementations, workload=WORKLOAD, rounds=16):
     return points if len(points) > 1 else points[0]
 
 
+@pytest.mark.parametrize(("milliseconds", "rounds"), [(9.0, 16), (11.0, 32), (29.0, 48), (100.0, 48)])
+def test_of_long_samples_more_are_taken(gpu, milliseconds, rounds):
+    quick, slow = measure(attention(gpu, "quick", milliseconds / 2), attention(gpu, "slow", milliseconds * 3 / 2))
+    assert len(quick.samples_ms) == len(slow.samples_ms) == rounds
+    assert len(quick.device_states) == len(quick.round_order) == rounds
+
+
 def test_a_sample_is_a_calls_share_of_a_replay_after_a_flush(gpu):
     quick, slow = measure(attention(gpu, "quick", 0.03), attention(gpu, "slow", 3.0))
     assert quick.calls_per_sample == slow.calls_per_sample == 17  # half a millisecond of the quickest
-    assert quick.samples_ms == pytest.approx([0.03 + COLD_MS / 17] * 16)
-    assert slow.samples_ms == pytest.approx([3.0 + COLD_MS / 17] * 16)
+    assert quick.samples_ms == pytest.approx([0.03 + COLD_MS / 17] * 48)
+    assert slow.samples_ms == pytest.approx([3.0 + COLD_MS / 17] * 48)
     assert slow.median_ms == pytest.approx(3.0 + COLD_MS / 17)
     assert slow.tflops == pytest.approx(WORKLOAD.flops / slow.median_ms / 1e9)
     assert set(gpu.flushed_bytes) == {256 << 20}
