@@ -244,8 +244,8 @@ def run(
     `with_costs` also times other ways to record, of ours none: its records fit into device memory only. Without a GPU
     ours is drawn if it is recorded.
 
-    Raises `UsageError` if what is asked for needs a Hopper GPU and there is none, an override or its twin is not fit,
-    or nothing is recorded to draw, and `MeasurementError` as `record` does.
+    Raises `UsageError` if what is asked for needs a Hopper GPU and there is none, or another process measures on it, an
+    override or its twin is not fit, or nothing is recorded to draw, and `MeasurementError` as `record` does.
     """
     reason = device.why_static()
     if reason is not None and (require_gpu or with_costs):
@@ -257,9 +257,10 @@ def run(
     subjects = drawn + ours
     if reason is None:
         folder = results / gpu_slug(device.gpu_name())
-        record(console, subjects, FIG11, folder / "fig11", rounds)
-        if with_costs:
-            record_costs(console, drawn, FIG11, folder / "fig11", rounds)
+        with device.exclusive():
+            record(console, subjects, FIG11, folder / "fig11", rounds)
+            if with_costs:
+                record_costs(console, drawn, FIG11, folder / "fig11", rounds)
     else:
         console.print(f"static: {reason}; the figure is drawn from recorded timelines")
         for item in subjects:

@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +25,12 @@ from kperf.record.store import DeviceState, Environment
 
 LOCKS = Path("/tmp")
 """Where all users of a machine meet. A container has its own: what others run is in the records (`other_processes`)."""
+
+_HELD = Path("/proc/locks")
+"""Every lock and its holder (proc_locks(5))."""
+
+_ours: set[str] = set()
+"""UUIDs of the GPUs whose lock this process holds."""
 
 _power_read: list[tuple[int, float]] = []
 """The last reading of the power (milliwatts) and when it was first seen."""
@@ -95,18 +102,27 @@ def other_processes() -> int:
 def exclusive() -> Iterator[None]:
     """Measure alone: a lock a GPU, which all users of the machine share and a killed process gives back.
 
-    Raises `UsageError` while another process of this program measures on the same GPU.
+    What measures within it, in the same process, may ask again. Raises `UsageError` while another process of this
+    program measures on the same GPU.
     """
     uuid = str(torch.cuda.get_device_properties().uuid)
-    with locked(LOCKS / f"kperf-gpu-{uuid}.lock", f"another process is measuring on GPU {uuid}: wait for it to end"):
+    if uuid in _ours:
         yield
+        return
+    with locked(LOCKS / f"kperf-gpu-{uuid}.lock", f"is measuring on GPU {uuid}: wait for it to end"):
+        _ours.add(uuid)
+        try:
+            yield
+        finally:
+            _ours.remove(uuid)
 
 
 @contextmanager
-def locked(path: Path, taken: str) -> Iterator[None]:
+def locked(path: Path, does: str) -> Iterator[None]:
     """Hold `path` by flock; made if need be, and readable by all, as to read is enough to lock.
 
-    Raises `UsageError` with the sentence `taken` while another process holds it, or if it cannot be made.
+    While another process holds it, raises `UsageError` with a sentence of who that is and what it `does`; and if it
+    cannot be made.
     """
     try:
         try:  # whose file it is does not matter; a sticky folder lets nobody else open it for making it
@@ -116,14 +132,27 @@ def locked(path: Path, taken: str) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"{path}, the GPU's lock, cannot be opened ({error.strerror}): remove it") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UsageError(taken) from None
-    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{_holder(os.fstat(descriptor))} {does}") from None
         yield
     finally:
         os.close(descriptor)
+
+
+def _holder(file: os.stat_result) -> str:
+    """The process that holds the flock of a file; nameless if it is of another container."""
+    inode = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    try:
+        for line in _HELD.read_text().splitlines():
+            match line.split():
+                case [_, "FLOCK", _, _, process, where, *_] if where == inode:
+                    words = Path("/proc", process, "cmdline").read_text().split("\0")
+                    return f"process {process} ({shlex.join([Path(words[0]).name, *words[1:-1]])[:80]})"
+    except OSError:
+        pass
+    return "another process"
 
 
 def environment() -> Environment:

@@ -114,7 +114,7 @@ class RecordStore(Generic[_Record]):
         try:
             return _ENVIRONMENTS.validate_json(self.environments_path.read_bytes())
         except ValidationError as error:
-            raise UsageError(f"{self.environments_path} is broken: {_first(error)}") from None
+            raise UsageError(f"{self.environments_path} is broken: {first_of(error)}") from None
         except OSError as error:
             raise UsageError(f"{self.environments_path} cannot be read: {error.strerror}") from None
 
@@ -185,7 +185,7 @@ class RecordStore(Generic[_Record]):
         try:
             record = _validated(self._records, line)
         except ValidationError as error:
-            raise UsageError(f"{where} is not a recorded point: {_first(error)}") from None
+            raise UsageError(f"{where} is not a recorded point: {first_of(error)}") from None
         return cast(_Record, record)
 
 
@@ -261,8 +261,9 @@ def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
     return next((folder for folder in folders if folder.name == "h200"), folders[0])
 
 
-def _first(error: ValidationError) -> str:
+def first_of(error: ValidationError) -> str:
+    """The first thing that is wrong with a record, on one line: where, and what."""
     detail = error.errors()[0]
     place = ".".join(str(part) for part in detail["loc"])
     message = detail["msg"].removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message
+    return " ".join((f"{place}: {message}" if place else message).split())  # a key may hold a line's end

@@ -114,6 +114,13 @@ def test_a_record_that_contradicts_itself_is_refused_by_file_line_and_field(tmp_
     assert "\n" not in str(raised.value)
 
 
+def test_a_key_that_holds_a_lines_end_is_still_one_sentence(tmp_path):
+    store = Store(tmp_path)
+    store.points_path.write_text(json.dumps(point().model_dump(mode="json") | {"a\nb": 1}) + "\n")
+    with pytest.raises(UsageError, match=r"a b: Extra inputs are not permitted$"):
+        store.points()
+
+
 def test_a_failed_points_work_is_its_workloads_too(tmp_path):
     store = Store(tmp_path)
     store.points_path.write_text(json.dumps(failed().model_dump() | {"flops": 1}) + "\n")

@@ -58,6 +58,8 @@ class Slot:
     tree: Path
     job: Job | None = None
     process: multiprocessing.context.ForkProcess | None = None
+    unchanged: bytes = b""
+    """The file of the mutant as it was."""
     begun: float = 0.0
     limit: float = field(default=600.0)
 
@@ -181,7 +183,8 @@ def _start(slot: Slot, job: Job, limits: dict[tuple[str, ...], float]) -> None:
     cache = slot.tree.with_suffix(".cache")
     if job.mutant:
         path = slot.tree / job.mutant.file
-        path.write_bytes(job.mutant.apply(path.read_bytes()))
+        slot.unchanged = path.read_bytes()
+        path.write_bytes(job.mutant.apply(slot.unchanged))
         shutil.copytree(CACHE, cache, copy_function=os.link)  # Triton and we replace files, and never write into one
     else:
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -199,7 +202,7 @@ def _end(slot: Slot) -> tuple[Job, int, float, str]:
         os.killpg(process.pid, signal.SIGKILL)  # with what its tests have started
     process.join()
     if job.mutant:
-        shutil.copy2(ROOT / job.mutant.file, slot.tree / job.mutant.file)
+        (slot.tree / job.mutant.file).write_bytes(slot.unchanged)
         shutil.rmtree(slot.tree.with_suffix(".cache"))
     slot.job = None
     return job, code, time.monotonic() - slot.begun, slot.log.read_text()[-3000:]

@@ -5,6 +5,7 @@ import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -192,7 +193,9 @@ def fake_capture(name, plain, traced, recording, rounds):
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def gpu(monkeypatch, tmp_path_factory):
+    monkeypatch.setattr("kperf.record.device.LOCKS", tmp_path_factory.mktemp("locks"))
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda: SimpleNamespace(uuid="pretended"))
     monkeypatch.setattr("kperf.record.device.why_static", lambda: None)
     monkeypatch.setattr("kperf.record.device.gpu_name", lambda: "NVIDIA Test")
     monkeypatch.setattr("kperf.record.device.sm_count", lambda: 132)
@@ -308,6 +311,14 @@ def test_a_timeline_of_version_1_is_read(name):
     spans = [bar for bar in new.windows[0].bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
     trips = len({bar.trip for bar in spans}) - 1
     assert sum(bar.cycles for bar in spans) == pytest.approx(trips * new.period_cycles.median, rel=0.25)
+
+
+def test_a_key_that_holds_a_lines_end_is_still_one_sentence(results, tmp_path):
+    timeline = json.loads((results / "test/fig11/vanilla.timeline.json").read_text())
+    path = tmp_path / "vanilla.timeline.json"
+    path.write_text(json.dumps(timeline | {"arguments": {"\n": None}}))
+    with pytest.raises(UsageError, match=r"^[^\n]*arguments\. : Input should be a valid string\); record it again$"):
+        read_timeline(path)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

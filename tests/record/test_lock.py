@@ -2,68 +2,142 @@
 
 import multiprocessing
 import os
+import re
 import signal
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from kperf.bench import power
+from kperf.bench import sweep as sweeps
+from kperf.bench.points import PowerStore, Store
 from kperf.errors import UsageError
+from kperf.paper import fig11
+from kperf.profilers import overhead
 from kperf.record import device
+from kperf.trace.launch.capture import capture
 
 FORK = multiprocessing.get_context("fork")
 
 
-def hold(path, pipe):
-    with device.locked(path, "taken"):
+@pytest.fixture
+def gpu(tmp_path, monkeypatch):
+    """The current GPU: its UUID can be changed."""
+    gpu = SimpleNamespace(uuid="a")
+    monkeypatch.setattr(device, "LOCKS", tmp_path / "locks")
+    (tmp_path / "locks").mkdir()
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: gpu)
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    return gpu
+
+
+def hold(pipe):
+    with device.exclusive():
         pipe.send("held")
         pipe.recv()
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """Another process that holds the lock."""
+@contextmanager
+def another_that_measures():
+    """Another process that holds the lock of the current GPU."""
     ours, its = FORK.Pipe()
-    process = FORK.Process(target=hold, args=(tmp_path / "gpu.lock", its))
+    process = FORK.Process(target=hold, args=(its,))
     process.start()
     assert ours.recv() == "held"
-    yield process
-    process.kill()
-    process.join()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
 
 
-def test_one_process_at_a_time_and_a_killed_one_gives_it_back(tmp_path, holder):
-    with pytest.raises(UsageError, match="taken"), device.locked(tmp_path / "gpu.lock", "taken"):
-        pass
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.join()
-    for _ in range(2):
-        with device.locked(tmp_path / "gpu.lock", "taken"):
+def test_one_process_at_a_time_and_a_killed_one_gives_it_back(gpu):
+    with another_that_measures() as holder:
+        with pytest.raises(UsageError, match=r"measuring on GPU a: wait for it to end$"), device.exclusive():
             pass
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.join()
+        for _ in range(2):
+            with device.exclusive():
+                pass
 
 
-def test_a_lock_that_another_user_made_can_be_taken(tmp_path):
-    path = tmp_path / "gpu.lock"
+def test_the_second_is_told_who_measures(gpu):
+    with another_that_measures() as holder, pytest.raises(UsageError) as raised, device.exclusive():
+        pass
+    sentence = re.fullmatch(r"process (\d+) \(\S*py.*\) is measuring on GPU a: wait for it to end", str(raised.value))
+    assert sentence
+    assert int(sentence.group(1)) == holder.pid
+
+
+def test_who_cannot_be_named_is_another_process(gpu, monkeypatch):
+    monkeypatch.setattr(device, "_HELD", device.LOCKS / "no such file")
+    with (
+        another_that_measures(),
+        pytest.raises(UsageError, match=r"^another process is measuring on GPU a"),
+        device.exclusive(),
+    ):
+        pass
+
+
+def test_what_measures_may_ask_again(gpu):
+    with device.exclusive():
+        with device.exclusive():
+            pass
+        # The inner one has not given it back.
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            device._ours.clear()
+            try:
+                with device.exclusive():
+                    os.write(writer, b"taken")
+            except UsageError:
+                os.write(writer, b"refused")
+            os._exit(0)
+        os.wait()
+        assert os.read(reader, 10) == b"refused"
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda folder: sweeps.run_sweep([], [], Store(folder), figure="bench", rounds=10, progress=sweeps.Progress()),
+        lambda folder: power.measure(None, PowerStore(folder), None, causal=False, seconds=1, passes=1),
+        lambda folder: capture("gemm", None, None, None, 3),
+        lambda folder: overhead.measure(None, SimpleNamespace(text=""), None, lambda text: None, 3),
+        lambda folder: fig11.run(None, folder, file=None, rounds=3, require_gpu=True),
+    ],
+    ids=["sweep", "power", "capture", "overhead", "fig11"],
+)
+def test_nothing_measures_beside_another(gpu, tmp_path, measure, monkeypatch):
+    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA Test")
+    monkeypatch.setattr(fig11, "subject", lambda name: None)
+    monkeypatch.setattr(overhead, "CHOICES", {})
+    results = tmp_path / "results"
+    with another_that_measures(), pytest.raises(UsageError, match="is measuring on GPU a"):
+        measure(results)
+    assert not results.exists()
+
+
+def test_a_lock_that_another_user_made_can_be_taken(gpu):
+    path = device.LOCKS / "kperf-gpu-a.lock"
     path.write_text("")
     path.chmod(0o444)
-    with device.locked(path, "taken"):
+    with device.exclusive():
         pass
 
 
-def test_a_link_in_its_place_is_a_sentence(tmp_path):
-    (tmp_path / "gpu.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="remove it"), device.locked(tmp_path / "gpu.lock", "taken"):
+def test_a_link_in_its_place_is_a_sentence(gpu, tmp_path):
+    (device.LOCKS / "kperf-gpu-a.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="remove it"), device.exclusive():
         pass
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_two_gpus_are_two_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "LOCKS", tmp_path)
-
-    def take(uuid):
-        monkeypatch.setattr(device.torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid=uuid))
-        return device.exclusive()
-
-    with take("a"), take("b"):
-        with pytest.raises(UsageError, match="GPU a"), take("a"):
-            pass
-        assert len(list(tmp_path.iterdir())) == 2
+def test_two_gpus_are_two_locks(gpu):
+    with another_that_measures():
+        gpu.uuid = "b"
+        with device.exclusive():
+            assert {path.name for path in device.LOCKS.iterdir()} == {"kperf-gpu-a.lock", "kperf-gpu-b.lock"}

@@ -50,20 +50,21 @@ class _Allocator:
 
 @contextmanager
 def allocated() -> Iterator[_Allocator]:
-    """Records go to a buffer of our own while this is open."""
+    """While this is open we are alone on the GPU (`device.exclusive`), and records go to a buffer of our own."""
     allocator = _Allocator()
-    set_profile_allocator(allocator)
-    try:
-        yield allocator
-    finally:
-        set_profile_allocator(None)
+    with device.exclusive():
+        set_profile_allocator(allocator)
+        try:
+            yield allocator
+        finally:
+            set_profile_allocator(None)
 
 
 def capture(name: str, plain: Call, traced: Call, recording: Recording, rounds: int) -> Capture:
     """Launch the kernel `name` and its twin in turn `rounds` times; the buffer is the last launch's.
 
-    Raises `UsageError` where there is no Hopper GPU or another session is open, and `MeasurementError` unless the
-    twin's outputs are the plain kernel's, bit for bit.
+    Raises `UsageError` where there is no Hopper GPU, another session is open or another process measures on it, and
+    `MeasurementError` unless the twin's outputs are the plain kernel's, bit for bit.
     """
     if reason := device.why_static():
         raise UsageError(reason)

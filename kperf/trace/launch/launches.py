@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -28,6 +28,7 @@ from triton.runtime._allocation import set_profile_allocator
 from triton.runtime.autotuner import Autotuner
 
 from kperf.errors import MeasurementError, UsageError
+from kperf.record import device
 from kperf.trace.compiler.instrument import Rules
 from kperf.trace.compiler.session import HEADER_BYTES
 from kperf.trace.launch.check import Memory
@@ -137,6 +138,8 @@ class Launches(AbstractContextManager["Launches"]):
         self._plain_run: Callable[[CompiledKernel], Launch] = CompiledKernel.run.fget
         self._folder = tempfile.TemporaryDirectory(prefix="kperf-trace-")
         self._restore: list[Callable[[], None]] = []
+        self._alone = ExitStack()
+        """Holds the GPU's lock from the first launch that is traced to the script's end."""
 
     def __enter__(self) -> "Launches":
         for name, value in {**_INDUCTOR, "TORCHINDUCTOR_CACHE_DIR": str(Path(self._folder.name) / "inductor")}.items():
@@ -150,6 +153,7 @@ class Launches(AbstractContextManager["Launches"]):
     ) -> None:
         for restore in reversed(self._restore):
             restore()
+        self._alone.close()
         self._folder.cleanup()
 
     @property
@@ -268,6 +272,7 @@ class Launches(AbstractContextManager["Launches"]):
         begin = time.monotonic()
         packed, launch_metadata, enter, leave, *arguments = rest
         try:
+            self._alone.enter_context(device.exclusive())
             twin = self._twin(kernel, grid)
             launch_twin = self._plain_run(twin.kernel)  # loads it
             with self._gpu.on(stream):

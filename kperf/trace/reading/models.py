@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from kperf.errors import UsageError
 from kperf.record.bandwidth import Bandwidth
-from kperf.record.store import Environment, Frozen
+from kperf.record.store import Environment, Frozen, first_of
 from kperf.trace.compiler.program import IntervalKind
 from kperf.trace.reading import version1
 
@@ -378,9 +378,7 @@ def read_timeline(path: Path) -> Timeline:
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        why = f"{place}: {first['msg']}"
+        why = first_of(error)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
     raise UsageError(f"{path} is not a timeline ({why}); record it again")

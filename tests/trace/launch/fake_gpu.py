@@ -4,10 +4,12 @@ Run as a program it is `kperf` on such a GPU: `python -m tests.trace.launch.fake
 """
 
 import ctypes
+import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -141,8 +143,8 @@ class FakeGpu(Gpu):
         return buffer.numpy().astype(np.uint8)
 
 
-def install(monkeypatch=None):
-    """Triton launches on this GPU from now on, and `device` says that it is a Hopper."""
+def install(locks: Path, monkeypatch=None):
+    """Triton launches on this GPU from now on, and `device` says that it is a Hopper; its lock lies in `locks`."""
     fake = Driver()
     setattribute = setattr if monkeypatch is None else monkeypatch.setattr
     for owner, name, value in (
@@ -150,6 +152,8 @@ def install(monkeypatch=None):
         (driver, "_default", fake),
         (device, "why_static", lambda: None),
         (device, "environment", environment),
+        (device, "LOCKS", locks),
+        (torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="pretended")),
         (bandwidth, "measure", lambda: Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200)),
     ):
         setattribute(owner, name, value)
@@ -159,7 +163,8 @@ if __name__ == "__main__":
     from kperf import cli
     from kperf.trace import command
 
-    install()
-    command.Gpu = FakeGpu
-    assert triton.runtime.driver.active.get_current_device() == 0
-    cli.main()
+    with tempfile.TemporaryDirectory() as folder:
+        install(Path(folder))
+        command.Gpu = FakeGpu
+        assert triton.runtime.driver.active.get_current_device() == 0
+        cli.main()

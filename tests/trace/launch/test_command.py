@@ -15,12 +15,14 @@ from rich.console import Console
 
 from kperf.errors import UsageError
 from kperf.ir.compile import canonical_ttgir
+from kperf.record import device
 from kperf.trace import command
 from kperf.trace.compiler.instrument import instrument
 from kperf.trace.launch import twin
 from kperf.trace.launch.launches import Choice
 from kperf.trace.launch.script import Script
 from kperf.trace.reading.models import read_timeline
+from tests.record.test_lock import another_that_measures
 from tests.trace.launch import fake_gpu
 
 GEMM = """
@@ -63,7 +65,7 @@ AUTOTUNED = GEMM.replace(
 @pytest.fixture
 def trace(tmp_path, monkeypatch):
     """Runs `kperf trace` on a script's text; returns its exit status, what it printed, and the folder it wrote."""
-    fake_gpu.install(monkeypatch)
+    fake_gpu.install(tmp_path, monkeypatch)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
@@ -382,6 +384,24 @@ def test_a_kernel_without_products_is_read_too(trace):
     assert timeline.view == "memory"
     assert timeline.blocks == 4
     assert timeline.verdict[0] in said
+
+
+def test_beside_another_that_measures_nothing_is_traced_and_the_script_goes_on(trace, capsys):
+    with another_that_measures():
+        status, _, out = trace(GEMM + "run(3)")
+    assert status == 2
+    assert launched("gemm") == [False] * 3
+    assert "is measuring on GPU pretended: wait for it to end" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+    with another_that_measures():
+        assert trace(GEMM + "run(3)", listing=True)[0] == 0
+
+
+def test_the_gpu_is_given_back_with_the_scripts_end(trace):
+    script = GEMM + "run(1)\nfrom kperf.record import device; assert device._ours == {'pretended'}"
+    assert trace(script)[0] == 0
+    with device.exclusive():
+        pass
 
 
 def test_what_follows_the_script_is_the_scripts(tmp_path):
