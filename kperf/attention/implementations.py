@@ -19,6 +19,7 @@ from kperf.attention import overrides
 from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS, attn_fwd
 from kperf.attention.look import Look
+from kperf.attention.operands import as_rows, refuse_gradients, why_not_here, workload_of
 from kperf.attention.overrides import Override, specialization_of
 from kperf.attention.variants import TILE_ROWS, VARIANTS
 from kperf.attention.workload import Workload
@@ -28,6 +29,8 @@ from kperf.record.device import sm_count
 Output = tuple[torch.Tensor, torch.Tensor | None]
 Call = Callable[[], Output]
 Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], Call]
+Launch = Callable[..., object]
+"""Runs `attn_fwd` on its runtime arguments, in order."""
 
 
 @dataclass(frozen=True)
@@ -143,23 +146,32 @@ def bind_attn_fwd(
     sm_scale: float,
     override: Override | None = None,
 ) -> Call:
-    """`attn_fwd`, plain or with an override in its place; contiguous inputs on a Hopper GPU."""
+    """`attn_fwd`, plain or with an override in its place.
+
+    Views and fewer heads of k and v are copied, once. Raises `UsageError` for what it cannot run on (`operands`).
+    """
+    workload = workload_of(q, k, v, causal)
+    refuse_gradients(q, k, v)
+    if reason := why_not_here(q):
+        raise UsageError(reason)
+    run: Launch
+    if override is None:
+        constexprs = specialization_of(workload).constexprs()
+        # As many blocks as an override has: TRITON_KERNEL_OVERRIDE may put one in place behind our back.
+        run = partial(attn_fwd[(workload.rows // TILE_ROWS,)], **constexprs, num_warps=4)
+    else:
+        run = override.launcher(workload.rows, sm_count())
+    return call_attn_fwd(run, *as_rows(q, k, v), sm_scale)
+
+
+def call_attn_fwd(run: Launch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sm_scale: float) -> Call:
+    """The call of a launcher of `attn_fwd` on q, k, v as `operands.as_rows` gives them."""
     batch, heads, seq_len, head_dim = q.shape
     n_rows = batch * heads * seq_len
-    workload = Workload(
-        batch=batch, heads=heads, seq_len=seq_len, head_dim=head_dim, causal=causal, dtype=_dtype_name(q.dtype)
-    )
 
     def descriptor(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
         return TensorDescriptor(tensor.view(n_rows, head_dim), [n_rows, head_dim], [head_dim, 1], [rows, head_dim])
 
-    run: Callable[..., object]
-    if override is None:
-        constexprs = specialization_of(workload).constexprs()
-        # As many blocks as an override has: TRITON_KERNEL_OVERRIDE may put one in place behind our back.
-        run = partial(attn_fwd[(n_rows // TILE_ROWS,)], **constexprs, num_warps=4)
-    else:
-        run = override.launcher(n_rows, sm_count())
     inputs = [descriptor(q, Q_BOX_ROWS), descriptor(k, KV_BOX_ROWS), descriptor(v, KV_BOX_ROWS)]
 
     def call() -> Output:
@@ -175,12 +187,7 @@ def from_override(key: str, label: str, find: Callable[[Workload], Override]) ->
     """The implementation that runs `attn_fwd` with what `find` returns in its place."""
 
     def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
-        batch, heads, seq_len, head_dim = q.shape
-        dtype = _dtype_name(q.dtype)
-        override = find(
-            Workload(batch=batch, heads=heads, seq_len=seq_len, head_dim=head_dim, causal=causal, dtype=dtype)
-        )
-        return bind_attn_fwd(q, k, v, causal, sm_scale, override)
+        return bind_attn_fwd(q, k, v, causal, sm_scale, find(workload_of(q, k, v, causal)))
 
     return Implementation(key, label, bind, override=find)
 
@@ -247,7 +254,3 @@ def implementations(keys: Sequence[str]) -> list[Implementation]:
         if key not in IMPLEMENTATIONS:
             raise UsageError(f"unknown implementation {key!r}: choose from {', '.join(IMPLEMENTATIONS)}")
     return [IMPLEMENTATIONS[key] for key in keys]
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
