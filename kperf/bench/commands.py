@@ -43,7 +43,7 @@ def run_one(
         place: tuple[SweepName, Workload] = ("seq_len", workload)
         quiet = Console(stderr=True)
         with sweep_progress(quiet) as progress:
-            run_sweep([place], chosen, store, figure="bench", rounds=rounds, fresh=True, progress=progress)
+            run_sweep([[place]], chosen, store, figure="bench", rounds=rounds, fresh=True, progress=progress)
         run = newest_whole_runs(store.points(), [item.key for item in chosen])[place]
     if as_csv:
         print(tritonbench_csv([run], metrics), end="")

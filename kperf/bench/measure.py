@@ -29,7 +29,15 @@ from kperf.attention.implementations import Call, Implementation, Output
 from kperf.attention.inputs import draw
 from kperf.attention.workload import SweepName, Workload
 from kperf.bench.intervals import blocks, half_shift, median_interval
-from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR, FailedPoint, MeasuredPoint, Point, Settling
+from kperf.bench.points import (
+    MAX_LSE_ERROR,
+    MAX_REL_ERROR,
+    FailedPoint,
+    Figure,
+    MeasuredPoint,
+    Point,
+    Settling,
+)
 from kperf.errors import MeasurementError
 from kperf.record import device
 from kperf.record.store import DeviceState
@@ -130,17 +138,12 @@ def errors(output: Output, inputs: Inputs) -> tuple[float, float | None]:
 
 
 class _Run:
-    """What all points of one run share, and the points of those implementations that dropped out of it."""
+    """What all points of one workload share, and the points that there are already."""
 
     def __init__(self, workload: Workload, **common: Any) -> None:
         self.workload = workload
-        self.common = {
-            "run": secrets.token_hex(6),
-            "flops": workload.flops,
-            **common,
-            **workload.model_dump(),
-        }
-        self.failed: dict[str, Point] = {}
+        self.common = {"flops": workload.flops, **common, **workload.model_dump()}
+        self.points: dict[str, Point] = {}
 
     def fields(self, implementation: Implementation) -> dict[str, Any]:
         """Those of any point of an implementation."""
@@ -163,7 +166,7 @@ class _Run:
         if rel_error is not None and not math.isfinite(rel_error):
             rel_error = None
         point = FailedPoint(**self.fields(implementation), status=status, message=message, rel_error=rel_error)
-        self.failed.setdefault(implementation.key, point)
+        self.points.setdefault(implementation.key, point)
 
     def attempt(self, implementation: Implementation, action: Callable[[], Any]) -> Any:
         """The action's result, or None and a point that says why there is none."""
@@ -247,63 +250,71 @@ class _Timed:
 
 
 def measure(
-    workload: Workload,
+    workloads: Sequence[Workload],
     implementations: Sequence[Implementation],
     *,
-    figure: Literal["fig12", "bench"],
+    figure: Figure,
     sweep: SweepName,
     environment: str,
     rounds: int,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> list[Point]:
-    """Check and time all implementations on one workload; one point each, all of one run.
+    """Check and time all implementations on each workload, all in turn; one point each, all of one run.
 
-    An implementation that is unsupported, wrong, out of memory or raises gets a point that says so and no time; the
-    others go on. Raises `MeasurementError` only if the GPU itself is lost.
+    Several workloads are of one shape and differ in their inputs. An implementation that is unsupported, wrong, out of
+    memory or raises gets a point that says so and no time; the others go on. Raises `MeasurementError` only if the GPU
+    itself is lost.
     """
-    run = _Run(workload, figure=figure, sweep=sweep, environment=environment)
+    common = {"run": secrets.token_hex(6), "figure": figure, "sweep": sweep, "environment": environment}
+    runs = [_Run(workload, **common) for workload in workloads]
     seed = secrets.randbits(32)
     try:
-        inputs = make_inputs(workload, seed)
+        inputs = [make_inputs(workload, seed) for workload in workloads]
         ceiling = Ceiling()
-        flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=inputs.q.device)
+        flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=inputs[0].q.device)
     except torch.OutOfMemoryError:
-        for implementation in implementations:
-            run.fail(implementation, "oom", "the inputs and the float32 reference do not fit in the GPU's memory")
-        return [run.failed[implementation.key] for implementation in implementations]
-
-    candidates, calls = _prepare(run, implementations, inputs, on_step)
-    turns = _Turns(calls, ceiling, flush, np.random.default_rng(seed))
-    points: dict[str, Point] = {}
-    if candidates:
-        timed = _time(candidates, turns, rounds, on_step)
-        for candidate in candidates:
-            eager_ms = run.attempt(candidate.implementation, partial(_eager_ms, candidate.call, flush))
-            if eager_ms is not None:
-                points[candidate.implementation.key] = _point(run, candidate, calls, timed, eager_ms)
-    points |= run.failed
-    return [points[implementation.key] for implementation in implementations]
+        for run in runs:
+            for implementation in implementations:
+                run.fail(implementation, "oom", "the inputs and the float32 reference do not fit in the GPU's memory")
+    else:
+        candidates, calls = _prepare(list(zip(runs, inputs, strict=True)), implementations, on_step)
+        turns = _Turns(calls, ceiling, flush, np.random.default_rng(seed))
+        if candidates:
+            _time_all(candidates, turns, rounds, on_step)
+    return [run.points[implementation.key] for run in runs for implementation in implementations]
 
 
 def _prepare(
-    run: _Run, implementations: Sequence[Implementation], inputs: Inputs, on_step: Callable[[str], None]
-) -> tuple[list[Candidate], int]:
+    runs: Sequence[tuple[_Run, Inputs]], implementations: Sequence[Implementation], on_step: Callable[[str], None]
+) -> tuple[list[tuple[_Run, Candidate]], int]:
     """Compile and check; those that are right, and how many calls each sample of theirs has."""
-    bound: list[tuple[Implementation, Call, float]] = []
-    for implementation in implementations:
-        on_step(f"compiling {implementation.label}")
-        if reason := implementation.unsupported(run.workload) or implementation.missing():
-            run.fail(implementation, "unsupported", reason)
-        elif found := run.attempt(implementation, partial(_bind, implementation, run.workload, inputs)):
-            bound.append((implementation, *found))
+    bound: list[tuple[_Run, Inputs, Implementation, Call, float]] = []
+    for run, inputs in runs:
+        for implementation in implementations:
+            on_step(f"compiling {implementation.label}")
+            if reason := implementation.unsupported(run.workload) or implementation.missing():
+                run.fail(implementation, "unsupported", reason)
+            elif found := run.attempt(implementation, partial(_bind, implementation, run.workload, inputs)):
+                bound.append((run, inputs, implementation, *found))
     calls = _calls_per_sample([milliseconds for *_, milliseconds in bound])
     candidates = []
-    for implementation, call, _ in bound:
+    for run, inputs, implementation, call, _ in bound:
         on_step(f"checking {implementation.label}")
         check = partial(_check, implementation, call, calls, run.workload, inputs)
         if candidate := run.attempt(implementation, check):
-            candidates.append(candidate)
+            candidates.append((run, candidate))
     return candidates, calls
+
+
+def _time_all(
+    candidates: Sequence[tuple[_Run, Candidate]], turns: _Turns, rounds: int, on_step: Callable[[str], None]
+) -> None:
+    """Time them in turn, then single calls of each; their runs get the points."""
+    timed = _time([candidate for _, candidate in candidates], turns, rounds, on_step)
+    for run, candidate in candidates:
+        eager_ms = run.attempt(candidate.implementation, partial(_eager_ms, candidate.call, turns.flush))
+        if eager_ms is not None:
+            run.points[candidate.implementation.key] = _point(run, candidate, turns.calls, timed, eager_ms)
 
 
 def _time(candidates: Sequence[Candidate], turns: _Turns, rounds: int, on_step: Callable[[str], None]) -> _Timed:

@@ -17,6 +17,9 @@ from kperf.attention.workload import InputKind, SweepName, Workload
 from kperf.bench import intervals
 from kperf.record.store import DeviceState, Frozen, RecordStore
 
+Figure = Literal["fig12", "fig12_inputs", "bench"]
+"""What a point was measured for."""
+
 SCHEMA: Literal[2] = 2
 """Version of a new point. Version 1 took its rounds unsettled and resampled them one by one."""
 
@@ -56,7 +59,7 @@ class Settling(Frozen):
 
 class _PointBase(Frozen):
     schema_version: Literal[1, 2] = SCHEMA
-    figure: Literal["fig12", "bench"]
+    figure: Figure
     run: str
     sweep: SweepName
     implementation: str
@@ -220,9 +223,9 @@ _POWER_POINTS: TypeAdapter[PowerPoint] = TypeAdapter(PowerPoint)
 
 
 class Store(RecordStore[Point]):
-    """The points of Fig. 12, or of `bench`."""
+    """The points of Fig. 12, of its kinds of inputs, or of `bench`."""
 
-    def __init__(self, folder: Path, name: str = "fig12") -> None:
+    def __init__(self, folder: Path, name: Figure = "fig12") -> None:
         """In a folder of results/."""
         super().__init__(folder, name, _POINTS, SCHEMA)
 

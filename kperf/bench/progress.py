@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -31,11 +32,12 @@ def sweep_progress(console: Console) -> Iterator[SweepProgress]:
 
 
 def _print_points(console: Console, points: list[Point]) -> None:
-    first = points[0]
-    cells = [
-        f"{p.implementation} {p.tflops:.0f}" if p.status == "ok" else f"{p.implementation} {p.status}" for p in points
-    ]
-    console.print(f"{first.batch} x {first.heads} x {first.seq_len} x {first.head_dim}: {', '.join(cells)} TFLOPS")
+    for workload, found in groupby(points, key=lambda point: point.workload):
+        cells = [
+            f"{p.implementation} {p.tflops:.0f}" if p.status == "ok" else f"{p.implementation} {p.status}"
+            for p in found
+        ]
+        console.print(f"{workload}: {', '.join(cells)} TFLOPS")
     for point in points:
         if isinstance(point, FailedPoint) and point.status != "unsupported":
             console.print(f"  {point.implementation}: {point.message}")

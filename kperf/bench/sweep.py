@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from kperf.attention.implementations import Implementation
 from kperf.bench.measure import measure
-from kperf.bench.points import Key, Point, Store, newest_whole_runs
+from kperf.bench.points import Figure, Key, Point, Store, newest_whole_runs
 from kperf.record import device
 from kperf.record.store import Writer
 
@@ -28,40 +27,42 @@ _OVERHEAD_FLOPS = int(1e15)
 
 
 def run_sweep(
-    keys: Sequence[Key],
+    groups: Sequence[Sequence[Key]],
     implementations: Sequence[Implementation],
     store: Store,
     *,
-    figure: Literal["fig12", "bench"],
+    figure: Figure,
     rounds: int,
     fresh: bool = False,
     progress: Progress,
 ) -> None:
     """Measure each place of the grid that this environment has no whole run of, and append it to the store.
 
-    Killed at any moment it goes on where it was when started again: a workload's points are written together, and a
+    The places of a group, which differ in their inputs alone, are measured in turn, and again if one of them is not
+    there. Killed at any moment it goes on where it was when started again: a group's points are written together, and a
     torn last line is cut off. `fresh` measures everything anew.
     """
     with device.exclusive(), store.writer() as writer:
         if writer.repaired:
             progress.say(f"repaired {store.points_path}: a torn last line of {writer.repaired} bytes was cut off")
         environment = writer.record_environment(device.environment())
-        done = set() if fresh else _done(writer, keys, implementations, environment)
+        done = set() if fresh else _done(writer, groups, implementations, environment)
         if done:
             progress.say(
-                f"{len(done)} of {len(keys)} workloads are recorded in this environment already; --fresh repeats"
+                f"{len(done)} of {sum(map(len, groups))} workloads are recorded in this environment already; "
+                "--fresh repeats"
             )
-        progress.begin(sum(_cost(key) for key in done), sum(_cost(key) for key in keys))
-        for key in keys:
-            if key in done:
+        progress.begin(sum(_cost(key) for key in done), sum(_cost(key) for group in groups for key in group))
+        for group in groups:
+            if done.issuperset(group):
                 continue
-            sweep, workload = key
+            sweep, _ = first = group[0]
 
-            def on_step(what: str, key: Key = key) -> None:
+            def on_step(what: str, key: Key = first) -> None:
                 progress.step(key, what)
 
             points = measure(
-                workload,
+                [workload for _, workload in group],
                 implementations,
                 figure=figure,
                 sweep=sweep,
@@ -71,22 +72,24 @@ def run_sweep(
             )
             writer.append(points)
             progress.points(points)
-            progress.advance(_cost(key))
+            progress.advance(sum(_cost(key) for key in group))
 
 
 def _done(
-    writer: Writer[Point], keys: Sequence[Key], implementations: Sequence[Implementation], environment: str
+    writer: Writer[Point], groups: Sequence[Sequence[Key]], implementations: Sequence[Implementation], environment: str
 ) -> set[Key]:
-    """Places with a whole run in this environment, with the very overrides that are there now."""
+    """Groups with a whole run in this environment, with the very overrides that are there now."""
     here = [point for point in writer.points if point.environment == environment]
     runs = newest_whole_runs(here, [implementation.key for implementation in implementations])
-    return {
-        key
-        for key in keys
-        if key in runs
-        and _same_overrides(runs[key], implementations)
-        and not any(point.status == "failed" for point in runs[key].values())  # it may pass the next time
-    }
+
+    def is_done(key: Key) -> bool:
+        return (
+            key in runs
+            and _same_overrides(runs[key], implementations)
+            and not any(point.status == "failed" for point in runs[key].values())  # it may pass the next time
+        )
+
+    return {key for group in groups if all(map(is_done, group)) for key in group}
 
 
 def _same_overrides(run: dict[str, Point], implementations: Sequence[Implementation]) -> bool:

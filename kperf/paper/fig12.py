@@ -151,7 +151,15 @@ def measure_fig12(
                 item.override(workload)
     try:
         with sweep_progress(console) as progress:
-            run_sweep(places, chosen, store, figure="fig12", rounds=rounds, fresh=fresh, progress=progress)
+            run_sweep(
+                [[place] for place in places],
+                chosen,
+                store,
+                figure="fig12",
+                rounds=rounds,
+                fresh=fresh,
+                progress=progress,
+            )
     except KeyboardInterrupt:
         console.print("interrupted: what was recorded is kept, and the same command goes on from there")
         raise

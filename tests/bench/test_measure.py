@@ -124,7 +124,7 @@ def test_only_what_is_right_gets_a_time(on_the_cpu, inputs):
         implementation("absent", out_of_memory, missing=lambda: "not installed"),
         implementation("right too", lambda *_: lambda: right),
     ]
-    points = measuring.measure(WORKLOAD, made, figure="bench", sweep="seq_len", environment="e", rounds=12)
+    points = measuring.measure([WORKLOAD], made, figure="bench", sweep="seq_len", environment="e", rounds=12)
     assert [p.implementation for p in points] == [item.key for item in made]
     statuses = ["ok", "wrong", "wrong", "oom", "oom", "unsupported", "unsupported", "ok"]
     assert [p.status for p in points] == statuses
@@ -143,7 +143,7 @@ def test_a_broken_gpu_ends_the_measurement_in_one_sentence(on_the_cpu):
 
     with pytest.raises(MeasurementError, match="broke the GPU's context"):
         measuring.measure(
-            WORKLOAD, [implementation("x", broken)], figure="bench", sweep="seq_len", environment="e", rounds=10
+            [WORKLOAD], [implementation("x", broken)], figure="bench", sweep="seq_len", environment="e", rounds=10
         )
 
 

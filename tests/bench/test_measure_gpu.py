@@ -45,7 +45,7 @@ def test_what_is_right_is_timed_and_what_is_not_is_said():
         Implementation("never", "never", raising, unsupported=lambda _: "not for this shape"),
         IMPLEMENTATIONS["improved"],
     ]
-    points = {p.implementation: p for p in measure(SMALL, made, **OPTIONS)}
+    points = {p.implementation: p for p in measure([SMALL], made, **OPTIONS)}
     assert [p.status for p in points.values()] == ["ok", "wrong", "wrong", "failed", "unsupported", "ok"]
     assert points["wrong"].rel_error > 4e-3
     assert points["partial"].rel_error is None  # not a number
@@ -67,7 +67,7 @@ def test_what_is_right_is_timed_and_what_is_not_is_said():
 
 def test_what_does_not_fit_is_out_of_memory_and_the_sweep_goes_on(tmp_path):
     huge = Workload(batch=4096, seq_len=16384)
-    places = [("seq_len", huge), ("seq_len", SMALL)]
+    places = [[("seq_len", huge)], [("seq_len", SMALL)]]
     run_sweep(
         places, [IMPLEMENTATIONS["fa3"]], Store(tmp_path), figure="bench", rounds=10, progress=Progress()
     )  # fmt: skip

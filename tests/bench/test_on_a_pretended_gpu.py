@@ -64,9 +64,20 @@ def attention(gpu, key, milliseconds, *, spoil=lambda o, lse: None, eager_only=F
 
 def measure(*implementations, workload=WORKLOAD, rounds=16):
     points = measuring.measure(
-        workload, implementations, figure="bench", sweep="seq_len", environment="e", rounds=rounds
+        [workload], implementations, figure="bench", sweep="seq_len", environment="e", rounds=rounds
     )
     return points if len(points) > 1 else points[0]
+
+
+def test_several_inputs_are_timed_in_the_same_rounds(gpu):
+    flat, peaked = (WORKLOAD.model_copy(update={"inputs": kind}) for kind in ("normal", "x4"))
+    made = [attention(gpu, "x", 1.0), attention(gpu, "y", 2.0)]
+    points = measuring.measure([flat, peaked], made, figure="fig12_inputs", sweep="seq_len", environment="e", rounds=16)
+    assert [(p.inputs, p.implementation) for p in points] == [
+        ("normal", "x"), ("normal", "y"), ("x4", "x"), ("x4", "y")
+    ]  # fmt: skip
+    assert len({p.run for p in points}) == 1
+    assert all({p.round_order[n] for p in points} == {0, 1, 2, 3} for n in range(16))
 
 
 @pytest.mark.parametrize(("milliseconds", "rounds"), [(9.0, 16), (11.0, 32), (29.0, 48), (100.0, 48)])

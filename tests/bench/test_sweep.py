@@ -17,15 +17,17 @@ from kperf.errors import MeasurementError
 from tests.conftest import environment, failed, point
 
 PLACES = [("seq_len", Workload(batch=1, seq_len=128 * n)) for n in range(1, 7)]
+GROUPS = [[place] for place in PLACES]
 IMPLEMENTATIONS = [Implementation(key, key, bind=lambda *_: None) for key in ("fa3", "triton")]
 DELAY_S = 0.05
 
 
-def fake_measure(workload, implementations, *, sweep, environment, **_):
+def fake_measure(workloads, implementations, *, sweep, environment, **_):
     time.sleep(DELAY_S)
     run = os.urandom(4).hex()
     return [
         point(item.key, run=run, workload=workload, sweep=sweep, environment=environment, milliseconds=1 + n)
+        for workload in workloads
         for n, item in enumerate(implementations)
     ]
 
@@ -42,7 +44,7 @@ def fake(setattr_):
 
 
 def measure_into(folder, **options):
-    run_sweep(PLACES, IMPLEMENTATIONS, Store(folder), figure="fig12", rounds=10, **{"progress": Progress()} | options)
+    run_sweep(GROUPS, IMPLEMENTATIONS, Store(folder), figure="fig12", rounds=10, **{"progress": Progress()} | options)
 
 
 def measure_faked_into(folder):
@@ -84,6 +86,29 @@ def test_what_is_recorded_is_not_measured_again_unless_asked(tmp_path, faked):
     assert len(Store(tmp_path).points()) == 24
 
 
+def test_a_group_of_inputs_is_measured_together_and_again_if_one_of_it_is_missing(tmp_path, faked, monkeypatch):
+    kinds = [
+        [("seq_len", Workload(batch=1, seq_len=seq_len, inputs=kind)) for kind in ("normal", "x4")]
+        for seq_len in (128, 256)
+    ]
+    asked = []
+    monkeypatch.setattr(
+        sweeps,
+        "measure",
+        lambda workloads, *rest, **options: asked.append(workloads) or fake_measure(workloads, *rest, **options),
+    )
+
+    def sweep(groups):
+        run_sweep(groups, IMPLEMENTATIONS, Store(tmp_path), figure="fig12", rounds=10, progress=Progress())
+
+    sweep([kinds[0][:1]])
+    sweep(kinds)
+    sweep(kinds)
+    assert [[workload.inputs for workload in workloads] for workloads in asked] == [["normal"], *[["normal", "x4"]] * 2]
+    of_a_group = Store(tmp_path).points()[2:6]
+    assert len({point.run for point in of_a_group}) == 1
+
+
 def test_another_environment_measures_anew(tmp_path, faked, monkeypatch):
     measure_into(tmp_path)
     monkeypatch.setattr(sweeps.device, "environment", lambda: environment(git_commit="other"))
@@ -98,12 +123,13 @@ def test_an_edited_override_measures_anew(tmp_path, faked):
 
     measure_into(tmp_path)
     with_override = [Implementation("fa3", "fa3", bind=lambda *_: None, override=lambda _: Found()), IMPLEMENTATIONS[1]]
-    run_sweep(PLACES, with_override, Store(tmp_path), figure="fig12", rounds=10, progress=Progress())
+    run_sweep(GROUPS, with_override, Store(tmp_path), figure="fig12", rounds=10, progress=Progress())
     assert len(Store(tmp_path).points()) == 24
 
 
 def test_a_failed_point_does_not_stop_the_sweep(tmp_path, faked, monkeypatch):
-    def sometimes_out_of_memory(workload, implementations, *, sweep, environment, **_):
+    def sometimes_out_of_memory(workloads, implementations, *, sweep, environment, **_):
+        (workload,) = workloads
         return [failed("fa3", workload=workload, sweep=sweep), point("triton", workload=workload, sweep=sweep)]
 
     monkeypatch.setattr(sweeps, "measure", sometimes_out_of_memory)
@@ -115,7 +141,8 @@ def test_a_failed_point_does_not_stop_the_sweep(tmp_path, faked, monkeypatch):
     ("status", "again"), [("failed", True), ("oom", False), ("wrong", False), ("unsupported", False)]
 )
 def test_what_failed_is_tried_again_and_what_cannot_be_is_not(tmp_path, faked, monkeypatch, status, again):
-    def one_without_a_time(workload, implementations, *, sweep, environment, **_):
+    def one_without_a_time(workloads, implementations, *, sweep, environment, **_):
+        (workload,) = workloads
         points = [
             failed("fa3", status, workload=workload, sweep=sweep),
             point("triton", workload=workload, sweep=sweep),
@@ -129,10 +156,10 @@ def test_what_failed_is_tried_again_and_what_cannot_be_is_not(tmp_path, faked, m
 
 
 def test_a_lost_gpu_keeps_what_was_recorded(tmp_path, faked, monkeypatch):
-    def lose_the_gpu(workload, *arguments, **options):
-        if workload.seq_len == 512:
+    def lose_the_gpu(workloads, *arguments, **options):
+        if workloads[0].seq_len == 512:
             raise MeasurementError("the GPU is lost")
-        return fake_measure(workload, *arguments, **options)
+        return fake_measure(workloads, *arguments, **options)
 
     monkeypatch.setattr(sweeps, "measure", lose_the_gpu)
     with pytest.raises(MeasurementError):
