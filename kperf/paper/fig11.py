@@ -153,7 +153,7 @@ def trace(
         "gpu": environment.gpu,
         "recorded_at": environment.recorded_at,
     }
-    return timeline, export(launch, timeline.clock_mhz, told)
+    return timeline, export(launch, timeline.clock_mhz, told).text
 
 
 def _resources(item: Subject) -> Resources:

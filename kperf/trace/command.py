@@ -22,7 +22,7 @@ from kperf.trace.launch.script import Script
 from kperf.trace.launch.twin import Footprint, Twin, footprint, orders
 from kperf.trace.reading import read
 from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
-from kperf.trace.reading.read import decode_launch, export, sass_order
+from kperf.trace.reading.read import Exported, decode_launch, export, sass_order
 
 Draw = Callable[[Timeline, str, Path], list[Path]]
 """Draws a timeline, with a stamp on it, as files of a name without a suffix."""
@@ -122,7 +122,7 @@ def _report(console: Console, launches: Launches, folder: Path, draw: Draw) -> t
                 raise kernel.problem or _why_not(kernel, choice)
             if kernel.taken.same_outputs is False:
                 raise MeasurementError("its twin writes other bits than the plain kernel from the same arguments")
-            timeline, events = _read(launches, kernel, kernel.taken)
+            timeline, exported = _read(launches, kernel, kernel.taken)
         except (UsageError, MeasurementError) as error:
             problems.append(type(error)(f"{kernel.name} is not traced: {error}"))
             continue
@@ -131,11 +131,12 @@ def _report(console: Console, launches: Launches, folder: Path, draw: Draw) -> t
             bugs.append(error)
             continue
         path = folder / _file_name(kernel, used)
-        _write(path, timeline, events, draw)
+        _write(path, timeline, exported.text, draw)
         for line in timeline.verdict:
             console.print(line)
         if choice.check:
             console.print(_checked(kernel.taken))
+        console.print(f"The Chrome trace shows {exported.shows}.")
         console.print(f"written: {path}.timeline.json, .chrome_trace.json, .png, .pdf")
     if bugs:
         raise bugs[0]
@@ -177,7 +178,7 @@ def _file_name(kernel: Kernel, used: set[str]) -> str:
     return name
 
 
-def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, str]:
+def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, Exported]:
     """From the bytes of a traced launch to its timeline and its Chrome trace."""
     twin = taken.twin
     order = sass_order(orders(twin))

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal
 
 import numpy as np
@@ -68,6 +68,12 @@ def roles(launch: Launch) -> list[Role]:
 def issuers(launch: Launch) -> list[str]:
     """The warp groups that issue matrix products."""
     return [role.warp_group for role in roles(launch) if role.duty.startswith("products")]
+
+
+def looping(launch: Launch) -> list[str]:
+    """The warp groups whose trips tell how far a block is: those that issue products, else those that have a loop."""
+    with_loop = [group for group in launch.groups if launch.main_scope[group] is not None]
+    return [group for group in issuers(launch) if group in with_loop] or with_loop
 
 
 def period(launch: Launch) -> Quantiles:
@@ -143,13 +149,40 @@ def steady_windows(block: Block, groups: Sequence[str]) -> list[tuple[int, int]]
     return windows
 
 
-def exported_window(block: Block, groups: Sequence[str]) -> tuple[int, int]:
-    """The cycles of a block that are worth showing: all, or of several tiles the middle one and how the next begins."""
-    trips = list(zip(*(block.tiles(group) for group in groups), strict=False))
-    if len(trips) < 2:
-        return block.start, block.end
-    middle, following = trips[(len(trips) - 1) // 2 :][:2]
-    return min(starts[0] for starts in middle), max(starts[:_FEWEST_TRIPS][-1] for starts in following)
+def exported_window(block: Block, groups: Sequence[str], most_spans: int) -> tuple[int, int]:
+    """The cycles of a block that are worth showing: all, or of several tiles the middle one and how the next begins.
+
+    Where these hold more than `most_spans` spans, so many whole trips of `groups` from their middle as do not; of a
+    trip that alone holds more, its beginning.
+    """
+    low, high = block.start, block.end
+    tiles = list(zip(*(block.tiles(group) for group in groups), strict=False))
+    if len(tiles) > 1:
+        middle, following = tiles[(len(tiles) - 1) // 2 :][:2]
+        low, high = min(starts[0] for starts in middle), max(starts[:_FEWEST_TRIPS][-1] for starts in following)
+    starts = sorted(span.start for spans in block.spans.values() for span in spans)
+
+    def spans(window: tuple[int, int]) -> int:
+        return bisect_left(starts, window[1]) - bisect_left(starts, window[0])
+
+    if spans((low, high)) <= most_spans:
+        return low, high
+    trips = [trip for trip in trip_starts(block, groups) if low <= min(trip) and max(trip) <= high] or [(low,), (high,)]
+
+    def window(number: int) -> tuple[int, int]:
+        first = (len(trips) - 1 - number) // 2
+        return min(trips[first]), max(trips[first + number])
+
+    fitting = bisect_right(range(1, len(trips)), most_spans, key=lambda number: spans(window(number)))
+    if fitting:
+        return window(fitting)
+    begin = min(trips[(len(trips) - 1) // 2])
+    return begin, starts[min(bisect_left(starts, begin) + most_spans, len(starts) - 1)]
+
+
+def trip_starts(block: Block, groups: Sequence[str]) -> list[tuple[int, ...]]:
+    """Of each trip that all these groups make, when each of them starts it."""
+    return list(zip(*(list(chain.from_iterable(block.tiles(group))) for group in groups), strict=False))
 
 
 def union(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int]]:

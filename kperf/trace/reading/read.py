@@ -1,6 +1,8 @@
 """From the bytes of a profile buffer to the timeline and the trace that are kept."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,12 @@ from kperf.trace.reading.verdict import verdict
 
 EXPORTED_PERCENTILES = (5, 50, 95)
 """The blocks that are exported: those whose lifetime is at these percentiles of all blocks' lifetimes."""
+
+EXPORTED_BYTES = 1_900_000
+"""Of a Chrome trace: it stays small enough for a repository, and opens at once."""
+
+_LEAST_BYTES_OF_A_SPAN = 120
+"""In the text, with the shortest of names."""
 
 
 def decode_launch(buffer: NDArray[np.uint8], recording: Recording, program: Program) -> Launch:
@@ -139,18 +147,47 @@ def _at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.in
     return by_lifetime[[round(p / 100 * (len(whole) - 1)) for p in percentiles]]
 
 
-def export(launch: Launch, clock_mhz: float, about: dict[str, str]) -> str:
-    """The Chrome trace of a few blocks, EXPORTED_PERCENTILES of the lifetime.
+@dataclass(frozen=True)
+class Exported:
+    """The text of a Chrome trace, and what part of the launch it shows, in words."""
 
-    Of a block that computes several tiles it shows the middle one and how the next begins. Raises `UsageError` if no
-    block is whole.
+    text: str
+    shows: str
+
+
+def export(launch: Launch, clock_mhz: float, about: dict[str, str]) -> Exported:
+    """The Chrome trace of a few blocks, EXPORTED_PERCENTILES of the lifetime, in at most EXPORTED_BYTES.
+
+    Of a block that computes several tiles it shows the middle one and how the next begins, of a long one whole trips
+    from the middle of that. Raises `UsageError` if no block is whole.
     """
-    chosen = _at_percentiles(launch, EXPORTED_PERCENTILES)
-    blocks = list(launch.blocks(np.unique(chosen)))
-    windows = [analysis.exported_window(block, analysis.issuers(launch)) for block in blocks]
-    typical = launch.records.program_id[chosen[len(chosen) // 2]]
-    rule = f"blocks at percentiles {', '.join(map(str, EXPORTED_PERCENTILES))} of the lifetime of all blocks"
-    if any(window != (block.start, block.end) for block, window in zip(blocks, windows, strict=True)):
-        rule += "; of each, the tile in the middle and the first trips of the next"
-    chosen_by = {"chosen": rule, "typical_block": int(typical)}
-    return chrome.export(blocks, windows, launch.program, clock_mhz, about | chosen_by)
+    numbers = np.unique(chosen := _at_percentiles(launch, EXPORTED_PERCENTILES))
+    blocks, groups = list(launch.blocks(numbers)), analysis.looping(launch)
+    about = about | {
+        "chosen": f"blocks at percentiles {', '.join(map(str, EXPORTED_PERCENTILES))} of the lifetime of all blocks",
+        "typical_block": int(launch.records.program_id[chosen[len(chosen) // 2]]),
+    }
+    most_bytes, span_bytes = EXPORTED_BYTES, _LEAST_BYTES_OF_A_SPAN
+    while True:
+        most_spans = most_bytes // (span_bytes * len(blocks))
+        windows = [analysis.exported_window(block, groups, most_spans) for block in blocks]
+        parts = [_part(launch, *shown, groups) for shown in zip(numbers.tolist(), blocks, windows, strict=True)]
+        shows = f"{len(blocks)} of {launch.records.n_blocks} blocks: {', '.join(parts)}"
+        text = chrome.export(blocks, windows, launch.program, clock_mhz, about | {"shows": shows})
+        if len(text) <= EXPORTED_BYTES:
+            return Exported(text, shows)
+        most_bytes = most_bytes * EXPORTED_BYTES // len(text) * 9 // 10
+
+
+def _part(launch: Launch, number: int, block: Block, window: tuple[int, int], groups: Sequence[str]) -> str:
+    """What of a block is shown, in words."""
+    name = f"block {block.program_id}"
+    first, last = (int(cycles[number]) for cycles in launch.lifetimes())
+    if window == (first, last):
+        return f"{name} whole"
+    trips = [*analysis.trip_starts(block, groups), (block.end,)]
+    whole = (window[0] <= min(trip) and max(following) <= window[1] for trip, following in pairwise(trips))
+    shown = [place for place, inside in enumerate(whole, 1) if inside]
+    if not shown:
+        return f"{name} from cycle {window[0] - first} to {window[1] - first} of {last - first}"
+    return f"{name} trips {shown[0]} to {shown[-1]} of {launch.trips_of_block(groups[0], number)}"

@@ -13,6 +13,9 @@ from kperf.trace.compiler.instrument import LIFETIME
 from kperf.trace.compiler.program import Interval, Product, Program, Scope
 from kperf.trace.reading.decode import Records
 
+LONGEST_BLOCK = 100_000
+"""Spans of a block that are followed one by one: thousands of trips."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -45,7 +48,7 @@ class Flight:
 
 @dataclass
 class Block:
-    """One block of the launch: for each warp group its spans in time order."""
+    """One block of the launch: for each warp group its spans in time order, of a long block from its beginning."""
 
     program_id: int
     sm: int
@@ -222,6 +225,12 @@ class Launch:
         between = np.diff(outside_before[trips])
         return np.diff(cycle)[same], between[same] == 0, len(trips)
 
+    def trips_of_block(self, group: str, number: int) -> int:
+        """How often the main loop of a group ran in one block of the launch."""
+        mine = self.records.warp == self.groups.index(group)
+        trips = mine & self.records.is_start & (self.records.scope == self.main_scope[group])
+        return int((self.records.block[trips] == number).sum())
+
     def products_per_trip(self) -> list[Product]:
         """The products of one trip of the main loops, all partitions together."""
         mains = {self.program.code(name): main for name, main in self.main_scope.items() if main is not None}
@@ -254,11 +263,12 @@ class Launch:
             here = here[np.argsort(records.start_ns[here], kind="stable")]
             cycles += int(_clock_steps(records.clock[here]).sum())
             elapsed += int(records.start_ns[here[-1]] - records.start_ns[here[0]])
-        if not elapsed:
+        if elapsed <= 0 or cycles <= 0:
             first, last = self.lifetimes()
             cycles, elapsed = int((last - first).sum()), int((records.end_ns - records.start_ns).sum())
-        if elapsed <= 0:
-            raise UsageError("the global timer stands still in the trace: its header is damaged")
+        if elapsed <= 0 or cycles <= 0:
+            what = "global timer" if elapsed <= 0 else "SM clock"
+            raise UsageError(f"the {what} stands still in the trace: its header is damaged")
         return cycles / elapsed * 1e3
 
     def whole_blocks(self) -> NDArray[np.int64]:
@@ -273,12 +283,14 @@ class Launch:
         return np.flatnonzero(counts == len(self.groups))
 
     def blocks(self, chosen: NDArray[np.int64]) -> Iterator[Block]:
-        """The chosen blocks, span by span."""
+        """The chosen blocks, span by span; of one with more than LONGEST_BLOCK spans so many from its beginning."""
         bounds = np.searchsorted(self.block, np.stack([chosen, chosen + 1]))
         for number, low, high in zip(chosen, *bounds, strict=True):
+            begins = self.start[low:high]
+            until = np.partition(begins, LONGEST_BLOCK)[LONGEST_BLOCK] if len(begins) > LONGEST_BLOCK else None
             spans: dict[str, list[Span]] = {name: [] for name in self.groups}
             trips: dict[str, int] = {}
-            for i in range(int(low), int(high)):
+            for i in range(int(low), int(high)) if until is None else low + np.flatnonzero(begins < until):
                 group = self.groups[self.warp[i]]
                 first = self.first[i]
                 scope = int(self.records.scope[first])

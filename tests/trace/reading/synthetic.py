@@ -29,11 +29,11 @@ def encode(blocks: Sequence[Sequence[Sequence[Record]]], recording: Recording, s
         for index, records in enumerate(warps):
             words[number, 10 + recording.warps[index]] = 2 * len(records)
             ring = 10 + recording.total_warps + index * recording.bytes_per_warp // 4
-            for place, (scope, is_start, clock) in enumerate(records):
-                at = ring + 2 * (place % recording.records_per_warp)
-                high = clock >> 32 & 0x7FF if recording.clock_bits == 64 else 0
-                words[number, at] = (0 if is_start else 1 << 31) | scope << 23 | high
-                words[number, at + 1] = clock & 0xFFFFFFFF
+            scope, is_start, clock = np.array(records or np.zeros((0, 3)), dtype=np.int64).T
+            at = ring + 2 * (np.arange(len(records)) % recording.records_per_warp)
+            high = clock >> 32 & 0x7FF if recording.clock_bits == 64 else 0
+            words[number, at] = (1 - is_start) << 31 | scope << 23 | high  # of a place written twice the last stays
+            words[number, at + 1] = clock & 0xFFFFFFFF
     return words.reshape(-1).view(np.uint8)
 
 

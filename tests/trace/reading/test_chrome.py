@@ -1,15 +1,21 @@
 """The export follows the Trace Event Format to the letter, and the checker would notice if it did not."""
 
 import json
+import re
+from collections import Counter
 
+import numpy as np
 import pytest
 
-from kperf.trace.reading.read import export
+from kperf.errors import UsageError
+from kperf.trace.reading.read import decode_launch, export
+from kperf.trace.reading.timeline import Launch
 
-from .test_analysis import launch
+from .synthetic import encode, marks_of, recording_of
+from .test_analysis import PROGRAM, RECORDING, launch
 from .trace_event_format import problems
 
-TRACE = export(launch(blocks=5, delay=1100), 1700.0, {"variant": "vanilla"})
+TRACE = export(launch(blocks=5, delay=1100), 1700.0, {"variant": "vanilla"}).text
 
 
 def test_the_export_is_a_trace():
@@ -30,10 +36,48 @@ def test_everything_is_there():
 
 
 def test_arrows_lead_from_what_released_a_wait_to_the_wait():
-    slow = export(launch(load_cycles=6000), 1700.0, {})
+    slow = export(launch(load_cycles=6000), 1700.0, {}).text
     assert problems(slow) == []
     arrows = [event for event in json.loads(slow)["traceEvents"] if event["ph"] in "sf"]
     assert len(arrows) > 10
+
+
+TRIPS = 60_000
+
+
+@pytest.fixture(scope="module")
+def long_launch():
+    """Two blocks of more than a million records each, a step of 100 cycles from record to record."""
+    recording = recording_of(PROGRAM, bytes_per_warp=1 << 24, memory="global")
+    marks = [marks_of(PROGRAM, group, TRIPS) for group in ("consumer 0", "consumer 1", "producer")]
+    block = [[(*mark, 100 * place) for place, mark in enumerate(warp)] for warp in marks]
+    assert sum(map(len, block)) > 1_000_000
+    return decode_launch(encode([block, block], recording), recording, PROGRAM)
+
+
+def test_the_trace_of_a_launch_of_millions_of_records_is_small_and_says_what_it_shows(long_launch):
+    found = export(long_launch, 1700.0, {})
+    assert 1_000_000 < len(found.text) < 2_000_000
+    assert problems(found.text) == []
+    document = json.loads(found.text)
+    assert document["otherData"]["shows"] == found.shows
+    shown = re.fullmatch(r"2 of 2 blocks: block 0 trips (\d+) to (\d+) of 60000, block 1 trips .*", found.shows)
+    first, last = map(int, shown.groups())
+    assert last - first > 100
+    spans = [event for event in document["traceEvents"] if event["ph"] == "X" and event["args"]["block"] == 0]
+    for tid in (1, 2):
+        trips = Counter(span["args"]["iteration"] for span in spans if span["tid"] == tid)
+        assert set(range(first - 1, last)) <= set(trips)
+        assert {trips[trip] for trip in range(first - 1, last)} == {8}
+
+
+def test_of_a_trip_that_is_too_long_the_beginning_is_shown(long_launch, monkeypatch):
+    monkeypatch.setattr(long_launch, "loop_scopes", {group: set() for group in long_launch.groups})
+    monkeypatch.setattr(long_launch, "in_loop", np.zeros_like(long_launch.in_loop))
+    found = export(long_launch, 1700.0, {})
+    assert 1_000_000 < len(found.text) < 2_000_000
+    assert problems(found.text) == []
+    assert found.shows.startswith("2 of 2 blocks: block 0 from cycle 0 to ")
 
 
 def damage(change) -> str:
@@ -63,3 +107,14 @@ def first(events, ph):
 )
 def test_the_checker_notices(change):
     assert problems(damage(change))
+
+
+def test_a_clock_that_stands_still_is_refused_in_a_sentence():
+    still = launch(blocks=2)
+    still.records.clock[:] = 5
+    assert still.clock_mhz() > 0  # the blocks' own cycles tell it
+    still.records.cycle[:] = 0
+    damaged = Launch(still.records, PROGRAM, RECORDING.warps)
+    with pytest.raises(UsageError, match="the SM clock stands still in the trace") as error:
+        damaged.clock_mhz()
+    assert "\n" not in str(error.value)

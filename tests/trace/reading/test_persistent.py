@@ -151,10 +151,11 @@ def test_every_load_is_waited_for_by_the_consumer_it_is_for():
 
 
 def test_the_export_shows_the_tile_in_the_middle_and_how_the_next_begins():
-    text = export(launch(delay=500, load_cycles=300), 1700.0, {})
+    text = export(launch(delay=500, load_cycles=300), 1700.0, {}).text
     assert problems(text) == []
     trace = json.loads(text)
-    assert "the tile in the middle" in trace["otherData"]["chosen"]
+    part = f"trips {2 * TRIPS + 1} to {3 * TRIPS + 3} of {TILES * TRIPS}"
+    assert trace["otherData"]["shows"] == f"3 of 3 blocks: block 0 {part}, block 1 {part}, block 2 {part}"
     block = trace["otherData"]["typical_block"]
     spans = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["args"]["block"] == block and e["tid"] == 1]
     trips = {span["args"]["iteration"] for span in spans} - {None}

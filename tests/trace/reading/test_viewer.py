@@ -70,7 +70,7 @@ def rows(page):
     "path", [None, *RECORDED_TRACES], ids=lambda path: path.parts[-3] + path.name if path else "made"
 )
 def test_speedscope_shows_every_warp_group_for_as_long_as_it_lived(speedscope, tmp_path, path):
-    text = path.read_text() if path else export(launch(blocks=1), 1700.0, {})
+    text = path.read_text() if path else export(launch(blocks=1), 1700.0, {}).text
     page, shot = view(speedscope, tmp_path, "trace.json", text)
     shown = rows(page)
     events = [event for event in json.loads(text)["traceEvents"] if event["ph"] == "X"]
