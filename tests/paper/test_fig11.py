@@ -78,7 +78,8 @@ def record(folder, variant, **changed):
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{variant}.timeline.json").write_text(timeline.model_dump_json())
-    (folder / f"{variant}.chrome_trace.json").write_text(read.export(launch, timeline.clock_mhz, {"variant": variant}).text)
+    exported = read.export(launch, timeline.clock_mhz, {"variant": variant})
+    (folder / f"{variant}.chrome_trace.json").write_text(exported.text)
     return timeline
 
 

@@ -205,8 +205,11 @@ def idle(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int]
 
 
 def bubbles(launch: Launch, blocks: Sequence[Block], period_cycles: float) -> tuple[list[Bubble], float]:
-    """What the issuing groups do while no product is in flight, in cycles of a trip; and the share of time with one."""
-    groups = issuers(launch)
+    """What the issuing groups do while no product is in flight, in cycles of a trip; and the share of time with one.
+
+    Of several warps that run the same code the first stands for all.
+    """
+    groups = [group for group in issuers(launch) if launch.program.code(group) == group]
     causes: Counter[str] = Counter()
     observed = 0
     for block in blocks:

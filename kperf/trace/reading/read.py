@@ -1,6 +1,6 @@
 """From the bytes of a profile buffer to the timeline and the trace that are kept."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -155,7 +155,7 @@ class Exported:
     shows: str
 
 
-def export(launch: Launch, clock_mhz: float, about: dict[str, str]) -> Exported:
+def export(launch: Launch, clock_mhz: float, about: Mapping[str, object]) -> Exported:
     """The Chrome trace of a few blocks, EXPORTED_PERCENTILES of the lifetime, in at most EXPORTED_BYTES.
 
     Of a block that computes several tiles it shows the middle one and how the next begins, of a long one whole trips
@@ -163,7 +163,7 @@ def export(launch: Launch, clock_mhz: float, about: dict[str, str]) -> Exported:
     """
     numbers = np.unique(chosen := _at_percentiles(launch, EXPORTED_PERCENTILES))
     blocks, groups = list(launch.blocks(numbers)), analysis.looping(launch)
-    about = about | {
+    about = dict(about) | {
         "chosen": f"blocks at percentiles {', '.join(map(str, EXPORTED_PERCENTILES))} of the lifetime of all blocks",
         "typical_block": int(launch.records.program_id[chosen[len(chosen) // 2]]),
     }

@@ -5,12 +5,15 @@ import pytest
 
 from kperf.record.bandwidth import Bandwidth
 from kperf.trace.compiler.program import Group, Interval, Loop, Product, Program, Scope
+from kperf.trace.compiler.session import Recording
 from kperf.trace.compiler.traffic import Traffic
 from kperf.trace.reading import read, views
 from kperf.trace.reading.decode import Records
 from kperf.trace.reading.models import About, Overhead, Pass, SassOrder, Timeline
 from kperf.trace.reading.timeline import Launch
 from tests.conftest import environment
+
+from .synthetic import encode
 
 US = 1000
 """ns. The SMs of these launches run at 1 GHz: a cycle is a ns."""
@@ -248,6 +251,20 @@ def test_with_one_stage_the_loads_stand_on_the_path_and_the_tensor_cores_rest_me
     assert found.load_wait.share == pytest.approx(1225 / 2500)
     assert found.tensor_core_busy.in_flight == pytest.approx(1100 / 2500, rel=0.01)
     assert any("loads stand on the path" in line and "1225 (49%)" in line for line in found.verdict)
+
+
+def test_two_recorded_warps_of_the_same_code_are_one_issuing_group():
+    program = gemm_program(("a", "b"))
+    program.groups.append(Group("last warp", "all", 7, 1, frozenset({"products"})))
+    block = [[(0, True, 0)]]
+    for trip in range(8):
+        block[0] += [(1, True, 2500 * trip + 1400), (1, False, 2500 * trip + 2500)]
+    block = [[*block[0], (0, False, 20_050)]] * 2
+    recording = Recording((0, 7), 8, bytes_per_warp=256)
+    found = read.timeline(read.decode_launch(encode([block] * 8, recording), recording, program), about())
+    assert [role.warp_group for role in found.roles] == ["all warps", "last warp"]
+    assert [bubble.cause for bubble in found.bubbles] == ["load a + load b + a @ b issue"]
+    assert found.bubbles[0].cycles == pytest.approx(1400, rel=0.01)
 
 
 def test_loads_that_are_there_in_time_are_not_blamed():
