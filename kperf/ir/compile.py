@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,18 +72,23 @@ def parse_ttgir(text: str) -> Any:
     return module
 
 
+_one_standard_error = threading.Lock()
+"""The process has one file descriptor 2; kernels are compiled in several threads."""
+
+
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[Path]:
     """What the C++ below writes to file descriptor 2 goes to a file meanwhile."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with path.open("wb") as stream:
-            os.dup2(stream.fileno(), 2)
-            yield path
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    with _one_standard_error:
+        sys.stderr.flush()
+        kept = os.dup(2)
+        try:
+            with path.open("wb") as stream:
+                os.dup2(stream.fileno(), 2)
+                yield path
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def canonical_ttgir(text: str) -> str:

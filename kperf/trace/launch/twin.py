@@ -18,7 +18,7 @@ from kperf.trace.compiler.program import Program, read_program
 from kperf.trace.compiler.session import RECORD_BYTES, Recording, session
 from kperf.trace.launch.subject import Orders
 
-_COUNTER_BYTES = 16
+COUNTER_BYTES = 16
 """A ring's counter and address, which a thread may keep on the stack."""
 
 Place = Literal["shared", "global"]
@@ -47,7 +47,7 @@ class Twin:
     def spilled_more(self) -> int:
         """Bytes a thread that the records spill, beyond what their counters may take on the stack outside of loops."""
         more = self.footprint.spilled_bytes - self.plain_footprint.spilled_bytes
-        return more if more > _COUNTER_BYTES else 0
+        return more if more > COUNTER_BYTES else 0
 
     @property
     def blocks_lost(self) -> int:

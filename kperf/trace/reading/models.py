@@ -83,11 +83,18 @@ class SassOrder(Frozen):
 
 
 class Pass(Frozen):
-    """One traced launch: the regions that were recorded in it, what they cost, and what they moved."""
+    """One traced launch: the regions that were recorded in it, what they cost, and what they moved.
+
+    Of several passes, `regions` names the edges besides the anchors; `records_a_trip`: of the warp group that writes
+    most; `trip_cycles`: from anchor to anchor in its records, in the mean of typical trips. Of one pass both are None.
+    """
 
     regions: list[str]
     overhead: Overhead
     sass_order: SassOrder
+    resources: KernelResources | None = None
+    records_a_trip: int | None = None
+    trip_cycles: float | None = None
 
 
 class About(Frozen):
@@ -125,7 +132,8 @@ class RegionTime(Frozen):
     """One region of a warp group: cycles each time, share of the group's lifetime, and cycles in a trip.
 
     `own_cycles`: each time in the main loop beyond what it hangs on (kperf/trace/reading/replay.py), in the median;
-    None outside of it. `per_trip` and `own_cycles` are None in version 1.
+    None outside of it. `per_trip` and `own_cycles` are None in version 1. `passes`: in which of several passes its two
+    ends were measured; empty where all is from one launch.
     """
 
     warp_group: str
@@ -135,6 +143,7 @@ class RegionTime(Frozen):
     share: float
     per_trip: float | None
     own_cycles: float | None = None
+    passes: list[int] = Field(default_factory=list)
 
 
 class Bound(Frozen):
@@ -330,6 +339,27 @@ class Imbalance(Frozen):
     slowest: Slowest
 
 
+class Joined(Frozen):
+    """A trip put together from several passes; what is outside of the main loop is from `one_pass`, with all records.
+
+    The period is that of `period_pass`, in which fewest records were written; `plain_cycles`: what it would be without
+    any, from that pass's own time and the plain kernel's (None where that is unknown). The trip closes if the intervals
+    of every pass add up to the period within `tolerance`, its share, and all edges lie in the order of the program;
+    `open`: where it does not, in words.
+    """
+
+    one_pass: Pass
+    period_pass: int
+    plain_cycles: float | None
+    tolerance: float
+    open: list[str]
+
+    @property
+    def closes(self) -> bool:
+        """Whether the passes fit together."""
+        return not self.open
+
+
 class Timeline(About):
     """`<name>.timeline.json`. Cycles are SM cycles at `clock_mhz`; a unit is a trip of the main loop, or a block.
 
@@ -359,13 +389,23 @@ class Timeline(About):
     memory: Memory | None = None
     load_wait: LoadWait | None = None
     imbalance: Imbalance | None = None
+    joined: Joined | None = None
     records: RecordCount
     verdict: list[str] = Field(default_factory=list)
 
     @property
     def sass_order(self) -> SassOrder:
-        """Of the pass whose records these are: the first."""
-        return self.passes[0].sass_order
+        """Of the pass whose records these are; of several, all in which it differs."""
+        if self.joined is None:
+            return self.passes[0].sass_order
+        moved = [(number, one) for number, one in enumerate(self.passes) if not one.sass_order.same]
+        first = moved[0][1].sass_order if moved else self.passes[0].sass_order
+        differences = [
+            f"pass {number + 1} ({', '.join(one.regions)}), {difference}"
+            for number, one in moved
+            for difference in one.sass_order.differences
+        ]
+        return SassOrder(plain=first.plain, traced=first.traced, same=not moved, differences=differences)
 
 
 def read_timeline(path: Path) -> Timeline:

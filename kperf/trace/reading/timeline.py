@@ -304,7 +304,7 @@ class Launch:
                 int(self.records.start_ns[number]),
                 spans,
             )
-            block.flights = [flight for group in self.groups for flight in _flights(group, spans[group])]
+            block.flights = [flight for group in self.groups for flight in flights(group, spans[group])]
             yield block
 
 
@@ -321,7 +321,7 @@ def _is_lifetime(scope: Scope) -> bool:
     return scope.name.startswith(LIFETIME)
 
 
-def _flights(group: str, spans: list[Span]) -> Iterator[Flight]:
+def flights(group: str, spans: list[Span]) -> Iterator[Flight]:
     """Products in flight; one that nobody waits for before the end of the trace is left out.
 
     Where a warp waits for loads into registers and then issues, it issues at the end: what it multiplies was not there.

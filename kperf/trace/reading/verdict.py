@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from kperf.trace.reading.models import Graph, Imbalance, LoadWait, Memory, Quantiles, Slack, SmUse, Timeline
+from kperf.trace.reading.models import Graph, Imbalance, Joined, LoadWait, Memory, Quantiles, Slack, SmUse, Timeline
 
 LOADS_ON_THE_PATH = 0.15
 """Of a trip, spent where loads are waited for: two waits that are over at once take 5 to 10 % of a short trip."""
@@ -244,12 +244,33 @@ def _trust(t: Timeline) -> list[str]:
     lines = []
     if t.records.lost:
         lines.append(f"{t.label}: {t.records.lost} of {t.records.written} records were overwritten; the rest is shown.")
+    if t.joined:
+        lines += _joined(t, t.joined)
     if not t.sass_order.same:
         lines.append(
             f"{t.label}: records change the order of instructions; there the picture does not show the plain kernel: "
             + "; ".join(t.sass_order.differences[:2])
             + "."
         )
+    return lines
+
+
+def _joined(t: Timeline, joined: Joined) -> list[str]:
+    """How several passes fit together, and what is not from them."""
+    number = joined.period_pass
+    line = f"{t.label}: joined from {len(t.passes)} passes; the period is that of pass {number + 1}"
+    if joined.plain_cycles:
+        cost = t.passes[number].overhead.cost
+        line += f", which {cost} of the plain kernel's time: its trip takes {joined.plain_cycles:.0f} cycles by that"
+    lines = [f"{line}."]
+    if joined.closes:
+        lines.append(f"{t.label}: the passes close: each one's intervals add up to it within {joined.tolerance:.0%}.")
+    else:
+        lines.append(f"{t.label}: the passes do not close: {'; '.join(joined.open)}.")
+    lines.append(
+        f"{t.label}: single blocks, tile boundaries and all outside of the main loop are from one launch with all "
+        f"records ({joined.one_pass.overhead})."
+    )
     return lines
 
 

@@ -38,9 +38,15 @@ class Kernel:
 
 @dataclass
 class Machine:
-    """Runs a kernel; `records[group]` are (name of the interval that ends, its end)."""
+    """Runs a kernel; `records[group]` are (name of the interval that ends, its end).
+
+    After the end of an interval that is `recorded`, (consumer or producer, name), a warp writes a record for `cost`
+    cycles.
+    """
 
     kernel: Kernel
+    recorded: frozenset[tuple[str, str]] = frozenset()
+    cost: int = 0
     records: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     arrivals: list[int] = field(default_factory=list)
     empties: dict[str, list[int]] = field(default_factory=dict)
@@ -66,9 +72,13 @@ class Machine:
         return self
 
     def note(self, group: str, name: str, cycle: int) -> int:
-        """An interval ends."""
+        """An interval ends; returns when the next begins."""
         self.records[group].append((name, cycle))
-        return cycle
+        return cycle + self.spent(group, name)
+
+    def spent(self, group: str, name: str) -> int:
+        """On a record where that interval ends."""
+        return self.cost if (group.split(maxsplit=1)[0], name) in self.recorded else 0
 
     def producer(self) -> Generator[tuple[int, Ask], int, None]:
         """Fill a stage as soon as all consumers have emptied it."""
@@ -77,8 +87,9 @@ class Machine:
             wanted = n - self.kernel.stages
             now = self.note("producer", "other", now + 30)
             now = yield now, lambda wanted=wanted: self.emptied(wanted)
-            now = self.note("producer", "wait A empty", now + self.kernel.barrier)
+            now += self.kernel.barrier
             self.arrivals.append(now + self.kernel.load)
+            now = self.note("producer", "wait A empty", now)
 
     def emptied(self, n: int) -> int | None:
         """When all consumers had emptied a stage for the n-th time."""
@@ -89,7 +100,7 @@ class Machine:
 
     def consumer(self, name: str, start: int) -> Generator[tuple[int, Ask], int, None]:
         """Wait for a stage, issue a product, wait for it, give the stage back, do arithmetic."""
-        k, now = self.kernel, start
+        k, now = self.kernel, start + self.spent(name, "arithmetic")
         for n in range(k.trips):
             now = yield now, lambda n=n: self.arrivals[n] if n < len(self.arrivals) else None
             now = self.note(name, "wait A full", now + k.barrier)
@@ -98,8 +109,9 @@ class Machine:
             self.core_until = taken + k.product
             done = self.core_until
             now = self.note(name, "issue", taken + k.issue)
-            now = self.note(name, "product wait", max(now, done) + k.finish)
+            now = max(now, done) + k.finish
             self.empties[name].append(now)
+            now = self.note(name, "product wait", now)
             now = self.note(name, "arithmetic", now + k.arithmetic)
 
     def period(self) -> float:

@@ -1,0 +1,146 @@
+"""Which edges of a trip are recorded together: passes that leave the kernel as it is, chosen without a GPU.
+
+As hardware profilers replay a kernel for other counters, a trip is recorded over several launches, a few of its edges
+in each, the anchor in all. A first twin is compiled for each edge. Those that the assembler orders as the plain kernel
+come first and are put together as long as it does so with them all and their records cost little; an edge that it
+does not is alone in its pass, and what it moves is told.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from triton.compiler import CompiledKernel
+
+from kperf.ir import compile as compiler
+from kperf.ir import sass
+from kperf.trace.compiler.edges import ANCHOR, Edges, EdgeTwin, Places, twin_with
+from kperf.trace.compiler.session import Recording, session
+from kperf.trace.launch.subject import Orders, Subject, recording_for
+from kperf.trace.launch.twin import COUNTER_BYTES, Footprint, footprint
+
+CYCLES_A_RECORD = 30
+"""What a record costs the warp that writes it: with all records a trip of vanilla, improved and improved_plus takes 160
+to 265 cycles more, for 6 to 8 records (results/h200/fig11)."""
+
+MOST_COST = 0.03
+"""Of a trip, reckoned from `CYCLES_A_RECORD`: what a pass of more than two edges may cost."""
+
+MOST_COMPILES = 24
+"""Of a kernel: a twin of improved_plus takes up to ten seconds of a processor."""
+
+_PAIR = 2
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a kernel or a twin of it compiled to: the order of its instructions, and what it takes of an SM."""
+
+    order: list[str]
+    footprint: Footprint
+
+    def is_no_worse_than(self, plain: "Built") -> bool:
+        """Whether it fits as often on an SM, and spills no more than the records' counters."""
+        spilled_more = self.footprint.spilled_bytes - plain.footprint.spilled_bytes
+        return self.footprint.occupancy >= plain.footprint.occupancy and spilled_more <= COUNTER_BYTES
+
+
+Build = Callable[[Sequence[EdgeTwin]], list[Built]]
+"""Compiles twins, in their order."""
+
+
+@dataclass(frozen=True)
+class ChosenPass:
+    """A pass: its twin, what that compiled to, and how its instructions are ordered beside the plain kernel's.
+
+    `cost`: of a trip, reckoned, in the warp group with the most records.
+    """
+
+    twin: EdgeTwin
+    built: Built
+    orders: Orders
+    cost: float
+
+    @property
+    def differences(self) -> list[sass.Difference]:
+        """Where the assembler ordered it differently."""
+        return self.orders.differences
+
+
+def choose_passes(
+    edges: Edges, plain: Built, build: Build, *, cycles: float, say: Callable[[str], None]
+) -> list[ChosenPass]:
+    """The passes that record every edge of a trip, those in the plain kernel's order first.
+
+    `cycles`: what a trip takes at least. `say` gets a line when many twins are compiled.
+    """
+    known: dict[Places, ChosenPass] = {}
+
+    def compiled(wanted: Sequence[Places]) -> list[ChosenPass]:
+        new = [places for places in dict.fromkeys(wanted) if places not in known]
+        if new:
+            say(f"compiling {len(new)} twins of a few records each")
+        twins = [twin_with(edges, places) for places in new]
+        for twin, built in zip(twins, build(twins), strict=True):
+            cost = max(map(len, twin.places)) * CYCLES_A_RECORD / cycles
+            known[twin.places] = ChosenPass(twin, built, Orders(plain.order, built.order), cost)
+        return [known[places] for places in wanted]
+
+    def keeps(found: ChosenPass) -> bool:
+        return not found.differences and found.built.is_no_worse_than(plain)
+
+    found = compiled(single_edges(edges))
+    apart = [one for one in found if not keeps(one)]
+    together = [one for one in found if keeps(one)]
+    grown: list[ChosenPass] = []
+    most = int(MOST_COST * cycles / CYCLES_A_RECORD)
+    while together:
+        first, *together = together
+        while (
+            len(together) >= _PAIR and max(map(len, first.twin.places)) + _PAIR <= most and len(known) < MOST_COMPILES
+        ):
+            (candidate,) = compiled([_union([first, *together[:_PAIR]])])
+            if not keeps(candidate):
+                break
+            first, together = candidate, together[_PAIR:]
+        grown.append(first)
+    return [*grown, *apart]
+
+
+def single_edges(edges: Edges) -> list[Places]:
+    """A pass for each edge of the class that has most of them; the others' edges are measured again and again."""
+    measured = [of.measured for of in edges.classes]
+    most = max(map(len, measured))
+    return [tuple((ANCHOR, mine[number % len(mine)]) for mine in measured) for number in range(most)]
+
+
+def _union(passes: Sequence[ChosenPass]) -> Places:
+    """All edges of the passes; of a class in which they are an odd number, one less."""
+    by_class = zip(*(one.twin.places for one in passes), strict=True)
+    unions = [sorted(set().union(*mine)) for mine in by_class]
+    return tuple(tuple(union[: len(union) // _PAIR * _PAIR]) for union in unions)
+
+
+def built(kernel: CompiledKernel) -> Built:
+    """What it compiled to."""
+    return Built(sass.order(compiler.sass(kernel)), footprint(kernel))
+
+
+def builder(subject: Subject) -> Build:
+    """Compiles twins of a subject, as many at a time as there are processors: ptxas is a process of its own."""
+
+    def one(twin: EdgeTwin) -> Built:
+        return built(subject.compile(twin.text))
+
+    def build(twins: Sequence[EdgeTwin]) -> list[Built]:
+        by_recording: dict[Recording, list[EdgeTwin]] = {}
+        for twin in twins:
+            by_recording.setdefault(recording_for(twin.program, subject), []).append(twin)
+        found: dict[Places, Built] = {}
+        for recording, mine in by_recording.items():
+            with session(recording), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                found |= zip((twin.places for twin in mine), pool.map(one, mine), strict=True)
+        return [found[twin.places] for twin in twins]
+
+    return build

@@ -1,0 +1,145 @@
+"""Several passes of a simulated kernel are put together, each slowed by its own records."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kperf.trace.launch.passes import single_edges
+from kperf.trace.reading import read
+from kperf.trace.reading.joining import Captured, join
+from kperf.trace.reading.models import Overhead, Pass, SassOrder, Timeline
+
+from .captures import ALL, TRIP, capture, edges_of, role
+from .machine import Kernel, Machine
+from .test_views import about
+
+COST = 22
+"""Cycles of a record: some 1 % of a trip, as on the H200."""
+
+SAME = SassOrder(plain=[], traced=[], same=True, differences=[])
+
+
+def told(kernel, places, cost, disturbed=None):
+    """What the launch of a pass says of itself: its time over the plain kernel's is that of the longest block."""
+    plain, traced = (Machine(k, *how).run() for k, how in ((kernel, ()), (disturbed or kernel, recorded(places, cost))))
+    ends = [max(ended[-1][1] for ended in machine.records.values()) for machine in (plain, traced)]
+    overhead = Overhead(plain_ms=ends[0], traced_ms=ends[1], ratio=ends[1] / ends[0])
+    return Pass(regions=[str(places)], overhead=overhead, sass_order=SAME, records_a_trip=max(map(len, places)))
+
+
+def recorded(places, cost):
+    trips = zip(TRIP.items(), places, strict=True)
+    return frozenset((name, trip[place - 1]) for (name, trip), chosen in trips for place in chosen), cost
+
+
+def joined(kernel, cost=COST, disturbed=None, which=1) -> tuple[Timeline, Timeline]:
+    """The timeline of one pass with all records, and that of several; of these one may run another kernel."""
+    edges = edges_of(kernel)
+    _, launch = capture(kernel, ALL, cost)
+    one = read.pipeline(launch, about(passes=[told(kernel, ALL, cost)]))
+    captured = []
+    for number, places in enumerate(single_edges(edges)):
+        ran = disturbed if disturbed and number == which else kernel
+        captured.append(Captured(*capture(ran, places, cost), told(kernel, places, cost, ran)))
+    return one, join(one, launch, edges, captured)
+
+
+def undisturbed(kernel):
+    """Period, and (group, region) -> mean cycles, of a run without records; of its later half.
+
+    Between the producer's waits nothing happens that passes would measure apart from them.
+    """
+    machine = Machine(replace(kernel, late=kernel.late + 9)).run()
+    found = {}
+    for group, ended in machine.records.items():
+        for name in TRIP[role(group)]:
+            cycles = [b - a for (_, a), (what, b) in pairwise(ended) if what == name]
+            found[group, name] = sum(cycles[len(cycles) // 2 :]) / len(cycles[len(cycles) // 2 :])
+    found["producer", "wait A empty"] += found.pop(("producer", "other"))
+    return machine.period(), found
+
+
+def per_trip(timeline):
+    return {(region.warp_group, region.name): region.per_trip for region in timeline.regions if region.per_trip}
+
+
+LONG = Kernel(trips=40)
+KERNELS = {
+    "arithmetic": LONG,
+    "tensor cores": replace(LONG, product=1100, arithmetic=900),
+    "loads": replace(LONG, stages=1, load=1500),
+    "one consumer": replace(LONG, consumers=1),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_several_passes_show_the_kernel_as_it_is_without_records(name):
+    kernel = KERNELS[name]
+    period, intervals = undisturbed(kernel)
+    _, several = joined(kernel)
+    assert several.period_cycles.median == pytest.approx(period, rel=0.02)
+    found = per_trip(several)
+    assert found.keys() == intervals.keys()
+    for key, cycles in found.items():
+        assert abs(cycles - intervals[key]) < 0.02 * period, key
+    assert several.joined.closes, several.joined.open
+    assert several.joined.plain_cycles == pytest.approx(period, rel=0.01)
+    for group in {group for group, _ in found if group != "producer"}:
+        assert sum(c for (g, _), c in found.items() if g == group) == pytest.approx(several.period_cycles.median)
+    assert any("joined from 3 passes" in line for line in several.verdict)
+
+
+def test_one_pass_with_all_records_does_not():
+    one, several = joined(LONG)
+    period, _ = undisturbed(LONG)
+    assert one.period_cycles.median > 1.02 * period
+    assert several.overhead.ratio < 1.025 < one.overhead.ratio
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"arithmetic": LONG.arithmetic + 150}, "add up to"),
+        ({"issue": 900, "arithmetic": LONG.arithmetic - 388}, "which it follows"),  # and the period is what it was
+        ({"late": LONG.late + 1300}, "consumer 1 begins its trips"),  # likewise
+    ],
+    ids=["period", "order", "step"],
+)
+def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
+    _, several = joined(LONG, disturbed=replace(LONG, **change))
+    assert not several.joined.closes
+    assert any(said in line for line in several.joined.open), several.joined.open
+    assert any("the passes do not close" in line for line in several.verdict)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.builds(
+        Kernel,
+        consumers=st.integers(1, 3),
+        stages=st.integers(1, 4),
+        trips=st.just(16),
+        load=st.integers(300, 1500),
+        product=st.integers(300, 1200),
+        issue=st.integers(40, 150),
+        arithmetic=st.integers(300, 2000),
+        late=st.integers(0, 500),
+    ),
+    st.integers(0, 40),
+)
+def test_a_joined_trip_is_whole_whatever_the_kernel(kernel, cost):
+    _, several = joined(kernel, cost)
+    period = several.period_cycles.median
+    for group in {group for group, _ in per_trip(several)}:
+        parts = [region for region in several.regions if region.warp_group == group and region.per_trip]
+        assert sum(part.per_trip for part in parts) == pytest.approx(period)
+        assert all(part.per_trip > 0 and set(part.passes) <= set(range(3)) and part.passes for part in parts)
+    cheapest = min(several.passes, key=lambda one: one.overhead.ratio)
+    assert several.passes[several.joined.period_pass] == cheapest
+    assert Timeline.model_validate_json(several.model_dump_json()) == several
+    # It closes exactly if no pass's own trip is further off than the tolerance, and nothing lies in another order.
+    off = [abs(one.trip_cycles / period - 1) > several.joined.tolerance for one in several.passes]
+    assert any("add up to" in line for line in several.joined.open) == any(off)
