@@ -1,7 +1,7 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 trace examples power claims ttgir test test-gpu test-docker mutants check \
+.PHONY: help setup lock figures fig11 fig12 trace examples inputs power claims ttgir test test-gpu test-docker mutants check \
         image shell docker-fig11 docker-fig12 doctor clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -20,6 +20,7 @@ takes_fig12 := CAUSAL PAPER_MIX FRESH HEAD_DIM DTYPE INPUTS OPTIONS
 takes_docker-fig11 := $(takes_fig11)
 takes_docker-fig12 := $(takes_fig12)
 takes_trace := SCRIPT OPTIONS
+takes_inputs := FRESH OPTIONS
 takes_power := CAUSAL OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
@@ -75,6 +76,9 @@ fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=
 
 trace: setup ## inside the kernels of a script of yours: SCRIPT="script.py its arguments", OPTIONS="--list"
 	@$(KPERF) trace $(words) $(foreach word,$(value SCRIPT),$(call quote,$(word)))
+
+inputs: setup ## speed over FA3 by kind of inputs (normal, peaked, sink, ramp, local): measured on a Hopper GPU, else as recorded
+	@$(KPERF) inputs $(call switch,FRESH,--fresh) $(words)
 
 power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1
 	@$(KPERF) power $(call switch,CAUSAL,--causal) $(words)

@@ -151,6 +151,21 @@ def fig12(
 
 
 @app.command()
+def inputs(
+    results: Results = RECORDED,
+    rounds: Annotated[int, typer.Option(min=10, help="Rounds in which all kinds and kernels take turns.")] = 16,
+    fresh: Fresh = False,
+) -> None:
+    """Measure and draw how the speed over FA3 depends on the numbers in q and k: fig12_inputs, both masks.
+
+    Fig. 12's shapes with seven kinds of inputs, all kinds of a shape in turn; without a Hopper GPU the recorded run.
+    """
+    from kperf.paper import fig12_inputs
+
+    fig12_inputs.run(console, results, rounds=rounds, fresh=fresh)
+
+
+@app.command()
 def fig11(
     results: Results = RECORDED,
     override: Annotated[Path | None, typer.Option(help="Trace this TTGIR, plain or with records, instead.")] = None,

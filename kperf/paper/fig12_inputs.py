@@ -1,0 +1,150 @@
+"""Does the lead over FA3 depend on the numbers in q and k? Fig. 12's shapes with every kind of inputs, both masks.
+
+All kinds of a shape are timed in turn in one run, so how a kernel's time changes with the kind is a ratio within
+rounds, as is its speed over FA3, which is given the same numbers.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from kperf.attention.implementations import RATIOS, implementations
+from kperf.attention.workload import InputKind, SweepName, fig12_grid
+from kperf.bench.points import Key, Run, Store, newest_whole_runs
+from kperf.bench.progress import sweep_progress
+from kperf.bench.sweep import run_sweep
+from kperf.bench.tables import speedup, when
+from kperf.errors import MeasurementError, UsageError
+from kperf.paper.fig12 import environments_of, of_other_overrides, verify_overrides
+from kperf.record import device
+from kperf.record.store import gpu_slug, recorded_folder
+from plots import fig12_inputs as plot
+
+BASELINE = "fa3"
+COMPARED = tuple(ours for ours, theirs in RATIOS if theirs == BASELINE)
+KINDS: tuple[InputKind, ...] = get_args(InputKind)
+
+
+def groups() -> list[list[Key]]:
+    """The places, all kinds of a shape together; both masks."""
+    sweeps: tuple[SweepName, ...] = get_args(SweepName)
+    shapes = [
+        (sweep, workload) for causal in (False, True) for sweep in sweeps for workload in fig12_grid(sweep, causal)
+    ]
+    return [[(sweep, shape.model_copy(update={"inputs": kind})) for kind in KINDS] for sweep, shape in shapes]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel with one mask and one kind of inputs: its speed over FA3 at every shape.
+
+    off_normal: the ratio furthest from that on normal inputs of its shape and run, over that, less 1; None of normal
+    inputs themselves.
+    """
+
+    key: str
+    causal: bool
+    kind: InputKind
+    ratios: list[float]
+    off_normal: float | None
+
+    @property
+    def mean(self) -> float:
+        """Geometric mean over shapes."""
+        return statistics.geometric_mean(self.ratios)
+
+
+def rows(runs: dict[Key, Run]) -> list[Row]:
+    """By kernel, mask and kind; those of which something is recorded."""
+    made = []
+    for key, causal, kind in product(COMPARED, (False, True), KINDS):
+        ratios, off = [], []
+        for (sweep, workload), run in runs.items():
+            if (workload.causal, workload.inputs) != (causal, kind):
+                continue
+            if (ratio := speedup(run, key, BASELINE)) is None:
+                continue
+            ratios.append(ratio)
+            normal = runs.get((sweep, workload.model_copy(update={"inputs": "normal"})), {})
+            on_normal = speedup(normal, key, BASELINE)
+            if kind != "normal" and on_normal is not None and normal[key].run == run[key].run:
+                off.append(ratio / on_normal - 1)
+        if ratios:
+            made.append(Row(key, causal, kind, ratios, max(off, key=abs, default=None)))
+    return made
+
+
+def table(found: Sequence[Row], title: str) -> Table:
+    """A row a kernel, mask and kind: smallest, geometric mean and largest ratio to FA3, and how far off normal."""
+    made = Table(title=title, title_justify="left")
+    for column in ("kernel", "mask", "inputs"):
+        made.add_column(column)
+    for column in ("smallest", "geometric mean", "largest", "furthest off normal"):
+        made.add_column(column, justify="right")
+    for row in found:
+        off = "-" if row.off_normal is None else f"{row.off_normal:+.1%}"
+        numbers = (f"{value:.3f}" for value in (min(row.ratios), row.mean, max(row.ratios)))
+        made.add_row(row.key, "causal" if row.causal else "full", row.kind, *numbers, off)
+    return made
+
+
+def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
+    """Draw and print what is recorded.
+
+    Raises `UsageError` if that is nothing, after drawing `MeasurementError` if a point is wrong or failed.
+    """
+    places = [key for group in groups() for key in group]
+    whole = newest_whole_runs(store.points(), (BASELINE, *COMPARED))
+    runs = {key: whole[key] for key in places if key in whole}
+    if not runs:
+        raise UsageError(
+            f"{store.points_path} has no run of the kinds of inputs: `make inputs` on a Hopper GPU records one"
+        )
+    environments = environments_of(store, runs.values())
+    gpus = ", ".join(sorted({environment.gpu for environment in environments.values()}))
+    points = [point for run in runs.values() for point in run.values()]
+    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {when(point.recorded_at for point in points)}"
+    said = [
+        f"{key}: recorded with another override than the one in ttgir/{key}/"
+        for key in sorted(of_other_overrides(runs.values()))
+    ]
+    if len(runs) < len(places):
+        said.append(f"{len(runs)} of {len(places)} workloads: the others are not recorded yet")
+    title = ("Speed over FA3 by kind of inputs, bfloat16, head_dim 128, 16 heads", stamp)
+    written = plot.draw(runs, COMPARED, title, said, store.folder / "fig12_inputs")
+    console.print(table(rows(runs), f"speed over {BASELINE} on the same inputs: {stamp}"))
+    for sentence in said:
+        console.print(sentence)
+    for path in written:
+        console.print(f"drawn: {path} ({stamp})")
+    if failures := [point for point in points if point.status in {"wrong", "failed"}]:
+        worst = failures[0]
+        raise MeasurementError(
+            f"{len(failures)} points have no time; the first: {worst.implementation} on {worst.workload}, "
+            f"{worst.message} (FRESH=1 repeats)"
+        )
+    return written
+
+
+def run(console: Console, results: Path, *, rounds: int, fresh: bool) -> None:
+    """`make inputs`: measure what is missing where there is a Hopper GPU; draw.
+
+    Raises what `verify_overrides`, `run_sweep` and `report` raise.
+    """
+    reason = device.why_static()
+    folder = recorded_folder(results) if reason else results / gpu_slug(device.gpu_name())
+    store = Store(folder, "fig12_inputs")
+    if reason is None:
+        verify_overrides(console)
+        chosen = implementations((BASELINE, *COMPARED))
+        with sweep_progress(console) as progress:
+            run_sweep(groups(), chosen, store, figure="fig12_inputs", rounds=rounds, fresh=fresh, progress=progress)
+    else:
+        console.print(f"static: {reason}; the figure is drawn from recorded runs")
+    report(console, store, measured=reason is None)

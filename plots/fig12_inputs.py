@@ -1,0 +1,81 @@
+"""Speed over FA3 by kind of inputs and shape: a panel a kernel and mask, a row a kind, a column a shape."""
+
+import statistics
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from kperf.bench.points import Key, MeasuredPoint, Run
+from kperf.bench.tables import SHIFTS, speedup, speedup_interval
+from plots.style import PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
+
+BASELINE = "fa3"
+WIDEST = 1.6
+"""Ratios of this and more, and of its inverse and less, have the full colour."""
+
+
+def draw(
+    runs: dict[Key, Run], compared: Sequence[str], title: Sequence[str], notes: Sequence[str], out: Path
+) -> list[Path]:
+    """Write `out` as PNG and PDF; `title`'s second line says where the numbers come from."""
+    return save(figure(runs, compared, title, notes), out)
+
+
+def figure(runs: dict[Key, Run], compared: Sequence[str], title: Sequence[str], notes: Sequence[str]) -> Figure:
+    """Of what `runs` holds; the caller closes it."""
+    masks = [causal for causal in (False, True) if any(workload.causal is causal for _, workload in runs)]
+    panels = list(product(compared, masks))
+    made = plt.figure(figsize=(PAGE_WIDTH, 1.2 + 1.45 * len(panels)), layout="constrained")
+    axes = made.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axis, (key, causal) in zip(axes, panels, strict=True):
+        _panel(axis, {place: run for place, run in runs.items() if place[1].causal is causal}, key)
+        mask = "causal" if causal else "non-causal"
+        axis.set_title(f"{label_and_look(key)[0]}, {mask}", loc="left", fontsize=SMALL, fontweight="bold")
+    over = label_and_look(BASELINE)[0]
+    explained = (
+        f"Numbers: how many times faster than {over} on the same inputs; replays of CUDA graphs, all kinds of a shape "
+        f"in turn in the same rounds, medians. Orange is slower than {over}, purple faster. In brackets where 1 lies "
+        f"in the interval in which a second run falls 19 times in 20; {SHIFTS} where a time had not settled. Columns: "
+        "batch x seq_len; mean: the geometric mean of the row."
+    )
+    headline(made, title, [], [])
+    footnote(made, [explained, *notes])
+    return made
+
+
+def _panel(axis: Axes, runs: dict[Key, Run], key: str) -> None:
+    kinds = list(dict.fromkeys(workload.inputs for _, workload in runs))
+    shapes = list(dict.fromkeys((sweep, workload.batch, workload.seq_len) for sweep, workload in runs))
+    place_of = {(sweep, w.batch, w.seq_len, w.inputs): run for (sweep, w), run in runs.items()}
+    ratios = np.full((len(kinds), len(shapes) + 1), np.nan)
+    for row, kind in enumerate(kinds):
+        for column, shape in enumerate(shapes):
+            run = place_of.get((*shape, kind), {})
+            if (ratio := speedup(run, key, BASELINE)) is not None:
+                ratios[row, column] = ratio
+                axis.text(column, row, _cell(run, key, ratio), ha="center", va="center", fontsize=SMALL - 1)
+        known = [ratio for ratio in ratios[row, :-1] if not np.isnan(ratio)]
+        if known:
+            ratios[row, -1] = statistics.geometric_mean(known)
+            axis.text(len(shapes), row, f"{ratios[row, -1]:.3f}", ha="center", va="center", fontweight="bold")
+    axis.imshow(ratios, cmap="PuOr", norm=LogNorm(1 / WIDEST, WIDEST), aspect="auto", alpha=0.8)
+    names = [f"{batch} x\n{compact(seq_len)}" for _, batch, seq_len in shapes]
+    axis.set_xticks(range(len(shapes) + 1), [*names, "mean"])
+    axis.set_yticks(range(len(kinds)), kinds)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    for column in (sum(shape[0] == shapes[0][0] for shape in shapes), len(shapes)):
+        axis.axvline(column - 0.5, color="white", linewidth=3)
+
+
+def _cell(run: Run, key: str, ratio: float) -> str:
+    interval = speedup_interval([run], key, BASELINE)
+    shifted = any(isinstance(point, MeasuredPoint) and point.shifts for point in (run[key], run[BASELINE]))
+    text = f"{SHIFTS if shifted else ''}{ratio:.2f}"
+    return f"({text})" if interval is not None and interval[1] <= 1 <= interval[2] else text

@@ -1,0 +1,107 @@
+"""How the lead depends on the inputs: the shapes and kinds that are measured, the numbers and the picture of them."""
+
+import matplotlib.pyplot as plt
+import pytest
+from rich.console import Console
+
+from kperf.attention.workload import Workload
+from kperf.bench.points import Store
+from kperf.errors import MeasurementError, UsageError
+from kperf.paper import fig12_inputs
+from plots import fig12_inputs as plot
+from tests.conftest import environment, failed, point
+
+FA3_MS = {"normal": 4.0, "x4": 3.0}
+
+
+def run(seq_len, kind, name="r1", **milliseconds):
+    workload = Workload(batch=16, seq_len=seq_len, inputs=kind)
+    times = {"fa3": FA3_MS[kind], "improved": 4.0, "improved_plus": 2.0} | milliseconds
+    return ("seq_len", workload), {
+        key: point(key, value, name, workload, figure="fig12_inputs") for key, value in times.items()
+    }
+
+
+@pytest.fixture
+def runs():
+    return dict([run(128, "normal"), run(128, "x4"), run(256, "normal", improved_plus=1.0), run(256, "x4")])
+
+
+def test_every_shape_of_fig12_is_measured_with_all_kinds_together():
+    groups = fig12_inputs.groups()
+    assert len(groups) == 32
+    for group in groups:
+        assert [workload.inputs for _, workload in group] == ["normal", "x2", "x4", "x10", "sink", "ramp", "local"]
+        assert len({(sweep, w.model_copy(update={"inputs": "normal"})) for sweep, w in group}) == 1
+    assert {workload.causal for ((_, workload), *_) in groups} == {False, True}
+
+
+def test_a_row_has_the_ratios_and_how_far_they_are_off_those_on_normal_inputs(runs):
+    found = {(row.key, row.kind): row for row in fig12_inputs.rows(runs)}
+    assert found["improved_plus", "normal"].ratios == pytest.approx([2.0, 4.0])
+    assert found["improved_plus", "normal"].mean == pytest.approx(8**0.5)
+    assert found["improved_plus", "normal"].off_normal is None
+    assert found["improved_plus", "x4"].ratios == pytest.approx([1.5, 1.5])
+    assert found["improved_plus", "x4"].off_normal == pytest.approx(1.5 / 4 - 1)
+    assert found["improved", "x4"].off_normal == pytest.approx(0.75 - 1)
+    assert not any(row.causal for row in found.values())
+
+
+def test_normal_inputs_of_another_run_are_no_measure(runs):
+    runs |= dict([run(256, "normal", "another", improved_plus=1.0)])
+    found = {(row.key, row.kind): row for row in fig12_inputs.rows(runs)}
+    assert found["improved_plus", "x4"].off_normal == pytest.approx(1.5 / 2 - 1)
+
+
+def test_the_picture_has_a_row_a_kind_and_a_column_a_shape_with_the_mean(runs):
+    figure = plot.figure(runs, ("improved", "improved_plus"), ["What", "recorded"], [])
+    try:
+        improved, plus = figure.axes
+        assert [axis.get_title(loc="left") for axis in figure.axes] == [
+            "Triton-FA3 Improved, non-causal",
+            "Triton-FA3 Improved+, non-causal",
+        ]
+        assert [text.get_text() for text in plus.get_yticklabels()] == ["normal", "x4"]
+        assert [text.get_text() for text in plus.get_xticklabels()] == ["16 x\n128", "16 x\n256", "mean"]
+        cells = {text.get_position(): text.get_text() for text in plus.texts}
+        assert cells == {
+            (0, 0): "2.00", (1, 0): "4.00", (2, 0): "2.828", (0, 1): "1.50", (1, 1): "1.50", (2, 1): "1.500"
+        }  # fmt: skip
+        assert plus.images[0].get_array()[0].tolist() == pytest.approx([2, 4, 8**0.5])
+        assert next(text.get_text() for text in improved.texts) == "(1.00)"  # no difference
+    finally:
+        plt.close(figure)
+
+
+def record(folder, *found):
+    store = Store(folder, "fig12_inputs")
+    with store.writer() as writer:
+        name = writer.record_environment(environment())
+        writer.append([p.model_copy(update={"environment": name}) for _, run in found for p in run.values()])
+    return store
+
+
+def test_what_is_recorded_is_drawn_and_what_is_missing_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(fig12_inputs, "of_other_overrides", lambda _: {"improved"})
+    store = record(tmp_path, run(128, "normal"), run(128, "x4"))
+    console = Console(record=True, width=160)
+    written = fig12_inputs.report(console, store, measured=False)
+    assert {path.name for path in written} == {"fig12_inputs.png", "fig12_inputs.pdf"}
+    said = console.export_text()
+    assert "2 of 224 workloads: the others are not recorded yet" in said
+    assert "improved: recorded with another override" in said
+    assert "-25.0%" in said  # both kernels: FA3 is faster on x4, they are not
+
+
+def test_a_wrong_point_fails_after_the_drawing(tmp_path, monkeypatch):
+    monkeypatch.setattr(fig12_inputs, "of_other_overrides", lambda _: set())
+    place, points = run(128, "normal")
+    points["improved"] = failed("improved", "wrong", "r1", place[1]).model_copy(update={"figure": "fig12_inputs"})
+    with pytest.raises(MeasurementError, match="1 points have no time"):
+        fig12_inputs.report(Console(quiet=True), record(tmp_path, (place, points)), measured=False)
+    assert (tmp_path / "fig12_inputs.png").exists()
+
+
+def test_without_a_record_it_is_said_what_records_it(tmp_path):
+    with pytest.raises(UsageError, match="`make inputs` on a Hopper GPU records one"):
+        fig12_inputs.report(Console(quiet=True), Store(tmp_path, "fig12_inputs"), measured=False)
