@@ -164,7 +164,9 @@ def bind_attn_fwd(
     return call_attn_fwd(run, *as_rows(q, k, v), sm_scale)
 
 
-def call_attn_fwd(run: Launch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sm_scale: float) -> Call:
+def call_attn_fwd(
+    run: Launch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sm_scale: float
+) -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
     """The call of a launcher of `attn_fwd` on q, k, v as `operands.as_rows` gives them."""
     batch, heads, seq_len, head_dim = q.shape
     n_rows = batch * heads * seq_len
@@ -174,7 +176,7 @@ def call_attn_fwd(run: Launch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 
     inputs = [descriptor(q, Q_BOX_ROWS), descriptor(k, KV_BOX_ROWS), descriptor(v, KV_BOX_ROWS)]
 
-    def call() -> Output:
+    def call() -> tuple[torch.Tensor, torch.Tensor]:
         o = torch.empty_like(q)
         lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         run(*inputs, descriptor(o, Q_BOX_ROWS), lse, sm_scale, seq_len, n_rows)

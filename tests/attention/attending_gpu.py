@@ -5,11 +5,12 @@ kernel reads them: rows of [n_rows, head_dim] behind descriptors, in float32. Te
 """
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kperf.attention import implementations
+from kperf.record.device import sm_count
 from tests.trace.launch import fake_gpu
 
 
@@ -32,10 +33,12 @@ def attend(_, arguments):
 
 
 @pytest.fixture
-def attending_gpu(monkeypatch):
+def attending_gpu(monkeypatch, tmp_path):
     """Launches of `attn_fwd` since, as `fake_gpu.LAUNCHES` has them."""
-    fake_gpu.install(monkeypatch)
-    monkeypatch.setattr(implementations, "sm_count", lambda: 132)
+    fake_gpu.install(tmp_path, monkeypatch)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(multi_processor_count=132))
+    sm_count.cache_clear()
     monkeypatch.setattr(fake_gpu, "WRITES", [attend])
     fake_gpu.LAUNCHES.clear()
-    return fake_gpu.LAUNCHES
+    yield fake_gpu.LAUNCHES
+    sm_count.cache_clear()

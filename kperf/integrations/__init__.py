@@ -1,0 +1,1 @@
+"""Our kernels inside the programs of others: a torch operator, and tritonbench."""

@@ -1,0 +1,245 @@
+"""`kperf::attention`: the overrides, and FA3, as an operator of torch.
+
+    from kperf.integrations.operator import attention
+    o = attention(q, k, v, causal=True)
+
+It is opaque to torch.compile (no graph break), neither synchronises nor reads from the GPU (so CUDA graphs capture it
+once it has run), counts its FLOPs, and has a backward pass from the saved o and log-sum-exp: FlashAttention-2's, which
+comes with torch. Where the implementation that is asked for does not apply, torch's FlashAttention-2 computes the
+forward pass, and where that does not apply either (tensors on the CPU, float32, float64) the formula itself, whose
+scores take O(seq_len^2) memory; `why_not` says which and why.
+"""
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
+from torch.utils.flop_counter import register_flop_formula
+
+from kperf.attention import overrides
+from kperf.attention.implementations import IMPLEMENTATIONS, Launch, call_attn_fwd
+from kperf.attention.operands import as_rows, check_attention, why_not_here, workload_of
+from kperf.attention.overrides import Override, specialization_of
+from kperf.attention.variants import VARIANTS, Specialization
+from kperf.errors import UsageError
+from kperf.record.device import sm_count
+
+IMPLEMENTED = (*VARIANTS, "fa3")
+"""What `implementation` may be."""
+
+Tensor = torch.Tensor
+Shape = tuple[int, ...]
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    sm_scale: float | None = None,
+    implementation: str = "improved_plus",
+) -> Tensor:
+    """softmax(q k^T * sm_scale) v, like torch's scaled_dot_product_attention, with gradients for q, k and v.
+
+    q: [batch, heads, seq_len, head_dim]; k, v: the same, or of fewer heads, which groups of q's heads share; views
+    of [batch, seq_len, heads, head_dim] included. sm_scale: head_dim ** -0.5 if not given. `torch.ops.kperf.attention`
+    gives the log-sum-exp too. Raises `UsageError` for what is no attention, and for an unknown implementation.
+    """
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    o: Tensor = _forward(q, k, v, causal, scale, implementation)[0]
+    return o
+
+
+def why_not(q: Tensor, k: Tensor, v: Tensor, causal: bool, implementation: str = "improved_plus") -> str | None:
+    """None if the implementation itself computes this, else the sentence that says why the fallback does.
+
+    Raises `UsageError` as `attention` does.
+    """
+    _check(q, k, v, causal, implementation)
+    chosen = IMPLEMENTATIONS[implementation]
+    try:
+        workload = workload_of(q, k, v, causal)
+    except UsageError as error:
+        return str(error)
+    return chosen.unsupported(workload) or why_not_here(q) or chosen.missing()
+
+
+@torch.library.custom_op("kperf::attention", mutates_args=())
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, implementation: str
+) -> tuple[Tensor, Tensor]:
+    """o, and the natural log-sum-exp of each row [batch, heads, seq_len] in float32 (float64 for float64)."""
+    with torch.cuda.device_of(q):
+        if why_not(q, k, v, causal, implementation) is None:
+            compute = _fa3 if implementation == "fa3" else functools.partial(_override, implementation)
+        else:
+            compute = _flash if _flash_applies(q, k, v, causal) else _formula
+        o, lse = compute(q, k, v, causal, sm_scale)
+    laid_out = _empty_o(q, implementation)
+    return (o if o.stride() == laid_out.stride() else laid_out.copy_(o)), lse
+
+
+@_forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, causal: bool, _: float, implementation: str) -> tuple[Tensor, Tensor]:
+    _check(q, k, v, causal, implementation)
+    return _empty_o(q, implementation), q.new_empty(q.shape[:3], dtype=_accumulated(q))
+
+
+@torch.library.custom_op("kperf::attention_backward", mutates_args=())
+def _backward(
+    grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool, sm_scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v, in the memory of [batch, seq_len, heads, head_dim]."""
+    compute = _flash_backward if _flash_applies(q, k, v, causal) else _formula_backward
+    gradients = compute(grad_o, q, k, v, o, lse, causal, sm_scale)
+    dq, dk, dv = (_empty_rows_first(gradient).copy_(gradient) for gradient in gradients)
+    return dq, dk, dv
+
+
+@_backward.register_fake
+def _(_: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_rows_first(q), _empty_rows_first(k), _empty_rows_first(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, ctx.causal, ctx.sm_scale, _ = inputs
+    o, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(q, k, v, o, lse)
+
+
+def _gradients(ctx: Any, grad_o: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    return *_backward(grad_o, *ctx.saved_tensors, ctx.causal, ctx.sm_scale), None, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.kperf.attention)  # type: ignore[untyped-decorator]
+def _forward_flops(q: Shape, k: Shape, _: Shape, causal: bool, *__: Any, **___: Any) -> int:
+    """As `Workload.flops`: two products, half of them under a causal mask (torch counts SDPA's in full)."""
+    batch, heads, q_len, head_dim = q
+    full = 4 * batch * heads * q_len * k[2] * head_dim
+    return full // 2 if causal else full
+
+
+@register_flop_formula(torch.ops.kperf.attention_backward)  # type: ignore[untyped-decorator]
+def _backward_flops(_: Shape, q: Shape, k: Shape, v: Shape, *rest: Any, **__: Any) -> int:
+    """Five products where the forward pass has two (FlashAttention-3, arXiv 2407.08608, section 4.1)."""
+    *_outputs, causal, _sm_scale = rest
+    return _forward_flops(q, k, v, causal) * 5 // 2
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool, implementation: str) -> None:
+    if implementation not in IMPLEMENTED:
+        raise UsageError(f"kperf::attention has no {implementation!r}: choose from {', '.join(IMPLEMENTED)}")
+    check_attention(q, k, v, causal)
+
+
+def _empty_o(q: Tensor, implementation: str) -> Tensor:
+    """o as the implementation writes it: FA3 [batch, seq_len, heads, head_dim], our kernels plain."""
+    return _empty_rows_first(q) if implementation == "fa3" else q.new_empty(q.shape)
+
+
+def _empty_rows_first(tensor: Tensor) -> Tensor:
+    batch, heads, seq_len, head_dim = tensor.shape
+    return tensor.new_empty((batch, seq_len, heads, head_dim)).transpose(1, 2)
+
+
+def _accumulated(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _override(variant: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
+    workload = workload_of(q, k, v, causal)
+    run = _launcher(variant, specialization_of(workload), workload.rows, q.device)
+    return call_attn_fwd(run, *as_rows(q, k, v), sm_scale)()
+
+
+@functools.cache
+def _found(variant: str, special: Specialization) -> Override:
+    """One a process: what it has proven once it does not prove again."""
+    return overrides.find(variant, special)
+
+
+@functools.lru_cache(maxsize=1024)
+def _launcher(variant: str, special: Specialization, n_rows: int, _device: torch.device) -> Launch:
+    """For calls on so many rows on this device, the current one."""
+    return _found(variant, special).launcher(n_rows, sm_count())
+
+
+def _fa3(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
+    from fa3_fwd_interface import flash_attn_func
+
+    rows = (_columns_together(tensor).transpose(1, 2) for tensor in (q, k, v))
+    o, lse, *_ = flash_attn_func(*rows, softmax_scale=sm_scale, causal=causal, return_attn_probs=True)
+    return o.transpose(1, 2), lse
+
+
+def _flash_applies(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> bool:
+    """Whether torch's FlashAttention-2 runs here on these tensors, by torch's own rule."""
+    grouped = k.shape[1] < q.shape[1]
+    return q.is_cuda and can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, causal, grouped))
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
+    q, k, v = map(_columns_together, (q, k, v))
+    o, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=sm_scale)
+    return o, lse
+
+
+def _flash_backward(
+    grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool, sm_scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_o, q, k, v = map(_columns_together, (grad_o, q, k, v))
+    lengths = (None, None, q.shape[2], k.shape[2])  # sequences of one length have no tables of where each begins
+    no_dropout = (q.new_empty(2, dtype=torch.uint64), q.new_empty(0, dtype=torch.uint64))
+    dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+        grad_o, q, k, v, o, lse, *lengths, 0.0, causal, *no_dropout, scale=sm_scale
+    )
+    return dq, dk, dv
+
+
+def _columns_together(tensor: Tensor) -> Tensor:
+    """FlashAttention takes any view whose rows are contiguous."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _formula(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
+    q_groups, k_heads, v_heads = _grouped(q, k, v)
+    scores = _scores(q_groups, k_heads, causal, sm_scale)
+    lse = scores.logsumexp(-1)
+    o = (scores - lse[..., None]).exp() @ v_heads
+    return o.flatten(1, 2).to(q.dtype), lse.flatten(1, 2)
+
+
+def _formula_backward(
+    grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool, sm_scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """FlashAttention's backward pass (arXiv 2205.14135, appendix B) in whole matrices."""
+    q_groups, k_heads, v_heads = _grouped(q, k, v)
+    groups = q_groups.shape[1:3]
+    grad, o_groups = (tensor.unflatten(1, groups).to(q_groups.dtype) for tensor in (grad_o, o))
+    p = (_scores(q_groups, k_heads, causal, sm_scale) - lse.unflatten(1, groups)[..., None]).exp()
+    dp = grad @ v_heads.mT
+    ds = p * (dp - (grad * o_groups).sum(-1, keepdim=True)) * sm_scale
+    dq, dk, dv = (ds @ k_heads).flatten(1, 2), (ds.mT @ q_groups).sum(2), (p.mT @ grad).sum(2)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _grouped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q as [batch, heads of k, group, seq_len, head_dim], k and v with a group of one, in float32 or wider."""
+    heads = k.shape[1]
+    wide = _accumulated(q)
+    return q.unflatten(1, (heads, -1)).to(wide), k.unsqueeze(2).to(wide), v.unsqueeze(2).to(wide)
+
+
+def _scores(q: Tensor, k: Tensor, causal: bool, sm_scale: float) -> Tensor:
+    scores = q @ k.mT * sm_scale
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores.masked_fill_(later, -math.inf)
+    return scores

@@ -1,0 +1,56 @@
+"""q, k, v in the layouts in which people hand them in, and attention in float64."""
+
+import torch
+
+SCALE = 0.09
+
+
+def normal(*shape, dtype=torch.bfloat16, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def operands(heads=4, kv_heads=4, seq_len=256, head_dim=128, dtype=torch.bfloat16, batch=2):
+    return (
+        normal(batch, heads, seq_len, head_dim, dtype=dtype),
+        normal(batch, kv_heads, seq_len, head_dim, dtype=dtype, seed=1),
+        normal(batch, kv_heads, seq_len, head_dim, dtype=dtype, seed=2),
+    )
+
+
+def exact(q, k, v, causal):
+    """In float64, each head of k and v for so many heads of q in a row."""
+    groups = q.shape[1] // k.shape[1]
+    q, k, v = (tensor.double() for tensor in (q, k, v))
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    scores = q @ k.mT * SCALE
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def rows_first(tensor):
+    """The same numbers in the memory of [batch, seq_len, heads, head_dim]."""
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def of_one_product(tensor):
+    """A view into a product of three times the columns, as a fused projection gives it."""
+    batch, heads, seq_len, head_dim = tensor.shape
+    wide = tensor.new_zeros(batch, seq_len, heads, 3 * head_dim)
+    wide[..., head_dim : 2 * head_dim] = tensor.transpose(1, 2)
+    return wide[..., head_dim : 2 * head_dim].transpose(1, 2)
+
+
+def off_by_an_element(tensor):
+    flat = tensor.new_zeros(tensor.numel() + 1)
+    flat[1:] = tensor.flatten()
+    return flat[1:].view(tensor.shape)
+
+
+LAYOUTS = {
+    "contiguous": lambda tensor: tensor,
+    "rows_first": rows_first,
+    "of_one_product": of_one_product,
+    "off_by_an_element": off_by_an_element,
+    "every_other_column": lambda tensor: tensor.repeat_interleave(2, -1)[..., ::2],
+}
