@@ -15,9 +15,9 @@ from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
 from kperf.paper import fig12, twins
+from kperf.paper.version1 import read_timeline
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
-from kperf.trace.reading.models import read_timeline
 from kperf.trace.reading.predict import predict
 
 CLAIMS_FILE = Path(__file__).resolve().parents[2] / "claims.toml"

@@ -22,6 +22,7 @@ from kperf.attention.variants import Specialization
 from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
 from kperf.paper import twins
+from kperf.paper.version1 import read_timeline
 from kperf.profilers import overhead as costs
 from kperf.record import device
 from kperf.record.files import write_atomically
@@ -32,15 +33,7 @@ from kperf.trace.compiler.session import session
 from kperf.trace.launch.capture import Call, capture
 from kperf.trace.launch.subject import Orders, Traced, choose, compile_orders, make_traced
 from kperf.trace.launch.twin import footprint
-from kperf.trace.reading.models import (
-    About,
-    KernelResources,
-    Overhead,
-    Pass,
-    Resources,
-    Timeline,
-    read_timeline,
-)
+from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
 from kperf.trace.reading.predict import predict
 from kperf.trace.reading.read import decode_launch, export, pipeline, sass_order
 from kperf.trace.reading.verdict import between, table, verdict

@@ -19,13 +19,14 @@ from kperf.ir.compile import SHARED_MEMORY_LIMIT
 from kperf.paper import fig11, twins
 from kperf.paper.claims import evaluate, read_claims
 from kperf.paper.twins import RULES
+from kperf.paper.version1 import read_timeline
 from kperf.profilers import overhead as costs
 from kperf.record.store import Environment
 from kperf.trace.compiler.program import read_program
 from kperf.trace.launch.capture import Capture
 from kperf.trace.launch.subject import compile_orders
-from kperf.trace.reading import read
-from kperf.trace.reading.models import About, Overhead, Pass, read_timeline
+from kperf.trace.reading import models, read
+from kperf.trace.reading.models import About, Overhead, Pass
 from kperf.trace.reading.verdict import between, verdict
 from plots import fig11 as plot
 from tests.trace.reading.synthetic import encode, is_persistent, simulate
@@ -307,6 +308,8 @@ def test_a_timeline_of_version_1_is_read(name):
     """The first recordings: numbers as they were, bars from the trace beside them."""
     path = Path(__file__).with_name("version1") / f"{name}.timeline.json"
     old, new = json.loads(path.read_text()), read_timeline(path)
+    with pytest.raises(UsageError, match="is not a timeline"):
+        models.read_timeline(path)  # what knows no attention cannot know it
     assert new.period_cycles.median == old["period_cycles"]["median"]
     assert [window.shows for window in new.windows] == ["trips", "tile boundary"][: 1 + (name == "improved_plus")]
     spans = [bar for bar in new.windows[0].bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]

@@ -1,6 +1,7 @@
 """What a `timeline.json` holds, of any kernel: the records that the analysis computes are those that are kept."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,6 @@ from kperf.errors import UsageError
 from kperf.record.bandwidth import Bandwidth
 from kperf.record.store import Environment, Frozen, first_of
 from kperf.trace.compiler.program import IntervalKind
-from kperf.trace.reading import version1
 
 View = Literal["pipeline", "memory", "imbalance"]
 Unit = Literal["trip", "block"]
@@ -408,12 +408,19 @@ class Timeline(About):
         return SassOrder(plain=first.plain, traced=first.traced, same=not moved, differences=differences)
 
 
-def read_timeline(path: Path) -> Timeline:
-    """Read and validate a timeline. Raises `UsageError` if it is missing, or not a timeline."""
+Upgrade = Callable[[dict[str, Any], Path], dict[str, Any]]
+"""Makes of an older record, from a file, the newest version's. Raises what reading a wrong file raises."""
+
+
+def read_timeline(path: Path, upgrade: Upgrade | None = None) -> Timeline:
+    """Read and validate a timeline, of an older version by `upgrade`.
+
+    Raises `UsageError` if it is missing, or not a timeline.
+    """
     try:
         found = json.loads(path.read_text())
-        if isinstance(found, dict) and found.get("schema_version") == 1:
-            found = version1.upgrade(found, _beside(path))
+        if upgrade is not None and isinstance(found, dict) and found.get("schema_version") == 1:
+            found = upgrade(found, path)
         return Timeline.model_validate(found)
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None
@@ -422,9 +429,3 @@ def read_timeline(path: Path) -> Timeline:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
     raise UsageError(f"{path} is not a timeline ({why}); record it again")
-
-
-def _beside(path: Path) -> dict[str, Any]:
-    """The Chrome trace that was recorded with a timeline."""
-    trace: dict[str, Any] = json.loads(path.with_name(path.name.replace(".timeline.", ".chrome_trace.")).read_text())
-    return trace

@@ -1,7 +1,11 @@
 """Timelines of version 1, which knew one kernel and left the bars of its figure to the Chrome trace beside it."""
 
+import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+
+from kperf.trace.reading import models
 
 WINDOW_TRIPS = 5
 _TRACKS = {"wgmma": "products", "tma": "loads"}
@@ -9,8 +13,17 @@ _TRACKS = {"wgmma": "products", "tma": "loads"}
 Json = dict[str, Any]
 
 
-def upgrade(old: Json, trace: Json) -> Json:
-    """The record of version 2 with what version 1 knew. Raises KeyError, TypeError or IndexError for anything else."""
+def read_timeline(path: Path) -> models.Timeline:
+    """A timeline of this kernel, of either version. Raises `UsageError` if it is missing, or not a timeline."""
+    return models.read_timeline(path, upgrade)
+
+
+def upgrade(old: Json, path: Path) -> Json:
+    """The record of version 2 with what version 1 knew, and the bars of the Chrome trace beside its file.
+
+    Raises OSError, ValueError, LookupError, TypeError or AttributeError for anything else.
+    """
+    trace = json.loads(path.with_name(path.name.replace(".timeline.", ".chrome_trace.")).read_text())
     groups = list(dict.fromkeys(region["warp_group"] for region in old["regions"]))
     passes = [{"regions": ["*"], "overhead": old["overhead"], "sass_order": old["sass_order"]}]
     kept = ("label", "workload", "environment", "overhead", "clock_mhz", "blocks", "period_cycles", "records")
