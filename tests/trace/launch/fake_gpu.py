@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.runtime import _allocation, driver
 
+from kperf.ir import offline
 from kperf.record import bandwidth, device
 from kperf.record.bandwidth import Bandwidth
 from kperf.trace.compiler.program import Program, read_program
@@ -36,18 +36,7 @@ WRITES: list[Callable[[bool, tuple], None]] = []
 """What a launch writes: each is called with whether it is a twin's, and the arguments."""
 
 
-class Utils:
-    def get_device_properties(self, device):
-        return {"max_shared_mem": 232_448, "multiprocessor_count": 132, "warpSize": 32, "max_num_regs": 65_536}
-
-    def load_binary(self, name, binary, shared, device):
-        return object(), hash((name, binary)) & 0xFFFF, 64, 0, 1024
-
-
-class Launcher:
-    def __init__(self, src, metadata):
-        self.src, self.metadata = src, metadata
-
+class Launcher(offline.Launcher):
     def __call__(self, gx, gy, gz, stream, function, packed, launch_metadata, enter, exit, *arguments):
         size, grid = self.metadata.profile_scratch_size, (gx, gy, gz)
         if size:
@@ -55,7 +44,7 @@ class Launcher:
             write_records(buffer, self.metadata, gx * gy * gz)
         for write in WRITES:
             write(bool(size), arguments)
-        LAUNCHES.append(SimpleNamespace(name=self.src.name, grid=grid, traced=bool(size), arguments=arguments))
+        LAUNCHES.append(SimpleNamespace(name=self.source.name, grid=grid, traced=bool(size), arguments=arguments))
         for hook in (enter, exit):
             if hook is not None:
                 hook(launch_metadata)
@@ -89,29 +78,8 @@ def straight(program: Program, group: str):
             (lifetime.number, False)]  # fmt: skip
 
 
-class Driver:
-    def __init__(self):
-        self.utils, self.launcher_cls = Utils(), Launcher
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device=None):
-        return 7
-
-    def get_active_torch_device(self):
-        return torch.device("cpu")
-
-    def get_benchmarker(self):
-        def benchmark(call, quantiles=None, **_):
-            for _ in range(3):
-                call()
-            return [1.0, 1.0, 1.0]
-
-        return benchmark
+class Driver(offline.Driver):
+    launcher_cls = Launcher
 
 
 class FakeGpu(Gpu):
