@@ -1,7 +1,7 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 trace examples inputs power claims ttgir test test-gpu test-docker mutants check \
+.PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power claims ttgir test test-gpu test-docker mutants check \
         image shell docker-fig11 docker-fig12 doctor clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -22,6 +22,7 @@ takes_docker-fig12 := $(takes_fig12)
 takes_trace := SCRIPT OPTIONS
 takes_inputs := FRESH OPTIONS
 takes_power := CAUSAL OPTIONS
+takes_llama-block := OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
@@ -85,6 +86,9 @@ power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLO
 
 examples: setup ## trace every script of examples/; without a GPU lower them, and draw the recorded runs
 	@$(KPERF) examples $(words)
+
+llama-block: setup ## a Llama block with our attention in it: equal to torch's, and on a Hopper GPU timed beside it
+	@PYTHONPATH=. $(PYTHON) examples/llama_block.py $(words)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims

@@ -79,14 +79,34 @@ def test_the_kernels_of_an_example_are_right(name: str, errors: dict[str, float]
     assert errors[name] < 1e-3
 
 
+OF_THE_OPERATOR = ROOT / "examples" / "llama_block.py"
+"""Shows kperf's operator in a program; all others are traced, and know nothing of it."""
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_runs_as_it_is_and_finds_itself_right(path: Path):
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=240, check=False)
+    done = run(path)
     assert done.returncode == 0, done.stderr
     assert " ms" in done.stdout
 
 
+def run(path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | settings
+    command = [sys.executable, str(path)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_knows_nothing_of_kperf(path: Path):
-    assert "kperf" not in path.read_text()
+    assert ("kperf" in path.read_text()) == (path == OF_THE_OPERATOR)
+
+
+def test_the_block_with_our_attention_is_the_same_block_and_is_not_timed_without_a_gpu():
+    done = run(OF_THE_OPERATOR, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
+    equal, untimed = done.stdout.splitlines()
+    assert all(float(error.rstrip(",")) < 1e-5 for error in equal.split() if "e-" in error)
+    assert equal.count("e-") == 2
+    assert "nothing is timed" in untimed
+    assert " ms" not in done.stdout
