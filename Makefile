@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 .PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power claims ttgir test test-gpu test-docker mutants check \
         image shell docker-fig11 docker-fig12 doctor clean
+.PHONY: accuracy timers proton overhead lines
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
 PYTHON := python
@@ -89,6 +90,9 @@ examples: setup ## trace every script of examples/; without a GPU lower them, an
 
 llama-block: setup ## a Llama block with our attention in it: equal to torch's, and on a Hopper GPU timed beside it
 	@PYTHONPATH=. $(PYTHON) examples/llama_block.py $(words)
+
+accuracy: setup ## how right our regions are against known cycles and CUPTI, and the models against records
+	@$(KPERF) accuracy
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims

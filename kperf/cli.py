@@ -242,6 +242,15 @@ def power(
 
 
 @app.command()
+def accuracy(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
+    """How right regions of known cycles, launches and the performance models are; models need records alone."""
+    from kperf.profilers import accuracy
+    from plots.accuracy import draw
+
+    accuracy.run(console, results, draw, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
 def repeatability(
     results: Results = RECORDED,
     other: Annotated[

@@ -1,6 +1,7 @@
 """The paper's claims as data (`claims.toml`), our numbers from the recorded runs, and a verdict for each."""
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,6 +17,7 @@ from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
 from kperf.paper import fig12, twins
 from kperf.paper.version1 import read_timeline
+from kperf.profilers import accuracy
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.reading.predict import predict
@@ -44,7 +46,7 @@ class _Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    figure: Literal["fig11", "fig12"]
+    figure: Literal["fig11", "fig12", "accuracy"]
     statement: str
     command: str
     minutes: int
@@ -98,7 +100,18 @@ class PredictionClaim(_Claim):
     measured: str
 
 
-Claim = Annotated[SpeedupClaim | TimelineClaim | PredictionClaim, Field(discriminator="kind")]
+class ProfilingClaim(_Claim):
+    """What profiling costs or how right it is: a number of the records of `make <figure>`, by name, and its bound."""
+
+    kind: Literal["profiling"]
+    at_most: float
+    number: str
+
+
+_SUMMARIES: dict[str, Callable[[Path], dict[str, float]]] = {"accuracy": accuracy.summary}
+"""What is recorded by each of these commands, as numbers with names."""
+
+Claim = Annotated[SpeedupClaim | TimelineClaim | PredictionClaim | ProfilingClaim, Field(discriminator="kind")]
 _CLAIMS: TypeAdapter[list[Claim]] = TypeAdapter(list[Claim])
 
 
@@ -125,7 +138,7 @@ class Outcome:
             return "not recorded whole"
         if self.other_override:
             return "of another override"
-        if isinstance(self.claim, TimelineClaim | PredictionClaim):
+        if isinstance(self.claim, TimelineClaim | PredictionClaim | ProfilingClaim):
             return "holds" if self.value <= self.claim.at_most else "does not hold"
         return _speedup_verdict(self.claim, self.value, self.interval or (self.value, self.value))
 
@@ -160,6 +173,8 @@ def evaluate(claim: Claim, folder: Path) -> Outcome:
 
     Raises `UsageError` as drawing them would: a record that is broken, or that lacks its environment.
     """
+    if isinstance(claim, ProfilingClaim):
+        return Outcome(claim, _SUMMARIES[claim.figure](folder).get(claim.number), None)
     if isinstance(claim, PredictionClaim):
         return _prediction(claim, folder)
     if isinstance(claim, TimelineClaim):
@@ -185,7 +200,7 @@ def cells(outcome: Outcome) -> tuple[str, str, str, str]:
     claim = outcome.claim
     value = "-" if outcome.value is None else f"{outcome.value:.3f}"
     interval = "-" if outcome.interval is None else f"{outcome.interval[0]:.3f} to {outcome.interval[1]:.3f}"
-    if isinstance(claim, TimelineClaim | PredictionClaim):
+    if isinstance(claim, TimelineClaim | PredictionClaim | ProfilingClaim):
         return f"at most {claim.at_most:g}", "-", value, interval
     if claim.yardstick is not None:
         return f"{claim.yardstick:g}, of its own kernel", "-", value, interval

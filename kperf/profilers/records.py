@@ -1,0 +1,107 @@
+"""What `make accuracy`, `timers`, `proton`, `overhead` and `lines` have in common: a run is measured, or is read again.
+
+Each has a file of its own in results/<gpu>/, a row a line, written as soon as it is known.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.record import device
+from kperf.record.store import Environment, Frozen, RecordStore, gpu_slug
+
+
+class Row(Frozen):
+    """One line. run: what was measured by one command; environment: its id in environment.json; recorded_at: UTC."""
+
+    schema_version: Literal[1] = 1
+    run: str
+    environment: str
+    recorded_at: str
+
+
+R = TypeVar("R", bound=Row)
+Common = dict[str, Any]
+"""The fields of `Row`, for those that are made of them."""
+
+
+@dataclass(frozen=True)
+class Run(Generic[R]):
+    """The rows of one run, the folder of results that they are in, and where they come from in words."""
+
+    folder: Path
+    rows: list[R]
+    stamp: str
+
+
+def measured_or_recorded(
+    console: Console,
+    results: Path,
+    name: str,
+    rows: TypeAdapter[R],
+    measure: Callable[[Common], Iterator[R]],
+    *,
+    require_gpu: bool = False,
+) -> Run[R]:
+    """Measure on a Hopper GPU and append each row to `<name>.jsonl` as it comes; without a GPU the newest run recorded.
+
+    Raises `UsageError` if there is no GPU and `require_gpu`, or no record, and `MeasurementError` if the GPU is lost.
+    """
+    reason = device.why_static()
+    if reason is not None:
+        if require_gpu:
+            raise UsageError(reason)
+        store = RecordStore(_recorded_in(results, name, reason), name, rows)
+        found = newest(store.points())
+        console.print(f"static: {reason}; shown is what was recorded")
+        return Run(store.folder, found, stamp(store, found, "recorded"))
+    store = RecordStore(results / gpu_slug(device.gpu_name()), name, rows)
+    made: list[R] = []
+    with device.exclusive(), store.writer() as writer:
+        common = {
+            "run": secrets.token_hex(6),
+            "environment": writer.record_environment(device.environment()),
+            "recorded_at": device.now(),
+        }
+        try:
+            for row in measure(common):
+                writer.append([row])
+                made.append(row)
+        except torch.AcceleratorError as error:
+            raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
+    return Run(store.folder, made, stamp(store, made, "measured"))
+
+
+def _recorded_in(results: Path, name: str, reason: str) -> Path:
+    folders = sorted(path.parent for path in results.glob(f"*/{name}.jsonl"))
+    if not folders:
+        raise UsageError(
+            f"nothing is recorded of `make {name}` in {results} yet: that command records it on a Hopper GPU, "
+            f"and here {reason}"
+        )
+    return next((folder for folder in folders if folder.name == "h200"), folders[0])
+
+
+def newest(rows: Sequence[R]) -> list[R]:
+    """Of the runs with the most rows the last: one that was killed does not hide a whole one."""
+    runs: dict[str, list[R]] = {}
+    for row in rows:
+        runs.setdefault(row.run, []).append(row)
+    return max(reversed(runs.values()), key=len, default=[])
+
+
+def stamp(store: RecordStore[R], rows: Sequence[R], how: str) -> str:
+    """`recorded on NVIDIA H200, 2026-11-21`. Raises `UsageError` if there is no row, or its environment is missing."""
+    if not rows:
+        raise UsageError(f"{store.points_path} has no row: measure on a Hopper GPU")
+    known: dict[str, Environment] = store.environments()
+    if rows[0].environment not in known:
+        raise UsageError(f"{store.environments_path} lacks the environment {rows[0].environment}: restore it")
+    return f"{how} on {known[rows[0].environment].gpu}, {rows[0].recorded_at[:10]}"

@@ -1,0 +1,88 @@
+"""How right the clock inside of kernels and the models are. Reads records, writes PDF and PNG."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kperf.profilers.accuracy import GOALS, AccuracyRow, LaunchRow, RegionRow, lines
+from kperf.profilers.models import Prediction
+from plots.style import BLUE, GREEN, ORANGE, PAGE_WIDTH, PURPLE, SMALL, VERMILION, footnote, grid, headline, save
+
+LOOKS = {"fma": (BLUE, "o"), "ex2": (ORANGE, "s"), "wgmma": (GREEN, "^"), "spin": (PURPLE, "D")}
+"""Instruction -> colour and marker."""
+MODELS = {
+    "graph": (BLUE, "o", "run again from what hangs on what"),
+    "stages": (VERMILION, "s", "other kernel's stages"),
+}
+
+
+def draw(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction], stamp: str, out: Path) -> list[Path]:
+    """Write `figure` as PDF and PNG; `out` without a suffix. Returns the files written."""
+    return save(figure(rows, modelled, stamp), out)
+
+
+def figure(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction], stamp: str) -> Figure:
+    """Left the regions of known cycles and the launches, where they are recorded; right each model's error."""
+    columns = 2 if rows else 1
+    made, axes = plt.subplots(1, columns, figsize=(PAGE_WIDTH, 3.6), layout="constrained", squeeze=False)
+    if rows:
+        _regions(axes[0, 0], rows)
+    _models(axes[0, -1], modelled)
+    handles, labels = [], []
+    for axis in axes[0]:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.append(handle)
+            labels.append(label)
+    headline(made, ["How right regions, launches and models are", stamp], handles, labels)
+    made_of = "Models: the period of a recorded kernel's trip against the median of all of its blocks; grey is 3 %."
+    footnote(made, [_launches(rows), made_of] if rows else [made_of])
+    return made
+
+
+def _regions(axis: Axes, rows: Sequence[AccuracyRow]) -> None:
+    """Measured over known cycles, and the line that goes through them."""
+    found = {line.instruction: line for line in lines(rows)}
+    for instruction, (colour, marker) in LOOKS.items():
+        mine = [row for row in rows if isinstance(row, RegionRow) and row.instruction == instruction]
+        if not mine:
+            continue
+        known = np.array([row.known_cycles for row in mine])
+        label = instruction
+        if line := found.get(instruction):
+            label = f"{instruction}: {line.slope:.4f} x known {line.offset:+.0f}"
+        excess = [row.measured_cycles - row.known_cycles for row in mine]
+        low = [row.measured_cycles - row.p5 for row in mine]
+        high = [row.p95 - row.measured_cycles for row in mine]
+        axis.errorbar(known, excess, (low, high), color=colour, marker=marker, ms=3.5, lw=0.8, capsize=1.5, label=label)
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("known cycles")
+    axis.set_title("measured - known (cycles; 5 % to 95 %)", loc="left", fontsize=SMALL, fontweight="bold")
+    grid(axis)
+
+
+def _launches(rows: Sequence[AccuracyRow]) -> str:
+    told = [f"{row.instruction} {row.error:+.2%}" for row in rows if isinstance(row, LaunchRow)]
+    return f"A launch's time by its records against CUPTI's: {', '.join(told)}."
+
+
+def _models(axis: Axes, modelled: Sequence[Prediction]) -> None:
+    """A row a kernel, the largest error of the graph below."""
+    shown = [one for one in modelled if one.model in MODELS]
+    size = {one.kernel: abs(one.error) for one in shown if one.model == "graph"}
+    kernels = sorted(dict.fromkeys(one.kernel for one in shown), key=lambda name: size.get(name, 0.0))
+    goal = 100 * GOALS["model"]
+    axis.axvspan(-goal, goal, color="#e8e8e8", zorder=0)
+    axis.axvline(0, color="black", lw=0.6)
+    for model, (colour, marker, label) in MODELS.items():
+        mine = [one for one in shown if one.model == model]
+        places = [kernels.index(one.kernel) for one in mine]
+        axis.plot([100 * one.error for one in mine], places, marker, color=colour, ms=4.5, label=label)
+    axis.set_yticks(range(len(kernels)), kernels)
+    axis.set_ylim(len(kernels) - 0.5, -0.5)
+    axis.set_xlabel("%")
+    axis.set_title("predicted period - measured", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.grid(axis="x", color="#d8d8d8", linewidth=0.5)
