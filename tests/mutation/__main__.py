@@ -1,12 +1,15 @@
 """`make mutants`: do the tests fail when the program is wrong?
 
 Each mutant is one small change of a copy of the tree. Those of mutants.toml are named one by one with the tests that
-must kill them; a seeded sample of what `generate` can change is run against the tests of its file. Torch, Triton and
-pytest are imported once, and each mutant is a fork.
+must kill them; of what `generate` can change, a seeded sample of each room is run against the tests of that room, but
+for changes that change nothing (`[[equivalent]]`, each with its reason). Torch, Triton and pytest are imported once,
+each mutant is a fork, and the tests that call the changed function come first (`order`).
 """
 
 import argparse
 import contextlib
+import hashlib
+import json
 import multiprocessing
 import os
 import random
@@ -17,38 +20,46 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
-from tests.mutation.generate import Mutant, mutants
+from kperf.record.files import write_between_marks
+from tests.mutation.generate import Mutant, function_at, mutants
+from tests.mutation.order import Order, Recorder
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("mutants.toml")
+DOCUMENT = ROOT / "CONTRIBUTING.md"
 CACHE = ROOT / ".pytest_cache" / "mutants"
-"""Compiled kernels of the unchanged tree; each mutant works on a copy, so that none leaves a wrong kernel behind."""
+"""Compiled kernels of the unchanged tree, of which each mutant works on a copy, so that none leaves a wrong kernel
+behind; and what each test file called, under a hash of all that it may depend on."""
 PRELOADED = ("torch", "triton", "triton.experimental.gluon", "scipy.stats", "matplotlib.pyplot", "pytest", "hypothesis",
              "pydantic", "typer", "rich.console", "docker", "pynvml")  # fmt: skip
 FORK = multiprocessing.get_context("fork")
 PASSING = 0.85
+NO_TESTS = 5
+"""Pytest's exit status where it found none."""
 PATIENCE = 3.0
 """A mutant that takes this many times as long as the unchanged tests is in a loop, which is a failure."""
+
+Calls = dict[str, dict[str, Any]]
+"""What `order.Recorder` found, for each test."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A mutant, or the unchanged tree, and the tests that are to say so."""
+    """A mutant, or the unchanged tree, and the tests (files and folders) that are to say so."""
 
     mutant: Mutant | None
     tests: tuple[str, ...]
     name: str
-    listed: bool = False
-
-
-Limits = dict[tuple[str, ...], float]
-"""Seconds for some tests."""
+    room: str = "known"
+    calls: Path | None = None
+    """Where it is written, of the unchanged tree, which test calls what."""
 
 
 @dataclass
@@ -61,57 +72,55 @@ class Slot:
     unchanged: bytes = b""
     """The file of the mutant as it was."""
     begun: float = 0.0
-    limit: float = field(default=600.0)
+    limit_s: float = 0.0
 
-    @property
-    def log(self) -> Path:
-        """What pytest said."""
-        return self.tree.with_suffix(".log")
+    def beside(self, suffix: str) -> Path:
+        """Where the process leaves something: what pytest said, and what it compiled."""
+        return self.tree.with_suffix(suffix)
 
 
 def main() -> int:
-    """Status 0: all listed and enough generated are killed; 1: not; 2: the list is stale, or tests fail as it is."""
-    options = _options()
+    """Status 0: all known and enough generated are killed; 1: not; 2: the list is stale, or tests fail as it is."""
+    options, begun = _options(), time.monotonic()
     record = tomllib.loads(LIST.read_text())
-    listed, stale = _listed(record["mutant"], options.only)
-    for sentence in stale:
+    known, stale = _known(record["mutant"], options.only)
+    sample, unused = _sample(record["room"], record.get("equivalent", []), options)
+    for sentence in stale + unused:
         print(f"mutants.toml: {sentence}", file=sys.stderr)
-    sample = _sample(record["tests_of"], options)
     for name in PRELOADED:
         __import__(name)
+    jobs = known + sample
     with tempfile.TemporaryDirectory(prefix="kperf-mutants-") as folder:
         slots = [Slot(_copy_of_tree(Path(folder) / f"tree{number}")) for number in range(options.workers)]
-        limits, broken = {}, set()
-        # First the unchanged tree: it has to pass, its times are limits, and it compiles what the others find.
-        unchanged = [Job(None, tests, "unchanged") for tests in dict.fromkeys(job.tests for job in listed + sample)]
-        for job, code, seconds, said in _run(unchanged, slots, {}):
-            if code:
-                broken.add(job.tests)
-                print(f"the unchanged tree fails {' '.join(job.tests)}:\n{said}", file=sys.stderr)
-            if options.verbose:
-                print(f"unchanged: {' '.join(job.tests)} in {seconds:.1f} s", flush=True)
-            limits[job.tests] = 10 + PATIENCE * seconds
-        jobs = [job for job in listed + sample if job.tests not in broken]
+        calls = _calls(jobs, slots)
+        broken = [test for test, found in calls.items() if not found["passed"]]
+        for test in broken:
+            print(f"the unchanged tree fails {test}", file=sys.stderr)
         ends = []
-        for job, code, *_ in _run(jobs, slots, limits):
-            verdict = "killed" if code else "SURVIVED"
-            ends.append((job, bool(code)))
-            if not code or options.verbose:
-                print(f"{verdict}: {job.name}", flush=True)
-    return max(_score(ends), 2 if stale or broken else 0)
+        for job, code, seconds, _ in _run(jobs, slots, calls):
+            killed = code not in (0, NO_TESTS)
+            ends.append((job, killed))
+            if not killed or options.verbose:
+                print(f"{'killed' if killed else 'SURVIVED'}: {job.name} ({seconds:.0f} s)", flush=True)
+    lines = _score(ends, options.seed)
+    print("\n".join([*lines, f"in {(time.monotonic() - begun) / 60:.0f} minutes with {options.workers} workers"]))
+    if options.write:
+        write_between_marks(DOCUMENT, "mutants", "\n".join(lines))
+    return max(_status(ends), 2 if stale or unused or broken else 0)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants OPTIONS=", description=__doc__)
-    parser.add_argument("--sample", type=int, default=120, help="how many generated mutants; 0: the list alone")
+    parser.add_argument("--sample", type=int, default=64, help="how many generated mutants; 0: the known alone")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--only", default="*", help="files like this")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--verbose", action="store_true", help="name those that were killed, too")
+    parser.add_argument("--write", action="store_true", help=f"put the score into {DOCUMENT.name}")
     return parser.parse_args()
 
 
-def _listed(entries: list[dict], only: str) -> tuple[list[Job], list[str]]:
+def _known(entries: list[dict], only: str) -> tuple[list[Job], list[str]]:
     """The jobs of the list, and a sentence for each entry that no longer fits its file."""
     jobs, stale = [], []
     for entry in entries:
@@ -122,32 +131,43 @@ def _listed(entries: list[dict], only: str) -> tuple[list[Job], list[str]]:
         elif fnmatch(entry["file"], only):
             start = source.index(old)
             line = source.count(b"\n", 0, start) + 1
-            mutant = Mutant(entry["file"], line, start, start + len(old), entry["old"], entry["new"])
-            jobs.append(Job(mutant, tuple(entry["tests"]), f"{entry['name']} ({entry['file']}:{line})", listed=True))
+            place = function_at(source, line)
+            mutant = Mutant(entry["file"], line, place, start, start + len(old), entry["old"], entry["new"])
+            jobs.append(Job(mutant, tuple(entry["tests"]), f"{entry['name']} ({entry['file']}:{line})"))
     return jobs, stale
 
 
-def _sample(tests_of: dict[str, list[str]], options: argparse.Namespace) -> list[Job]:
-    """A sample of the generated mutants of the files under test, with the tests of the first pattern that fits."""
+def _sample(rooms: list[dict], equivalents: list[dict], options: argparse.Namespace) -> tuple[list[Job], list[str]]:
+    """As many generated mutants of each room, and a sentence for each equivalent that is none of them any more."""
+    named = {(it["file"], it["line"], it["old"], it["new"]) for it in equivalents}
+    met, found = set(), {}
+    for room in rooms:
+        paths = sorted(
+            {path for pattern in room["files"] for path in ROOT.glob(pattern)} - {*ROOT.rglob("__init__.py")}
+        )
+        for file in (str(path.relative_to(ROOT)) for path in paths):
+            lines = (ROOT / file).read_text().splitlines()
+            for mutant in mutants(ROOT, file):
+                identity = (file, lines[mutant.line - 1].strip(), mutant.old, mutant.new)
+                if identity in named:
+                    met.add(identity)
+                elif fnmatch(file, options.only):
+                    found.setdefault(room["name"], []).append(mutant)
     jobs = []
-    for pattern, tests in tests_of.items():
-        for path in sorted(ROOT.glob(pattern)):
-            file = str(path.relative_to(ROOT))
-            if path.name != "__init__.py" and fnmatch(file, options.only):
-                jobs += [Job(mutant, tuple(tests), str(mutant)) for mutant in mutants(ROOT, file)]
-    random.Random(options.seed).shuffle(jobs)
-    return jobs[: options.sample]
+    for number, room in enumerate(room for room in rooms if room["name"] in found):
+        several = found[room["name"]]
+        random.Random(f"{options.seed} {room['name']}").shuffle(several)
+        share = options.sample // len(found) + (number < options.sample % len(found))
+        jobs += [Job(mutant, tuple(room["tests"]), str(mutant), room["name"]) for mutant in several[:share]]
+    unused = [f"{file} has no line {line!r} with {old} to change into {new}" for file, line, old, new in named - met]
+    return jobs, unused
 
 
 def _copy_of_tree(tree: Path) -> Path:
     """What git knows or would add, beside the same environment and history."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, stdout=subprocess.PIPE, check=True
-    )
-    for name in listing.stdout.decode().split("\0"):
-        if name and (ROOT / name).is_file():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name)
+    for name in _files():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tree / name)
     git = subprocess.run(
         ["git", "rev-parse", "--absolute-git-dir"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -156,42 +176,79 @@ def _copy_of_tree(tree: Path) -> Path:
     return tree
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+def _files() -> list[str]:
+    listing = subprocess.run(
+        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    )
+    return [name for name in listing.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
-def _run(
-    jobs: list[Job], slots: list[Slot], limits: dict[tuple[str, ...], float]
-) -> Iterator[tuple[Job, int, float, str]]:
+def _calls(jobs: Sequence[Job], slots: list[Slot]) -> Calls:
+    """What each test of the jobs calls on the unchanged tree; each test file is run once and remembered."""
+    folder = slots[0].tree
+    paths = (folder / test for test in dict.fromkeys(test for job in jobs for test in job.tests))
+    expanded = (sorted(path.rglob("test_*.py")) if path.is_dir() else [path] for path in paths)
+    files = dict.fromkeys(str(path.relative_to(folder)) for some in expanded for path in some)
+    depends = hashlib.sha256()
+    for name in sorted(_files()):
+        if not Path(name).name.startswith("test_") and not name.endswith(".md"):
+            depends.update(name.encode() + (folder / name).read_bytes())
+    remembered = {file: CACHE / f"{_digest(depends.copy(), folder / file)}.calls.json" for file in files}
+    missing = [Job(None, (file,), file, calls=path) for file, path in remembered.items() if not path.is_file()]
+    for job, _, seconds, said in _run(missing, slots, {}):
+        if not remembered[job.name].is_file():  # pytest itself could not go on
+            print(f"{job.name}: {said}", file=sys.stderr)
+        print(f"unchanged: {job.name} in {seconds:.0f} s", flush=True)
+    found = [json.loads(path.read_text()) for path in remembered.values() if path.is_file()]
+    return {test: what for tests in found for test, what in tests.items()}
+
+
+def _digest(depends: Any, file: Path) -> str:
+    depends.update(file.read_bytes())
+    return str(depends.hexdigest())
+
+
+def _rank(job: Job, calls: Calls) -> dict[str, tuple[bool, float]]:
+    """For each test that may tell of a mutant: whether it does not call what is changed, and its seconds."""
+    place = f"{job.mutant.file}:{job.mutant.function}"
+    return {
+        test: (bool(job.mutant.function) and place not in found["calls"], found["seconds"])
+        for test, found in calls.items()
+        if found["passed"] and any(test.startswith((f"{path}/", f"{path}::")) for path in job.tests)
+    }
+
+
+def _run(jobs: Sequence[Job], slots: list[Slot], calls: Calls) -> Iterator[tuple[Job, int, float, str]]:
     """(job, exit status, seconds, what was said) as they end; a status other than 0 is a test that failed."""
     waiting = list(reversed(jobs))
     while waiting or any(slot.job for slot in slots):
         for slot in slots:
             if slot.job is None and waiting:
-                _start(slot, waiting.pop(), limits)
+                _start(slot, waiting.pop(), calls)
         busy = [slot for slot in slots if slot.job]
         wait([slot.process.sentinel for slot in busy], timeout=1)
         for slot in busy:
-            late = time.monotonic() - slot.begun > slot.limit
+            late = time.monotonic() - slot.begun > slot.limit_s
             if late or slot.process.exitcode is not None:
                 yield _end(slot)
 
 
-def _start(slot: Slot, job: Job, limits: dict[tuple[str, ...], float]) -> None:
+def _start(slot: Slot, job: Job, calls: Calls) -> None:
     slot.job, slot.begun = job, time.monotonic()
-    slot.limit = limits.get(job.tests, slot.limit)
-    cache = slot.tree.with_suffix(".cache")
+    CACHE.mkdir(parents=True, exist_ok=True)
     if job.mutant:
         path = slot.tree / job.mutant.file
         slot.unchanged = path.read_bytes()
         path.write_bytes(job.mutant.apply(slot.unchanged))
-        shutil.copytree(CACHE, cache, copy_function=os.link)  # Triton and we replace files, and never write into one
+        # Triton and we replace files, and never write into one.
+        shutil.copytree(CACHE / "kernels", slot.beside(".cache"), copy_function=os.link)
+        rank = _rank(job, calls)
+        slot.limit_s = 10 + PATIENCE * sum(seconds for _, seconds in rank.values())
+        plugin: object = Order(rank)
     else:
-        CACHE.mkdir(parents=True, exist_ok=True)
-        cache = CACHE
-    slot.process = multiprocessing.get_context("fork").Process(
-        target=_test, args=(slot.tree, slot.log, cache, job.tests)
-    )
+        slot.limit_s = 600.0
+        plugin = Recorder(slot.tree, job.calls)
+    slot.process = FORK.Process(target=_test, args=(slot, plugin))
     slot.process.start()
 
 
@@ -203,38 +260,53 @@ def _end(slot: Slot) -> tuple[Job, int, float, str]:
     process.join()
     if job.mutant:
         (slot.tree / job.mutant.file).write_bytes(slot.unchanged)
-        shutil.rmtree(slot.tree.with_suffix(".cache"))
+        shutil.rmtree(slot.beside(".cache"))
     slot.job = None
-    return job, code, time.monotonic() - slot.begun, slot.log.read_text()[-3000:]
+    return job, code, time.monotonic() - slot.begun, slot.beside(".log").read_text()[-3000:]
 
 
-def _test(tree: Path, log: Path, cache: Path, tests: tuple[str, ...]) -> None:
+def _test(slot: Slot, plugin: object) -> None:
     """In the fork: pytest in the copy, with none of our modules imported from here."""
     os.setsid()
-    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    stream = os.open(slot.beside(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "kperf", "plots")]:
         del sys.modules[name]
-    sys.path[:] = [str(tree), *(place for place in sys.path if Path(place or ".").resolve() != ROOT)]
+    sys.path[:] = [str(slot.tree), *(place for place in sys.path if Path(place or ".").resolve() != ROOT)]
     sys.dont_write_bytecode = True
+    cache = slot.beside(".cache") if slot.job.mutant else CACHE / "kernels"
     os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "TRITON_CACHE_DIR": str(cache)}
-    os.chdir(tree)
+    os.chdir(slot.tree)
     import pytest
 
-    options = ["-x", "-q", "-p", "no:xdist", "--hypothesis-seed=0", "-m", "not gpu and not docker", f"--rootdir={tree}"]
-    code = pytest.main([*options, *tests])
+    options = ["-q", "-p", "no:xdist", "--hypothesis-seed=0", "-m", "not gpu and not docker", f"--rootdir={slot.tree}"]
+    options += ["-x"] if slot.job.mutant else []
+    code = pytest.main([*options, *slot.job.tests], plugins=[plugin])
     os._exit(int(code))
 
 
-def _score(ends: list[tuple[Job, bool]]) -> int:
-    """Print both scores."""
-    listed = [killed for job, killed in ends if job.listed]
-    sample = [killed for job, killed in ends if not job.listed]
-    print(f"listed: {sum(listed)} of {len(listed)} killed")
+def _score(ends: list[tuple[Job, bool]], seed: int) -> list[str]:
+    """How many were killed: of the known mistakes, and of the sample, in all and by room."""
+    rooms: dict[str, list[bool]] = {}
+    for job, killed in ends:
+        rooms.setdefault(job.room, []).append(killed)
+    known = rooms.pop("known", [])
+    sample = [killed for killeds in rooms.values() for killed in killeds]
+    lines = [f"Of {len(known)} known mistakes the tests notice {sum(known)}."]
     if sample:
-        print(f"generated: {sum(sample)} of {len(sample)} killed, {sum(sample) / len(sample):.0%}")
-    return 0 if all(listed) and sum(sample) >= PASSING * len(sample) else 1
+        shares = ", ".join(f"{room} {sum(killeds)} of {len(killeds)}" for room, killeds in rooms.items())
+        share = sum(sample) / len(sample)
+        lines.append(
+            f"Of {len(sample)} generated changes (seed {seed}) they notice {sum(sample)}, {share:.0%}: {shares}."
+        )
+    return lines
+
+
+def _status(ends: list[tuple[Job, bool]]) -> int:
+    known = [killed for job, killed in ends if job.room == "known"]
+    sample = [killed for job, killed in ends if job.room != "known"]
+    return 0 if all(known) and sum(sample) >= PASSING * len(sample) else 1
 
 
 if __name__ == "__main__":

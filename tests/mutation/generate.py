@@ -25,10 +25,11 @@ Change = tuple[tuple[int, int], str]
 
 @dataclass(frozen=True)
 class Mutant:
-    """`new` in place of the bytes [start, end) of a file."""
+    """`new` in place of the bytes [start, end) of a file; `function`: the first line of the def around it, or 0."""
 
     file: str
     line: int
+    function: int
     start: int
     end: int
     old: str
@@ -57,22 +58,39 @@ def mutants(root: Path, file: str) -> list[Mutant]:
         return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)
 
     found = []
-    for node in _walk(ast.parse(source)):
+    for node, function in _walk(ast.parse(source), 0):
         for (start, end), new in _changes(node, span, source):
             old = source[start:end].decode()
-            found.append(Mutant(file, source.count(b"\n", 0, start) + 1, start, end, _short(old), new))
+            found.append(Mutant(file, source.count(b"\n", 0, start) + 1, function, start, end, _short(old), new))
     return sorted(set(found), key=lambda mutant: (mutant.start, mutant.new))
 
 
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node but annotations, decorators and types."""
-    yield node
+def function_at(source: bytes, line: int) -> int:
+    """The first line of the innermost def around a line, its decorators' first where it has them; 0 outside of any."""
+    return max((start for start, end in _functions(ast.parse(source)) if start <= line <= end), default=0)
+
+
+def _functions(tree: ast.AST) -> Iterator[tuple[int, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield _first_line(node), node.end_lineno
+
+
+def _first_line(node: ast.FunctionDef) -> int:
+    """As Python counts it for the code that it makes."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _walk(node: ast.AST, function: int) -> Iterator[tuple[ast.AST, int]]:
+    """Every node but annotations, decorators and types, with the def around it."""
+    function = _first_line(node) if isinstance(node, ast.FunctionDef) else function
+    yield node, function
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not _is_type_alias(child):
-                yield from _walk(child)
+                yield from _walk(child, function)
 
 
 def _is_type_alias(node: ast.AST) -> bool:
