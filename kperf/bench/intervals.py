@@ -10,6 +10,9 @@ What all blocks of a run share (the card's heat, the numbers in q, k and v) they
 own, `RUN_SD`, measured between runs. A second run has both as well, so the difference of two runs has twice their sum,
 and that is what the interval is made of. A confidence interval, narrower by sqrt(2), holds a second run's value only
 83 times in 100 (Cumming and Maillardet, Psychological Methods 11, 2006).
+
+Simulated with a correlation of 0.76 from round to round, times that vary by 1 % are held 95 times in 100 where blocks
+lie apart, and 92 times where rounds are so long that they touch; the more a point varies by such noise, the fewer.
 """
 
 import math

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.signal import lfilter
 from scipy.stats import bootstrap
 
 from kperf.bench import intervals
@@ -50,6 +51,61 @@ def test_a_geometric_mean_of_a_second_run_falls_into_the_firsts_interval():
         low, high = around(math.exp(statistics.fmean(values[:4])), mean_spread(spreads[:4]))
         held += low <= math.exp(statistics.fmean(values[4:])) <= high
     assert held >= 140
+
+
+def remembering(random, memory, sd, rounds):
+    """Noise of standard deviation `sd` that is correlated by `memory` from round to round, from the first one on."""
+    noise = random.normal(0, sd * math.sqrt(1 - memory**2), rounds)
+    noise[0] = random.normal(0, sd)
+    return lfilter([1], [1, -memory], noise)
+
+
+def share_held(random, *, memory, sd, gap, drift=0.0, runs=800):
+    """Of second runs, how many have their median in the first's interval.
+
+    A run: 8 blocks of 5 rounds and a gap of some rounds after each, as they are timed; noise with a memory, a power
+    that drifts over the run by `drift`, and what runs differ by.
+    """
+
+    def a_median_and_its_interval():
+        every = remembering(random, memory, sd, 8 * (5 + gap)) + random.normal(0, intervals.RUN_SD["time"])
+        every += drift * np.linspace(-0.5, 0.5, len(every))
+        samples = np.exp(every.reshape(8, -1)[:, :5].ravel()).tolist()
+        return statistics.median(samples), median_interval(samples)
+
+    held = 0
+    for _ in range(runs):
+        (_, (low, high)), (again, _) = a_median_and_its_interval(), a_median_and_its_interval()
+        held += low <= again <= high
+    return held / runs
+
+
+@pytest.mark.parametrize(
+    ("gap", "memory", "sd", "drift", "least"),
+    [
+        (15, 0.76, 0.01, 0.0, 0.93),  # a round of 12 ms, and blocks 0.25 s apart
+        (15, 0.76, 0.02, 0.04, 0.93),
+        (95, 0.95, 0.02, 0.0, 0.92),  # of 2.5 ms: a block is hardly more than one draw
+        (0, 0.76, 0.01, 0.0, 0.89),  # rounds so long that blocks touch, and with a memory all the same
+    ],
+)
+def test_times_that_remember_and_drift_are_held_as_often_as_is_said(gap, memory, sd, drift, least):
+    random = np.random.default_rng(7)
+    assert least <= share_held(random, memory=memory, sd=sd, gap=gap, drift=drift) <= 0.99
+
+
+def test_taken_for_independent_draws_rounds_hold_far_fewer(monkeypatch):
+    """The same runs, with an interval from the rounds one by one: why blocks are left out and not rounds."""
+
+    def of_independent_rounds(samples_ms):
+        drawn = np.random.default_rng(0).choice(samples_ms, (400, len(samples_ms)))
+        variance = 2 * float(np.log(np.median(drawn, axis=1)).var()) + 2 * intervals.RUN_SD["time"] ** 2
+        return around(statistics.median(samples_ms), (variance, math.inf))
+
+    kind = {"memory": 0.95, "sd": 0.05, "gap": 95, "runs": 400}
+    assert share_held(np.random.default_rng(8), **kind) > 0.88
+    monkeypatch.setitem(globals(), "median_interval", of_independent_rounds)
+    assert share_held(np.random.default_rng(8), **kind) < 0.8
 
 
 def test_a_clock_that_both_share_does_not_widen_the_ratio():

@@ -300,3 +300,12 @@ def test_the_newest_whole_run_wins():
 def test_slugs():
     assert gpu_slug("NVIDIA H200") == "h200"
     assert gpu_slug("NVIDIA H100 80GB HBM3") == "h100-80gb-hbm3"
+
+
+def test_no_rate_above_a_hopper_gpus_peak_is_read():
+    """1070 TFLOPS: 132 SMs of 4096 operations a cycle at 1.98 GHz."""
+    workload = Workload(batch=16, seq_len=4096)
+    within, above = (workload.flops / (rate * 1e9) for rate in (1070.0, 1071.0))
+    assert point(workload=workload, samples_ms=[within] * 8).tflops == pytest.approx(1070)
+    with pytest.raises(ValidationError, match="less than or equal to 1070"):
+        point(workload=workload, samples_ms=[above] * 8)

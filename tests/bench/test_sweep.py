@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -182,3 +183,53 @@ def test_progress_is_told(tmp_path, faked):
     assert done == 0
     assert total == sum(cost for cost in rest if cost > 2)
     assert rest.count(2) == len(PLACES)
+
+
+def test_an_override_that_a_workload_cannot_have_does_not_measure_it_again(tmp_path, faked):
+    """What is unsupported has no override to compare; what follows in the list still has."""
+
+    def refuses(workload):
+        raise AssertionError("was asked for an override of what it cannot run")
+
+    class Found:
+        sha256 = "new"
+
+    unsupported = Implementation(
+        "fa3", "fa3", bind=lambda *_: None, override=refuses, unsupported=lambda _: "not for this shape"
+    )
+    measure_into(tmp_path)
+    again = (Store(tmp_path), PLACES)
+    for other, points in ((IMPLEMENTATIONS[1], 12), (replace(IMPLEMENTATIONS[1], override=lambda _: Found()), 24)):
+        run_sweep(again[1], [unsupported, other], again[0], figure="fig12", rounds=10, progress=Progress())
+        assert len(Store(tmp_path).points()) == points
+
+
+def test_the_bar_begins_where_the_last_sweep_ended(tmp_path, faked):
+    """In floating-point operations and a share for what every workload costs: longer ones take longer."""
+    told = []
+    progress = Progress(begin=lambda done, total: told.append((done, total)))
+    run_sweep(PLACES[:2], IMPLEMENTATIONS, Store(tmp_path), figure="fig12", rounds=10, progress=progress)
+    run_sweep(PLACES, IMPLEMENTATIONS, Store(tmp_path), figure="fig12", rounds=10, progress=progress)
+    costs = [workload.flops + 10**15 for _, workload in PLACES]
+    assert told == [(0, sum(costs[:2])), (sum(costs[:2]), sum(costs))]
+
+
+def test_each_step_is_of_its_place(tmp_path, faked, monkeypatch):
+    def measure_in_steps(workload, implementations, *, on_step, **options):
+        on_step("settling")
+        return fake_measure(workload, implementations, **options)
+
+    monkeypatch.setattr(sweeps, "measure", measure_in_steps)
+    steps = []
+    measure_into(tmp_path, progress=Progress(step=lambda key, what: steps.append((key, what))))
+    assert steps == [(place, "settling") for place in PLACES]
+
+
+def test_a_line_that_was_torn_is_said(tmp_path, faked):
+    measure_into(tmp_path)
+    path = tmp_path / "fig12.jsonl"
+    path.write_bytes(path.read_bytes()[:-7])
+    said = []
+    measure_into(tmp_path, progress=Progress(say=said.append))
+    assert "repaired" in said[0]
+    assert len(Store(tmp_path).points()) == 13  # the workload whose line was torn is measured again, whole

@@ -7,11 +7,13 @@ from rich.console import Console
 
 from kperf.attention.workload import Workload
 from kperf.bench.tables import (
+    METRICS,
     ratio_table,
     speedup,
     speedup_interval,
     tritonbench_csv,
     tritonbench_table,
+    when,
 )
 from kperf.errors import UsageError
 from tests.conftest import failed, point
@@ -75,3 +77,53 @@ def test_tables_hold_every_number():
     text = console.export_text()
     for part in ("vanilla-latency", "2.00e-03", "oom", "16 x 1024", "1.500", "geometric mean"):
         assert part in text
+
+
+def test_each_metric_is_its_field():
+    made = point("improved", 2.0)
+    rows = list(csv.reader(io.StringIO(tritonbench_csv([{"improved": made}], METRICS)), delimiter=";"))
+    assert rows[1][1:] == [f"{made.tflops:.6g}", "2", "4", "2.00e-03"]
+
+
+def test_a_point_that_had_not_settled_is_marked_and_the_mark_explained():
+    console = Console(width=200, file=io.StringIO(), record=True)
+    settled, shifts = point("improved", 2.0), point("fa3", samples_ms=[1.0] * 8 + [1.2] * 8)
+    console.print(tritonbench_table([{"improved": settled, "fa3": shifts}], ["latency"]))
+    text = console.export_text()
+    assert "~1.1" in text
+    assert "~2" not in text
+    assert "~ had not settled: second half of the rounds 3% off the first" in text
+    console.print(tritonbench_table([{"improved": settled, "fa3": failed("fa3")}], ["latency"]))
+    assert "had not settled" not in console.export_text()
+
+
+def test_a_row_says_of_which_run_it_is_and_when():
+    console = Console(width=200, file=io.StringIO(), record=True)
+    later = point("b", run="r2", recorded_at="2026-01-03T04:05:06+00:00")
+    console.print(tritonbench_table([{"a": point("a", run="r1"), "b": later}], ["latency"]))
+    row = console.export_text().splitlines()[-2]
+    assert "r1, r2" in row
+    assert "2026-01-02 03:04, 2026-01-03 04:05" in row
+
+
+def test_days_are_one_or_the_first_and_the_last():
+    assert when(["2026-01-02T03:04:05+00:00", "2026-01-02T23:00:00+00:00"]) == "2026-01-02"
+    assert when(["2026-01-05T00:00:00", "2026-01-02T00:00:00", "2026-01-03T00:00:00"]) == "2026-01-02 to 2026-01-05"
+
+
+def test_the_claims_mean_is_of_long_shapes_alone():
+    """Speedups 3 at 512 and 1.5 at 1024: of all sqrt(4.5), of the long ones 1.5; no ratio at all is a dash."""
+    runs = {
+        ("seq_len", Workload(batch=16, seq_len=seq_len)): {
+            "a": point("a", 1.0, workload=Workload(batch=16, seq_len=seq_len)),
+            "b": point("b", ratio, workload=Workload(batch=16, seq_len=seq_len)),
+        }
+        for seq_len, ratio in ((512, 3.0), (1024, 1.5))
+    }
+    console = Console(width=200, file=io.StringIO(), record=True)
+    console.print(ratio_table(runs, [("a", "b"), ("a", "c")]))
+    rows = [line.replace("│", " ").split() for line in console.export_text().splitlines()]
+    assert ["16", "x", "512", "3.000", "-"] in rows
+    assert ["16", "x", "1024", "1.500", "-"] in rows
+    assert ["geometric", "mean,", "all", "2.121", "-"] in rows
+    assert ["seq_len", ">=", "1024", "1.500", "-"] in rows
