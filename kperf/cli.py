@@ -315,6 +315,16 @@ def bench(
     bench.run_one(console, workload, _keys(only), _keys(metrics) or [], as_csv=csv, rounds=rounds, results=results)
 
 
+@app.command(context_settings={"ignore_unknown_options": True})
+def tritonbench(
+    arguments: Annotated[list[str], typer.Argument(help="Those of tritonbench's run.py.", show_default=False)],
+) -> None:
+    """Run tritonbench with our overrides in its flash_attention: --only kperf_improved_plus; see TRITONBENCH_DIR."""
+    from kperf.integrations import tritonbench
+
+    tritonbench.run(arguments)
+
+
 @app.command()
 def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a name all of them.")] = "") -> None:
     """Generate ttgir/ and the traced twins from the Gluon sources (no GPU needed) and verify it by compiling."""

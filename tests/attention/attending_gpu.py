@@ -13,6 +13,8 @@ import torch
 from kperf.record.device import sm_count
 from tests.trace.launch import fake_gpu
 
+PROPERTIES = SimpleNamespace(multi_processor_count=132, uuid="pretended")
+
 
 def attend(_, arguments):
     """o and lse of a launch, head by head, from the rows that the descriptors lead to."""
@@ -36,7 +38,7 @@ def attend(_, arguments):
 def attending_gpu(monkeypatch, tmp_path):
     """Launches of `attn_fwd` since, as `fake_gpu.LAUNCHES` has them."""
     fake_gpu.install(tmp_path, monkeypatch)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: PROPERTIES)
     sm_count.cache_clear()
     monkeypatch.setattr(fake_gpu, "WRITES", [attend])
     fake_gpu.LAUNCHES.clear()
