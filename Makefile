@@ -23,6 +23,7 @@ takes_docker-fig12 := $(takes_fig12)
 takes_trace := SCRIPT OPTIONS
 takes_inputs := FRESH OPTIONS
 takes_power := CAUSAL OPTIONS
+takes_timers := OPTIONS
 takes_llama-block := OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
@@ -93,6 +94,9 @@ llama-block: setup ## a Llama block with our attention in it: equal to torch's, 
 
 accuracy: setup ## how right our regions are against known cycles and CUPTI, and the models against records
 	@$(KPERF) accuracy
+
+timers: setup ## one call under nine timers, y = x * x in five languages; OPTIONS="--ncu FILE" or "--perf-report"
+	@$(KPERF) timers $(words)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims

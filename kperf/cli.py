@@ -124,6 +124,9 @@ Dtype = Annotated[str, typer.Option(help="bfloat16 or float16.")]
 Inputs = Annotated[str, typer.Option(help="Kind of numbers in q, k, v: normal, x2, x4, x10, sink, ramp or local.")]
 Image = Annotated[str, typer.Option(help="Tag of the image.")]
 GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machine has an NVIDIA driver.")]
+NcuOption = Annotated[
+    Path | None, typer.Option("--ncu", help="Nsight Compute's ncu; found on PATH or beside CUDA.", show_default=False)
+]
 Memory = Annotated[str | None, typer.Option(help="Limit as Docker writes it, 32g; four fifths of the engine's memory.")]
 
 
@@ -248,6 +251,25 @@ def accuracy(results: Results = RECORDED, device: DeviceOption = DeviceChoice.au
     from plots.accuracy import draw
 
     accuracy.run(console, results, draw, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
+def timers(
+    results: Results = RECORDED,
+    device: DeviceOption = DeviceChoice.auto,
+    ncu: NcuOption = None,
+    perf_report: Annotated[
+        bool, typer.Option("--perf-report", help="Only run y = x * x as a perf_report of Triton's, into RESULTS.")
+    ] = False,
+) -> None:
+    """One call under nine timers: how far they disagree, and what each counts; y = x * x in five languages."""
+    from kperf.profilers import timers
+    from plots.timers import draw
+
+    if perf_report:
+        timers.perf_report(results / "perf_report")
+    else:
+        timers.run(console, results, draw, ncu_path=ncu, require_gpu=device is DeviceChoice.cuda)
 
 
 @app.command()

@@ -59,7 +59,8 @@ _AT_MOST_TIMES = 3
 _SAMPLE_MS = 0.5
 _MAX_CALLS_PER_SAMPLE = 64
 _EAGER_CALLS = 15
-_FLUSH_BYTES = 256 << 20  # five times Hopper's 50 MB of L2
+FLUSH_BYTES = 256 << 20
+"""Five times Hopper's 50 MB of L2."""
 _CEILING_N = 8192
 CEILING_FLOPS = 2 * _CEILING_N**3
 """cuBLAS's product of two bfloat16 matrices of 8192 x 8192."""
@@ -196,8 +197,8 @@ class _Turns:
     def take(self, candidates: Sequence[Candidate]) -> "_Round":
         """One sample of the ceiling and one of each candidate, shuffled; the GPU's state as it works."""
         order = self.random.permutation(len(candidates))
-        ceiling = _replay(self.ceiling.graph, self.flush)
-        elapsed = {int(index): _replay(candidates[index].graph, self.flush) for index in order}
+        ceiling = timed_replay(self.ceiling.graph, self.flush)
+        elapsed = {int(index): timed_replay(candidates[index].graph, self.flush) for index in order}
         state = device.device_state()
         torch.cuda.synchronize()
         return _Round(
@@ -271,7 +272,7 @@ def measure(
     try:
         inputs = [make_inputs(workload, seed) for workload in workloads]
         ceiling = Ceiling()
-        flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=inputs[0].q.device)
+        flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=inputs[0].q.device)
     except torch.OutOfMemoryError:
         for run in runs:
             for implementation in implementations:
@@ -373,7 +374,7 @@ class Ceiling:
         """Make the matrices and capture so many products in one graph."""
         self._a, self._b = (torch.randn(_CEILING_N, _CEILING_N, device="cuda", dtype=torch.bfloat16) for _ in range(2))
         self._out = torch.empty_like(self._a)
-        self.graph, _ = _capture(lambda: torch.mm(self._a, self._b, out=self._out), products)
+        self.graph, _ = capture_graph(lambda: torch.mm(self._a, self._b, out=self._out), products)
 
 
 def prepare_alone(
@@ -405,7 +406,7 @@ def check(implementation: Implementation, workload: Workload, seed: int = 0) -> 
 def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) -> tuple[Call, float]:
     """Compile and autotune; the call and about how many milliseconds the GPU needs for it."""
     call = implementation.bind(inputs.q, inputs.k, inputs.v, workload.causal, workload.sm_scale)
-    graph, _ = _capture(call, 1)
+    graph, _ = capture_graph(call, 1)
     replays = 3
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
@@ -425,7 +426,7 @@ def _calls_per_sample(milliseconds: Sequence[float]) -> int:
 
 def _check(implementation: Implementation, call: Call, calls: int, workload: Workload, inputs: Inputs) -> Candidate:
     """Capture what will be timed, and check what that graph writes into a poisoned output."""
-    graph, output = _capture(call, calls)
+    graph, output = capture_graph(call, calls)
     for tensor in output:
         if tensor is not None:
             tensor.fill_(math.nan)
@@ -440,7 +441,7 @@ def _check(implementation: Implementation, call: Call, calls: int, workload: Wor
     return Candidate(implementation, call, graph, rel_error, lse_error)
 
 
-def _capture(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph, Any]:
+def capture_graph(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph, Any]:
     """A graph of `calls` calls, and the output of the last."""
     call()
     torch.cuda.synchronize()
@@ -453,7 +454,7 @@ def _capture(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph,
     return graph, output
 
 
-def _replay(graph: torch.cuda.CUDAGraph, flush: torch.Tensor) -> Callable[[], float]:
+def timed_replay(graph: torch.cuda.CUDAGraph, flush: torch.Tensor) -> Callable[[], float]:
     """Queue flush and replay; the returned function gives the milliseconds once the GPU is done."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)

@@ -1,5 +1,7 @@
 """Device code of what is measured here: kernels of known cycles, and y = x * x."""
 
+import triton
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
@@ -70,3 +72,11 @@ def products(a_ptr, b_ptr, out_ptr, trips, CALLS: gl.constexpr):
     m = gl.program_id(0) * 64 + gl.arange(0, 64, gl.SliceLayout(1, acc_layout))
     n = gl.arange(0, 256, gl.SliceLayout(0, acc_layout))
     gl.store(out_ptr + gl.expand_dims(m, 1) * 256 + gl.expand_dims(n, 0), acc)
+
+
+@triton.jit
+def square_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    """y = x * x, BLOCK numbers a block."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    tl.store(y_ptr + i, x * x, mask=i < n)

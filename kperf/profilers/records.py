@@ -62,7 +62,7 @@ def measured_or_recorded(
         found = newest(store.points())
         console.print(f"static: {reason}; shown is what was recorded")
         return Run(store.folder, found, stamp(store, found, "recorded"))
-    store = RecordStore(results / gpu_slug(device.gpu_name()), name, rows)
+    store = RecordStore(folder_of(results), name, rows)
     made: list[R] = []
     with device.exclusive(), store.writer() as writer:
         common = {
@@ -77,6 +77,11 @@ def measured_or_recorded(
         except torch.AcceleratorError as error:
             raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
     return Run(store.folder, made, stamp(store, made, "measured"))
+
+
+def folder_of(results: Path) -> Path:
+    """Where records of this machine's GPU go."""
+    return results / gpu_slug(device.gpu_name())
 
 
 def _recorded_in(results: Path, name: str, reason: str) -> Path:

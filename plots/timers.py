@@ -1,0 +1,91 @@
+"""How far timers disagree about one call, and the bandwidth of y = x * x by size. Reads records, writes PDF and PNG."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kperf.profilers.operations import OPERATIONS, N
+from kperf.profilers.timers import GOAL, REFERENCE, TIMERS, TimerRow
+from plots.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PAGE_WIDTH,
+    PURPLE,
+    SMALL,
+    VERMILION,
+    footnote,
+    grid,
+    headline,
+    save,
+)  # fmt: skip
+
+LOOKS = {
+    "eager": (BLUE, "o"),
+    "compile": (ORANGE, "s"),
+    "triton": (GREEN, "^"),
+    "cuda": (PURPLE, "v"),
+    "numba": (VERMILION, "D"),
+    "copy": (GREY, "x"),
+    "attention": (BLACK, "*"),
+}
+"""Operation -> colour and marker."""
+_WIDEST = 25.0
+"""Percent: what lies further out stands at the edge, with its number."""
+
+
+def draw(rows: Sequence[TimerRow], stamp: str, out: Path) -> list[Path]:
+    """Write `figure` as PDF and PNG; `out` without a suffix. Returns the files written."""
+    return save(figure(rows, stamp), out)
+
+
+def figure(rows: Sequence[TimerRow], stamp: str) -> Figure:
+    """Left each timer's median over the reference's; right GB/s over the size."""
+    made, (left, right) = plt.subplots(1, 2, figsize=(PAGE_WIDTH, 3.6), layout="constrained", width_ratios=(3, 2))
+    _timers(left, rows)
+    _sizes(right, rows)
+    headline(made, ["One call under many timers", stamp], *left.get_legend_handles_labels())
+    lacking = sorted({TIMERS[row.timer].label for row in rows if not row.samples_us and row.operation == "triton"})
+    notes = [f"Grey: {GOAL:.0%}. y = x * x reads and writes {4 * N >> 20} MiB each at the left."]
+    footnote(made, [*notes, *([f"No time of Triton's kernel by {', '.join(lacking)}."] if lacking else [])])
+    return made
+
+
+def _timers(axis: Axes, rows: Sequence[TimerRow]) -> None:
+    medians = {(row.operation, row.timer): row.median_us for row in rows if row.n == N and row.median_us}
+    shown = [timer for timer in TIMERS if any(timer == found for _, found in medians)]
+    axis.axvspan(-100 * GOAL, 100 * GOAL, color="#e8e8e8", zorder=0)
+    axis.axvline(0, color="black", lw=0.6)
+    for key, (colour, marker) in LOOKS.items():
+        reference = medians.get((key, REFERENCE))
+        if reference is None:
+            continue
+        off = {t: 100 * (medians[key, t] / reference - 1) for t in shown if (key, t) in medians}  # type: ignore[operator]
+        xs = [max(-_WIDEST, min(_WIDEST, value)) for value in off.values()]
+        places = [shown.index(timer) for timer in off]
+        axis.plot(xs, places, marker, color=colour, ms=4, label=OPERATIONS[key].label, ls="", clip_on=False)
+        for value, x, y in zip(off.values(), xs, places, strict=True):
+            if value != x:
+                axis.annotate(f"{value:+.0f}", (x, y), xytext=(0, 3), textcoords="offset points", ha="center")
+    axis.set_xlim(-_WIDEST, _WIDEST)
+    axis.set_yticks(range(len(shown)), [TIMERS[timer].label for timer in shown])
+    axis.invert_yaxis()
+    axis.set_xlabel(f"% over {TIMERS[REFERENCE].label}")
+
+
+def _sizes(axis: Axes, rows: Sequence[TimerRow]) -> None:
+    for key, (colour, marker) in LOOKS.items():
+        mine = sorted((row.n, row.gb_per_s) for row in rows if row.operation == key and row.timer == "do_bench")
+        points = [(n, rate) for n, rate in mine if rate is not None and key != "attention"]
+        if points:
+            axis.plot(*zip(*points, strict=True), marker=marker, color=colour, ms=3.5, lw=0.9)
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("numbers of y = x * x")
+    axis.set_title("GB/s by do_bench", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.set_ylim(0)
+    grid(axis)
