@@ -98,6 +98,9 @@ accuracy: setup ## how right our regions are against known cycles and CUPTI, and
 timers: setup ## one call under nine timers, y = x * x in five languages; OPTIONS="--ncu FILE" or "--perf-report"
 	@$(KPERF) timers $(words)
 
+proton: setup ## Proton over the implementations and SDPA's back ends: TFLOP/s, call trees, their difference
+	@$(KPERF) proton
+
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims
 

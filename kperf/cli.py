@@ -273,6 +273,15 @@ def timers(
 
 
 @app.command()
+def proton(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
+    """Proton over attention and SDPA's back ends: scopes, launch hooks, trees and their difference."""
+    from kperf.profilers import proton
+    from plots.proton import draw
+
+    proton.run(console, results, draw, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
 def repeatability(
     results: Results = RECORDED,
     other: Annotated[

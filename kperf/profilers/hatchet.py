@@ -91,7 +91,7 @@ def _tree(node: _Node) -> Tree:
 
 def rendered(tree: Tree, columns: Sequence[Column]) -> RichTree:
     """For the console: what each column makes of a frame, and its name; a frame in which nothing ran is dim."""
-    ran = tree.total(TIME) > 0
+    ran = tree.total(TIME) != 0
     made = RichTree(Text("  ".join([*(f"{column(tree):>9}" for column in columns), tree.name]), "" if ran else "dim"))
     for child in sorted(tree.children, key=lambda frame: -frame.total(TIME)):
         made.add(rendered(child, columns))

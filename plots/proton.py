@@ -1,0 +1,33 @@
+"""TFLOP/s of each implementation by Proton, a panel a session. Reads records, writes PDF and PNG."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from kperf.profilers.proton import CLI, ProtonRow
+from kperf.profilers.proton_session import ALL
+from plots.style import BLUE, PAGE_WIDTH, SMALL, footnote, headline, save
+
+
+def draw(rows: Sequence[ProtonRow], stamp: str, out: Path) -> list[Path]:
+    """Write `figure` as PDF and PNG; `out` without a suffix. Returns the files written."""
+    return save(figure(rows, stamp), out)
+
+
+def figure(rows: Sequence[ProtonRow], stamp: str) -> Figure:
+    """A bar an implementation with a time; what has none is named below."""
+    sessions = [session for session in dict.fromkeys(row.session for row in rows) if session != CLI]
+    made, axes = plt.subplots(1, len(sessions), figsize=(PAGE_WIDTH, 2.8), layout="constrained", squeeze=False)
+    for axis, session in zip(axes[0], sessions, strict=True):
+        mine = [row for row in rows if row.session == session and row.tflops is not None]
+        labels = [ALL[row.implementation].label for row in mine]
+        bars = axis.barh(labels, [row.tflops for row in mine], color=BLUE)
+        axis.bar_label(bars, [f"{row.tflops:.0f}" for row in mine], padding=2)
+        axis.invert_yaxis()
+        axis.set_title(f"{session}, TFLOP/s", loc="left", fontsize=SMALL, fontweight="bold")
+    headline(made, ["Attention forward by Proton's scopes", stamp], [], [])
+    missing = [f"{row.session} {row.implementation}: {row.message}" for row in rows if row.message]
+    footnote(made, missing or ["Time of all kernels of a call, by CUPTI; calls follow each other without a pause."])
+    return made
