@@ -102,29 +102,24 @@ def boundary(launch: Launch, period_cycles: float) -> Quantiles | None:
 
 def region_times(launch: Launch) -> list[RegionTime]:
     """Every region that has a share of its group's lifetime, in the order of the program."""
-    of_kind = [np.flatnonzero(launch.kind == kind) for kind in range(len(launch.intervals))]
     result = []
     for group in launch.groups:
         kinds = [kind for kind, interval in enumerate(launch.intervals) if interval.group == group]
-        lifetime = sum(int(launch.cycles[of_kind[kind]].sum()) for kind in kinds)
+        lifetime = int(launch.spent[kinds].sum())
         trips = max(launch.trips(group), 1)
         for name in dict.fromkeys(launch.intervals[kind].name for kind in kinds):
-            named = [kind for kind in kinds if launch.intervals[kind].name == name]
-            all_of_it = np.concatenate([of_kind[kind] for kind in named])
-            if not all_of_it.size:
+            named = [kind for kind in kinds if launch.intervals[kind].name == name and launch.ran[kind]]
+            if not named:
                 continue
-            looping = all_of_it[launch.in_loop[all_of_it]]
-            typical = launch.cycles[looping if looping.size else all_of_it]
-            share = int(launch.cycles[all_of_it].sum()) / lifetime
-            per_trip = float(launch.cycles[looping].sum()) / trips
+            inside = [kind for kind in named if launch.in_loop[kind]]
             result.append(
                 RegionTime(
                     warp_group=group,
                     name=name,
                     kind=launch.intervals[named[0]].kind,
-                    cycles=quantiles(typical),
-                    share=share,
-                    per_trip=per_trip,
+                    cycles=quantiles(np.concatenate([launch.cycles_of[kind] for kind in inside or named])),
+                    share=int(launch.spent[named].sum()) / lifetime,
+                    per_trip=float(launch.spent[inside].sum()) / trips,
                 )
             )
     return result

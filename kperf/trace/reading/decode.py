@@ -12,6 +12,8 @@ Layout of one block, in 32-bit words (Proton's circular strategy, Triton 3.6):
 """
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +22,23 @@ from kperf.errors import UsageError
 from kperf.trace.compiler.session import HEADER_BYTES, Recording
 
 PREAMBLE = 0xDEADBEEF
-_CHUNK_BLOCKS = 1024
+_CHUNK_BYTES = 1 << 22
+"""Of blocks that are decoded at once: what is made of them stays in a core's caches."""
 
 
 @dataclass(frozen=True)
 class Records:
     """The records of a launch, flat: block by block, warp by warp, oldest first.
 
-    Per record: `block` (index into the block arrays), `warp` (index into `Recording.warps`), `scope`, `is_start`, and
-    `cycle`, counted from the first kept record of the block's first warp that has any (so it can be negative).
+    Per record: `mark` (twice its scope, and one more at the start), and `cycle`, counted from the first kept record of
+    the block's first warp that has any (so it can be negative).
+    Per block and recorded warp: `counts`, how many of its records there are.
     Per block: `program_id`, `sm`, `start_ns`, `end_ns` (global timer), `clock` (the raw clock of cycle 0).
     """
 
-    block: NDArray[np.int32]
-    warp: NDArray[np.uint8]
-    scope: NDArray[np.uint8]
-    is_start: NDArray[np.bool_]
+    mark: NDArray[np.uint16]
     cycle: NDArray[np.int64]
+    counts: NDArray[np.int64]
     program_id: NDArray[np.int64]
     sm: NDArray[np.int64]
     start_ns: NDArray[np.int64]
@@ -49,6 +51,45 @@ class Records:
     def n_blocks(self) -> int:
         """Blocks of the launch."""
         return len(self.program_id)
+
+    @cached_property
+    def block(self) -> NDArray[np.int64]:
+        """Of each record its block."""
+        return np.arange(self.n_blocks).repeat(self.counts.sum(axis=1))
+
+    @cached_property
+    def warp(self) -> NDArray[np.uint8]:
+        """Of each record its warp, an index into `Recording.warps`."""
+        return np.tile(np.arange(self.counts.shape[1], dtype=np.uint8), self.n_blocks).repeat(self.counts.ravel())
+
+    @cached_property
+    def scope(self) -> NDArray[np.uint8]:
+        """Of each record the number of its scope."""
+        return (self.mark >> 1).astype(np.uint8)
+
+    @cached_property
+    def is_start(self) -> NDArray[np.bool_]:
+        """Of each record whether its scope starts with it."""
+        return (self.mark & 1).astype(np.bool_)
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """For each warp of each block, where in the arrays its records end."""
+        return np.cumsum(self.counts)
+
+    @cached_property
+    def begins(self) -> NDArray[np.int64]:
+        """For each warp of each block, where in the arrays its records begin."""
+        begins: NDArray[np.int64] = self.ends - self.counts.ravel()
+        return begins
+
+    def row_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of records at these places, in ascending order, the warp: block times recorded warps, plus warp."""
+        return np.searchsorted(self.ends, places, side="right")
+
+    def block_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of records at these places, in ascending order, the block."""
+        return self.row_of(places) // self.counts.shape[1]
 
 
 def decode(buffer: NDArray[np.uint8], recording: Recording) -> Records:
@@ -66,27 +107,30 @@ def decode(buffer: NDArray[np.uint8], recording: Recording) -> Records:
         )
     words = np.ascontiguousarray(buffer, dtype=np.uint8).view(np.uint32).reshape(-1, recording.block_bytes // 4)
     _check_headers(words, recording)
-    chunks = [_decode_blocks(words[i : i + _CHUNK_BLOCKS], recording) for i in range(0, len(words), _CHUNK_BLOCKS)]
-    sizes = np.cumsum([0] + [len(chunk.program_id) for chunk in chunks[:-1]])
-    return Records(
-        block=np.concatenate([chunk.block + np.int32(first) for chunk, first in zip(chunks, sizes, strict=True)]),
-        **{
-            name: np.concatenate([getattr(chunk, name) for chunk in chunks])
-            for name in (
-                "warp",
-                "scope",
-                "is_start",
-                "cycle",
-                "program_id",
-                "sm",
-                "start_ns",
-                "end_ns",
-                "clock",
-            )
-        },
-        written=sum(chunk.written for chunk in chunks),
-        lost=sum(chunk.lost for chunk in chunks),
+    counts, written = _counts(words, recording)
+    sizes = counts.sum(axis=1)
+    timers = words[:, 4:10].astype(np.int64)
+    records = Records(
+        mark=np.empty(sizes.sum(), dtype=np.uint16),
+        cycle=np.empty(sizes.sum(), dtype=np.int64),
+        counts=counts,
+        program_id=words[:, 1].astype(np.int64),
+        sm=words[:, 2].astype(np.int64),
+        start_ns=timers[:, 0] | timers[:, 1] << 32,
+        end_ns=timers[:, 2] | timers[:, 3] << 32,
+        clock=np.zeros(len(words), dtype=np.int64),
+        written=int(written.sum()),
+        lost=int((written - counts).sum()),
     )
+    chunk = max(1, _CHUNK_BYTES // recording.block_bytes)
+    edges = np.cumsum([0, *sizes])
+    for first in range(0, len(words), chunk):
+        last = min(first + chunk, len(words))
+        here = slice(edges[first], edges[last])
+        records.mark[here], records.cycle[here], records.clock[first:last] = _decode_blocks(
+            words[first:last], written[first:last], counts[first:last], recording
+        )
+    return records
 
 
 def _check_headers(words: NDArray[np.uint32], recording: Recording) -> None:
@@ -107,70 +151,54 @@ def _check_headers(words: NDArray[np.uint32], recording: Recording) -> None:
         )
 
 
-def _decode_blocks(words: NDArray[np.uint32], recording: Recording) -> Records:
-    n_blocks, n_warps, capacity = len(words), len(recording.warps), recording.records_per_warp
+def _counts(words: NDArray[np.uint32], recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[block, recorded warp]: how many records there are, and how many were written."""
     counters = words[:, HEADER_BYTES // 4 :][:, list(recording.warps)].astype(np.int64)
     if (counters >= 2**31).any() or (counters % 2).any():
         raise UsageError(
             "a record counter of the trace buffer is not a number of records: it wrapped, or it is damaged"
         )
-    written = counters // 2
-    kept = np.minimum(written, capacity)
+    return np.minimum(counters // 2, recording.records_per_warp), counters // 2
 
+
+def _decode_blocks(
+    words: NDArray[np.uint32], written: NDArray[np.int64], counts: NDArray[np.int64], recording: Recording
+) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
+    """`mark` and `cycle` of all records of some blocks, and the blocks' `clock`."""
+    capacity = recording.records_per_warp
     first_word = HEADER_BYTES // 4 + recording.total_warps
-    rings = words[:, first_word : first_word + recording.buffer_bytes // 4].reshape(n_blocks, n_warps, capacity, 2)
+    rings = words[:, first_word : first_word + recording.buffer_bytes // 4].reshape(*counts.shape, capacity, 2)
     position = np.arange(capacity)
     wrapped = written > capacity
     if wrapped.any():
         oldest = (written[wrapped] % capacity)[:, None, None]
         rings = rings.copy()
         rings[wrapped] = np.take_along_axis(rings[wrapped], (position[:, None] + oldest) % capacity, axis=1)
-    tag, low = rings[position < kept[..., None]].T
-    counts = kept.ravel()  # a warp each, block by block
-    block = np.repeat(np.arange(n_blocks, dtype=np.int32).repeat(n_warps), counts)
-    warp = np.repeat(np.tile(np.arange(n_warps, dtype=np.uint8), n_blocks), counts)
-
-    clock = low.astype(np.int64)
-    modulus = 2**32
+    tag, low = rings[position < counts[..., None]].T
+    mark = ((tag >> 22) & 0x1FE | (~tag >> 31)).astype(np.uint16)
     if recording.clock_bits == 64:
-        clock |= (tag & 0x7FF).astype(np.int64) << 32
-        modulus = 2**43
-    cycle, reference = _unwrap(clock, block, counts[counts > 0], modulus, n_blocks)
-    timers = words[:, 4:10].astype(np.int64)
-    return Records(
-        block=block,
-        warp=warp,
-        scope=((tag >> 23) & 0xFF).astype(np.uint8),
-        is_start=(tag >> 31) == 0,
-        cycle=cycle,
-        program_id=words[:, 1].astype(np.int64),
-        sm=words[:, 2].astype(np.int64),
-        start_ns=timers[:, 0] | timers[:, 1] << 32,
-        end_ns=timers[:, 2] | timers[:, 3] << 32,
-        clock=reference,
-        written=int(written.sum()),
-        lost=int((written - kept).sum()),
-    )
+        return mark, *_unwrap(low | (tag & 0x7FF).astype(np.uint64) << 32, counts, 2**43)
+    return mark, *_unwrap(low, counts, 2**32)
 
 
 def _unwrap(
-    clock: NDArray[np.int64],
-    block: NDArray[np.int32],
-    counts: NDArray[np.int64],
-    modulus: int,
-    n_blocks: int,
+    clock: NDArray[np.unsignedinteger[Any]], counts: NDArray[np.int64], modulus: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cycles since each block's reference, wrapped clocks straightened; and the references' raw clocks, one a block.
 
-    `counts`: how many records each warp has that has any, in the order of the records.
     Within a warp the clock only grows, so a step is its difference modulo `modulus`; the first records of a block's
     warps are less than half a turn from the reference, whichever comes first.
     """
-    reference = np.zeros(n_blocks, dtype=np.int64)
-    firsts = np.cumsum(counts) - counts
-    reference[block[firsts[::-1]]] = clock[firsts[::-1]]  # the last written wins: the block's first warp
-    offset = (clock[firsts] - reference[block[firsts]] + modulus // 2) % modulus - modulus // 2
-    steps = np.diff(clock, prepend=clock[:1]) & (modulus - 1)
-    steps[firsts] = 0
-    total = np.cumsum(steps)
-    return total + np.repeat(offset - total[firsts], counts), reference
+    block, warp = np.nonzero(counts)
+    sizes = counts[block, warp]
+    firsts = np.cumsum(sizes) - sizes
+    raw = clock[firsts].astype(np.int64)
+    reference = np.zeros(len(counts), dtype=np.int64)
+    reference[block[::-1]] = raw[::-1]  # the last written wins: the block's first warp
+    begins = (raw - reference[block] + modulus // 2) % modulus - modulus // 2
+    steps = (np.diff(clock, prepend=clock[:1]) & (modulus - 1)).astype(np.int64)
+    if firsts.size:
+        steps[firsts] = 0
+        lasts = begins + np.add.reduceat(steps, firsts)
+        steps[firsts] = begins - np.concatenate([[0], lasts[:-1]])  # so that one running sum is right for all warps
+    return np.cumsum(steps), reference

@@ -190,4 +190,4 @@ def _part(launch: Launch, number: int, block: Block, window: tuple[int, int], gr
     shown = [place for place, inside in enumerate(whole, 1) if inside]
     if not shown:
         return f"{name} from cycle {window[0] - first} to {window[1] - first} of {last - first}"
-    return f"{name} trips {shown[0]} to {shown[-1]} of {launch.trips_of_block(groups[0], number)}"
+    return f"{name} trips {shown[0]} to {shown[-1]} of {launch.trips_of_blocks(groups[0])[number]}"

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from kperf.trace.reading.decode import Records
 
 LONGEST_BLOCK = 100_000
 """Spans of a block that are followed one by one: thousands of trips."""
+
+_STRETCH = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -79,10 +82,12 @@ class Block:
 
 
 class Launch:
-    """All intervals of a traced launch, as flat arrays over pairs of consecutive records of a warp.
+    """All intervals of a traced launch: what each warp does from each of its records to the next.
 
-    `kind` is an index into `intervals`; `start` and `end` are cycles of the block. Raises `UsageError` if records
-    follow each other as the program cannot write them, or if one warp group wrote none at all.
+    `marks`: the two marks between which each of `intervals` lies. All other arrays are as long as `records.mark`.
+    `kind`: index into `intervals` of what begins with a record, or
+    `len(intervals)` at a warp's last one. `cycles`: how long that takes, 0 at the last one. Raises `UsageError` if
+    records follow each other as the program cannot write them, or if one warp group wrote none at all.
     """
 
     def __init__(self, records: Records, program: Program, warps: tuple[int, ...]) -> None:
@@ -91,57 +96,92 @@ class Launch:
         self.program = program
         groups = {group.first_warp: group.name for group in program.groups}
         self.groups = [groups.get(warp, f"warp {warp}") for warp in warps]
-        silent = [name for index, name in enumerate(self.groups) if not (records.warp == index).any()]
+        silent = [self.groups[warp] for warp in np.flatnonzero(records.counts.sum(axis=0) == 0)]
         if silent:
             raise UsageError(
                 f"no record of {', '.join(silent)}: was warp {warps[self.groups.index(silent[0])]} recorded?"
             )
-
-        mark = records.scope.astype(np.uint16) * 2 + records.is_start
-        if mark.max() >= 2 * len(program.scopes):
+        if records.mark.max() >= 2 * len(program.scopes):
             raise UsageError("the trace has a scope that the kernel has not: it is another kernel's")
-        same = (records.block[1:] == records.block[:-1]) & (records.warp[1:] == records.warp[:-1])
-        first = np.flatnonzero(same)
-        self.intervals, place = self._intervals_of_each()
-        table = np.full((2 * len(program.scopes),) * 2, -1, dtype=np.int32)
-        for index, ((a, a_start), (b, b_start)) in enumerate(program.intervals):
-            table[2 * a + a_start, 2 * b + b_start] = index
-        self.kind = table.ravel()[(mark[:-1].astype(np.int32) * len(table) + mark[1:])[same]]
-        if (self.kind < 0).any():
-            bad = first[np.argmax(self.kind < 0)]
-            names = [program.scopes[records.scope[i]].name for i in (bad, bad + 1)]
-            raise UsageError(
-                f"the records are not balanced: {names[1]!r} cannot follow {names[0]!r} in block {records.block[bad]}"
-            )
-        self.first = first
-        self.block = records.block[:-1][same]
-        self.warp = records.warp[:-1][same]
-        self.kind = place[self.warp, self.kind]
-        self.start = records.cycle[:-1][same]
-        self.end = records.cycle[1:][same]
+        self.marks, table = self._intervals_of_each()
+        self.kind = self._kinds(table)
+        bad = np.flatnonzero(self.kind > len(self.intervals))
+        if bad.size:
+            names = [program.scopes[records.mark[place] // 2].name for place in (bad[0], bad[0] + 1)]
+            block = records.block_of(bad[:1])[0]
+            raise UsageError(f"the records are not balanced: {names[1]!r} cannot follow {names[0]!r} in block {block}")
+        self._built: dict[int, Block] = {}
 
-    def _intervals_of_each(self) -> tuple[list[Interval], NDArray[np.int32]]:
-        """The intervals of every recorded group, and [recorded warp, the program's interval] -> index into them.
+    def _intervals_of_each(self) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
+        """Set `intervals`, those of every recorded group; and return the marks (first, second) of each.
 
-        Where all warps run the same code each recorded one has intervals of its own.
+        Also the kind for [recorded warp, mark, next mark], `len(intervals) + 1` for what cannot be. Where all warps run
+        the same code each recorded one has intervals of its own.
         """
-        intervals = list(self.program.intervals.values())
-        place = np.tile(np.arange(len(intervals), dtype=np.int32), (len(self.groups), 1))
+        self.intervals = list(self.program.intervals.values())
+        marks = [(2 * a + a_start, 2 * b + b_start) for (a, a_start), (b, b_start) in self.program.intervals]
+        place = np.tile(np.arange(len(self.intervals)), (len(self.groups), 1))
         for warp, name in enumerate(self.groups):
             code = self.program.code(name)
             if code == name:
                 continue
             for index, interval in enumerate(self.program.intervals.values()):
                 if interval.group == code:
-                    place[warp, index] = len(intervals)
-                    intervals.append(replace(interval, group=name))
-        return intervals, place
+                    place[warp, index] = len(self.intervals)
+                    self.intervals.append(replace(interval, group=name))
+                    marks.append(marks[index])
+        size = 2 * len(self.program.scopes)
+        table = np.full((len(self.groups), size, size), len(self.intervals) + 1, _smallest(len(self.intervals) + 1))
+        for index, (first, second) in enumerate(marks[: len(self.program.intervals)]):
+            table[:, first, second] = place[:, index]
+        return np.array(marks, dtype=np.int64).reshape(-1, 2), table
+
+    def _kinds(self, table: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """`kind`, a stretch of records at a time: what is made of them stays in a core's caches."""
+        records, n = self.records, len(self.records.mark)
+        kind = np.empty(n, dtype=table.dtype)
+        lasts = records.ends[records.counts.ravel() > 0] - 1
+        rows = np.searchsorted(records.ends, np.arange(0, n, _STRETCH), side="right")
+        same = bool((table == table[0]).all())
+        for low, row in zip(range(0, n, _STRETCH), rows, strict=True):
+            marks = records.mark[low : low + _STRETCH + 1].astype(np.int64)
+            pairs = marks[:-1] * table.shape[1] + marks[1:]
+            if not same:
+                until = int(np.searchsorted(records.ends, low + len(pairs), side="left")) + 1
+                edges = np.clip(np.concatenate([[low], records.ends[row:until]]), low, low + len(pairs))
+                warp = np.arange(row, row + len(edges) - 1) % len(self.groups)
+                pairs += np.repeat(warp * (table.shape[1] * table.shape[2]), np.diff(edges))
+            np.take(table, pairs, out=kind[low : low + len(pairs)], mode="clip")
+        kind[lasts] = len(self.intervals)
+        return kind
 
     @cached_property
     def cycles(self) -> NDArray[np.int64]:
         """How long each interval took."""
-        cycles: NDArray[np.int64] = self.end - self.start
+        cycles = np.diff(self.records.cycle, append=0)
+        cycles[self.records.ends[self.records.counts.ravel() > 0] - 1] = 0
         return cycles
+
+    @cached_property
+    def cycles_of(self) -> list[NDArray[np.int64]]:
+        """For each of `intervals`: how long it took, each time that it ran."""
+        order = np.argsort(self.kind, kind="stable")  # of small integers: a radix sort
+        ran = np.bincount(self.kind, minlength=len(self.intervals) + 1)
+        return np.split(self.cycles[order], np.cumsum(ran)[: len(self.intervals)])[: len(self.intervals)]
+
+    @cached_property
+    def ran(self) -> NDArray[np.int64]:
+        """For each of `intervals`: how often it ran."""
+        return np.array([len(cycles) for cycles in self.cycles_of], dtype=np.int64)
+
+    @cached_property
+    def spent(self) -> NDArray[np.int64]:
+        """For each of `intervals`: all the cycles that it took."""
+        return np.array([cycles.sum() for cycles in self.cycles_of], dtype=np.int64)
+
+    def places(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Where the intervals of some kinds begin, in ascending order; `chosen` has an entry for each of `intervals`."""
+        return np.flatnonzero(np.append(chosen, False)[self.kind])
 
     @cached_property
     def main_scope(self) -> dict[str, int | None]:
@@ -150,16 +190,18 @@ class Launch:
         The main loop is the one with the most trips of those that issue products, else of those that load.
         """
         found: dict[str, int | None] = {}
-        for index, name in enumerate(self.groups):
+        for name in self.groups:
             scopes = [scope for scope in self.program.scopes if scope.group == self.program.code(name) and scope.loop]
             weight = max(map(self._weight, scopes), default=0)
             scopes = [scope for scope in scopes if self._weight(scope) == weight and not scope.ends_tile]
-            mine = self.records.scope[(self.records.warp == index) & self.records.is_start]
-            counts = np.bincount(mine, minlength=len(self.program.scopes))
-            found[name] = (
-                max(scopes, key=lambda scope: (counts[scope.number], -scope.number)).number if scopes else None
-            )
+            opened = {scope.number: self.ran[self._opens(name, scope.number)].sum() for scope in scopes}
+            found[name] = max(opened, key=lambda number: (opened[number], -number)) if opened else None
         return found
+
+    def _opens(self, group: str, scope: int | None) -> NDArray[np.bool_]:
+        """For each of `intervals`: whether it is this group's and begins with the start of the scope."""
+        mine = np.array([interval.group == group for interval in self.intervals], dtype=bool)
+        return mine & (self.marks[:, 0] == (-1 if scope is None else 2 * scope + 1))
 
     def _weight(self, scope: Scope) -> int:
         loop = self.program.loops.get(scope.loop)
@@ -183,53 +225,48 @@ class Launch:
 
     @cached_property
     def in_loop(self) -> NDArray[np.bool_]:
-        """Whether both ends of an interval belong to its group's main loop."""
+        """For each of `intervals`: whether both its ends belong to its group's main loop."""
         inside = np.zeros(len(self.program.scopes), dtype=bool)
         inside[sorted(set().union(*self.loop_scopes.values()))] = True
-        here = inside[self.records.scope]
-        result: NDArray[np.bool_] = here[self.first] & here[self.first + 1]
-        return result
+        both: NDArray[np.bool_] = inside[self.marks // 2].all(axis=1)
+        return both
 
     def periods(self, group: str) -> NDArray[np.int64]:
         """Cycles from the start of a trip of the main loop to the start of the next, nothing but the loop between."""
-        cycles, steady, _ = self._steps[group]
+        cycles, steady = self._steps[group]
         return cycles[steady]
 
     def boundaries(self, group: str) -> NDArray[np.int64]:
         """Cycles from the start of a tile's last trip to the start of the next tile's first, in a persistent block."""
-        cycles, steady, _ = self._steps[group]
+        cycles, steady = self._steps[group]
         return cycles[~steady]
 
     def trips(self, group: str) -> int:
         """How often the main loop of a group ran in the whole launch."""
-        return self._steps[group][2]
+        return int(self.trips_of_blocks(group).sum())
+
+    def trips_of_blocks(self, group: str) -> NDArray[np.int64]:
+        """How often the main loop of a group ran in each block."""
+        blocks = self.records.block_of(self._trips[group])
+        return np.bincount(blocks, minlength=self.records.n_blocks)
 
     @cached_property
-    def _steps(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.bool_], int]]:
-        """Group -> cycles from trip to trip of a block, whether nothing but the loop is between, and all its trips."""
+    def _trips(self) -> dict[str, NDArray[np.int64]]:
+        """Group -> where the trips of its main loop begin."""
+        return {group: self.places(self._opens(group, main)) for group, main in self.main_scope.items()}
+
+    @cached_property
+    def _steps(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+        """Group -> cycles from trip to trip of a block, and whether nothing but the loop is between."""
         return {group: self._steps_of(group) for group in self.groups}
 
-    def _steps_of(self, group: str) -> tuple[NDArray[np.int64], NDArray[np.bool_], int]:
-        main = self.main_scope[group]
-        if main is None:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_), 0
-        records = self.records
-        mine = np.flatnonzero(records.warp == self.groups.index(group))
-        scope = records.scope[mine]
-        outside = np.ones(len(self.program.scopes), dtype=np.bool_)
-        outside[list(self.loop_scopes[group])] = False
-        outside_before = np.cumsum(outside[scope], dtype=np.int32)
-        trips = np.flatnonzero(records.is_start[mine] & (scope == main))
-        block, cycle = records.block[mine[trips]], records.cycle[mine[trips]]
-        same = block[1:] == block[:-1]
-        between = np.diff(outside_before[trips])
-        return np.diff(cycle)[same], between[same] == 0, len(trips)
-
-    def trips_of_block(self, group: str, number: int) -> int:
-        """How often the main loop of a group ran in one block of the launch."""
-        mine = self.records.warp == self.groups.index(group)
-        trips = mine & self.records.is_start & (self.records.scope == self.main_scope[group])
-        return int((self.records.block[trips] == number).sum())
+    def _steps_of(self, group: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        inside = [mark // 2 in self.loop_scopes[group] for mark in self.marks[:, 0]]
+        outside = np.array([i.group == group for i in self.intervals], dtype=bool) & ~np.array(inside, dtype=bool)
+        trips = self._trips[group]
+        same = np.diff(self.records.row_of(trips)) == 0
+        between = np.diff(np.searchsorted(self.places(outside), trips))
+        return np.diff(self.records.cycle[trips])[same], between[same] == 0
 
     def products_per_trip(self) -> list[Product]:
         """The products of one trip of the main loops, all partitions together."""
@@ -237,19 +274,14 @@ class Launch:
         loops = (self.program.loops[self.program.scopes[main].loop] for main in mains.values())
         return [product for loop in loops for product in loop.products]
 
-    @cached_property
-    def _lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        first = np.full(self.records.n_blocks, np.iinfo(np.int64).max)
-        last = np.full(self.records.n_blocks, np.iinfo(np.int64).min)
-        begins = np.flatnonzero(np.diff(self.block, prepend=-1))  # block by block, as the records are
-        if begins.size:
-            first[self.block[begins]] = np.minimum.reduceat(self.start, begins)
-            last[self.block[begins]] = np.maximum.reduceat(self.end, begins)
-        return first, last
-
     def lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last cycle of each block, over all of its warps."""
-        return self._lifetimes
+        records = self.records
+        run = records.counts.ravel() > 1
+        first = np.full(records.counts.size, np.iinfo(np.int64).max)
+        last = np.full(records.counts.size, np.iinfo(np.int64).min)
+        first[run], last[run] = records.cycle[records.begins[run]], records.cycle[records.ends[run] - 1]
+        return first.reshape(records.counts.shape).min(axis=1), last.reshape(records.counts.shape).max(axis=1)
 
     def clock_mhz(self) -> float:
         """The SM clock during the launch: cycles over global-timer time, from block to block on each SM.
@@ -276,36 +308,50 @@ class Launch:
         lifetimes = {scope.group: scope.number for scope in reversed(self.program.scopes) if _is_lifetime(scope)}
         if not lifetimes:
             return np.arange(self.records.n_blocks)
-        starts = np.array([lifetimes.get(self.program.code(name), -1) for name in self.groups])
-        records = self.records
-        marks = records.is_start & (records.scope == starts[records.warp])
-        counts = np.bincount(records.block[marks], minlength=records.n_blocks)
-        return np.flatnonzero(counts == len(self.groups))
+        starts = np.array([2 * lifetimes.get(self.program.code(name), -1) + 1 for name in self.groups])
+        counts = self.records.counts
+        places = np.minimum(self.records.begins, len(self.records.mark) - 1).reshape(counts.shape)
+        return np.flatnonzero(((counts > 0) & (self.records.mark[places] == starts)).all(axis=1))
 
     def blocks(self, chosen: NDArray[np.int64]) -> Iterator[Block]:
         """The chosen blocks, span by span; of one with more than LONGEST_BLOCK spans so many from its beginning."""
-        bounds = np.searchsorted(self.block, np.stack([chosen, chosen + 1]))
-        for number, low, high in zip(chosen, *bounds, strict=True):
-            begins = self.start[low:high]
-            until = np.partition(begins, LONGEST_BLOCK)[LONGEST_BLOCK] if len(begins) > LONGEST_BLOCK else None
-            spans: dict[str, list[Span]] = {name: [] for name in self.groups}
-            trips: dict[str, int] = {}
-            for i in range(int(low), int(high)) if until is None else low + np.flatnonzero(begins < until):
-                group = self.groups[self.warp[i]]
-                first = self.first[i]
-                scope = int(self.records.scope[first])
-                if scope == self.main_scope[group] and self.records.is_start[first]:
-                    trips[group] = trips.get(group, -1) + 1
-                trip = trips.get(group) if self.in_loop[i] else None
-                spans[group].append(Span(self.intervals[self.kind[i]], int(self.start[i]), int(self.end[i]), trip))
-            block = Block(
-                int(self.records.program_id[number]),
-                int(self.records.sm[number]),
-                int(self.records.start_ns[number]),
-                spans,
-            )
-            block.flights = [flight for group in self.groups for flight in flights(group, spans[group])]
-            yield block
+        for number in chosen.tolist():
+            if number not in self._built:
+                self._built[number] = self._build(number)
+            yield self._built[number]
+
+    def _build(self, number: int) -> Block:
+        records, warps = self.records, len(self.groups)
+        rows = range(number * warps, (number + 1) * warps)
+        cycles = [records.cycle[records.begins[row] : records.ends[row]] for row in rows]
+        together = np.concatenate(cycles)
+        if len(together) > LONGEST_BLOCK:
+            until = np.partition(together, LONGEST_BLOCK)[LONGEST_BLOCK]
+            cycles = [mine[: np.searchsorted(mine, until, side="right")] for mine in cycles]
+        opening = np.append(self._opening, False)
+        looping = np.append(self.in_loop, False)
+        spans: dict[str, list[Span]] = {}
+        for group, row, mine in zip(self.groups, rows, cycles, strict=True):
+            kinds = self.kind[records.begins[row] :][: max(len(mine) - 1, 0)]
+            trips = np.where(looping[kinds], np.cumsum(opening[kinds]) - 1, -1)
+            at = mine.tolist()
+            spans[group] = [
+                Span(self.intervals[kind], start, end, trip if trip >= 0 else None)
+                for kind, start, end, trip in zip(kinds.tolist(), at, at[1:], trips.tolist(), strict=False)
+            ]
+        in_flight = [flight for group in self.groups for flight in flights(group, spans[group])]
+        header = (int(values[number]) for values in (records.program_id, records.sm, records.start_ns))
+        return Block(*header, spans, in_flight)
+
+    @cached_property
+    def _opening(self) -> NDArray[np.bool_]:
+        """For each of `intervals`: whether a trip of its group's main loop begins with it."""
+        return np.logical_or.reduce([self._opens(group, main) for group, main in self.main_scope.items()])
+
+
+def _smallest(largest: int) -> type[np.uint8] | type[np.uint16] | type[np.uint32]:
+    """The smallest type of integers from 0 to this one."""
+    return next(kind for kind in (np.uint8, np.uint16, np.uint32) if largest <= np.iinfo(kind).max)
 
 
 def _clock_steps(clocks: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -64,15 +64,13 @@ class Blocks:
         looping = [role for role in analysis.roles(launch) if launch.main_scope[role.warp_group] is not None]
         ranked = sorted(looping, key=lambda role: ("products" not in role.duty, "loads" not in role.duty))
         self.has_loop = bool(ranked)
-        self.silent = np.bincount(records.block, minlength=records.n_blocks) == 0
-        in_a_loop = np.array([scope.loop > 0 for scope in launch.program.scopes])[records.scope]
-        self.loops = np.bincount(records.block[in_a_loop], minlength=records.n_blocks) > 0
+        self.silent = records.counts.sum(axis=1) == 0
+        outside = np.array([scope.loop == 0 for scope in launch.program.scopes], dtype=bool)[launch.marks[:, 0] // 2]
+        straight = np.bincount(records.block_of(launch.places(outside)), minlength=records.n_blocks)
+        self.loops = np.maximum(records.counts - 1, 0).sum(axis=1) > straight
         self.trips: NDArray[np.int64] = np.zeros(records.n_blocks, dtype=np.int64)
         if ranked:
-            main = launch.main_scope[ranked[0].warp_group]
-            mine = records.warp == launch.groups.index(ranked[0].warp_group)
-            trips = mine & records.is_start & (records.scope == main)
-            np.add.at(self.trips, records.block[trips], 1)
+            self.trips = launch.trips_of_blocks(ranked[0].warp_group)
 
     @property
     def duration(self) -> NDArray[np.int64]:
@@ -237,19 +235,18 @@ def load_wait(launch: Launch, period_cycles: float) -> LoadWait | None:
     waiting = np.array([bool(i.uses or filled.intersection(i.waits)) for i in launch.intervals], dtype=bool)
     found = []
     for group in analysis.issuers(launch):
-        mine = launch.in_loop & waiting[launch.kind] & (launch.warp == launch.groups.index(group))
-        names = dict.fromkeys(launch.intervals[kind].name for kind in np.unique(launch.kind[mine]))
-        cycles = float(launch.cycles[mine].sum()) / max(launch.trips(group), 1)
+        mine = np.flatnonzero(launch.in_loop & waiting & (launch.ran > 0))
+        mine = mine[[launch.intervals[kind].group == group for kind in mine]]
+        names = dict.fromkeys(launch.intervals[kind].name for kind in mine)
+        cycles = float(launch.spent[mine].sum()) / max(launch.trips(group), 1)
         found.append(LoadWait(warp_group=group, regions=[*names], cycles=cycles, share=cycles / period_cycles))
     most = max(found, key=lambda wait: wait.cycles, default=None)
     return most if most and most.regions else None
 
 
 def _recorded_once(launch: Launch) -> NDArray[np.bool_]:
-    """Of all intervals those of each warp group's first recorded warp: what a group does is counted once."""
-    first = {index for index, name in enumerate(launch.groups) if launch.program.code(name) == name}
-    found: NDArray[np.bool_] = np.isin(launch.warp, sorted(first))
-    return found
+    """For each of `launch.intervals`: whether it is of its warp group's first recorded warp, so that it counts once."""
+    return np.array([launch.program.code(interval.group) == interval.group for interval in launch.intervals], dtype=bool)
 
 
 def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
@@ -258,7 +255,7 @@ def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
     A load is in flight from the start of the interval that issues it to the end of the one that uses it first.
     """
     counted = _recorded_once(launch)
-    ran = np.bincount(launch.kind[counted], minlength=len(launch.intervals))
+    ran = np.where(counted, launch.ran, 0)
     loaded: dict[str, int] = defaultdict(int)
     stored: dict[str, int] = defaultdict(int)
     for interval, times in zip(launch.intervals, ran.tolist(), strict=True):
@@ -276,21 +273,17 @@ def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
 def _bytes_in_flight(launch: Launch, counted: NDArray[np.bool_]) -> float:
     """Mean over a block's lifetime: each load's bytes, from its issue to the end of the next gap that uses a load."""
     size = np.array([sum(part.loaded for part in interval.traffic) for interval in launch.intervals])
-    uses = np.array([category(interval) == WAITING for interval in launch.intervals])
-    chosen = np.flatnonzero(counted)
-    kind = launch.kind[chosen]
-    issue = np.flatnonzero(size[kind] > 0)
-    use = np.flatnonzero(uses[kind])
+    uses = np.array([category(interval) == WAITING for interval in launch.intervals], dtype=bool)
+    issue = launch.places(counted & (size > 0))
+    use = launch.places(counted & uses)
     following = np.searchsorted(use, issue)
     met = following < len(use)
     issue, use = issue[met], use[following[met]]
-    same = (launch.block[chosen[issue]] == launch.block[chosen[use]]) & (
-        launch.warp[chosen[issue]] == launch.warp[chosen[use]]
-    )
+    same = launch.records.row_of(issue) == launch.records.row_of(use)
     issue, use = issue[same], use[same]
-    held = (launch.end[chosen[use]] - launch.start[chosen[issue]]).astype(np.float64)
-    lived = float(launch.cycles[counted].sum())
-    return float((size[kind[issue]] * held).sum() / lived) if lived else 0.0
+    held = (launch.records.cycle[use + 1] - launch.records.cycle[issue]).astype(np.float64)
+    lived = float(launch.spent[counted].sum())
+    return float((size[launch.kind[issue]] * held).sum() / lived) if lived else 0.0
 
 
 WAITING = "waiting for loads"
@@ -314,12 +307,10 @@ def _waits(launch: Launch) -> list[Wait]:
     """Share of a block's lifetime by what its warps do; the first load that is waited for stands apart."""
     names = [category(interval) for interval in launch.intervals]
     cycles: dict[str, int] = defaultdict(int)
-    total = np.bincount(launch.kind, weights=launch.cycles, minlength=len(names))
-    for name, spent in zip(names, total.tolist(), strict=True):
-        cycles[name] += int(spent)
-    loads = np.flatnonzero(np.array([name == WAITING for name in names])[launch.kind])
-    warps = launch.block[loads].astype(np.int64) * 256 + launch.warp[loads]
-    first = loads[np.unique(warps, return_index=True)[1]]
+    for name, spent in zip(names, launch.spent.tolist(), strict=True):
+        cycles[name] += spent
+    loads = launch.places(np.array([name == WAITING for name in names], dtype=bool))
+    first = loads[np.flatnonzero(np.diff(launch.records.row_of(loads), prepend=-1))]
     if len(first) < len(loads):
         cycles["first load"] = int(launch.cycles[first].sum())
         cycles[WAITING] -= cycles["first load"]
@@ -327,6 +318,6 @@ def _waits(launch: Launch) -> list[Wait]:
     whole = sum(cycles.values())
     if not whole:
         raise UsageError("the records of the launch span no cycle: nothing can be said of it")
-    paths = len(np.unique(launch.block.astype(np.int64) * 256 + launch.warp))
+    paths = int((launch.records.counts > 1).sum())
     ranked = sorted(cycles.items(), key=lambda item: -item[1])
     return [Wait(doing=name, share=spent / whole, cycles=spent / paths) for name, spent in ranked if spent]

@@ -68,12 +68,12 @@ def norm_program() -> Program:
 def launch_of(program: Program, blocks: list[tuple[list[tuple[int, bool, int]], int, int]], tail: int = 0) -> Launch:
     """Blocks as (records with cycles, SM, start in ns); each lives from its first record to its last."""
     rows = [(n, *record) for n, (records, _, _) in enumerate(blocks) for record in records]
-    block, scope, is_start, cycle = (np.array(column) for column in zip(*rows, strict=True))
+    _, scope, is_start, cycle = (np.array(column) for column in zip(*rows, strict=True))
     start = np.array([start for _, _, start in blocks], dtype=np.int64)
     length = np.array([records[-1][2] if records else 200 for records, _, _ in blocks], dtype=np.int64)
     records = Records(
-        block=block.astype(np.int32), warp=np.zeros(len(block), np.uint8), scope=scope.astype(np.uint8),
-        is_start=is_start.astype(bool), cycle=cycle.astype(np.int64), program_id=np.arange(len(blocks)),
+        mark=(2 * scope + is_start).astype(np.uint16), cycle=cycle.astype(np.int64),
+        counts=np.array([[len(records)] for records, _, _ in blocks]), program_id=np.arange(len(blocks)),
         sm=np.array([sm for _, sm, _ in blocks]), start_ns=10**18 + start, end_ns=10**18 + start + length,
         clock=start % 2**32, written=len(rows), lost=0,
     )  # fmt: skip
