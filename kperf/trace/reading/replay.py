@@ -8,10 +8,10 @@ step that waits for one after it is done. What a step takes beyond the last of w
 """
 
 import heapq
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 
 from kperf.trace.compiler.dataflow import Value
 from kperf.trace.compiler.program import Interval
@@ -78,6 +78,17 @@ class _TensorCores:
         return reached
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What an interval hangs on and sends, by number: `waits` for (what it counts, the first round, the senders)."""
+
+    waits: tuple[tuple[int, int, tuple[int, ...]], ...]
+    sends: tuple[int, ...]
+    loads: tuple[tuple[str, int], ...]
+    sends_at_end: bool
+    loads_at_end: bool
+
+
 class Replay:
     """One block's steps, and what each hangs on. All times are cycles."""
 
@@ -85,14 +96,37 @@ class Replay:
         self, steps: Mapping[str, Sequence[Step]], starts: Mapping[str, float], stages: Mapping[Value, int]
     ) -> None:
         """`starts`: when each warp group begins. `stages`: waits for a ring that are over before anyone arrives."""
-        self.steps, self.starts, self._stages = steps, starts, stages
-        self._loaded: set[Value] = set()
-        self._signallers: dict[Value, set[str]] = defaultdict(set)
-        for group, mine in steps.items():
-            for interval in {id(step.interval): step.interval for step in mine}.values():
-                self._loaded |= {ring for _, ring in interval.loads}
-                for ring in interval.signals:
-                    self._signallers[ring].add(group)
+        self.steps, self.starts = steps, starts
+        intervals = {group: {id(step.interval): step.interval for step in mine} for group, mine in steps.items()}
+        together = [(group, interval) for group, mine in intervals.items() for interval in mine.values()]
+        senders: dict[Value, dict[str, int]] = defaultdict(dict)
+        numbers, counters = count(), count()
+        for _, interval in together:
+            for _, ring in interval.loads:
+                senders[ring] = senders[ring] or {"": next(numbers)}
+        loaded = set(senders)
+        for group, interval in together:
+            for ring in interval.signals:
+                if ring not in loaded and group not in senders[ring]:
+                    senders[ring][group] = next(numbers)
+        counted: dict[tuple[str, Value], int] = defaultdict(lambda: next(counters))
+
+        def plan(group: str, interval: Interval) -> _Plan:
+            waits = (
+                (counted[group, ring], 0 if ring in loaded else stages.get(ring, 1), tuple(senders[ring].values()))
+                for ring in interval.waits
+            )
+            return _Plan(
+                tuple(waits),
+                tuple(senders[ring][group] for ring in interval.signals if ring not in loaded),
+                tuple((buffer, senders[ring][""]) for buffer, ring in interval.loads),
+                sends_at_end=interval.kind in ("tensor", "wait", "issue"),
+                loads_at_end=interval.kind == "wait",
+            )
+
+        plans = {(group, id(interval)): plan(group, interval) for group, interval in together}
+        self._plans = {group: [plans[group, id(step.interval)] for step in mine] for group, mine in steps.items()}
+        self._counters, self._senders = next(counters), next(numbers)
 
     def run(self, assumed: Assumptions, own: Own, change: Change = UNCHANGED) -> dict[str, list[float]]:
         """When each step ends, in the order of each group; a group that waits for what never comes stops there.
@@ -100,50 +134,40 @@ class Replay:
         Steps begin in the order of time, so that products queue in the order of their issue.
         """
         ends: dict[str, list[float]] = {group: [] for group in self.steps}
-        times: dict[tuple[Value, str], list[float]] = defaultdict(list)  # of arrivals at a ring, by who sends them
-        waited: Counter[tuple[str, Value]] = Counter()
+        times: list[list[float]] = [[] for _ in range(self._senders)]  # of arrivals, by who sends them to which ring
+        waited = [0] * self._counters
         cores = _TensorCores(assumed.flop_per_cycle, change.products)
-        parked: dict[Value, list[str]] = defaultdict(list)
+        parked: dict[int, list[str]] = defaultdict(list)
         ready = [(start, group) for group, start in self.starts.items()]
         heapq.heapify(ready)
         while ready:
             start, group = heapq.heappop(ready)
-            if len(ends[group]) == len(self.steps[group]):
+            mine = ends[group]
+            if len(mine) == len(self.steps[group]):
                 continue
-            step = self.steps[group][len(ends[group])]
+            step, plan = self.steps[group][len(mine)], self._plans[group][len(mine)]
             interval = step.interval
-            free = (group, interval.name) in change.regions
-            released = start
-            if not free:
-                found = {ring: self._released(ring, waited[group, ring], times) for ring in interval.waits}
-                unknown = [ring for ring, cycle in found.items() if cycle is None]
-                if unknown:
-                    parked[unknown[0]].append(group)
-                    continue
-                released = max([start, *(cycle for cycle in found.values() if cycle is not None)])
-            waited.update((group, ring) for ring in interval.waits)
-            hangs_on = cores.work(group, interval, released)
+            free = bool(change.regions) and (group, interval.name) in change.regions
+            released, missing = (start, None) if free else _released(plan, start, waited, times)
+            if missing is not None:
+                parked[missing].append(group)
+                continue
+            for counter, _, _ in plan.waits:
+                waited[counter] += 1
+            hangs_on = cores.work(group, interval, released) if interval.queue else released
             end = start if free else max(start, hangs_on + own(group, step, start, hangs_on))
-            ends[group].append(end)
+            mine.append(end)
             heapq.heappush(ready, (end, group))
-            for buffer, ring in interval.loads:
-                issued = end if interval.kind == "wait" else start
-                times[ring, ""].append(issued + (0.0 if buffer in change.loads else assumed.load_cycles))
-            for ring in interval.signals:
-                times[ring, group].append(end if interval.kind in ("tensor", "wait", "issue") else start)
-            for ring in (*interval.signals, *(ring for _, ring in interval.loads)):
-                for other in parked.pop(ring, ()):
-                    heapq.heappush(ready, (ends[other][-1] if ends[other] else self.starts[other], other))
+            for buffer, ring in plan.loads:
+                issued = end if plan.loads_at_end else start
+                times[ring].append(issued + (0.0 if buffer in change.loads else assumed.load_cycles))
+            for sender in plan.sends:
+                times[sender].append(end if plan.sends_at_end else start)
+            if parked:
+                for sender in (*plan.sends, *(ring for _, ring in plan.loads)):
+                    for other in parked.pop(sender, ()):
+                        heapq.heappush(ready, (ends[other][-1] if ends[other] else self.starts[other], other))
         return ends
-
-    def _released(self, ring: Value, number: int, times: Mapping[tuple[Value, str], list[float]]) -> float | None:
-        """When a group's n-th wait for a ring is released; None if that is not known yet."""
-        senders = {""} if ring in self._loaded else self._signallers.get(ring, set())
-        number -= 0 if ring in self._loaded else self._stages.get(ring, 1)
-        if number < 0 or not senders:
-            return 0.0
-        sent = [times[ring, sender] for sender in senders]
-        return max(mine[number] for mine in sent) if all(number < len(mine) for mine in sent) else None
 
     def periods(self, ends: Mapping[str, Sequence[float]], groups: Sequence[str]) -> list[float]:
         """Cycles from trip to trip of the groups' main loops, within tiles, from each tile's second trip on."""
@@ -158,3 +182,17 @@ class Replay:
             steady = {b for a, b in pairwise(starts) if a[0] == b[0]}
             found += [starts[b] - starts[a] for a, b in pairwise(starts) if {a, b} <= steady]
         return found
+
+
+def _released(
+    plan: _Plan, start: float, waited: Sequence[int], times: Sequence[Sequence[float]]
+) -> tuple[float, int | None]:
+    """When all is there that an interval waits for, not before its start; and who has not sent it yet, if so."""
+    released = start
+    for counter, first, senders in plan.waits:
+        number = waited[counter] - first
+        for sender in senders if number >= 0 else ():
+            if number >= len(times[sender]):
+                return start, sender
+            released = max(released, times[sender][number])
+    return released, None

@@ -180,7 +180,7 @@ class Launch:
         return np.array([cycles.sum() for cycles in self.cycles_of], dtype=np.int64)
 
     def places(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Where the intervals of some kinds begin, in ascending order; `chosen` has an entry for each of `intervals`."""
+        """Where intervals of some kinds begin, in ascending order; `chosen` has an entry for each of `intervals`."""
         return np.flatnonzero(np.append(chosen, False)[self.kind])
 
     @cached_property
@@ -201,7 +201,8 @@ class Launch:
     def _opens(self, group: str, scope: int | None) -> NDArray[np.bool_]:
         """For each of `intervals`: whether it is this group's and begins with the start of the scope."""
         mine = np.array([interval.group == group for interval in self.intervals], dtype=bool)
-        return mine & (self.marks[:, 0] == (-1 if scope is None else 2 * scope + 1))
+        opens: NDArray[np.bool_] = mine & (self.marks[:, 0] == (-1 if scope is None else 2 * scope + 1))
+        return opens
 
     def _weight(self, scope: Scope) -> int:
         loop = self.program.loops.get(scope.loop)
@@ -228,7 +229,8 @@ class Launch:
         """For each of `intervals`: whether both its ends belong to its group's main loop."""
         inside = np.zeros(len(self.program.scopes), dtype=bool)
         inside[sorted(set().union(*self.loop_scopes.values()))] = True
-        both: NDArray[np.bool_] = inside[self.marks // 2].all(axis=1)
+        first, second = self.marks.T // 2
+        both: NDArray[np.bool_] = inside[first] & inside[second]
         return both
 
     def periods(self, group: str) -> NDArray[np.int64]:
@@ -340,13 +342,14 @@ class Launch:
                 for kind, start, end, trip in zip(kinds.tolist(), at, at[1:], trips.tolist(), strict=False)
             ]
         in_flight = [flight for group in self.groups for flight in flights(group, spans[group])]
-        header = (int(values[number]) for values in (records.program_id, records.sm, records.start_ns))
-        return Block(*header, spans, in_flight)
+        program_id, sm, start_ns = (int(of[number]) for of in (records.program_id, records.sm, records.start_ns))
+        return Block(program_id, sm, start_ns, spans, in_flight)
 
     @cached_property
     def _opening(self) -> NDArray[np.bool_]:
         """For each of `intervals`: whether a trip of its group's main loop begins with it."""
-        return np.logical_or.reduce([self._opens(group, main) for group, main in self.main_scope.items()])
+        opening: NDArray[np.bool_] = np.any([self._opens(*found) for found in self.main_scope.items()], axis=0)
+        return opening
 
 
 def _smallest(largest: int) -> type[np.uint8] | type[np.uint16] | type[np.uint32]:

@@ -246,7 +246,8 @@ def load_wait(launch: Launch, period_cycles: float) -> LoadWait | None:
 
 def _recorded_once(launch: Launch) -> NDArray[np.bool_]:
     """For each of `launch.intervals`: whether it is of its warp group's first recorded warp, so that it counts once."""
-    return np.array([launch.program.code(interval.group) == interval.group for interval in launch.intervals], dtype=bool)
+    groups = (interval.group for interval in launch.intervals)
+    return np.array([launch.program.code(group) == group for group in groups], dtype=bool)
 
 
 def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
