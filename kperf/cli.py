@@ -346,6 +346,38 @@ def bench(
     bench.run_one(console, workload, _keys(only), _keys(metrics) or [], as_csv=csv, rounds=rounds, results=results)
 
 
+@app.command()
+def choose(
+    seq_len: Annotated[
+        int | None, typer.Option(help="Rows; below 32 it is the power of two. Without it: all crossovers, and regrets.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1)] = 16,
+    n_heads: Annotated[int, typer.Option(min=1)] = 16,
+    head_dim: HeadDim = 128,
+    causal: Causal = False,
+    dtype: Dtype = "bfloat16",
+    inputs: Inputs = "normal",
+    only: Only = None,
+    results: Results = RECORDED,
+) -> None:
+    """Which implementation to use for a shape, by what is recorded; where it changes, and what choosing so costs."""
+    from kperf.attention.workload import make_workload
+    from kperf.tune import choose
+
+    workload = None
+    if seq_len is not None:
+        workload = make_workload(
+            batch=batch,
+            heads=n_heads,
+            seq_len=2**seq_len if 0 < seq_len < 32 else seq_len,
+            head_dim=head_dim,
+            causal=causal,
+            dtype=dtype,
+            inputs=inputs,
+        )
+    choose.run(console, results, workload, _keys(only))
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def tritonbench(
     arguments: Annotated[list[str], typer.Argument(help="Those of tritonbench's run.py.", show_default=False)],

@@ -1,0 +1,164 @@
+"""Choosing by records: the nearest measured shapes decide, ties and gaps are said, and the regret is what it cost."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kperf.attention.workload import Workload
+from kperf.bench.points import Store
+from kperf.errors import UsageError
+from kperf.record.store import RECORDED
+from kperf.tune.choose import choose, crossovers, distance, measured_runs, regrets, sentence
+from tests.command import kperf
+from tests.conftest import environment, failed, point
+
+
+def shape(seq_len, batch=16, **more):
+    return Workload(batch=batch, seq_len=seq_len, **more)
+
+
+def recorded(times, **kind):
+    """Points of {seq_len: {implementation: milliseconds}}, a run each."""
+    return [
+        point(key, milliseconds, run=f"r{seq_len}", workload=shape(seq_len, **kind))
+        for seq_len, run in times.items()
+        for key, milliseconds in run.items()
+    ]
+
+
+KEYS = ["fa2", "fa3", "cudnn"]
+CROSSING = {
+    256: {"fa3": 1.5, "cudnn": 1.0},
+    512: {"fa3": 1.2, "cudnn": 1.0},
+    1024: {"fa3": 1.0, "cudnn": 1.5},
+    2048: {"fa3": 1.0, "cudnn": 1.3},
+}
+
+
+@pytest.mark.parametrize(("seq_len", "key", "ratio"), [(512, "cudnn", 1.2), (2048, "fa3", 1.3)])
+def test_of_a_measured_shape_the_fastest_is_chosen(seq_len, key, ratio):
+    choice = choose(shape(seq_len), measured_runs(recorded(CROSSING), KEYS))
+    assert (choice.key, choice.distance, choice.nearest, choice.ties) == (key, 0, (shape(seq_len),), ())
+    assert choice.ratio[0] == pytest.approx(ratio)
+    assert choice.ratio[1] < ratio < choice.ratio[2]
+    assert "measured at this shape" in sentence(shape(seq_len), choice)
+
+
+def test_between_measured_shapes_both_speak():
+    choice = choose(shape(768), measured_runs(recorded(CROSSING), KEYS))
+    assert set(choice.nearest) == {shape(512), shape(1024)}
+    assert choice.key == "fa3"
+    assert choice.ratio[0] == pytest.approx((1.5 / 1.2) ** 0.5)
+    assert not choice.gap
+    said = sentence(shape(768), choice)
+    assert "not measured at this shape, but at 16 x 16 x 1024 and 16 x 16 x 512, the nearest 0.42 factors" in said
+
+
+def test_far_from_all_it_says_that_there_is_a_gap():
+    choice = choose(shape(16384), measured_runs(recorded(CROSSING), KEYS))
+    assert (choice.distance, choice.gap) == (3, True)
+    assert "a gap, so measure it" in sentence(shape(16384), choice)
+
+
+def test_the_distance_is_in_factors_of_two_of_rows_and_of_heads():
+    assert distance(shape(512), shape(1024)) == 1
+    assert distance(shape(512), shape(512, batch=4)) == 2
+    assert distance(shape(512, batch=16, heads=4), shape(512, batch=4, heads=16)) == 0
+    assert distance(shape(512), shape(4096, batch=1)) == 5
+
+
+def test_what_the_intervals_do_not_tell_apart_is_a_tie():
+    times = {512: {"fa2": 2.0, "fa3": 1.002, "cudnn": 1.0}}
+    choice = choose(shape(512), measured_runs(recorded(times), KEYS))
+    assert (choice.key, choice.second, choice.ties) == ("cudnn", "fa3", ("fa3",))
+    assert "a tie with fa3 within the intervals" in sentence(shape(512), choice)
+
+
+def test_only_what_can_run_the_workload_and_is_measured_at_all_of_the_nearest_is_chosen():
+    times = {256: {"fa2": 2.0, "fa3": 1.0}, 512: {"fa2": 2.0}}
+    runs = measured_runs([*recorded(times), failed("fa3", run="r512", workload=shape(512))], KEYS)
+    assert choose(shape(384), runs).key == "fa2"
+    assert "the only one recorded" in sentence(shape(384), choose(shape(384), runs))
+    half = measured_runs(recorded({512: {"fa3": 0.5, "cudnn": 1.0}}, dtype="float16"), KEYS)
+    assert choose(shape(512, dtype="float16"), half).key == "cudnn"  # whatever a record says, FA3 has no float16
+
+
+@pytest.mark.parametrize("other", [{"head_dim": 64}, {"causal": True}, {"dtype": "float16"}, {"inputs": "local"}])
+def test_another_kind_says_nothing(other):
+    with pytest.raises(UsageError, match="`kperf bench` measures it"):
+        choose(shape(512, **other), measured_runs(recorded(CROSSING), KEYS))
+
+
+def test_the_newest_whole_run_speaks():
+    old = [point(key, ms, run="old", workload=shape(512)) for key, ms in {"fa3": 1.0, "cudnn": 2.0}.items()]
+    new = [
+        point(key, ms, run="new", workload=shape(512), sweep=sweep, recorded_at="2026-02-02T03:04:05+00:00")
+        for sweep in ("seq_len",)
+        for key, ms in {"fa3": 2.0, "cudnn": 1.0}.items()
+    ]
+    part = [point("fa3", 0.1, run="part", workload=shape(512), recorded_at="2026-03-02T03:04:05+00:00")]
+    assert choose(shape(512), measured_runs([*old, *new, *part], KEYS)).key == "cudnn"
+    elsewhere = [one.model_copy(update={"sweep": "batch_size"}) for one in old]
+    assert choose(shape(512), measured_runs([*new, *elsewhere], KEYS)).key == "cudnn"
+
+
+def test_the_regret_is_that_of_shapes_that_were_left_out():
+    found = {regret.workload.seq_len: regret for regret in regrets(measured_runs(recorded(CROSSING), KEYS))}
+    # Without 512 its neighbours 256 (1.5 for cudnn) and 1024 (1.5 for fa3) weigh the same; fa3 comes first.
+    assert found[512].chosen == "fa3"
+    assert found[512].value == pytest.approx(0.2)
+    assert found[256].chosen == "fa3"  # from 512 (1.2 for cudnn) and 1024 (1.5 for fa3)
+    assert found[256].value == pytest.approx(0.5)
+    assert found[2048].value == 0
+    assert [found[n].distance for n in (256, 512, 1024, 2048)] == [1, 1, 1, 1]
+    assert regrets(measured_runs(recorded({512: {"fa3": 1.0}}), KEYS)) == []
+
+
+def test_crossovers_cut_where_the_fastest_changes():
+    rows = [([w.seq_len for w in workloads], choice.key) for workloads, choice in crossovers(
+        measured_runs(recorded(CROSSING), KEYS))]  # fmt: skip
+    assert rows == [([256, 512], "cudnn"), ([1024, 2048], "fa3")]
+
+
+@settings(max_examples=25)
+@given(
+    st.dictionaries(
+        st.sampled_from([128, 256, 512, 1024, 2048, 4096]),
+        st.fixed_dictionaries({key: st.floats(3, 12) for key in KEYS}),
+        min_size=2,
+    )
+)
+def test_choosing_a_measured_shape_costs_nothing_and_a_left_out_one_never_less(times):
+    runs = measured_runs(recorded(times), KEYS)
+    for seq_len, run in times.items():
+        assert run[choose(shape(seq_len), runs).key] == pytest.approx(min(run.values()), rel=1e-12)
+    assert all(regret.value >= 0 for regret in regrets(runs))
+    assert sum(len(workloads) for workloads, _ in crossovers(runs)) == len(times)
+
+
+@pytest.mark.parametrize("keys", [["fa2", "cudnn", "fa3"], ["improved_plus", "fa2", "cudnn", "fa3"]])
+def test_on_the_recorded_runs_choosing_costs_less_than_the_goal(keys):
+    found = regrets(measured_runs(Store(RECORDED / "h200").points(), keys))
+    assert len(found) > 80
+    assert sum(regret.value for regret in found) / len(found) <= 0.02
+
+
+def test_the_command_says_what_to_use_and_where_it_changes(tmp_path):
+    with Store(tmp_path / "h200").writer() as writer:
+        writer.append(recorded(CROSSING))
+        writer.record_environment(environment())
+    said = kperf("choose", "--seq-len", "9", "--only", "fa3,cudnn", "--results", tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert re.match(
+        r"16 x 16 x 512 x 128 bfloat16 full: cudnn, 1\.200 \(1\.\d+ to 1\.\d+\) times as fast as fa3", said.stdout
+    )
+    table = kperf("choose", "--only", "fa3,cudnn", "--results", tmp_path, COLUMNS="200").stdout
+    assert "256 to 512" in table
+    assert re.search(r"fa3, cudnn +│ 4 +│ 2 ", table)
+    assert kperf("choose", "--results", "/nonexistent").returncode == 2
+    assert "unknown implementation 'fa9'" in kperf("choose", "--only", "fa9", "--results", tmp_path).stderr
+    far = kperf("choose", "--seq-len", "512", "--d-head", "64", "--results", tmp_path)
+    assert far.returncode == 2
+    assert far.stderr.count("\n") == 1
