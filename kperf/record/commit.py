@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
+_OWN = "kperf/__init__.py"
 _SOURCES = ("kperf", "plots", "ttgir", ":(glob)*.py", ":(glob)*.sh", ":(glob)*.toml")
 """Where a file that git does not know yet can change what is measured."""
 
@@ -13,7 +14,8 @@ _SOURCES = ("kperf", "plots", "ttgir", ":(glob)*.py", ":(glob)*.sh", ":(glob)*.t
 def git_commit(root: Path = _ROOT) -> str:
     """The code's commit; `-dirty-` and a hash of the difference if files differ or sources are new to git.
 
-    KPERF_COMMIT where there is no git, else `unknown`.
+    KPERF_COMMIT where there is no git, else `unknown`: also where git knows the folder and not the code in it, as that
+    of an environment with the installed package inside of somebody's checkout.
     """
     if commit := os.environ.get("KPERF_COMMIT"):
         return commit
@@ -22,6 +24,7 @@ def git_commit(root: Path = _ROOT) -> str:
         return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=True).stdout
 
     try:
+        git("ls-files", "--error-unmatch", _OWN)
         commit = git("rev-parse", "HEAD").decode().strip()
         # What measuring itself writes does not make the code another one.
         difference = git("diff", "--binary", "HEAD", "--", ".", ":!results")

@@ -14,6 +14,7 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.delenv("KPERF_COMMIT", raising=False)
     for folder in ("kperf", "results", "plots"):
         (tmp_path / folder).mkdir()
+    (tmp_path / "kperf" / "__init__.py").touch()
     (tmp_path / "kperf" / "a.py").write_text("a = 1\n")
     (tmp_path / "results" / "fig12.jsonl").write_text("{}\n")
     (tmp_path / ".gitignore").write_text("*.log\n")
@@ -52,3 +53,13 @@ def test_without_git_it_is_unknown_or_what_the_image_says(tmp_path, monkeypatch)
     assert git_commit(tmp_path) == "unknown"
     monkeypatch.setenv("KPERF_COMMIT", "abc")
     assert git_commit(tmp_path) == "abc"
+
+
+def test_a_repository_around_an_installed_package_is_not_its_own(checkout):
+    """An environment in somebody's checkout, whose git ignores it or not."""
+    for name in ("ignored.log", "venv"):
+        package = checkout / name / "site-packages"
+        (package / "kperf").mkdir(parents=True)
+        (package / "kperf" / "__init__.py").touch()
+        assert git_commit(package) == "unknown"
+    assert len(git_commit(checkout)) == 40
