@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -136,7 +136,7 @@ class RecordStore(Generic[_Record]):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(f"another process is measuring into {self.points_path}; wait for it") from None
-            if not os.path.samestat(os.fstat(descriptor), self.points_path.stat()):
+            if not _is_at(self.points_path, descriptor):
                 raise UsageError(f"{self.points_path} was replaced by results that came home just now; run again")
             yield Writer(self, descriptor)
         finally:
@@ -202,6 +202,7 @@ class Writer(Generic[_Record]):
         """Read what is there; cut a torn last line off, into a file beside."""
         self._store = store
         self._descriptor = descriptor
+        self._appended = b""
         self.points: list[_Record] = []
         end = 0
         for point, line_end in store._read(allow_torn=True):
@@ -219,8 +220,14 @@ class Writer(Generic[_Record]):
             os.write(descriptor, b"\n")
 
     def append(self, points: Sequence[_Record]) -> None:
-        """Write the points of one workload in one piece and flush it to the disk."""
+        """Write the points of one workload in one piece and flush it to the disk.
+
+        Raises `MeasurementError` if the disk is full, or if another file has taken this one's place, as an editor or
+        git puts it there: what was measured since goes into a file beside.
+        """
         data = b"".join(point.model_dump_json().encode() + b"\n" for point in points)
+        if not _is_at(self._store.points_path, self._descriptor):
+            self._keep_beside(self._appended + data)
         before = os.fstat(self._descriptor).st_size
         try:
             written = 0
@@ -233,7 +240,17 @@ class Writer(Generic[_Record]):
                 message = f"{self._store.points_path}: {error.strerror}; what was recorded before is intact"
                 raise MeasurementError(message) from None
             raise
+        self._appended += data
         self.points.extend(points)
+
+    def _keep_beside(self, data: bytes) -> NoReturn:
+        path = self._store.points_path
+        beside = path.with_suffix(f".jsonl.{os.getpid()}")
+        write_atomically(beside, data)
+        raise MeasurementError(
+            f"{path} was replaced while it was measured into: the points since then are in {beside.name}; append them "
+            "to it and run again"
+        )
 
     def record_environment(self, environment: Environment) -> str:
         """Add the environment to environment.json if it is new; returns its id."""
@@ -248,6 +265,14 @@ class Writer(Generic[_Record]):
         finally:
             os.close(folder)
         return environment.id
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:

@@ -1,8 +1,10 @@
+import fcntl
 import json
 import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -242,6 +244,39 @@ def test_only_one_process_writes(tmp_path):
     store = Store(tmp_path)
     with store.writer(), pytest.raises(UsageError, match="another process is measuring"), Store(tmp_path).writer():
         pass
+
+
+@pytest.mark.parametrize("replace", [lambda path: path.with_name("new").rename(path), Path.unlink])
+def test_a_file_that_is_replaced_while_it_is_measured_into_loses_nothing(tmp_path, replace):
+    """As an editor or git replaces it: the old file is still open here, and would be gone with its new points."""
+    store = Store(tmp_path)
+    write(store, point())
+    (tmp_path / "new").write_bytes(store.points_path.read_bytes())
+    with store.writer() as writer:
+        writer.append([point(run="r2")])
+        replace(store.points_path)
+        with pytest.raises(MeasurementError, match=r"was replaced .* are in fig12\.jsonl\.\d+; append them to it"):
+            writer.append([point(run="r3")])
+    (beside,) = tmp_path.glob("fig12.jsonl.*")
+    with store.points_path.open("ab") as stream:
+        stream.write(beside.read_bytes())
+    assert [point.run for point in store.points()][-2:] == ["r2", "r3"]
+
+
+def test_a_file_that_is_replaced_before_it_is_locked_is_not_written_to(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    write(store, point())
+    lock = fcntl.flock
+
+    def replaced_first(descriptor, operation):
+        (tmp_path / "new").write_bytes(b"")
+        (tmp_path / "new").rename(store.points_path)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr("kperf.record.store.fcntl.flock", replaced_first)
+    with pytest.raises(UsageError, match="was replaced by results that came home just now; run again"), store.writer():
+        pass
+    assert store.points_path.read_bytes() == b""
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
