@@ -63,7 +63,7 @@ _STOP_SECONDS = 20
 _INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
 
-_KILLED = 137
+_KILLED, _STOPPED = 137, 143
 _LEAST_MEMORY = 6 << 20
 """Bytes that Docker wants for a container."""
 
@@ -155,11 +155,11 @@ def run(
                 container.stop(timeout=_STOP_SECONDS)
                 return _INTERRUPTED
         container.reload()
-        if status == _KILLED:
+        if status == _KILLED and container.attrs["State"]["OOMKilled"]:
             limit = int(container.attrs["HostConfig"]["Memory"])
-            if container.attrs["State"]["OOMKilled"]:
-                raise MeasurementError(f"the container ran out of its {limit / 1e9:.1f} GB of memory: raise --memory")
-            raise MeasurementError("the container was killed from outside; run the command again, it resumes")
+            raise MeasurementError(f"the container ran out of its {limit / 1e9:.1f} GB of memory: raise --memory")
+        if status in {_KILLED, _STOPPED}:
+            raise MeasurementError("the container was ended from outside; run the command again, it resumes")
         return status
 
 
@@ -295,15 +295,20 @@ def _bring_home(container: Any, console: Console) -> None:
                     here = results / f"{name}.{container.short_id}"
                     console.print(f"{name} changed here and in the container: the container's is {here.name}")
                     write_atomically(here, theirs)
+    except APIError as error:
+        raise _kept(results, container, str(error.explanation or error)) from None
     except requests.RequestException:  # an OSError too, but of the engine
         raise
     except (OSError, tarfile.TarError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise MeasurementError(
-            f"the results could not be written to {results} ({reason}): they are safe in container "
-            f"{container.short_id}; mend that and run again, which brings them first"
-        ) from None
+        raise _kept(results, container, getattr(error, "strerror", None) or str(error)) from None
     container.remove(v=True, force=True)
+
+
+def _kept(results: Path, container: Any, reason: str) -> MeasurementError:
+    return MeasurementError(
+        f"the results could not be brought to {results} ({reason}): they are safe in container {container.short_id}; "
+        "mend that and run again, which brings them first"
+    )
 
 
 @dataclass(frozen=True)
@@ -490,7 +495,8 @@ def _engine(timeout: int = 60) -> Iterator[Any]:
         raise UsageError(f"Docker does not take that: {error}") from None
     except requests.RequestException:
         raise MeasurementError(
-            "the Docker engine stopped answering: start it and run again; what a container recorded is safe in it"
+            "the Docker engine stopped answering: start it and run again; what a container recorded is safe in it, and "
+            "the next run brings it first"
         ) from None
     finally:
         engine.close()

@@ -72,9 +72,22 @@ def test_doctor_says_static_and_why_in_two_seconds(inside: Any) -> None:
 
 
 def test_doctor_names_a_cache_that_forbids_execution(inside: Any) -> None:
-    program = "from kperf.record.machine import probe; print(probe().why_no_cache)"
+    program = "from kperf.record.machine import probe; print(probe().why_no_launcher)"
     told = inside("python", "-c", program, tmpfs={"/tmp": "rw,noexec", "/out": "rw,mode=1777"})
     assert "forbids execution: mount it without noexec (--tmpfs /tmp:exec)" in told.out
+
+
+def test_doctor_says_no_where_triton_cannot_write_and_a_figure_says_why(inside: Any) -> None:
+    environment = {"KPERF_RESULTS": "/out", "TRITON_CACHE_DIR": "/opt/cache"}
+    told = inside("kperf", "doctor", environment=environment)
+    assert told.status == 1
+    said = "Triton's cache /opt/cache cannot be written (Read-only file system): set TRITON_CACHE_DIR to another folder"
+    assert f"no   ttgir, the overrides compiled and checked: {said}" in told.out
+    told = inside("kperf", "fig12", environment=environment)
+    assert told.status == 1
+    assert (
+        told.out == "kperf: /opt/cache cannot be used (Read-only file system): set TRITON_CACHE_DIR to another folder\n"
+    )
 
 
 def test_triton_can_compile_and_load_a_launcher(inside: Any) -> None:
@@ -99,9 +112,14 @@ def test_runs_as_any_user(inside: Any, user: str) -> None:
 
 
 def test_overrides_compile_as_a_stranger(inside: Any) -> None:
-    done = inside("kperf", "override", "verify", user="12345:54321")
+    """Those of one variant; all of them are compiled before the figures are drawn."""
+    program = (
+        "from kperf.attention.variants import variant_named as named; from kperf.console import of_standard_output\n"
+        "from kperf.paper.fig12 import verify_overrides; verify_overrides(of_standard_output(), [named('vanilla')])"
+    )
+    done = inside("python", "-c", program, user="12345:54321")
     assert done.status == 0, done.out
-    assert "override improved/d128_bf16_full.ttgir compiles to sm_90a in place of attn_fwd" in done.out
+    assert "override vanilla/d128_bf16_full.ttgir compiles to sm_90a in place of attn_fwd" in done.out
 
 
 def test_a_results_folder_that_is_not_writable_is_one_sentence(inside: Any) -> None:
@@ -109,6 +127,12 @@ def test_a_results_folder_that_is_not_writable_is_one_sentence(inside: Any) -> N
     assert told.status == 2
     assert told.out.startswith("kperf: /results is not writable by user 12345: mount a folder you own")
     assert len(told.out.strip().splitlines()) == 1
+
+
+def test_a_container_without_a_folder_for_what_is_temporary_is_one_sentence(inside: Any) -> None:
+    told = inside("make", "fig12", tmpfs={"/out": "rw,mode=1777"})
+    assert told.status == 2
+    assert re.fullmatch(r"kperf: /tmp cannot be written, .*: start the container with --tmpfs /tmp:exec\n", told.out)
 
 
 def test_a_volume_that_is_too_small_is_a_sentence_and_stays_empty(inside: Any) -> None:
@@ -128,13 +152,30 @@ def test_a_volume_that_is_too_small_is_a_sentence_and_stays_empty(inside: Any) -
     assert "yes  fig11 and fig12, drawn from recorded runs: recorded on h200" in said
 
 
-def test_the_installed_package_passes_its_own_tests(inside: Any) -> None:
+def test_the_originals_script_prints_the_recorded_panel(inside: Any) -> None:
+    told = inside("./bench_fa.sh", "vanilla", "seq_len")
+    assert told.status == 0
+    assert told.out.startswith("static: no GPU in this container")
+    assert "vanilla-tflops" in told.out
+    told = inside("./bench_fa.sh")
+    assert (told.status, told.out) == (
+        2, "usage: bench_fa.sh <improved|improved_plus|vanilla> <seq_len|batch_size> [options]\n"
+    )  # fmt: skip
+
+
+def test_make_check_passes(inside: Any) -> None:
+    told = inside("make", "check")
+    assert told.status == 0, told.out
+    assert "Success: no issues found in" in told.out
+
+
+def test_make_test_passes(inside: Any) -> None:
     chosen = [
         "tests/attention/test_workload.py",
         "tests/bench/test_points.py",
         "tests/test_container.py",
         "tests/record",
     ]
-    ran = inside("python", "-m", "pytest", "-q", "-m", "not gpu", "-p", "no:cacheprovider", *chosen)
+    ran = inside("make", "test", f"OPTIONS=-q {' '.join(chosen)}")
     assert ran.status == 0, ran.out
     assert " passed" in ran.out
