@@ -1,21 +1,23 @@
 """`python -m kperf ...`: thin commands, and one sentence for what goes wrong."""
 
 import errno
+import io
 import os
 import shlex
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from kperf import __version__
+from kperf.console import of_standard_output
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.store import RECORDED
 
@@ -65,10 +67,7 @@ override_app = _App(no_args_is_help=True, help="The TTGIR overrides.")
 app.add_typer(override_app, name="override")
 image_app = _App(no_args_is_help=True, help="The container image, built and run through the Docker SDK.")
 app.add_typer(image_app, name="image")
-# A pipe has no width: 160 columns, unless COLUMNS says another.
-console = Console(
-    width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160, highlight=False, soft_wrap=True
-)
+console = of_standard_output()
 
 
 def _say_version(wanted: bool) -> None:
@@ -538,17 +537,24 @@ def doctor() -> None:
 
 def main() -> None:
     """Run a command: status 2 for a person's mistake, 1 for a failed measurement, one sentence for each."""
+    if sys.stdout is None:
+        _end("standard output is closed: send it to a file, or to /dev/null", 2)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has no letter for a sign gets a question mark
     try:
-        sys.exit(app(standalone_mode=False))
+        status = app(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(status)
     except (UsageError, MeasurementError) as error:
         _end(str(error), 2 if isinstance(error, UsageError) else 1)
     except TyperException as error:
         _end_usage(error)
     except typer.Abort:
         _end("aborted", 1)
+    except ModuleNotFoundError as error:
+        _end(f"{error.name} is not installed: run `make setup`", 2)
     except OSError as error:
-        what = error.filename or ("the disk of standard output" if error.errno == errno.ENOSPC else "the output")
-        _end(f"{error.strerror or error}: {what}", 1)
+        _end_refused(error)
     except Exception as error:
         if (sentence := _failure_of_the_gpu(error)) is None:
             raise
@@ -558,6 +564,37 @@ def main() -> None:
 def _end(sentence: str, status: int) -> NoReturn:
     print(f"kperf: {sentence}", file=sys.stderr)
     sys.exit(status)
+
+
+def _end_refused(error: OSError) -> NoReturn:
+    """What the system refuses and nothing else has caught: which file, why, and what can be done about it."""
+    from kperf.record.machine import triton_cache
+
+    reason = error.strerror or str(error)
+    full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+    unwritten = full or error.errno in {errno.EBADF, errno.EIO}
+    file = error.filename or (_open_where_raised(error) if unwritten else None)
+    if file is None and unwritten:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter would try once more
+        _end(f"standard output cannot be written ({reason}): send it elsewhere, or free some space there", 1)
+    if file is None:
+        _end(reason, 1)
+    path = Path(os.fsdecode(file))
+    mends = ["free some space there"] if full else []
+    if path.is_relative_to(triton_cache()):
+        mends.append("set TRITON_CACHE_DIR to another folder")
+    elif unwritten and path.is_relative_to(os.environ.get("TMPDIR") or "/tmp"):
+        mends.append("set TMPDIR to another folder")
+    _end(f"{path} cannot be used ({reason})" + (": " + ", or ".join(mends) if mends else ""), 1)
+
+
+def _open_where_raised(error: OSError) -> str | None:
+    """An error of writing, as on a full disk, does not name the file: it is the one open in the frame that wrote."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        for value in frame.f_locals.values():
+            if hasattr(value, "writable") and isinstance(name := getattr(value, "name", None), str):
+                return None if value is sys.stdout else name
+    return None
 
 
 def _end_usage(error: TyperException) -> NoReturn:

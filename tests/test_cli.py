@@ -1,15 +1,23 @@
 """The front door: what a person types, what they see, and how it ends."""
 
+import errno
 import os
+import re
+import resource
+import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from kperf import __version__
 from kperf.attention.overrides import TTGIR_DIR
+from kperf.errors import MeasurementError
+from kperf.record.files import write_atomically
+from kperf.record.store import RECORDED
 from tests.command import kperf
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -145,19 +153,119 @@ def test_an_empty_results_file_is_one_sentence(tmp_path):
     assert "in_order, 32 wgmma" in done.stdout
 
 
-def test_a_full_output_is_one_sentence():
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "kperf", "claims"],
-            cwd=ROOT,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+@pytest.mark.parametrize(
+    ("output", "status", "said"),
+    [
+        (">/dev/full", 1, "standard output cannot be written (No space left on device): send it elsewhere, or free"),
+        (">&-", 2, "standard output is closed: send it to a file, or to /dev/null"),
+        ("| true", 1, ""),
+    ],
+)
+def test_an_output_that_takes_nothing_is_one_sentence_and_one_that_is_not_read_none(output, status, said):
+    """With more to print than a pipe or a buffer holds."""
+    large = TTGIR_DIR / "improved_plus/d128_bf16_causal.ttgir"
+    script = f"{shlex.quote(sys.executable)} -m kperf instrument {large} {output}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == status
+    assert done.stderr.startswith(f"kperf: {said}" if said else "")
+    assert done.stderr.count("\n") == (1 if said else 0)
+
+
+def test_a_console_without_a_letter_gets_another():
+    program = "from kperf.cli import app, main; app.command('say')(lambda: print('16 × 4096')); main()"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "say"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "16 ? 4096\n", "")
+
+
+@contextmanager
+def largest_file(size):
+    """Writing more into one file than `size` bytes fails, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting", "mend"),
+    [
+        (["override", "verify"], "TMPDIR", "free some space there, or set TMPDIR to another folder"),
+        (["fig12"], "TRITON_CACHE_DIR", "free some space there, or set TRITON_CACHE_DIR to another folder"),
+    ],
+)
+def test_a_full_disk_names_the_file_and_the_mend(tmp_path, monkeypatch, arguments, setting, mend):
+    monkeypatch.setattr("tempfile.tempdir", None)
+    folder = tmp_path / "small"
+    folder.mkdir()
+    with largest_file(60_000):  # TTGIR has room, LLVM's IR has none
+        done = kperf(*arguments, **{setting: str(folder)})
     assert done.returncode == 1
-    assert "No space left" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert re.fullmatch(rf"kperf: {folder}/\S+ cannot be used \(File too large\): {mend}\n", done.stderr)
+
+
+def test_a_full_disk_leaves_what_a_file_held(tmp_path):
+    path = tmp_path / "out.ttgir"
+    path.write_text("before")
+    said = r"out\.ttgir cannot be written \(File too large\): free some space there; what it held is intact"
+    with largest_file(1000), pytest.raises(MeasurementError, match=said):
+        write_atomically(path, "1" * 2000)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("command", ["fig11", "fig12", "ttgir", "examples"])
+def test_a_cache_that_cannot_be_written_is_said_with_the_mend(tmp_path, command):
+    (tmp_path / "file").touch()
+    cache = tmp_path / "file/cache"
+    done = kperf(command, TRITON_CACHE_DIR=str(cache))
+    assert done.returncode == 1
+    mend = "set TRITON_CACHE_DIR to another folder"
+    assert re.fullmatch(rf"kperf: {cache}\S* cannot be used \(Not a directory\): {mend}\n", done.stderr)
+
+
+@pytest.mark.parametrize("command", ["fig11", "fig12", "examples"])
+def test_results_that_cannot_be_written_are_said_before_anything_is_compiled(tmp_path, monkeypatch, command):
+    """As in a read-only checkout; whoever runs this may be root, who may write everywhere else."""
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("kperf.record.files.tempfile.TemporaryFile", refuse)
+    done = kperf(command)
+    assert done.returncode == 2
+    assert f"{RECORDED}/h200" in done.stderr
+    assert (
+        "cannot be written (Read-only file system): name another folder with --results; `kperf restore" in done.stderr
+    )
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["fig11", "fig12", "power", "sweep", "claims", "goals", "repeatability"])
+def test_a_folder_without_records_is_said_before_anything_is_compiled(tmp_path, command):
+    panel = ["seq_len", "--only", "fa3"] if command == "sweep" else []
+    done = kperf(command, *panel, "--results", tmp_path / "nowhere", TRITON_CACHE_DIR=str(tmp_path / "cache"))
+    assert done.returncode == 2
+    assert f"{tmp_path}/nowhere holds no recorded" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [("/nonexistent.toml", "cannot be read"), ("/etc", "cannot be read"), ("/bin/sh", "cannot be read"),
+     ("README.md", "is not a set of region rules"), ("/dev/null", "is not a set of region rules")],
+)  # fmt: skip
+def test_a_file_of_rules_that_is_none_is_said(rules, words):
+    done = kperf("instrument", TTGIR_DIR / "vanilla/d128_bf16_full.ttgir", "--rules", ROOT / rules)
+    assert done.returncode == 2
+    assert f"{ROOT / rules} {words}" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_originals_scripts_check_their_words():

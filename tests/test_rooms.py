@@ -8,7 +8,7 @@ import pytest
 KPERF = Path(__file__).resolve().parents[1] / "kperf"
 
 FLOORS = [
-    {"errors", "__version__"},
+    {"errors", "__version__", "console"},
     {"record", "ir"},
     {"trace", "attention"},
     {"bench"},

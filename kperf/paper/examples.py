@@ -19,7 +19,7 @@ from rich.table import Table
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import offline
 from kperf.record import device
-from kperf.record.files import write_atomically
+from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.compiler.instrument import read_rules
 from kperf.trace.launch.twin import footprint, make_twin
@@ -111,12 +111,9 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
     why_static = device.why_static()
     if why_static and require_gpu:
         raise UsageError(why_static)
-    if why_static:
-        failed = _lower_all(console, scripts, why_static)
-        folder = _recorded_folder(results)
-    else:
-        folder = results / gpu_slug(device.gpu_name()) / "examples"
-        failed = _trace_all(console, scripts, folder)
+    folder = _recorded_folder(results) if why_static else results / gpu_slug(device.gpu_name()) / "examples"
+    require_writable(folder)
+    failed = _lower_all(console, scripts, why_static) if why_static else _trace_all(console, scripts, folder)
     if failed:
         console.print("\n".join(failed))
     chosen = [name for script in scripts for name in script.kernels]

@@ -25,7 +25,7 @@ from kperf.paper import twins
 from kperf.paper.version1 import read_timeline
 from kperf.profilers import overhead as costs
 from kperf.record import device
-from kperf.record.files import write_atomically
+from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.compiler.instrument import strip
 from kperf.trace.compiler.program import Program
@@ -238,18 +238,22 @@ def run(
     ours is drawn if it is recorded.
 
     Raises `UsageError` if what is asked for needs a Hopper GPU and there is none, or another process measures on it, an
-    override or its twin is not fit, or nothing is recorded to draw, and `MeasurementError` as `record` does.
+    override or its twin is not fit, nothing is recorded to draw, or `results` cannot be written; `MeasurementError` as
+    `record` does.
     """
     reason = device.why_static()
     if reason is not None and (require_gpu or with_costs):
         raise UsageError(reason)
-    drawn = [subject_from_file(file)] if file else [subject(name) for name in VARIANTS]
     if reason is not None and file:
+        subject_from_file(file)
         raise UsageError(f"{file} fits, but tracing it wants a GPU: {reason}")
+    recorded = f"fig11/{VARIANTS[0]}.timeline.json"
+    folder = recorded_folder(results, recorded) if reason else results / gpu_slug(device.gpu_name())
+    require_writable(folder)
+    drawn = [subject_from_file(file)] if file else [subject(name) for name in VARIANTS]
     ours = [] if file else [subject(name) for name in ALONE]
     subjects = drawn + ours
     if reason is None:
-        folder = results / gpu_slug(device.gpu_name())
         with device.exclusive():
             record(console, subjects, FIG11, folder / "fig11", rounds)
             if with_costs:
@@ -259,7 +263,6 @@ def run(
         for item in subjects:
             same = "as in the plain kernel" if not item.orders.differences else "not as in the plain kernel"
             console.print(f"traced/{item.plain.path.name} of {item.name} compiles to sm_90a, ordered {same}")
-        folder = recorded_folder(results, f"fig11/{VARIANTS[0]}.timeline.json")
     report(console, folder, drawn, measured=reason is None)
     for item in ours:
         if (folder / "fig11" / f"{item.name}.timeline.json").exists():

@@ -19,6 +19,7 @@ from kperf.bench.tables import ratio_table, tritonbench_table, when
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import power
 from kperf.record import device
+from kperf.record.files import require_writable
 from kperf.record.store import Environment, gpu_slug, recorded_folder
 from plots import fig12 as plot
 
@@ -285,6 +286,7 @@ def run(console: Console, results: Path, mode: Mode, *, rounds: int, fresh: bool
     if reason is not None and require_gpu:
         raise UsageError(reason)
     store = Store(recorded_folder(results) if reason else results / gpu_slug(device.gpu_name()))
+    require_writable(store.folder)
     verify_overrides(console)
     if reason is None:
         for one_mask in (Mode(), Mode(causal=True)) if mode.paper_mix else (mode,):

@@ -8,6 +8,25 @@ from pathlib import Path
 
 from kperf.errors import MeasurementError, UsageError
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""A disk, a quota or a limit of the process."""
+
+
+def require_writable(folder: Path) -> None:
+    """Before minutes of work whose results go into `folder`, which may be missing, and not after them.
+
+    Raises `UsageError` if nothing can be written there.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be written ({error.strerror}): name another folder with --results; "
+            "`kperf restore --results FOLDER` makes one that holds the recorded runs"
+        ) from None
+
 
 def write_atomically(path: Path, data: str | bytes) -> None:
     """Write beside the target and rename: a reader sees the old file or the new one, never half of it.
@@ -28,8 +47,10 @@ def write_atomically(path: Path, data: str | bytes) -> None:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            kind = MeasurementError if error.errno == errno.ENOSPC else UsageError
-            raise kind(f"{path} cannot be written: {error.strerror}") from None
+            if error.errno in _FULL:
+                message = f"{path} cannot be written ({error.strerror}): free some space there; what it held is intact"
+                raise MeasurementError(message) from None
+            raise UsageError(f"{path} cannot be written ({error.strerror}): name a place that you can write") from None
         raise
 
 

@@ -83,9 +83,9 @@ def why_not_measured(machine: Machine) -> str | None:
 def diagnose(machine: Machine) -> list[Verdict]:
     """What this machine can run of the figures and of ttgir/."""
     measured = why_not_measured(machine)
-    triton = _why_missing(machine, "triton")
+    not_compiled = _why_missing(machine, "torch") or _why_missing(machine, "triton") or machine.why_no_cache
     recorded = ", ".join(machine.recorded)
-    why_not_drawn = machine.why_no_results or machine.why_no_recorded
+    why_not_drawn = not_compiled or machine.why_no_results or machine.why_no_recorded
     fa3 = _why_missing(machine, "fa3-fwd") or measured
     return [
         Verdict("fig11 and fig12, measured here", measured is None, measured or _warnings(machine)),
@@ -95,7 +95,7 @@ def diagnose(machine: Machine) -> list[Verdict]:
             why_not_drawn is None,
             why_not_drawn or f"recorded on {recorded}",
         ),
-        Verdict("ttgir, the overrides compiled and checked", triton is None, triton or "needs no GPU"),
+        Verdict("ttgir, the overrides compiled and checked", not_compiled is None, not_compiled or "needs no GPU"),
     ]
 
 
@@ -113,7 +113,7 @@ def probe() -> Machine:
         wheels_cuda=_major_minor(runtime) if runtime else None,
         gpus=gpus,
         why_no_gpu=why_no_gpu,
-        why_no_launcher=_why_no_launcher(),
+        why_no_launcher=_why_no_launcher() or _why_no_execution(),
         why_no_cache=_why_no_cache(),
         why_no_results=_why_no_results(),
         recorded=_recorded(_results()),
@@ -230,22 +230,35 @@ def _why_no_launcher() -> str | None:
     return None
 
 
+def triton_cache() -> Path:
+    """Where Triton keeps what it compiles."""
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+
+
 def _why_no_cache() -> str | None:
-    """Triton loads the libraries that it puts into its cache, so that folder must allow execution as well."""
-    folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    folder = triton_cache()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"0")
+    except OSError as error:
+        return f"Triton's cache {folder} cannot be written ({error.strerror}): set TRITON_CACHE_DIR to another folder"
+    return None
+
+
+def _why_no_execution() -> str | None:
+    """Triton loads the launchers that it puts into its cache, so that folder must allow execution as well."""
+    folder = triton_cache()
+    try:
         with tempfile.TemporaryDirectory(dir=folder) as inside:
             program = Path(inside, "probe")
             program.write_text("#!/bin/sh\n")
             program.chmod(0o700)
             subprocess.run([program], check=True)
-    except PermissionError as error:
-        if Path(str(error.filename)).name == "probe":
-            return f"Triton's cache {folder} forbids execution: mount it without noexec (--tmpfs /tmp:exec)"
-        return f"Triton's cache {folder} is not writable: set TRITON_CACHE_DIR to a folder of yours"
-    except OSError as error:
-        return f"Triton's cache {folder} cannot be written ({error.strerror}): set TRITON_CACHE_DIR to another folder"
+    except PermissionError:
+        return f"Triton's cache {folder} forbids execution: mount it without noexec (--tmpfs /tmp:exec)"
+    except OSError:  # it cannot be written either, which is said already
+        return None
     return None
 
 
@@ -253,7 +266,7 @@ def _why_no_results() -> str | None:
     folder = _results()
     if folder.is_dir() and os.access(folder, os.W_OK):
         return None
-    return f"{folder} is not a folder that you can write: set KPERF_RESULTS to one"
+    return f"{folder} is not a folder that you can write: set KPERF_RESULTS to one, and `kperf restore` fills it"
 
 
 def _recorded(results: Path) -> tuple[str, ...]:

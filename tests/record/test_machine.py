@@ -11,6 +11,7 @@ import pytest
 from kperf import doctor as report
 from kperf.record import machine as doctor
 from kperf.record.machine import Gpu, Machine
+from tests.command import kperf
 
 H200 = Gpu("NVIDIA H200", (9, 0), mig=False, processes=0)
 A100 = Gpu("NVIDIA A100-SXM4-80GB", (8, 0), mig=False, processes=0)
@@ -54,9 +55,7 @@ def test_a_machine_that_has_everything():
         ({"gpus": (A100,)},
          "NVIDIA A100-SXM4-80GB is sm_80: use a machine with a Hopper GPU (sm_90a: H100, H200, GH200)"),
         ({"gpus": (A100, H200)}, "GPU 0 is NVIDIA A100-SXM4-80GB, not Hopper: set CUDA_VISIBLE_DEVICES=1"),
-        ({"packages": PINNED | {"torch": None}}, "torch is not installed: run `make setup`"),
         ({"why_no_launcher": "no C compiler"}, "no C compiler"),
-        ({"why_no_cache": "no cache"}, "no cache"),
     ],
 )  # fmt: skip
 def test_what_stands_in_the_way_of_measuring(change, reason):
@@ -65,6 +64,26 @@ def test_what_stands_in_the_way_of_measuring(change, reason):
     assert verdicts(machine)["fig11 and fig12, drawn from recorded runs"] == (True, "recorded on h200")
     assert doctor.headline(machine) == f"kperf: static, from recorded runs: {reason}"
     assert report.report(machine)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"packages": PINNED | {"torch": None}}, "torch is not installed: run `make setup`"),
+        ({"packages": PINNED | {"triton": None}}, "triton is not installed: run `make setup`"),
+        ({"why_no_cache": "no cache"}, "no cache"),
+    ],
+)
+def test_what_stands_in_the_way_of_compiling_stands_in_that_of_drawing_too(change, reason):
+    """The overrides are compiled before a figure is drawn from recorded runs."""
+    machine = replace(READY, **change)
+    assert {what: why for what, (possible, why) in verdicts(machine).items() if not possible} == {
+        "fig11 and fig12, measured here": reason,
+        "FA3 among them": reason,
+        "fig11 and fig12, drawn from recorded runs": reason,
+        "ttgir, the overrides compiled and checked": reason,
+    }
+    assert not report.report(machine)
 
 
 def test_a_newer_minor_cuda_than_the_drivers_is_no_obstacle():
@@ -117,7 +136,8 @@ def test_nothing_at_all_is_reported_as_such(capsys):
 def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
     monkeypatch.setenv("KPERF_RESULTS", str(tmp_path / "missing"))
     machine = doctor.probe()
-    assert machine.why_no_results == f"{tmp_path}/missing is not a folder that you can write: set KPERF_RESULTS to one"
+    mend = "set KPERF_RESULTS to one, and `kperf restore` fills it"
+    assert machine.why_no_results == f"{tmp_path}/missing is not a folder that you can write: {mend}"
     assert machine.recorded == ()
     (tmp_path / "missing/h100/fig11").mkdir(parents=True)
     (tmp_path / "missing/h100/fig12.jsonl").touch()
@@ -146,7 +166,23 @@ def test_an_empty_record_is_no_recorded_run(monkeypatch, tmp_path):
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    assert doctor.probe().why_no_cache.endswith("set TRITON_CACHE_DIR to another folder")
+    done = kperf("doctor")
+    assert done.returncode == 1
+    said = f"Triton's cache {tmp_path}/file/cache cannot be written (Not a directory): set TRITON_CACHE_DIR to another"
+    assert [line[:22] for line in done.stdout.splitlines() if said in line] == [
+        "no   fig11 and fig12, ",
+        "no   ttgir, the overri",
+    ]
+
+
+def test_a_home_that_cannot_be_written_is_no_place_for_triton(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    done = kperf("doctor", HOME=str(tmp_path / "file"))
+    assert done.returncode == 1
+    assert (
+        f"no   ttgir, the overrides compiled and checked: Triton's cache {tmp_path}/file/.triton/cache" in done.stdout
+    )
 
 
 @pytest.mark.parametrize(
