@@ -101,6 +101,9 @@ timers: setup ## one call under nine timers, y = x * x in five languages; OPTION
 proton: setup ## Proton over the implementations and SDPA's back ends: TFLOP/s, call trees, their difference
 	@$(KPERF) proton
 
+overhead: setup ## what tracing costs, beside the paper's Fig. 13: every recorded kernel, and other ways to record
+	@$(KPERF) overhead
+
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims
 

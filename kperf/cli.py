@@ -281,6 +281,14 @@ def proton(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto
 
 
 @app.command()
+def overhead(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, rounds: Rounds = 10) -> None:
+    """What tracing costs every recorded kernel, beside the paper's Fig. 13; other ways to record measured."""
+    from kperf.paper import overhead
+
+    overhead.run(console, results, rounds=rounds, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
 def repeatability(
     results: Results = RECORDED,
     other: Annotated[

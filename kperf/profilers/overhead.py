@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +27,9 @@ class Cost:
     pairs: int
     ratio: float
     same_order: bool
+
+
+_COSTS: TypeAdapter[list[Cost]] = TypeAdapter(list[Cost])
 
 
 def _instrumented(*regions: str, detail: Detail = "fine") -> Change:
@@ -59,7 +63,28 @@ CHOICES: dict[str, Change] = {
 }
 
 
-def measure(console: Console, subject: Subject, traced: Traced, bind: Callable[[str], Call], rounds: int) -> list[Cost]:
+@dataclass(frozen=True)
+class Taken:
+    """A choice as it was run: whether its instructions are ordered as the plain kernel's, and milliseconds by round."""
+
+    choice: str
+    traced: Traced
+    same_order: bool
+    plain_ms: list[float]
+    traced_ms: list[float]
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of records in the text."""
+        return self.traced.text.count("proton.record start")
+
+    @property
+    def ratio(self) -> float:
+        """Median of traced over plain time of a round."""
+        return statistics.median(mine / plain for mine, plain in zip(self.traced_ms, self.plain_ms, strict=True))
+
+
+def take(console: Console, subject: Subject, traced: Traced, bind: Callable[[str], Call], rounds: int) -> list[Taken]:
     """Time all choices that fit in turn with the plain kernel; one that does not is left out, and the console says why.
 
     `bind`: a call of the kernel with this TTGIR in place, on a Hopper GPU.
@@ -79,20 +104,30 @@ def measure(console: Console, subject: Subject, traced: Traced, bind: Callable[[
             kept.append((name, made, same))
             calls.append(call)
         base, *times = time_in_turn(calls, rounds)
+    return [Taken(name, made, same, base, ms) for (name, made, same), ms in zip(kept, times, strict=True)]
+
+
+def measure(console: Console, subject: Subject, traced: Traced, bind: Callable[[str], Call], rounds: int) -> list[Cost]:
+    """As `take`, what it comes to."""
     return [
-        Cost(
-            choice=name,
-            pairs=made.text.count("proton.record start"),
-            ratio=statistics.median(mine / plains for mine, plains in zip(taken, base, strict=True)),
-            same_order=same,
-        )
-        for (name, made, same), taken in zip(kept, times, strict=True)
+        Cost(choice=one.choice, pairs=one.pairs, ratio=one.ratio, same_order=one.same_order)
+        for one in take(console, subject, traced, bind, rounds)
     ]
 
 
 def write(costs: list[Cost], path: Path) -> None:
     """Keep them beside the timeline."""
     write_atomically(path, json.dumps([asdict(cost) for cost in costs], indent=1) + "\n")
+
+
+def read(path: Path) -> list[Cost]:
+    """What `write` kept; nothing if there is no file. Raises `UsageError` if it is not such a list."""
+    try:
+        return _COSTS.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValidationError) as error:
+        raise UsageError(f"{path} is no list of costs ({str(error).splitlines()[0]}); record it again") from None
 
 
 def table(costs: list[Cost], label: str) -> Table:

@@ -1,0 +1,49 @@
+"""`make overhead`: choices of the variants measured on a Hopper GPU; told and drawn with what timelines hold."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from kperf.attention.workload import FIG11
+from kperf.paper import fig11, twins
+from kperf.profilers import fig13, models, overhead
+from kperf.profilers.records import Common, measured_or_recorded
+from kperf.record import device
+from kperf.record.store import recorded_folder
+from plots import overhead as plot
+
+
+def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> None:
+    """Measure, and show what tracing costs every recorded kernel; without a GPU what is recorded.
+
+    Raises `UsageError` if nothing is recorded, `MeasurementError` if the GPU is lost.
+    """
+    if device.why_static() is None or require_gpu:
+        measure_here = functools.partial(measure, console, rounds=rounds)
+        folder = measured_or_recorded(
+            console, results, "overhead", fig13.ROWS, measure_here, require_gpu=require_gpu
+        ).folder
+    else:
+        console.print(f"static: {device.why_static()}; drawn from what is recorded")
+        folder = recorded_folder(results, f"fig11/{fig11.VARIANTS[0]}.timeline.json")
+    costs, choices = fig13.kernel_costs(folder), fig13.choices(folder)
+    stamp = models.stamp(folder)
+    console.print(fig13.table(costs, stamp))
+    for name, found in choices.items():
+        console.print(overhead.table(found, name))
+    for line in fig13.said(folder, costs):
+        console.print(line)
+    for path in plot.draw(costs, choices, stamp, folder / "overhead"):
+        console.print(f"drawn: {path} ({stamp})")
+
+
+def measure(console: Console, common: Common, *, rounds: int) -> Iterator[fig13.ChoiceRow]:
+    """Every choice of each variant of Fig. 11, in turn with the plain kernel."""
+    inputs = fig11.normal_qkv(FIG11)
+    for name in fig11.VARIANTS:
+        item = fig11.subject(name)
+        bind = functools.partial(fig11.bind, item.plain, inputs, FIG11)
+        for taken in overhead.take(console, twins.subject_of(item.plain), item.traced, bind, rounds):
+            yield fig13.row(common, name, taken)
