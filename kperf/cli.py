@@ -20,6 +20,7 @@ from kperf import __version__
 from kperf.console import of_standard_output
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.store import RECORDED
+from kperf.trace import PASSES
 
 _TTGIR = Path(__file__).resolve().parents[1] / "ttgir"
 
@@ -126,6 +127,7 @@ GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machin
 NcuOption = Annotated[
     Path | None, typer.Option("--ncu", help="Nsight Compute's ncu; found on PATH or beside CUDA.", show_default=False)
 ]
+Passes = Annotated[str, typer.Option(help="Launches over which a trip's records are spread: auto, 1 or at most N.")]
 Memory = Annotated[str | None, typer.Option(help="Limit as Docker writes it, 32g; four fifths of the engine's memory.")]
 
 
@@ -174,12 +176,13 @@ def fig11(
     device: DeviceOption = DeviceChoice.auto,
     rounds: Rounds = ROUNDS,
     costs: Annotated[bool, typer.Option("--costs", help="Also time other clocks, buffers and regions.")] = False,
+    passes: Passes = PASSES,
 ) -> None:
     """Trace the kernels of Fig. 11, read and draw the timelines; without a Hopper GPU from the recorded ones."""
     from kperf.paper import fig11
 
     require_gpu = device is DeviceChoice.cuda
-    fig11.run(console, results, file=override, rounds=rounds, require_gpu=require_gpu, with_costs=costs)
+    fig11.run(console, results, file=override, rounds=rounds, require_gpu=require_gpu, with_costs=costs, passes=passes)
 
 
 @app.command()
@@ -400,6 +403,7 @@ def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a na
     """Generate ttgir/ and the traced twins from the Gluon sources (no GPU needed) and verify it by compiling."""
     from kperf.attention import overrides as override
     from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS, variant_named
+    from kperf.attention.workload import FIG11
     from kperf.paper import fig12, twins
 
     chosen = [variant_named(variant)] if variant else list(VARIANTS.values())
@@ -407,6 +411,7 @@ def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a na
         override.generate(one)
         for special in FULL_AND_CAUSAL:
             twins.generate(override.find(one.name, special))
+        twins.generate_passes(override.find(one.name, override.specialization_of(FIG11)), console.print)
     fig12.verify_overrides(console, chosen)
 
 

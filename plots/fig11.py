@@ -67,8 +67,12 @@ def _title(timeline: Timeline, window: Window) -> str:
     order = "keeps the order of instructions" if timeline.sass_order.same else "moves instructions (see the verdict)"
     return (
         f"{timeline.label}: {timeline.period_cycles.median:.0f} cycles a trip{rate}\n"
-        f"tracing {timeline.overhead.cost} of the time and {order}"
+        f"{_tracing(timeline)} {timeline.overhead.cost} of the time and {order}"
     )
+
+
+def _tracing(timeline: Timeline) -> str:
+    return f"of {len(timeline.passes)} passes joined the dearest" if timeline.joined else "tracing"
 
 
 def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:

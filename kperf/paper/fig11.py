@@ -5,9 +5,9 @@ import io
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,12 +27,15 @@ from kperf.profilers import overhead as costs
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
+from kperf.trace import PASSES
 from kperf.trace.compiler.instrument import strip
 from kperf.trace.compiler.program import Program
 from kperf.trace.compiler.session import session
-from kperf.trace.launch.capture import Call, capture
+from kperf.trace.launch.capture import Call, Capture, capture
+from kperf.trace.launch.passes import parse, recording_of_pass
 from kperf.trace.launch.subject import Orders, Traced, choose, compile_orders, make_traced
 from kperf.trace.launch.twin import footprint
+from kperf.trace.reading.joining import Captured, join
 from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
 from kperf.trace.reading.predict import predict
 from kperf.trace.reading.read import decode_launch, export, pipeline, sass_order
@@ -50,7 +53,10 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel to look into: the plain override, its traced twin, and what is known of both before they run."""
+    """A kernel to look into: the plain override, its traced twin, and what is known of both before they run.
+
+    `passes`: over which its records are spread besides; none if the twin with all records is the only one.
+    """
 
     name: str
     label: str
@@ -58,6 +64,7 @@ class Subject:
     traced: Traced
     program: Program
     orders: Orders
+    passes: twins.Passes | None = None
 
 
 def subject(variant: str) -> Subject:
@@ -66,6 +73,11 @@ def subject(variant: str) -> Subject:
     traced, program = twins.find(plain)
     orders = compile_orders(twins.subject_of(plain), traced)
     return Subject(variant, plain.manifest.label, plain, traced, program, orders)
+
+
+def in_passes(item: Subject, most: int | None, say: Callable[[str], None]) -> Subject:
+    """The same with its passes compiled: as many as were chosen for it, or at most so many."""
+    return replace(item, passes=twins.compile_passes_of(item.plain, most, say))
 
 
 def subject_from_file(path: Path) -> Subject:
@@ -115,17 +127,17 @@ def bind(
 def trace(
     item: Subject, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, rounds: int
 ) -> tuple[Timeline, str]:
-    """Launch a kernel and its twin on the GPU; returns the timeline, and the Chrome trace as JSON text.
+    """Launch a kernel and its twins on the GPU; returns the timeline, and the Chrome trace as JSON text.
 
-    Raises `UsageError` and `MeasurementError` as `capture`, `decode_launch` and `export` do.
+    The Chrome trace is of the twin with all records, the timeline of all passes where there are several. Raises
+    `UsageError` and `MeasurementError` as `capture`, `decode_launch` and `export` do.
     """
     call_plain, call_traced = (bind(item.plain, inputs, workload, text) for text in (item.plain.text, item.traced.text))
     captured = capture(str(item.plain.path), call_plain, call_traced, item.traced.recording, rounds)
-    plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
     environment = device.environment()
     resources = _resources(item)
-    overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms)
+    overhead = _overhead(captured)
     about = About(
         kernel=item.program.kernel_name,
         label=item.label,
@@ -140,13 +152,48 @@ def trace(
         passes=[Pass(regions=["*"], overhead=overhead, sass_order=sass_order(item.orders))],
     )
     timeline = pipeline(launch, about)
+    if item.passes:
+        several = _captured(item, item.passes, inputs, workload, rounds)
+        timeline = join(timeline, launch, item.passes.edges, several)
     told = {
+        "passes": "one, with all records",
         "variant": item.name,
         "label": item.label,
         "gpu": environment.gpu,
         "recorded_at": environment.recorded_at,
     }
     return timeline, export(launch, timeline.clock_mhz, told).text
+
+
+def _captured(
+    item: Subject,
+    passes: twins.Passes,
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    workload: Workload,
+    rounds: int,
+) -> list[Captured]:
+    """Launch the twin of each pass in turn with the plain kernel."""
+    kernel = twins.subject_of(item.plain)
+    call_plain = bind(item.plain, inputs, workload, item.plain.text)
+    found = []
+    for one in passes.chosen:
+        twin, recording = one.twin, recording_of_pass(one.twin.program, kernel)
+        traced = bind(item.plain, inputs, workload, twin.text)
+        captured = capture(str(item.plain.path), call_plain, traced, recording, rounds)
+        told = Pass(
+            regions=passes.edges.named(twin.places),
+            overhead=_overhead(captured),
+            sass_order=sass_order(one.orders),
+            resources=KernelResources(**asdict(one.built.footprint)),
+            records_a_trip=max(map(len, twin.places)),
+        )
+        found.append(Captured(twin, decode_launch(captured.buffer, recording, twin.program), told))
+    return found
+
+
+def _overhead(captured: Capture) -> Overhead:
+    plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
+    return Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms)
 
 
 def _resources(item: Subject) -> Resources:
@@ -230,10 +277,18 @@ def _predicted(timelines: Sequence[Timeline], subjects: Sequence[Subject]) -> li
 
 
 def run(
-    console: Console, results: Path, *, file: Path | None, rounds: int, require_gpu: bool, with_costs: bool = False
+    console: Console,
+    results: Path,
+    *,
+    file: Path | None,
+    rounds: int,
+    require_gpu: bool,
+    with_costs: bool = False,
+    passes: str = PASSES,
 ) -> None:
     """`make fig11`: both variants and ours, or one file of a person's own.
 
+    `passes`: auto, 1, or the most launches over which the records of a trip are spread.
     `with_costs` also times other ways to record, of ours none: its records fit into device memory only. Without a GPU
     ours is drawn if it is recorded.
 
@@ -241,6 +296,7 @@ def run(
     override or its twin is not fit, nothing is recorded to draw, or `results` cannot be written; `MeasurementError` as
     `record` does.
     """
+    most = parse(passes)
     reason = device.why_static()
     if reason is not None and (require_gpu or with_costs):
         raise UsageError(reason)
@@ -254,6 +310,8 @@ def run(
     ours = [] if file else [subject(name) for name in ALONE]
     subjects = drawn + ours
     if reason is None:
+        if most != 1:
+            subjects = [in_passes(item, most, console.print) for item in subjects]
         with device.exclusive():
             record(console, subjects, FIG11, folder / "fig11", rounds)
             if with_costs:
@@ -263,6 +321,8 @@ def run(
         for item in subjects:
             same = "as in the plain kernel" if not item.orders.differences else "not as in the plain kernel"
             console.print(f"traced/{item.plain.path.name} of {item.name} compiles to sm_90a, ordered {same}")
+            if most != 1:
+                console.print(twins.passes_table(twins.read_passes(item.plain), item.label))
     report(console, folder, drawn, measured=reason is None)
     for item in ours:
         if (folder / "fig11" / f"{item.name}.timeline.json").exists():

@@ -2,8 +2,13 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import triton
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.table import Table
 from triton.compiler import CompiledKernel
 
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS
@@ -12,9 +17,12 @@ from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
 from kperf.record import device
 from kperf.record.files import write_atomically
+from kperf.trace.compiler.edges import Edges, EdgeTwin, find_edges
 from kperf.trace.compiler.instrument import read_rules
 from kperf.trace.compiler.program import Program
+from kperf.trace.launch.passes import Built, ChosenPass, builder, built, choose_passes, compile_passes, spread
 from kperf.trace.launch.subject import Subject, Traced, choose, make_traced
+from kperf.trace.reading.read import sass_order
 
 RULES = read_rules(aliases=ALIASES)
 """What is recorded of any kernel, in the words of attention."""
@@ -70,6 +78,132 @@ def generate(plain: Override, root: Path = TTGIR_DIR) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
     return path
+
+
+class PassOnFile(BaseModel):
+    """A chosen pass: its places of each class of bodies, and what choosing it showed; differences in words."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    places: tuple[tuple[int, ...], ...]
+    edges: list[str]
+    cost: float
+    differences: list[str]
+    registers: int
+    spilled_bytes: int
+    occupancy: int
+
+
+class PassesOnFile(BaseModel):
+    """`ttgir/<variant>/traced/<stem>.passes.json`: the passes of one override, chosen by compiling `compiles` twins."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ttgir_sha256: str
+    triton: str
+    compiles: int
+    passes: list[PassOnFile]
+
+
+def passes_path(plain: Override, root: Path = TTGIR_DIR) -> Path:
+    """Where the passes of a variant's override are kept."""
+    return path_of(plain, root).with_suffix(".passes.json")
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of an override, compiled."""
+
+    edges: Edges
+    chosen: list[ChosenPass]
+
+
+def choose_passes_of(plain: Override, say: Callable[[str], None]) -> tuple[Passes, int]:
+    """Choose by compiling; returns the passes, and how many twins were compiled for that."""
+    edges = find_edges(plain.text, RULES)
+    subject = subject_of(plain)
+    compiled = 0
+
+    def build(twins: Sequence[EdgeTwin]) -> list[Built]:
+        nonlocal compiled
+        compiled += len(twins)
+        return builder(subject)(twins)
+
+    chosen = choose_passes(edges, built(subject.compile(subject.text)), build, cycles=edges.least_cycles, say=say)
+    return Passes(edges, chosen), compiled
+
+
+def compile_passes_of(plain: Override, most: int | None, say: Callable[[str], None]) -> Passes:
+    """At most so many passes; else those on file, and of a person's own TTGIR those that are chosen now."""
+    edges = find_edges(plain.text, RULES)
+    if most is not None:
+        wanted = spread(edges, most)
+    elif (on_file := _passes_on_file(plain)) is not None:
+        wanted = [one.places for one in on_file.passes]
+    else:
+        return choose_passes_of(plain, say)[0]
+    subject = subject_of(plain)
+    say(f"{plain.manifest.label}: compiling {len(wanted)} passes")
+    plainly = built(subject.compile(subject.text))
+    return Passes(edges, compile_passes(edges, plainly, builder(subject), wanted, cycles=edges.least_cycles))
+
+
+def _passes_on_file(plain: Override) -> PassesOnFile | None:
+    try:
+        return read_passes(plain)
+    except UsageError:
+        return None
+
+
+def generate_passes(plain: Override, say: Callable[[str], None], root: Path = TTGIR_DIR) -> Path:
+    """Choose the passes of an override by compiling its twins of a few records, and write them; returns the path."""
+    passes, compiled = choose_passes_of(plain, say)
+    found = PassesOnFile(
+        ttgir_sha256=plain.sha256,
+        triton=triton.__version__,
+        compiles=compiled,
+        passes=[
+            PassOnFile(
+                places=one.twin.places,
+                edges=passes.edges.named(one.twin.places),
+                cost=round(one.cost, 4),
+                differences=sass_order(one.orders).differences,
+                registers=one.built.footprint.registers,
+                spilled_bytes=one.built.footprint.spilled_bytes,
+                occupancy=one.built.footprint.occupancy,
+            )
+            for one in passes.chosen
+        ],
+    )
+    path = passes_path(plain, root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, found.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def read_passes(plain: Override, root: Path = TTGIR_DIR) -> PassesOnFile:
+    """The committed passes of an override. Raises `UsageError` if they are missing, broken or another override's."""
+    path = passes_path(plain, root)
+    try:
+        found = PassesOnFile.model_validate_json(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{path} is missing; `make ttgir` writes it") from None
+    except ValidationError:
+        raise UsageError(f"{path} is no file of passes; `make ttgir` writes it anew") from None
+    if found.ttgir_sha256 != plain.sha256:
+        raise UsageError(f"{path} is of another override than {plain.path}; `make ttgir` writes it anew")
+    return found
+
+
+def passes_table(found: PassesOnFile, label: str) -> Table:
+    """For the console."""
+    result = Table(title=f"passes of {label}, chosen by compiling {found.compiles} twins", title_justify="left")
+    for column in ("pass", "edges besides the anchors", "reckoned cost", "registers", "order of instructions"):
+        result.add_column(column)
+    for number, one in enumerate(found.passes):
+        order = f"{len(one.differences)} differences" if one.differences else "the plain kernel's"
+        result.add_row(str(number + 1), "\n".join(one.edges), f"{one.cost:.1%}", str(one.registers), order)
+    return result
 
 
 def find(plain: Override, root: Path = TTGIR_DIR) -> tuple[Traced, Program]:

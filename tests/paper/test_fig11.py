@@ -1,5 +1,7 @@
 """`make fig11` without a GPU: from recorded timelines, and in one sentence where there are none."""
 
+import functools
+import itertools
 import json
 import re
 import shutil
@@ -22,8 +24,10 @@ from kperf.paper.twins import RULES
 from kperf.paper.version1 import read_timeline
 from kperf.profilers import overhead as costs
 from kperf.record.store import Environment
+from kperf.trace.compiler.edges import find_edges, twin_with
 from kperf.trace.compiler.program import read_program
 from kperf.trace.launch.capture import Capture
+from kperf.trace.launch.passes import built
 from kperf.trace.launch.subject import compile_orders
 from kperf.trace.reading import models, read
 from kperf.trace.reading.models import About, Overhead, Pass
@@ -190,8 +194,35 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
 
 def fake_capture(name, plain, traced, recording, rounds):
     program = read_program(traced, RULES)
-    blocks = simulated(program)
+    if any(scope.name.startswith(("start of", "end of")) for scope in program.scopes):
+        blocks = of_a_pass(plain, traced)
+    else:
+        blocks = simulated(program)
     return Capture(encode(blocks, recording, sms=1), [1.0] * rounds, [1.02] * rounds)
+
+
+def of_a_pass(plain, traced):
+    """The records that a pass keeps of the finest twin's, and lifetimes."""
+    edges, twin = edges_and_twin(plain, traced)
+    lifetimes = [
+        [scope.number for scope in program.scopes if scope.name.startswith("lifetime")]
+        for program in (edges.program, twin.program)
+    ]
+    number = {of: mark for mark, of in twin.marks.items()}
+    number |= {(a, start): (b, start) for a, b in zip(*lifetimes, strict=True) for start in (True, False)}
+    return [
+        [[(*number[scope, start], clock) for scope, start, clock in warp if (scope, start) in number] for warp in block]
+        for block in simulated(edges.program)
+    ]
+
+
+@functools.cache
+def edges_and_twin(plain, traced):
+    edges = find_edges(plain, RULES)
+    for places in itertools.chain.from_iterable(twins.spread(edges, number) for number in (100, 2)):
+        if (twin := twin_with(edges, places)).text == traced:
+            return edges, twin
+    raise AssertionError("another text than a pass's")
 
 
 @pytest.fixture
@@ -241,6 +272,44 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     assert first["choice"] == "as recorded"
     assert first["ratio"] == pytest.approx(1.01)
     assert len(others) == 2
+
+
+@pytest.mark.parametrize("passes", ["auto", "2"])
+def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_path, monkeypatch, gpu, passes):
+    """To the last line; twins take seconds to compile, so that those of `auto` count as like the plain kernel."""
+    if passes == "auto":
+        monkeypatch.setattr(
+            twins, "builder", lambda subject: lambda some: [built(subject.compile(subject.text))] * len(some)
+        )
+    monkeypatch.setattr(fig11, "VARIANTS", ("vanilla",))
+    monkeypatch.setattr(fig11, "ALONE", ())
+    console = Console(record=True, width=400)
+    fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, passes=passes)
+    timeline = read_timeline(tmp_path / "test/fig11/vanilla.timeline.json")
+    said = console.export_text()
+    plain = overrides.find("vanilla", Specialization())
+    chosen = twins.read_passes(plain).passes
+    assert len(timeline.passes) == (len(chosen) if passes == "auto" else 2)
+    edges = find_edges(plain.text, RULES)
+    named = {name for one in timeline.passes for name in one.regions}
+    assert named == {name for places in twins.spread(edges, 100) for name in edges.named(places)}
+    assert timeline.joined.closes, timeline.joined.open
+    assert f"joined from {len(timeline.passes)} passes" in said
+    assert "single blocks, tile boundaries and all outside of the main loop are from one launch" in said
+    events = json.loads((tmp_path / "test/fig11/vanilla.chrome_trace.json").read_text())
+    assert events["otherData"]["passes"] == "one, with all records"
+    inside = [region for region in timeline.regions if region.warp_group == "consumer 0" and region.per_trip]
+    assert [region.name for region in inside] == [
+        "wait K full", "QK issue", "QK wait", "softmax", "wait V full", "PV issue", "PV wait"
+    ]  # fmt: skip
+    assert sum(region.per_trip for region in inside) == pytest.approx(timeline.period_cycles.median)
+    assert all(region.passes for region in inside)
+
+
+def test_what_is_no_number_of_passes_is_refused(tmp_path):
+    for wanted in ("0", "-1", "many", "1.5", ""):
+        with pytest.raises(UsageError, match="is no number of passes"):
+            fig11.run(Console(quiet=True), tmp_path, file=None, rounds=10, require_gpu=False, passes=wanted)
 
 
 def test_a_capture_that_fails_leaves_what_was_recorded(results, tmp_path, monkeypatch, gpu):

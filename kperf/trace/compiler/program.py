@@ -61,6 +61,18 @@ Dtype = Literal["fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64"]
 
 _DTYPES: dict[str, Dtype] = {"bf16": "bf16", "f16": "fp16", "f32": "tf32", "f64": "fp64", "i8": "int8", "ui8": "int8"}
 
+DENSE_FLOP_PER_CYCLE: dict[Dtype, int] = {
+    "fp8": 8192,
+    "int8": 8192,
+    "bf16": 4096,
+    "fp16": 4096,
+    "tf32": 2048,
+    "fp64": 256,
+    "fp32": 256,
+}
+"""Operations of one Hopper SM in a cycle, by the type of the operands: 989 TFLOPS of bfloat16 / (132 SMs * 1.83 GHz);
+fp32 is without tensor cores. NVIDIA H100 Tensor Core GPU Architecture, table 2."""
+
 
 @dataclass(frozen=True)
 class Product:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from triton.compiler import CompiledKernel
 
+from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
-from kperf.trace.compiler.edges import ANCHOR, Edges, EdgeTwin, Places, twin_with
+from kperf.trace.compiler.edges import ANCHOR, BodyClass, Edges, EdgeTwin, Places, twin_with
+from kperf.trace.compiler.program import Program
 from kperf.trace.compiler.session import Recording, session
 from kperf.trace.launch.subject import Orders, Subject, recording_for
 from kperf.trace.launch.twin import COUNTER_BYTES, Footprint, footprint
@@ -31,6 +33,10 @@ MOST_COMPILES = 24
 """Of a kernel: a twin of improved_plus takes up to ten seconds of a processor."""
 
 _PAIR = 2
+
+_MOST_BYTES_A_WARP = 8192
+_LEAST_BYTES_A_WARP = 256
+"""Of a pass's ring: 32 records, the last 16 trips of an anchor and an edge."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +86,8 @@ def choose_passes(
     def compiled(wanted: Sequence[Places]) -> list[ChosenPass]:
         new = [places for places in dict.fromkeys(wanted) if places not in known]
         if new:
-            say(f"compiling {len(new)} twins of a few records each")
-        twins = [twin_with(edges, places) for places in new]
-        for twin, built in zip(twins, build(twins), strict=True):
-            cost = max(map(len, twin.places)) * CYCLES_A_RECORD / cycles
-            known[twin.places] = ChosenPass(twin, built, Orders(plain.order, built.order), cost)
+            say(f"compiling {len(new)} {'twins' if len(new) > 1 else 'twin'} of a few records a trip")
+        known.update(zip(new, compile_passes(edges, plain, build, new, cycles=cycles), strict=True))
         return [known[places] for places in wanted]
 
     def keeps(found: ChosenPass) -> bool:
@@ -100,12 +103,23 @@ def choose_passes(
         while (
             len(together) >= _PAIR and max(map(len, first.twin.places)) + _PAIR <= most and len(known) < MOST_COMPILES
         ):
-            (candidate,) = compiled([_union([first, *together[:_PAIR]])])
+            (candidate,) = compiled([_together(edges, [one.twin.places for one in (first, *together[:_PAIR])])])
             if not keeps(candidate):
                 break
             first, together = candidate, together[_PAIR:]
         grown.append(first)
     return [*grown, *apart]
+
+
+def compile_passes(
+    edges: Edges, plain: Built, build: Build, wanted: Sequence[Places], *, cycles: float
+) -> list[ChosenPass]:
+    """The passes that record these places, compiled and held against the plain kernel."""
+    twins = [twin_with(edges, places) for places in wanted]
+    return [
+        ChosenPass(twin, made, Orders(plain.order, made.order), max(map(len, twin.places)) * CYCLES_A_RECORD / cycles)
+        for twin, made in zip(twins, build(twins), strict=True)
+    ]
 
 
 def single_edges(edges: Edges) -> list[Places]:
@@ -115,16 +129,48 @@ def single_edges(edges: Edges) -> list[Places]:
     return [tuple((ANCHOR, mine[number % len(mine)]) for mine in measured) for number in range(most)]
 
 
-def _union(passes: Sequence[ChosenPass]) -> Places:
-    """All edges of the passes; of a class in which they are an odd number, one less."""
-    by_class = zip(*(one.twin.places for one in passes), strict=True)
-    unions = [sorted(set().union(*mine)) for mine in by_class]
-    return tuple(tuple(union[: len(union) // _PAIR * _PAIR]) for union in unions)
+def spread(edges: Edges, passes: int) -> list[Places]:
+    """All edges in at most so many passes, whatever that costs and moves."""
+    singles = single_edges(edges)
+    count = min(passes, len(singles))
+    shares = [singles[number * len(singles) // count : (number + 1) * len(singles) // count] for number in range(count)]
+    return [_together(edges, share) for share in shares]
+
+
+def _together(edges: Edges, passes: Sequence[Places]) -> Places:
+    """All edges of the passes; of a class in which they are an odd number, another one besides."""
+    by_class = zip(*passes, strict=True)
+    return tuple(_even(set().union(*mine), of) for of, mine in zip(edges.classes, by_class, strict=True))
+
+
+def _even(chosen: set[int], of: BodyClass) -> tuple[int, ...]:
+    others = sorted(set(range(len(of.names))) - chosen, key=lambda place: (place not in of.measured, place))
+    return tuple(sorted(chosen | set(others[: len(chosen) % _PAIR])))
+
+
+def parse(wanted: str) -> int | None:
+    """The most passes that somebody wants, None for `auto`. Raises `UsageError` for anything else."""
+    if wanted == "auto":
+        return None
+    if not wanted.isascii() or not wanted.isdigit() or not int(wanted):
+        raise UsageError(f"--passes {wanted} is no number of passes: give auto, 1 or more")
+    return int(wanted)
 
 
 def built(kernel: CompiledKernel) -> Built:
     """What it compiled to."""
     return Built(sass.order(compiler.sass(kernel)), footprint(kernel))
+
+
+def recording_of_pass(program: Program, subject: Subject) -> Recording:
+    """In shared memory, where a record costs least, if some trips of a block fit there; of a longer one its last."""
+    warps = tuple(sorted(group.first_warp for group in program.groups))
+    size = _MOST_BYTES_A_WARP
+    while size * len(warps) > compiler.SHARED_MEMORY_LIMIT - subject.shared_bytes and size >= _LEAST_BYTES_A_WARP:
+        size //= 2
+    if size >= _LEAST_BYTES_A_WARP:
+        return Recording(warps, program.total_warps, size)
+    return recording_for(program, subject)
 
 
 def builder(subject: Subject) -> Build:
@@ -136,7 +182,7 @@ def builder(subject: Subject) -> Build:
     def build(twins: Sequence[EdgeTwin]) -> list[Built]:
         by_recording: dict[Recording, list[EdgeTwin]] = {}
         for twin in twins:
-            by_recording.setdefault(recording_for(twin.program, subject), []).append(twin)
+            by_recording.setdefault(recording_of_pass(twin.program, subject), []).append(twin)
         found: dict[Places, Built] = {}
         for recording, mine in by_recording.items():
             with session(recording), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -16,24 +16,12 @@ from numpy.typing import NDArray
 
 from kperf.errors import UsageError
 from kperf.trace.compiler.dataflow import Value
-from kperf.trace.compiler.program import Dtype, Program
+from kperf.trace.compiler.program import DENSE_FLOP_PER_CYCLE, Program
 from kperf.trace.reading.models import Bar, Bound, Bubble, Duty, Hidden, Quantiles, RegionTime, Role, Window
 from kperf.trace.reading.timeline import Block, Flight, Launch, Span
 
 SAMPLED_BLOCKS = 96
 SAMPLED_INTERVALS = 300_000
-
-DENSE_FLOP_PER_CYCLE: dict[Dtype, int] = {
-    "fp8": 8192,
-    "int8": 8192,
-    "bf16": 4096,
-    "fp16": 4096,
-    "tf32": 2048,
-    "fp64": 256,
-    "fp32": 256,
-}
-"""Operations of one Hopper SM in a cycle, by the type of the operands: 989 TFLOPS of bfloat16 / (132 SMs * 1.83 GHz);
-fp32 is without tensor cores. NVIDIA H100 Tensor Core GPU Architecture, table 2."""
 
 WINDOW_TRIPS = 5
 """Of a typical block, what is kept to draw it."""

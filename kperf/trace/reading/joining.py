@@ -105,7 +105,7 @@ def join(one: Timeline, launch: Launch, edges: Edges, captured: Sequence[Capture
     period = analysis.period(captured[number].launch)
     groups = [group for group, main in captured[number].launch.main_scope.items() if main is not None]
     trips = [{group: _trips(one_pass, edges, group) for group in groups} for one_pass in captured]
-    lags = [_lags(one_pass.launch, period.median) for one_pass in captured]
+    lags = [_lags(one_pass.launch, launch, period.median) for one_pass in captured]
     found: dict[str, list[Part]] = {}
     gaps: list[str] = []
     for group in groups:
@@ -155,37 +155,39 @@ def _trips(captured: Captured, edges: Edges, group: str) -> Trips:
     return Trips(body, of, float(periods[typical].mean()), offsets)
 
 
-def _lags(launch: Launch, period: float) -> dict[str, float]:
+def _lags(launch: Launch, one: Launch, period: float) -> dict[str, float]:
     """By how many cycles the trips of each group come after those of the first that issues products.
 
-    The n-th trip of a block against the n-th, in the median. Where groups make other numbers of trips in a persistent
-    block, the n-th is another's, and only the step within a period is known.
+    In the last tile of each block the last trip but n against the last but n, in the median: of a ring that is too
+    small for a block the last trips are there. `one`, with all records, tells how many trips a group makes of a tile;
+    one that makes more, as the others do their first before the loop, begins by these earlier.
     """
-    records = launch.records
     reference, *_ = analysis.issuers(launch)
-
-    def anchors(group: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        at = np.flatnonzero(
-            (records.warp == launch.groups.index(group))
-            & records.is_start
-            & (records.scope == launch.main_scope[group])
-        )
-        block = records.block[at]
-        begins = np.searchsorted(block, block)
-        return block.astype(np.int64) << 32 | (np.arange(len(at)) - begins), records.cycle[at]
-
-    def is_persistent(group: str) -> bool:
-        main = launch.main_scope[group]
-        return main is not None and len(launch.program.scopes[main].loops) > 1
-
-    theirs, their_cycles = anchors(reference)
+    blocks = launch.records.n_blocks
+    tiles = 1 + one.boundaries(reference).size / blocks
+    most = max(one.trips(reference) / blocks / tiles, 1)
+    theirs, their_cycles = _anchors(launch, reference)
     lags = {}
     for group in (name for name, main in launch.main_scope.items() if main is not None):
-        mine, my_cycles = anchors(group)
-        _, a, b = np.intersect1d(theirs, mine, return_indices=True)
-        lag = float(np.median(my_cycles[b] - their_cycles[a]))
-        lags[group] = lag % period if is_persistent(group) and len(mine) != len(theirs) else lag
+        mine, my_cycles = _anchors(launch, group)
+        both, a, b = np.intersect1d(theirs, mine, return_indices=True)
+        last = (both & _COUNT) <= most
+        earlier = round((one.trips(group) - one.trips(reference)) / blocks / tiles)
+        lags[group] = float(np.median((my_cycles[b] - their_cycles[a])[last])) - earlier * period
     return lags
+
+
+_COUNT = 2**32 - 1
+
+
+def _anchors(launch: Launch, group: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A number for each anchor of a group, of its block and (in `_COUNT`) of how many come after it; and its cycle."""
+    records = launch.records
+    mine = records.is_start & (records.warp == launch.groups.index(group))
+    at = np.flatnonzero(mine & (records.scope == launch.main_scope[group]))
+    block = records.block[at].astype(np.int64)
+    from_last = np.searchsorted(block, block, side="right") - np.arange(len(at))
+    return block << 32 | from_last, records.cycle[at]
 
 
 def _placed(trips: Sequence[Mapping[str, Trips]], group: str, captured: Sequence[Captured]) -> dict[int, Edge]:
@@ -194,8 +196,9 @@ def _placed(trips: Sequence[Mapping[str, Trips]], group: str, captured: Sequence
     found: dict[int, Edge] = {}
     for number in order:
         for place, cycles in trips[number][group].edges.items():
-            quantiles = np.percentile(cycles, np.arange(101)).astype(np.float64)
-            found.setdefault(place, Edge(float(cycles.mean()), quantiles, number))
+            if place not in found:
+                quantiles = np.percentile(cycles, np.arange(101)).astype(np.float64)
+                found[place] = Edge(float(cycles.mean()), quantiles, number)
     return found
 
 

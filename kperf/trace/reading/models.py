@@ -395,15 +395,14 @@ class Timeline(About):
 
     @property
     def sass_order(self) -> SassOrder:
-        """Of the pass whose records these are; of several, all in which it differs."""
+        """Of the pass whose records these are; of several, the differences of each that has some."""
         if self.joined is None:
             return self.passes[0].sass_order
         moved = [(number, one) for number, one in enumerate(self.passes) if not one.sass_order.same]
         first = moved[0][1].sass_order if moved else self.passes[0].sass_order
         differences = [
-            f"pass {number + 1} ({', '.join(one.regions)}), {difference}"
+            f"with {'; '.join(one.regions)} (pass {number + 1}) {'; '.join(one.sass_order.differences)}"
             for number, one in moved
-            for difference in one.sass_order.differences
         ]
         return SassOrder(plain=first.plain, traced=first.traced, same=not moved, differences=differences)
 

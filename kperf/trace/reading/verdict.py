@@ -249,7 +249,7 @@ def _trust(t: Timeline) -> list[str]:
     if not t.sass_order.same:
         lines.append(
             f"{t.label}: records change the order of instructions; there the picture does not show the plain kernel: "
-            + "; ".join(t.sass_order.differences[:2])
+            + "; ".join(t.sass_order.differences[: None if t.joined else 2])
             + "."
         )
     return lines
