@@ -3,6 +3,9 @@
 import os
 import statistics
 
+import pytest
+from matplotlib.figure import Figure
+
 from kperf.attention.workload import Workload
 from kperf.bench.intervals import half_shift, median_interval
 from kperf.bench.points import MAX_REL_ERROR, FailedPoint, MeasuredPoint, Settling
@@ -11,6 +14,13 @@ from kperf.record.store import DeviceState, Environment
 STATE = DeviceState(
     sm_mhz=1500, power_w=690.0, temperature_c=60, throttle=["SW_POWER_CAP"], at_s=1.8e9, power_at_s=1.8e9 - 0.05
 )
+
+
+@pytest.fixture
+def unrendered(request, monkeypatch):
+    """Figures are made and not drawn into files, which takes a second each, but where a test is marked `rendered`."""
+    if request.node.get_closest_marker("rendered") is None:
+        monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: stream.write(b"not rendered"))
 
 
 def pytest_configure(config):

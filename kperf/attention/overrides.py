@@ -1,5 +1,6 @@
 """The variants' TTGIR files, `ttgir/<variant>/`: what each promises, whether it fits `attn_fwd`, and how it is run."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -334,15 +335,22 @@ def specialization_of(workload: Workload) -> Specialization:
 
 
 def _check_fit(path: Path, text: str, entry: ManifestEntry) -> None:
-    module = Module(text)
-    if module.kernel_name != KERNEL_NAME:
-        raise UsageError(f"{path} holds the kernel {module.kernel_name}, not {KERNEL_NAME}")
-    boxes, there = [box for box, _ in module.descriptor_boxes()], [entry.q_box, entry.kv_box, entry.kv_box, entry.q_box]
+    kernel_name, boxes = _interface(text)
+    if kernel_name != KERNEL_NAME:
+        raise UsageError(f"{path} holds the kernel {kernel_name}, not {KERNEL_NAME}")
+    there = [entry.q_box, entry.kv_box, entry.kv_box, entry.q_box]
     if boxes != there:
         raise UsageError(
             f"{path} expects descriptor boxes {boxes} where {KERNEL_NAME} has {there}: "
             "it would compile and read the wrong rows"
         )
+
+
+@functools.lru_cache(maxsize=64)
+def _interface(text: str) -> tuple[str, list[tuple[int, ...]]]:
+    """Name of a kernel and the boxes of its descriptors: each point of a figure asks for those of the same files."""
+    module = Module(text)
+    return module.kernel_name, [box for box, _ in module.descriptor_boxes()]
 
 
 def _read_text(path: Path) -> str:

@@ -15,6 +15,8 @@ from kperf.record.store import recorded_folder
 from tests.conftest import environment, failed, point
 from tests.paper.test_power import alone
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 
 def committed(key, workload):
     """The sha256 of the override that an implementation runs, as a record has it."""
@@ -48,6 +50,7 @@ def page(store, mode=fig12.Mode(), measured=False):  # noqa: B008
     return files, console.export_text()
 
 
+@pytest.mark.rendered
 def test_the_page_says_what_was_recorded_where_and_when(tmp_path):
     store = fill(tmp_path)
     files, text = page(store)
@@ -63,6 +66,7 @@ def test_the_page_says_what_was_recorded_where_and_when(tmp_path):
     assert text.count("(16, 16, 4096, 128)") == 2  # a bar group in each panel
 
 
+@pytest.mark.rendered
 def test_the_same_points_draw_the_same_bytes(tmp_path):
     store = fill(tmp_path)
     first = [path.read_bytes() for path in page(store)[0]]

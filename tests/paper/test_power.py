@@ -10,6 +10,8 @@ from kperf.paper import power
 from plots import power as plot
 from tests.conftest import environment
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 
 def alone(implementation, tflops, watts, run="r", seq_len=4096, causal=False):
     workload = Workload(batch=16, seq_len=seq_len, causal=causal)
@@ -104,6 +106,7 @@ def test_a_watt_is_a_joule_a_second():
     assert sample.tflops_per_watt == pytest.approx(2.0)
 
 
+@pytest.mark.rendered
 def test_the_same_points_draw_the_same_bytes(tmp_path):
     runs = [[alone("fa3", 600, 700), alone("improved", 610, 700), alone("cublas", 650, 700)], [alone("fa3", 1, 1)]]
     files = plot.draw(runs, "recorded", [], tmp_path / "power")
