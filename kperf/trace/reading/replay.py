@@ -21,13 +21,15 @@ from kperf.trace.compiler.program import Interval
 class Step:
     """One interval to be run, with the cycles that it took where it was measured.
 
-    `trip` counts the trips of the main loop, within `tile`; None outside of it.
+    `trip` counts the trips of the main loop, within `tile`; None outside of it. `steady`: in a trip after the tile's
+    first, which waits for what was not under way yet.
     """
 
     interval: Interval
     cycles: float
     trip: int | None
     tile: int
+    steady: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """Slack: how much shorter a trip would be if one region took no time, from the graph of what hangs on what.
 
 First the graph has to earn trust: the blocks are run again, with the measured cycles of every step that hangs on
-nothing, and of every other one only the median of its own cycles, so that how long it waits comes from the graph. The
-period of that is told beside the measured one. Then one region after another takes no time, and the rest happens as the
-graph has it. Less than zero means that the warp groups then fall into a worse step with each other.
+nothing, and of every other one only the mean of its own cycles, so that how long it waits comes from the graph. The
+period of that is told beside the measured one, which is a mean too: what is rarely slow is part of both. Then one
+region after another takes no time, and the rest happens as the graph has it. Less than zero means that the warp groups
+then fall into a worse step with each other. What the graph does not know, as other blocks of the SM, is part of the own
+cycles of those that wait, and stays.
 """
 
 from collections import defaultdict
@@ -30,7 +32,7 @@ TENSOR_CORES = "tensor cores"
 """In the place of a warp group: a product on them, whoever issued it."""
 
 OwnCycles = dict[tuple[str, int], float]
-"""(warp group, identity of an interval) -> median cycles beyond what it hangs on."""
+"""(warp group, identity of an interval) -> mean cycles beyond what it hangs on, of trips after a tile's first."""
 
 
 class Blocks:
@@ -45,13 +47,13 @@ class Blocks:
         self.load_cycles = min(map(load_cycles, blocks), default=0.0)
 
     def fit(self, assumed: Assumptions) -> tuple[float, OwnCycles, dict[tuple[str, str], float]]:
-        """The measured period; own cycles of each interval; and of each region of the main loops, likewise medians."""
-        by_interval: dict[tuple[str, int], list[float]] = defaultdict(list)
+        """The measured period; own cycles of each interval; and of each region of the main loops, as medians."""
+        by_interval: dict[tuple[str, int], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         by_region: dict[tuple[str, str], list[float]] = defaultdict(list)
 
         def measured(group: str, step: Step, start: float, hangs_on: float) -> float:
             own = start + step.cycles - hangs_on
-            by_interval[group, id(step.interval)].append(own)
+            by_interval[group, id(step.interval)][step.steady].append(own)
             if step.trip is not None:
                 by_region[group, step.interval.name].append(own)
             return own
@@ -59,7 +61,7 @@ class Blocks:
         periods = self._run(assumed, measured)
         return (
             fmean(periods) if periods else 0.0,
-            {key: median(cycles) for key, cycles in by_interval.items()},
+            {key: fmean(steady or others) for key, (others, steady) in by_interval.items()},
             {key: median(cycles) for key, cycles in by_region.items()},
         )
 
@@ -163,12 +165,13 @@ def _replay(block: Block, groups: set[str], stages: Mapping[Value, int]) -> Repl
     until = starts[min(STEPS_PER_BLOCK, len(starts) - 1)]
     steps: dict[str, list[Step]] = {}
     for group, spans in chosen.items():
-        tile, looping = -1, False
+        tile, looping, first = -1, False, None
         steps[group] = []
         for span in spans:
             if span.start > until:
                 break
             tile += span.trip is not None and not looping
+            first = span.trip if not looping else first
             looping = span.trip is not None
-            steps[group].append(Step(span.interval, span.cycles, span.trip, tile))
+            steps[group].append(Step(span.interval, span.cycles, span.trip, tile, looping and span.trip != first))
     return Replay(steps, {group: spans[0].start for group, spans in chosen.items()}, stages)

@@ -52,7 +52,7 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
         row(f"bubble: {cause}", cells)
     result.add_section()
     for place in range(MOST_SLACK):
-        best = [t.slack[place : place + 1] for t in timelines]
+        best = [t.slack[place : place + 1] if t.graph and _explains(t.graph) else [] for t in timelines]
         row(
             "slack: cycles without" if not place else "",
             [f"{_named(b[0])} {b[0].cycles:.0f}" if b else "-" for b in best],
@@ -133,7 +133,7 @@ def _most_that_loads_cost(t: Timeline, wait: LoadWait) -> float:
     bounds = [wait.cycles]
     if t.bound:
         bounds.append(max(t.period_cycles.median - t.bound.cycles, 0.0))
-    if t.graph and abs(t.graph.error) <= EXPLAINED and (loads := _of_the_loaders(t, "load ")):
+    if t.graph and _explains(t.graph) and (loads := _of_the_loaders(t, "load ")):
         bounds.append(max(row.high for row in loads))
     return min(bounds)
 
@@ -149,7 +149,7 @@ def _slack(t: Timeline, graph: Graph) -> list[str]:
         f"{t.label}: run again from what hangs on what, a trip takes {graph.cycles:.0f} cycles where those blocks "
         f"took {graph.measured_cycles:.0f} ({graph.error:+.1%})"
     )
-    if abs(graph.error) > EXPLAINED:
+    if not _explains(graph):
         return [f"{line}: the graph does not explain them, and what it says of slack is not to be relied on."]
     lines = [f"{line}."]
     best = [row for row in t.slack if row.cycles >= 1][:2]
@@ -165,6 +165,10 @@ def _slack(t: Timeline, graph: Graph) -> list[str]:
                 f"{t.label}: {what}, a trip would take {row.cycles:.0f} cycles less ({row.low:.0f} to {row.high:.0f})."
             )
     return lines
+
+
+def _explains(graph: Graph) -> bool:
+    return abs(graph.error) <= EXPLAINED
 
 
 def _named(row: Slack) -> str:

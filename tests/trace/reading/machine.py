@@ -34,6 +34,12 @@ class Kernel:
     barrier: int = 70
     finish: int = 84
     late: int = 300
+    jitter: int = 0
+    """Cycles by which every fifth product and load is late: another block of the SM came first."""
+
+    def late_by(self, n: int) -> int:
+        """Of the n-th product or load."""
+        return self.jitter * (n % 5 == 4)
 
 
 @dataclass
@@ -88,7 +94,7 @@ class Machine:
             now = self.note("producer", "other", now + 30)
             now = yield now, lambda wanted=wanted: self.emptied(wanted)
             now += self.kernel.barrier
-            self.arrivals.append(now + self.kernel.load)
+            self.arrivals.append(now + self.kernel.load + self.kernel.late_by(n))
             now = self.note("producer", "wait A empty", now)
 
     def emptied(self, n: int) -> int | None:
@@ -109,7 +115,7 @@ class Machine:
             self.core_until = taken + k.product
             done = self.core_until
             now = self.note(name, "issue", taken + k.issue)
-            now = max(now, done) + k.finish
+            now = max(now, done) + k.finish + k.late_by(n)
             self.empties[name].append(now)
             now = self.note(name, "product wait", now)
             now = self.note(name, "arithmetic", now + k.arithmetic)
