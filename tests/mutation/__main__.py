@@ -196,8 +196,8 @@ def _calls(jobs: Sequence[Job], slots: list[Slot]) -> Calls:
     remembered = {file: CACHE / f"{_digest(depends.copy(), folder / file)}.calls.json" for file in files}
     missing = [Job(None, (file,), file, calls=path) for file, path in remembered.items() if not path.is_file()]
     for job, _, seconds, said in _run(missing, slots, {}):
-        if not remembered[job.name].is_file():  # pytest itself could not go on
-            print(f"{job.name}: {said}", file=sys.stderr)
+        if not remembered[job.name].is_file():
+            raise SystemExit(f"pytest itself ends on the unchanged tree, at {job.name}:\n{said}")
         print(f"unchanged: {job.name} in {seconds:.0f} s", flush=True)
     found = [json.loads(path.read_text()) for path in remembered.values() if path.is_file()]
     return {test: what for tests in found for test, what in tests.items()}

@@ -65,7 +65,7 @@ class Recorder:
             test: {
                 "passed": test not in self._failed,
                 "seconds": seconds,
-                "calls": sorted({*named[test], *named[_file_of(test)]}),
+                "calls": sorted({*named.get(test, ()), *named[_file_of(test)]}),  # a skipped one is not called
             }
             for test, seconds in self._seconds.items()
         }))  # fmt: skip

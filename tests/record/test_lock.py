@@ -2,8 +2,9 @@
 
 import multiprocessing
 import os
-import re
 import signal
+import subprocess
+import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -65,11 +66,22 @@ def test_one_process_at_a_time_and_a_killed_one_gives_it_back(gpu):
 
 
 def test_the_second_is_told_who_measures(gpu):
-    with another_that_measures() as holder, pytest.raises(UsageError) as raised, device.exclusive():
+    (device.LOCKS / "hold.py").write_text(
+        "import fcntl, os; fcntl.flock(os.open('kperf-gpu-a.lock', os.O_CREAT), fcntl.LOCK_EX); print(); input()"
+    )
+    holder = subprocess.Popen(
+        ["/usr/bin/python", "hold.py", "--causal", "a b"],
+        executable=sys.executable,
+        cwd=device.LOCKS,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout.readline() == b"\n"
+    with pytest.raises(UsageError) as raised, device.exclusive():
         pass
-    sentence = re.fullmatch(r"process (\d+) \(\S*py.*\) is measuring on GPU a: wait for it to end", str(raised.value))
-    assert sentence
-    assert int(sentence.group(1)) == holder.pid
+    holder.communicate(b"\n")
+    sentence = f"process {holder.pid} (python hold.py --causal 'a b') is measuring on GPU a: wait for it to end"
+    assert str(raised.value) == sentence
 
 
 def test_who_cannot_be_named_is_another_process(gpu, monkeypatch):
