@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -70,8 +71,7 @@ def test_the_second_is_told_who_measures(gpu):
         "import fcntl, os; fcntl.flock(os.open('kperf-gpu-a.lock', os.O_CREAT), fcntl.LOCK_EX); print(); input()"
     )
     holder = subprocess.Popen(
-        ["/usr/bin/python", "hold.py", "--causal", "a b"],
-        executable=sys.executable,
+        [sys.executable, "hold.py", "--causal", "a b"],
         cwd=device.LOCKS,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -80,8 +80,8 @@ def test_the_second_is_told_who_measures(gpu):
     with pytest.raises(UsageError) as raised, device.exclusive():
         pass
     holder.communicate(b"\n")
-    sentence = f"process {holder.pid} (python hold.py --causal 'a b') is measuring on GPU a: wait for it to end"
-    assert str(raised.value) == sentence
+    command = f"{Path(sys.executable).name} hold.py --causal 'a b'"
+    assert str(raised.value) == f"process {holder.pid} ({command}) is measuring on GPU a: wait for it to end"
 
 
 def test_who_cannot_be_named_is_another_process(gpu, monkeypatch):
