@@ -195,12 +195,13 @@ def test_a_manifest_lists_each_file_once(root):
 
 
 def test_a_cubin_that_was_swapped_in_the_cache_is_not_what_ran(tmp_path):
+    another = override.find("improved", FULL).compile().asm["cubin"]
     with own_cache(tmp_path):
         found = override.find("vanilla", FULL)
         kernel = found.compile()
         found.prove_launched(kernel)
         (cubin,) = tmp_path.glob(f"*/{attn_fwd.__name__}.cubin")
-        cubin.write_bytes(override.find("improved", FULL).compile().asm["cubin"])
+        cubin.write_bytes(another)
         again = override.find("vanilla", FULL)
         swapped = again.compile()  # its TTGIR is right
         assert swapped.asm["cubin"] != kernel.asm["cubin"]
@@ -208,16 +209,27 @@ def test_a_cubin_that_was_swapped_in_the_cache_is_not_what_ran(tmp_path):
             again.prove_launched(swapped)
 
 
+@pytest.fixture(scope="module")
+def vanillas_cache(tmp_path_factory):
+    """A cache that holds vanilla alone."""
+    folder = tmp_path_factory.mktemp("cache")
+    with own_cache(folder):
+        override.find("vanilla", FULL).compile()
+    return folder
+
+
 @pytest.mark.parametrize("name", ["attn_fwd.cubin", "attn_fwd.json", "__grp__attn_fwd.json"])
 @pytest.mark.parametrize("share", [0, 2])
-def test_a_damaged_cache_is_one_sentence(tmp_path, name, share):
-    with own_cache(tmp_path):
-        override.find("vanilla", FULL).compile()
-        (path,) = tmp_path.glob(f"*/{name}")
-        content = path.read_bytes()
-        path.write_bytes(content[: len(content) // share] if share else b"")
-        with pytest.raises(UsageError, match=f"Triton's cache {tmp_path} is damaged .*: remove that folder"):
-            override.verify(override.find("vanilla", FULL))
+def test_a_damaged_cache_is_one_sentence(vanillas_cache, name, share):
+    (path,) = vanillas_cache.glob(f"*/{name}")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // share] if share else b"")
+    damaged = f"Triton's cache {vanillas_cache} is damaged .*: remove that folder"
+    with own_cache(vanillas_cache), pytest.raises(UsageError, match=damaged):
+        override.verify(override.find("vanilla", FULL))
+    path.write_bytes(content)
+    with own_cache(vanillas_cache):
+        override.verify(override.find("vanilla", FULL))
 
 
 def test_the_interpreter_is_refused(monkeypatch):
