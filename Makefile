@@ -1,7 +1,7 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power claims ttgir test test-gpu test-docker mutants check \
+.PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power claims ttgir test test-gpu test-docker test-newest-triton mutants check \
         image shell docker-fig11 docker-fig12 doctor clean
 .PHONY: accuracy timers proton overhead lines
 
@@ -52,7 +52,7 @@ FIG11_OPTIONS = $(call option,OVERRIDE,--override) $(call switch,COSTS,--costs) 
 pass_on = $(foreach name,$(1),$(if $(value $(name)),$(call quote,$(name)=$(value $(name)))))
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## .venv from requirements/lock.txt, with hashes (5 GB; does nothing when it is current)
 
@@ -118,6 +118,12 @@ test: setup ## all tests that need no GPU and no Docker engine, a worker a core
 
 test-gpu: setup ## the tests that need a Hopper GPU
 	@$(PYTHON) -m pytest -m gpu $(words)
+
+test-newest-triton: setup ## the tests of what works with the newest Triton, in an environment of its own beside .venv
+	@[ -x .venv-newest/bin/pip ] || .venv/bin/python -m venv .venv-newest
+	@.venv-newest/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade triton
+	@.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(.venv-newest/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/the-rest.pth
+	@.venv-newest/bin/python -m pytest -q -m "not gpu" -p no:cacheprovider tests/trace/compiler/test_newest_triton.py $(words)
 
 test-docker: setup ## the tests that need a Docker engine
 	@$(PYTHON) -m pytest -m docker $(words)

@@ -16,6 +16,7 @@ from kperf.ir.override import refuse_environment_override, sha256
 from kperf.record import bandwidth, device
 from kperf.record.files import write_atomically
 from kperf.trace.compiler.instrument import read_rules, strip
+from kperf.trace.compiler.session import why_no_records
 from kperf.trace.launch.gpu import Gpu
 from kperf.trace.launch.launches import MOST_KERNELS, Choice, Kernel, Launches, Taken
 from kperf.trace.launch.script import Script
@@ -35,7 +36,7 @@ def run(console: Console, script: Script, choice: Choice, out: Path, draw: Draw,
     Raises `UsageError` before the script runs if this cannot work at all.
     """
     script.check()
-    _refuse_what_cannot_work()
+    _refuse_what_cannot_work(choice)
     folder = _own_folder(out)
     if not choice.listing:
         _prepare(folder)
@@ -59,12 +60,14 @@ def _say(line: str) -> None:
     print(f"kperf: {line}", file=sys.stderr, flush=True)
 
 
-def _refuse_what_cannot_work() -> None:
+def _refuse_what_cannot_work(choice: Choice) -> None:
     if reason := device.why_static():
         raise UsageError(f"{reason}; `kperf instrument` needs no GPU and puts records into a TTGIR file")
     if knobs.runtime.interpret:
         raise UsageError("TRITON_INTERPRET is set, with which no kernel reaches the GPU: unset it")
     refuse_environment_override()
+    if not choice.listing and (reason := why_no_records()):
+        raise UsageError(reason)
 
 
 def _own_folder(out: Path) -> Path:

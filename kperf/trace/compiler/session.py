@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import triton
 from triton import knobs
 from triton._C.libtriton import passes, proton
 from triton.backends.nvidia.compiler import CUDABackend
@@ -101,12 +102,25 @@ class _Passes:
             proton.add_convert_proton_nvidia_gpu_to_llvm(manager)
 
 
+def why_no_records() -> str | None:
+    """None where this Triton's compiler has a place for our passes, else a sentence: 3.9 has another, not tried yet."""
+    if hasattr(CUDABackend, "instrumentation"):
+        return None
+    return (
+        f"Triton {triton.__version__} lowers records in another way than Triton 3.6.0, from which they can be read: "
+        "install triton==3.6.0 to trace"
+    )
+
+
 @contextmanager
 def session(recording: Recording) -> Iterator[None]:
     """Within it, kernels with records are compiled so that they write them.
 
-    Raises `UsageError` when another profiling session is open, this one's or Proton's own: they share the compiler.
+    Raises `UsageError` when another profiling session is open, this one's or Proton's own: they share the compiler; and
+    with a Triton that lowers records in another way.
     """
+    if reason := why_no_records():
+        raise UsageError(reason)
     if CUDABackend.instrumentation or not _one_at_a_time.acquire(blocking=False):
         raise UsageError("another profiling session is open: end it first, there can be one at a time")
     CUDABackend.instrumentation = _Passes(recording)
