@@ -24,6 +24,7 @@ takes_trace := SCRIPT OPTIONS
 takes_inputs := FRESH OPTIONS
 takes_power := CAUSAL OPTIONS
 takes_timers := OPTIONS
+takes_lines := OPTIONS
 takes_llama-block := OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
@@ -103,6 +104,9 @@ proton: setup ## Proton over the implementations and SDPA's back ends: TFLOP/s, 
 
 overhead: setup ## what tracing costs, beside the paper's Fig. 13: every recorded kernel, and other ways to record
 	@$(KPERF) overhead
+
+lines: setup ## samples by line of source from Proton and ncu, and what each profiler costs; OPTIONS="--ncu FILE"
+	@$(KPERF) lines $(words)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims

@@ -292,6 +292,15 @@ def overhead(results: Results = RECORDED, device: DeviceOption = DeviceChoice.au
 
 
 @app.command()
+def lines(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, ncu: NcuOption = None) -> None:
+    """Samples and stalled samples by line of source (Proton, ncu), and what each profiler costs on one script."""
+    from kperf.profilers import lines
+    from plots.lines import draw
+
+    lines.run(console, results, draw, ncu_path=ncu, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
 def repeatability(
     results: Results = RECORDED,
     other: Annotated[

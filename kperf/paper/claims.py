@@ -17,7 +17,7 @@ from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
 from kperf.paper import fig12, twins
 from kperf.paper.version1 import read_timeline
-from kperf.profilers import accuracy, fig13
+from kperf.profilers import accuracy, fig13, lines
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.reading.predict import predict
@@ -46,7 +46,7 @@ class _Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    figure: Literal["fig11", "fig12", "accuracy", "overhead"]
+    figure: Literal["fig11", "fig12", "accuracy", "overhead", "lines"]
     statement: str
     command: str
     minutes: int
@@ -104,11 +104,26 @@ class ProfilingClaim(_Claim):
     """What profiling costs or how right it is: a number of the records of `make <figure>`, by name, and its bound."""
 
     kind: Literal["profiling"]
-    at_most: float
+    at_most: float | None = None
+    at_least: float | None = None
     number: str
 
+    @model_validator(mode="after")
+    def _one_bound(self) -> Self:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("at_most or at_least, and one of them")
+        return self
 
-_SUMMARIES: dict[str, Callable[[Path], dict[str, float]]] = {"accuracy": accuracy.summary, "overhead": fig13.summary}
+    def holds(self, value: float) -> bool:
+        """Whether a value keeps the bound."""
+        return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
+
+
+_SUMMARIES: dict[str, Callable[[Path], dict[str, float]]] = {
+    "accuracy": accuracy.summary,
+    "overhead": fig13.summary,
+    "lines": lines.summary,
+}
 """What is recorded by each of these commands, as numbers with names."""
 
 Claim = Annotated[SpeedupClaim | TimelineClaim | PredictionClaim | ProfilingClaim, Field(discriminator="kind")]
@@ -138,7 +153,9 @@ class Outcome:
             return "not recorded whole"
         if self.other_override:
             return "of another override"
-        if isinstance(self.claim, TimelineClaim | PredictionClaim | ProfilingClaim):
+        if isinstance(self.claim, ProfilingClaim):
+            return "holds" if self.claim.holds(self.value) else "does not hold"
+        if isinstance(self.claim, TimelineClaim | PredictionClaim):
             return "holds" if self.value <= self.claim.at_most else "does not hold"
         return _speedup_verdict(self.claim, self.value, self.interval or (self.value, self.value))
 
@@ -200,6 +217,8 @@ def cells(outcome: Outcome) -> tuple[str, str, str, str]:
     claim = outcome.claim
     value = "-" if outcome.value is None else f"{outcome.value:.3f}"
     interval = "-" if outcome.interval is None else f"{outcome.interval[0]:.3f} to {outcome.interval[1]:.3f}"
+    if isinstance(claim, ProfilingClaim) and claim.at_least is not None:
+        return f"at least {claim.at_least:g}", "-", value, interval
     if isinstance(claim, TimelineClaim | PredictionClaim | ProfilingClaim):
         return f"at most {claim.at_most:g}", "-", value, interval
     if claim.yardstick is not None:

@@ -37,12 +37,12 @@ def find(given: Path | None = None) -> Path:
     )
 
 
-def run(ncu: Path, options: Sequence[str], command: Sequence[str], limit_s: float = _LIMIT_S) -> str:
+def run(ncu: Path, options: Sequence[str], command: Sequence[str], limit_s: float = _LIMIT_S, page: str = "raw") -> str:
     """What ncu prints as CSV for the launches between cudaProfilerStart and cudaProfilerStop of `command`.
 
     Raises `UsageError` with the mend where this user may not read the GPU's counters, and for any other failure.
     """
-    words = [str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off", *options]
+    words = [str(ncu), "--csv", "--page", page, "--print-units", "base", "--profile-from-start", "off", *options]
     try:
         done = subprocess.run([*words, *command], capture_output=True, text=True, timeout=limit_s, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
