@@ -215,10 +215,12 @@ def trace(
     check: Annotated[bool, typer.Option("--check", help="Compare what the twins write, bit for bit.")] = False,
     memory: Annotated[int, typer.Option(min=1, help="MB that the records of a launch may take.")] = 1024,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m.")] = False,
+    passes: Passes = PASSES,
 ) -> None:
     """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
     from kperf.trace import command
     from kperf.trace.launch.launches import Choice
+    from kperf.trace.launch.passes import parse
     from kperf.trace.launch.script import Script
 
     def draw(*arguments: Any) -> list[Path]:
@@ -226,7 +228,8 @@ def trace(
 
         return draw(*arguments)
 
-    choice = Choice(_keys(kernel) or [], launch, _keys(regions) or [], memory << 20, listing, check)
+    most = parse(passes)
+    choice = Choice(_keys(kernel) or [], launch, _keys(regions) or [], memory << 20, listing, check, most)
     name, *arguments = script
     raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), choice, out, draw))
 

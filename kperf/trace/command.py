@@ -20,8 +20,10 @@ from kperf.trace.compiler.session import why_no_records
 from kperf.trace.launch.gpu import Gpu
 from kperf.trace.launch.launches import MOST_KERNELS, Choice, Kernel, Launches, Taken
 from kperf.trace.launch.script import Script
+from kperf.trace.launch.several import Several
 from kperf.trace.launch.twin import Footprint, Twin, footprint, orders
 from kperf.trace.reading import read
+from kperf.trace.reading.joining import Captured, join
 from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
 from kperf.trace.reading.read import Exported, decode_launch, export, sass_order
 
@@ -185,7 +187,7 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, E
     """From the bytes of a traced launch to its timeline and its Chrome trace."""
     twin = taken.twin
     order = sass_order(orders(twin))
-    plain_ms, traced_ms = launches.plain_ms(kernel), launches.traced_ms(taken)
+    plain_ms, traced_ms = launches.plain_ms(kernel), launches.traced_ms(taken.spans)
     overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms if plain_ms else None)
     environment = device.environment()
     about = About(
@@ -204,9 +206,45 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, E
     )
     launch = decode_launch(taken.buffer, twin.recording, twin.program)
     timeline = read.timeline(launch, about)
+    if (why := _why_one(taken, launches.choice)) is not None:
+        timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, f"{kernel.name}: one pass, {why}."]})
+    elif taken.several:
+        timeline = join(timeline, launch, taken.several.edges, _captured(launches, taken.several, plain_ms))
     timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, *_disturbance(kernel, twin)]})
     told = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
+    told["passes"] = "one, with all records"
     return timeline, export(launch, timeline.clock_mhz, told)
+
+
+def _why_one(taken: Taken, choice: Choice) -> str | None:
+    """Why there are not several passes, if they were asked for."""
+    if choice.passes == 1:
+        return None
+    if taken.why_one:
+        return f"for {taken.why_one}"
+    if taken.several is None:
+        return "for the script launches it too few times"
+    if waiting := len(taken.several.waiting):
+        count = len(taken.several.passes)
+        return f"for {waiting} of the {count} launches of grid {taken.grid} that several would want did not come"
+    return None
+
+
+def _captured(launches: Launches, several: Several, plain_ms: float | None) -> list[Captured]:
+    """The passes of a kernel as they ran."""
+    found = []
+    for one in several.passes:
+        assert one.buffer is not None
+        twin, traced_ms = one.chosen.twin, launches.traced_ms(one.spans)
+        told = Pass(
+            regions=several.edges.named(twin.places),
+            overhead=Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms if plain_ms else None),
+            sass_order=sass_order(one.chosen.orders),
+            resources=_resources(one.chosen.built.footprint),
+            records_a_trip=max(map(len, twin.places)),
+        )
+        found.append(Captured(twin, decode_launch(one.buffer, one.recording, twin.program), told))
+    return found
 
 
 def _checked(taken: Taken) -> str:

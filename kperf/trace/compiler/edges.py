@@ -7,7 +7,7 @@ them to the next, whatever regions these edges belong to.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -90,12 +90,12 @@ class EdgeTwin:
     marks: Mapping[Mark, Mark]
 
 
-def find_edges(plain: str, rules: Rules) -> Edges:
-    """The edges of the TTGIR `plain`.
+def find_edges(plain: str, rules: Rules, regions: Sequence[str] = ("*",)) -> Edges:
+    """The edges of the TTGIR `plain`, of the regions whose names fit.
 
     Raises `UsageError` if it cannot be recorded, or if no loop of it issues matrix products.
     """
-    text = instrument(plain, rules=rules)
+    text = instrument(plain, regions=regions, rules=rules)
     program = read_program(text, rules)
     straight = {mark[0] for op, mark in _records(text) if _every_trip(op, program.scopes[mark[0]])}
     return Edges(text, program, classes_of(program, straight), rules)

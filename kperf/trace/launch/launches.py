@@ -29,10 +29,13 @@ from triton.runtime.autotuner import Autotuner
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
+from kperf.trace import PASSES
 from kperf.trace.compiler.instrument import Rules
 from kperf.trace.compiler.session import HEADER_BYTES
 from kperf.trace.launch.check import Memory
 from kperf.trace.launch.gpu import Gpu, Mark
+from kperf.trace.launch.passes import parse
+from kperf.trace.launch.several import Several, plan
 from kperf.trace.launch.twin import Twin, make_twin
 
 MOST_KERNELS = 10
@@ -63,7 +66,8 @@ class Choice:
 
     `patterns`: names of kernels, with * and ?. `launch`: the launch of each kernel; None for the first and a warm one.
     `memory`: bytes for the records of a launch. `check`: launch the plain kernel and the twin in turn on the same
-    bytes, and compare what they wrote.
+    bytes, and compare what they wrote. `passes`: over how many more launches a trip's records are spread at most, None
+    for as many as choosing finds, 1 for none.
     """
 
     patterns: Sequence[str] = ("*",)
@@ -72,6 +76,7 @@ class Choice:
     memory: int = 1 << 30
     listing: bool = False
     check: bool = False
+    passes: int | None = field(default_factory=lambda: parse(PASSES))
 
 
 @dataclass
@@ -89,6 +94,10 @@ class Taken:
     twin: Twin
     arguments: dict[str, str]
     same_outputs: bool | None
+    several: Several | None = None
+    """Its passes, taken from later launches of the same grid."""
+    why_one: str = ""
+    """Why there are none."""
 
     @property
     def records_of_a_warp(self) -> int:
@@ -121,6 +130,15 @@ class Kernel:
     def grid(self) -> tuple[int, int, int]:
         """That of most of its launches; (0, 0, 0) if all of them went into a CUDA graph."""
         return max(self.grids, key=lambda grid: self.grids[grid], default=(0, 0, 0))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What launching a twin gave: the bytes of its records, its times, and whether it wrote the same (`Taken`)."""
+
+    records: NDArray[np.uint8]
+    spans: list[Span]
+    same: bool | None
 
 
 class Launches(AbstractContextManager["Launches"]):
@@ -174,9 +192,9 @@ class Launches(AbstractContextManager["Launches"]):
             others = []
         return statistics.median([*alone, *others]) if alone or others else None
 
-    def traced_ms(self, taken: Taken) -> float:
-        """Median time of the twin."""
-        return statistics.median(self._times(taken.spans))
+    def traced_ms(self, spans: Sequence[Span]) -> float:
+        """Median time of a twin."""
+        return statistics.median(self._times(spans))
 
     def _times(self, spans: Sequence[Span]) -> list[float]:
         return [self._gpu.milliseconds(*span) for span in spans]
@@ -214,7 +232,13 @@ class Launches(AbstractContextManager["Launches"]):
         kernel = self._kernel(compiled)
         kernel.launches += 1
         kernel.grids[grid] += 1
-        if self._is_due(kernel, grid) and self._tracing.acquire(blocking=False):
+        if kernel.taken and self._wants_a_pass(kernel.taken, grid) and self._tracing.acquire(blocking=False):
+            try:
+                if self._take_pass(kernel, kernel.taken, launch, grid, stream, function, rest):
+                    return
+            finally:
+                self._tracing.release()
+        elif self._is_due(kernel, grid) and self._tracing.acquire(blocking=False):
             try:
                 if self._trace(kernel, launch, grid, stream, function, rest):
                     return
@@ -270,29 +294,53 @@ class Launches(AbstractContextManager["Launches"]):
     ) -> bool:
         """Launch the twin; False, with the reason in `kernel.problem`, if the plain kernel still has to be launched."""
         begin = time.monotonic()
-        packed, launch_metadata, enter, leave, *arguments = rest
         try:
             self._alone.enter_context(device.exclusive())
             twin = self._twin(kernel, grid)
-            launch_twin = self._plain_run(twin.kernel)  # loads it
-            with self._gpu.on(stream):
-                buffer = self._gpu.buffer(grid[0] * grid[1] * grid[2] * twin.block_bytes)
-                memory = Memory(arguments) if self.choice.check else None
-                before = memory.copy() if memory else []
+            seen = self._launch_twin(kernel, twin.kernel, twin.block_bytes, plain, grid, stream, function, rest)
         except (UsageError, MeasurementError) as error:
             kernel.problem = error
+            return self._give_up(kernel)
         except Exception as error:  # a pass of Triton's, ptxas or the driver refuses the twin: the script goes on
             kernel.problem = UsageError(f"its twin is refused: {_first_line(error)}")
-        if kernel.problem:
             return self._give_up(kernel)
+        described = _described(kernel.compiled, rest[4:])
+        kernel.taken = Taken(kernel.launches, grid, seen.records, seen.spans, twin, described, seen.same)
+        took = time.monotonic() - begin
+        megabytes = seen.records.size >> 20
+        self._say(f"traced {kernel.name}, launch {kernel.launches}, {megabytes} MB of records ({took:.1f} s)")
+        if self.choice.passes != 1 and kernel.launches == (self.choice.launch or WARM):
+            self._plan_passes(kernel, kernel.taken)
+        return True
+
+    def _launch_twin(
+        self,
+        kernel: Kernel,
+        twin: CompiledKernel,
+        block_bytes: int,
+        plain: Launch,
+        grid: tuple[int, int, int],
+        stream: int,
+        function: int,
+        rest: tuple[Any, ...],
+    ) -> "_Seen":
+        """Launch a twin in the place of the plain kernel; with --check both, several times.
+
+        Raises `UsageError` if the driver refuses it, before anything was written.
+        """
+        packed, launch_metadata, enter, leave, *arguments = rest
+        launch_twin = self._plain_run(twin)  # loads it
+        with self._gpu.on(stream):
+            buffer = self._gpu.buffer(grid[0] * grid[1] * grid[2] * block_bytes)
+            memory = Memory(arguments) if self.choice.check else None
+            before = memory.copy() if memory else []
 
         def launch_traced() -> None:
             set_profile_allocator(lambda _size, _alignment, _stream: buffer)
             try:
                 launch_twin(
-                    *grid, stream, twin.kernel.function, twin.kernel.packed_metadata, launch_metadata, enter, leave,
-                    *arguments,
-                )  # fmt: skip
+                    *grid, stream, twin.function, twin.packed_metadata, launch_metadata, enter, leave, *arguments
+                )
             finally:
                 set_profile_allocator(None)
 
@@ -307,14 +355,58 @@ class Launches(AbstractContextManager["Launches"]):
                     spans = self._in_turn(kernel, launch_plain, launch_traced, memory, before, stream)
                 else:
                     spans = [self._timed(launch_traced, stream)]
-                records = self._gpu.to_host(buffer)
+                return _Seen(self._gpu.to_host(buffer), spans, same)
         except Exception as error:  # the driver refuses it; what the plain kernel meets, the script is told by it
-            kernel.problem = UsageError(f"its twin cannot be launched: {_first_line(error)}")
-            return self._give_up(kernel)
-        described = _described(kernel.compiled, arguments)
-        kernel.taken = Taken(kernel.launches, grid, records, spans, twin, described, same)
-        took = time.monotonic() - begin
-        self._say(f"traced {kernel.name}, launch {kernel.launches}, {records.size >> 20} MB of records ({took:.1f} s)")
+            raise UsageError(f"its twin cannot be launched: {_first_line(error)}") from None
+
+    def _plan_passes(self, kernel: Kernel, taken: Taken) -> None:
+        """Choose and compile the passes of a kernel, while the script waits."""
+        begin = time.monotonic()
+        try:
+            taken.several = plan(
+                kernel.compiled,
+                taken.grid[0] * taken.grid[1] * taken.grid[2],
+                Path(self._folder.name),
+                most=self.choice.passes,
+                memory=self.choice.memory,
+                regions=self.choice.regions,
+                rules=self._rules,
+                say=lambda line: self._say(f"{kernel.name}: {line}"),
+            )
+        except (UsageError, MeasurementError) as error:
+            taken.why_one = str(error)
+        except Exception as error:  # as above
+            taken.why_one = f"a twin of a few records is refused: {_first_line(error)}"
+        else:
+            count, took = len(taken.several.passes), time.monotonic() - begin
+            self._say(f"{kernel.name}: {count} passes for the next launches of grid {taken.grid} ({took:.1f} s)")
+
+    def _wants_a_pass(self, taken: Taken, grid: tuple[int, int, int]) -> bool:
+        """Whether this launch is one for a pass: all of them have to be like the one with all records."""
+        return taken.several is not None and bool(taken.several.waiting) and not taken.why_one and grid == taken.grid
+
+    def _take_pass(
+        self,
+        kernel: Kernel,
+        taken: Taken,
+        plain: Launch,
+        grid: tuple[int, int, int],
+        stream: int,
+        function: int,
+        rest: tuple[Any, ...],
+    ) -> bool:
+        """Launch the next pass; False, with the reason in `taken`, if the plain kernel still has to be launched."""
+        assert taken.several is not None
+        one = taken.several.waiting[0]
+        block_bytes = one.recording.block_bytes * kernel.compiled.metadata.num_ctas
+        try:
+            seen = self._launch_twin(kernel, one.kernel, block_bytes, plain, grid, stream, function, rest)
+        except Exception as error:  # as in `_trace`
+            taken.why_one = f"a pass was refused: {_first_line(error)}"
+            return False
+        one.buffer, one.spans = seen.records, seen.spans
+        if seen.same is False:
+            taken.same_outputs = False
         return True
 
     def _give_up(self, kernel: Kernel) -> bool:

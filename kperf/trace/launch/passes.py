@@ -174,19 +174,27 @@ def recording_of_pass(program: Program, subject: Subject) -> Recording:
 
 
 def builder(subject: Subject) -> Build:
-    """Compiles twins of a subject, as many at a time as there are processors: ptxas is a process of its own."""
-
-    def one(twin: EdgeTwin) -> Built:
-        return built(subject.compile(twin.text))
+    """Compiles twins of a subject."""
 
     def build(twins: Sequence[EdgeTwin]) -> list[Built]:
-        by_recording: dict[Recording, list[EdgeTwin]] = {}
-        for twin in twins:
-            by_recording.setdefault(recording_of_pass(twin.program, subject), []).append(twin)
-        found: dict[Places, Built] = {}
-        for recording, mine in by_recording.items():
-            with session(recording), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-                found |= zip((twin.places for twin in mine), pool.map(one, mine), strict=True)
-        return [found[twin.places] for twin in twins]
+        kernels = in_sessions(
+            twins, lambda twin: recording_of_pass(twin.program, subject), lambda twin: subject.compile(twin.text)
+        )
+        return [built(kernel) for kernel, _ in kernels]
 
     return build
+
+
+def in_sessions(
+    twins: Sequence[EdgeTwin],
+    recording_of: Callable[[EdgeTwin], Recording],
+    compile_one: Callable[[EdgeTwin], CompiledKernel],
+) -> list[tuple[CompiledKernel, Recording]]:
+    """Each twin compiled, as many at a time as there are processors: ptxas is a process of its own."""
+    recordings = [recording_of(twin) for twin in twins]
+    found: dict[Places, CompiledKernel] = {}
+    for recording in dict.fromkeys(recordings):
+        mine = [twin for twin, own in zip(twins, recordings, strict=True) if own == recording]
+        with session(recording), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            found |= zip((twin.places for twin in mine), pool.map(compile_one, mine), strict=True)
+    return [(found[twin.places], recording) for twin, recording in zip(twins, recordings, strict=True)]

@@ -115,6 +115,40 @@ def test_the_third_launch_is_traced_and_the_first_for_scripts_that_launch_once(t
     assert launched("gemm") == [True]
 
 
+def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
+    status, said, out = trace(GEMM + "run(12)", passes=None)
+    assert status == 0
+    timeline = read_timeline(out / "gemm.timeline.json")
+    count = len(timeline.passes)
+    assert count > 1
+    assert launched("gemm") == [True, False, True, *[True] * count, *[False] * (9 - count)]
+    assert f"gemm: {count} passes for the next launches of grid (2, 1, 1)" in capsys.readouterr().err
+    assert f"joined from {count} passes" in said
+    # The records of a pass are made up to be evenly apart, however many there are.
+    assert {one.trip_cycles for one in timeline.passes} == {2 * fake_gpu.STEP}
+    assert timeline.joined.one_pass.regions == ["*"]
+    assert all(one.records_a_trip == 2 and one.resources.occupancy == 1 for one in timeline.passes)
+    assert json.loads((out / "gemm.chrome_trace.json").read_text())["otherData"]["passes"] == "one, with all records"
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (GEMM + "run(2)", "gemm: one pass, for the script launches it too few times"),
+        (GEMM + "run(4)", "launches of grid (2, 1, 1) that several would want did not come"),
+        (
+            ADD + "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, 1024)",
+            "no loop that issues matrix",
+        ),
+    ],
+)
+def test_why_a_kernel_is_traced_in_one_pass_is_said(trace, script, why):
+    status, said, out = trace(script, passes=None)
+    assert status == 0
+    assert why in said.replace("\n", " ")
+    assert all(read_timeline(path).joined is None for path in out.glob("*.timeline.json"))
+
+
 def test_a_timeline_names_a_file_below_the_working_directory_from_there(trace, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, _, out = trace(GEMM + "run(1)")
@@ -269,6 +303,20 @@ def test_a_twin_that_writes_something_else_is_a_failed_check(trace, capsys):
 
     fake_gpu.WRITES.append(write)
     status, _, out = trace(GEMM + "run(4)", check=True)
+    assert status == 1
+    assert "writes other bits than the plain kernel" in capsys.readouterr().err
+    assert not list(out.iterdir())
+
+
+def test_a_pass_that_writes_something_else_is_a_failed_check(trace, capsys):
+    twins = count()
+
+    def write(traced, arguments):
+        # Of the two launches with all records each is launched once to compare, and seven times to be timed.
+        arguments[2].base[200, 200] = -0.0 if traced and next(twins) >= 2 * 8 else 0.0
+
+    fake_gpu.WRITES.append(write)
+    status, _, out = trace(GEMM + "run(12)", check=True, passes=2)
     assert status == 1
     assert "writes other bits than the plain kernel" in capsys.readouterr().err
     assert not list(out.iterdir())
