@@ -400,6 +400,15 @@ def choose(
     choose.run(console, results, workload, _keys(only))
 
 
+@app.command()
+def resources() -> None:
+    """Compile the plain Triton kernels for sm_90a and AMD's gfx942: registers, spills, shared memory; no GPU needed."""
+    from kperf.paper.examples import EXAMPLES
+    from kperf.tune import resources
+
+    resources.run(console, [(script.path, script.small) for script in EXAMPLES if script.small is not None])
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def tritonbench(
     arguments: Annotated[list[str], typer.Argument(help="Those of tritonbench's run.py.", show_default=False)],

@@ -1,0 +1,81 @@
+"""Compile for AMD's gfx942 (MI300) without a GPU, with the back end in Triton's wheel, and read what came out."""
+
+import json
+import re
+from dataclasses import dataclass
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, CompiledKernel
+
+from kperf.errors import MeasurementError
+from kperf.ir.compile import whole_cache
+
+GFX942 = GPUTarget("hip", "gfx942", 64)
+"""MI300A, MI300X and MI325X; waves of 64 threads."""
+
+LDS_LIMIT = 65_536
+"""Bytes of local data share that one work group may have (AMD CDNA 3 Instruction Set Architecture, 2025, section 1)."""
+
+
+@dataclass(frozen=True)
+class AmdResources:
+    """What a code object says of its kernel.
+
+    vgprs: vector registers a thread, of them `agprs` accumulation registers; sgprs: scalar registers a wave; spills: of
+    registers; scratch_bytes: of memory a thread, where spills go; lds_bytes: a work group's, static and at the launch;
+    mfma: matrix instructions in the code.
+    """
+
+    vgprs: int
+    agprs: int
+    sgprs: int
+    vgpr_spills: int
+    sgpr_spills: int
+    scratch_bytes: int
+    lds_bytes: int
+    mfma: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether a work group gets its local data share."""
+        return self.lds_bytes <= LDS_LIMIT
+
+
+def compile_for(target: GPUTarget, source: ASTSource, *, num_warps: int, num_stages: int) -> CompiledKernel:
+    """A plain Triton kernel for any target. Raises `MeasurementError` if it does not compile there."""
+    options = {"num_warps": num_warps, "num_stages": num_stages}
+    with whole_cache():
+        try:
+            return triton.compile(source, target=target, options=options)
+        except json.JSONDecodeError:  # half a file in Triton's cache
+            raise
+        except Exception as error:  # front end, passes and LLVM raise what they like
+            last = str(error).strip().splitlines()[-1]
+            raise MeasurementError(f"{source.name} does not compile for {target.arch}: {last}") from None
+
+
+def amd_resources(kernel: CompiledKernel) -> AmdResources:
+    """Read the metadata that the assembler puts into the code object (LLVM, "User Guide for AMDGPU Backend").
+
+    Raises `MeasurementError` if a number is missing.
+    """
+    text = kernel.asm["amdgcn"]
+    _, _, metadata = text.partition(".amdgpu_metadata")
+
+    def number(key: str) -> int:
+        found = re.search(rf"^[\s-]*\.{key}:\s*(\d+)$", metadata, re.MULTILINE)
+        if not found:
+            raise MeasurementError(f"the code object of {kernel.name} says no {key}")
+        return int(found.group(1))
+
+    return AmdResources(
+        vgprs=number("vgpr_count"),
+        agprs=number("agpr_count"),
+        sgprs=number("sgpr_count"),
+        vgpr_spills=number("vgpr_spill_count"),
+        sgpr_spills=number("sgpr_spill_count"),
+        scratch_bytes=number("private_segment_fixed_size"),
+        lds_bytes=number("group_segment_fixed_size") + kernel.metadata.shared,
+        mfma=len(re.findall(r"^\s*v_mfma_", text, re.MULTILINE)),
+    )

@@ -1,0 +1,129 @@
+"""What the plain Triton kernels here need on NVIDIA's sm_90a and on AMD's gfx942, from compiling alone.
+
+Those are the stock kernel of attention in its configurations, `attn_fwd`, and what the scripts of examples/ launch.
+Gluon kernels are left out: their layouts are Hopper's.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from rich.console import Console
+from rich.table import Table
+from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from kperf.attention.kernels import stock
+from kperf.attention.kernels.attn_fwd import attn_fwd
+from kperf.attention.variants import FULL_AND_CAUSAL
+from kperf.attention.workload import HEAD_DIMS
+from kperf.errors import MeasurementError
+from kperf.ir import compile as compiler
+from kperf.ir import offline
+from kperf.ir.amd import GFX942, LDS_LIMIT, AmdResources, amd_resources, compile_for
+from kperf.ir.compile import HOPPER, SHARED_MEMORY_LIMIT, Resources
+from kperf.ir.override import options_of
+
+Scripts = Iterable[tuple[Path, Sequence[str]]]
+"""Scripts and their arguments."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A plain Triton kernel with its compile-time arguments and options; `origin`: where it is from."""
+
+    origin: str
+    source: ASTSource
+    num_warps: int
+    num_stages: int
+
+    @property
+    def choices(self) -> str:
+        """The constexprs that are numbers, BLOCK_M=128 and so on."""
+        names = self.source.fn.arg_names
+        found = {names[place]: value for (place, *_), value in self.source.constants.items()}
+        return " ".join(f"{name}={int(value)}" for name, value in found.items() if isinstance(value, int))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """A kernel's resources on both."""
+
+    kernel: Kernel
+    nvidia: Resources
+    amd: AmdResources
+
+
+def stock_kernel(config: triton.Config, head_dim: int, causal: bool) -> Kernel:
+    """The stock kernel of attention in one configuration, bfloat16."""
+    constexprs = {"HEAD_DIM": head_dim, "CAUSAL": causal, "WARP_SPECIALIZE": False, **config.kwargs}
+    q_box = f"tensordesc<bf16[{config.kwargs['BLOCK_M']}, {head_dim}]>"
+    kv_box = f"tensordesc<bf16[{config.kwargs['BLOCK_N']}, {head_dim}]>"
+    signature = {"q": q_box, "k_desc": kv_box, "v_desc": kv_box, "o": q_box}
+    signature |= {"lse_ptr": "*fp32", "sm_scale": "fp32", "seq_len": "i32", "n_rows": "i32"}
+    source = ASTSource(stock.attention, signature | dict.fromkeys(constexprs, "constexpr"), constexprs, {})
+    return Kernel("stock", source, config.num_warps, config.num_stages)
+
+
+def plain_kernels(scripts: Scripts) -> Iterator[Kernel]:
+    """All of them, each once."""
+    for head_dim in HEAD_DIMS:
+        for causal in (False, True):
+            for config in stock.PLAIN_CONFIGS:
+                yield stock_kernel(config, head_dim, causal)
+    for special in FULL_AND_CAUSAL:
+        yield Kernel("attn_fwd", ASTSource(attn_fwd, special.signature(), special.constexprs(), {}), 4, 2)
+    seen = set()
+    for script, arguments in scripts:
+        for launch in offline.launched_by(script, arguments):
+            if isinstance(launch.kernel.src, GluonASTSource) or launch.kernel.hash in seen:
+                continue
+            seen.add(launch.kernel.hash)
+            options: dict[str, Any] = options_of(launch.kernel)
+            yield Kernel(script.stem, launch.kernel.src, options["num_warps"], options["num_stages"])
+
+
+def needs(kernel: Kernel) -> Needs:
+    """Compile for both. Raises `MeasurementError` if one of them refuses it."""
+    options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    nvidia, amd = (compile_for(target, kernel.source, **options) for target in (HOPPER, GFX942))
+    return Needs(kernel, compiler.resources(nvidia), amd_resources(amd))
+
+
+def run(console: Console, scripts: Scripts) -> None:
+    """Print a row a kernel; raises `MeasurementError` at the end if one does not compile."""
+    table = Table(title="plain Triton kernels, from compiling alone (nothing ran)", title_justify="left")
+    table.caption = (
+        f"* more than a work group may have: {SHARED_MEMORY_LIMIT} bytes of shared memory on sm_90a, {LDS_LIMIT} of "
+        f"local data share on {GFX942.arch}"
+    )
+    table.caption_justify = "left"
+    table.add_column("kernel", overflow="fold")
+    table.add_column("constexprs", min_width=24)
+    for name in ("warps, stages", "sm_90a registers", "spilled bytes", "shared bytes", "gfx942 VGPRs (AGPRs)", "SGPRs",
+                 "spills V, S", "LDS bytes", "MFMA"):  # fmt: skip
+        table.add_column(name, justify="right")
+    failures = []
+    for kernel in plain_kernels(scripts):
+        try:
+            table.add_row(*_cells(needs(kernel)))
+        except MeasurementError as error:
+            failures.append(f"{kernel.origin}: {error}")
+    console.print(table)
+    if failures:
+        raise MeasurementError(failures[0])
+
+
+def _cells(found: Needs) -> list[str]:
+    kernel, nvidia, amd = found.kernel, found.nvidia, found.amd
+    name = kernel.source.fn.__name__
+    too_much = "*" if nvidia.shared_bytes > SHARED_MEMORY_LIMIT else ""
+    return [
+        name if kernel.origin in (name, "stock") else f"{kernel.origin}: {name}",
+        kernel.choices, f"{kernel.num_warps}, {kernel.num_stages}",
+        str(nvidia.registers), str(nvidia.spilled_bytes), f"{nvidia.shared_bytes}{too_much}",
+        f"{amd.vgprs} ({amd.agprs})", str(amd.sgprs), f"{amd.vgpr_spills}, {amd.sgpr_spills}",
+        f"{amd.lds_bytes}{'' if amd.fits else '*'}", str(amd.mfma),
+    ]  # fmt: skip

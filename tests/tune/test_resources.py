@@ -1,0 +1,67 @@
+"""Every plain Triton kernel here compiles for gfx942, and its row says what it needs there and on sm_90a."""
+
+import pytest
+
+from kperf.attention.kernels import stock
+from kperf.ir.amd import GFX942, amd_resources, compile_for
+from kperf.paper.examples import EXAMPLES
+from kperf.tune import resources
+from kperf.tune.resources import needs, plain_kernels, stock_kernel
+from tests.command import kperf
+
+SCRIPTS = [(script.path, script.small) for script in EXAMPLES if script.small is not None]
+
+
+def test_every_plain_kernel_compiles_for_gfx942():
+    every = list(plain_kernels(SCRIPTS))
+    assert len([kernel for kernel in every if kernel.origin == "stock"]) == 4 * len(stock.PLAIN_CONFIGS)
+    kernels = [kernel for kernel in every if kernel.origin != "stock"]
+    ends = (stock.PLAIN_CONFIGS[0], stock.PLAIN_CONFIGS[-1])  # the largest tile and the smallest; the command has all
+    kernels += [stock_kernel(config, 128, causal) for config in ends for causal in (False, True)]
+    origins = {kernel.origin for kernel in kernels}
+    assert origins == {"stock", "attn_fwd"} | {path.stem for path, _ in SCRIPTS} - {"gemm_gluon_ws"}
+    for kernel in kernels:
+        compiled = compile_for(GFX942, kernel.source, num_warps=kernel.num_warps, num_stages=kernel.num_stages)
+        found = amd_resources(compiled)
+        assert found.vgprs > 0
+        has_products = "tt.dot" in compiled.asm["ttgir"]
+        assert (found.mfma > 0) == has_products, kernel
+
+
+def test_the_larger_tile_is_what_spills_on_either():
+    """At head_dim 256 on gfx942: 128 x 64 tiles do, 64 x 32 do not."""
+    large, small = (
+        needs(stock_kernel(stock._config(rows, columns, 4, 1), 256, causal=False))
+        for rows, columns in ((128, 64), (64, 32))
+    )
+    assert large.amd.vgpr_spills > 0
+    assert small.amd.vgpr_spills == 0
+    assert large.nvidia.spilled_bytes > small.nvidia.spilled_bytes == 0
+    assert large.nvidia.shared_bytes > small.nvidia.shared_bytes
+
+
+def test_the_command_prints_a_row_a_kernel_and_marks_what_does_not_fit(monkeypatch):
+    configs = [stock._config(64, 64, 4, 3), stock._config(128, 256, 8, 4)]
+    monkeypatch.setattr(resources, "plain_kernels", lambda _: [stock_kernel(one, 128, False) for one in configs])
+    done = kperf("resources", COLUMNS="300")
+    assert done.returncode == 0, done.stderr
+    fitting, too_large = [line for line in done.stdout.splitlines() if line.startswith("│ attention")]
+    assert "*" not in fitting
+    assert too_large.count("*") == 2
+    assert "nothing ran" in done.stdout
+
+
+def test_a_kernel_that_does_not_compile_fails_the_command_after_the_others(monkeypatch):
+    bad = stock_kernel(stock._config(64, 64, 4, 1), 48, causal=False)  # no power of two
+    good = stock_kernel(stock._config(64, 64, 4, 1), 64, causal=False)
+    monkeypatch.setattr(resources, "plain_kernels", lambda _: [bad, good])
+    done = kperf("resources", COLUMNS="300")
+    assert done.returncode == 1
+    assert done.stderr.startswith("kperf: stock: attention does not compile for ")
+    assert done.stderr.count("\n") == 1
+    assert "HEAD_DIM=64" in done.stdout
+
+
+@pytest.mark.parametrize("word", ["sm_90a", "gfx942"])
+def test_its_help_says_for_what(word):
+    assert word in kperf("resources", "--help").stdout
