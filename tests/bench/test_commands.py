@@ -95,7 +95,7 @@ def test_each_line_of_progress_is_a_shape_with_its_rates_and_what_failed(gpu, mo
     quick = attention(gpu, "quick", 0.01)
     bench(monkeypatch, quick, gone, keys=["quick", "gone"])
     rate = WORKLOAD.flops / ((0.01 + COLD_MS / 50) * 1e9)
-    assert f"1 x 2 x 128 x 64: quick {rate:.0f}, gone unsupported TFLOPS" in capsys.readouterr().err
+    assert f"{WORKLOAD}: quick {rate:.0f}, gone unsupported TFLOPS" in capsys.readouterr().err
     with pytest.raises(MeasurementError, match="no such tile"):
         bench(monkeypatch, quick, Implementation("broken", "Broken", breaks))
     told = capsys.readouterr().err

@@ -60,5 +60,9 @@ def test_the_command_prints_both_numbers(tmp_path):
     repeatability.run(console, tmp_path, None)
     text = console.export_text()
     assert "0 (0.0%)" in text
+    with Store(tmp_path / "h200").writer() as writer:
+        writer.append(a_run("unsettled", WORKLOADS[0], shifts=True))
+    repeatability.run(console, tmp_path, None)
+    assert "3 (50.0%)" in console.export_text()
     assert "1 (50.0%)" in text
     assert "outside: 16 x 16 x 1024" in text
