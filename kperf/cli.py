@@ -43,11 +43,13 @@ class _Command(TyperCommand):
     """A command that takes an option once: the last of two would win, and the first be ignored."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raises `UsageError` for an option that is given twice."""
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        """Raises `UsageError` for an option that is given twice, and for an empty path: it would be this folder."""
+        given, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for parameter in order:
             if order.count(parameter) > 1 and not parameter.multiple:
                 raise UsageError(f"{parameter.opts[0]} is given twice: give it once, lists with commas")
+            if parameter.type_descriptor.annotation is Path and given[parameter.name] == "":
+                raise UsageError(f"{parameter.opts[0]} is empty: give a path, . is this folder")
         return super().parse_args(ctx, args)
 
 
@@ -240,7 +242,7 @@ def power(
     causal: Causal = False,
     only: Only = None,
     # Half of it is the sample: no shorter than the second over which NVML averages (nvml.h, nvmlDeviceGetPowerUsage).
-    seconds: Annotated[float, typer.Option(min=2.0, help="How long each runs in a pass.")] = 2.0,
+    seconds: Annotated[float, typer.Option(min=2.0, max=600.0, help="How long each runs in a pass.")] = 2.0,
     passes: Annotated[int, typer.Option(min=1, help="Passes, each in a rotated order.")] = 5,
 ) -> None:
     """Each implementation alone and sustained: TFLOPS, watts, MHz, TFLOPS a watt."""

@@ -44,7 +44,8 @@ def installed(tmp_path_factory):
 
 
 def run(installed, *command):
-    environment = os.environ | {"PYTHONPATH": str(installed), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {name: value for name, value in os.environ.items() if name != "KPERF_RESULTS"}
+    environment |= {"PYTHONPATH": str(installed), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(command, cwd=installed.parent, env=environment, capture_output=True, text=True, check=False)
 
 

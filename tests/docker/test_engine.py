@@ -32,7 +32,8 @@ class Engine:
         """Start it and wait for its answer; returns a client."""
         (self.folder / "pid").unlink(missing_ok=True)
         options = {"data-root": "data", "exec-root": "exec", "pidfile": "pid"}
-        command = ["dockerd", "--host", self.address, "--bridge", "none", "--iptables=false"]
+        # In a network of its own: of the machine's it would take away the bridge that another engine uses.
+        command = ["unshare", "--net", "dockerd", "--host", self.address, "--bridge", "none", "--iptables=false"]
         for name, place in options.items():
             command += [f"--{name}", str(self.folder / place)]
         with (self.folder / "log").open("a") as log:
