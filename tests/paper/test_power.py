@@ -1,4 +1,5 @@
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -133,6 +134,23 @@ def test_asking_for_one_shows_one_and_leaves_the_figure_whole(tmp_path, monkeypa
     assert "partial" not in text
     assert "cudnn" not in text
     assert "no bar for FA2, Triton, Triton auto-WS" in text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("power_w", 350.0), ("energy_j", 1.0), ("energy_s", None), ("energy_s", -1.5), ("tflops", 0), ("tflops", "fast")],
+)
+def test_a_sample_that_contradicts_itself_is_refused(tmp_path, field, value):
+    store = PowerStore(tmp_path)
+    record = alone("fa3", 600, 700).model_dump(mode="json") | {"schema_version": 2}
+    record["samples"][1][field] = value
+    store.points_path.write_text(json.dumps(record) + "\n")
+    with pytest.raises(UsageError, match=r"power\.jsonl, line 1 is not a recorded point: (samples|power_w)"):
+        store.points()
+    record["samples"] = []
+    store.points_path.write_text(json.dumps(record) + "\n")
+    with pytest.raises(UsageError, match="line 1 is not a recorded point: samples"):
+        store.points()
 
 
 def test_a_sustained_run_of_another_override_is_said():
