@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperOption
 from typer.exceptions import TyperException
 
 from kperf import __version__
@@ -48,6 +48,7 @@ class _Command(TyperCommand):
         for parameter in order:
             if order.count(parameter) > 1 and not parameter.multiple:
                 raise UsageError(f"{parameter.opts[0]} is given twice: give it once, lists with commas")
+            assert isinstance(parameter, TyperArgument | TyperOption)
             if parameter.type_descriptor.annotation is Path and given[parameter.name] == "":
                 raise UsageError(f"{parameter.opts[0]} is empty: give a path, . is this folder")
         return super().parse_args(ctx, args)
