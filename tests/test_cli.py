@@ -222,6 +222,22 @@ def test_a_full_disk_leaves_what_a_file_held(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path):
+    """As /dev/stdout and /dev/null, of which root could make files."""
+    plain = TTGIR_DIR / "vanilla/d128_bf16_full.ttgir"
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    assert kperf("instrument", plain, "--strip", "--out", pipe).returncode == 0
+    assert reader.communicate(timeout=60)[0] == plain.read_text()
+    assert pipe.is_fifo()
+    (tmp_path / "file").touch()
+    link.symlink_to("file")
+    assert kperf("instrument", plain, "--strip", "--out", link).returncode == 0
+    assert link.is_symlink()
+    assert (tmp_path / "file").read_text() == plain.read_text()
+
+
 @pytest.mark.parametrize("command", ["fig11", "fig12", "ttgir", "examples"])
 def test_a_cache_that_cannot_be_written_is_said_with_the_mend(tmp_path, command):
     (tmp_path / "file").touch()

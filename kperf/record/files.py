@@ -31,11 +31,16 @@ def require_writable(folder: Path) -> None:
 def write_atomically(path: Path, data: str | bytes) -> None:
     """Write beside the target and rename: a reader sees the old file or the new one, never half of it.
 
+    A link stays, and its file is written; what is no file, as a device or a pipe, is written to and never replaced.
     Raises `UsageError` if the target cannot be written, `MeasurementError` if the disk is full.
     """
     content = data.encode() if isinstance(data, str) else data
     temporary = None
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        path = path.resolve()
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
