@@ -2,8 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power claims ttgir test test-gpu test-docker test-newest-triton mutants check \
-        image shell docker-fig11 docker-fig12 doctor clean
-.PHONY: accuracy timers proton overhead lines
+        image shell docker-fig11 docker-fig12 doctor clean accuracy timers proton overhead lines
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
 PYTHON := python

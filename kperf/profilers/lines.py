@@ -109,7 +109,9 @@ Draw = Callable[[Sequence[LinesRow], str, Path], list[Path]]
 def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, require_gpu: bool) -> None:
     """Measure, or read what is recorded; print costs and annotated source. Raises `UsageError` without a record."""
     measure_here = partial(measure, ncu_path=ncu_path)
-    found = measured_or_recorded(console, results, "lines", ROWS, measure_here, require_gpu=require_gpu)
+    found = measured_or_recorded(
+        console, results, "lines", ROWS, measure_here, require_gpu=require_gpu, in_children=True
+    )
     console.print(costs_table(found.rows, found.stamp))
     for profiler, kernel in _sampled(found.rows):
         console.print(annotated(found.rows, profiler, kernel))

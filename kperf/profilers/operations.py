@@ -142,9 +142,9 @@ def _numba(n: int) -> Call:
     x = _numbers(n)
     y = torch.empty_like(x)
     here = [cuda.as_cuda_array(tensor) for tensor in (x, y)]
-    stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
 
     def call() -> torch.Tensor:
+        stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)  # a graph captures another than before
         square[triton.cdiv(n, 256), 256, stream](*here)
         return y
 

@@ -5,6 +5,7 @@ Each has a file of its own in results/<gpu>/, a row a line, written as soon as i
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -49,8 +50,11 @@ def measured_or_recorded(
     measure: Callable[[Common], Iterator[R]],
     *,
     require_gpu: bool = False,
+    in_children: bool = False,
 ) -> Run[R]:
     """Measure on a Hopper GPU and append each row to `<name>.jsonl` as it comes; without a GPU the newest run recorded.
+
+    `in_children`: all is measured by processes that `measure` starts, each of which takes the GPU's lock itself.
 
     Raises `UsageError` if there is no GPU and `require_gpu`, or no record, and `MeasurementError` if the GPU is lost.
     """
@@ -64,7 +68,7 @@ def measured_or_recorded(
         return Run(store.folder, found, stamp(store, found, "recorded"))
     store = RecordStore(folder_of(results), name, rows)
     made: list[R] = []
-    with device.exclusive(), store.writer() as writer:
+    with nullcontext() if in_children else device.exclusive(), store.writer() as writer:
         common = {
             "run": secrets.token_hex(6),
             "environment": writer.record_environment(device.environment()),

@@ -16,6 +16,7 @@ import torch
 from triton.runtime import driver
 
 from kperf.errors import UsageError
+from kperf.record import device
 from kperf.record.files import write_atomically
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -29,9 +30,9 @@ def calls() -> tuple[list[Callable[[], object]], list[Any]]:
     import attention  # type: ignore[import-not-found]
     import gemm_gluon_ws  # type: ignore[import-not-found]
 
-    device = driver.active.get_active_torch_device()
-    q, k, v = (torch.randn(1, 16, 4096, 64, device=device, dtype=torch.bfloat16) for _ in range(3))
-    a, b = (torch.randn(4096, 4096, device=device, dtype=torch.bfloat16) for _ in range(2))
+    here = driver.active.get_active_torch_device()
+    q, k, v = (torch.randn(1, 16, 4096, 64, device=here, dtype=torch.bfloat16) for _ in range(3))
+    a, b = (torch.randn(4096, 4096, device=here, dtype=torch.bfloat16) for _ in range(2))
     launches = [lambda: attention.Attention.apply(q, k, v, False), lambda: gemm_gluon_ws.gemm(a, b)]
     return launches, [attention.attention_forward, gemm_gluon_ws.gemm_gluon]
 
@@ -76,7 +77,7 @@ def main(profiler: str, launches: str, folder: str) -> None:
     """Launch under a profiler of this process; `plain` is none."""
     if profiler not in {"plain", *AROUND_ALL, *AROUND_LAUNCHES}:
         raise UsageError(f"unknown profiler {profiler}")
-    with AROUND_ALL.get(profiler, lambda _: nullcontext())(Path(folder)):
+    with device.exclusive(), AROUND_ALL.get(profiler, lambda _: nullcontext())(Path(folder)):
         each, functions = calls()
         for call in each * _WARM:
             call()

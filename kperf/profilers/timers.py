@@ -28,9 +28,10 @@ from kperf.bench.measure import FLUSH_BYTES, capture_graph, timed_replay
 from kperf.errors import MeasurementError, UsageError
 from kperf.profilers import ncu
 from kperf.profilers.operations import OPERATIONS, N, Samples, made
-from kperf.profilers.records import Common, Row, folder_of, measured_or_recorded
+from kperf.profilers.records import Common, Row, folder_of, measured_or_recorded, newest
 from kperf.record import device
 from kperf.record.files import write_atomically
+from kperf.record.store import RecordStore
 from kperf.trace.compiler.instrument import read_rules
 from kperf.trace.launch.gpu import Gpu
 from kperf.trace.launch.launches import WARM, Choice, Launches
@@ -157,7 +158,9 @@ def _calls() -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
             reasons[key] = reason
             continue
         try:
-            calls[key] = made(key, N)
+            call = made(key, N)
+            capture_graph(call, 1)  # what cannot be captured is told apart before the others are timed
+            calls[key] = call
         except torch.AcceleratorError:
             raise
         except Exception as error:  # whatever a compiler raises is this operation's failure
@@ -350,6 +353,12 @@ def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
         if len(medians) > 1:
             found[key] = (max(medians) - min(medians)) / statistics.median(medians)
     return found
+
+
+def summary(folder: Path) -> dict[str, float]:
+    """For the table of claims: the widest disagreement of device-side timers about an operation."""
+    found = disagreement(newest(RecordStore(folder, "timers", ROWS).points()))
+    return {"device-side": max(found.values())} if found else {}
 
 
 def said(rows: Sequence[TimerRow]) -> list[str]:

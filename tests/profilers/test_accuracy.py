@@ -101,8 +101,8 @@ def rightly(_traced, arguments):
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    fake_gpu.install(monkeypatch)
+def gpu(tmp_path, monkeypatch):
+    fake_gpu.install(tmp_path, monkeypatch)
     monkeypatch.setattr(device, "sm_count", lambda: 2)
     monkeypatch.setattr(fake_gpu, "WRITES", [rightly])
     monkeypatch.setattr(

@@ -3,6 +3,7 @@ import io
 import json
 import shutil
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def ran(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched, offline.noted_launches() as launches:
         patched.setattr(torch, "randn", lambda *shape, **more: plain_randn(*(min(n, 512) for n in shape), **more))
         patched.setattr(torch.cuda, "synchronize", lambda: None)
+        patched.setattr(device, "exclusive", nullcontext)
         sampled.main("plain", "1", str(folder))
     assert [launch.name for launch in launches] == list(sampled.KERNELS)
     return folder
