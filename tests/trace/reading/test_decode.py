@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kperf.errors import UsageError
 from kperf.trace.compiler.session import Recording
+from kperf.trace.reading import decode as decoding
 from kperf.trace.reading.decode import decode
 
 from .synthetic import encode
@@ -71,8 +72,9 @@ def test_each_word_of_a_header_is_read_where_it_stands():
     assert (records.start_ns[1], records.end_ns[1]) == (5 + 2**32, 6 + 2**33)
 
 
-def test_launches_are_decoded_in_pieces_that_join():
-    """1500 blocks, of which each writes its number as its clock's step."""
+def test_launches_are_decoded_in_pieces_that_join(monkeypatch):
+    """1500 blocks in pieces of 400, of which each writes its number as its clock's step."""
+    monkeypatch.setattr(decoding, "_CHUNK_BYTES", 400 * SMALL.block_bytes)
     blocks = [[steps(0, 2, step=number + 1), [], steps(9, 2)] for number in range(1500)]
     records = decode(encode(blocks, SMALL), SMALL)
     assert records.n_blocks == 1500
