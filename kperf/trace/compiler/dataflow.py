@@ -396,6 +396,9 @@ class Dataflow:
             found["buffer"], found["state"] = self._barriers.get(self.barrier(operation), (unknown, ""))
         elif name == _ASSEMBLY:
             found["buffer"] = "turn"  # a named barrier written in another way
+        elif name == "tt.extern_elementwise":
+            symbol = re.search(r'symbol = "(?:__nv_)?(\w+)"', operation.rest)
+            found["operation"] = symbol.group(1) if symbol else "library function"
         elif name == "tt.atomic_rmw":
             kind = operation.rest.partition(",")[0].strip()
             found |= {

@@ -56,6 +56,47 @@ def plus(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n), mask=i < n)
 """
 
+TUTORIALS = """
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def seeded_dropout(x_ptr, out_ptr, n, p, seed, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    keep = tl.rand(seed, offsets) > p
+    tl.store(out_ptr + offsets, tl.where(keep, libdevice.asin(x) / (1 - p), 0.0), mask=mask)
+
+
+@triton.jit
+def _combine(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def running_max(x, y, rows, columns, stride, B: tl.constexpr):
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
+        c = tl.arange(0, B)
+        v = tl.load(x + row * stride + c, mask=c < columns, other=-float("inf"))
+        v = tl.associative_scan(v, 0, _combine)
+        s = tl.sort(v)
+        tl.store(y + row * stride + c, v + tl.gather(s, c % 4, 0), mask=c < columns)
+
+
+x = torch.rand(10000)
+out = torch.empty_like(x)
+for _ in range(4):
+    seeded_dropout[lambda meta: (triton.cdiv(10000, meta["BLOCK"]),)](x, out, 10000, 0.5, 123, BLOCK=1024)
+m = torch.rand(64, 500)
+y = torch.empty_like(m)
+for _ in range(4):
+    running_max[(8,)](m, y, 64, 500, m.stride(0), B=512, num_warps=4)
+"""
+
 AUTOTUNED = GEMM.replace(
     "@triton.jit",
     "@triton.autotune([triton.Config({}, num_warps=4), triton.Config({}, num_warps=8)], key=['N'])\n@triton.jit",
@@ -468,3 +509,16 @@ def test_what_follows_the_script_is_the_scripts(tmp_path):
     assert refused.returncode == 2
     assert refused.stdout == ""
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_arithmetic_of_libraries_and_gathers_have_names(trace):
+    """A dropout with a function of libdevice, and a scan with a sort and a gather, as tutorials write them."""
+    status, _, out = trace(TUTORIALS)
+    assert status == 0
+    names = {
+        kernel: {region.name for region in read_timeline(out / f"{kernel}.timeline.json").regions}
+        for kernel in ("seeded_dropout", "running_max")
+    }
+    assert any("asinf" in name for name in names["seeded_dropout"])
+    assert any("gather" in name for name in names["running_max"])
+    assert "scan" in names["running_max"]
