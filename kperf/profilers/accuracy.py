@@ -167,7 +167,7 @@ def measure(common: Common, gpu: Gpu | None = None) -> Iterator[AccuracyRow]:
 def _trace(known: Known, steps: int, gpu: Gpu) -> tuple[float, Launch, float]:
     """The cycles of a trip as known, the records of a launch, and its microseconds by CUPTI."""
     blocks = device.sm_count()
-    with Launches(Choice((known.kernel,)), RULES, gpu, lambda _: None) as launches:
+    with Launches(Choice((known.kernel,), passes=1), RULES, gpu, lambda _: None) as launches:
         for _ in range(WARM - 1):
             known.launch(steps, blocks, TRIPS)
         cycles: list[float] = []

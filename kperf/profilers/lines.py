@@ -153,7 +153,7 @@ def _profile(profiler: str, folder: Path, ncu_path: Path | None) -> str:
         command = [sys.executable, "-m", *script]
         return ncu.run(ncu.find(ncu_path), options, command, limit_s=_LIMIT_S, page="source")
     if profiler.startswith("trace"):
-        passes = ["--passes", "auto"] if profiler == "trace_passes" else []
+        passes = ["--passes", "auto" if profiler == "trace_passes" else "1"]
         script[1] = "plain"
         _run([sys.executable, "-m", "kperf", "trace", "--out", str(folder), *passes, "-m", *script])
     else:

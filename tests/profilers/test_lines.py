@@ -178,8 +178,8 @@ def test_every_profiler_gets_a_row_and_a_failure_its_reason(ran, tmp_path, monke
         if command[0] == lines._NVDISASM:
             return real(command, capture_output=True, text=True, check=False)
         commands.append(command)
-        if "--passes" in command:
-            return subprocess.CompletedProcess(command, 2, "", "kperf: no such option: --passes")
+        if "auto" in command:
+            return subprocess.CompletedProcess(command, 2, "", "kperf: several passes are refused")
         for name in ("seconds.json", *(f"{kernel}.cubin" for kernel in sampled.KERNELS)):
             shutil.copy(ran / name, command[-1])
         if "proton_sampling" in command:
@@ -196,7 +196,7 @@ def test_every_profiler_gets_a_row_and_a_failure_its_reason(ran, tmp_path, monke
     found = list(lines.measure(COMMON, ncu_path=None))
     costs = {row.profiler: row for row in found if isinstance(row, CostRow)}
     assert list(costs) == list(lines.PROFILERS)
-    assert "no such option: --passes" in costs["trace_passes"].message
+    assert "several passes are refused" in costs["trace_passes"].message
     assert costs["ncu"].launches_s == json.loads((ran / "seconds.json").read_text())
     assert {row.profiler for row in found if isinstance(row, LineRow)} == {"proton_sampling", "ncu"}
     (by_ncu,) = [
