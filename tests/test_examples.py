@@ -2,11 +2,13 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -100,6 +102,16 @@ def run(path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_knows_nothing_of_kperf(path: Path):
     assert ("kperf" in path.read_text()) == (path == OF_THE_OPERATOR)
+
+
+def test_the_block_with_our_attention_is_one_graph():
+    block_of = runpy.run_path(str(OF_THE_OPERATOR))
+    block = block_of["Block"](heads=4, kv_heads=2, head_dim=64, hidden=512)
+    x, angles = torch.randn(1, 128, 256), block_of["angles"](128, 64, "cpu", torch.float32)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        found, expected = (run(x, *angles, block_of["ours"]) for run in (compiled, block))
+    assert torch.allclose(found, expected, atol=1e-6)
 
 
 def test_the_block_with_our_attention_is_the_same_block_and_is_not_timed_without_a_gpu():

@@ -45,9 +45,13 @@ def attention(
     """softmax(q k^T * sm_scale) v, like torch's scaled_dot_product_attention, with gradients for q, k and v.
 
     q: [batch, heads, seq_len, head_dim]; k, v: the same, or of fewer heads, which groups of q's heads share; views
-    of [batch, seq_len, heads, head_dim] included. sm_scale: head_dim ** -0.5 if not given. `torch.ops.kperf.attention`
-    gives the log-sum-exp too. Raises `UsageError` for what is no attention, and for an unknown implementation.
+    of [batch, seq_len, heads, head_dim] included. sm_scale: head_dim ** -0.5 if not given. Under torch.autocast all are
+    cast to its dtype. `torch.ops.kperf.attention` gives the log-sum-exp too. Raises `UsageError` for what is no
+    attention, and for an unknown implementation.
     """
+    kind = q.device.type
+    if torch.is_autocast_enabled(kind):  # as torch does with its own attention
+        q, k, v = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (q, k, v))
     scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
     o: Tensor = _forward(q, k, v, causal, scale, implementation)[0]
     return o
@@ -72,7 +76,7 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, implementation: str
 ) -> tuple[Tensor, Tensor]:
     """o, and the natural log-sum-exp of each row [batch, heads, seq_len] in float32 (float64 for float64)."""
-    with torch.cuda.device_of(q):
+    with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
         if why_not(q, k, v, causal, implementation) is None:
             compute = _fa3 if implementation == "fa3" else functools.partial(_override, implementation)
         else:
