@@ -198,9 +198,9 @@ def test_an_override_that_a_workload_cannot_have_does_not_measure_it_again(tmp_p
         "fa3", "fa3", bind=lambda *_: None, override=refuses, unsupported=lambda _: "not for this shape"
     )
     measure_into(tmp_path)
-    again = (Store(tmp_path), PLACES)
+    store = Store(tmp_path)
     for other, points in ((IMPLEMENTATIONS[1], 12), (replace(IMPLEMENTATIONS[1], override=lambda _: Found()), 24)):
-        run_sweep(again[1], [unsupported, other], again[0], figure="fig12", rounds=10, progress=Progress())
+        run_sweep(GROUPS, [unsupported, other], store, figure="fig12", rounds=10, progress=Progress())
         assert len(Store(tmp_path).points()) == points
 
 
@@ -208,16 +208,16 @@ def test_the_bar_begins_where_the_last_sweep_ended(tmp_path, faked):
     """In floating-point operations and a share for what every workload costs: longer ones take longer."""
     told = []
     progress = Progress(begin=lambda done, total: told.append((done, total)))
-    run_sweep(PLACES[:2], IMPLEMENTATIONS, Store(tmp_path), figure="fig12", rounds=10, progress=progress)
-    run_sweep(PLACES, IMPLEMENTATIONS, Store(tmp_path), figure="fig12", rounds=10, progress=progress)
+    run_sweep(GROUPS[:2], IMPLEMENTATIONS, Store(tmp_path), figure="fig12", rounds=10, progress=progress)
+    run_sweep(GROUPS, IMPLEMENTATIONS, Store(tmp_path), figure="fig12", rounds=10, progress=progress)
     costs = [workload.flops + 10**15 for _, workload in PLACES]
     assert told == [(0, sum(costs[:2])), (sum(costs[:2]), sum(costs))]
 
 
 def test_each_step_is_of_its_place(tmp_path, faked, monkeypatch):
-    def measure_in_steps(workload, implementations, *, on_step, **options):
+    def measure_in_steps(workloads, implementations, *, on_step, **options):
         on_step("settling")
-        return fake_measure(workload, implementations, **options)
+        return fake_measure(workloads, implementations, **options)
 
     monkeypatch.setattr(sweeps, "measure", measure_in_steps)
     steps = []
