@@ -31,7 +31,8 @@ from kperf.trace.reading.models import (
     TensorCoreBusy,
     Timeline,
 )
-from kperf.trace.reading.slack import slack
+from kperf.trace.reading.replay import Assumptions
+from kperf.trace.reading.slack import Blocks, slack
 from kperf.trace.reading.timeline import Block, Launch, Span, flights
 from kperf.trace.reading.verdict import verdict
 
@@ -43,6 +44,9 @@ STEP = 0.1
 
 _TRIPS = 24
 """Of the joined block, all alike: what follows one block at a time needs some."""
+
+_AHEAD = 4
+"""Trips more of a group that only loads: of some loads the first are used before the loop."""
 
 _TRIMMED = 5
 """Percent of the trips at either end."""
@@ -274,7 +278,8 @@ def _block(found: Mapping[str, list[Part]], lags: Mapping[str, float], twin: Edg
         begin = lags[group] - first
         before = _prologue(twin, group)
         spans[group] = [Span(before, round(begin), round(begin), None)] if before else []
-        for trip in range(_TRIPS):
+        issues = any(part.interval.issues for part in parts)
+        for trip in range(_TRIPS if issues else _TRIPS + _AHEAD):
             anchor = begin + trip * period
             spans[group] += [
                 Span(part.interval, round(anchor + part.start), round(anchor + part.end), trip) for part in parts
@@ -304,7 +309,13 @@ def _timeline(
     issuers = [group for group in analysis.issuers(launch) if group in found]
     bubbles, in_flight = analysis.bubbles(launch, [block], period.median)
     bound = analysis.bound(launch)
-    graph, rows, own = slack([block], edges.program, _flop_per_cycle(launch, bound.cycles))
+    graph, rows = one.graph, one.slack
+    own = {(region.warp_group, region.name): region.own_cycles or 0.0 for region in one.regions}
+    rate, again = _flop_per_cycle(launch, bound.cycles), Blocks([block], edges.program)
+    if again.run_through(Assumptions(again.load_cycles, rate)):
+        graph, rows, own = slack([block], edges.program, rate)
+    else:
+        joined = joined.model_copy(update={"replayed": False})
     made = one.model_copy(
         update={
             "passes": passes,

@@ -345,7 +345,8 @@ class Joined(Frozen):
     The period is that of `period_pass`, in which fewest records were written; `plain_cycles`: what it would be without
     any, from that pass's own time and the plain kernel's (None where that is unknown). The trip closes if the intervals
     of every pass add up to the period within `tolerance`, its share, and all edges lie in the order of the program;
-    `open`: where it does not, in words.
+    `open`: where it does not, in words. `replayed`: whether graph and slack are of the joined trip; of one that hangs
+    on more of what comes before its loop than is known they are of `one_pass`.
     """
 
     one_pass: Pass
@@ -353,6 +354,7 @@ class Joined(Frozen):
     plain_cycles: float | None
     tolerance: float
     open: list[str]
+    replayed: bool = True
 
     @property
     def closes(self) -> bool:
@@ -395,13 +397,14 @@ class Timeline(About):
 
     @property
     def sass_order(self) -> SassOrder:
-        """Of the pass whose records these are; of several, the differences of each that has some."""
+        """Of the pass whose records these are; of several, the shortest difference of each that has some."""
         if self.joined is None:
             return self.passes[0].sass_order
         moved = [(number, one) for number, one in enumerate(self.passes) if not one.sass_order.same]
         first = moved[0][1].sass_order if moved else self.passes[0].sass_order
         differences = [
-            f"with {'; '.join(one.regions)} (pass {number + 1}) {'; '.join(one.sass_order.differences)}"
+            f"with {'; '.join(one.regions)} (pass {number + 1}) in {len(one.sass_order.differences)} places, as "
+            f"{min(one.sass_order.differences, key=len)}"
             for number, one in moved
         ]
         return SassOrder(plain=first.plain, traced=first.traced, same=not moved, differences=differences)

@@ -65,6 +65,11 @@ class Blocks:
             {key: median(cycles) for key, cycles in by_region.items()},
         )
 
+    def run_through(self, assumed: Assumptions) -> bool:
+        """Whether no group that issues products stands still before its end, for something that never comes."""
+        runs = ((replay, replay.run(assumed, lambda _group, step, *_: step.cycles)) for replay in self._replays)
+        return all(len(ends[name]) == len(replay.steps[name]) for replay, ends in runs for name in self._groups)
+
     def period(self, assumed: Assumptions, own: OwnCycles, change: Change = UNCHANGED) -> float:
         """Cycles from trip to trip after a change."""
 

@@ -272,8 +272,8 @@ def _joined(t: Timeline, joined: Joined) -> list[str]:
     else:
         lines.append(f"{t.label}: the passes do not close: {'; '.join(joined.open)}.")
     lines.append(
-        f"{t.label}: single blocks, tile boundaries and all outside of the main loop are from one launch with all "
-        f"records ({joined.one_pass.overhead})."
+        f"{t.label}: single blocks, tile boundaries{'' if joined.replayed else ', slack'} and all outside of the main "
+        f"loop are from one launch with all records ({joined.one_pass.overhead})."
     )
     return lines
 

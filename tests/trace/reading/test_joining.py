@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kperf.trace.compiler.program import Interval
 from kperf.trace.launch.passes import single_edges
-from kperf.trace.reading import read
+from kperf.trace.reading import joining, read
 from kperf.trace.reading.joining import Captured, join
 from kperf.trace.reading.models import Overhead, Pass, SassOrder, Timeline
 
 from .captures import ALL, TRIP, capture, edges_of, role
-from .machine import Kernel, Machine
+from .machine import FULL, Kernel, Machine
 from .test_views import about
 
 COST = 22
@@ -113,6 +114,17 @@ def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
     assert not several.joined.closes
     assert any(said in line for line in several.joined.open), several.joined.open
     assert any("the passes do not close" in line for line in several.verdict)
+
+
+def test_a_trip_that_hangs_on_more_than_is_known_keeps_the_slack_of_one_launch_and_says_so(monkeypatch):
+    never = (FULL,) * 100
+    monkeypatch.setattr(joining, "_prologue", lambda _, group: Interval(group, waits=never))
+    one, several = joined(LONG)
+    assert not several.joined.replayed
+    assert (several.graph, several.slack) == (one.graph, one.slack)
+    assert any("tile boundaries, slack and all outside" in line for line in several.verdict)
+    monkeypatch.undo()
+    assert joined(LONG)[1].joined.replayed
 
 
 @settings(max_examples=5, deadline=None)
