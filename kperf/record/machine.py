@@ -250,16 +250,16 @@ def _why_no_execution() -> str | None:
     """Triton loads the launchers that it puts into its cache, so that folder must allow execution as well."""
     folder = triton_cache()
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as inside:
             program = Path(inside, "probe")
             program.write_text("#!/bin/sh\n")
             program.chmod(0o700)
             subprocess.run([program], check=True)
-    except PermissionError:
-        return f"Triton's cache {folder} forbids execution: mount it without noexec (--tmpfs /tmp:exec)"
-    except OSError:  # it cannot be written either, which is said already
-        return None
-    return None
+    except OSError as error:
+        if isinstance(error, PermissionError) and Path(str(error.filename)).name == "probe":
+            return f"Triton's cache {folder} forbids execution: mount it without noexec (--tmpfs /tmp:exec)"
+    return None  # also where it cannot be written, which is said of its own
 
 
 def _why_no_results() -> str | None:
