@@ -241,3 +241,20 @@ def test_ctrl_c_says_that_the_sweep_goes_on(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         fig12.measure_fig12(console, Store(tmp_path), fig12.Mode(), ["fa3"], rounds=10)
     assert "the same command goes on from there" in console.export_text()
+
+
+@pytest.mark.parametrize("mix", [False, True])
+def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_path, monkeypatch, mix):
+    """The paper's mix takes FA2 and FA3 of one mask and the others of the other: both are measured."""
+    measured, reported = [], []
+    monkeypatch.setattr(fig12.device, "why_static", lambda: None)
+    monkeypatch.setattr(fig12.device, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(fig12, "verify_overrides", lambda console: None)
+    monkeypatch.setattr(fig12, "measure_fig12", lambda console, store, mode, *_, **__: measured.append(mode.causal))
+    monkeypatch.setattr(
+        fig12, "report", lambda console, store, mode, measured: reported.append((store.folder, measured))
+    )
+    mode = fig12.Mode(causal=not mix, paper_mix=mix)
+    fig12.run(Console(quiet=True), tmp_path, mode, rounds=10, fresh=False, require_gpu=True)
+    assert measured == ([False, True] if mix else [True])
+    assert reported == [(tmp_path / "h200", True)]
