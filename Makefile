@@ -1,8 +1,9 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power claims ttgir test test-gpu test-docker test-newest-triton mutants check \
-        image shell docker-fig11 docker-fig12 doctor clean accuracy timers proton overhead lines
+.PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power accuracy timers proton overhead \
+        lines claims ttgir doctor test test-gpu test-docker test-newest-triton mutants check image shell \
+        docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
 PYTHON := python

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperOption
@@ -21,6 +21,9 @@ from kperf.console import of_standard_output
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.store import RECORDED
 from kperf.trace import PASSES
+
+if TYPE_CHECKING:
+    from kperf.attention.workload import Workload
 
 _TTGIR = Path(__file__).resolve().parents[1] / "ttgir"
 
@@ -356,17 +359,10 @@ def bench(
     results: Annotated[Path | None, typer.Option(help="Also append the points to RESULTS/<gpu>/bench.jsonl.")] = None,
 ) -> None:
     """Check and time implementations on one shape, with tritonbench's options and columns."""
-    from kperf.attention.workload import make_workload
     from kperf.bench import commands as bench
 
-    workload = make_workload(
-        batch=batch,
-        heads=n_heads,
-        seq_len=2**seq_len if 0 < seq_len < 32 else seq_len,
-        head_dim=head_dim,
-        causal=causal,
-        dtype=dtype,
-        inputs=inputs,
+    workload = _workload(
+        seq_len, batch=batch, heads=n_heads, head_dim=head_dim, causal=causal, dtype=dtype, inputs=inputs
     )
     bench.run_one(console, workload, _keys(only), _keys(metrics) or [], as_csv=csv, rounds=rounds, results=results)
 
@@ -386,19 +382,12 @@ def choose(
     results: Results = RECORDED,
 ) -> None:
     """Which implementation to use for a shape, by what is recorded; where it changes, and what choosing so costs."""
-    from kperf.attention.workload import make_workload
     from kperf.tune import choose
 
     workload = None
     if seq_len is not None:
-        workload = make_workload(
-            batch=batch,
-            heads=n_heads,
-            seq_len=2**seq_len if 0 < seq_len < 32 else seq_len,
-            head_dim=head_dim,
-            causal=causal,
-            dtype=dtype,
-            inputs=inputs,
+        workload = _workload(
+            seq_len, batch=batch, heads=n_heads, head_dim=head_dim, causal=causal, dtype=dtype, inputs=inputs
         )
     choose.run(console, results, workload, _keys(only))
 
@@ -642,6 +631,13 @@ def _end_usage(error: TyperException) -> NoReturn:
     said = " ".join(error.format_message().split()).rstrip(".")
     help_of = f" (`{context.command_path} --help` says more)" if context else ""
     _end(f"{said[0].lower()}{said[1:]}{help_of}", error.exit_code)
+
+
+def _workload(seq_len: int, **fields: Any) -> "Workload":
+    """Of tritonbench's options, where a `seq_len` below 32 is the power of two. Raises `UsageError`."""
+    from kperf.attention.workload import make_workload
+
+    return make_workload(seq_len=2**seq_len if 0 < seq_len < 32 else seq_len, **fields)
 
 
 def _keys(text: str | None) -> list[str] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from kperf import cli
+from kperf.console import of_standard_output
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,17 @@ class Done:
 
 
 def kperf(*arguments: object, **settings: str) -> Done:
-    """Run `kperf ARGUMENTS` with these settings in the environment, on a machine that shows no GPU."""
+    """Run `kperf ARGUMENTS` with these settings in the environment, on a machine that shows no GPU and no terminal."""
     said, complained = io.StringIO(), io.StringIO()
     with (
         patch("sys.argv", ["kperf", *map(str, arguments)]),
-        patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""} | settings),
+        patch.dict(os.environ),
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(complained),
     ):
+        os.environ.pop("COLUMNS", None)  # a worker of the tests has the width of a terminal that is not this command's
+        os.environ |= {"CUDA_VISIBLE_DEVICES": ""} | settings
+        cli.console = of_standard_output()  # as wide as it is where the command starts, not where tests began
         try:
             cli.main()
             code = 0

@@ -9,8 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from kperf import cli
-from kperf.console import WholeConsole, of_standard_output
+from kperf.console import WholeConsole
 from tests.command import kperf
 
 WORDS = st.text(st.sampled_from("abc019.,-_/é"), min_size=1, max_size=9)
@@ -70,13 +69,9 @@ def test_a_table_that_has_room_is_left_as_it_is():
 @pytest.mark.parametrize(
     "command", [("claims",), ("sweep", "seq_len", "--only", "fa3,cudnn,improved_plus,improved,vanilla,fa2,triton")]
 )
-def test_the_commands_tables_are_as_wide_as_the_terminal(monkeypatch, command, columns):
+def test_the_commands_tables_are_as_wide_as_the_terminal(command, columns):
     """And 160 columns wide where there is none."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-    if columns:
-        monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr(cli, "console", of_standard_output())
-    done = kperf(*command)
+    done = kperf(*command, **({"COLUMNS": str(columns)} if columns else {}))
     table = [line for line in done.stdout.splitlines() if line[:1] in set("┏┃┡│├└")]
     assert table
     assert max(map(cell_len, table)) <= (columns or 160)

@@ -15,6 +15,7 @@ import math
 from typing import Any
 
 import torch
+from torch import library
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.utils.flop_counter import register_flop_formula
 
@@ -71,7 +72,7 @@ def why_not(q: Tensor, k: Tensor, v: Tensor, causal: bool, implementation: str =
     return chosen.unsupported(workload) or why_not_here(q) or chosen.missing()
 
 
-@torch.library.custom_op("kperf::attention", mutates_args=())
+@library.custom_op("kperf::attention", mutates_args=())
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, implementation: str
 ) -> tuple[Tensor, Tensor]:
@@ -92,7 +93,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, causal: bool, _: float, implementation: s
     return _empty_o(q, implementation), q.new_empty(q.shape[:3], dtype=_accumulated(q))
 
 
-@torch.library.custom_op("kperf::attention_backward", mutates_args=())
+@library.custom_op("kperf::attention_backward", mutates_args=())
 def _backward(
     grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool, sm_scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -97,7 +97,11 @@ def options_of(kernel: CompiledKernel) -> dict[str, Any]:
         for name, value in kernel.metadata._asdict().items()
         if name in known
     }
-    options["extern_libs"] = dict(options["extern_libs"])
+    # Triton's cache goes by a library's content: it may lie where another installation, since removed, compiled it.
+    options["extern_libs"] = {
+        name: path if Path(path).is_file() else dict(known["extern_libs"]).get(name, path)
+        for name, path in options["extern_libs"]
+    }
     # After lowering, `num_warps` counts the warps of all partitions; the option is the default partition's.
     options["num_warps"] = Module(compiler.canonical_ttgir(kernel.asm["ttgir"])).num_warps
     return options

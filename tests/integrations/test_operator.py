@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import library
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -177,14 +178,14 @@ def test_the_log_sum_exp_refuses_gradients_and_so_does_a_gradient_of_gradients()
 def test_opcheck_on_the_cpu(implementation, requires_grad):
     tensors = [LAYOUTS["rows_first"](tensor) for tensor in operands(kv_heads=2, seq_len=64, dtype=torch.float32)]
     tensors = [tensor.requires_grad_(requires_grad) for tensor in tensors]
-    torch.library.opcheck(torch.ops.kperf.attention.default, (*tensors, True, SCALE, implementation))
+    library.opcheck(torch.ops.kperf.attention.default, (*tensors, True, SCALE, implementation))
 
 
 @pytest.mark.parametrize("implementation", ["vanilla", "fa3"])
 def test_opcheck_where_the_kernels_apply(gpu, fa3, implementation):
     tensors = [tensor.requires_grad_() for tensor in operands(kv_heads=2)]
     # The gradients of bfloat16 are compared with themselves, traced: to the bit, so no tolerance hides anything.
-    torch.library.opcheck(torch.ops.kperf.attention.default, (*tensors, True, SCALE, implementation))
+    library.opcheck(torch.ops.kperf.attention.default, (*tensors, True, SCALE, implementation))
     assert gpu if implementation == "vanilla" else fa3
 
 
@@ -315,7 +316,7 @@ def test_on_a_gpu_opcheck_passes(implementation):
     tensors = [tensor.cuda().requires_grad_() for tensor in operands(kv_heads=2)]
     # FlashAttention-2 adds to dq in any order.
     arguments = (*tensors, True, SCALE, implementation)
-    torch.library.opcheck(torch.ops.kperf.attention.default, arguments, atol=1e-4, rtol=2e-2)
+    library.opcheck(torch.ops.kperf.attention.default, arguments, atol=1e-4, rtol=2e-2)
 
 
 @pytest.mark.gpu
