@@ -39,6 +39,9 @@ says which. Status 2 for a mistake in what was asked, 1 for a failed measurement
 _VARIANTS = "|".join(sorted(path.parent.name for path in _TTGIR.glob("*/manifest.json")))
 
 
+_INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -55,6 +58,13 @@ class _Command(TyperCommand):
             if parameter.type_descriptor.annotation is Path and given[parameter.name] == "":
                 raise UsageError(f"{parameter.opts[0]} is empty: give a path, . is this folder")
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As typer's, but Ctrl-C is answered with a sentence: what is kept, and with what else is known of it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            _end(", ".join(["interrupted: what was recorded is kept", *map(str, interrupt.args)]), _INTERRUPTED)
 
 
 class _App(typer.Typer):

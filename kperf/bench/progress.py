@@ -14,7 +14,7 @@ from kperf.bench.sweep import Progress as SweepProgress
 
 @contextmanager
 def sweep_progress(console: Console) -> Iterator[SweepProgress]:
-    """A progress bar with the time left, and a line a workload above it."""
+    """A progress bar with the time left, and a line a workload above it; Ctrl-C says that it can be gone on with."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:"))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
@@ -28,7 +28,10 @@ def sweep_progress(console: Console) -> Iterator[SweepProgress]:
         def advance(cost: int) -> None:
             bar.advance(task, cost)
 
-        yield SweepProgress(begin, step, advance, partial(_print_points, console), console.print)
+        try:
+            yield SweepProgress(begin, step, advance, partial(_print_points, console), console.print)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("and the same command goes on from there") from None
 
 
 def _print_points(console: Console, points: list[Point]) -> None:

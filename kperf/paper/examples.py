@@ -18,6 +18,7 @@ from rich.table import Table
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import offline
+from kperf.profilers import child
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
@@ -157,9 +158,7 @@ def _trace_all(console: Console, scripts: Sequence[Script], folder: Path) -> lis
             command = [*KPERF, "trace", "--kernel", patterns, "--out", out]
             command += [str(script.path.relative_to(SCRIPTS.parent)), *script.arguments]
             try:
-                done = subprocess.run(
-                    command, timeout=_LIMIT_S, check=False, stdout=subprocess.PIPE, cwd=SCRIPTS.parent
-                )
+                done = child.run(command, _LIMIT_S, cwd=SCRIPTS.parent, errors=None)
             except subprocess.TimeoutExpired:
                 failed.append(f"{words} took more than {_LIMIT_S} s")
                 continue

@@ -150,20 +150,9 @@ def measure_fig12(
         for _, workload in places:
             if not item.unsupported(workload):
                 item.override(workload)
-    try:
-        with sweep_progress(console) as progress:
-            run_sweep(
-                [[place] for place in places],
-                chosen,
-                store,
-                figure="fig12",
-                rounds=rounds,
-                fresh=fresh,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        console.print("interrupted: what was recorded is kept, and the same command goes on from there")
-        raise
+    groups = [[place] for place in places]
+    with sweep_progress(console) as progress:
+        run_sweep(groups, chosen, store, figure="fig12", rounds=rounds, fresh=fresh, progress=progress)
 
 
 def figure_runs(store: Store, mode: Mode, needed: Sequence[str] = (), prefer: Container[str] = ()) -> dict[Key, Run]:

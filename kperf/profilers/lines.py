@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kperf.errors import UsageError
-from kperf.profilers import ncu
+from kperf.profilers import child, ncu
 from kperf.profilers.hatchet import Tree, read_tree
 from kperf.profilers.records import Common, Row, measured_or_recorded, newest
 from kperf.profilers.sampled import EXAMPLES, KERNELS
@@ -169,7 +169,7 @@ def _samples(profiler: str, printed: str, folder: Path) -> Samples:
 
 def _run(command: Sequence[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        done = child.run(command, _LIMIT_S)
     except subprocess.TimeoutExpired:
         raise UsageError(f"it took more than {_LIMIT_S} s") from None
     if done.returncode:
@@ -198,8 +198,8 @@ def proton_samples(tree: Tree) -> Samples:
 
 def _with_parents(tree: Tree, above: str) -> Iterator[tuple[Tree, str]]:
     yield tree, above
-    for child in tree.children:
-        yield from _with_parents(child, tree.name)
+    for below in tree.children:
+        yield from _with_parents(below, tree.name)
 
 
 def ncu_samples(printed: str, folder: Path) -> Samples:

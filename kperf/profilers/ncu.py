@@ -3,11 +3,13 @@
 import csv
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from kperf.errors import UsageError
+from kperf.profilers import child
 
 _FOLDERS = (
     "/usr/local/cuda*/bin",
@@ -44,7 +46,7 @@ def run(ncu: Path, options: Sequence[str], command: Sequence[str], limit_s: floa
     """
     words = [str(ncu), "--csv", "--page", page, "--print-units", "base", "--profile-from-start", "off", *options]
     try:
-        done = subprocess.run([*words, *command], capture_output=True, text=True, timeout=limit_s, check=False)
+        done = child.run([*words, *command], limit_s, ending=signal.SIGINT)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{ncu} does not run: {str(error).splitlines()[0]}") from None
     said = done.stdout + done.stderr

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.errors import MeasurementError, UsageError
+from kperf.profilers import child
 from kperf.profilers.hatchet import TIME, Tree, read_tree, rendered, subtract
 from kperf.profilers.proton_session import ALL, KEYS, WORKLOADS, bytes_of
 from kperf.profilers.records import Common, Row, folder_of, measured_or_recorded
@@ -122,7 +123,7 @@ def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:
 def _child(command: Sequence[str]) -> None:
     """Raises `MeasurementError` if it fails, with the last that it said."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        done = child.run(command, _LIMIT_S)
     except subprocess.TimeoutExpired:
         raise MeasurementError(f"profiling under Proton took more than {_LIMIT_S} s") from None
     if done.returncode:

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from kperf.bench.measure import FLUSH_BYTES, capture_graph, timed_replay
 from kperf.errors import MeasurementError, UsageError
-from kperf.profilers import ncu
+from kperf.profilers import child, ncu
 from kperf.profilers.operations import OPERATIONS, N, Samples, made
 from kperf.profilers.records import Common, Row, folder_of, measured_or_recorded, newest
 from kperf.record import device
@@ -285,9 +285,7 @@ def _by_profiler(timer: str, keys: Sequence[str], ncu_path: Path | None, results
         try:
             if profiler == "ncu":
                 return _by_ncu(timer, keys, [*command, str(out)], ncu.find(ncu_path)), "ncu saw nothing of it"
-            done = subprocess.run(
-                [*command, str(out)], capture_output=True, text=True, timeout=_CHILD_LIMIT_S, check=False
-            )
+            done = child.run([*command, str(out)], _CHILD_LIMIT_S)
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or ["no word"])[-1]
                 return {}, f"{TIMERS[timer].label} failed: {last[:200]}"

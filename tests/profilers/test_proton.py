@@ -104,7 +104,7 @@ def test_the_launch_hook_renames_a_kernel_with_its_configuration():
 
 
 def children(tmp_path, *, cli=0):
-    def run(command, **_):
+    def run(command, _limit_s):
         folder = Path(command[-1])
         if "triton.profiler.proton" in command:
             path = Path(command[command.index("-n") + 1])
@@ -125,7 +125,7 @@ def gpu(monkeypatch):
 
 
 def test_both_sessions_and_the_command_are_recorded(tmp_path, monkeypatch, gpu):
-    monkeypatch.setattr(proton.subprocess, "run", children(tmp_path))
+    monkeypatch.setattr(proton.child, "run", children(tmp_path))
     rows = {(row.session, row.implementation): row for row in proton.measure(COMMON, results=tmp_path)}
     first = rows["full", "fa3"]
     assert first.time_us == 1e6 / proton.LAUNCHES / 1e3
@@ -137,10 +137,10 @@ def test_both_sessions_and_the_command_are_recorded(tmp_path, monkeypatch, gpu):
     assert sorted(path.name for path in (tmp_path / "h200/proton").iterdir()) == [
         "causal.hatchet", "cli.hatchet", "full.hatchet",
     ]  # fmt: skip
-    monkeypatch.setattr(proton.subprocess, "run", children(tmp_path, cli=1))
+    monkeypatch.setattr(proton.child, "run", children(tmp_path, cli=1))
     *_, last = proton.measure(COMMON, results=tmp_path)
     assert "An error occurred" in last.message
-    monkeypatch.setattr(proton.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "x"))
+    monkeypatch.setattr(proton.child, "run", lambda command, _: subprocess.CompletedProcess(command, 1, "", "x"))
     with pytest.raises(MeasurementError, match="under Proton failed: x"):
         list(proton.measure(COMMON, results=tmp_path))
 
@@ -150,7 +150,7 @@ def test_a_recorded_run_is_told(tmp_path, monkeypatch, gpu):
     console = Console(width=250, file=io.StringIO(), record=True)
     with pytest.raises(UsageError, match="nothing is recorded of `make proton`"):
         proton.run(console, tmp_path, plot.draw, require_gpu=False)
-    monkeypatch.setattr(proton.subprocess, "run", children(tmp_path))
+    monkeypatch.setattr(proton.child, "run", children(tmp_path))
     store = RecordStore(tmp_path / "h200", "proton", proton.ROWS)
     with store.writer() as writer:
         known = writer.record_environment(environment())

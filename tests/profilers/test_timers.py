@@ -218,13 +218,13 @@ def test_all_rows_are_made_whatever_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(timers, "bench_quantiles", lambda n, key: [1.0, 0.9, 1.1])
     monkeypatch.setattr(ncu, "find", lambda given: (_ for _ in ()).throw(UsageError("there is no ncu")))
 
-    def child(command, **_):
+    def child(command, _limit_s):
         if command[3] == "proton":
             return subprocess.CompletedProcess(command, 1, "", "Traceback\nRuntimeError: no CUPTI")
         Path(command[-1]).write_text(json.dumps({"triton": [1.2], "attention": [2.2]}))
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(timers.subprocess, "run", child)
+    monkeypatch.setattr(timers.child, "run", child)
     made = {(r.operation, r.timer, r.n): r for r in timers.measure(COMMON, ncu_path=None, results=tmp_path)}
     assert made["triton", "torch_profiler", N].samples_us == [1.2]
     assert made["triton", "trace", N].samples_us == [1.5]

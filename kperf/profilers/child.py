@@ -1,0 +1,49 @@
+"""A process that a command starts to measure in, and that never outlives it."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_GRACE_S = 5.0
+"""Until a process that was told to end is killed: ncu gives the GPU its clocks back."""
+
+
+def run(
+    command: Sequence[str | Path],
+    limit_s: float,
+    *,
+    cwd: Path | None = None,
+    errors: int | None = subprocess.PIPE,
+    ending: signal.Signals = signal.SIGTERM,
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` with the output kept, `errors` being where stderr goes; it gets no input.
+
+    Raises `TimeoutExpired` after `limit_s` seconds. Then, and where we are interrupted, it and all that it has started
+    get `ending`. For that they are a process group, which Ctrl-C on a terminal does not reach: one process answers it.
+    """
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        process_group=0,
+    ) as child:
+        try:
+            out, err = child.communicate(timeout=limit_s)
+        except BaseException:
+            _end(child, ending)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+def _end(child: subprocess.Popen[str], ending: signal.Signals) -> None:
+    for number in (ending, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_S)
