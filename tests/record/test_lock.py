@@ -148,6 +148,21 @@ def test_a_link_in_its_place_is_a_sentence(gpu, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_link_that_is_put_there_in_between_is_not_followed(gpu, tmp_path, monkeypatch):
+    real = os.open
+
+    def finds_nothing(path, flags, *mode):
+        if not flags & os.O_CREAT and Path(path).suffix == ".lock":
+            Path(path).symlink_to(tmp_path / "elsewhere")
+            raise FileNotFoundError
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", finds_nothing)
+    with pytest.raises(UsageError, match="remove it"), device.exclusive():
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_two_gpus_are_two_locks(gpu):
     with another_that_measures():
         gpu.uuid = "b"
