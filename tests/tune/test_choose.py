@@ -168,7 +168,10 @@ def test_the_command_says_what_to_use_and_where_it_changes(tmp_path):
         r"16 x 16 x 512 x 128 bfloat16 full: cudnn, 1\.200 \(1\.\d+ to 1\.\d+\) times as fast as fa3", said.stdout
     )
     table = kperf("choose", "--only", "fa3,cudnn", "--results", tmp_path, COLUMNS="200").stdout
-    assert "256 to 512" in table
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines()]
+    kind = ["128", "bfloat16", "full", "normal", "16 x 16"]
+    assert [*kind, "256 to 512", "cudnn", "1.500 of fa3 at 16 x 256", "-"] in rows
+    assert [*kind, "1024 to 2048", "fa3", "1.500 of cudnn at 16 x 1024", "-"] in rows
     assert re.search(r"fa3, cudnn +│ 4 +│ 2 ", table)
     assert kperf("choose", "--results", "/nonexistent").returncode == 2
     assert "unknown implementation 'fa9'" in kperf("choose", "--only", "fa9", "--results", tmp_path).stderr
