@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power accuracy timers proton overhead \
-        lines claims ttgir doctor test test-gpu test-docker test-newest-triton mutants check image shell \
+        lines record claims ttgir doctor test test-gpu test-docker test-newest-triton mutants check image shell \
         docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -25,6 +25,7 @@ takes_inputs := FRESH OPTIONS
 takes_power := CAUSAL OPTIONS
 takes_timers := OPTIONS
 takes_lines := OPTIONS
+takes_record := OPTIONS
 takes_llama-block := OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
@@ -107,6 +108,9 @@ overhead: setup ## what tracing costs, beside the paper's Fig. 13: every recorde
 
 lines: setup ## samples by line of source from Proton and ncu, and what each profiler costs; OPTIONS="--ncu FILE"
 	@$(KPERF) lines $(words)
+
+record: setup ## measure anew all that results/ holds (48 minutes of an H200); OPTIONS="--minutes 30 --only fig12,power"
+	@$(KPERF) record $(words)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each
 	@$(KPERF) claims

@@ -514,6 +514,18 @@ def examples(
 
 
 @app.command()
+def record(
+    results: Results = RECORDED,
+    only: Annotated[str | None, typer.Option(help="Names of steps, separated by commas; all.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="Begin only what fits into so many minutes.")] = None,
+) -> None:
+    """Measure anew all that results/ holds, a command after the other; needs a Hopper GPU. Goes on where one fails."""
+    from kperf.paper import everything
+
+    everything.run(console, results, only=_keys(only) or [], minutes=minutes)
+
+
+@app.command()
 def restore(results: Results = RECORDED) -> None:
     """Put recorded files back that are missing in a results folder, empty or cut short; all others stay."""
     from kperf.record import recorded

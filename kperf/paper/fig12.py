@@ -276,6 +276,7 @@ def run(console: Console, results: Path, mode: Mode, *, rounds: int, fresh: bool
         raise UsageError(reason)
     store = Store(recorded_folder(results) if reason else results / gpu_slug(device.gpu_name()))
     require_writable(store.folder)
+    store.points()  # a damaged file is refused now, and not after minutes of compiling
     verify_overrides(console)
     if reason is None:
         for one_mask in (Mode(), Mode(causal=True)) if mode.paper_mix else (mode,):

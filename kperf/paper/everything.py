@@ -1,0 +1,135 @@
+"""`make record`: measure anew all that results/<gpu> holds, one command after the other, each as a person would run it.
+
+The longest-lived numbers come first: what they are compared with has to be measured on the same card, and a machine
+that is lent for half an hour is given back before the list ends. What is left is said, with the command for it.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.record import device
+
+KPERF = (sys.executable, "-m", "kperf")
+LIMIT = 3.0
+"""A step that takes so many times as long as on an H200 hangs: it is ended."""
+PATIENCE_S = 30
+"""Between asking a step to end, which writes what it has, and ending it."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of ours that records something, and how many minutes it takes on an H200."""
+
+    name: str
+    command: str
+    minutes: float
+
+
+STEPS = (
+    Step("fig12", "fig12", 6),
+    Step("fig12_causal", "fig12 --causal", 4),
+    Step("fig11", "fig11", 1),
+    Step("fig12_d64", "fig12 --head-dim 64", 3),
+    Step("fig12_d64_causal", "fig12 --head-dim 64 --causal", 3),
+    Step("fig12_float16", "fig12 --dtype float16", 3),
+    Step("fig12_float16_causal", "fig12 --dtype float16 --causal", 3),
+    Step("power", "power --only cudnn,fa3,improved,improved_plus", 2),
+    Step("power_causal", "power --causal --only cudnn,fa3,improved,improved_plus", 2),
+    Step("inputs", "inputs", 8),
+    Step("examples", "examples", 4),
+    Step("accuracy", "accuracy", 2),
+    Step("overhead", "overhead", 2),
+    Step("timers", "timers", 2),
+    Step("proton", "proton", 1),
+    Step("lines", "lines", 2),
+)
+"""In the order in which they are run."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a step ended. status: of the command; None where it was not begun, or ended by us."""
+
+    step: Step
+    status: int | None
+    seconds: float
+
+
+def run(console: Console, results: Path, *, only: Sequence[str], minutes: float | None) -> None:
+    """Run the steps `only` (all of them if empty) that fit into `minutes`, each with its own output.
+
+    Raises `UsageError` for a step that there is not and without a Hopper GPU, at the end `MeasurementError` if a step
+    failed.
+    """
+    if unknown := [name for name in only if name not in {step.name for step in STEPS}]:
+        raise UsageError(f"unknown step {unknown[0]!r}: there are {', '.join(step.name for step in STEPS)}")
+    if why := device.why_static():
+        raise UsageError(f"{why}: there is nothing to record with (`make figures` draws what is recorded)")
+    begin = time.monotonic()
+    ends: list[Ended] = []
+    for step in [step for step in STEPS if not only or step.name in only]:
+        left = None if minutes is None else minutes - (time.monotonic() - begin) / 60
+        if left is not None and left < step.minutes:
+            ends.append(Ended(step, None, 0))
+            continue
+        console.print(f"==> kperf {step.command} (about {step.minutes:g} minutes)")
+        ends.append(_run(step, results, left))
+    console.print(_table(ends))
+    if later := [end.step.name for end in ends if end.seconds == 0]:
+        console.print(f"No time was left for {len(later)}: `kperf record --only {','.join(later)}` runs them.")
+    if failed := [end.step.name for end in ends if end.seconds and end.status != 0]:
+        raise MeasurementError(
+            f"these failed: {', '.join(failed)} (`kperf record --only {','.join(failed)}` tries again)"
+        )
+
+
+def _run(step: Step, results: Path, left: float | None) -> Ended:
+    """In a group of processes of its own, so that what hangs in a child of it ends too."""
+    limit = 60 * min(LIMIT * step.minutes, left or float("inf"))
+    begin = time.monotonic()
+    environment = os.environ | {"KPERF_RESULTS": str(results)}
+    process = subprocess.Popen([*KPERF, *shlex.split(step.command)], env=environment, start_new_session=True)
+    status: int | None = None
+    try:
+        status = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        _end(process)
+    except BaseException:  # Ctrl-C goes to our group alone
+        _end(process)
+        raise
+    return Ended(step, status, time.monotonic() - begin)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """As Ctrl-C does, and for good where that is not heard."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _table(ends: Sequence[Ended]) -> Table:
+    table = Table(title="recorded", title_justify="left")
+    for column in ("step", "command", "ended", "minutes", "expected"):
+        table.add_column(column, justify="left" if column in {"step", "command", "ended"} else "right")
+    for end in ends:
+        how = "well" if end.status == 0 else f"with status {end.status}"
+        if end.status is None:
+            how = "out of time" if end.seconds else "not begun"
+        row = (end.step.name, f"kperf {end.step.command}", how, f"{end.seconds / 60:.1f}", f"{end.step.minutes:g}")
+        table.add_row(*row)
+    return table

@@ -1,0 +1,112 @@
+"""`kperf record` with commands that stand in for the measuring ones: real processes, no GPU."""
+
+import os
+import sys
+import time
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kperf import cli
+from kperf.errors import MeasurementError, UsageError
+from kperf.paper import everything
+from kperf.paper.everything import STEPS
+from kperf.record import device
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def console():
+    return Console(record=True, width=200)
+
+
+@pytest.fixture
+def steps(monkeypatch, tmp_path):
+    """Makes the steps of (name, Python to run), a minute each; they see the results folder as `results`."""
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    monkeypatch.setattr(everything, "KPERF", (sys.executable, "-c"))
+
+    def make(**programs: str) -> None:
+        before = "import os, pathlib, time; results = pathlib.Path(os.environ['KPERF_RESULTS'])\n"
+        made = [everything.Step(name, f'"{before}{text}"', 1) for name, text in programs.items()]
+        monkeypatch.setattr(everything, "STEPS", tuple(made))
+
+    return make
+
+
+WRITE = "(results / 'order').open('a').write('{}')"
+
+
+def test_every_command_of_the_claims_is_a_step_that_takes_as_long():
+    spoken = {"CAUSAL=1": "--causal", "HEAD_DIM=64": "--head-dim 64", "DTYPE=float16": "--dtype float16"}
+    minutes = {step.command: step.minutes for step in STEPS}
+    for claim in tomllib.loads((ROOT / "claims.toml").read_text())["claim"]:
+        if not claim["hardware"].startswith("none") and claim["command"].startswith("make "):
+            command = claim["command"].removeprefix("make ")
+            for word, option in spoken.items():
+                command = command.replace(word, option)
+            assert minutes[command] == claim["minutes"], command
+
+
+def test_every_step_is_a_command_that_takes_its_words():
+    commands = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
+    assert {step.command.split()[0] for step in STEPS} <= commands
+    assert len({step.name for step in STEPS}) == len(STEPS)
+
+
+def test_a_step_that_fails_is_told_after_the_others_have_run(console, steps, tmp_path):
+    steps(one=WRITE.format(1), two="raise SystemExit(3)", three=WRITE.format(3))
+    with pytest.raises(MeasurementError, match=r"^these failed: two \(`kperf record --only two`"):
+        everything.run(console, tmp_path, only=[], minutes=None)
+    assert (tmp_path / "order").read_text() == "13"
+    assert "with status 3" in console.export_text()
+
+
+def test_what_does_not_fit_is_not_begun_and_is_named(console, steps, tmp_path, monkeypatch):
+    steps(long=WRITE.format(1), short=WRITE.format(2))
+    first, second = everything.STEPS
+    monkeypatch.setattr(everything, "STEPS", (replace(first, minutes=40), second))
+    everything.run(console, tmp_path, only=[], minutes=30)
+    assert (tmp_path / "order").read_text() == "2"
+    assert "`kperf record --only long` runs them" in console.export_text()
+
+
+def test_a_step_that_hangs_may_write_what_it_has_and_its_children_end_with_it(console, steps, tmp_path, monkeypatch):
+    monkeypatch.setattr(everything, "LIMIT", 1.5 / 60)
+    steps(
+        hangs=(
+            "child = os.fork()\n"
+            "if child: (results / 'child').write_text(str(child))\n"
+            "try: time.sleep(60)\n"
+            "except KeyboardInterrupt: (results / f'order{bool(child)}').write_text('kept')\n"
+            "time.sleep(60 if not child else 0)"
+        ),
+        next=WRITE.format("next"),
+    )
+    monkeypatch.setattr(everything, "PATIENCE_S", 5)
+    with pytest.raises(MeasurementError, match="these failed: hangs"):
+        everything.run(console, tmp_path, only=[], minutes=None)
+    assert (tmp_path / "orderTrue").read_text() == "kept"
+    assert (tmp_path / "order").read_text() == "next"
+    time.sleep(0.1)
+    assert not _runs(int((tmp_path / "child").read_text()))
+    assert "out of time" in console.export_text()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process}/stat").read_text().split(")")[1].split()[0] != "Z"
+
+
+def test_refusals(console, tmp_path):
+    with pytest.raises(UsageError, match="unknown step 'fig13': there are fig12, "):
+        everything.run(console, tmp_path, only=["fig13"], minutes=None)
+    with pytest.raises(UsageError, match="there is nothing to record with"):
+        everything.run(console, tmp_path, only=[], minutes=None)
