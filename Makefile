@@ -97,7 +97,7 @@ llama-block: setup ## a Llama block with our attention in it: equal to torch's, 
 accuracy: setup ## how right our regions are against known cycles and CUPTI, and the models against records
 	@$(KPERF) accuracy
 
-timers: setup ## one call under nine timers, y = x * x in five languages; OPTIONS="--ncu FILE" or "--perf-report"
+timers: setup ## one call under ten timers, y = x * x in five languages; OPTIONS="--ncu FILE" or "--perf-report"
 	@$(KPERF) timers $(words)
 
 proton: setup ## Proton over the implementations and SDPA's back ends: TFLOP/s, call trees, their difference

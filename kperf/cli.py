@@ -283,7 +283,7 @@ def timers(
         bool, typer.Option("--perf-report", help="Only run y = x * x as a perf_report of Triton's, into RESULTS.")
     ] = False,
 ) -> None:
-    """One call under nine timers: how far they disagree, and what each counts; y = x * x in five languages."""
+    """One call under ten timers: how far they disagree, and what each counts; y = x * x in five languages."""
     from kperf.profilers import timers
     from plots.timers import draw
 

@@ -42,9 +42,11 @@ def find(given: Path | None = None) -> Path:
 def run(ncu: Path, options: Sequence[str], command: Sequence[str], limit_s: float = _LIMIT_S, page: str = "raw") -> str:
     """What ncu prints as CSV for the launches between cudaProfilerStart and cudaProfilerStop of `command`.
 
+    Clocks stay as they are: by itself ncu holds them at base, for all who use the card, and measures another machine.
     Raises `UsageError` with the mend where this user may not read the GPU's counters, and for any other failure.
     """
-    words = [str(ncu), "--csv", "--page", page, "--print-units", "base", "--profile-from-start", "off", *options]
+    words = [str(ncu), "--csv", "--page", page, "--print-units", "base", "--profile-from-start", "off"]
+    words += ["--clock-control", "none", *options]
     try:
         done = child.run([*words, *command], limit_s, ending=signal.SIGINT)
     except (OSError, subprocess.TimeoutExpired) as error:

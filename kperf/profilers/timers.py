@@ -1,4 +1,4 @@
-"""`make timers`: one call, nine timers. How far they disagree, and what each of them counts besides the kernel.
+"""`make timers`: one call, ten timers. How far they disagree, and what each of them counts besides the kernel.
 
 The timers of this process take turns, in a shuffled order in every round; each profiler has a process of its own, as
 CUPTI takes one subscriber. What a timer or an operation lacks on a machine is a row that says why.
@@ -70,7 +70,6 @@ TIMERS = {
     "torch_profiler": Timer("torch.profiler", True, "the kernel alone; L2 as the last call left it"),
     "autograd_profiler": Timer("torch.autograd.profiler", True, "the kernel alone, operators recorded beside"),
     "ncu": Timer("ncu gpu__time_duration", True, "the kernel alone; caches flushed, clocks as they are"),
-    "ncu_base_clocks": Timer("ncu, its defaults", True, "the kernel alone; caches flushed, clocks held at base"),
 }
 """In the order of the table."""
 
@@ -142,7 +141,7 @@ def measure(common: Common, *, ncu_path: Path | None, results: Path) -> Iterator
             yield row(key, "trace", [], "traced are Triton kernels that the JIT launches; overrides by `make fig11`")
     yield from _sweep(row, calls)
     del calls["copy"]  # torch's copy is no kernel to a profiler, but a memcpy
-    for timer in ("proton", "torch_profiler", "autograd_profiler", "ncu", "ncu_base_clocks"):
+    for timer in ("proton", "torch_profiler", "autograd_profiler", "ncu"):
         samples, reason = _by_profiler(timer, [*calls], ncu_path, results)
         for key in calls:
             yield row(key, timer, samples.get(key, []), reason)
@@ -280,11 +279,10 @@ def _by_profiler(timer: str, keys: Sequence[str], ncu_path: Path | None, results
     """The samples of a process of its own under a profiler, and why there are none."""
     with tempfile.TemporaryDirectory(prefix="kperf-timers-") as folder:
         out = Path(folder, f"{timer}.json")
-        profiler = "ncu" if timer.startswith("ncu") else timer
-        command = [sys.executable, "-m", "kperf.profilers.operations", profiler, ",".join(keys), str(N), str(LAUNCHES)]
+        command = [sys.executable, "-m", "kperf.profilers.operations", timer, ",".join(keys), str(N), str(LAUNCHES)]
         try:
-            if profiler == "ncu":
-                return _by_ncu(timer, keys, [*command, str(out)], ncu.find(ncu_path)), "ncu saw nothing of it"
+            if timer == "ncu":
+                return _by_ncu(keys, [*command, str(out)], ncu.find(ncu_path)), "ncu saw nothing of it"
             done = child.run([*command, str(out)], _CHILD_LIMIT_S)
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or ["no word"])[-1]
@@ -300,11 +298,10 @@ def _by_profiler(timer: str, keys: Sequence[str], ncu_path: Path | None, results
     return samples, f"{TIMERS[timer].label} saw nothing of it"
 
 
-def _by_ncu(timer: str, keys: Sequence[str], command: Sequence[str], program: Path) -> Samples:
+def _by_ncu(keys: Sequence[str], command: Sequence[str], program: Path) -> Samples:
     """Raises `UsageError` if it cannot run or saw another number of kernels than were launched."""
     metric = "gpu__time_duration.sum"
-    clocks = [] if timer == "ncu_base_clocks" else ["--clock-control", "none"]
-    rows = ncu.rows(ncu.run(program, ["--metrics", metric, *clocks], command))
+    rows = ncu.rows(ncu.run(program, ["--metrics", metric], command))
     if len(rows) != len(keys) * LAUNCHES:
         raise UsageError(f"ncu saw {len(rows)} kernels of {len(keys) * LAUNCHES} launches")
     if rows and metric not in rows[0]:
@@ -346,8 +343,7 @@ def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
             row.median_us
             for row in rows
             if row.operation == key and row.n == N and TIMERS[row.timer].device_side and row.median_us is not None
-            and row.timer != "ncu_base_clocks"
-        ]  # fmt: skip
+        ]
         if len(medians) > 1:
             found[key] = (max(medians) - min(medians)) / statistics.median(medians)
     return found

@@ -101,12 +101,12 @@ def program(folder, text):
 def test_ncu_is_run_and_its_table_read(tmp_path):
     launches = timers.LAUNCHES
     fake = program(tmp_path, NCU.format(rows=2 * launches, time="1,250", status=0))
-    samples = timers._by_ncu("ncu", ["eager", "triton"], ["true"], fake)
+    samples = timers._by_ncu(["eager", "triton"], ["true"], fake)
     assert samples == {"eager": [1.25] * launches, "triton": [1.25] * launches}
     with pytest.raises(UsageError, match=f"ncu saw {2 * launches} kernels of {3 * launches} launches"):
-        timers._by_ncu("ncu", ["eager", "triton", "cuda"], ["true"], fake)
+        timers._by_ncu(["eager", "triton", "cuda"], ["true"], fake)
     with pytest.raises(UsageError, match="'n/a' where a number belongs"):
-        timers._by_ncu("ncu", ["eager"], ["true"], program(tmp_path, NCU.format(rows=launches, time="n/a", status=0)))
+        timers._by_ncu(["eager"], ["true"], program(tmp_path, NCU.format(rows=launches, time="n/a", status=0)))
 
 
 @pytest.mark.parametrize(
