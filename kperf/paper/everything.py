@@ -4,7 +4,7 @@ The longest-lived numbers come first: what they are compared with has to be meas
 that is lent for half an hour is given back before the list ends. What is left is said, with the command for it.
 """
 
-import os
+import math
 import shlex
 import signal
 import subprocess
@@ -19,13 +19,12 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.errors import MeasurementError, UsageError
+from kperf.profilers import child
 from kperf.record import device
 
 KPERF = (sys.executable, "-m", "kperf")
 LIMIT = 3.0
 """A step that takes so many times as long as on an H200 hangs: it is ended."""
-PATIENCE_S = 30
-"""Between asking a step to end, which writes what it has, and ending it."""
 
 
 @dataclass(frozen=True)
@@ -96,30 +95,13 @@ def run(console: Console, results: Path, *, only: Sequence[str], minutes: float 
 
 
 def _run(step: Step, results: Path, left: float | None) -> Ended:
-    """In a group of processes of its own, so that what hangs in a child of it ends too."""
-    limit = 60 * min(LIMIT * step.minutes, left or float("inf"))
+    command = [*KPERF, *shlex.split(step.command), "--results", str(results)]
     begin = time.monotonic()
-    environment = os.environ | {"KPERF_RESULTS": str(results)}
-    process = subprocess.Popen([*KPERF, *shlex.split(step.command)], env=environment, start_new_session=True)
     status: int | None = None
-    try:
-        status = process.wait(limit)
-    except subprocess.TimeoutExpired:
-        _end(process)
-    except BaseException:  # Ctrl-C goes to our group alone
-        _end(process)
-        raise
+    with suppress(subprocess.TimeoutExpired):
+        limit_s = 60 * min(LIMIT * step.minutes, left or math.inf)
+        status = child.run(command, limit_s, output=None, errors=None, ending=signal.SIGINT).returncode
     return Ended(step, status, time.monotonic() - begin)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """As Ctrl-C does, and for good where that is not heard."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE_S)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _table(ends: Sequence[Ended]) -> Table:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-_GRACE_S = 5.0
-"""Until a process that was told to end is killed: ncu gives the GPU its clocks back."""
+_GRACE_S = 10.0
+"""Until a process that was told to end is killed: it writes what it has, and ends those that it started itself."""
 
 
 def run(
@@ -16,10 +16,11 @@ def run(
     limit_s: float,
     *,
     cwd: Path | None = None,
+    output: int | None = subprocess.PIPE,
     errors: int | None = subprocess.PIPE,
     ending: signal.Signals = signal.SIGTERM,
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` with the output kept, `errors` being where stderr goes; it gets no input.
+    """As `subprocess.run`; `output` and `errors` are where stdout and stderr go, None being where ours go. No input.
 
     Raises `TimeoutExpired` after `limit_s` seconds. Then, and where we are interrupted, it and all that it has started
     get `ending`. For that they are a process group, which Ctrl-C on a terminal does not reach: one process answers it.
@@ -28,7 +29,7 @@ def run(
         command,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=errors,
         text=True,
         process_group=0,

@@ -14,6 +14,7 @@ from kperf import cli
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import everything
 from kperf.paper.everything import STEPS
+from kperf.profilers import child
 from kperf.record import device
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ def steps(monkeypatch, tmp_path):
     monkeypatch.setattr(everything, "KPERF", (sys.executable, "-c"))
 
     def make(**programs: str) -> None:
-        before = "import os, pathlib, time; results = pathlib.Path(os.environ['KPERF_RESULTS'])\n"
+        before = "import os, pathlib, sys, time; results = pathlib.Path(sys.argv[2])\n"
         made = [everything.Step(name, f'"{before}{text}"', 1) for name, text in programs.items()]
         monkeypatch.setattr(everything, "STEPS", tuple(made))
 
@@ -87,7 +88,7 @@ def test_a_step_that_hangs_may_write_what_it_has_and_its_children_end_with_it(co
         ),
         next=WRITE.format("next"),
     )
-    monkeypatch.setattr(everything, "PATIENCE_S", 5)
+    monkeypatch.setattr(child, "_GRACE_S", 5)
     with pytest.raises(MeasurementError, match="these failed: hangs"):
         everything.run(console, tmp_path, only=[], minutes=None)
     assert (tmp_path / "orderTrue").read_text() == "kept"
