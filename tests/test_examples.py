@@ -1,8 +1,8 @@
 """The example scripts know nothing of this package, and are right: here on Triton's interpreter, and on a GPU."""
 
+import importlib
 import json
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -104,13 +104,14 @@ def test_an_example_knows_nothing_of_kperf(path: Path):
     assert ("kperf" in path.read_text()) == (path == OF_THE_OPERATOR)
 
 
-def test_the_block_with_our_attention_is_one_graph():
-    block_of = runpy.run_path(str(OF_THE_OPERATOR))
-    block = block_of["Block"](heads=4, kv_heads=2, head_dim=64, hidden=512)
-    x, angles = torch.randn(1, 128, 256), block_of["angles"](128, 64, "cpu", torch.float32)
+def test_the_block_with_our_attention_is_one_graph(monkeypatch):
+    monkeypatch.syspath_prepend(OF_THE_OPERATOR.parent)
+    llama_block = importlib.import_module("llama_block")
+    block = llama_block.Llama(heads=4, kv_heads=2, head_dim=64, hidden=512)
+    x, angles = torch.randn(1, 128, 256), llama_block.angles(128, 64, "cpu", torch.float32)
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
-        found, expected = (run(x, *angles, block_of["ours"]) for run in (compiled, block))
+        found, expected = (run(x, *angles, llama_block.ours) for run in (compiled, block))
     assert torch.allclose(found, expected, atol=1e-6)
 
 
