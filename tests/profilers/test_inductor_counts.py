@@ -1,0 +1,224 @@
+"""FLOPs and bytes that are derived from Inductor's graph, against graphs that were counted by hand.
+
+Inductor writes its Triton program for a pretended H200; what is counted is that program.
+"""
+
+from itertools import product
+
+import pytest
+import sympy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F  # noqa: N812
+from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
+
+from kperf.errors import MeasurementError
+from kperf.profilers.inductor_counts import Access, elements
+from kperf.profilers.inductor_graph import noted
+from kperf.profilers.inductor_pretended import program_of
+
+ROWS, WIDTH = 1024, 4096
+N = ROWS * WIDTH
+
+
+def kernels(function, *shapes, dtype=torch.bfloat16):
+    inputs = [
+        torch.empty(shape, dtype=dtype, device="meta") if isinstance(shape, tuple) else shape.to("meta")
+        for shape in shapes
+    ]
+    return program_of(function, inputs).kernels
+
+
+def only(function, *shapes, **settings):
+    (kernel,) = kernels(function, *shapes, **settings)
+    return kernel.counts
+
+
+def test_a_pointwise_operator_reads_and_writes_each_element_once():
+    counts = only(lambda x, y: x * y + 1, (ROWS, WIDTH), (ROWS, WIDTH))
+    assert counts.bytes == 2 * 3 * N
+    assert (counts.flops, counts.products, counts.functions) == (2 * N, 0, 0)
+
+
+def test_a_broadcast_row_is_read_once():
+    assert only(lambda x, row: x + row, (ROWS, WIDTH), (WIDTH,)).bytes == 2 * (2 * N + WIDTH)
+    assert only(lambda x, column: x + column, (ROWS, WIDTH), (ROWS, 1)).bytes == 2 * (2 * N + ROWS)
+
+
+def test_what_a_fused_chain_hands_on_is_not_moved():
+    def chain(x):
+        y = torch.relu(x * 2)  # never written
+        return y.exp() - y
+
+    counts = only(chain, (ROWS, WIDTH))
+    assert counts.bytes == 2 * 2 * N
+    assert counts.flops == 3 * N  # the product, exp and the difference: relu is none
+    assert counts.functions == N
+
+
+def test_what_a_fused_chain_hands_on_and_gives_out_is_written_and_not_read():
+    def chain(x):
+        y = x * 2
+        return y, y.sum(-1, dtype=torch.float32)
+
+    counts = only(chain, (ROWS, WIDTH), dtype=torch.float32)
+    assert counts.bytes == 4 * (2 * N + ROWS)
+    assert counts.flops == 2 * N
+
+
+def test_what_two_operators_compute_both_is_computed_once():
+    assert only(lambda x: ((x * 3).exp(), (x * 3).neg()), (ROWS, WIDTH)).flops == 2 * N
+    assert only(lambda x: ((x * 3).exp(), (x * 4).neg()), (ROWS, WIDTH)).flops == 3 * N
+
+
+def test_a_norm_divides_once_a_row():
+    counts = only(lambda x, w: F.rms_norm(x, (WIDTH,), w), (ROWS, WIDTH), (WIDTH,))
+    assert counts.bytes == 2 * (2 * N + WIDTH)
+    # A square and an addition to the sum, a product with the root and one with the weight; of a row the mean, epsilon
+    # and the root.
+    assert counts.flops == 4 * N + 3 * ROWS
+    assert counts.functions == 2 * ROWS
+
+
+def test_a_layer_norm_is_counted_with_its_variance():
+    counts = only(lambda x: F.layer_norm(x, (WIDTH,)), (ROWS, WIDTH))
+    assert counts.bytes == 2 * 2 * N
+    assert 8 * N <= counts.flops <= 9 * N  # Welford's six, the difference and the product
+
+
+def test_a_slice_counts_as_the_slice():
+    half = WIDTH // 2
+    assert only(lambda x: x[:, :half] * 2, (ROWS, WIDTH)).bytes == 2 * 2 * N // 2
+    assert only(lambda x: x[:, :half] * x[:, half:], (ROWS, WIDTH)).bytes == 2 * (N + N // 2)
+    assert only(lambda x: x[:, :half] * x[:, 1 : half + 1], (ROWS, WIDTH)).bytes == 2 * (ROWS * (half + 1) + N // 2)
+
+
+def test_a_view_is_no_kernel_and_counts_as_what_it_shows():
+    assert kernels(lambda x: x.view(-1, 64), (ROWS, WIDTH)) == []
+    assert only(lambda x: x.view(-1, 64).transpose(0, 1).contiguous() + 1, (ROWS, WIDTH)).bytes == 2 * 2 * N
+    assert only(lambda x: x.expand(8, ROWS, WIDTH) * 2.0, (ROWS, WIDTH)).bytes == 2 * (N + 8 * N)
+
+
+def test_what_is_changed_in_place_is_read_and_written():
+    def change(x, y):
+        x.add_(y)
+
+    counts = only(change, (ROWS, WIDTH), (ROWS, WIDTH))
+    assert counts.bytes == 2 * 3 * N
+    assert counts.flops == N
+
+
+def test_of_a_concatenation_each_part_is_read_where_it_belongs():
+    def turned(x, cos, sin):
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+    counts = only(turned, (64, 32, 128), (64, 1, 64), (64, 1, 64))
+    assert counts.bytes == 2 * (2 * 64 * 32 * 128 + 2 * 64 * 64)
+    part_of_a_larger = only(lambda x, c, s: turned(x[:, 8:40], c, s), (64, 48, 128), (64, 1, 64), (64, 1, 64))
+    assert part_of_a_larger.bytes == counts.bytes
+
+
+def test_rows_that_are_looked_up_are_at_most_as_many_as_are_asked_for():
+    asked = torch.zeros(100, dtype=torch.int64)
+    counts = only(lambda table, ids: table[ids] * 2.0, (5000, 64), asked, dtype=torch.float32)
+    assert counts.bytes == 8 * 100 + 4 * 2 * 100 * 64
+
+
+def test_indices_are_no_flops():
+    assert only(lambda x: x + 1, torch.zeros(N, dtype=torch.int32)).flops == 0
+
+
+def test_a_product_is_the_librarys_and_its_epilogue_inductors():
+    product_, epilogue = kernels(lambda a, b: F.gelu(a @ b, approximate="tanh"), (ROWS, 256), (256, WIDTH))
+    assert (product_.name, product_.kind, product_.operands) == ("mm", "extern", "1024x256, 256x4096")
+    assert product_.counts.products == product_.counts.flops == 2 * ROWS * WIDTH * 256
+    assert product_.counts.bytes == 2 * (ROWS * 256 + 256 * WIDTH + N)
+    assert (epilogue.kind, epilogue.counts.bytes, epilogue.counts.products) == ("triton", 2 * 2 * N, 0)
+    assert epilogue.name.startswith("triton_poi_fused_")
+    assert epilogue.counts.functions == N  # tanh
+    assert epilogue.counts.flops == 9 * N
+
+
+def test_a_bias_is_read_by_the_product():
+    (kernel,) = kernels(F.linear, (ROWS, 256), (WIDTH, 256), (WIDTH,))
+    assert kernel.name == "addmm"
+    assert kernel.counts.bytes == 2 * (ROWS * 256 + 256 * WIDTH + N + WIDTH)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_knows_its_mask_and_its_heads(causal):
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+    (kernel,) = kernels(attend, (2, 8, 512, 64), (2, 2, 512, 64), (2, 2, 512, 64))
+    assert kernel.counts.products == 4 * 2 * 8 * 512 * 512 * 64 // (2 if causal else 1)
+    moved = 2 * 64 * 512 * 2 * (8 + 2 + 2 + 8) + 4 * 2 * 8 * 512  # q, k, v, o and the log-sum-exp
+    assert moved <= kernel.counts.bytes <= moved + 64  # and a few numbers for dropout
+
+
+def test_every_launch_is_marked_before_its_call():
+    program = program_of(lambda x, w: torch.relu(torch.relu(x) @ w), [torch.empty(256, 256, device="meta")] * 2)
+    body = program.code[program.code.index("def call(") :]
+    marks = [body.index(f"_kperf_reached({number})") for number in range(3)]
+    calls = [body.index(f"{program.kernels[0].name}.run("), body.index("extern_kernels.mm("),
+             body.index(f"{program.kernels[2].name}.run(")]  # fmt: skip
+    assert [kernel.kind for kernel in program.kernels] == ["triton", "extern", "triton"]
+    assert sorted([*marks, *calls]) == [place for pair in zip(marks, calls, strict=True) for place in pair]
+    assert set(program.sources) == {program.kernels[0].name, program.kernels[2].name}
+    assert all("@triton.jit" in source for source in program.sources.values())
+
+
+def test_several_graphs_are_refused():
+    def broken(x):
+        y = x @ x
+        torch._dynamo.graph_break()
+        return y @ x
+
+    with pytest.raises(MeasurementError, match="breaks its graph"):
+        kernels(broken, (8, 8))
+    with pytest.raises(MeasurementError, match="2 graphs of it: only a module of one graph"), noted():
+        torch.compile(broken)(torch.ones(8, 8))
+
+
+OUTER, MIDDLE, INNER = sympy.symbols("i j k", integer=True, nonnegative=True)
+NUMBERS = st.integers(0, 12)
+
+
+@st.composite
+def accesses(draw):
+    ranges = tuple((variable, draw(st.integers(1, 5))) for variable in (OUTER, MIDDLE, INNER))
+    index = sum((draw(NUMBERS) * variable for variable in (OUTER, MIDDLE, INNER)), sympy.Integer(draw(NUMBERS)))
+    if draw(st.booleans()):
+        index += draw(NUMBERS) * FloorDiv(OUTER + 5 * MIDDLE, draw(st.integers(1, 7)))
+    if draw(st.booleans()):
+        index += Identity(
+            draw(NUMBERS) * ModularIndexing(MIDDLE + 5 * INNER, draw(st.integers(1, 3)), draw(st.integers(1, 6)))
+        )
+    condition = sympy.StrictLessThan(MIDDLE, draw(st.integers(0, 5))) if draw(st.booleans()) else sympy.true
+    return Access(index, ranges, condition)
+
+
+@settings(deadline=None)
+@given(st.lists(accesses(), min_size=1, max_size=3))
+def test_elements_are_counted_as_if_one_by_one(found):
+    touched = set()
+    for access in found:
+        variables = [variable for variable, _ in access.ranges]
+        for point in product(*(range(size) for _, size in access.ranges)):
+            values = dict(zip(variables, point, strict=True))
+            if access.condition is sympy.true or access.condition.subs(values):
+                touched.add(int(access.index.replace(Identity, lambda inner: inner).subs(values)))
+    assert elements(found, 10**6) == len(touched)
+
+
+def test_elements_of_large_tensors_are_counted_without_looking_at_each():
+    rows, columns = (OUTER, 10**7), (MIDDLE, 4096)
+    assert elements([Access(4096 * OUTER + MIDDLE, (rows, columns))], 10**12) == 4096 * 10**7
+    halves = [Access(8192 * OUTER + MIDDLE + offset, (rows, columns)) for offset in (0, 2048)]
+    assert elements(halves, 10**12) == 6144 * 10**7
+    assert (
+        elements([Access(FloorDiv(OUTER * MIDDLE, 3), (rows, columns))], 5000) == 5000
+    )  # a bound: no more than there are
+    assert elements([Access(OUTER, (rows,)), Access(OUTER + 1, (rows,))], 10**12) == 10**7 + 1
