@@ -2,8 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power accuracy timers proton overhead \
-        lines record claims ttgir doctor test test-gpu test-docker test-newest-triton mutants check image shell \
-        docker-fig11 docker-fig12 clean
+        lines inductor record claims ttgir doctor test test-gpu test-docker test-newest-triton mutants check image \
+        shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
 PYTHON := python
@@ -25,6 +25,7 @@ takes_inputs := FRESH OPTIONS
 takes_power := CAUSAL OPTIONS
 takes_timers := OPTIONS
 takes_lines := OPTIONS
+takes_inductor := OPTIONS
 takes_record := OPTIONS
 takes_llama-block := OPTIONS
 takes_test := OPTIONS
@@ -109,7 +110,10 @@ overhead: setup ## what tracing costs, beside the paper's Fig. 13: every recorde
 lines: setup ## samples by line of source from Proton and ncu, and what each profiler costs; OPTIONS="--ncu FILE"
 	@$(KPERF) lines $(words)
 
-record: setup ## measure anew all that results/ holds (48 minutes of an H200); OPTIONS="--minutes 30 --only fig12,power"
+inductor: setup ## every kernel that torch.compile makes of a DiT and a Llama block, and its ceiling; OPTIONS="--trace triton_red*"
+	@$(KPERF) inductor $(words)
+
+record: setup ## measure anew all that results/ holds (51 minutes of an H200); OPTIONS="--minutes 30 --only fig12,power"
 	@$(KPERF) record $(words)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each

@@ -320,6 +320,24 @@ def lines(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto,
 
 
 @app.command()
+def inductor(
+    results: Results = RECORDED,
+    device: DeviceOption = DeviceChoice.auto,
+    ncu: NcuOption = None,
+    out: Annotated[Path, typer.Option(help="Folder for the sources that Inductor writes.")] = Path("kperf-inductor"),
+    trace: Annotated[
+        str | None, typer.Option(help="Then trace the kernels whose names fit, with * and ?, through kperf trace.")
+    ] = None,
+) -> None:
+    """What torch.compile makes of a DiT and a Llama block: time, FLOPs, bytes, share of the ceiling of every kernel."""
+    from kperf.profilers import inductor
+    from plots.inductor import draw
+
+    require_gpu = device is DeviceChoice.cuda
+    inductor.run(console, results, draw, out=out, trace=trace, ncu_path=ncu, require_gpu=require_gpu)
+
+
+@app.command()
 def repeatability(
     results: Results = RECORDED,
     other: Annotated[

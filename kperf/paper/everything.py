@@ -53,6 +53,7 @@ STEPS = (
     Step("timers", "timers", 2),
     Step("proton", "proton", 1),
     Step("lines", "lines", 2),
+    Step("inductor", "inductor", 3),
 )
 """In the order in which they are run."""
 

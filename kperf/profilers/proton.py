@@ -96,12 +96,12 @@ def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:
     kept = folder_of(results) / "proton"
     with tempfile.TemporaryDirectory(prefix="kperf-proton-") as name:
         folder = Path(name)
-        _child([sys.executable, "-m", "kperf.profilers.proton_session", ",".join(KEYS), str(LAUNCHES), name])
+        under_proton([sys.executable, "-m", "kperf.profilers.proton_session", ",".join(KEYS), str(LAUNCHES), name])
         reasons: dict[str, dict[str, str]] = json.loads((folder / "reasons.json").read_bytes())
         message = ""
         try:
             command = [sys.executable, "-m", "triton.profiler.proton", "-n", str(folder / CLI), "-k", "triton"]
-            _child([*command, str(_SCRIPT), "--batch", "1", "--seq-len", "1024"])
+            under_proton([*command, str(_SCRIPT), "--batch", "1", "--seq-len", "1024"])
         except MeasurementError as error:
             message = str(error)
         kept.mkdir(parents=True, exist_ok=True)
@@ -120,12 +120,12 @@ def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:
     yield ProtonRow(**common, **cli, kernels=kernels, time_us=time_us, message=message)
 
 
-def _child(command: Sequence[str]) -> None:
-    """Raises `MeasurementError` if it fails, with the last that it said."""
+def under_proton(command: Sequence[str], limit_s: float = _LIMIT_S) -> None:
+    """Run a process that profiles itself. Raises `MeasurementError` if it fails, with the last that it said."""
     try:
-        done = child.run(command, _LIMIT_S)
+        done = child.run(command, limit_s)
     except subprocess.TimeoutExpired:
-        raise MeasurementError(f"profiling under Proton took more than {_LIMIT_S} s") from None
+        raise MeasurementError(f"profiling under Proton took more than {limit_s:g} s") from None
     if done.returncode:
         last = ((done.stderr or done.stdout).strip().splitlines() or ["no word"])[-1]
         raise MeasurementError(f"profiling under Proton failed: {last[:200]}")
