@@ -24,13 +24,13 @@ def committed(key, workload):
     return found and found.sha256
 
 
-def fill(folder, mode=fig12.Mode(), *, keys=None, spoil=None, seed=1):  # noqa: B008
-    """A whole figure's points; `spoil` turns one implementation's into failures of that status."""
+def fill(folder, mode=fig12.Mode(), *, keys=None, spoil=None, seed=1, places=slice(None)):  # noqa: B008
+    """A whole figure, or some places of it; `spoil` turns one implementation's points into failures of that status."""
     chance = random.Random(seed)
     store = Store(folder)
     with store.writer() as writer:
         known = writer.record_environment(environment())
-        for n, (sweep, workload) in enumerate(fig12.grid(mode)):
+        for n, (sweep, workload) in enumerate(fig12.grid(mode)[places]):
             milliseconds = workload.flops / 6e11
             points = []
             for key in keys or mode.keys:
@@ -79,6 +79,13 @@ def test_a_newer_whole_run_replaces_the_older_one_and_a_partial_one_does_not(tmp
     fill(tmp_path, seed=3, keys=FIG12[:-1])
     runs = fig12.figure_runs(store, fig12.Mode())
     assert {p.run.split("-")[0] for run in runs.values() for p in run.values()} == {"2"}
+
+
+def test_a_ratio_that_some_workloads_have_is_a_column(tmp_path):
+    store = fill(tmp_path, keys=[key for key in FIG12 if key != "fa3"])
+    assert "improved/fa3" not in page(store)[1]
+    fill(tmp_path, seed=2, places=slice(1))
+    assert "improved/fa3" in page(store)[1]
 
 
 @pytest.mark.parametrize("status", ["oom", "unsupported"])

@@ -330,10 +330,10 @@ CASES: dict[str, Case] = {
 @cache
 def compiled(name: str) -> CompiledKernel:
     """The kernel CASES[name]."""
-    return _compile(CASES[name])
+    return compile_case(CASES[name])
 
 
-def _compile(case: Case, **options: Any) -> CompiledKernel:
+def compile_case(case: Case, **options: Any) -> CompiledKernel:
     """Pointers and sizes are multiples of 16, as in a launch on whole tensors."""
     names = [parameter.name for parameter in case.kernel.params]
     signature = dict(zip(names, case.types, strict=False)) | dict.fromkeys(case.constants, "constexpr")
@@ -347,4 +347,4 @@ def _compile(case: Case, **options: Any) -> CompiledKernel:
 
 def recompiled(name: str, override: Path) -> CompiledKernel:
     """CASES[name] with the TTGIR in the file `override`, which is called after the kernel."""
-    return _compile(CASES[name], ir_override=override)
+    return compile_case(CASES[name], ir_override=override)

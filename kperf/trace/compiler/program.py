@@ -396,7 +396,7 @@ def _flop(dot: Operation) -> int:
     """2 m n k, and of a batch of products all of them."""
     types = dot.rest.partition(" : ")[2]
     shapes = [tuple(map(int, shape.split("x")[:-1])) for shape in re.findall(r"<((?:\d+x){2,})", types)]
-    return 2 * math.prod(shapes[-1]) * shapes[0][-1] if len(shapes) > 1 else 0
+    return 2 * math.prod(shapes[-1]) * shapes[0][-1] if shapes else 0
 
 
 def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:

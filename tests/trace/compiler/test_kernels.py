@@ -1,5 +1,7 @@
 """Kernels as people write them: what is recorded, what it is called, and that it lowers without a GPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from kperf.errors import UsageError
@@ -7,7 +9,7 @@ from kperf.ir.compile import canonical_ttgir, named_ttgir, resources
 from kperf.trace.compiler.instrument import LIFETIME, instrument, strip
 from kperf.trace.compiler.program import Program, read_program
 from kperf.trace.compiler.session import Recording, session
-from tests.trace.kernels import CASES, compiled, recompiled
+from tests.trace.kernels import CASES, compile_case, compiled, recompiled
 
 COPIED = {"cp.async a + cp.async b", "wait a+b", "a @ b issue", "a @ b wait"}
 BY_TMA = {"wait a+b full", "load a + load b", "a @ b issue", "a @ b wait", "store c"}
@@ -94,6 +96,14 @@ def test_warps_that_run_the_same_code_are_recorded_in_the_first_and_the_last():
     assert [(group.name, group.first_warp) for group in program.groups] == [("all warps", 0), ("last warp", 7)]
     assert program.code("last warp") == "all warps"
     assert program.groups[0].issues == {"products", "loads"}
+
+
+@pytest.mark.parametrize(("warps", "recorded"), [(1, [0]), (2, [0, 1])])
+def test_of_few_warps_none_is_recorded_twice(warps, recorded):
+    case = CASES["add"]
+    few = replace(case, options={**case.options, "num_warps": warps})
+    program = read_program(instrument(named_ttgir(compile_case(few).asm["ttgir"])))
+    assert [group.first_warp for group in program.groups] == recorded
 
 
 def test_an_early_return_and_the_working_path_have_lifetimes_of_their_own():
