@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power accuracy timers proton overhead \
-        lines inductor record claims ttgir doctor test test-gpu test-docker test-newest-triton mutants check image \
+        lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton mutants check image \
         shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -27,6 +27,7 @@ takes_timers := OPTIONS
 takes_lines := OPTIONS
 takes_inductor := OPTIONS
 takes_record := OPTIONS
+takes_tune := FRESH OPTIONS
 takes_llama-block := OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
@@ -109,6 +110,9 @@ overhead: setup ## what tracing costs, beside the paper's Fig. 13: every recorde
 
 lines: setup ## samples by line of source from Proton and ncu, and what each profiler costs; OPTIONS="--ncu FILE"
 	@$(KPERF) lines $(words)
+
+tune: setup ## tiles, warps, stages of the Triton kernel: pruned by compiling, searched on a GPU; OPTIONS="--exhaustive"
+	@$(KPERF) tune $(call switch,FRESH,--fresh) $(words)
 
 inductor: setup ## every kernel that torch.compile makes of a DiT and a Llama block, and its ceiling; OPTIONS="--trace triton_red*"
 	@$(KPERF) inductor $(words)

@@ -135,7 +135,7 @@ Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all take turn
 Fresh = Annotated[bool, typer.Option(help="Measure again what this environment has recorded already.")]
 Causal = Annotated[bool, typer.Option(help="With the causal mask.")]
 Only = Annotated[str | None, typer.Option(help="Implementations, separated by commas; all that there are.")]
-HeadDim = Annotated[int, typer.Option("--head-dim", "--d-head", help="64 or 128.")]
+HeadDim = Annotated[int, typer.Option("--head-dim", "--d-head", help="64, 128 or 256.")]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float16.")]
 Inputs = Annotated[str, typer.Option(help="Kind of numbers in q, k, v: normal, x2, x4, x10, sink, ramp or local.")]
 Image = Annotated[str, typer.Option(help="Tag of the image.")]
@@ -421,6 +421,37 @@ def choose(
 
 
 @app.command()
+def tune(
+    results: Results = RECORDED,
+    batch: Annotated[int, typer.Option(min=1)] = 4,
+    n_heads: Annotated[int, typer.Option(min=1)] = 8,
+    seq_len: Annotated[
+        str, typer.Option(help="Rows, separated by commas: a class of shapes each.")
+    ] = "512,1024,2048,4096",
+    head_dim: HeadDim = 256,
+    dtype: Dtype = "float16",
+    causal: Annotated[bool, typer.Option("--causal/--full", help="The mask.")] = True,
+    trials: Annotated[int | None, typer.Option(min=1, help="Of a search; a tenth of what compiling leaves.")] = None,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Also time all that compiling leaves.")] = False,
+    rounds: Annotated[int, typer.Option(min=10, help="Rounds of a trial; four times as many decide.")] = 10,
+    fresh: Fresh = False,
+) -> None:
+    """Search tiles, warps, stages and the order of loads of the plain Triton kernel, and write what it then runs in.
+
+    Compiling drops what spills or does not fit, for sm_90a and gfx942, and needs no GPU. On one the rest is searched:
+    each trial is checked, timed and recorded, so that a search that was killed goes on. KPERF_TRITON_AUTOTUNE=1 makes
+    the kernel autotune itself again; KPERF_TRITON_CONFIGS names the folder of the files.
+    """
+    from kperf.tune import command
+    from plots.tune import draw
+
+    rows = [_whole_number(word, "--seq-len") for word in _keys(seq_len) or []]
+    shape = {"batch": batch, "heads": n_heads, "head_dim": head_dim, "dtype": dtype, "causal": causal}
+    workloads = [_workload(number, **shape) for number in rows]
+    command.run(console, results, command.Asked(workloads, trials, exhaustive, rounds, fresh), draw)
+
+
+@app.command()
 def resources() -> None:
     """Compile the plain Triton kernels for sm_90a and AMD's gfx942: registers, spills, shared memory; no GPU needed."""
     from kperf.paper.examples import EXAMPLES
@@ -678,6 +709,12 @@ def _workload(seq_len: int, **fields: Any) -> "Workload":
     from kperf.attention.workload import make_workload
 
     return make_workload(seq_len=2**seq_len if 0 < seq_len < 32 else seq_len, **fields)
+
+
+def _whole_number(word: str, option: str) -> int:
+    if not word.isdecimal():
+        raise UsageError(f"{option} has {word!r}: give whole numbers with commas between them")
+    return int(word)
 
 
 def _keys(text: str | None) -> list[str] | None:

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kperf.attention import overrides
+from kperf.attention import configs, overrides
 from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS, attn_fwd
 from kperf.attention.look import Look
@@ -122,7 +122,8 @@ def _rows_first(
 
 
 def _triton(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
-    return lambda: stock.forward(q, k, v, causal, sm_scale, warp_specialize=False)
+    config = configs.configured(workload_of(q, k, v, causal))
+    return lambda: stock.forward(q, k, v, causal, sm_scale, config=config)
 
 
 def _triton_autows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
@@ -223,7 +224,7 @@ IMPLEMENTATIONS = {
             "triton",
             "Triton",
             _triton,
-            note=lambda: str(stock.plain.best_config),
+            note=lambda: stock.ran_with(warp_specialize=False),
             look=Look("#f0e442"),
             left_out=_autotuned,
         ),
@@ -232,7 +233,7 @@ IMPLEMENTATIONS = {
             "Triton auto-WS",
             _triton_autows,
             _autows_unsupported,
-            note=lambda: str(stock.autows.best_config),
+            note=lambda: stock.ran_with(warp_specialize=True),
             look=Look("#e69f00", "---"),
             left_out=_autotuned,
         ),

@@ -20,7 +20,7 @@ positions (RoFormer, arXiv 2104.09864).
 SEQ_LEN_STEP = 128
 """seq_len is a multiple of this: the kernels' tiles are 128 rows of q against 128 rows of k and v, without a tail."""
 
-HEAD_DIMS = (64, 128)
+HEAD_DIMS = (64, 128, 256)
 
 
 class Workload(BaseModel):

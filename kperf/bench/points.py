@@ -17,7 +17,7 @@ from kperf.attention.workload import InputKind, SweepName, Workload
 from kperf.bench import intervals
 from kperf.record.store import DeviceState, Frozen, RecordStore
 
-Figure = Literal["fig12", "fig12_inputs", "bench"]
+Figure = Literal["fig12", "fig12_inputs", "bench", "tune"]
 """What a point was measured for."""
 
 SCHEMA: Literal[2] = 2

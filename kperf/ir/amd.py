@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -42,9 +43,14 @@ class AmdResources:
         return self.lds_bytes <= LDS_LIMIT
 
 
-def compile_for(target: GPUTarget, source: ASTSource, *, num_warps: int, num_stages: int) -> CompiledKernel:
-    """A plain Triton kernel for any target. Raises `MeasurementError` if it does not compile there."""
-    options = {"num_warps": num_warps, "num_stages": num_stages}
+def compile_for(
+    target: GPUTarget, source: ASTSource, *, num_warps: int, num_stages: int, **more: Any
+) -> CompiledKernel:
+    """A plain Triton kernel for any target; `more` are options of that target's own.
+
+    Raises `MeasurementError` if it does not compile there.
+    """
+    options = {"num_warps": num_warps, "num_stages": num_stages, **more}
     with whole_cache():
         try:
             return triton.compile(source, target=target, options=options)

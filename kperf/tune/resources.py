@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import triton
 from rich.console import Console
 from rich.table import Table
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from kperf.attention.configs import Config
 from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.variants import FULL_AND_CAUSAL
@@ -56,15 +56,20 @@ class Needs:
     amd: AmdResources
 
 
-def stock_kernel(config: triton.Config, head_dim: int, causal: bool) -> Kernel:
+def stock_kernel(config: Config, head_dim: int, causal: bool) -> Kernel:
     """The stock kernel of attention in one configuration, bfloat16."""
-    constexprs = {"HEAD_DIM": head_dim, "CAUSAL": causal, "WARP_SPECIALIZE": False, **config.kwargs}
-    q_box = f"tensordesc<bf16[{config.kwargs['BLOCK_M']}, {head_dim}]>"
-    kv_box = f"tensordesc<bf16[{config.kwargs['BLOCK_N']}, {head_dim}]>"
+    return Kernel("stock", stock_source(config, head_dim, causal), config.num_warps, config.num_stages)
+
+
+def stock_source(config: Config, head_dim: int, causal: bool, dtype: str = "bfloat16") -> ASTSource:
+    """What the stock kernel of attention is compiled from in one configuration."""
+    tiles = {"BLOCK_M": config.BLOCK_M, "BLOCK_N": config.BLOCK_N, "PRELOAD_V": config.PRELOAD_V}
+    constexprs = {"HEAD_DIM": head_dim, "CAUSAL": causal, "WARP_SPECIALIZE": False, **tiles}
+    element = {"bfloat16": "bf16", "float16": "fp16"}[dtype]
+    q_box, kv_box = (f"tensordesc<{element}[{rows}, {head_dim}]>" for rows in (config.BLOCK_M, config.BLOCK_N))
     signature = {"q": q_box, "k_desc": kv_box, "v_desc": kv_box, "o": q_box}
     signature |= {"lse_ptr": "*fp32", "sm_scale": "fp32", "seq_len": "i32", "n_rows": "i32"}
-    source = ASTSource(stock.attention, signature | dict.fromkeys(constexprs, "constexpr"), constexprs, {})
-    return Kernel("stock", source, config.num_warps, config.num_stages)
+    return ASTSource(stock.attention, signature | dict.fromkeys(constexprs, "constexpr"), constexprs, {})
 
 
 def plain_kernels(scripts: Scripts) -> Iterator[Kernel]:

@@ -121,7 +121,9 @@ def test_stock_triton_picks_a_staged_override_up_at_launch(tmp_path):
 def test_automatic_warp_specialisation_fires_and_is_right_in_every_configuration(config, seq_len, monkeypatch):
     workload = Workload(batch=1, heads=2, seq_len=seq_len)
     inputs = make_inputs(workload, seed=4)
-    monkeypatch.setattr(stock, "autows", triton.autotune([config], key=["seq_len"])(stock.attention))
+    monkeypatch.setattr(
+        stock, "autows", triton.autotune([stock.for_autotuner(config)], key=["seq_len"])(stock.attention)
+    )
     for _ in range(10):
         output = stock.forward(inputs.q, inputs.k, inputs.v, False, workload.sm_scale, warp_specialize=True)
         assert errors(output, inputs)[0] < MAX_REL_ERROR["bfloat16"]

@@ -1,8 +1,8 @@
 """What the stock compiler makes of attention at its best: plain Triton, and Triton with automatic warp specialisation.
 
-These kernels are free of the signature that the overrides need and are autotuned over tiles, warps and stages for each
-shape. Automatic specialisation fires on Hopper only with 4 warps, 128 rows a tile, and q and o behind descriptors made
-on the device.
+These kernels are free of the signature that the overrides need. The plain one runs in the configuration that it is
+given (`configs` has those that were tuned); without one either is autotuned over a short list for each shape. Automatic
+specialisation fires on Hopper only with 4 warps, 128 rows a tile, and q and o behind descriptors made on the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kperf.attention.configs import Config
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -19,11 +21,13 @@ LN_2 = tl.constexpr(0.6931471805599453)
 @triton.jit
 def _attend(
     acc, l_i, m_i, q, k_desc, v_desc, kv_row, lo, hi, rows, qk_scale,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, PRELOAD_V: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax over the columns lo..hi of k and v."""
+    """Online softmax over the columns lo..hi of k and v; with PRELOAD_V the load of v is before the product with k."""
     for start in tl.range(lo, hi, BLOCK_N, warp_specialize=WARP_SPECIALIZE):
         k = k_desc.load([kv_row + start, 0])
+        if PRELOAD_V:
+            v = v_desc.load([kv_row + start, 0])
         s = tl.dot(q, k.T)
         if MASKED:
             s = tl.where(rows[:, None] >= start + tl.arange(0, BLOCK_N)[None, :], s, float("-inf"))
@@ -31,7 +35,8 @@ def _attend(
         p = tl.exp2(s * qk_scale - m_new[:, None])
         alpha = tl.exp2(m_i - m_new)
         l_i = l_i * alpha + tl.sum(p, 1)
-        v = v_desc.load([kv_row + start, 0])
+        if not PRELOAD_V:
+            v = v_desc.load([kv_row + start, 0])
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
         m_i = m_new
     return acc, l_i, m_i
@@ -41,7 +46,7 @@ def _attend(
 def attention(
     q, k_desc, v_desc, o, lse_ptr, sm_scale, seq_len, n_rows,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr,
+    PRELOAD_V: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
     """q, o: [n_rows, HEAD_DIM] as descriptors, as pointers if WARP_SPECIALIZE; k_desc, v_desc: BLOCK_N rows."""
     if WARP_SPECIALIZE:
@@ -61,12 +66,12 @@ def attention(
     if CAUSAL:
         diagonal = row_in_head // BLOCK_N * BLOCK_N
         acc, l_i, m_i = _attend(acc, l_i, m_i, tile, k_desc, v_desc, kv_row, 0, diagonal, rows, qk_scale,
-                                BLOCK_N, False, WARP_SPECIALIZE)  # fmt: skip
+                                BLOCK_N, False, PRELOAD_V, WARP_SPECIALIZE)  # fmt: skip
         acc, l_i, m_i = _attend(acc, l_i, m_i, tile, k_desc, v_desc, kv_row, diagonal, row_in_head + BLOCK_M, rows,
-                                qk_scale, BLOCK_N, True, WARP_SPECIALIZE)  # fmt: skip
+                                qk_scale, BLOCK_N, True, PRELOAD_V, WARP_SPECIALIZE)  # fmt: skip
     else:
         acc, l_i, m_i = _attend(acc, l_i, m_i, tile, k_desc, v_desc, kv_row, 0, seq_len, rows, qk_scale,
-                                BLOCK_N, False, WARP_SPECIALIZE)  # fmt: skip
+                                BLOCK_N, False, PRELOAD_V, WARP_SPECIALIZE)  # fmt: skip
     o_desc.store([kv_row + row_in_head, 0], (acc / l_i[:, None]).to(o_desc.dtype))
     tl.store(lse_ptr + kv_row + rows, (m_i + tl.log2(l_i)) * LN_2)
 
@@ -80,9 +85,15 @@ def _set_boxes(arguments: dict[str, object]) -> None:
             descriptor.block_shape = [arguments[rows], arguments["HEAD_DIM"]]
 
 
-def _config(block_m: int, block_n: int, num_warps: int, num_stages: int) -> triton.Config:
-    tiles = {"BLOCK_M": block_m, "BLOCK_N": block_n}
-    return triton.Config(tiles, num_warps=num_warps, num_stages=num_stages, pre_hook=_set_boxes)
+def for_autotuner(config: Config) -> triton.Config:
+    """As Triton's autotuner takes it."""
+    options = config.options()
+    own = {name: options.pop(name) for name in ("num_warps", "num_ctas", "num_stages")}
+    return triton.Config(options, **own, pre_hook=_set_boxes)
+
+
+def _config(block_m: int, block_n: int, num_warps: int, num_stages: int) -> Config:
+    return Config(BLOCK_M=block_m, BLOCK_N=block_n, PRELOAD_V=False, num_warps=num_warps, num_stages=num_stages)
 
 
 PLAIN_CONFIGS = [
@@ -112,31 +123,52 @@ def _bench(call: Callable[[], object], quantiles: Sequence[float]) -> list[float
 
 
 _KEY = ["seq_len", "n_rows", "HEAD_DIM", "CAUSAL"]
-plain = triton.autotune(PLAIN_CONFIGS, key=_KEY, do_bench=_bench)(attention)
-autows = triton.autotune(AUTOWS_CONFIGS, key=_KEY, do_bench=_bench)(attention)
+plain = triton.autotune([*map(for_autotuner, PLAIN_CONFIGS)], key=_KEY, do_bench=_bench)(attention)
+autows = triton.autotune([*map(for_autotuner, AUTOWS_CONFIGS)], key=_KEY, do_bench=_bench)(attention)
+
+
+_ran: dict[bool, str] = {}
+
+
+def ran_with(*, warp_specialize: bool) -> str:
+    """The configuration of the last call, for the record."""
+    return _ran[warp_specialize]
 
 
 def forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float, *, warp_specialize: bool
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    sm_scale: float,
+    *,
+    warp_specialize: bool = False,
+    config: Config | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """q, k, v: contiguous [batch, heads, seq_len, head_dim] on a Hopper GPU; returns o and the float32 lse."""
+    """q, k, v: contiguous [batch, heads, seq_len, head_dim] on the GPU; returns o and the float32 lse.
+
+    `config`: the one to run in, of the plain kernel; without it the fastest of a list, found at a shape's first call.
+    """
     batch, heads, seq_len, head_dim = q.shape
     n_rows = batch * heads * seq_len
     o = torch.empty_like(q)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     flat = [tensor.view(n_rows, head_dim) for tensor in (q, k, v, o)]
-    # The box is a placeholder: the configuration's hook sets it before each launch.
-    descriptors = [TensorDescriptor.from_tensor(tensor, [64, head_dim]) for tensor in flat]
+    # Without a configuration the box is a placeholder: the autotuner's hook sets it before each launch.
+    q_rows, kv_rows = (config.BLOCK_M, config.BLOCK_N) if config else (64, 64)
+    boxes = (q_rows, kv_rows, kv_rows, q_rows)
+    descriptors = [TensorDescriptor.from_tensor(one, [rows, head_dim]) for one, rows in zip(flat, boxes, strict=True)]
     q_arg, o_arg = (flat[0], flat[3]) if warp_specialize else (descriptors[0], descriptors[3])
-    kernel = autows if warp_specialize else plain
+    tuned = autows if warp_specialize else plain
     if warp_specialize:
         triton.set_allocator(lambda size, _align, _stream: torch.empty(size, dtype=torch.int8, device=q.device))
 
     def grid(meta: dict[str, int]) -> tuple[int, int]:
         return seq_len // meta["BLOCK_M"], batch * heads
 
-    kernel[grid](
+    (attention if config else tuned)[grid](
         q_arg, descriptors[1], descriptors[2], o_arg, lse, sm_scale, seq_len, n_rows,
-        HEAD_DIM=head_dim, CAUSAL=causal, WARP_SPECIALIZE=warp_specialize,
+        HEAD_DIM=head_dim, CAUSAL=causal, WARP_SPECIALIZE=warp_specialize, **(config.options() if config else {}),
     )  # fmt: skip
+    _ran[warp_specialize] = str(config or tuned.best_config)
     return o, lse

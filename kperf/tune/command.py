@@ -1,0 +1,240 @@
+"""`make tune`: prune by compiling, search on the GPU, write the configurations, compare before and after.
+
+Every trial is checked before it is timed, and in the record before the next one begins. Without a GPU compiling alone
+is done, and what is recorded is shown.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from kperf.attention import configs
+from kperf.attention.configs import Config
+from kperf.attention.implementations import IMPLEMENTATIONS, Call, Implementation, implementations
+from kperf.attention.kernels import stock
+from kperf.attention.workload import Workload
+from kperf.bench.measure import measure
+from kperf.errors import MeasurementError, UsageError
+from kperf.record import device
+from kperf.record.files import require_writable
+from kperf.record.store import Writer, gpu_slug
+from kperf.tune import tables
+from kperf.tune.records import (
+    DEFAULT_KEY,
+    NATIVE,
+    TUNED_KEY,
+    VENDORS,
+    Part,
+    Study,
+    TuneRow,
+    store_in,
+    studies,
+    tuned,
+)  # fmt: skip
+from kperf.tune.search import propose
+from kperf.tune.space import ARCHITECTURES, Architecture, Judged, prune
+
+BATCH = 16
+"""So many configurations take turns where all are timed."""
+FINALISTS = 4
+FINAL_TIMES = 4
+"""As many times the rounds of a trial has what decides."""
+TENTH = 0.1
+
+Draw = Callable[[Sequence[Study], str, Path], list[Path]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """trials: of a search, a tenth of what compiling leaves if None; exhaustive: also time all that is left."""
+
+    workloads: Sequence[Workload]
+    trials: int | None = None
+    exhaustive: bool = False
+    rounds: int = 10
+    fresh: bool = False
+
+
+def run(console: Console, results: Path, asked: Asked, draw: Draw) -> None:
+    """Tune on this machine's GPU; without one prune for every architecture, and show what is recorded.
+
+    Raises `UsageError` if results or configurations cannot be written, `MeasurementError` if no configuration is left
+    or none of them is right.
+    """
+    reason = device.why_static()
+    if reason is None:
+        folder = _tune(console, results, asked)
+        how = "measured"
+    else:
+        pruned = {name: _pruned(console, item, asked.workloads[0]) for name, item in ARCHITECTURES.items()}
+        console.print(tables.pruning(pruned, asked.workloads[0]))
+        folders = sorted(path.parent for path in results.glob("*/tune.jsonl"))
+        if not folders:
+            console.print(
+                f"nothing was timed, and nothing is recorded of `make tune` in {results} yet: that command records it "
+                f"on a Hopper GPU, and here {reason}"
+            )
+            return
+        console.print(f"nothing was timed: {reason}; shown is what was recorded")
+        folder, how = next((one for one in folders if one.name == "h200"), folders[0]), "recorded"
+    _show(console, folder, how, draw)
+
+
+def _show(console: Console, folder: Path, how: str, draw: Draw) -> None:
+    store = store_in(folder)
+    found = studies(store.points())
+    if not found:
+        raise UsageError(f"{store.points_path} has no row: measure on a Hopper GPU")
+    last = found[-1].rows[-1].point
+    known = store.environments()
+    if last.environment not in known:
+        raise UsageError(f"{store.environments_path} lacks the environment {last.environment}: restore it")
+    stamp = f"{how} on {known[last.environment].gpu}, {last.recorded_at[:10]}"
+    for table in (tables.before_and_after(found, stamp), tables.searches(found, stamp)):
+        console.print(table)
+    for path in draw(found, stamp, folder / "tune"):
+        console.print(f"drawn: {path} ({stamp})")
+
+
+def _tune(console: Console, results: Path, asked: Asked) -> Path:
+    architecture = _architecture()
+    require_writable(configs.path_of(architecture.name).parent)
+    configs.read(architecture.name)  # a broken file is said now, not when all is measured
+    store = store_in(results / gpu_slug(device.gpu_name()))
+    with device.exclusive(), store.writer() as writer:
+        environment = writer.record_environment(device.environment())
+        for workload in asked.workloads:
+            candidates = [one.config for one in _pruned(console, architecture, workload) if one.dropped is None]
+            if not candidates:
+                raise MeasurementError(f"compiling leaves no configuration for {workload} on {architecture.name}")
+            with _progress(console) as say:
+                _Tuning(writer, architecture, workload, candidates, environment, asked, say).run()
+            for name, found in tuned(studies(writer.points)).items():
+                path = configs.write(name, {configs.class_of(one): config for one, config in found.items()})
+                console.print(f"{workload}: written to {path}")
+    return store.folder
+
+
+def _architecture() -> Architecture:
+    name = configs.architecture()
+    if name not in ARCHITECTURES:
+        raise UsageError(f"the GPU is {name}: tuned are {' and '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[name]
+
+
+def _pruned(console: Console, architecture: Architecture, workload: Workload) -> list[Judged]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(f"compiling for {architecture.name}", total=len(architecture.space()))
+        return prune(architecture, workload, on_judged=lambda _: bar.advance(task))
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str], None]]:
+    with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda text: bar.update(task, description=text, refresh=True)
+
+
+@dataclass
+class _Tuning:
+    """One workload's study: goes on where it was in this environment."""
+
+    writer: Writer[TuneRow]
+    architecture: Architecture
+    workload: Workload
+    candidates: Sequence[Config]
+    environment: str
+    asked: Asked
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        begun = None if self.asked.fresh else self._begun()
+        self.name = begun or secrets.token_hex(6)
+
+    @property
+    def study(self) -> Study:
+        """All of it that is recorded."""
+        return Study([row for row in self.writer.points if row.study == self.name])
+
+    def run(self) -> None:
+        """What is missing of search, exhaustive part, final and comparison."""
+        trials = min(self.asked.trials or math.ceil(TENTH * len(self.candidates)), len(self.candidates))
+        while len(tried := self.study.tried("search")) < trials:
+            config = propose(self.candidates, tried, self._best_elsewhere(), seed=int(self.name, 16))
+            self.say(f"{self.workload}: trial {len(tried) + 1} of {trials}, {config}")
+            self._measure("search", [_in(config)], self.asked.rounds)
+        if self.asked.exhaustive:
+            self._try_all()
+        self._finish()
+
+    def _try_all(self) -> None:
+        while left := [config for config in self.candidates if config not in self.study.tried("exhaustive")]:
+            self.say(f"{self.workload}: {len(left)} of all {len(self.candidates)} left")
+            self._measure("exhaustive", [_in(config) for config in left[:BATCH]], self.asked.rounds)
+
+    def _finish(self) -> None:
+        finalists = self.study.finalists(FINALISTS)
+        if not finalists:
+            raise MeasurementError(f"none of the configurations tried is right on {self.workload}")
+        rounds = FINAL_TIMES * self.asked.rounds
+        changed = any(config not in self.study.tried("final") for config in finalists)
+        if changed:
+            self.say(f"{self.workload}: the best {len(finalists)} in turn")
+            self._measure("final", [_in(config) for config in finalists], rounds)
+        chosen = self.study.chosen
+        if chosen is None:
+            raise MeasurementError(f"none of the best configurations is right on {self.workload} when measured again")
+        if changed or not self.study.comparison:
+            self.say(f"{self.workload}: before and after, beside the others")
+            others = implementations([key for key in (*NATIVE, *VENDORS) if key in IMPLEMENTATIONS])
+            ours = [_in(self.architecture.default, DEFAULT_KEY), _in(chosen, TUNED_KEY)]
+            self._measure("comparison", [*((one, None) for one in others), *ours], rounds)
+
+    def _measure(self, part: Part, what: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
+        points = measure(
+            [self.workload],
+            [implementation for implementation, _ in what],
+            figure="tune",
+            sweep="seq_len",
+            environment=self.environment,
+            rounds=rounds,
+        )
+        fields = {"study": self.name, "architecture": self.architecture.name, "candidates": len(self.candidates)}
+        self.writer.append(
+            [
+                TuneRow(**fields, part=part, config=config, point=point)
+                for (_, config), point in zip(what, points, strict=True)
+            ]
+        )
+
+    def _begun(self) -> str | None:
+        """The name of this environment's newest study of the workload."""
+        mine = (self.architecture.name, self.workload, self.environment, len(self.candidates))
+        for row in reversed(self.writer.points):
+            if (row.architecture, row.point.workload, row.point.environment, row.candidates) == mine:
+                return row.study
+        return None
+
+    def _best_elsewhere(self) -> list[Config]:
+        """What was best for other sizes of the same kind, the nearest first."""
+        kind = (self.workload.head_dim, self.workload.causal, self.workload.dtype)
+        found = tuned(studies(self.writer.points)).get(self.architecture.name, {})
+        alike = [one for one in found if (one.head_dim, one.causal, one.dtype) == kind and one != self.workload]
+        return [found[one] for one in sorted(alike, key=lambda one: abs(math.log(one.seq_len / self.workload.seq_len)))]
+
+
+def _in(config: Config, key: str = "") -> tuple[Implementation, Config]:
+    """The plain Triton kernel in one configuration."""
+
+    def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
+        return lambda: stock.forward(q, k, v, causal, sm_scale, config=config)
+
+    return Implementation(key or f"triton {config}", f"Triton, {config}", bind, note=lambda: str(config)), config

@@ -1,0 +1,170 @@
+"""What tuning records in `results/<gpu>/tune.jsonl`, and what follows from it. Reads; never measures."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from kperf.attention.configs import Config
+from kperf.attention.workload import Workload
+from kperf.bench.points import MeasuredPoint, Point
+from kperf.record.store import Frozen, RecordStore
+from kperf.tune.search import Cost
+
+Part = Literal["search", "exhaustive", "final", "comparison"]
+"""search: trials that the search proposed, each measured by itself; exhaustive: all configurations that are left, by
+`BATCH` in turn; final: the best few in turn, of which the fastest is taken; comparison: the kernel before and after,
+and the others, in turn."""
+
+DEFAULT_KEY, TUNED_KEY = "triton_default", "triton_tuned"
+"""Keys of the plain Triton kernel in a comparison, before tuning and after."""
+
+GOAL = 0.02
+"""The search is to come this near to the best of all, in a tenth of the trials."""
+
+
+class TuneRow(Frozen):
+    """One configuration, or one other implementation, on one workload.
+
+    study: what belongs together, the tuning of one workload in one environment; candidates: how many configurations
+    compiling left; config: None for what is none of our kernel's.
+    """
+
+    schema_version: Literal[1] = 1
+    study: str
+    architecture: str
+    candidates: Annotated[int, Field(ge=1)]
+    part: Part
+    config: Config | None
+    point: Annotated[Point, Field(discriminator="status")]
+
+    @model_validator(mode="after")
+    def _a_trial_has_a_configuration(self) -> Self:
+        if self.config is None and self.part != "comparison":
+            raise ValueError("config: is missing")
+        return self
+
+    @property
+    def cost(self) -> Cost:
+        """How many times the FLOP rate of cuBLAS's product, taken in the same rounds, is this one's; None without time.
+
+        So what the clock does from trial to trial drops out.
+        """
+        point = self.point
+        if not isinstance(point, MeasuredPoint) or point.ceiling_tflops is None:
+            return None
+        return point.ceiling_tflops / point.tflops
+
+
+ROWS: TypeAdapter[TuneRow] = TypeAdapter(TuneRow)
+
+
+def store_in(folder: Path) -> RecordStore[TuneRow]:
+    """The rows of one GPU."""
+    return RecordStore(folder, "tune", ROWS)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The rows of one study, in the order of writing."""
+
+    rows: Sequence[TuneRow]
+
+    @property
+    def workload(self) -> Workload:
+        """What was tuned for."""
+        return self.rows[0].point.workload
+
+    @property
+    def architecture(self) -> str:
+        """Of the GPU."""
+        return self.rows[0].architecture
+
+    @property
+    def candidates(self) -> int:
+        """Configurations that compiling left."""
+        return self.rows[0].candidates
+
+    def tried(self, part: Part) -> dict[Config, Cost]:
+        """The configurations of a part and their costs, in the order in which they were tried."""
+        return {row.config: row.cost for row in self.rows if row.part == part and row.config is not None}
+
+    def finalists(self, most: int) -> list[Config]:
+        """The best so far, the best first."""
+        return ranked(self.tried("search") | self.tried("exhaustive"))[:most]
+
+    @property
+    def chosen(self) -> Config | None:
+        """The fastest of the final; None before that."""
+        return next(iter(ranked(self.tried("final"))), None)
+
+    @property
+    def comparison(self) -> dict[str, Point]:
+        """By key, of the newest comparison."""
+        found = [row.point for row in self.rows if row.part == "comparison"]
+        return {point.implementation: point for point in found if point.run == found[-1].run}
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether all that compiling left were timed."""
+        return len(self.tried("exhaustive")) >= self.candidates
+
+    @property
+    def regret(self) -> float | None:
+        """By how much what the search found is slower than the best of all, less 1, both as the exhaustive part has
+        them; None unless all were timed."""
+        every = self.tried("exhaustive")
+        found = ranked(self.tried("search"))
+        best = ranked(every)
+        if not (self.is_exhaustive and found and best):
+            return None
+        ours, least = every[found[0]], every[best[0]]
+        return None if ours is None or least is None else ours / least - 1
+
+    @property
+    def ratio_to_vendor(self) -> tuple[str, float] | None:
+        """The fastest of the vendors' in the comparison, and how many times as fast as it the tuned kernel is."""
+        times = {key: point.median_ms for key, point in self.comparison.items() if isinstance(point, MeasuredPoint)}
+        vendors = {key: ms for key, ms in times.items() if key in VENDORS}
+        if not vendors or TUNED_KEY not in times:
+            return None
+        best = min(vendors, key=vendors.__getitem__)
+        return best, vendors[best] / times[TUNED_KEY]
+
+
+NATIVE = ("eager", "sdpa_math")
+VENDORS = ("cudnn", "fa3", "fa2", "aiter")
+"""Keys of those compared with, of which a machine has some."""
+
+
+def ranked(tried: Mapping[Config, Cost]) -> list[Config]:
+    """Those that have a cost, the best first."""
+    costs = {config: cost for config, cost in tried.items() if cost is not None}
+    return sorted(costs, key=costs.__getitem__)
+
+
+def studies(rows: Iterable[TuneRow]) -> list[Study]:
+    """The newest of each architecture and workload, small workloads first."""
+    found: dict[str, list[TuneRow]] = {}
+    for row in rows:
+        found.setdefault(row.study, []).append(row)
+    newest = {(study.architecture, study.workload): study for study in map(Study, found.values())}
+    return sorted(newest.values(), key=lambda study: (study.architecture, study.workload.head_dim, study.workload.rows))
+
+
+def tuned(found: Iterable[Study]) -> dict[str, dict[Workload, Config]]:
+    """Architecture -> workload -> the configuration that was chosen."""
+    chosen: dict[str, dict[Workload, Config]] = {}
+    for study in found:
+        if study.chosen is not None:
+            chosen.setdefault(study.architecture, {})[study.workload] = study.chosen
+    return chosen
+
+
+def mean_regret(found: Iterable[Study]) -> float | None:
+    """Over the studies that have one."""
+    regrets = [study.regret for study in found if study.regret is not None]
+    return statistics.mean(regrets) if regrets else None

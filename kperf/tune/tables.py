@@ -1,0 +1,98 @@
+"""What tuning prints: what compiling leaves, the report's table before and after, and what the search found."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+
+from kperf.attention.configs import Config
+from kperf.attention.implementations import IMPLEMENTATIONS
+from kperf.attention.workload import Workload
+from kperf.bench.points import MeasuredPoint, Point
+from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, Study
+from kperf.tune.space import ARCHITECTURES, Judged
+
+
+def pruning(judged: Mapping[str, Sequence[Judged]], workload: Workload) -> Table:
+    """A row a configuration, the architectures side by side; waves_per_eu is AMD's, so its rows share sm_90a's."""
+    left = ", ".join(
+        f"{name}: {sum(one.dropped is None for one in found)} of {len(found)} are left"
+        for name, found in judged.items()
+    )
+    mask = "causal" if workload.causal else "full"
+    title = f"the plain Triton kernel, head_dim {workload.head_dim}, {workload.dtype}, {mask}, from compiling alone"
+    table = Table(title=f"{title} (nothing ran); {left}", title_justify="left")
+    table.add_column("tile, v first, waves_per_eu, warps, stages")
+    for name in judged:
+        item = ARCHITECTURES[name]
+        table.add_column(f"{name} registers", justify="right")
+        table.add_column(f"spilled {item.spill_unit}", justify="right")
+        table.add_column(f"bytes of {item.shared_name}", justify="right")
+        table.add_column(f"{name}: left, or why not", min_width=16)
+    by_config = {name: {one.config: one for one in found} for name, found in judged.items()}
+    for config in dict.fromkeys(config for found in by_config.values() for config in found):
+        cells = [cell for found in by_config.values() for cell in _needs(found.get(config))]
+        table.add_row(_short(config), *cells)
+    return table
+
+
+def before_and_after(found: Sequence[Study], stamp: str) -> Table:
+    """The report's table: milliseconds of each, and how many times as fast as native each is."""
+    keys = list(dict.fromkeys(key for study in found for key in study.comparison))
+    table = Table(title=f"before and after tuning, ms (times as fast as native); {stamp}", title_justify="left")
+    table.add_column("batch x heads x seq_len x head_dim")
+    for key in keys:
+        table.add_column(label(key), justify="right")
+    table.add_column("tuned over the fastest vendor's", justify="right")
+    table.add_column("tuned configuration")
+    for study in found:
+        run = study.comparison
+        native = next((point for key in NATIVE if isinstance(point := run.get(key), MeasuredPoint)), None)
+        vendor = study.ratio_to_vendor
+        table.add_row(
+            str(study.workload),
+            *(_time(run.get(key), native) for key in keys),
+            f"{vendor[1]:.3f} ({label(vendor[0])})" if vendor else "-",
+            str(study.chosen or "-"),
+        )
+    return table
+
+
+def searches(found: Sequence[Study], stamp: str) -> Table:
+    """Trials and what they found, against the best of all where all were timed."""
+    table = Table(title=f"the search; {stamp}", title_justify="left")
+    for name in ("workload", "architecture", "trials", "of", "failed", f"off the best of all (goal {GOAL:.0%})"):
+        table.add_column(name)
+    for study in found:
+        tried = study.tried("search")
+        regret = "not all were timed" if study.regret is None else f"{study.regret:.1%}"
+        failed = sum(cost is None for cost in tried.values())
+        numbers = (str(len(tried)), str(study.candidates), str(failed))
+        table.add_row(str(study.workload), study.architecture, *numbers, regret)
+    return table
+
+
+def label(key: str) -> str:
+    """Of a column or a bar."""
+    ours = {DEFAULT_KEY: "Triton before", TUNED_KEY: "Triton tuned"}
+    return ours.get(key) or IMPLEMENTATIONS[key].label
+
+
+def _time(point: Point | None, native: MeasuredPoint | None) -> str:
+    if not isinstance(point, MeasuredPoint):
+        return point.status if point else "-"
+    over = f" ({native.median_ms / point.median_ms:.2f}x)" if native else ""
+    return f"{point.median_ms:.3f}{over}"
+
+
+def _short(config: Config) -> str:
+    waves = "-" if config.waves_per_eu is None else config.waves_per_eu
+    first = "yes" if config.PRELOAD_V else "no"
+    return f"{config.BLOCK_M}x{config.BLOCK_N}, {first}, {waves}, {config.num_warps}, {config.num_stages}"
+
+
+def _needs(judged: Judged | None) -> list[str]:
+    if judged is None:
+        return ["", "", "", ""]
+    needs = judged.needs
+    numbers = [str(needs.registers), str(needs.spills), str(needs.shared_bytes)] if needs else ["-", "-", "-"]
+    return [*numbers, judged.dropped or "left"]

@@ -1,0 +1,112 @@
+"""Attention before and after tuning, and how fast the search came near the best. Reads records, writes PDF and PNG."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kperf.attention.look import Look
+from kperf.bench.points import MeasuredPoint
+from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, Study
+from kperf.tune.tables import label
+from plots.style import (  # fmt: skip
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PAGE_WIDTH,
+    PURPLE,
+    SKY,
+    SMALL,
+    VERMILION,
+    YELLOW,
+    compact,
+    footnote,
+    grid,
+    headline,
+    save,
+    value_above,
+)
+
+LOOKS = {
+    "eager": Look(GREY),
+    "sdpa_math": Look("#cccccc", "////"),
+    "fa2": Look(ORANGE),
+    "cudnn": Look(SKY, "...."),
+    "fa3": Look(BLUE),
+    "aiter": Look(PURPLE),
+    DEFAULT_KEY: Look(YELLOW, "xx"),
+    TUNED_KEY: Look(GREEN),
+}
+_LINES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
+
+
+def draw(found: Sequence[Study], stamp: str, out: Path) -> list[Path]:
+    """Write `figure` as PDF and PNG; `out` without a suffix. Returns the files written."""
+    return save(figure(found, stamp), out)
+
+
+def figure(found: Sequence[Study], stamp: str) -> Figure:
+    """Left times as fast as native, by seq_len; right the best so far of each search, over the best of all known."""
+    made, (left, right) = plt.subplots(1, 2, figsize=(PAGE_WIDTH, 3.2), layout="constrained", width_ratios=(3, 2))
+    compared = [study for study in found if study.comparison]
+    _speedups(left, compared)
+    _searches(right, found)
+    headline(made, ["The plain Triton kernel before and after tuning", stamp], *left.get_legend_handles_labels())
+    if compared:
+        of = compared[0].workload
+        mask = "causal" if of.causal else "full"
+        shape = f"batch {of.batch}, {of.heads} heads, head_dim {of.head_dim}, {of.dtype}, {mask}"
+        notes = [f"{shape}; all of a seq_len in turn."]
+        whole = all(study.is_exhaustive for study in found)
+        notes.append("Right: over the best of all." if whole else "Right: over the best tried, as not all were timed.")
+        footnote(made, notes)
+    return made
+
+
+def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
+    keys = [key for key in LOOKS if any(isinstance(study.comparison.get(key), MeasuredPoint) for study in compared)]
+    width = 0.8 / max(len(keys), 1)
+    for place, study in enumerate(compared):
+        run = {key: point for key, point in study.comparison.items() if isinstance(point, MeasuredPoint)}
+        native = next((run[key].median_ms for key in NATIVE if key in run), None)
+        if native is None:
+            continue
+        for index, key in enumerate(keys):
+            if key not in run:
+                continue
+            x, height = place + (index - (len(keys) - 1) / 2) * width, native / run[key].median_ms
+            look = LOOKS[key]
+            named = label(key) if key not in axis.get_legend_handles_labels()[1] else None
+            axis.bar(x, height, width, color=look.colour, hatch=look.hatch, edgecolor="black", lw=0.4, label=named)
+            value_above(axis, x, height, f"{height:.2f}", upright=True)
+    handles, labels = axis.get_legend_handles_labels()
+    first = {text: handle for handle, text in reversed([*zip(handles, labels, strict=True)])}
+    for handle, text in zip(handles, labels, strict=True):
+        if first[text] is not handle:
+            handle.set_label("_")
+    axis.set_xticks(range(len(compared)), [compact(study.workload.seq_len) for study in compared])
+    axis.set_xlabel("seq_len")
+    axis.set_title("times as fast as native", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.margins(y=0.15)
+    grid(axis)
+
+
+def _searches(axis: Axes, found: Sequence[Study]) -> None:
+    axis.axhspan(0, 100 * GOAL, color="#e8e8e8", zorder=0)
+    for study, colour in zip(found, _LINES * len(found), strict=False):
+        every = study.tried("search") | study.tried("exhaustive")
+        known = [cost for cost in every.values() if cost is not None]
+        costs = [every[config] for config in study.tried("search")]
+        best = list(accumulate((c if c is not None else float("inf") for c in costs), min))
+        shown = [(n, 100 * (cost / min(known) - 1)) for n, cost in enumerate(best, 1) if cost < float("inf")]
+        if shown:
+            axis.plot(*zip(*shown, strict=True), color=colour, marker="o", ms=3, lw=0.9)
+            axis.annotate(f"seq_len {compact(study.workload.seq_len)}", shown[0], fontsize=SMALL, color=colour)
+    axis.set_xlabel("trials")
+    axis.set_title("% slower than the best known", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.set_ylim(0)
+    grid(axis)

@@ -1,0 +1,223 @@
+"""`kperf tune` as a whole, on a GPU whose times are known: what is found, recorded, written, and gone on with."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kperf.attention import configs
+from kperf.attention.configs import Config
+from kperf.attention.workload import Workload
+from kperf.bench.points import MeasuredPoint
+from kperf.errors import UsageError
+from kperf.tune import command, tables
+from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, Study, store_in, studies
+from kperf.tune.space import ARCHITECTURES, DEFAULT, Judged, Needs
+from tests.command import kperf
+from tests.tune.pretended import OTHERS, SHAPE, SPACE, Pretended, milliseconds
+
+ROOT = Path(__file__).resolve().parents[2]
+BEST = min(SPACE, key=milliseconds)
+
+pytestmark = pytest.mark.usefixtures("unrendered")
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Of the results, and of the configurations."""
+    monkeypatch.setenv(configs.FOLDER, str(tmp_path / "configs"))
+    (tmp_path / "configs").mkdir()
+    return tmp_path / "results", tmp_path / "configs"
+
+
+def tune(folders, *more, seq_len="128"):
+    return kperf("tune", "--results", folders[0], *SHAPE, "--seq-len", seq_len, *more, COLUMNS="250")
+
+
+def recorded(folders) -> list[Study]:
+    return studies(store_in(folders[0] / "h200").points())
+
+
+def test_all_of_it(folders, monkeypatch):
+    wrong = {sorted(SPACE, key=milliseconds)[1]}
+    Pretended(monkeypatch, wrong=wrong)
+    done = tune(folders, "--exhaustive", "--trials", "12")
+    assert done.returncode == 0, done.stderr
+    (study,) = recorded(folders)
+    assert study.workload == Workload(batch=1, heads=1, seq_len=128, head_dim=64, causal=True, dtype="float16")
+    assert len(study.tried("search")) == 12
+    assert set(study.tried("exhaustive")) == set(SPACE)
+    assert {config for config, cost in study.tried("exhaustive").items() if cost is None} == wrong
+    statuses = {row.config: row.point.status for row in study.rows if row.part == "exhaustive"}
+    assert all(statuses[config] == ("wrong" if config in wrong else "ok") for config in SPACE)
+    assert study.chosen == BEST
+    costs = study.tried("exhaustive")
+    found = min((c for c in study.tried("search") if c not in wrong), key=lambda c: study.tried("search")[c])
+    assert study.regret == pytest.approx(costs[found] / costs[BEST] - 1)
+    assert set(study.comparison) == {*OTHERS, DEFAULT_KEY, TUNED_KEY}
+    assert len({point.run for point in study.comparison.values()}) == 1
+    vendor, ratio = study.ratio_to_vendor
+    assert vendor == "cudnn"
+    assert ratio == pytest.approx(OTHERS["cudnn"] / milliseconds(BEST), rel=0.05)
+    written = json.loads((folders[1] / "sm_90a-MHA-DEFAULT.json").read_text())
+    assert written == {"fwd": {"d64_s128_causal": BEST.options()}}
+    rows = [[cell.strip() for cell in line.split("│")] for line in done.stdout.splitlines()]
+    assert [row[2:6] for row in rows if "sm_90a" in row] == [["sm_90a", "12", str(len(SPACE)), "0"]]
+    native, ours = (study.comparison[key].median_ms for key in ("eager", TUNED_KEY))
+    assert f"{ours:.3f} ({native / ours:.2f}x)" in done.stdout
+    assert all((folders[0] / "h200" / f"tune.{kind}").exists() for kind in ("pdf", "png"))
+
+
+def test_a_trial_costs_the_same_whatever_the_clock_does(folders, monkeypatch):
+    pretended = Pretended(monkeypatch)
+    pretended.gpu.slowdown = lambda now_ms: 1.5 if now_ms > 20_000 else 1.0
+    assert tune(folders, "--exhaustive", "--trials", "4").returncode == 0
+    (study,) = recorded(folders)
+    assert study.chosen == BEST
+    medians = [row.point.median_ms for row in study.rows if row.config == BEST]
+    assert max(medians) > 1.4 * min(medians)  # it did slow down
+    costs = [row.cost for row in study.rows if row.config == BEST]
+    assert max(costs) < 1.05 * min(costs)
+
+
+def test_run_again_it_times_nothing_and_fresh_all_anew(folders, monkeypatch):
+    pretended = Pretended(monkeypatch)
+    first = tune(folders, "--trials", "5")
+    before, timed = recorded(folders)[0].rows, len(pretended.timed)
+    again = tune(folders, "--trials", "5")
+    assert again.returncode == 0
+    assert (recorded(folders)[0].rows, len(pretended.timed)) == (before, timed)
+    assert first.stdout.replace("measured", "") == again.stdout.replace("measured", "")
+    assert tune(folders, "--trials", "7").returncode == 0  # two more
+    assert recorded(folders)[0].rows[: len(before)] == before
+    assert len(recorded(folders)[0].tried("search")) == 7
+    assert tune(folders, "--trials", "5", "--fresh").returncode == 0
+    assert recorded(folders)[0].rows[0] not in before
+    assert len(recorded(folders)[0].tried("search")) == 5
+
+
+@pytest.mark.parametrize("killed_at", [4, 9])
+def test_killed_it_goes_on_and_no_trial_is_lost_or_done_twice(folders, monkeypatch, killed_at):
+    environment = os.environ | {configs.FOLDER: str(folders[1]), "CUDA_VISIBLE_DEVICES": ""}
+    asked = ["--results", str(folders[0]), "--seq-len", "128", "--trials", "12"]
+    run = [sys.executable, "-m", "tests.tune.pretended", str(killed_at), *asked]
+    killed = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (study,) = recorded(folders)
+    before = study.rows
+    assert len(before) == len(study.tried("search")) == killed_at - 1  # the one that ran is all that is lost
+    pretended = Pretended(monkeypatch)
+    assert tune(folders, "--trials", "12").returncode == 0
+    (study,) = recorded(folders)
+    assert list(study.rows[: len(before)]) == list(before)
+    searched = [row.config for row in study.rows if row.part == "search"]
+    assert len(searched) == len(set(searched)) == 12
+    assert not {row.config for row in before} & set(pretended.timed[: 12 - len(before)])
+    assert study.chosen is not None
+
+
+def test_another_size_begins_with_what_was_best_for_the_nearest(folders, monkeypatch):
+    Pretended(monkeypatch)
+    assert tune(folders, "--exhaustive", "--trials", "3").returncode == 0
+    assert tune(folders, "--trials", "3", seq_len="256").returncode == 0
+    small, large = recorded(folders)
+    assert next(iter(large.tried("search"))) == small.chosen == BEST
+    written = json.loads((folders[1] / "sm_90a-MHA-DEFAULT.json").read_text())
+    assert list(written["fwd"]) == ["d64_s128_causal", "d64_s256_causal"]
+
+
+def test_a_broken_file_of_configurations_is_said_before_anything_is_timed(folders, monkeypatch):
+    pretended = Pretended(monkeypatch)
+    (folders[1] / "sm_90a-MHA-DEFAULT.json").write_text("{")
+    done = tune(folders)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "is no file of configurations" in done.stderr
+    assert not pretended.timed
+
+
+def test_where_nothing_is_right_it_fails_in_one_sentence(folders, monkeypatch):
+    Pretended(monkeypatch, wrong=set(SPACE))
+    done = tune(folders, "--trials", "3")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "none of the configurations tried is right" in done.stderr
+    assert not list(folders[1].iterdir())
+
+
+def test_where_compiling_leaves_nothing_it_fails_in_one_sentence(folders, monkeypatch):
+    Pretended(monkeypatch)
+    monkeypatch.setattr(command, "prune", lambda *_, **__: [Judged(one, None, "spills") for one in SPACE])
+    done = tune(folders)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "compiling leaves no configuration" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["0", "130", "512,x", ",", "-512"])
+def test_rows_that_are_none_are_one_sentence(folders, words):
+    done = tune(folders, seq_len=words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_an_architecture_that_is_not_tuned_is_one_sentence(folders, monkeypatch):
+    Pretended(monkeypatch)
+    monkeypatch.setattr(configs, "architecture", lambda: "sm_100a")
+    done = tune(folders)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "the GPU is sm_100a: tuned are sm_90a and gfx942" in done.stderr
+
+
+def test_without_a_gpu_it_prunes_for_both_and_says_that_nothing_was_timed(folders, monkeypatch):
+    dropped = Judged(SPACE[0], Needs(255, 8, 64), "spills 8 bytes")
+    left = Judged(SPACE[1], Needs(128, 0, 4242), None)
+    monkeypatch.setattr(command, "prune", lambda *_, **__: [dropped, left])
+    done = tune(folders)
+    assert done.returncode == 0, done.stderr
+    for words in ("spills 8 bytes", "4242", "sm_90a", "gfx942", "1 of 2 are left"):
+        assert words in done.stdout
+    said = [line for line in done.stdout.splitlines() if "nothing was timed" in line]
+    assert len(said) == 1
+    assert "nothing is recorded of `make tune`" in said[0]
+
+
+def test_without_a_gpu_what_is_recorded_is_shown_and_drawn(folders, monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        Pretended(patch)
+        measured = tune(folders, "--trials", "4")
+    machine = {key: SimpleNamespace(label=key) for key in OTHERS}
+    monkeypatch.setattr(tables, "IMPLEMENTATIONS", machine)
+    monkeypatch.setattr(command, "prune", lambda *_, **__: [Judged(one, Needs(1, 0, 1), None) for one in SPACE])
+    shown = tune(folders)
+    assert shown.returncode == 0, shown.stderr
+    assert "recorded on NVIDIA H200" in shown.stdout
+    for line in measured.stdout.splitlines():
+        if "Triton tuned" in line or "x)" in line:
+            assert line in shown.stdout
+
+
+def test_a_row_that_contradicts_itself_is_refused(folders, monkeypatch):
+    Pretended(monkeypatch)
+    assert tune(folders, "--trials", "1").returncode == 0
+    path = folders[0] / "h200" / "tune.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(json.dumps(rows[0] | {"config": None}) + "\n")
+    with pytest.raises(UsageError, match="config: is missing"):
+        store_in(path.parent).points()
+
+
+def test_before_tuning_is_the_reports_default():
+    assert DEFAULT.options() == {
+        "BLOCK_M": 128, "BLOCK_N": 64, "PRELOAD_V": False, "num_warps": 4, "num_ctas": 1, "num_stages": 1
+    }  # fmt: skip
+    assert ARCHITECTURES["gfx942"].default == Config(**DEFAULT.options() | {"waves_per_eu": 2})
+
+
+def test_the_comparisons_times_are_its_own(folders, monkeypatch):
+    Pretended(monkeypatch)
+    tune(folders, "--trials", "3")
+    comparison = recorded(folders)[0].comparison
+    assert all(isinstance(point, MeasuredPoint) for point in comparison.values())
+    assert comparison[DEFAULT_KEY].median_ms == pytest.approx(milliseconds(DEFAULT), rel=0.1)

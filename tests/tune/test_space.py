@@ -1,0 +1,86 @@
+"""What compiling drops before anything is timed, and why; what is left compiles, fits and spills nothing."""
+
+import pytest
+
+from kperf.attention.configs import Config
+from kperf.attention.workload import Workload
+from kperf.ir.amd import LDS_LIMIT
+from kperf.ir.compile import SHARED_MEMORY_LIMIT
+from kperf.tune import space
+from kperf.tune.space import ARCHITECTURES, Judged, Needs, judge, prune
+
+WIDE = Workload(batch=4, heads=8, seq_len=512, head_dim=256, causal=True, dtype="float16")
+SM_90A, GFX942 = ARCHITECTURES["sm_90a"], ARCHITECTURES["gfx942"]
+
+
+def config(block_m, block_n, num_warps=4, num_stages=1, **more):
+    fields = {"PRELOAD_V": False} | more
+    return Config(BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, **fields)
+
+
+def test_an_accumulator_that_no_thread_can_hold_is_not_compiled(monkeypatch):
+    monkeypatch.setattr(space, "compile_for", None)
+    found = judge(SM_90A, WIDE, config(128, 64, 4))
+    assert found.needs is None
+    assert found.dropped == "the accumulator alone takes 256 registers a thread"
+
+
+def test_what_spills_or_does_not_fit_is_dropped_by_what_the_compiler_made():
+    fits, too_large = (judge(SM_90A, WIDE, config(64, 64, 4, stages)) for stages in (2, 4))
+    assert fits.dropped is None
+    assert 0 < fits.needs.shared_bytes <= SHARED_MEMORY_LIMIT < too_large.needs.shared_bytes
+    assert (
+        too_large.dropped == f"{too_large.needs.shared_bytes} bytes of shared memory, more than {SHARED_MEMORY_LIMIT}"
+    )
+    fits, spills = (judge(GFX942, WIDE, config(64, 32, warps, waves_per_eu=1)) for warps in (4, 8))
+    assert fits.dropped is None
+    assert fits.needs.shared_bytes <= LDS_LIMIT
+    assert spills.needs.spills > 0
+    assert spills.dropped == f"spills {spills.needs.spills} registers"
+
+
+def test_waves_per_eu_reaches_the_compiler():
+    one, two = (judge(GFX942, WIDE, config(64, 32, waves_per_eu=waves)) for waves in (1, 2))
+    assert one.needs.registers > 256 >= two.needs.registers
+
+
+def test_preloading_v_is_another_kernel():
+    late, early = (judge(SM_90A, WIDE, config(64, 32, PRELOAD_V=first)) for first in (False, True))
+    assert late.needs.shared_bytes < early.needs.shared_bytes  # both tiles are there at once
+
+
+def test_what_does_not_compile_says_so():
+    wrong = WIDE.model_copy(update={"head_dim": 48})  # no power of two
+    found = judge(SM_90A, wrong, config(64, 32))
+    assert found.needs is None
+    assert found.dropped.startswith("attention does not compile for 90: ")
+
+
+def test_wider_tiles_of_one_that_spills_are_dropped_uncompiled(monkeypatch):
+    compiled = []
+
+    def judged(_architecture, _workload, one):
+        compiled.append(one)
+        return Judged(one, Needs(255, 8 * (one.BLOCK_N == 64), 0), "spills 8 bytes" if one.BLOCK_N == 64 else None)
+
+    monkeypatch.setattr(space, "judge", judged)
+    asked = [config(64, n, warps) for n in (128, 32, 64) for warps in (8, 4)]
+    told = []
+    found = prune(SM_90A, WIDE, asked, told.append)
+    assert [one.config for one in found] == asked
+    assert {one.config: one.dropped for one in found} == {
+        config(64, n, warps): {32: None, 64: "spills 8 bytes", 128: "spills with BLOCK_N=64 already"}[n]
+        for n in (32, 64, 128)
+        for warps in (4, 8)
+    }
+    assert sorted(one.BLOCK_N for one in compiled) == [32, 32, 64, 64]
+    assert len(told) == len(asked)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_space_has_each_configuration_once_and_the_reports_tuned_one(name):
+    every = ARCHITECTURES[name].space()
+    assert len(set(every)) == len(every)
+    waves = {"gfx942": {"waves_per_eu": 2}}.get(name, {})
+    assert config(64, 32, 4, 1, PRELOAD_V=True, **waves) in every
+    assert all((one.waves_per_eu is None) == (name == "sm_90a") for one in every)
