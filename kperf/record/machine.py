@@ -36,6 +36,8 @@ class Gpu:
     mig: bool
     processes: int
     """Compute processes on it now."""
+    uuid: str
+    """As CUDA writes it, without NVML's GPU- before."""
 
 
 @dataclass(frozen=True)
@@ -189,12 +191,17 @@ def _nvml() -> tuple[str | None, tuple[int, int] | None, tuple[Gpu, ...], str | 
 
 
 def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The GPUs that CUDA programs get; names other than numbers (UUIDs) are left to CUDA."""
+    """The GPUs that CUDA programs get, by number or UUID (or its beginning); other names (MIG) are left to CUDA."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None or not re.fullmatch(r"[\d,\s-]*", chosen):
+    if chosen is None:
         return gpus
-    numbers = [int(number) for number in re.findall(r"-?\d+", chosen)]
-    return tuple(gpus[number] for number in numbers if 0 <= number < len(gpus))
+    if re.fullmatch(r"[\d,\s-]*", chosen):
+        numbers = [int(number) for number in re.findall(r"-?\d+", chosen)]
+        return tuple(gpus[number] for number in numbers if 0 <= number < len(gpus))
+    names = [name.strip() for name in chosen.split(",")]
+    if all(name.startswith("GPU-") for name in names):
+        return tuple(gpu for name in names for gpu in gpus if f"GPU-{gpu.uuid}".startswith(name))
+    return gpus
 
 
 def _gpu(handle: object) -> Gpu:
@@ -207,7 +214,8 @@ def _gpu(handle: object) -> Gpu:
     except pynvml.NVMLError:
         processes = 0
     capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    return Gpu(pynvml.nvmlDeviceGetName(handle), (capability[0], capability[1]), mig, processes)
+    uuid = str(pynvml.nvmlDeviceGetUUID(handle)).removeprefix("GPU-")
+    return Gpu(pynvml.nvmlDeviceGetName(handle), (capability[0], capability[1]), mig, processes, uuid)
 
 
 def _why_no_nvml(error: Exception) -> str:

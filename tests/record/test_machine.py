@@ -13,8 +13,8 @@ from kperf.record import machine as doctor
 from kperf.record.machine import Gpu, Machine
 from tests.command import kperf
 
-H200 = Gpu("NVIDIA H200", (9, 0), mig=False, processes=0)
-A100 = Gpu("NVIDIA A100-SXM4-80GB", (8, 0), mig=False, processes=0)
+H200 = Gpu("NVIDIA H200", (9, 0), mig=False, processes=0, uuid="5a1b-h")
+A100 = Gpu("NVIDIA A100-SXM4-80GB", (8, 0), mig=False, processes=0, uuid="77c0-a")
 PINNED = {"torch": "2.11.0", "triton": "3.6.0", "fa3-fwd": "0.0.3"}
 READY = Machine(
     in_container=False,
@@ -210,7 +210,7 @@ def test_no_driver_answers(monkeypatch, error, inside, sentence):
 @pytest.mark.parametrize(
     ("chosen", "found"),
     [(None, (A100, H200)), ("1", (H200,)), ("1,0", (H200, A100)), ("", ()), ("-1", ()), ("7", ()),
-     ("GPU-5a1b", (A100, H200))],
+     ("GPU-5a1b", (H200,)), ("GPU-5a1b-h, GPU-77c0-a", (H200, A100)), ("GPU-nosuch", ()), ("MIG-5a1b", (A100, H200))],
 )  # fmt: skip
 def test_cuda_visible_devices_chooses(monkeypatch, chosen, found):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -273,7 +273,8 @@ def test_a_gpu_is_what_nvml_says_of_it(monkeypatch, mig, processes, found):
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", answer(processes))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCudaComputeCapability", lambda handle: (9, 0))
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: "NVIDIA H200")
-    assert doctor._gpu("handle") == Gpu("NVIDIA H200", (9, 0), mig=found[0], processes=found[1])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda handle: "GPU-5a1b")
+    assert doctor._gpu("handle") == Gpu("NVIDIA H200", (9, 0), mig=found[0], processes=found[1], uuid="5a1b")
 
 
 def test_what_the_wheels_and_the_lock_say_is_read(monkeypatch):
