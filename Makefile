@@ -17,7 +17,7 @@ KPERF = $(PYTHON) -m kperf
 # The settings that a target takes. Anything else on the command line is refused before something runs, as is a switch
 # that is neither 0 nor 1; values go to the shell quoted, OPTIONS word by word, and make expands nothing in them.
 takes_fig11 := COSTS OVERRIDE OPTIONS
-takes_fig12 := CAUSAL PAPER_MIX FRESH HEAD_DIM DTYPE INPUTS OPTIONS
+takes_fig12 := CAUSAL PAPER_MIX FRESH HEAD_DIM DTYPE INPUTS GPUS OPTIONS
 takes_docker-fig11 := $(takes_fig11)
 takes_docker-fig12 := $(takes_fig12)
 takes_trace := SCRIPT OPTIONS
@@ -34,7 +34,7 @@ takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
 takes_mutants := OPTIONS
 # Make would expand what it exports.
-unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE INPUTS OVERRIDE SCRIPT OPTIONS
+unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE INPUTS GPUS OVERRIDE SCRIPT OPTIONS
 TAKEN_BY_ALL := PYTHON KPERF_RESULTS
 SWITCHES := CAUSAL PAPER_MIX FRESH COSTS
 
@@ -50,7 +50,8 @@ option = $(if $(value $(1)),$(2) $(call quote,$(value $(1))))
 switch = $(if $(filter 1,$(value $(1))),$(2))
 words = $(foreach word,$(value OPTIONS),$(call quote,$(word)))
 FIG12_OPTIONS = $(call switch,CAUSAL,--causal) $(call option,HEAD_DIM,--head-dim) $(call option,DTYPE,--dtype) \
-                $(call option,INPUTS,--inputs) $(call switch,PAPER_MIX,--paper-mix) $(call switch,FRESH,--fresh) $(words)
+                $(call option,INPUTS,--inputs) $(call switch,PAPER_MIX,--paper-mix) $(call switch,FRESH,--fresh) \
+                $(call option,GPUS,--gpus) $(words)
 FIG11_OPTIONS = $(call option,OVERRIDE,--override) $(call switch,COSTS,--costs) $(words)
 # The same settings for make inside the container.
 pass_on = $(foreach name,$(1),$(if $(value $(name)),$(call quote,$(name)=$(value $(name)))))
@@ -78,7 +79,7 @@ figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from 
 fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of yours, COSTS=1 what records cost
 	@$(KPERF) fig11 $(FIG11_OPTIONS)
 
-fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=64, DTYPE=float16, INPUTS=local, PAPER_MIX=1, FRESH=1
+fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=64, DTYPE=float16, INPUTS=local, PAPER_MIX=1, FRESH=1, GPUS=all
 	@$(KPERF) fig12 $(FIG12_OPTIONS)
 
 trace: setup ## inside the kernels of a script of yours: SCRIPT="script.py its arguments", OPTIONS="--list"

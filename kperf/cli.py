@@ -140,6 +140,14 @@ Dtype = Annotated[str, typer.Option(help="bfloat16 or float16.")]
 Inputs = Annotated[str, typer.Option(help="Kind of numbers in q, k, v: normal, x2, x4, x10, sink, ramp or local.")]
 Image = Annotated[str, typer.Option(help="Tag of the image.")]
 GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machine has an NVIDIA driver.")]
+SpreadOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        help="Spread over GPUs: all, how many, which (0,2) or tcp://host:8786, a scheduler that `kperf worker` joined.",
+        show_default=False,
+    ),
+]
 NcuOption = Annotated[
     Path | None, typer.Option("--ncu", help="Nsight Compute's ncu; found on PATH or beside CUDA.", show_default=False)
 ]
@@ -158,6 +166,7 @@ def fig12(
     device: DeviceOption = DeviceChoice.auto,
     rounds: Rounds = ROUNDS,
     fresh: Fresh = False,
+    gpus: SpreadOption = None,
 ) -> None:
     """Measure, check and draw Fig. 12; without a Hopper GPU verify the overrides and draw the recorded run.
 
@@ -167,7 +176,8 @@ def fig12(
     from kperf.paper import fig12
 
     mode = fig12.Mode(causal, paper_mix, head_dim, dtype, inputs)
-    fig12.run(console, results, mode, rounds=rounds, fresh=fresh, require_gpu=device is DeviceChoice.cuda)
+    require_gpu = device is DeviceChoice.cuda
+    fig12.run(console, results, mode, rounds=rounds, fresh=fresh, require_gpu=require_gpu, gpus=gpus)
 
 
 @app.command()
@@ -183,6 +193,20 @@ def inputs(
     from kperf.paper import fig12_inputs
 
     fig12_inputs.run(console, results, rounds=rounds, fresh=fresh)
+
+
+@app.command()
+def worker(
+    scheduler: Annotated[str, typer.Argument(help="Its address: tcp://host:8786.", show_default=False)],
+    gpus: Annotated[str, typer.Option(help="all, how many, or which (0,2).")] = "all",
+) -> None:
+    """Join GPUs of this host to a scheduler (`dask scheduler`), for `kperf fig12 --gpus tcp://host:8786` on another.
+
+    Whoever reaches the scheduler's port can run programs here: use it in a network that you trust alone.
+    """
+    from kperf.bench import spread
+
+    spread.join(console, scheduler, gpus)
 
 
 @app.command()

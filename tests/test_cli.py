@@ -41,6 +41,9 @@ OUTSIDE = "KPERF_IN_CONTAINER" not in os.environ
         (["fig12", "--causal", "--paper-mix"], "name one"),
         (["fig12", "--head-dim", "96"], "head_dim 96 is not one of"),
         (["fig12", "--dtype", "float8"], "dtype"),
+        (["fig12", "--gpus", "some"], "--gpus 'some' says nothing: it is all, how many (2), which"),
+        (["worker", "host:8786"], "'host:8786' is no address of a scheduler: tcp://host:8786 is one"),
+        (["worker", "tcp://host:8786", "--gpus", "-2"], "--gpus '-2' says nothing"),
         (["sweep", "seq_len", "--only", "fa3,fa3_views", "--head-dim", "64"], "no run of fa3, fa3_views"),
         (["claims", "--write", "/nonexistent.md"], "cannot be read"),
         (["override", "stage", "vanilla", "--to", "/etc/passwd"], "cannot be made"),
@@ -108,6 +111,7 @@ def make(*arguments, **settings):
         (["fig12", "CAUSAL=no"], "CAUSAL is 0 or 1, not no"),
         (["fig12", "HEADDIM=64"], "takes no HEADDIM: it takes CAUSAL"),
         (["power", "HEAD_DIM=64"], "`make power` takes no HEAD_DIM"),
+        (["power", "GPUS=all"], "`make power` takes no GPUS"),
         (["fig11", "CAUSAL=1"], "`make fig11` takes no CAUSAL"),
         (["fig11", "fig12", "CAUSAL=1"], "`make fig11` takes no CAUSAL"),
         (["figures", "CAUSAL=1"], "it takes no settings"),
@@ -129,6 +133,7 @@ def test_a_setting_reaches_the_command_as_it_is(tmp_path):
         "-m", "kperf", "fig12", "--causal", "--head-dim", nasty,
     ]  # fmt: skip
     assert make("fig12", f"INPUTS={nasty}").stdout.splitlines() == ["-m", "kperf", "fig12", "--inputs", nasty]
+    assert make("fig12", f"GPUS={nasty}").stdout.splitlines() == ["-m", "kperf", "fig12", "--gpus", nasty]
     assert make("fig11", OVERRIDE=nasty).stdout.splitlines() == ["-m", "kperf", "fig11", "--override", nasty]
     assert make("power", f"OPTIONS=--only {nasty}").stdout.split() == ["-m", "kperf", "power", "--only", *nasty.split()]
     inside = make("docker-fig12", f"HEAD_DIM={nasty}").stdout.splitlines()

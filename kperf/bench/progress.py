@@ -6,7 +6,7 @@ from functools import partial
 from itertools import groupby
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kperf.bench.points import FailedPoint, Key, Point
 from kperf.bench.sweep import Progress as SweepProgress
@@ -14,16 +14,27 @@ from kperf.bench.sweep import Progress as SweepProgress
 
 @contextmanager
 def sweep_progress(console: Console) -> Iterator[SweepProgress]:
-    """A progress bar with the time left, and a line a workload above it; Ctrl-C says that it can be gone on with."""
+    """A progress bar with the time left, a line a GPU below it where there are several, a line a workload above it.
+
+    Ctrl-C says that it can be gone on with.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:"))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
+        of_gpu: dict[str, TaskID] = {}
 
         def begin(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        def step(key: Key, what: str) -> None:
-            bar.update(task, description=f"{key[1].batch} x {key[1].seq_len}: {what}", refresh=True)
+        def step(key: Key, what: str, gpu: str) -> None:
+            said = f"{key[1].batch} x {key[1].seq_len}: {what}"
+            if not gpu:
+                bar.update(task, description=said, refresh=True)
+                return
+            if gpu not in of_gpu:
+                bar.update(task, description="all GPUs")
+                of_gpu[gpu] = bar.add_task(gpu, total=None)
+            bar.update(of_gpu[gpu], description=f"{gpu}: {said}", refresh=True)
 
         def advance(cost: int) -> None:
             bar.advance(task, cost)
@@ -34,13 +45,13 @@ def sweep_progress(console: Console) -> Iterator[SweepProgress]:
             raise KeyboardInterrupt("and the same command goes on from there") from None
 
 
-def _print_points(console: Console, points: list[Point]) -> None:
+def _print_points(console: Console, points: list[Point], gpu: str) -> None:
     for workload, found in groupby(points, key=lambda point: point.workload):
         cells = [
             f"{p.implementation} {p.tflops:.0f}" if p.status == "ok" else f"{p.implementation} {p.status}"
             for p in found
         ]
-        console.print(f"{workload}: {', '.join(cells)} TFLOPS")
+        console.print(f"{f'{gpu}: ' if gpu else ''}{workload}: {', '.join(cells)} TFLOPS")
     for point in points:
         if isinstance(point, FailedPoint) and point.status != "unsupported":
             console.print(f"  {point.implementation}: {point.message}")

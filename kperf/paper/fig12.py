@@ -11,10 +11,12 @@ from kperf.attention import overrides as override
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, RATIOS, from_override, implementations
 from kperf.attention.variants import VARIANTS, Variant
 from kperf.attention.workload import SweepName, Workload, fig12_grid
+from kperf.bench import cards
 from kperf.bench.measure import check
 from kperf.bench.points import Key, PowerStore, Run, Store, fullest_runs
 from kperf.bench.progress import sweep_progress
-from kperf.bench.sweep import run_sweep
+from kperf.bench.spread import spread
+from kperf.bench.sweep import Bench, run_sweep
 from kperf.bench.tables import ratio_table, tritonbench_table, when
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import power
@@ -105,11 +107,16 @@ def grid(mode: Mode, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) ->
 
 
 def verify_overrides(
-    console: Console, chosen: Iterable[Variant] = tuple(VARIANTS.values()), root: Path = override.TTGIR_DIR
+    console: Console,
+    chosen: Iterable[Variant] = tuple(VARIANTS.values()),
+    root: Path = override.TTGIR_DIR,
+    *,
+    run_too: bool = True,
 ) -> None:
     """Hold committed overrides against their definition and source, compile them, and print what they are made of.
 
-    Where there is a Hopper GPU they also run on a small shape and are compared with float32.
+    Where there is a Hopper GPU they also run on a small shape and are compared with float32; not where others than this
+    process measure, and it would be a second one on a GPU of theirs.
     """
     for variant in chosen:
         for special in variant.specializations:
@@ -121,7 +128,7 @@ def verify_overrides(
                 f"{found.wgmma} wgmma, {found.registers} registers, {found.spilled_bytes} bytes spilled, "
                 f"{found.shared_bytes} bytes shared"
             )
-            if device.why_static() is None:
+            if run_too and device.why_static() is None:
                 console.print(f"override {found.variant}/{found.file} runs: relative error {_error_of(put):.1e}")
 
 
@@ -143,6 +150,7 @@ def measure_fig12(
     sweeps: Sequence[SweepName] = ("seq_len", "batch_size"),
     rounds: int,
     fresh: bool = False,
+    bench: Bench | None = None,
 ) -> None:
     """Measure what the store does not have of this environment yet, with progress and a table as it goes."""
     chosen, places = implementations(keys), grid(mode, sweeps)
@@ -152,7 +160,7 @@ def measure_fig12(
                 item.override(workload)
     groups = [[place] for place in places]
     with sweep_progress(console) as progress:
-        run_sweep(groups, chosen, store, figure="fig12", rounds=rounds, fresh=fresh, progress=progress)
+        run_sweep(groups, chosen, store, figure="fig12", rounds=rounds, fresh=fresh, progress=progress, bench=bench)
 
 
 def figure_runs(store: Store, mode: Mode, needed: Sequence[str] = (), prefer: Container[str] = ()) -> dict[Key, Run]:
@@ -241,6 +249,8 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
     day = when(point.recorded_at for run in runs.values() for point in run.values())
     stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {day}"
     said = notes(runs, mode)
+    if several := cards.spread_note(runs.values(), environments):
+        said.append(several)
     title = (mode.title, f"TFLOPS under CUDA graphs, {stamp}")
     written = plot.draw(runs, environments, title, said, store.folder / mode.stem, in_turn=not mode.paper_mix)
     console.print(tritonbench_table(runs.values(), ["tflops"], title=f"{mode.title}: {stamp}"))
@@ -249,6 +259,8 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
             (ours, theirs) for ours, theirs in RATIOS if any(ours in run and theirs in run for run in runs.values())
         ]
         console.print(ratio_table(runs, ratios))
+    if several:
+        _print_cards(console, store, runs)
     with_power = mode.of_the_paper and not mode.paper_mix
     alone = power.newest_runs(PowerStore(store.folder).points(), mode.causal) if with_power else []
     if alone:
@@ -266,21 +278,49 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
     return written
 
 
-def run(console: Console, results: Path, mode: Mode, *, rounds: int, fresh: bool, require_gpu: bool) -> None:
+def _print_cards(console: Console, store: Store, places: Container[Key]) -> None:
+    """How far those cards agree, by what of the figure was measured on each of them; or that nothing was."""
+    measured = cards.on_several([point for point in store.points() if point.figure == "fig12"], store.environments())
+    shared = {key: found for key, found in measured.items() if key in places}
+    if not shared:
+        console.print(
+            "no workload was measured on several of these cards in one setting: how far they agree is unknown"
+        )
+        return
+    console.print(cards.table(shared, "the same workload on each card"))
+    for sentence in cards.sentences(shared):
+        console.print(sentence)
+
+
+def run(
+    console: Console,
+    results: Path,
+    mode: Mode,
+    *,
+    rounds: int,
+    fresh: bool,
+    require_gpu: bool,
+    gpus: str | None = None,
+) -> None:
     """`make fig12`: verify the overrides, measure what is missing where there is a Hopper GPU, draw.
 
-    Raises what `verify_overrides`, `run_sweep` and `report` raise, and `UsageError` without the GPU that is required.
+    `gpus` as `spread` takes it. Raises what that, `verify_overrides`, `run_sweep` and `report` raise, and `UsageError`
+    without the GPU that is required.
     """
-    reason = device.why_static()
-    if reason is not None and require_gpu:
-        raise UsageError(reason)
-    store = Store(recorded_folder(results) if reason else results / gpu_slug(device.gpu_name()))
-    require_writable(store.folder)
-    store.points()  # a damaged file is refused now, and not after minutes of compiling
-    verify_overrides(console)
-    if reason is None:
-        for one_mask in (Mode(), Mode(causal=True)) if mode.paper_mix else (mode,):
-            measure_fig12(console, store, one_mask, one_mask.keys, rounds=rounds, fresh=fresh)
-    else:
-        console.print(f"static: {reason}; the figure is drawn from recorded runs")
+    with spread(gpus) as bench:
+        reason = device.why_static() if bench is None else None
+        if reason is not None and require_gpu:
+            raise UsageError(reason)
+        if reason is None:
+            name = device.gpu_name() if bench is None else bench.environments[0].gpu
+        store = Store(recorded_folder(results) if reason else results / gpu_slug(name))
+        require_writable(store.folder)
+        if reason is not None:  # a damaged file is refused now, and not after minutes of compiling
+            store.points()  # measuring begins with that, and repairs a line that a kill has torn
+        verify_overrides(console, run_too=bench is None)
+        if reason is None:
+            for one_mask in (Mode(), Mode(causal=True)) if mode.paper_mix else (mode,):
+                measure_fig12(console, store, one_mask, one_mask.keys, rounds=rounds, fresh=fresh, bench=bench)
+        else:
+            console.print(f"static: {reason}; the figure is drawn from recorded runs")
     report(console, store, mode, measured=reason is None)

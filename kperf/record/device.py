@@ -177,9 +177,14 @@ def environment() -> Environment:
         platform=platform.platform(),
         image=os.environ.get("KPERF_IMAGE_ID"),
         git_commit=git_commit(),
-        command_line=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        command_line=command_line(),
         recorded_at=now(),
     )
+
+
+def command_line() -> str:
+    """How this process was called."""
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def now() -> str:

@@ -80,6 +80,11 @@ class Environment(Frozen):
         same = self.model_dump(exclude={"command_line", "recorded_at"})
         return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
 
+    @property
+    def setting(self) -> dict[str, Any]:
+        """What has to be the same for points of two cards to stand in one figure: all but card, host and command."""
+        return self.model_dump(exclude={"gpu_uuid", "platform", "image", "command_line", "recorded_at"})
+
 
 _ENVIRONMENTS: TypeAdapter[dict[str, Environment]] = TypeAdapter(dict[str, Environment])
 

@@ -176,7 +176,7 @@ def test_progress_is_told(tmp_path, faked):
     progress = Progress(
         begin=lambda done, total: told.append((done, total)),
         advance=told.append,
-        points=lambda points: told.append(len(points)),
+        points=lambda points, _gpu: told.append(len(points)),
     )
     measure_into(tmp_path, progress=progress)
     (done, total), *rest = told
@@ -221,7 +221,7 @@ def test_each_step_is_of_its_place(tmp_path, faked, monkeypatch):
 
     monkeypatch.setattr(sweeps, "measure", measure_in_steps)
     steps = []
-    measure_into(tmp_path, progress=Progress(step=lambda key, what: steps.append((key, what))))
+    measure_into(tmp_path, progress=Progress(step=lambda key, what, _gpu: steps.append((key, what))))
     assert steps == [(place, "settling") for place in PLACES]
 
 

@@ -1,5 +1,6 @@
 """The figure and its page, from made-up points."""
 
+import contextlib
 import io
 import random
 
@@ -256,7 +257,7 @@ def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_pat
     measured, reported = [], []
     monkeypatch.setattr(fig12.device, "why_static", lambda: None)
     monkeypatch.setattr(fig12.device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(fig12, "verify_overrides", lambda console: None)
+    monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: None)
     monkeypatch.setattr(fig12, "measure_fig12", lambda console, store, mode, *_, **__: measured.append(mode.causal))
     monkeypatch.setattr(
         fig12, "report", lambda console, store, mode, measured: reported.append((store.folder, measured))
@@ -265,3 +266,58 @@ def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_pat
     fig12.run(Console(quiet=True), tmp_path, mode, rounds=10, fresh=False, require_gpu=True)
     assert measured == ([False, True] if mix else [True])
     assert reported == [(tmp_path / "h200", True)]
+
+
+def test_several_gpus_measure_into_the_folder_of_their_kind_and_this_process_uses_none(tmp_path, monkeypatch):
+    class Bench:
+        environments = (environment(gpu="NVIDIA H100 80GB HBM3"),)
+
+    ran, measured, asked = [], [], []
+
+    @contextlib.contextmanager
+    def spread(gpus):
+        asked.append(gpus)
+        yield Bench
+
+    monkeypatch.setattr(fig12, "spread", spread)
+    monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: ran.append(run_too))
+    monkeypatch.setattr(
+        fig12, "measure_fig12", lambda console, store, *_, bench, **__: measured.append((store.folder.name, bench))
+    )
+    monkeypatch.setattr(fig12, "report", lambda *_, **__: None)
+    # There is no GPU here: to ask this process's for its name would fail.
+    fig12.run(Console(quiet=True), tmp_path, fig12.Mode(), rounds=10, fresh=False, require_gpu=True, gpus="all")
+    assert (ran, measured, asked) == ([False], [("h100-80gb-hbm3", Bench)], ["all"])
+
+
+def test_workloads_of_several_cards_are_said_and_compared(tmp_path):
+    places = fig12.grid(fig12.Mode())
+    store = fill(tmp_path)
+    assert "cards" not in page(store)[1]
+    with store.writer() as writer:
+        known = [writer.record_environment(environment(gpu_uuid=f"card{n}-and-more")) for n in range(2)]
+        for n, (sweep, workload) in enumerate(places):
+            writer.append(
+                [
+                    point(key, workload.flops / 6e11 * (1 + i), f"a{n}", workload, sweep, environment=known[n % 2])
+                    for i, key in enumerate(fig12.Mode().keys)
+                ]
+            )
+    text = page(store)[1]
+    assert "on 2 cards, each workload whole on one: card0-an 8, card1-an 8" in text
+    assert "how far they agree is unknown" in text
+    sweep, workload = places[5]
+    with store.writer() as writer:  # that of card1, on card0 and 3 % slower
+        writer.append(
+            [
+                point(key, workload.flops / 6e11 * 1.03 * (1 + i), "again", workload, sweep, environment=known[0])
+                for i, key in enumerate(fig12.Mode().keys)
+            ]
+        )
+    text = page(store)[1]
+    assert "card0-an 9, card1-an 7" in text
+    assert "the same workload on each card" in text
+    row = next(line for line in text.splitlines() if "card1-an" in line and "%" in line and "|" not in line)
+    assert "-1.4" in row
+    assert "SW_POWER_CAP 100%" in row
+    assert "of the times 0 of 8 lie in another card's 95 % interval, of the ratios to fa3 7 of 7" in text

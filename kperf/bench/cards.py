@@ -1,0 +1,119 @@
+"""Do the cards agree? The workload that a spread sweep measures on each of them, and how each of them ran meanwhile.
+
+A time's interval holds that of a second run on the same card 19 times in 20 (`bench.intervals`): how often the time of
+another card falls into it says how far cards differ beyond what runs do. Ratios are those within a card.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from rich.table import Table
+
+from kperf.bench.points import Key, MeasuredPoint, Point, Run, runs_by_place
+from kperf.bench.repeatability import BASELINE, compare
+from kperf.record.store import Environment
+
+OnCards = dict[str, Run]
+"""One place on several cards: the newest run of each, by UUID."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of all pairs of cards and bars: how many times, and ratios to the baseline, lie in the other card's interval."""
+
+    times: int
+    times_held: int
+    ratios: int
+    ratios_held: int
+    missed: list[str]
+
+
+def on_several(points: Iterable[Point], environments: Mapping[str, Environment]) -> dict[Key, OnCards]:
+    """The places that several cards have measured as the newest run of the place was: setting, bars and overrides."""
+    found = {}
+    for key, runs in runs_by_place(points).items():
+        cards = {
+            environments[_environment(run)].gpu_uuid: run
+            for run in runs
+            if _as_measured(run, environments) == _as_measured(runs[-1], environments)
+        }
+        if len(cards) > 1:
+            found[key] = cards
+    return found
+
+
+def agreement(places: Iterable[OnCards]) -> Agreement:
+    """Hold each card's run of a place against every other's."""
+    times = held = 0
+    pairs = [pair for cards in places for pair in combinations(cards.values(), 2)]
+    for first, second in pairs:
+        for key, point in first.items():
+            other = second[key]
+            if isinstance(point, MeasuredPoint) and isinstance(other, MeasuredPoint):
+                times += 1
+                held += point.ci95_ms[0] <= other.median_ms <= point.ci95_ms[1]
+    ratios = compare(pairs)
+    return Agreement(times, held, len(ratios.ratios), ratios.held, ratios.missed)
+
+
+def table(places: Mapping[Key, OnCards], title: str) -> Table:
+    """A row a card: its times over the mean of the cards, and its clock, power, heat and what held its clock down."""
+    made = Table(title=title, title_justify="left")
+    made.add_column("card")
+    for column in ("time over the mean", "SM MHz", "W", "°C"):
+        made.add_column(column, justify="right")
+    made.add_column("clock held down in rounds by")
+    for uuid in sorted({uuid for cards in places.values() for uuid in cards}):
+        offsets, states = [], []
+        for cards in places.values():
+            for key, point in cards.get(uuid, {}).items():
+                timed = [run[key] for run in cards.values()]
+                times = [other.median_ms for other in timed if isinstance(other, MeasuredPoint)]
+                if isinstance(point, MeasuredPoint) and len(times) == len(timed):
+                    offsets.append(math.log(point.median_ms / statistics.geometric_mean(times)))
+                    states += point.device_states
+        if not states:
+            continue
+        reasons = Counter(reason for state in states for reason in state.throttle)
+        made.add_row(
+            uuid[:8],
+            f"{math.expm1(statistics.fmean(offsets)):+.2%}",
+            f"{statistics.median(state.sm_mhz for state in states):.0f}",
+            f"{statistics.fmean(state.power_w for state in states):.0f}",
+            f"{max(state.temperature_c for state in states)}",
+            ", ".join(f"{reason} {count / len(states):.0%}" for reason, count in sorted(reasons.items())) or "-",
+        )
+    return made
+
+
+def sentences(places: Mapping[Key, OnCards]) -> list[str]:
+    """How far the cards agree, and each ratio that does not."""
+    found = agreement(places.values())
+    what = ", ".join(str(workload) for _, workload in places)
+    return [
+        f"{what}: of the times {found.times_held} of {found.times} lie in another card's 95 % interval, "
+        f"of the ratios to {BASELINE} {found.ratios_held} of {found.ratios}",
+        *(f"outside: {line}" for line in found.missed),
+    ]
+
+
+def spread_note(runs: Iterable[Run], environments: Mapping[str, Environment]) -> str | None:
+    """A sentence that says so where what stands in one figure was measured on several cards."""
+    cards = Counter(environments[_environment(run)].gpu_uuid[:8] for run in runs)
+    if len(cards) < 2:
+        return None
+    shares = ", ".join(f"{card} {count}" for card, count in sorted(cards.items()))
+    return f"on {len(cards)} cards, each workload whole on one: {shares}"
+
+
+def _environment(run: Run) -> str:
+    return next(iter(run.values())).environment
+
+
+def _as_measured(run: Run, environments: Mapping[str, Environment]) -> object:
+    setting = environments[_environment(run)].setting
+    return setting, {(key, point.override_sha256) for key, point in run.items()}

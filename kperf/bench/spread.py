@@ -1,0 +1,120 @@
+"""Which GPUs a sweep is spread over: what `--gpus` says, against what this machine has."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from kperf.bench.sweep import Bench
+from kperf.errors import UsageError
+from kperf.record import device, machine
+from kperf.record.machine import HOPPER_CAPABILITY, Gpu
+
+_GRAMMAR = "all, how many (2), which with commas (0,2), or the address of a scheduler (tcp://host:8786)"
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A GPU of this machine and its number among those that CUDA_VISIBLE_DEVICES leaves, in nvidia-smi's order."""
+
+    number: int
+    gpu: Gpu
+
+
+@contextmanager
+def spread(asked: str | None) -> Iterator[Bench | None]:
+    """The GPUs that are asked for, with a process each while this lasts; None where that is the GPU of this process.
+
+    Also None on a machine that cannot measure, if it was to measure itself. Raises `UsageError` for what there is not,
+    what cannot be compared, or a GPU on which another process measures.
+    """
+    if asked is None or asked == "1":
+        yield None
+    elif is_address(asked):
+        from kperf.bench import many
+
+        with many.joined(asked) as bench:
+            yield bench
+    else:
+        well_formed(asked)
+        gpus = () if device.why_static() else machine.probe().gpus
+        chosen = choose(asked, gpus) if gpus else []
+        if len(chosen) < 2 and all(one.number == 0 for one in chosen):
+            yield None
+            return
+        from kperf.bench import many
+
+        with many.processes(chosen) as bench:
+            yield bench
+
+
+def join(console: Console, address: str, asked: str) -> None:
+    """`kperf worker`: GPUs of this machine, for a sweep that is started elsewhere.
+
+    Raises `UsageError` without a Hopper GPU and for what `spread` does.
+    """
+    if not is_address(address):
+        raise UsageError(f"{address!r} is no address of a scheduler: tcp://host:8786 is one")
+    well_formed(asked)
+    if reason := device.why_static():
+        raise UsageError(reason)
+    from kperf.bench import many
+
+    chosen = choose(asked, machine.probe().gpus)
+    console.print(f"{len(chosen)} GPUs join {address} until Ctrl-C")
+    many.serve(address, chosen)
+
+
+def is_address(asked: str) -> bool:
+    """Whether it names a scheduler and not GPUs of this machine. Raises `UsageError` if it only looks like it."""
+    if "://" not in asked:
+        return False
+    if not re.fullmatch(r"(tcp|tls)://[^\s/:]+:\d{1,5}", asked):
+        raise UsageError(f"--gpus {asked!r} is no address of a scheduler: tcp://host:8786 is one")
+    return True
+
+
+def well_formed(asked: str) -> None:
+    """Raises `UsageError` unless it says which GPUs of some machine."""
+    if asked != "all" and not re.fullmatch(r"[1-9]\d{0,3}|\d{1,4},|\d{1,4}(,\d{1,4})+", asked):
+        raise UsageError(f"--gpus {asked!r} says nothing: it is {_GRAMMAR}")
+
+
+def choose(asked: str, gpus: Sequence[Gpu]) -> list[Numbered]:
+    """The GPUs that `asked` means, of those that there are.
+
+    Raises `UsageError` for more than there are, a number that none has, one that is named twice, what is no whole
+    Hopper GPU, and GPUs of several kinds: their points would stand in one figure.
+    """
+    well_formed(asked)
+    if asked == "all":
+        numbers = list(range(len(gpus)))
+    elif "," in asked:
+        numbers = [int(number) for number in asked.split(",") if number]
+    else:
+        numbers = list(range(int(asked)))
+        if len(numbers) > len(gpus):
+            raise UsageError(
+                f"--gpus {asked} are more than the {len(gpus)} that there are: a number with a comma is one"
+            )
+    for number in numbers:
+        if number >= len(gpus):
+            raise UsageError(f"there is no GPU {number}: this machine shows 0 to {len(gpus) - 1}")
+        if numbers.count(number) > 1:
+            raise UsageError(f"GPU {number} is named twice")
+    chosen = [Numbered(number, gpus[number]) for number in numbers]
+    for one in chosen:
+        if one.gpu.capability != HOPPER_CAPABILITY:
+            raise UsageError(
+                f"GPU {one.number} is {one.gpu.name}, not Hopper: leave it out, with --gpus 0,2 for instance"
+            )
+        if one.gpu.mig:
+            raise UsageError(f"GPU {one.number} has MIG on, and only whole GPUs compare: leave it out, or turn MIG off")
+        if one.gpu.name != chosen[0].gpu.name:
+            raise UsageError(
+                f"GPU {one.number} is {one.gpu.name} and GPU {chosen[0].number} {chosen[0].gpu.name}: "
+                "choose GPUs of one kind, with --gpus 0,2 for instance"
+            )
+    return chosen

@@ -1,0 +1,83 @@
+"""How long sweeps took, and how much less several GPUs take than one."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, field_validator
+
+from kperf.attention.workload import SweepName, Workload
+from kperf.bench.points import Figure
+from kperf.record.store import Frozen, RecordStore
+
+_Seconds = Annotated[float, Field(ge=0)]
+
+
+class Share(Frozen):
+    """What one GPU did of a sweep: how many groups of places, and how many seconds it was measuring them."""
+
+    environment: str
+    tasks: int
+    busy_s: _Seconds
+
+
+class SweepTime(Frozen):
+    """One sweep that ended: what it measured with what, and its seconds on the wall.
+
+    places: those that were measured, each once, though one of them on every GPU if there were several; runs: the ids of
+    the runs that were recorded. seconds: from the first measurement to the last; start_s: what it took before that
+    until all processes could measure (0 where this process measured).
+    """
+
+    schema_version: Literal[1] = 1
+    figure: Figure
+    implementations: list[str]
+    rounds: int
+    places: list[tuple[SweepName, Workload]]
+    runs: list[str]
+    seconds: _Seconds
+    start_s: _Seconds
+    gpus: Annotated[list[Share], Field(min_length=1)]
+    recorded_at: str
+
+    @field_validator("recorded_at")
+    @classmethod
+    def _has_a_time_zone(cls, text: str) -> str:
+        if datetime.fromisoformat(text).tzinfo is None:
+            raise ValueError(f"{text} has no time zone")
+        return text
+
+    def same_work(self, other: "SweepTime") -> bool:
+        """Whether another one measured the same places with the same implementations and rounds."""
+        return (
+            (self.figure, self.rounds) == (other.figure, other.rounds)
+            and set(self.implementations) == set(other.implementations)
+            and set(self.places) == set(other.places)
+        )
+
+
+_TIMES: TypeAdapter[SweepTime] = TypeAdapter(SweepTime)
+
+
+class SweepStore(RecordStore[SweepTime]):
+    """The times of the sweeps into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """In a folder of results/."""
+        super().__init__(folder, "sweeps", _TIMES)
+
+
+def compared(record: SweepTime, records: Sequence[SweepTime]) -> str:
+    """A sentence: what a sweep over several GPUs took, and beside it the newest of the same work on one of them."""
+    what = f"{len(record.places)} workloads on {len(record.gpus)} GPUs in {record.seconds:.0f} s"
+    what += f" and {record.start_s:.0f} s to start"
+    these = {share.environment for share in record.gpus}
+    on_one = [
+        one for one in records if len(one.gpus) == 1 and one.gpus[0].environment in these and one.same_work(record)
+    ]
+    if not on_one:
+        return f"{what}; the same work on one of them is not recorded: GPUS=1 with FRESH=1 records it"
+    alone = on_one[-1]
+    ratio = alone.seconds / record.seconds
+    return f"{what}; on one {alone.seconds:.0f} s: {ratio:.2f} times as fast ({alone.recorded_at[:10]})"

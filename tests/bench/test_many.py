@@ -1,0 +1,328 @@
+"""Several GPUs: the processes, their engine, the locks and the store are real; what they measure is not."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import dask
+import psutil
+import pytest
+from distributed import Scheduler, SpecCluster
+
+from kperf.attention.implementations import implementations
+from kperf.attention.workload import Workload
+from kperf.bench import many
+from kperf.bench.points import Store, newest_whole_runs
+from kperf.bench.spread import Numbered
+from kperf.bench.sweep import Progress, run_sweep
+from kperf.bench.walltime import SweepStore
+from kperf.errors import MeasurementError, UsageError
+from kperf.record.device import locked
+from kperf.record.machine import Gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = ("fa3", "triton")
+PLACES = [("seq_len", Workload(batch=1, seq_len=128 * n)) for n in range(1, 10)]
+GROUPS = [[place] for place in PLACES]
+CONTROL = 640
+"""The middle one."""
+
+
+def gpus(*numbers):
+    return [Numbered(n, Gpu("NVIDIA H200", (9, 0), mig=False, processes=0, uuid=f"card{n}")) for n in numbers]
+
+
+def pretending(folder):
+    many._IMPORTED_ONCE = ["kperf.bench.many", "tests.bench.pretended_process"]  # or each would import torch
+    return dask.config.set(
+        {
+            "distributed.nanny.environ": {"KPERF_PRETENDED": str(folder)},
+            "distributed.worker.preload": ["tests.bench.pretended_process"],
+        }
+    )
+
+
+@pytest.fixture
+def pretended(tmp_path):
+    folder = tmp_path / "pretended"
+    folder.mkdir()
+    with pretending(folder):
+        yield folder
+
+
+def log(folder):
+    """(begin or end, seq_len, inputs, card, process) of each line."""
+    lines = [line.split() for line in (folder / "log").read_text().splitlines()]
+    return [(what, int(seq_len), inputs, card, int(process)) for what, seq_len, inputs, card, process in lines]
+
+
+def measure(results, bench, groups=GROUPS, **options):
+    options = {"progress": Progress()} | options
+    run_sweep(groups, implementations(KEYS), Store(results), figure="fig12", rounds=10, bench=bench, **options)
+
+
+def lines(results):
+    """How many points there are of each length and implementation; reading holds every line to be whole."""
+    return Counter((point.seq_len, point.implementation) for point in Store(results).points())
+
+
+def expected(cards, places=PLACES):
+    each = {workload.seq_len: cards if workload.seq_len == CONTROL else 1 for _, workload in places}
+    return {(seq_len, key): count for seq_len, count in each.items() for key in KEYS}
+
+
+def test_a_sweep_is_spread_and_each_workload_is_whole_on_one_gpu(tmp_path, pretended):
+    kinds = [
+        [(sweep, workload.model_copy(update={"inputs": kind})) for kind in ("normal", "x4")]
+        for sweep, workload in PLACES
+    ]
+    told = []
+    progress = Progress(
+        begin=lambda done, total: told.append(total),
+        advance=lambda cost: told.append(-cost),
+        points=lambda points, gpu: told.append(gpu),
+    )
+    with many.processes(gpus(0, 1, 3)) as bench:
+        measure(tmp_path, bench, kinds, progress=progress)
+    assert lines(tmp_path) == {key: 2 * count for key, count in expected(3).items()}
+    assert sum(one for one in told if isinstance(one, int)) == 0
+    assert {one for one in told if isinstance(one, str)} == {"GPU 0", "GPU 1", "GPU 3"}
+    # On a card one group is over before the next begins, and its kinds follow each other.
+    for card in ("card0", "card1", "card3"):
+        of_it = [line for line in log(pretended) if line[3] == card]
+        assert len({process for *_, process in of_it}) == 1
+        groups = [of_it[n : n + 4] for n in range(0, len(of_it), 4)]
+        for group in groups:
+            assert [line[0] for line in group] == ["begin", "end"] * 2
+            assert len({line[1] for line in group}) == 1
+        assert groups[0][0][1] == CONTROL
+    # The dearest come first, for the last to end is short.
+    begun = [line[1] for line in log(pretended) if line[0] == "begin" and line[2] == "normal"]
+    assert begun[:3] == [CONTROL] * 3
+    assert set(begun[3:6]) == {1152, 1024, 896}
+    # A point's environment is its card's, and a run is of one card.
+    store = Store(tmp_path)
+    uuids = {name: environment.gpu_uuid for name, environment in store.environments().items()}
+    measured_on = {(seq_len, inputs, card) for _, seq_len, inputs, card, _ in log(pretended)}
+    assert {(p.seq_len, p.inputs, uuids[p.environment]) for p in store.points()} == measured_on
+    for run in {p.run for p in store.points()}:
+        assert len({p.environment for p in store.points() if p.run == run}) == 1
+
+
+def test_what_is_recorded_on_any_of_the_gpus_is_not_measured_again(tmp_path, pretended):
+    said = []
+    with many.processes(gpus(0, 1)) as bench:
+        measure(tmp_path, bench, GROUPS[3:6])
+        measure(tmp_path, bench)
+        measure(tmp_path, bench, progress=Progress(say=said.append))
+        assert lines(tmp_path) == expected(2)
+        assert said[0].startswith("9 of 9 workloads are recorded")
+        assert len(said) == 1  # nothing was measured: there is no time to tell
+        first, second = SweepStore(tmp_path).points()
+        assert (len(first.places), len(second.places)) == (3, 6)
+        assert [len(record.gpus) for record in (first, second)] == [2, 2]
+        measure(tmp_path, bench, GROUPS[:1], fresh=True)
+    assert lines(tmp_path)[128, "fa3"] == 3  # once before, and as the only one it is what compares both
+
+
+def test_the_time_is_kept_beside_that_of_one_gpu(tmp_path, pretended):
+    said = []
+    with many.processes(gpus(1)) as bench:
+        measure(tmp_path, bench)
+    assert lines(tmp_path) == expected(1)  # one alone has nothing to compare
+    with many.processes(gpus(0, 1)) as bench:
+        measure(tmp_path, bench, fresh=True, progress=Progress(say=said.append))
+    one, two = SweepStore(tmp_path).points()
+    assert one.same_work(two)
+    assert 0 < two.seconds < one.seconds
+    assert one.gpus[0].tasks == 9
+    assert sum(share.tasks for share in two.gpus) == 10
+    assert all(0.05 <= share.busy_s / share.tasks < 1 for share in two.gpus)
+    assert len(set(two.runs)) == 10
+    ratio = one.seconds / two.seconds
+    assert re.fullmatch(
+        rf"9 workloads on 2 GPUs in 0 s and \d+ s to start; on one \d s: {ratio:.2f} times as fast \(20..-..-..\)",
+        said[0],
+    )
+
+
+def test_a_killed_process_loses_nothing_and_the_others_take_over(tmp_path, pretended):
+    (pretended / "kill-card1").touch()  # as it measures what compares the cards
+    (pretended / "kill-1152").touch()
+    said = []
+    with many.processes(gpus(0, 1)) as bench:
+        measure(tmp_path, bench, progress=Progress(say=said.append))
+    assert lines(tmp_path) == expected(2)
+    began = [line for line in log(pretended) if line[:2] == ("begin", 1152)]
+    assert len({process for *_, process in began}) == 2
+    taken_over = [sentence for sentence in said if "takes over" in sentence]
+    assert any(sentence.startswith("the process of GPU 1 ended: GPU 1 takes over") for sentence in taken_over)
+    assert any("1152" in sentence for sentence in taken_over)
+
+
+def test_a_broken_context_ends_its_process_and_not_the_sweep(tmp_path, pretended):
+    (pretended / "lost-1024").touch()
+    said = []
+    with many.processes(gpus(0, 1)) as bench:
+        measure(tmp_path, bench, progress=Progress(say=said.append))
+    assert lines(tmp_path) == expected(2)
+    broken, again = (line[4] for line in log(pretended) if line[:2] == ("begin", 1024))
+    assert broken != again
+    assert any("broke the GPU's context" in sentence for sentence in said)
+
+
+def test_what_ends_every_process_is_given_up_and_the_others_are_measured(tmp_path, pretended):
+    (pretended / "crash-256").touch()
+    with (
+        pytest.raises(MeasurementError, match=r"256.* ended every process that began it; what was recorded is kept"),
+        many.processes(gpus(0, 1)) as bench,
+    ):
+        measure(tmp_path, bench)
+    assert lines(tmp_path) == expected(2, [place for place in PLACES if place[1].seq_len != 256])
+    assert sum(line[:2] == ("begin", 256) for line in log(pretended)) == 3
+
+
+def test_a_gpu_that_does_not_come_back_is_said_and_the_rest_is_measured(tmp_path, pretended, monkeypatch):
+    monkeypatch.setattr(many, "_PATIENCE_S", 2.0)
+    said = []
+    with many.processes(gpus(0, 1)) as bench:
+        (pretended / "kill-card1").touch()
+        (pretended / "no-return-card1").touch()
+        measure(tmp_path, bench, progress=Progress(say=said.append))
+    assert lines(tmp_path) == expected(1)
+    assert "GPU 1 does not come back: what compares it is not measured" in said
+
+
+def test_when_no_gpu_is_left_a_sentence_says_so(tmp_path, pretended, monkeypatch):
+    monkeypatch.setattr(many, "_PATIENCE_S", 2.0)
+    with many.processes(gpus(0, 1)) as bench:
+        for what in ("no-return-card0", "no-return-card1", "kill-1152", "kill-1024"):
+            (pretended / what).touch()
+        with pytest.raises(MeasurementError, match="no process is left on any of the 2 GPUs: what"):
+            measure(tmp_path, bench)
+    assert len(newest_whole_runs(Store(tmp_path).points(), KEYS)) >= 1  # what compares the cards was
+
+
+def test_a_gpu_that_another_measures_on_is_refused(tmp_path, pretended):
+    with (
+        locked(pretended / "kperf-gpu-card1.lock", "does"),
+        pytest.raises(UsageError, match="is measuring on GPU card1: wait for it to end"),
+        many.processes(gpus(0, 1)),
+    ):
+        pass
+    with many.processes(gpus(0, 1)):
+        for card in ("card0", "card1"):
+            with pytest.raises(UsageError), locked(pretended / f"kperf-gpu-{card}.lock", "does"):
+                pass
+    with locked(pretended / "kperf-gpu-card1.lock", "does"):  # given back
+        pass
+
+
+def test_a_gpu_that_cannot_be_used_is_said(tmp_path, pretended):
+    (pretended / "no-return-card1").touch()
+    with (
+        pytest.raises(MeasurementError, match=r"^GPU 1 cannot be used: RuntimeError: No CUDA GPUs are available$"),
+        many.processes(gpus(0, 1)),
+    ):
+        pass
+
+
+def test_gpus_that_are_not_alike_are_refused(tmp_path, pretended):
+    (pretended / "driver-card1").touch()
+    with pytest.raises(UsageError, match=r"driver of GPU 1 is 999\.9 and of GPU 0 580\.1"), many.processes(gpus(0, 1)):
+        pass
+
+
+def test_the_engine_leaves_those_who_measure_alone(pretended):
+    def asked(dask_worker):
+        return {
+            "threads": dask_worker.state.nthreads,
+            "profiled": "profile" in dask_worker.periodic_callbacks,
+            "limit": dask_worker.memory_manager.memory_limit,
+            "gil": dask_worker.monitor.monitor_gil_contention,
+            "openmp": os.environ.get("OMP_NUM_THREADS"),
+            "gpus": os.environ["CUDA_VISIBLE_DEVICES"],
+            "interrupt": signal.getsignal(signal.SIGINT),
+        }
+
+    with many.processes(gpus(2)) as bench:
+        (found,) = bench._client.run(asked).values()
+    assert found == {
+        "threads": 1,
+        "profiled": False,
+        "limit": None,
+        "gil": False,
+        "openmp": os.environ.get("OMP_NUM_THREADS"),
+        "gpus": "GPU-card2",
+        "interrupt": signal.SIG_IGN,
+    }
+
+
+def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended):
+    said = []
+    scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}}
+    with SpecCluster({}, scheduler, silence_logs=False) as cluster:
+        address = cluster.scheduler_address
+        with (
+            pytest.raises(UsageError, match=f"no GPU has joined {address}: `kperf worker {address}`"),
+            many.joined(address),
+        ):
+            pass
+        hosts = [threading.Thread(target=many.serve, args=(address, gpus(n))) for n in (0, 1)]
+        for host in hosts:
+            host.start()
+        cluster.wait_for_workers(2, timeout=30)
+        with many.joined(address) as bench:
+            measure(tmp_path, bench)
+        with many.joined(address) as bench:  # they stayed
+            measure(tmp_path, bench, progress=Progress(say=said.append))
+    for host in hosts:
+        host.join(20)
+    assert not any(host.is_alive() for host in hosts)
+    assert lines(tmp_path) == expected(2)
+    assert said[0].startswith("9 of 9 workloads")
+    with pytest.raises(UsageError, match=f"no scheduler answers at {address}"), many.joined(address):
+        pass
+
+
+SWEEP = """
+from tests.bench.test_many import *
+pretended, results = map(Path, sys.argv[1:])
+try:
+    with pretending(pretended), many.processes(gpus(0, 1)) as bench:
+        measure(results, bench)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_who_asked_takes_all_processes_along(tmp_path, pretended, how):
+    (pretended / "slow-card1").touch()
+    command = [sys.executable, "-c", SWEEP, pretended, tmp_path]
+    asking = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    while lines(tmp_path).total() < 4 or not (tmp_path / "fig12.jsonl").read_bytes().endswith(b"\n"):
+        time.sleep(0.1)
+        assert asking.poll() is None, asking.stderr.read()
+    family = [psutil.Process(asking.pid), *psutil.Process(asking.pid).children(recursive=True)]
+    begin = time.monotonic()
+    if how == signal.SIGINT:
+        os.killpg(asking.pid, how)  # as a terminal does
+    else:
+        os.kill(asking.pid, how)
+    asking.wait(20)
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+    assert time.monotonic() - begin < 20  # on a busy machine; the workload under way would take a minute
+    assert asking.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    assert "Traceback" not in asking.stderr.read()
+    (pretended / "slow-card1").unlink()
+    with many.processes(gpus(0, 1)) as bench:
+        measure(tmp_path, bench)
+    assert lines(tmp_path) == expected(2)
