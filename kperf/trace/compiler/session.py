@@ -17,6 +17,8 @@ from kperf.ir.compile import SHARED_MEMORY_LIMIT
 ALIGNMENT = 128
 HEADER_BYTES = 40
 RECORD_BYTES = 8
+SMALLEST_RING = 64
+"""Bytes of records of a warp, as Proton has it."""
 
 _UNCAPPED = 1 << 24
 """What Proton is told of an SM's shared memory. Of the true size it would keep no more than 4 % for records where two
@@ -41,8 +43,8 @@ class Recording:
     def __post_init__(self) -> None:
         """Refuse what Proton would refuse late, or crash on."""
         size = self.bytes_per_warp
-        if size < 64 or size & (size - 1):
-            raise UsageError(f"a trace buffer of {size} bytes a warp is not a power of two of at least 64")
+        if size < SMALLEST_RING or size & (size - 1):
+            raise UsageError(f"a trace buffer of {size} bytes a warp is not a power of two of at least {SMALLEST_RING}")
         if self.memory == "shared" and self.buffer_bytes > SHARED_MEMORY_LIMIT:
             raise UsageError(f"a trace buffer of {self.buffer_bytes} bytes is more than an SM's shared memory")
 

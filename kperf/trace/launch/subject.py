@@ -11,7 +11,7 @@ from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.trace.compiler.instrument import Detail, Rules, instrument, read_rules, strip
 from kperf.trace.compiler.program import Program, read_program
-from kperf.trace.compiler.session import RECORD_BYTES, Recording, session
+from kperf.trace.compiler.session import RECORD_BYTES, SMALLEST_RING, Recording, session
 
 _SHARED_BYTES_PER_WARP = 8192
 """Of records, where the kernel leaves that much shared memory."""
@@ -68,7 +68,7 @@ def recording_for(program: Program, subject: Subject) -> Recording:
             "cannot be launched"
         )
     warps = tuple(sorted(group.first_warp for group in program.groups))
-    needed = RECORD_BYTES * subject.most_records(program)
+    needed = max(SMALLEST_RING, RECORD_BYTES * subject.most_records(program))
     bytes_per_warp = _SHARED_BYTES_PER_WARP
     while bytes_per_warp * len(warps) > free and bytes_per_warp > needed:
         bytes_per_warp //= 2

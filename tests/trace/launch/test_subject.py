@@ -1,0 +1,67 @@
+"""What a twin may take more than the plain kernel, and where its records go, by made-up resources."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from kperf.errors import UsageError
+from kperf.ir.compile import SHARED_MEMORY_LIMIT, Resources
+from kperf.trace.compiler.session import Recording
+from kperf.trace.launch import subject
+from kperf.trace.launch.subject import Subject, Traced, compile_orders, recording_for
+
+PLAIN = Resources(registers=168, stack_bytes=8, local_bytes=4, shared_bytes=1000)
+
+
+def made(shared_bytes=PLAIN.shared_bytes, records=1):
+    return Subject("k", "plain", shared_bytes, lambda text: text, lambda program: records)
+
+
+@pytest.mark.parametrize(
+    ("warps", "change", "said"),
+    [
+        (3, {"stack_bytes": 24}, None),
+        (3, {"stack_bytes": 32}, "spills 32 bytes where the plain kernel spills 8"),
+        (2, {"stack_bytes": 16}, None),
+        (2, {"stack_bytes": 24}, "spills 24 bytes"),
+        (1, {"stack_bytes": 16}, None),
+        (3, {"local_bytes": 8}, "spills 8 bytes"),
+        (3, {"shared_bytes": SHARED_MEMORY_LIMIT}, None),
+        (3, {"shared_bytes": SHARED_MEMORY_LIMIT + 1}, "too little is left for 24576 bytes of records"),
+    ],
+)
+def test_a_twin_may_keep_a_counter_a_warp_on_the_stack_and_spills_nothing_more(monkeypatch, warps, change, said):
+    twin = Resources(**(vars(PLAIN) | change))
+    monkeypatch.setattr(subject, "session", lambda recording: nullcontext())
+    monkeypatch.setattr(subject.compiler, "resources", {"plain": PLAIN, "twin": twin}.get)
+    monkeypatch.setattr(subject.compiler, "sass", lambda kernel: "")
+    traced = Traced("twin", Recording(tuple(range(warps)), 4))
+    if said is None:
+        assert compile_orders(made(), traced).differences == []
+    else:
+        with pytest.raises(UsageError, match=said):
+            compile_orders(made(), traced)
+
+
+@pytest.mark.parametrize(
+    ("free", "records", "memory", "bytes_per_warp"),
+    [
+        (16384, 1024, "shared", 8192),
+        (16384, 1025, "global", 16384),
+        (16383, 512, "shared", 4096),
+        (16383, 513, "global", 8192),
+        (0, 1, "global", 64),
+        (128, 1, "shared", 64),
+        (127, 1, "global", 64),
+    ],
+)
+def test_rings_of_records_are_halved_while_all_records_of_a_warp_fit(free, records, memory, bytes_per_warp):
+    program = SimpleNamespace(groups=[SimpleNamespace(first_warp=warp) for warp in (4, 0)], total_warps=8)
+    found = recording_for(program, made(SHARED_MEMORY_LIMIT - free, records))
+    assert (found.warps, found.memory, found.bytes_per_warp) == ((0, 4), memory, bytes_per_warp)
+
+
+def test_a_kernel_with_more_shared_memory_than_there_is_cannot_be_launched():
+    with pytest.raises(UsageError, match=f"k takes {SHARED_MEMORY_LIMIT + 1} of {SHARED_MEMORY_LIMIT} bytes"):
+        recording_for(SimpleNamespace(), made(SHARED_MEMORY_LIMIT + 1))
