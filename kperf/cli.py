@@ -33,7 +33,7 @@ ROUNDS = 40
 _PURPOSE = """Look inside GPU kernels: where a Triton kernel's warp groups wait, and how fast attention is for it.
 
 Reproduces Fig. 11 and Fig. 12 of KPerfIR (OSDI'25) on a Hopper GPU, or from recorded runs without one; `kperf doctor`
-says which. Status 2 for a mistake in what was asked, 1 for a failed measurement or check.
+says which. Status 2 for a mistake in what was asked, 1 for a failed measurement or check, 130 after Ctrl-C.
 """
 
 _VARIANTS = "|".join(sorted(path.parent.name for path in _TTGIR.glob("*/manifest.json")))

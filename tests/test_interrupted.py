@@ -290,7 +290,7 @@ def tracing():
 
 
 def verified():
-    fig12.verify_overrides = lambda console: None
+    fig12.verify_overrides = lambda console, **_: None
 
 
 @pytest.mark.parametrize(
