@@ -1,9 +1,9 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 trace examples inputs llama-block power accuracy timers proton overhead \
-        lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton mutants check image \
-        shell docker-fig11 docker-fig12 clean
+.PHONY: help setup lock figures fig11 fig12 trace examples inputs attention llama-block power accuracy timers proton \
+        overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton mutants \
+        check image shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
 PYTHON := python
@@ -22,6 +22,7 @@ takes_docker-fig11 := $(takes_fig11)
 takes_docker-fig12 := $(takes_fig12)
 takes_trace := SCRIPT OPTIONS
 takes_inputs := FRESH OPTIONS
+takes_attention := CAUSAL HEAD_DIM DTYPE INPUTS FRESH OPTIONS
 takes_power := CAUSAL OPTIONS
 takes_timers := OPTIONS
 takes_lines := OPTIONS
@@ -87,6 +88,10 @@ trace: setup ## inside the kernels of a script of yours: SCRIPT="script.py its a
 
 inputs: setup ## speed over FA3 by kind of inputs (normal, peaked, sink, ramp, local): measured on a Hopper GPU, else as recorded
 	@$(KPERF) inputs $(call switch,FRESH,--fresh) $(words)
+
+attention: setup ## all implementations on your shapes, both passes, time, error, memory: OPTIONS="--batch 1 --n-heads 32 --n-kv-heads 8 --seq-len 4096"
+	@$(KPERF) attention $(call switch,CAUSAL,--causal) $(call option,HEAD_DIM,--head-dim) $(call option,DTYPE,--dtype) \
+	  $(call option,INPUTS,--inputs) $(call switch,FRESH,--fresh) $(words)
 
 power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1
 	@$(KPERF) power $(call switch,CAUSAL,--causal) $(words)

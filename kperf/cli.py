@@ -210,6 +210,41 @@ def worker(
 
 
 @app.command()
+def attention(
+    results: Results = RECORDED,
+    batch: Annotated[int, typer.Option(min=1)] = 4,
+    n_heads: Annotated[int, typer.Option(min=1)] = 16,
+    n_kv_heads: Annotated[
+        int | None, typer.Option(min=1, help="Heads of k and v, which groups of q's share; as many.")
+    ] = None,
+    seq_len: Annotated[
+        str, typer.Option(help="Multiples of 128, separated by commas; below 32 it is the power of two.")
+    ] = "512,1024,2048,4096,8192,16384",
+    head_dim: HeadDim = 128,
+    causal: Causal = False,
+    dtype: Dtype = "bfloat16",
+    inputs: Inputs = "normal",
+    only: Only = None,
+    rounds: Rounds = ROUNDS,
+    fresh: Fresh = False,
+) -> None:
+    """Compare all implementations on your shapes, both passes: time, error, peak memory; where memory runs out.
+
+    Those of Fig. 12 beside eager torch, all of SDPA's back ends, compiled flex_attention, and xFormers, FlashInfer and
+    TransformerEngine where they are installed. Without a Hopper GPU what torch computes on the CPU is checked at a
+    small shape, and a recorded run is shown.
+    """
+    from kperf.paper import attention
+
+    try:
+        lengths = tuple(_length(int(word)) for word in _keys(seq_len) or [])
+    except ValueError:
+        raise UsageError(f"--seq-len {seq_len!r} is no list of numbers: separate them with commas") from None
+    shapes = attention.Shapes(batch, n_heads, n_kv_heads, lengths, head_dim, causal, dtype, inputs)
+    attention.run(console, results, shapes, _keys(only), rounds=rounds, fresh=fresh)
+
+
+@app.command()
 def fig11(
     results: Results = RECORDED,
     override: Annotated[Path | None, typer.Option(help="Trace this TTGIR, plain or with records, instead.")] = None,
@@ -732,7 +767,12 @@ def _workload(seq_len: int, **fields: Any) -> "Workload":
     """Of tritonbench's options, where a `seq_len` below 32 is the power of two. Raises `UsageError`."""
     from kperf.attention.workload import make_workload
 
-    return make_workload(seq_len=2**seq_len if 0 < seq_len < 32 else seq_len, **fields)
+    return make_workload(seq_len=_length(seq_len), **fields)
+
+
+def _length(seq_len: int) -> int:
+    """Rows: a number below 32 is the power of two, as in tritonbench."""
+    return 2**seq_len if 0 < seq_len < 32 else seq_len
 
 
 def _whole_number(word: str, option: str) -> int:

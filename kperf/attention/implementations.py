@@ -9,25 +9,24 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kperf.attention import configs, overrides
+from kperf.attention import configs, libraries, overrides
 from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS, attn_fwd
+from kperf.attention.libraries import Call, rows_first, sdpa
 from kperf.attention.look import Look
-from kperf.attention.operands import as_rows, refuse_gradients, why_not_here, workload_of
+from kperf.attention.operands import as_rows, of_all_heads, refuse_gradients, why_not_here, workload_of
 from kperf.attention.overrides import Override, specialization_of
 from kperf.attention.variants import TILE_ROWS, VARIANTS
 from kperf.attention.workload import Workload
 from kperf.errors import UsageError
 from kperf.record.device import sm_count
 
-Output = tuple[torch.Tensor, torch.Tensor | None]
-Call = Callable[[], Output]
 Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], Call]
 Launch = Callable[..., object]
 """Runs `attn_fwd` on its runtime arguments, in order."""
@@ -35,7 +34,10 @@ Launch = Callable[..., object]
 
 @dataclass(frozen=True)
 class Implementation:
-    """Something that computes attention forward; with a `look` it is a bar of Fig. 12 and of `make power`."""
+    """Something that computes attention; with a `look` it is a line of `make attention`.
+
+    It is a bar of Fig. 12 and of `make power` too, unless it is `compared_only`.
+    """
 
     key: str
     label: str
@@ -49,33 +51,56 @@ class Implementation:
     note: Callable[[], str] = lambda: ""
     """What the last call ran with, for the record: the autotuner's choice."""
     look: Look | None = None
-    """How its bar is drawn; without one it is measured only where it is named."""
+    """How it is drawn; without one it is measured only where it is named."""
+    compared_only: bool = False
+    """Whether it is no bar of Fig. 12."""
     left_out: Callable[[Workload], str | None] = lambda _: None
     """Why a figure does without its bar (one sentence), though it can run the workload; or None."""
     compared_with: tuple[str, ...] = ()
     """Keys of those over which tables give its speedup."""
+    grouped: bool = False
+    """Whether `bind` takes fewer heads of k and v as they are; the others get them repeated."""
+    differentiable: bool = False
+    """Whether autograd differentiates its calls."""
+    on_cpu: Literal["neither", "forward", "both"] = "neither"
+    """Which passes torch computes on the CPU too, where a machine without a GPU can hold them against float32."""
+    tolerance: float = 1.0
+    """How many times the error of kernels with float32 scores is right for it."""
+
+    def refuses(self, workload: Workload) -> str | None:
+        """Why it cannot run a workload on any machine (one sentence), or None."""
+        if workload.backward and not self.differentiable:
+            return "it computes forward only"
+        return self.unsupported(workload)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
+        """The call on k and v of any number of heads that divides q's."""
+        if not self.grouped:
+            k, v = of_all_heads(q, k, v)
+        return self.bind(q, k, v, causal, sm_scale)
+
+    def backward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tensor, causal: bool, sm_scale: float
+    ) -> Callable[[], tuple[torch.Tensor, ...]]:
+        """A call that returns dq, dk, dv as often as one likes; the forward pass runs here, once.
+
+        do: the gradient of o, [batch, heads, seq_len, head_dim]. Its kernels run on the stream that is current here.
+        """
+        leaves = q, k, v = q.detach(), k.detach(), v.detach()
+        for leaf in leaves:
+            leaf.requires_grad_()
+        with torch.enable_grad():
+            o, _ = self.forward(q, k, v, causal, sm_scale)()
+        laid_out = torch.empty_like(o).copy_(do)  # in memory as o, as a later layer's gradient is
+        return lambda: torch.autograd.grad(o, leaves, laid_out, retain_graph=True)
 
 
 def _fa2(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
-    if importlib.util.find_spec("flash_attn"):
+    if q.is_cuda and importlib.util.find_spec("flash_attn"):
         from flash_attn import flash_attn_func
 
         return _rows_first(flash_attn_func, q, k, v, causal, sm_scale)
-    return _sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal, sm_scale)
-
-
-def _cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
-    return _sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal, sm_scale)
-
-
-def _sdpa(
-    backend: SDPBackend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
-) -> Call:
-    def call() -> Output:
-        with sdpa_kernel(backend):
-            return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale), None
-
-    return call
+    return sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal, sm_scale)
 
 
 def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
@@ -110,11 +135,9 @@ def _rows_first(
     copy: bool = True,
 ) -> Call:
     """FlashAttention's own layout: [batch, seq_len, heads, head_dim]; without `copy` views that only look like it."""
-    rows = [tensor.transpose(1, 2) for tensor in (q, k, v)]
-    if copy:
-        rows = [tensor.contiguous() for tensor in rows]
+    rows = rows_first(q, k, v) if copy else [tensor.transpose(1, 2) for tensor in (q, k, v)]
 
-    def call() -> Output:
+    def call() -> tuple[torch.Tensor, torch.Tensor]:
         o, lse, *_ = flash_attn_func(*rows, softmax_scale=sm_scale, causal=causal, return_attn_probs=True)
         return o.transpose(1, 2), lse
 
@@ -137,6 +160,11 @@ def _autows_unsupported(workload: Workload) -> str | None:
 def _autotuned(workload: Workload) -> str | None:
     of_the_paper = (workload.head_dim, workload.dtype, workload.inputs) == (128, "bfloat16", "normal")
     return None if of_the_paper else "left out here, as autotuning it takes longer than all the rest"
+
+
+def _too_wide_for_attn_fwd(workload: Workload) -> str | None:
+    fits = workload.head_dim <= 128
+    return None if fits else f"its tiles of head_dim {workload.head_dim} take more shared memory than a block has"
 
 
 def bind_attn_fwd(
@@ -217,15 +245,24 @@ def _variant(key: str) -> Implementation:
 IMPLEMENTATIONS = {
     implementation.key: implementation
     for implementation in (
-        Implementation("fa2", "FA2", _fa2, look=Look("#999999")),
-        Implementation("cudnn", "cuDNN", _cudnn, look=Look("#56b4e9", "....")),
-        Implementation("fa3", "FA3", _fa3, _fa3_unsupported, _fa3_missing, look=Look("#0072b2")),
+        Implementation(
+            "fa2", "FA2", _fa2, look=Look("#999999", marker="s"), grouped=True, differentiable=True, on_cpu="both"
+        ),
+        Implementation(
+            "cudnn",
+            "cuDNN",
+            partial(sdpa, SDPBackend.CUDNN_ATTENTION),
+            look=Look("#56b4e9", "....", marker="^"),
+            grouped=True,
+            differentiable=True,
+        ),
+        Implementation("fa3", "FA3", _fa3, _fa3_unsupported, _fa3_missing, look=Look("#0072b2"), grouped=True),
         Implementation(
             "triton",
             "Triton",
             _triton,
             note=lambda: stock.ran_with(warp_specialize=False),
-            look=Look("#f0e442"),
+            look=Look("#f0e442", marker="D"),
             left_out=_autotuned,
         ),
         Implementation(
@@ -234,17 +271,89 @@ IMPLEMENTATIONS = {
             _triton_autows,
             _autows_unsupported,
             note=lambda: stock.ran_with(warp_specialize=True),
-            look=Look("#e69f00", "---"),
+            look=Look("#e69f00", "---", marker="v"),
             left_out=_autotuned,
         ),
         *(_variant(key) for key in VARIANTS),
-        Implementation("fa3_views", "FA3, transposed views", _fa3_views, _fa3_unsupported, _fa3_missing),
-        Implementation("attn_fwd", "attn_fwd, not overridden", bind_attn_fwd),
+        Implementation("fa3_views", "FA3, transposed views", _fa3_views, _fa3_unsupported, _fa3_missing, grouped=True),
+        Implementation("attn_fwd", "attn_fwd, not overridden", bind_attn_fwd, _too_wide_for_attn_fwd),
+        Implementation(
+            "eager",
+            "eager",
+            libraries.eager,
+            look=Look("#000000", marker="x"),
+            compared_only=True,
+            differentiable=True,
+            on_cpu="both",
+            tolerance=2.0,
+        ),
+        Implementation(
+            "sdpa_math",
+            "SDPA math",
+            partial(sdpa, SDPBackend.MATH),
+            look=Look("#8c564b", marker="+"),
+            compared_only=True,
+            grouped=True,
+            differentiable=True,
+            on_cpu="both",
+        ),
+        Implementation(
+            "sdpa_efficient",
+            "SDPA efficient",
+            partial(sdpa, SDPBackend.EFFICIENT_ATTENTION),
+            look=Look("#7f7f00", marker="P"),
+            compared_only=True,
+            differentiable=True,
+        ),
+        Implementation(
+            "flex",
+            "compiled flex_attention",
+            libraries.flex,
+            look=Look("#7b3294", marker="h"),
+            compared_only=True,
+            grouped=True,
+            differentiable=True,
+            on_cpu="forward",
+        ),
+        Implementation(
+            "xformers",
+            "xFormers",
+            libraries.xformers,
+            missing=partial(libraries.missing, "xformers", "xformers"),
+            note=partial(libraries.version, "xformers"),
+            look=Look("#1b7837", marker="<"),
+            compared_only=True,
+            differentiable=True,
+        ),
+        Implementation(
+            "flashinfer",
+            "FlashInfer",
+            libraries.flashinfer,
+            missing=partial(libraries.missing, "flashinfer", "flashinfer-python"),
+            note=partial(libraries.version, "flashinfer-python"),
+            look=Look("#b2182b", marker=">"),
+            compared_only=True,
+            grouped=True,
+        ),
+        Implementation(
+            "transformer_engine",
+            "TransformerEngine",
+            libraries.transformer_engine,
+            missing=partial(libraries.missing, "transformer_engine", "transformer-engine"),
+            note=partial(libraries.version, "transformer-engine"),
+            look=Look("#2166ac", marker="p"),
+            compared_only=True,
+            grouped=True,
+            differentiable=True,
+        ),
     )
 }
 """The only list of implementations: bars, labels, colours, ratios and the words that commands know come from here."""
 
-FIG12 = tuple(key for key, implementation in IMPLEMENTATIONS.items() if implementation.look)
+COMPARED = tuple(key for key, implementation in IMPLEMENTATIONS.items() if implementation.look)
+"""The lines of `make attention`, in the order they are drawn."""
+
+FIG12 = tuple(key for key in COMPARED if not IMPLEMENTATIONS[key].compared_only)
 """The bars of Fig. 12, in the order they are drawn."""
 
 RATIOS = tuple((key, other) for key in IMPLEMENTATIONS for other in IMPLEMENTATIONS[key].compared_with)

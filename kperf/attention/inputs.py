@@ -19,16 +19,20 @@ Normal = Callable[[Shape], torch.Tensor]
 
 
 def draw(
-    kind: InputKind, shape: Shape, dtype: torch.dtype, seed: int, device: str = "cuda"
+    kind: InputKind, shape: Shape, dtype: torch.dtype, seed: int, device: str = "cuda", kv_heads: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k, v of `shape` [batch, heads, seq_len, head_dim] and `dtype`, made in float32 from `seed` and rounded."""
+    """q, k, v of `shape` [batch, heads, seq_len, head_dim] and `dtype`, made in float32 from `seed` and rounded.
+
+    k and v have `kv_heads` heads where that is given, which divides q's.
+    """
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def normal(size: Shape) -> torch.Tensor:
         return torch.randn(size, generator=generator, device=device, dtype=torch.float32)
 
-    q, k, v = normal(shape), normal(shape), normal(shape)
-    seq_len = shape[2]
+    batch, heads, seq_len, head_dim = shape
+    kv_shape = batch, kv_heads or heads, seq_len, head_dim
+    q, k, v = normal(shape), normal(kv_shape), normal(kv_shape)
     if kind.startswith("x"):
         q = q * int(kind.removeprefix("x"))
     elif kind == "sink":
@@ -39,8 +43,8 @@ def draw(
         q = torch.ones_like(q)
         k = k / 2 + (4 * position / seq_len)[:, None]
     elif kind == "local":
-        rotated = _rotated_base(shape, normal, device)
-        q, k = q / 2 + rotated, k / 2 + rotated
+        rotated = _rotated_base(kv_shape, normal, device)
+        q, k = q / 2 + rotated.repeat_interleave(heads // kv_shape[1], dim=1), k / 2 + rotated
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Look:
-    """A bar's colour, any that matplotlib knows, and its hatch, which tells bars apart in grey print too.
+    """A colour, any that matplotlib knows, a bar's hatch and a line's marker, which tell apart in grey print too.
 
     The colours in use are Okabe and Ito's, told apart with any colour vision.
     """
 
     colour: str
     hatch: str = ""
+    marker: str = "o"

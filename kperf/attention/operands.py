@@ -82,10 +82,14 @@ def refuse_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 
 def as_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k, v as `attn_fwd` reads them: contiguous, aligned, k and v with all heads; copies only of what is not."""
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = (tensor.repeat_interleave(groups, dim=1) for tensor in (k, v))
+    k, v = of_all_heads(q, k, v)
     return _aligned(q.contiguous()), _aligned(k.contiguous()), _aligned(v.contiguous())
+
+
+def of_all_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """k and v with as many heads as q: each head is repeated for the group that shares it."""
+    groups = q.shape[1] // k.shape[1]
+    return (k, v) if groups == 1 else (k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1))
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:

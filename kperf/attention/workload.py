@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from kperf.errors import UsageError
 
@@ -24,7 +24,11 @@ HEAD_DIMS = (64, 128, 256)
 
 
 class Workload(BaseModel):
-    """One attention forward pass: q, k, v, o of shape [batch, heads, seq_len, head_dim], self-attention."""
+    """One pass of self-attention: q, o of shape [batch, heads, seq_len, head_dim], k, v of `kv_heads` heads.
+
+    kv_heads: a number that divides heads, each head of k and v for so many of q's in a row (arXiv 2305.13245); None,
+    which is what heads itself becomes, for one each. backward: the gradients of q, k and v, instead of o.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,6 +39,8 @@ class Workload(BaseModel):
     causal: bool = False
     dtype: Dtype = "bfloat16"
     inputs: InputKind = "normal"
+    kv_heads: Annotated[int, Field(ge=1)] | None = None
+    backward: bool = False
 
     @field_validator("seq_len")
     @classmethod
@@ -50,6 +56,16 @@ class Workload(BaseModel):
             raise ValueError(f"head_dim {head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}")
         return head_dim
 
+    @field_validator("kv_heads")
+    @classmethod
+    def _whole_groups(cls, kv_heads: int | None, info: ValidationInfo) -> int | None:
+        heads = info.data.get("heads", kv_heads)
+        if kv_heads is None or heads is None or kv_heads == heads:
+            return None
+        if heads % kv_heads:
+            raise ValueError(f"kv_heads {kv_heads} does not divide heads {heads}")
+        return kv_heads
+
     @model_validator(mode="after")
     def _rows_fit_the_kernels(self) -> Self:
         if self.rows >= 2**31:
@@ -60,6 +76,11 @@ class Workload(BaseModel):
     def shape(self) -> tuple[int, int, int, int]:
         """[batch, heads, seq_len, head_dim]."""
         return self.batch, self.heads, self.seq_len, self.head_dim
+
+    @property
+    def kv_shape(self) -> tuple[int, int, int, int]:
+        """[batch, kv_heads, seq_len, head_dim]."""
+        return self.batch, self.kv_heads or self.heads, self.seq_len, self.head_dim
 
     @property
     def rows(self) -> int:
@@ -75,15 +96,19 @@ class Workload(BaseModel):
     def flops(self) -> int:
         """FLOPs of the two matrix products: 4 * batch * heads * seq_len^2 * head_dim, half if causal.
 
-        The formula of the FlashAttention-3 paper (arXiv 2407.08608, section 4.1); softmax is not counted.
+        Backward has five products in place of two. The formulas of the FlashAttention-3 paper (arXiv 2407.08608,
+        section 4.1); softmax is not counted.
         """
         full = 4 * self.batch * self.heads * self.seq_len**2 * self.head_dim
-        return full // 2 if self.causal else full
+        forward = full // 2 if self.causal else full
+        return forward * 5 // 2 if self.backward else forward
 
     def __str__(self) -> str:
         mask = "causal" if self.causal else "full"
         inputs = "" if self.inputs == "normal" else f", inputs {self.inputs}"
-        return f"{self.batch} x {self.heads} x {self.seq_len} x {self.head_dim} {self.dtype} {mask}{inputs}"
+        heads = f"{self.heads}" if self.kv_heads is None else f"{self.heads}/{self.kv_heads}"
+        backward = ", backward" if self.backward else ""
+        return f"{self.batch} x {heads} x {self.seq_len} x {self.head_dim} {self.dtype} {mask}{inputs}{backward}"
 
 
 def make_workload(**fields: object) -> Workload:

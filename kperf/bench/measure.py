@@ -13,23 +13,27 @@ A long sample at the power cap is one draw of a clock that hunts between 1450 an
 Buffers are not moved in between: made anew four times within a point, they changed no ratio by more than rounds do.
 """
 
+import functools
 import math
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from kperf.attention.implementations import Call, Implementation, Output
+from kperf.attention.implementations import Implementation
 from kperf.attention.inputs import draw
+from kperf.attention.libraries import Call, Output
 from kperf.attention.workload import SweepName, Workload
 from kperf.bench.intervals import blocks, half_shift, median_interval
 from kperf.bench.points import (
+    BACKWARD_ERROR,
     MAX_LSE_ERROR,
     MAX_REL_ERROR,
     FailedPoint,
@@ -38,7 +42,7 @@ from kperf.bench.points import (
     Point,
     Settling,
 )
-from kperf.errors import MeasurementError
+from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.store import DeviceState
 
@@ -68,13 +72,18 @@ CEILING_FLOPS = 2 * _CEILING_N**3
 
 @dataclass(frozen=True)
 class Inputs:
-    """q, k, v [batch, heads, seq_len, head_dim] and, in float32, the exact o and lse [batch, heads, seq_len]."""
+    """q, k, v [batch, heads, seq_len, head_dim] and, in float32, the exact o and lse [batch, heads, seq_len].
+
+    k and v may have fewer heads. For a backward pass do, the gradient of o, and, in float32, the exact dq, dk, dv.
+    """
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     o: torch.Tensor
     lse: torch.Tensor
+    do: torch.Tensor | None = None
+    gradients: tuple[torch.Tensor, ...] = ()
 
 
 @dataclass
@@ -82,12 +91,22 @@ class Candidate:
     """A right implementation: its graph, the call that keeps alive what the graph reads, and the samples so far."""
 
     implementation: Implementation
-    call: Call
+    call: Callable[[], Any]
     graph: torch.cuda.CUDAGraph
     rel_error: float
     lse_error: float | None
+    peak_bytes: int
     samples_ms: list[float] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A call that is compiled and autotuned, about how long the GPU needs for it, and what memory."""
+
+    call: Callable[[], Any]
+    milliseconds: float
+    peak_bytes: int
 
 
 class _WrongError(Exception):
@@ -100,9 +119,13 @@ class _WrongError(Exception):
 
 def make_inputs(workload: Workload, seed: int, device_name: str = "cuda") -> Inputs:
     """Fresh inputs of the workload's kind, and the float32 reference by slices of one head, so that 16 x 16384 fits."""
-    q, k, v = draw(workload.inputs, workload.shape, getattr(torch, workload.dtype), seed, device_name)
+    dtype = getattr(torch, workload.dtype)
+    q, k, v = draw(workload.inputs, workload.shape, dtype, seed, device_name, workload.kv_heads)
     o, lse = reference(q, k, v, workload.causal, workload.sm_scale)
-    return Inputs(q, k, v, o, lse)
+    if not workload.backward:
+        return Inputs(q, k, v, o, lse)
+    do, *_ = draw("normal", workload.shape, dtype, seed + 1, device_name)
+    return Inputs(q, k, v, o, lse, do, reference_gradients(q, k, v, o, lse, do, workload.causal, workload.sm_scale))
 
 
 def reference(
@@ -110,32 +133,88 @@ def reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(q k^T * sm_scale) v and the natural log-sum-exp of each row, in float32, head by head.
 
-    q, k, v: [batch, heads, seq_len, head_dim] of any type; o: the same shape; lse: [batch, heads, seq_len].
+    q: [batch, heads, seq_len, head_dim] of any type; k, v: the same, or of fewer heads; o: the shape of q; lse:
+    [batch, heads, seq_len].
     """
-    batch, heads, seq_len, _ = q.shape
     o = torch.empty_like(q, dtype=torch.float32)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    mask = torch.ones(seq_len, seq_len, dtype=torch.bool, device=q.device).triu(1) if causal else None
-    for b in range(batch):
-        for h in range(heads):
-            scores = q[b, h].float() @ k[b, h].float().T * sm_scale
-            if mask is not None:
-                scores.masked_fill_(mask, -math.inf)
-            lse[b, h] = torch.logsumexp(scores, -1)
-            o[b, h] = scores.sub_(lse[b, h][:, None]).exp_() @ v[b, h].float()
+    mask = _above_diagonal(q) if causal else None
+    for b, h, kv_h in _heads(q, k):
+        scores = _scores(q[b, h], k[b, kv_h], mask, sm_scale)
+        lse[b, h] = torch.logsumexp(scores, -1)
+        o[b, h] = scores.sub_(lse[b, h][:, None]).exp_() @ v[b, kv_h].float()
     return o, lse
+
+
+def reference_gradients(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    causal: bool,
+    sm_scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dq, dk, dv in float32, head by head, from what `reference` gives and do, the gradient of o (the shape of q).
+
+    dv = p^T do, ds = p * (do v^T - rowsum(do * o)), dq = ds k * sm_scale, dk = ds^T q * sm_scale (FlashAttention-2,
+    arXiv 2307.08691, section 2.3.2); heads of q that share one of k and v add up.
+    """
+    dq, dk, dv = (torch.zeros_like(tensor, dtype=torch.float32) for tensor in (q, k, v))
+    mask = _above_diagonal(q) if causal else None
+    for b, h, kv_h in _heads(q, k):
+        p = _scores(q[b, h], k[b, kv_h], mask, sm_scale).sub_(lse[b, h][:, None]).exp_()
+        d_o = do[b, h].float()
+        dv[b, kv_h] += p.T @ d_o
+        ds = p.mul_(d_o @ v[b, kv_h].float().T - (d_o * o[b, h]).sum(-1, keepdim=True))
+        dq[b, h] = ds @ k[b, kv_h].float() * sm_scale
+        dk[b, kv_h] += ds.T @ q[b, h].float() * sm_scale
+    return dq, dk, dv
+
+
+def _heads(q: torch.Tensor, k: torch.Tensor) -> Iterator[tuple[int, int, int]]:
+    """Batch, head of q, and the head of k and v that it shares."""
+    for b, h in product(range(q.shape[0]), range(q.shape[1])):
+        yield b, h, h * k.shape[1] // q.shape[1]
+
+
+def _above_diagonal(q: torch.Tensor) -> torch.Tensor:
+    return torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
+
+
+def _scores(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor | None, sm_scale: float) -> torch.Tensor:
+    """Of one head, [seq_len, seq_len]; minus infinity where the mask is."""
+    scores = q.float() @ k.float().T * sm_scale
+    return scores if mask is None else scores.masked_fill_(mask, -math.inf)
 
 
 def errors(output: Output, inputs: Inputs) -> tuple[float, float | None]:
     """(|o - ref| / |ref|, largest |lse - ref| or None); not a number where the output is not."""
     o, lse = output
-    difference = squares = 0.0
-    for b in range(o.shape[0]):  # by batch: a float64 copy of the whole output need not fit
-        exact = inputs.o[b].double()
-        difference += float((o[b].double() - exact).square().sum())
-        squares += float(exact.square().sum())
     lse_error = None if lse is None else float((lse - inputs.lse).abs().max())
-    return math.sqrt(difference / squares), lse_error
+    return _rel_error(o, inputs.o), lse_error
+
+
+def gradient_error(gradients: Sequence[torch.Tensor], inputs: Inputs) -> float:
+    """The largest of |d - ref| / |ref| over dq, dk and dv; not a number where one of them is not."""
+    found = [_rel_error(d, exact) for d, exact in zip(gradients, inputs.gradients, strict=True)]
+    return math.nan if any(map(math.isnan, found)) else max(found)
+
+
+def max_rel_error(implementation: Implementation, workload: Workload) -> float:
+    """What its relative error is held to."""
+    times = BACKWARD_ERROR if workload.backward else 1.0
+    return MAX_REL_ERROR[workload.dtype] * times * implementation.tolerance
+
+
+def _rel_error(found: torch.Tensor, reference: torch.Tensor) -> float:
+    difference = squares = 0.0
+    for b in range(found.shape[0]):  # by batch: a float64 copy of the whole output need not fit
+        exact = reference[b].double()
+        difference += float((found[b].double() - exact).square().sum())
+        squares += float(exact.square().sum())
+    return math.sqrt(difference / squares)
 
 
 class _Run:
@@ -148,7 +227,7 @@ class _Run:
 
     def fields(self, implementation: Implementation) -> dict[str, Any]:
         """Those of any point of an implementation."""
-        override = None if implementation.unsupported(self.workload) else implementation.override(self.workload)
+        override = None if implementation.refuses(self.workload) else implementation.override(self.workload)
         return {
             **self.common,
             "implementation": implementation.key,
@@ -171,12 +250,16 @@ class _Run:
 
     def attempt(self, implementation: Implementation, action: Callable[[], Any]) -> Any:
         """The action's result, or None and a point that says why there is none."""
+        held = torch.cuda.memory_allocated() / 1e9
         try:
             return action()
+        except UsageError as refused:
+            self.fail(implementation, "unsupported", str(refused))
         except _WrongError as wrong:
             self.fail(implementation, "wrong", str(wrong), wrong.rel_error)
         except torch.OutOfMemoryError:
-            self.fail(implementation, "oom", "the GPU's memory is too small for this implementation")
+            held_by = f"beside the {held:.1f} GB that the inputs and the other implementations hold"
+            self.fail(implementation, "oom", f"the GPU's memory is too small for this implementation {held_by}")
         except torch.AcceleratorError as error:
             message = f"{implementation.label} on {self.workload} broke the GPU's context: {_first_line(error)}"
             raise MeasurementError(message) from None
@@ -289,19 +372,21 @@ def _prepare(
     runs: Sequence[tuple[_Run, Inputs]], implementations: Sequence[Implementation], on_step: Callable[[str], None]
 ) -> tuple[list[tuple[_Run, Candidate]], int]:
     """Compile and check; those that are right, and how many calls each sample of theirs has."""
-    bound: list[tuple[_Run, Inputs, Implementation, Call, float]] = []
+    bound: list[tuple[_Run, Inputs, Implementation, _Bound]] = []
     for run, inputs in runs:
         for implementation in implementations:
             on_step(f"compiling {implementation.label}")
-            if reason := implementation.unsupported(run.workload) or implementation.missing():
+            if reason := implementation.refuses(run.workload) or implementation.missing():
                 run.fail(implementation, "unsupported", reason)
             elif found := run.attempt(implementation, partial(_bind, implementation, run.workload, inputs)):
-                bound.append((run, inputs, implementation, *found))
-    calls = _calls_per_sample([milliseconds for *_, milliseconds in bound])
+                bound.append((run, inputs, implementation, found))
+    calls = _calls_per_sample([found.milliseconds for *_, found in bound])
+    # One graph is replayed at a time and reads nothing of another: they share the memory of what they write.
+    pool = torch.cuda.graph_pool_handle()
     candidates = []
-    for run, inputs, implementation, call, _ in bound:
+    for run, inputs, implementation, found in bound:
         on_step(f"checking {implementation.label}")
-        check = partial(_check, implementation, call, calls, run.workload, inputs)
+        check = partial(_check, implementation, found, calls, run.workload, inputs, pool)
         if candidate := run.attempt(implementation, check):
             candidates.append((run, candidate))
     return candidates, calls
@@ -312,6 +397,8 @@ def _time_all(
 ) -> None:
     """Time them in turn, then single calls of each; their runs get the points."""
     timed = _time([candidate for _, candidate in candidates], turns, rounds, on_step)
+    for _, candidate in candidates:
+        candidate.graph.reset()  # a single call needs the memory once more
     for run, candidate in candidates:
         eager_ms = run.attempt(candidate.implementation, partial(_eager_ms, candidate.call, turns.flush))
         if eager_ms is not None:
@@ -349,6 +436,8 @@ def _point(run: _Run, candidate: Candidate, calls: int, timed: _Timed, eager_ms:
     return MeasuredPoint(
         **run.fields(candidate.implementation),
         rel_error=candidate.rel_error,
+        max_rel_error=max_rel_error(candidate.implementation, run.workload),
+        peak_bytes=candidate.peak_bytes,
         lse_error=candidate.lse_error,
         samples_ms=candidate.samples_ms,
         calls_per_sample=calls,
@@ -384,10 +473,10 @@ def prepare_alone(
 
     Raises `MeasurementError` if the output is wrong.
     """
-    call, once = _bind(implementation, workload, inputs)
-    calls = max(1, math.ceil(milliseconds / once))
+    bound = _bind(implementation, workload, inputs)
+    calls = max(1, math.ceil(milliseconds / bound.milliseconds))
     try:
-        candidate = _check(implementation, call, calls, workload, inputs)
+        candidate = _check(implementation, bound, calls, workload, inputs)
     except _WrongError as wrong:
         raise MeasurementError(f"{implementation.label} on {workload}: {wrong}") from None
     return candidate, calls * workload.flops
@@ -396,16 +485,30 @@ def prepare_alone(
 def check(implementation: Implementation, workload: Workload, seed: int = 0) -> float:
     """Run an implementation once on fresh inputs; its relative error. Raises `MeasurementError` if it is wrong."""
     inputs = make_inputs(workload, seed)
-    call, _ = _bind(implementation, workload, inputs)
+    bound = _bind(implementation, workload, inputs)
     try:
-        return _check(implementation, call, 1, workload, inputs).rel_error
+        return _check(implementation, bound, 1, workload, inputs).rel_error
     except _WrongError as error:
         raise MeasurementError(f"{implementation.label} on {workload}: {error}") from None
 
 
-def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) -> tuple[Call, float]:
-    """Compile and autotune; the call and about how many milliseconds the GPU needs for it."""
-    call = implementation.bind(inputs.q, inputs.k, inputs.v, workload.causal, workload.sm_scale)
+def check_on_cpu(implementation: Implementation, workload: Workload, seed: int = 0) -> float:
+    """Compute a small workload on the CPU; its relative error. Raises `MeasurementError` if that is too large."""
+    inputs = make_inputs(workload, seed, "cpu")
+    operands = inputs.q, inputs.k, inputs.v
+    if inputs.do is None:
+        found, _ = errors(implementation.forward(*operands, workload.causal, workload.sm_scale)(), inputs)
+    else:
+        call = implementation.backward(*operands, inputs.do, workload.causal, workload.sm_scale)
+        found = gradient_error(call(), inputs)
+    if not found <= max_rel_error(implementation, workload):
+        raise MeasurementError(f"{implementation.label} on the CPU, {workload}: relative error {found:.2e}")
+    return found
+
+
+def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) -> _Bound:
+    """Compile and autotune, and try the call."""
+    call, peak_bytes = (_bind_backward if workload.backward else _bind_forward)(implementation, workload, inputs)
     graph, _ = capture_graph(call, 1)
     replays = 3
     start = torch.cuda.Event(enable_timing=True)
@@ -415,7 +518,42 @@ def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) ->
         graph.replay()
     end.record()
     torch.cuda.synchronize()
-    return call, float(start.elapsed_time(end)) / replays
+    return _Bound(call, float(start.elapsed_time(end)) / replays, peak_bytes)
+
+
+def _bind_forward(implementation: Implementation, workload: Workload, inputs: Inputs) -> tuple[Call, int]:
+    call = implementation.forward(inputs.q, inputs.k, inputs.v, workload.causal, workload.sm_scale)
+    call()
+    return call, _peak_bytes(call)
+
+
+def _bind_backward(
+    implementation: Implementation, workload: Workload, inputs: Inputs
+) -> tuple[Callable[[], tuple[torch.Tensor, ...]], int]:
+    """The call, and what it takes with its forward pass, whose saved tensors it reads."""
+    assert inputs.do is not None  # make_inputs made them for this workload
+    operands = inputs.q, inputs.k, inputs.v, inputs.do, workload.causal, workload.sm_scale
+
+    def step() -> Callable[[], tuple[torch.Tensor, ...]]:
+        _capturing().wait_stream(torch.cuda.current_stream())  # on which the operands are made
+        with torch.cuda.stream(_capturing()):
+            call = implementation.backward(*operands)
+        call()
+        return call
+
+    step()
+    peak_bytes = _peak_bytes(step)
+    return step(), peak_bytes
+
+
+def _peak_bytes(action: Callable[[], object]) -> int:
+    """The most that torch's allocator holds while it runs, beyond what it holds before."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    action()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated()) - before
 
 
 def _calls_per_sample(milliseconds: Sequence[float]) -> int:
@@ -424,29 +562,37 @@ def _calls_per_sample(milliseconds: Sequence[float]) -> int:
     return max(1, min(_MAX_CALLS_PER_SAMPLE, math.ceil(_SAMPLE_MS / fastest)))
 
 
-def _check(implementation: Implementation, call: Call, calls: int, workload: Workload, inputs: Inputs) -> Candidate:
+def _check(
+    implementation: Implementation, bound: _Bound, calls: int, workload: Workload, inputs: Inputs, pool: Any = None
+) -> Candidate:
     """Capture what will be timed, and check what that graph writes into a poisoned output."""
-    graph, output = capture_graph(call, calls)
+    graph, output = capture_graph(bound.call, calls, pool)
     for tensor in output:
         if tensor is not None:
             tensor.fill_(math.nan)
     graph.replay()
     torch.cuda.synchronize()
-    rel_error, lse_error = errors(output, inputs)
-    limit = MAX_REL_ERROR[workload.dtype]
+    rel_error, lse_error = (gradient_error(output, inputs), None) if workload.backward else errors(output, inputs)
+    limit = max_rel_error(implementation, workload)
     if not rel_error <= limit:  # a NaN is not within the limit
-        raise _WrongError(f"relative error {rel_error:.2e} against float32 exceeds {limit:.0e}", rel_error)
+        raise _WrongError(f"relative error {rel_error:.2e} against float32 exceeds {limit:.2g}", rel_error)
     if lse_error is not None and not lse_error <= MAX_LSE_ERROR:
         raise _WrongError(f"log-sum-exp is off by {lse_error:.2e}, more than {MAX_LSE_ERROR:.0e}", rel_error)
-    return Candidate(implementation, call, graph, rel_error, lse_error)
+    return Candidate(implementation, bound.call, graph, rel_error, lse_error, bound.peak_bytes)
 
 
-def capture_graph(call: Callable[[], Any], calls: int) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """A graph of `calls` calls, and the output of the last."""
+@functools.cache
+def _capturing() -> torch.cuda.Stream:
+    """The stream of all captures. A backward pass runs on that of its forward pass, which has to be this one."""
+    return torch.cuda.Stream()
+
+
+def capture_graph(call: Callable[[], Any], calls: int, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A graph of `calls` calls in memory of its own, or of a `pool` that others share, and the output of the last."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool, stream=_capturing()):
         for _ in range(calls):
             output = call()
     graph.replay()
@@ -465,7 +611,7 @@ def timed_replay(graph: torch.cuda.CUDAGraph, flush: torch.Tensor) -> Callable[[
     return lambda: float(start.elapsed_time(end))
 
 
-def _eager_ms(call: Call, flush: torch.Tensor) -> float:
+def _eager_ms(call: Callable[[], object], flush: torch.Tensor) -> float:
     """Median wall time of one call as a user without graphs sees it: from Python to the end on the GPU."""
     times = []
     for _ in range(_EAGER_CALLS):

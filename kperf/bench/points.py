@@ -17,7 +17,7 @@ from kperf.attention.workload import InputKind, SweepName, Workload
 from kperf.bench import intervals
 from kperf.record.store import DeviceState, Frozen, RecordStore
 
-Figure = Literal["fig12", "fig12_inputs", "bench", "tune"]
+Figure = Literal["fig12", "fig12_inputs", "bench", "tune", "attention"]
 """What a point was measured for."""
 
 SCHEMA: Literal[2] = 2
@@ -25,6 +25,9 @@ SCHEMA: Literal[2] = 2
 
 MAX_REL_ERROR = {"bfloat16": 4e-3, "float16": 1e-3}
 """|o - ref| / |ref| against float32. Rounding p and o to bfloat16 (8 bits) alone gives about 2e-3."""
+
+BACKWARD_ERROR = 1.5
+"""As many times that limit holds for each of dq, dk and dv, which are made of one rounded matrix more."""
 
 MAX_LSE_ERROR = 1e-3
 """Largest |lse - ref|: the scores themselves are sums of exact products in float32."""
@@ -43,6 +46,10 @@ def _instant(text: str) -> str:
 _Positive = Annotated[float, Field(gt=0)]
 _Instant = Annotated[str, AfterValidator(_instant)]
 _Rate = Annotated[float, Field(gt=0, le=PEAK_TFLOPS)]
+
+
+_LOOSEST = 2e-2
+"""What is further off is wrong whatever it was held to."""
 
 
 class Settling(Frozen):
@@ -70,6 +77,8 @@ class _PointBase(Frozen):
     causal: bool
     dtype: str
     inputs: InputKind = "normal"
+    kv_heads: int | None = None
+    backward: bool = False
     flops: int
     override_sha256: str | None
     environment: str
@@ -93,15 +102,20 @@ class MeasuredPoint(_PointBase):
     samples_ms: one time a round, a call's share of `calls_per_sample` CUDA-graph calls, L2 flushed before; median_ms
     and half_shift (second half of the rounds over the first, less 1) are theirs, and ci95_ms is where the median of a
     second run on the same card falls 19 times in 20 (`bench.intervals`). settling: what came before. eager_ms: median
-    time of a single call without a graph, from Python to the GPU's end. rel_error: |o - ref| / |ref| against float32;
-    lse_error: largest |lse - ref|. round_order: the place of this implementation in each round. ceiling_tflops: cuBLAS
-    bfloat16 8192^3 taken in turn in the same rounds. other_processes: the most that used the GPU beside this one.
+    time of a single call without a graph, from Python to the GPU's end. rel_error: |o - ref| / |ref| against float32,
+    or the largest of those of dq, dk and dv; max_rel_error: what it was held to (None in old records, for which it was
+    `MAX_REL_ERROR`); lse_error: largest |lse - ref|. peak_bytes: the most that torch's allocator held during one call
+    beyond what it held before, of a backward pass with its forward pass (None in old records). round_order: the place
+    of this implementation in each round. ceiling_tflops: cuBLAS bfloat16 8192^3 taken in turn in the same rounds.
+    other_processes: the most that used the GPU beside this one.
 
     What follows from other fields is computed again on reading: a record that contradicts itself is none.
     """
 
     status: Literal["ok"] = "ok"
     rel_error: Annotated[float, Field(ge=0)]
+    max_rel_error: Annotated[float, Field(gt=0, le=_LOOSEST)] | None = None
+    peak_bytes: Annotated[int, Field(ge=0)] | None = None
     lse_error: Annotated[float, Field(ge=0, le=MAX_LSE_ERROR)] | None
     samples_ms: Annotated[list[_Positive], Field(min_length=1)]
     calls_per_sample: Annotated[int, Field(ge=1)]
@@ -124,7 +138,7 @@ class MeasuredPoint(_PointBase):
 
     @model_validator(mode="after")
     def _is_right(self) -> Self:
-        limit = MAX_REL_ERROR[self.dtype]
+        limit = self.max_rel_error or MAX_REL_ERROR[self.dtype]
         if self.rel_error > limit:
             raise ValueError(f"rel_error: {self.rel_error:.2g} is above {limit:g} and status is ok")
         return self
@@ -201,6 +215,8 @@ class PowerPoint(Frozen):
     causal: bool
     dtype: str
     inputs: InputKind = "normal"
+    kv_heads: int | None = None
+    backward: bool = False
     seconds: float
     samples: Annotated[list[PowerSample], Field(min_length=1)]
     other_processes: Annotated[int, Field(ge=0)] | None = None

@@ -222,7 +222,7 @@ def _done(
 def _same_overrides(run: dict[str, Point], implementations: Sequence[Implementation]) -> bool:
     for implementation in implementations:
         point = run[implementation.key]
-        if implementation.unsupported(point.workload):
+        if implementation.refuses(point.workload):
             continue
         override = implementation.override(point.workload)
         if override is not None and override.sha256 != point.override_sha256:

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import triton.profiler as proton
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend
 
-from kperf.attention.implementations import IMPLEMENTATIONS, Implementation, Output
+from kperf.attention.implementations import IMPLEMENTATIONS, Implementation
 from kperf.attention.kernels.attn_fwd import attn_fwd
+from kperf.attention.libraries import Output, sdpa
 from kperf.attention.workload import Workload
 from kperf.bench.measure import errors, make_inputs
 from kperf.bench.points import MAX_REL_ERROR
@@ -32,24 +32,13 @@ _WARM = 3
 _SEED = 14
 
 
-def _sdpa(backend: SDPBackend, key: str, label: str) -> Implementation:
-    def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Callable[[], Output]:
-        def call() -> Output:
-            with sdpa_kernel(backend):
-                return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale), None
-
-        return call
-
-    return Implementation(key, label, bind)
-
-
 SDPA = {
     item.key: item
     for item in (
-        _sdpa(SDPBackend.FLASH_ATTENTION, "sdpa_flash", "SDPA, flash"),
-        _sdpa(SDPBackend.CUDNN_ATTENTION, "sdpa_cudnn", "SDPA, cuDNN"),
-        _sdpa(SDPBackend.EFFICIENT_ATTENTION, "sdpa_efficient", "SDPA, memory-efficient"),
-        _sdpa(SDPBackend.MATH, "sdpa_math", "SDPA, math"),
+        Implementation("sdpa_flash", "SDPA flash", partial(sdpa, SDPBackend.FLASH_ATTENTION)),
+        Implementation("sdpa_cudnn", "SDPA cuDNN", partial(sdpa, SDPBackend.CUDNN_ATTENTION)),
+        IMPLEMENTATIONS["sdpa_efficient"],
+        IMPLEMENTATIONS["sdpa_math"],
     )
 }
 """Every back end of torch's own attention."""

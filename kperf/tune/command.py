@@ -17,8 +17,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kperf.attention import configs
 from kperf.attention.configs import Config
-from kperf.attention.implementations import IMPLEMENTATIONS, Call, Implementation, implementations
+from kperf.attention.implementations import IMPLEMENTATIONS, Implementation, implementations
 from kperf.attention.kernels import stock
+from kperf.attention.libraries import Call
 from kperf.attention.workload import Workload
 from kperf.bench.measure import measure
 from kperf.errors import MeasurementError, UsageError

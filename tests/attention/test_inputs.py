@@ -32,6 +32,18 @@ def test_every_kind_is_fresh_by_seed_rounded_and_v_normal(kind, head_dim):
     assert abs(float(v.float().mean())) < 0.02
 
 
+@pytest.mark.parametrize("kind", get_args(InputKind))
+def test_fewer_heads_of_k_and_v_are_attended_to_as_each_of_as_many(kind):
+    shape = (1, 4, 512, 128)
+    q, k, v = draw(kind, shape, torch.float32, seed=3, device="cpu", kv_heads=2)
+    assert (q.shape, k.shape, v.shape) == (shape, (1, 2, 512, 128), (1, 2, 512, 128))
+    every, grouped = (draw(kind, shape, torch.float32, 3, "cpu", kv_heads)[0] for kv_heads in (4, None))
+    assert torch.equal(every, grouped)
+    share = torch.softmax(q @ k.repeat_interleave(2, 1).mT * shape[-1] ** -0.5, dim=-1).amax(-1).mean((0, 2))
+    of_as_many = float(weights(kind, shape).amax(-1).mean())
+    assert share.tolist() == pytest.approx([of_as_many] * 4, rel=0.4)  # another draw of k
+
+
 @pytest.mark.parametrize(("kind", "factor"), [("x2", 2), ("x4", 4), ("x10", 10)])
 def test_scaled_kinds_are_normal_with_larger_q(kind, factor):
     plain, scaled = (draw(name, SHAPE, torch.float32, seed=1, device="cpu") for name in ("normal", kind))

@@ -32,7 +32,9 @@ def test_the_grids_are_the_papers():
         ({"batch": 1, "seq_len": 200}, "seq_len: seq_len 200 is not a multiple of 128"),
         ({"batch": 1, "seq_len": 0}, "seq_len"),
         ({"batch": 0, "seq_len": 128}, "batch"),
-        ({"batch": 1, "seq_len": 128, "head_dim": 96}, "head_dim 96 is not one of 64, 128"),
+        ({"batch": 1, "seq_len": 128, "head_dim": 96}, "head_dim 96 is not one of 64, 128, 256"),
+        ({"batch": 1, "seq_len": 128, "heads": 6, "kv_heads": 4}, "kv_heads 4 does not divide heads 6"),
+        ({"batch": 1, "seq_len": 128, "kv_heads": 0}, "kv_heads"),
         ({"batch": 1, "seq_len": 128, "dtype": "float8"}, "dtype"),
     ],
 )
@@ -41,6 +43,21 @@ def test_a_wrong_shape_is_one_sentence(fields, words):
         make_workload(**fields)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_as_many_heads_of_k_and_v_as_of_q_are_none_of_their_own():
+    same, fewer = (Workload(batch=2, seq_len=128, heads=8, kv_heads=kv_heads) for kv_heads in (8, 2))
+    assert same == Workload(batch=2, seq_len=128, heads=8)
+    assert (same.kv_shape, fewer.kv_shape) == ((2, 8, 128, 128), (2, 2, 128, 128))
+    assert fewer.flops == same.flops  # each head of q is multiplied
+    assert str(fewer) == "2 x 8/2 x 128 x 128 bfloat16 full"
+
+
+def test_a_backward_pass_has_five_products():
+    forward = Workload(batch=1, seq_len=128, causal=True)
+    backward = forward.model_copy(update={"backward": True})
+    assert backward.flops == forward.flops / 2 * 5
+    assert str(backward) == f"{forward}, backward"
 
 
 def test_a_workload_is_a_value():

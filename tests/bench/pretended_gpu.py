@@ -4,7 +4,7 @@ It stands where `torch.cuda` and the clock stand, so that what is tested is the 
 in which it flushes, records events and replays.
 """
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import torch
@@ -27,13 +27,16 @@ class Gpu:
         self.cold = False
         self.flushed_bytes = []
         self.ran = []
+        self.allocated = 0
+        self.peak = 0
         self._capturing = None
 
-    def kernel(self, name, milliseconds, action=lambda: None):
-        """A callable that runs it now or, while a graph captures, makes it a node."""
+    def kernel(self, name, milliseconds, action=lambda: None, n_bytes=0):
+        """A callable that runs it now or, while a graph captures, makes it a node; it needs so many bytes meanwhile."""
         node = (name, milliseconds, action)
 
         def call():
+            self.peak = max(self.peak, self.allocated + n_bytes)
             if self._capturing is not None:
                 self._capturing.append(node)
             else:
@@ -56,6 +59,9 @@ class Gpu:
             def __init__(self):
                 self.nodes = []
                 self.uploaded = False
+
+            def reset(self):
+                self.nodes = None
 
             def replay(self):
                 gpu.now_ms += 0.0 if self.uploaded else UPLOAD_MS
@@ -95,17 +101,24 @@ class Gpu:
                 gpu.cold = True
 
         @contextmanager
-        def capture(graph):
+        def capture(graph, pool, stream):
             gpu._capturing = graph.nodes
             yield
             gpu._capturing = None
+
+        def forget_the_peak():
+            gpu.peak = gpu.allocated
 
         class Torch:
             """torch, whose tensors lie on the CPU whatever is asked for."""
 
             cuda = SimpleNamespace(
-                CUDAGraph=Graph, Event=Event, graph=capture, synchronize=lambda: None, empty_cache=lambda: None
-            )
+                CUDAGraph=Graph, Event=Event, graph=capture, synchronize=lambda: None, empty_cache=lambda: None,
+                Stream=lambda: SimpleNamespace(wait_stream=lambda other: None), current_stream=lambda: None,
+                stream=lambda stream: nullcontext(), graph_pool_handle=lambda: None,
+                memory_allocated=lambda: gpu.allocated, max_memory_allocated=lambda: gpu.peak,
+                reset_peak_memory_stats=forget_the_peak,
+            )  # fmt: skip
 
             def __getattr__(self, name):
                 return getattr(torch, name)

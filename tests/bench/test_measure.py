@@ -7,9 +7,18 @@ import torch
 from kperf.attention.implementations import Implementation
 from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
-from kperf.bench.measure import Inputs, _calls_per_sample, errors, make_inputs
+from kperf.bench.measure import (
+    Inputs,
+    _calls_per_sample,
+    errors,
+    gradient_error,
+    make_inputs,
+    reference,
+    reference_gradients,
+)
 from kperf.errors import MeasurementError
 from kperf.record.store import DeviceState
+from tests.attention.handed_in import SCALE, exact, normal, operands
 from tests.conftest import STATE
 
 WORKLOAD = Workload(batch=2, heads=2, seq_len=128, head_dim=64)
@@ -25,6 +34,30 @@ def test_inputs_are_the_seeds(inputs):
     assert not torch.equal(inputs.q, make_inputs(WORKLOAD, 8, "cpu").q)
     assert inputs.q.dtype == torch.bfloat16
     assert inputs.o.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_references_are_the_formula_in_both_directions(causal, kv_heads):
+    q, k, v = operands(kv_heads=kv_heads, dtype=torch.float64)
+    leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
+    o, lse = exact(*leaves, causal)
+    do = normal(*q.shape, dtype=torch.float64, seed=3)
+    expected = torch.autograd.grad(o, leaves, do)
+    found_o, found_lse = reference(q, k, v, causal, SCALE)
+    found = reference_gradients(q, k, v, found_o, found_lse, do, causal, SCALE)
+    for one, right in zip((found_o, found_lse, *found), (o.detach(), lse.detach(), *expected), strict=True):
+        assert one.shape == right.shape
+        assert float((one - right).abs().max()) < 2e-5
+
+
+def test_a_gradient_that_is_wrong_or_no_number_counts():
+    inputs = make_inputs(WORKLOAD.model_copy(update={"backward": True, "heads": 4, "kv_heads": 2}), 7, "cpu")
+    dq, dk, dv = inputs.gradients
+    assert (dq.shape, dk.shape, dv.shape) == ((2, 4, 128, 64), (2, 2, 128, 64), (2, 2, 128, 64))
+    assert not torch.equal(inputs.do, inputs.q)
+    assert gradient_error((dq * 1.02, dk, dv * 1.03), inputs) == pytest.approx(0.03, rel=1e-4)
+    assert math.isnan(gradient_error((dq * 1.02, dk * math.nan, dv), inputs))
 
 
 def test_errors_are_those_of_the_definition(inputs):
@@ -62,6 +95,9 @@ class FakeGraph:
         self.call = call
         self.output = tuple(None if tensor is None else tensor.clone() for tensor in call())
 
+    def reset(self):
+        self.call = None
+
     def replay(self):
         for captured, fresh in zip(self.output, self.call(), strict=True):
             if captured is not None:
@@ -72,7 +108,7 @@ class FakeGraph:
 def on_the_cpu(monkeypatch, inputs):
     """`measure` without a GPU: graphs replay at once, and every sample takes a millisecond."""
 
-    def capture(call, calls):
+    def capture(call, calls, pool):
         graph = FakeGraph(call)
         return graph, graph.output
 
@@ -81,7 +117,10 @@ def on_the_cpu(monkeypatch, inputs):
 
     state = DeviceState(sm_mhz=1, power_w=1.0, temperature_c=1, throttle=[])
     monkeypatch.setattr(measuring, "make_inputs", lambda workload, seed: inputs)
-    monkeypatch.setattr(measuring, "_bind", lambda item, workload, i: (item.bind(i.q, i.k, i.v, False, 1.0), 1.0))
+    monkeypatch.setattr(
+        measuring, "_bind", lambda item, workload, i: measuring._Bound(item.bind(i.q, i.k, i.v, False, 1.0), 1.0, 8)
+    )
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(measuring, "capture_graph", capture)
     monkeypatch.setattr(measuring, "timed_replay", lambda graph, flush: lambda: 2.0)
     monkeypatch.setattr(measuring, "_WINDOW_S", 0.0)
@@ -133,6 +172,7 @@ def test_only_what_is_right_gets_a_time(on_the_cpu, inputs):
     first, last = points[0], points[-1]
     assert first.samples_ms == [2.0] * 12
     assert first.tflops == pytest.approx(WORKLOAD.flops / 2e9)
+    assert first.peak_bytes == 8
     assert all(len({a, b}) == 2 for a, b in zip(first.round_order, last.round_order, strict=True))
     assert len(set(first.round_order)) > 1  # shuffled
 
@@ -157,7 +197,7 @@ class Mixture:
         monkeypatch.setattr(measuring, "timed_replay", lambda graph, flush: lambda: self.milliseconds(graph))
         monkeypatch.setattr(measuring.device, "device_state", lambda: STATE)
         monkeypatch.setattr(measuring.device, "other_processes", lambda: 1)
-        self.candidates = [measuring.Candidate(None, None, factor, 0.0, None) for factor in (1.0, 2.0, 3.0)]
+        self.candidates = [measuring.Candidate(None, None, factor, 0.0, None, 0) for factor in (1.0, 2.0, 3.0)]
         ceiling = type("Ceiling", (), {"graph": 1.0})()
         self.turns = measuring._Turns(2, ceiling, None, np.random.default_rng(0))
 

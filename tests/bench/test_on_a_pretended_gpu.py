@@ -11,7 +11,7 @@ from kperf.attention.implementations import Implementation
 from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
 from kperf.bench import power
-from kperf.errors import MeasurementError
+from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.store import DeviceState
 from tests.bench.pretended_gpu import COLD_MS, HOST_MS, Gpu
@@ -30,13 +30,14 @@ def gpu(monkeypatch):
 def stand_in(gpu, monkeypatch):
     gpu.stand_in(monkeypatch, measuring)
     on_the_cpu = functools.partial(drawing.draw, device="cpu")
-    monkeypatch.setattr(measuring, "draw", lambda *what: on_the_cpu(*what[:4]))
+    monkeypatch.setattr(measuring, "draw", lambda *what: on_the_cpu(*what[:4], kv_heads=(*what, None)[5]))
+    measuring._capturing.cache_clear()
     monkeypatch.setattr(measuring, "_CEILING_N", 16)
     monkeypatch.setattr(device, "device_state", lambda: STATE)
     monkeypatch.setattr(device, "other_processes", lambda: 0, raising=False)
 
 
-def attention(gpu, key, milliseconds, *, spoil=lambda o, lse: None, eager_only=False):
+def attention(gpu, key, milliseconds, *, spoil=lambda o, lse: None, eager_only=False, n_bytes=0):
     """An implementation that is right but for `spoil`, and takes so long; its replays may write nothing."""
 
     def bind(q, k, v, causal, sm_scale):
@@ -51,7 +52,7 @@ def attention(gpu, key, milliseconds, *, spoil=lambda o, lse: None, eager_only=F
                 out[0].copy_(o)
                 out[1].copy_(lse)
 
-        launch = gpu.kernel(key, milliseconds, write)
+        launch = gpu.kernel(key, milliseconds, write, n_bytes)
 
         def call():
             launch()
@@ -151,6 +152,111 @@ def test_the_order_in_a_round_is_the_one_that_is_recorded(gpu):
 def test_what_is_not_right_has_no_time(gpu, spoil, dtype, status):
     point = measure(attention(gpu, "x", 1.0, spoil=spoil), workload=WORKLOAD.model_copy(update={"dtype": dtype}))
     assert point.status == status
+
+
+def test_memory_is_the_most_during_a_call_beyond_what_was_held_before(gpu):
+    gpu.allocated = 10**6
+    points = measure(attention(gpu, "x", 1.0, n_bytes=5 << 20), attention(gpu, "y", 1.0))
+    assert [p.peak_bytes for p in points] == [5 << 20, 0]
+
+
+def test_what_runs_out_of_memory_stays_a_row_and_the_others_are_timed(gpu):
+    def too_large(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 128.00 GiB.\nmore")
+
+    def in_a_call(*_):
+        return too_large
+
+    gpu.allocated = 12_300_000_000
+    made = [Implementation("a", "a", too_large), attention(gpu, "x", 1.0), Implementation("b", "b", in_a_call)]
+    first, right, last = measure(*made)
+    assert [p.status for p in (first, right, last)] == ["oom", "ok", "oom"]
+    assert "beside the 12.3 GB that the inputs and the other implementations hold" in first.message
+    assert (first.implementation, first.flops) == ("a", WORKLOAD.flops)
+
+
+def test_what_memory_is_too_small_for_when_called_singly_is_out_of_memory_too(gpu):
+    """The first call, the one whose memory is taken, and those of captures fit; a single one later does not."""
+    bind, calls = attention(gpu, "x", 1.0).bind, []
+
+    def limited(*given):
+        call = bind(*given)
+
+        def counted():
+            calls.append(gpu._capturing)
+            if len(calls) > 8:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return call()
+
+        return counted
+
+    point = measure(Implementation("x", "x", limited))
+    assert point.status == "oom"
+
+
+def test_what_an_implementation_refuses_when_bound_is_unsupported(gpu):
+    def refuses(*_):
+        raise UsageError("torch's back end refuses: too wide")
+
+    points = measure(Implementation("a", "a", refuses), attention(gpu, "x", 1.0))
+    assert [(p.status, p.message) for p in points] == [
+        ("unsupported", "torch's back end refuses: too wide"),
+        ("ok", ""),
+    ]
+
+
+def differentiable(gpu, key, spoil=1.0, tolerance=1.0):
+    """Eager attention, whose backward pass is a kernel of 2 ms that takes 3 MB."""
+
+    class Attend(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, causal, sm_scale):
+            o, lse = measuring.reference(q, k, v, causal, sm_scale)
+            ctx.save_for_backward(q, k, v, o, lse)
+            ctx.settings = causal, sm_scale
+            out = o.to(q.dtype)
+            gpu.kernel(f"{key} forward", 1.0, lambda: out.copy_(o), n_bytes=1 << 20)()
+            return out
+
+        @staticmethod
+        def backward(ctx, do):
+            dq, dk, dv = measuring.reference_gradients(*ctx.saved_tensors, do, *ctx.settings)
+            made = [tensor.to(do.dtype) for tensor in (dq * spoil, dk, dv)]
+            out = [tensor.clone() for tensor in made]
+
+            def write():
+                for to, tensor in zip(out, made, strict=True):
+                    to.copy_(tensor)
+
+            gpu.kernel(f"{key} backward", 2.0, write, n_bytes=3 << 20)()
+            return *out, None, None
+
+    def bind(q, k, v, causal, sm_scale):
+        return lambda: (Attend.apply(q, k, v, causal, sm_scale), None)
+
+    return Implementation(key, key, bind, differentiable=True, grouped=True, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("kv_heads", [None, 1])
+def test_a_backward_pass_is_checked_and_timed_without_its_forward_pass(gpu, kv_heads):
+    workload = WORKLOAD.model_copy(update={"backward": True, "causal": True, "kv_heads": kv_heads})
+    made = [
+        differentiable(gpu, "right"),
+        differentiable(gpu, "off", spoil=1.008),
+        differentiable(gpu, "tolerated", spoil=1.008, tolerance=2.0),
+        attention(gpu, "forward only", 1.0),
+    ]
+    right, off, tolerated, none = measure(*made, workload=workload)
+    assert right.status == "ok"
+    assert right.backward
+    assert right.median_ms == pytest.approx(2.0 + COLD_MS)
+    assert right.tflops == pytest.approx(2.5 * WORKLOAD.flops / 2 / right.median_ms / 1e9)
+    assert right.peak_bytes == 3 << 20
+    assert (off.status, none.status, none.message) == ("wrong", "unsupported", "it computes forward only")
+    assert off.rel_error == pytest.approx(8e-3, rel=0.1)
+    assert (tolerated.status, tolerated.max_rel_error) == ("ok", 2 * 1.5 * 4e-3)
+    first_round = gpu.ran.index("cublas 16")
+    assert "right forward" not in gpu.ran[first_round + 10 :]
 
 
 def test_what_a_graph_does_not_write_is_not_right_from_before(gpu):

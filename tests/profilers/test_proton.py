@@ -157,7 +157,7 @@ def test_a_recorded_run_is_told(tmp_path, monkeypatch, gpu):
         writer.append(list(proton.measure(COMMON | {"environment": known}, results=tmp_path)))
     proton.run(console, tmp_path, plot.draw, require_gpu=False)
     text = console.export_text()
-    assert f"SDPA, cuDNN, full, ran {CUDNN}." in text
+    assert f"SDPA cuDNN, full, ran {CUDNN}." in text
     assert "full less causal" in text
     assert "pip install llnl-hatchet" in text
     assert (tmp_path / "h200/proton_tflops.png").stat().st_size > 10_000

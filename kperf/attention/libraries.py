@@ -1,0 +1,154 @@
+"""Attention as torch and other packages compute it, beside the bars of Fig. 12: from the formula to compiled kernels.
+
+Each function prepares a call as `implementations` describes it. Packages that the lock does not hold are imported where
+they are used; `missing` says in one sentence that one is not there.
+"""
+
+import importlib.metadata
+import importlib.util
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch.backends.cuda import (
+    SDPAParams,
+    can_use_cudnn_attention,
+    can_use_efficient_attention,
+    can_use_flash_attention,
+)
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from kperf.errors import UsageError
+
+Tensor = torch.Tensor
+Output = tuple[Tensor, Tensor | None]
+Call = Callable[[], Output]
+
+_FUSED = {
+    SDPBackend.FLASH_ATTENTION: can_use_flash_attention,
+    SDPBackend.EFFICIENT_ATTENTION: can_use_efficient_attention,
+    SDPBackend.CUDNN_ATTENTION: can_use_cudnn_attention,
+}
+
+_SHAPES = 64
+"""So many shapes flex_attention is compiled for in a process: torch stops at 8, and a sweep has more."""
+
+
+def missing(module: str, distribution: str) -> str | None:
+    """None if the package can be imported, else one sentence with the mend, which leaves the locked wheels as they are.
+
+    A wheel of one of these is built for one torch; the lock has none, as not all have one for the torch in it.
+    """
+    if importlib.util.find_spec(module):
+        return None
+    return f"{distribution} is not installed: `pip install --no-deps {distribution}` if it has a wheel for this torch"
+
+
+def version(distribution: str) -> str:
+    """For the record: xformers 0.0.33."""
+    return f"{distribution} {importlib.metadata.version(distribution)}"
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call:
+    """The formula, an operation of torch after the other: O(seq_len^2) memory, scores rounded to the inputs' dtype."""
+    seq_len = q.shape[2]
+    above = torch.ones(seq_len, seq_len, dtype=torch.bool, device=q.device).triu(1) if causal else None
+
+    def call() -> Output:
+        scores = q @ k.mT * sm_scale
+        if above is not None:
+            scores = scores.masked_fill(above, -math.inf)
+        return scores.softmax(-1) @ v, None
+
+    return call
+
+
+def sdpa(backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call:
+    """torch's scaled_dot_product_attention by one back end; k, v of fewer heads where the back end knows groups.
+
+    Raises `UsageError` with torch's reason where the back end does not compute this on the GPU.
+    """
+    grouped = k.shape[1] != q.shape[1]
+    if q.is_cuda and backend in _FUSED:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            usable = _FUSED[backend](SDPAParams(q, k, v, None, 0.0, causal, grouped), debug=True)
+        if not usable:
+            reasons = [str(warning.message).splitlines()[0] for warning in said] or ["it does not say why"]
+            raise UsageError(f"torch's back end {backend.name} refuses: {reasons[0]}")
+
+    def call() -> Output:
+        with sdpa_kernel(backend):
+            o = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=grouped)
+        return o, None
+
+    return call
+
+
+def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call:
+    """torch's flex_attention, compiled; a causal mask as a block mask, which is made beforehand."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # it imports the compiler
+
+    seq_len = q.shape[2]
+    mask = create_block_mask(_lower, None, None, seq_len, seq_len, device=q.device) if causal else None
+    # Without fullgraph it would fall back on its O(seq_len^2) formula in silence.
+    attend = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    grouped = k.shape[1] != q.shape[1]
+
+    def call() -> Output:
+        o: Tensor = attend(q, k, v, block_mask=mask, scale=sm_scale, enable_gqa=grouped)  # type: ignore[assignment]
+        return o, None
+
+    with torch._dynamo.config.patch(recompile_limit=_SHAPES):
+        call()
+    return call
+
+
+def _lower(_batch: Tensor, _head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    return row >= column
+
+
+def xformers(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call:
+    """xFormers' memory_efficient_attention with the kernels that it chooses; [batch, seq_len, heads, head_dim]."""
+    from xformers.ops import LowerTriangularMask, memory_efficient_attention
+
+    rows = rows_first(q, k, v)
+    mask = LowerTriangularMask() if causal else None
+    return lambda: (memory_efficient_attention(*rows, attn_bias=mask, scale=sm_scale).transpose(1, 2), None)
+
+
+def flashinfer(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call:
+    """FlashInfer's prefill of a ragged batch, planned beforehand; [batch * seq_len, heads, head_dim]."""
+    from flashinfer import BatchPrefillWithRaggedKVCacheWrapper
+
+    batch, heads, seq_len, head_dim = q.shape
+    wrapper = BatchPrefillWithRaggedKVCacheWrapper(
+        torch.empty(256 << 20, dtype=torch.uint8, device=q.device), kv_layout="NHD"
+    )
+    begins = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * seq_len
+    wrapper.plan(
+        begins, begins, heads, k.shape[1], head_dim,
+        causal=causal, sm_scale=sm_scale, q_data_type=q.dtype, kv_data_type=k.dtype,
+    )  # fmt: skip
+    flat = [tensor.flatten(0, 1) for tensor in rows_first(q, k, v)]
+    return lambda: (wrapper.run(*flat).view(batch, seq_len, heads, head_dim).transpose(1, 2), None)
+
+
+def transformer_engine(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call:
+    """TransformerEngine's DotProductAttention with the back end that it chooses; [batch, seq_len, heads, head_dim]."""
+    from transformer_engine.pytorch import DotProductAttention
+
+    batch, heads, seq_len, head_dim = q.shape
+    attend = DotProductAttention(
+        heads, head_dim, num_gqa_groups=k.shape[1], attention_dropout=0.0, qkv_format="bshd",
+        attn_mask_type="causal" if causal else "no_mask", softmax_scale=sm_scale,
+    )  # fmt: skip
+    rows = rows_first(q, k, v)
+    return lambda: (attend(*rows).view(batch, seq_len, heads, head_dim).transpose(1, 2), None)
+
+
+def rows_first(*tensors: Tensor) -> list[Tensor]:
+    """The same numbers as [batch, seq_len, heads, head_dim], contiguous; a copy where they do not lie so already."""
+    return [tensor.transpose(1, 2).contiguous() for tensor in tensors]
