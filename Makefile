@@ -21,7 +21,7 @@ takes_fig12 := CAUSAL PAPER_MIX FRESH HEAD_DIM DTYPE INPUTS GPUS OPTIONS
 takes_docker-fig11 := $(takes_fig11)
 takes_docker-fig12 := $(takes_fig12)
 takes_trace := SCRIPT OPTIONS
-takes_inputs := FRESH OPTIONS
+takes_inputs := FRESH GPUS OPTIONS
 takes_attention := CAUSAL HEAD_DIM DTYPE INPUTS FRESH OPTIONS
 takes_power := CAUSAL OPTIONS
 takes_timers := OPTIONS
@@ -80,14 +80,14 @@ figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from 
 fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of yours, COSTS=1 what records cost
 	@$(KPERF) fig11 $(FIG11_OPTIONS)
 
-fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=64, DTYPE=float16, INPUTS=local, PAPER_MIX=1, FRESH=1, GPUS=all
+fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=64, DTYPE=float16, INPUTS=local, PAPER_MIX=1, FRESH=1, GPUS=all|2|0,2
 	@$(KPERF) fig12 $(FIG12_OPTIONS)
 
 trace: setup ## inside the kernels of a script of yours: SCRIPT="script.py its arguments", OPTIONS="--list"
 	@$(KPERF) trace $(words) $(foreach word,$(value SCRIPT),$(call quote,$(word)))
 
 inputs: setup ## speed over FA3 by kind of inputs (normal, peaked, sink, ramp, local): measured on a Hopper GPU, else as recorded
-	@$(KPERF) inputs $(call switch,FRESH,--fresh) $(words)
+	@$(KPERF) inputs $(call switch,FRESH,--fresh) $(call option,GPUS,--gpus) $(words)
 
 attention: setup ## all implementations on your shapes, both passes, time, error, memory: OPTIONS="--batch 1 --n-heads 32 --n-kv-heads 8 --seq-len 4096"
 	@$(KPERF) attention $(call switch,CAUSAL,--causal) $(call option,HEAD_DIM,--head-dim) $(call option,DTYPE,--dtype) \

@@ -185,6 +185,7 @@ def inputs(
     results: Results = RECORDED,
     rounds: Annotated[int, typer.Option(min=10, help="Rounds in which all kinds and kernels take turns.")] = 16,
     fresh: Fresh = False,
+    gpus: SpreadOption = None,
 ) -> None:
     """Measure and draw how the speed over FA3 depends on the numbers in q and k: fig12_inputs, both masks.
 
@@ -192,7 +193,7 @@ def inputs(
     """
     from kperf.paper import fig12_inputs
 
-    fig12_inputs.run(console, results, rounds=rounds, fresh=fresh)
+    fig12_inputs.run(console, results, rounds=rounds, fresh=fresh, gpus=gpus)
 
 
 @app.command()

@@ -7,13 +7,14 @@ another card falls into it says how far cards differ beyond what runs do. Ratios
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+from rich.console import Console
 from rich.table import Table
 
-from kperf.bench.points import Key, MeasuredPoint, Point, Run, runs_by_place
+from kperf.bench.points import Figure, Key, MeasuredPoint, Point, Run, Store, runs_by_place
 from kperf.bench.repeatability import BASELINE, compare
 from kperf.record.store import Environment
 
@@ -101,9 +102,21 @@ def sentences(places: Mapping[Key, OnCards]) -> list[str]:
     ]
 
 
+def report(console: Console, store: Store, figure: Figure, places: Container[Key]) -> None:
+    """Print how far cards agree, by what of a figure was measured on several of them; or that nothing was."""
+    measured = on_several([point for point in store.points() if point.figure == figure], store.environments())
+    shared = {key: found for key, found in measured.items() if key in places}
+    if not shared:
+        console.print("no workload was measured on several cards in one setting: how far they agree is unknown")
+        return
+    console.print(table(shared, "the same workload on each card"))
+    for sentence in sentences(shared):
+        console.print(sentence)
+
+
 def spread_note(runs: Iterable[Run], environments: Mapping[str, Environment]) -> str | None:
     """A sentence that says so where what stands in one figure was measured on several cards."""
-    cards = Counter(environments[_environment(run)].gpu_uuid[:8] for run in runs)
+    cards = Counter(environments[_environment(run)].gpu_uuid[:8] for run in runs if run)
     if len(cards) < 2:
         return None
     shares = ", ".join(f"{card} {count}" for card, count in sorted(cards.items()))

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from kperf.attention import overrides as override
 from kperf.attention.workload import FIG11, Dtype, SweepName
+from kperf.bench import cards
 from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
@@ -140,6 +141,8 @@ class Outcome:
     interval: tuple[float, float] | None
     other_override: bool = False
     """Whether what was recorded is not of the committed override."""
+    cards: str | None = None
+    """Of how many cards, if its workloads were measured on several."""
 
     @property
     def verdict(self) -> Verdict:
@@ -210,6 +213,9 @@ def report(console: Console, results: Path) -> list[Outcome]:
     for outcome in outcomes:
         table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict)
     console.print(table)
+    for outcome in outcomes:
+        if outcome.cards:
+            console.print(f"{outcome.claim.statement}: {outcome.cards}")
     return outcomes
 
 
@@ -266,11 +272,11 @@ def _speedup(claim: SpeedupClaim, folder: Path) -> Outcome:
     if not all(key in runs for key in wanted):
         return Outcome(claim, None, None)
     chosen = [{key: run[key] for key in pair if key in run} for run in (runs[key] for key in wanted)]
-    fig12.environments_of(store, chosen)
+    several = cards.spread_note(chosen, fig12.environments_of(store, chosen))
     found = speedup_interval(chosen, claim.ours, claim.baseline)
     if found is None:
         return Outcome(claim, None, None)
-    return Outcome(claim, found[0], found[1:], bool(fig12.of_other_overrides(chosen)))
+    return Outcome(claim, found[0], found[1:], bool(fig12.of_other_overrides(chosen)), several)
 
 
 def _timeline_value(claim: TimelineClaim, folder: Path) -> Outcome:

@@ -260,7 +260,7 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
         ]
         console.print(ratio_table(runs, ratios))
     if several:
-        _print_cards(console, store, runs)
+        cards.report(console, store, "fig12", runs)
     with_power = mode.of_the_paper and not mode.paper_mix
     alone = power.newest_runs(PowerStore(store.folder).points(), mode.causal) if with_power else []
     if alone:
@@ -276,20 +276,6 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
             f"{len(failures)} points have no time; the first: {worst.implementation}, {worst.message} (FRESH=1 repeats)"
         )
     return written
-
-
-def _print_cards(console: Console, store: Store, places: Container[Key]) -> None:
-    """How far those cards agree, by what of the figure was measured on each of them; or that nothing was."""
-    measured = cards.on_several([point for point in store.points() if point.figure == "fig12"], store.environments())
-    shared = {key: found for key, found in measured.items() if key in places}
-    if not shared:
-        console.print(
-            "no workload was measured on several of these cards in one setting: how far they agree is unknown"
-        )
-        return
-    console.print(cards.table(shared, "the same workload on each card"))
-    for sentence in cards.sentences(shared):
-        console.print(sentence)
 
 
 def run(
@@ -311,9 +297,8 @@ def run(
         reason = device.why_static() if bench is None else None
         if reason is not None and require_gpu:
             raise UsageError(reason)
-        if reason is None:
-            name = device.gpu_name() if bench is None else bench.environments[0].gpu
-        store = Store(recorded_folder(results) if reason else results / gpu_slug(name))
+        name = bench.environments[0].gpu if bench else None if reason else device.gpu_name()
+        store = Store(results / gpu_slug(name) if name else recorded_folder(results))
         require_writable(store.folder)
         if reason is not None:  # a damaged file is refused now, and not after minutes of compiling
             store.points()  # measuring begins with that, and repairs a line that a kill has torn

@@ -16,8 +16,10 @@ from rich.table import Table
 
 from kperf.attention.implementations import RATIOS, implementations
 from kperf.attention.workload import InputKind, SweepName, fig12_grid
+from kperf.bench import cards
 from kperf.bench.points import Key, Run, Store, newest_whole_runs
 from kperf.bench.progress import sweep_progress
+from kperf.bench.spread import spread
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import speedup, when
 from kperf.errors import MeasurementError, UsageError
@@ -114,11 +116,15 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
         f"{key}: recorded with another override than the one in ttgir/{key}/"
         for key in sorted(of_other_overrides(runs.values()))
     ]
+    if several := cards.spread_note(runs.values(), environments):
+        said.append(several)
     if len(runs) < len(places):
         said.append(f"{len(runs)} of {len(places)} workloads: the others are not recorded yet")
     title = ("Speed over FA3 by kind of inputs, bfloat16, head_dim 128, 16 heads", stamp)
     written = plot.draw(runs, COMPARED, title, said, store.folder / "fig12_inputs")
     console.print(table(rows(runs), f"speed over {BASELINE} on the same inputs: {stamp}"))
+    if several:
+        cards.report(console, store, "fig12_inputs", runs)
     for sentence in said:
         console.print(sentence)
     for path in written:
@@ -132,19 +138,29 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
     return written
 
 
-def run(console: Console, results: Path, *, rounds: int, fresh: bool) -> None:
+def run(console: Console, results: Path, *, rounds: int, fresh: bool, gpus: str | None = None) -> None:
     """`make inputs`: measure what is missing where there is a Hopper GPU; draw.
 
-    Raises what `verify_overrides`, `run_sweep` and `report` raise.
+    `gpus` as `spread` takes it. Raises what that, `verify_overrides`, `run_sweep` and `report` raise.
     """
-    reason = device.why_static()
-    folder = recorded_folder(results) if reason else results / gpu_slug(device.gpu_name())
-    store = Store(folder, "fig12_inputs")
-    if reason is None:
-        verify_overrides(console)
-        chosen = implementations((BASELINE, *COMPARED))
-        with sweep_progress(console) as progress:
-            run_sweep(groups(), chosen, store, figure="fig12_inputs", rounds=rounds, fresh=fresh, progress=progress)
-    else:
-        console.print(f"static: {reason}; the figure is drawn from recorded runs")
+    with spread(gpus) as bench:
+        reason = device.why_static() if bench is None else None
+        name = bench.environments[0].gpu if bench else None if reason else device.gpu_name()
+        store = Store(results / gpu_slug(name) if name else recorded_folder(results), "fig12_inputs")
+        if reason is None:
+            verify_overrides(console, run_too=bench is None)
+            chosen = implementations((BASELINE, *COMPARED))
+            with sweep_progress(console) as progress:
+                run_sweep(
+                    groups(),
+                    chosen,
+                    store,
+                    figure="fig12_inputs",
+                    rounds=rounds,
+                    fresh=fresh,
+                    progress=progress,
+                    bench=bench,
+                )
+        else:
+            console.print(f"static: {reason}; the figure is drawn from recorded runs")
     report(console, store, measured=reason is None)

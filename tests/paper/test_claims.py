@@ -1,11 +1,13 @@
+import io
 import math
 
 import pytest
+from rich.console import Console
 
 from kperf.bench.points import Store
 from kperf.errors import UsageError
 from kperf.paper import fig12
-from kperf.paper.claims import CLAIMS_FILE, Outcome, cells, evaluate, markdown, read_claims
+from kperf.paper.claims import CLAIMS_FILE, Outcome, cells, evaluate, markdown, read_claims, report
 from kperf.record.store import RECORDED
 from kperf.trace.reading.models import read_timeline
 from tests.conftest import environment, point
@@ -175,3 +177,27 @@ def test_artifact_md_holds_the_numbers_of_the_recorded_runs():
     text = (ROOT / "artifact.md").read_text()
     written = text.split("<!-- claims -->")[1].split("<!-- /claims -->")[0].strip()
     assert written == markdown(RECORDED)
+
+
+def test_a_claim_of_workloads_on_several_cards_says_so(tmp_path):
+    store = Store(tmp_path)
+    mode = fig12.Mode()
+    claim = next(c for c in read_claims() if (getattr(c, "ours", ""), c.command) == ("improved_plus", "make fig12"))
+    with store.writer() as writer:
+        known = [writer.record_environment(environment(gpu_uuid=f"card{n}")) for n in range(2)]
+        for n, (sweep, workload) in enumerate(fig12.grid(mode)):
+            times = {claim.ours: 1.0, claim.baseline: 1.5}
+            writer.append(
+                [
+                    point(key, workload.flops / 6e11 * time, f"r{n}", workload, sweep, environment=known[n // 10])
+                    for key, time in times.items()
+                ]
+            )
+    outcome = evaluate(claim, tmp_path)
+    assert outcome.value == pytest.approx(1.5)
+    assert outcome.cards.startswith("on 2 cards, each workload whole on one: card0 ")
+    console = Console(width=300, file=io.StringIO(), record=True)
+    (tmp_path / "results").mkdir()
+    tmp_path.joinpath("results", "h200").symlink_to(tmp_path, target_is_directory=True)
+    report(console, tmp_path / "results")
+    assert f"{claim.statement}: on 2 cards" in console.export_text()

@@ -245,10 +245,8 @@ def test_ctrl_c_says_that_the_sweep_goes_on(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fig12, "run_sweep", interrupted)
-    console = Console(width=180, file=io.StringIO(), record=True)
-    with pytest.raises(KeyboardInterrupt):
-        fig12.measure_fig12(console, Store(tmp_path), fig12.Mode(), ["fa3"], rounds=10)
-    assert "the same command goes on from there" in console.export_text()
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on from there"):
+        fig12.measure_fig12(Console(quiet=True), Store(tmp_path), fig12.Mode(), ["fa3"], rounds=10)
 
 
 @pytest.mark.parametrize("mix", [False, True])
