@@ -18,7 +18,7 @@ from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
 from kperf.paper import fig12, twins
 from kperf.paper.version1 import read_timeline
-from kperf.profilers import accuracy, fig13, lines, timers
+from kperf.profilers import accuracy, fig13, inductor, lines, timers
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.reading.predict import predict
@@ -47,7 +47,7 @@ class _Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    figure: Literal["fig11", "fig12", "accuracy", "overhead", "lines", "timers"]
+    figure: Literal["fig11", "fig12", "accuracy", "overhead", "lines", "timers", "inductor"]
     statement: str
     command: str
     minutes: int
@@ -125,6 +125,7 @@ _SUMMARIES: dict[str, Callable[[Path], dict[str, float]]] = {
     "overhead": fig13.summary,
     "lines": lines.summary,
     "timers": timers.summary,
+    "inductor": inductor.summary,
 }
 """What is recorded by each of these commands, as numbers with names."""
 

@@ -28,15 +28,12 @@ from kperf.bench.measure import CEILING_FLOPS
 from kperf.errors import MeasurementError, UsageError
 from kperf.profilers import ncu
 from kperf.profilers.hatchet import TIME, Tree, read_tree
-from kperf.profilers.inductor_counts import Counts
-from kperf.profilers.inductor_graph import Kernel, Program
-from kperf.profilers.inductor_pretended import program_of
-from kperf.profilers.inductor_session import ROUNDS, SCRIPT, blocks, round_of, scope_of
+from kperf.profilers.inductor_program import ROUNDS, SCRIPT, Program, blocks, from_json, round_of, scope_of
 from kperf.profilers.proton import under_proton
-from kperf.profilers.records import Common, Row, folder_of, measured_or_recorded
+from kperf.profilers.records import Common, Row, folder_of, measured_or_recorded, newest
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
-from kperf.record.store import Frozen
+from kperf.record.store import Frozen, RecordStore
 
 BLOCKS = ("dit", "llama")
 GOAL = 0.10
@@ -76,10 +73,10 @@ class InductorRow(Row):
     """One launch of a block's program. `samples_us`: of each round, all kernels that ran for it; or `message` says why.
 
     number: its place. kind: Triton's, written by Inductor, or a library's. operands: shapes, of a library's. flops,
-    products (those of the tensor cores), functions (those that the machine takes several instructions for), bytes: what
-    has to be done, derived from the graph. kernels, launches: what ran on the device, and how many in a round.
-    ceiling_ms: cuBLAS bfloat16 8192^3 in turn with the rounds. copy_gb_per_s: of a copy of 256 MiB. rel_error: of the
-    block, against float32. counters: ncu's, or `ncu_message` says why there are none.
+    products, functions, reduced, bytes: what has to be done, derived from the graph (`inductor_program.Counts`).
+    kernels, launches: what ran on the device, and how many in a round. ceiling_ms: cuBLAS bfloat16 8192^3 in turn with
+    the rounds. copy_gb_per_s: of a copy of 256 MiB. rel_error: of the block, against float32. counters: ncu's, or
+    `ncu_message` says why there are none.
     """
 
     block: str
@@ -91,6 +88,7 @@ class InductorRow(Row):
     flops: _Count
     products: _Count
     functions: _Count
+    reduced: _Count
     bytes: _Count
     kernels: list[str]
     launches: _Count
@@ -108,8 +106,8 @@ class InductorRow(Row):
             raise ValueError("samples_us: samples of kernels, or a message, and not both")
         if (self.counters is None) != bool(self.ncu_message):
             raise ValueError("counters: ncu's counters, or a message, and not both")
-        if not self.products + self.functions <= self.flops:
-            raise ValueError("flops: products and functions are among them")
+        if not max(self.products + self.functions, self.products + self.reduced) <= self.flops:
+            raise ValueError("flops: products, functions and those of reductions are among them")
         return self
 
     @property
@@ -182,6 +180,8 @@ def run(
 
 def written_without_gpu(name: str) -> Program:
     """What Inductor writes of a block for an H200."""
+    from kperf.profilers.inductor_pretended import program_of  # Inductor takes seconds to import
+
     block, inputs = blocks().make(name, "meta", torch.bfloat16)
     return program_of(block, inputs)
 
@@ -200,7 +200,7 @@ def measure(common: Common, *, results: Path, out: Path, ncu_path: Path | None) 
         with tempfile.TemporaryDirectory(prefix="kperf-inductor-") as folder:
             under_proton([sys.executable, "-m", _SESSION, name, folder], _LIMIT_S)
             told: dict[str, Any] = json.loads(Path(folder, "session.json").read_bytes())
-            program = _program(json.loads(Path(folder, "program.json").read_bytes()))
+            program = from_json(json.loads(Path(folder, "program.json").read_bytes()))
             profile = Path(folder, "rounds.hatchet").read_bytes()
         kept = folder_of(results) / "inductor"
         kept.mkdir(parents=True, exist_ok=True)
@@ -228,11 +228,6 @@ def measure(common: Common, *, results: Path, out: Path, ncu_path: Path | None) 
                 counters=counters[number] if counters else None,
                 ncu_message=ncu_message,
             )
-
-
-def _program(told: dict[str, Any]) -> Program:
-    kernels = [Kernel(**one | {"counts": Counts(**one["counts"])}) for one in told["kernels"]]
-    return Program(kernels, told["code"], told["sources"])
 
 
 def _seen(rounds: Sequence[Tree], number: int) -> tuple[list[str], int, list[float]]:
@@ -340,13 +335,16 @@ _LABEL = 44
 """Letters of a line."""
 
 
+_KINDS = {"triton": "kernels that Inductor wrote", "extern": "kernels of libraries"}
+
+
 def said(rows: Sequence[InductorRow]) -> list[str]:
     """Where a block's time goes, and how far what is derived lies from ncu's counters."""
     lines = []
     for block in dict.fromkeys(row.block for row in rows):
         mine = [row for row in rows if row.block == block]
         whole = sum(row.time_us or 0.0 for row in mine)
-        for kind, words in (("triton", "kernels that Inductor wrote"), ("extern", "kernels of libraries")):
+        for kind, words in _KINDS.items():
             time = sum(row.time_us or 0.0 for row in mine if row.kind == kind)
             least = sum(max(row.at_ceilings_us) for row in mine if row.kind == kind and row.time_us)
             if time:
@@ -358,30 +356,56 @@ def said(rows: Sequence[InductorRow]) -> list[str]:
 
 
 def deviations(row: InductorRow) -> dict[str, float]:
-    """What is derived over what ncu counted, less 1: bytes, products, and FLOPs of kernels without functions."""
-    if row.counters is None:
+    """What is derived over what ncu counted, less 1: of bytes, of products, and of other FLOPs.
+
+    Those of a kernel with functions, or with a reduction, are only a floor: the machine takes more instructions for
+    them, and 0 says that they are below ncu's count. Nothing is compared where next to nothing moves.
+    """
+    if row.counters is None or row.bytes < _LEAST_BYTES:
         return {}
-    pairs = {"bytes": (row.bytes, row.counters.bytes), "products": (row.products, row.counters.products)}
-    plain = row.flops - row.products
-    if row.functions <= _FEW * plain:
-        pairs["FLOPs"] = (plain, row.counters.flops)
-    return {what: derived / counted - 1 for what, (derived, counted) in pairs.items() if derived and counted}
+    arithmetic = row.flops - row.products
+    pairs = {
+        "bytes": (row.bytes, row.counters.bytes),
+        "products": (row.products, row.counters.products),
+        "FLOPs": (arithmetic, row.counters.flops),
+    }
+    found = {what: derived / counted - 1 for what, (derived, counted) in pairs.items() if derived and counted}
+    if row.functions + row.reduced > _FEW * arithmetic and "FLOPs" in found:
+        found["FLOPs"] = max(found["FLOPs"], 0.0)
+    return found
 
 
 _FEW = 0.01
-"""Functions among the FLOPs of a kernel with which they are still compared: ncu counts a function's instructions."""
+"""Functions and reductions among the FLOPs of a kernel beside which its arithmetic is all that counts."""
+_LEAST_BYTES = 1_000_000
+"""Beside it what a launch itself moves is nothing."""
+
+
+def summary(folder: Path) -> dict[str, float]:
+    """For the table of claims: how far bytes, products and FLOPs of any kernel that Inductor wrote lie from ncu's."""
+    rows = newest(RecordStore(folder, "inductor", ROWS).points())
+    found: dict[str, float] = {}
+    for row in rows:
+        for what, off in deviations(row).items():
+            if row.kind == "triton" or what == "products":
+                found[what] = max(found.get(what, 0.0), abs(off))
+    return found
 
 
 def _held_against_ncu(block: str, rows: Sequence[InductorRow]) -> Iterator[str]:
     if reason := next((row.ncu_message for row in rows if row.ncu_message), ""):
         yield f"{block}: not held against ncu: {reason}"
         return
-    for what in ("bytes", "products", "FLOPs"):
-        found = {row.name: off[what] for row in rows if what in (off := deviations(row))}
-        beyond = [f"{name} {off:+.1%}" for name, off in found.items() if abs(off) > GOAL]
-        line = f"{block}: {what} of {len(found) - len(beyond)} of {len(found)} kernels within {GOAL:.0%} of ncu's"
-        if found:
-            yield f"{line}, not of {', '.join(beyond)}." if beyond else f"{line}."
+    for kind, words in _KINDS.items():
+        for what in ("bytes", "products", "FLOPs"):
+            mine = [row for row in rows if row.kind == kind]
+            found = {
+                f"{row.name} {row.operands}".strip(): off[what] for row in mine if what in (off := deviations(row))
+            }
+            beyond = [f"{name} {off:+.1%}" for name, off in found.items() if abs(off) > GOAL]
+            line = f"{block}: {what} of {len(found) - len(beyond)} of {len(found)} {words} within {GOAL:.0%} of ncu's"
+            if found:
+                yield f"{line}, not of {', '.join(beyond)}." if beyond else f"{line}."
 
 
 def trace_commands(rows: Sequence[InductorRow]) -> list[str]:

@@ -11,7 +11,10 @@ itself reads dependencies and writes code):
 - *FLOPs*: floating-point additions, subtractions, multiplications (one each, a fused pair two), divisions and
   functions (exp, tanh, rsqrt: one each, though the machine takes several instructions), for as many elements as the
   value depends on: the mean of a row is divided once a row, not once an element. What two fused operators both compute
-  counts once. A sum has one addition an element. Comparisons, maxima, conversions and index arithmetic are none.
+  counts once. A sum has one addition an element. Comparisons, maxima, conversions and index arithmetic are none. What
+  the machine does more than that (a function's instructions, sums of threads, a value of a row for each element anew)
+  is not in it: it is arithmetic that the graph asks for.
+- *reduced*: of them, those of reductions.
 - *products*: of them, those that go to the tensor cores, by `torch.utils.flop_counter`; attention under a causal mask
   at half, as everywhere here (FlashAttention-3, arXiv 2407.08608, section 4.1).
 """
@@ -32,6 +35,8 @@ from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import Identity
 
+from kperf.profilers.inductor_program import Counts
+
 ARITHMETIC = {"add": 1, "sub": 1, "mul": 1, "fma": 2}
 """What the machine has an instruction for: operator -> FLOPs."""
 FUNCTIONS = frozenset({
@@ -39,21 +44,17 @@ FUNCTIONS = frozenset({
     "sigmoid", "tanh", "erf", "erfc", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "lgamma",
 })  # fmt: skip
 """What takes it several."""
-_REDUCTIONS = {"sum": 1, "prod": 1, "welford_reduce": 6, "welford_combine": 8}
-"""FLOPs an element. Welford's: two subtractions, a division, two additions, a multiplication."""
+_REDUCTIONS = {
+    "sum": (1, 1, 0),
+    "prod": (1, 1, 0),
+    "welford_reduce": (3, 6, 1),  # two subtractions, a division, two additions, a multiplication
+    "welford_combine": (3, 8, 1),  # a subtraction, a division, three additions, three multiplications
+    "online_softmax_reduce": (2, 3, 1),  # a subtraction, exp, an addition
+}
+"""Results, FLOPs an element, and how many of them are functions; of those that are not here one result and none."""
 _NUMBERS_ARE_NONE = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not", "isnan"})
 _EVALUATED = 1 << 22
 """Most elements that an index expression is evaluated for."""
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Of one launch. `functions`: of `flops`, those that the machine computes by several instructions each."""
-
-    flops: int = 0
-    products: int = 0
-    functions: int = 0
-    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class _Loops(DefaultHandler):
     def __init__(self) -> None:
         self.flops = 0
         self.functions = 0
+        self.reduced = 0
         self.reads: dict[str, list[Access]] = {}
         self.writes: dict[str, list[Access]] = {}
         self._ranges: dict[sympy.Symbol, int] = {}
@@ -106,7 +108,9 @@ class _Loops(DefaultHandler):
         with V.set_ops_handler(self):
             body(*body.vars, allow_same_symbol_in_index=True)
 
-    def _made(self, key: Any, depends: Iterable[sympy.Symbol], floating: bool, flops: int, function: bool) -> _Value:
+    def _made(
+        self, key: Any, depends: Iterable[sympy.Symbol], floating: bool, *, flops: int = 0, functions: int = 0
+    ) -> _Value:
         """The value of `key`, which costs so much for each element that it depends on, if it is a new one."""
         variables = frozenset(depends)
         known = key in self._numbers
@@ -114,8 +118,12 @@ class _Loops(DefaultHandler):
         if not known:
             elements = prod(self._ranges.get(variable, 1) for variable in variables)
             self.flops += flops * elements
-            self.functions += flops * elements * function
+            self.functions += functions * elements
         return _Value(number, variables, floating)
+
+    def _where(self, index: sympy.Expr) -> tuple[Any, ...]:
+        """An index in a key: the loops of two operators may have variables of one name."""
+        return str(index), *((name, size) for name, size in self._ranges.items() if name in index.free_symbols)
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = [value for value in (*args, *kwargs.values()) if isinstance(value, _Value)]
@@ -125,10 +133,11 @@ class _Loops(DefaultHandler):
             floating = dtypes[0].is_floating_point
         flops = ARITHMETIC.get(name, int(name in FUNCTIONS)) if floating else 0
         depends = frozenset().union(*(value.depends for value in values))
+        key = (name, *(_key(value) for value in (*args, *kwargs.values())))
         if name == "index_expr":
             depends |= args[0].free_symbols
-        key = (name, *(_key(value) for value in (*args, *kwargs.values())))
-        made = self._made(key, depends, floating, flops, name in FUNCTIONS)
+            key = (*key, self._where(args[0]))
+        made = self._made(key, depends, floating, flops=flops, functions=flops * (name in FUNCTIONS))
         return replace(made, term=_term(name, args))
 
     def load(self, name: str, index: sympy.Expr) -> _Value:
@@ -138,28 +147,53 @@ class _Loops(DefaultHandler):
             return _Value(stored.number, variables, stored.floating)
         ranges = tuple((variable, size) for variable, size in self._ranges.items() if variable in variables)
         self.reads.setdefault(name, []).append(Access(index, ranges, self._condition))
-        return self._made(("load", name, str(index)), variables, V.graph.get_dtype(name).is_floating_point, 0, False)
+        return self._made(("load", name, self._where(index)), variables, V.graph.get_dtype(name).is_floating_point)
 
     def store(self, name: str, index: sympy.Expr, value: _Value, mode: Any = None) -> None:
         self._stored[name] = value
         self.writes.setdefault(name, []).append(Access(index, tuple(self._ranges.items())))
         if mode is not None:  # an atomic addition
-            self._made(("store", name, value.number), self._ranges, value.floating, 1, False)
+            self._made(("store", name, value.number), self._ranges, value.floating, flops=int(value.floating))
 
     def store_reduction(self, name: str, index: sympy.Expr, value: _Value) -> None:
         self.store(name, index, value)
 
     def reduction(self, dtype: torch.dtype, _src_dtype: torch.dtype, reduction_type: str, value: Any) -> Any:
         """A value of the loops that stay; so many as the kind of reduction has results."""
-        parts = value if isinstance(value, tuple) else (value,)
-        flops = _REDUCTIONS.get(reduction_type, 0) if dtype.is_floating_point else 0
-        key = (reduction_type, *(part.number for part in parts))
-        depends = frozenset().union(*(part.depends for part in parts))
-        self._made(key, self._ranges, True, flops, False)
-        kept = depends & self._kept
-        results = 3 if reduction_type.startswith("welford") else 1
-        found = tuple(self._made((*key, place), kept, dtype.is_floating_point, 0, False) for place in range(results))
+        results, flops, functions = _REDUCTIONS.get(reduction_type, (1, 0, 0))
+        found = self._over_all(reduction_type, (dtype,) * results, value, flops, functions, self._kept)
         return found if results > 1 else found[0]
+
+    def scan(self, dtypes: Sequence[torch.dtype], _combine: Any, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
+        """One operation an element and value."""
+        return self._over_all("scan", dtypes, values, len(values), 0, frozenset(self._ranges))
+
+    def sort(self, dtypes: Sequence[torch.dtype], values: tuple[_Value, ...], *_: Any) -> tuple[_Value, ...]:
+        """Comparisons."""
+        return self._over_all("sort", dtypes, values, 0, 0, frozenset(self._ranges))
+
+    def bucketize(self, values: _Value, boundaries: tuple[Any, ...], *_: Any, **__: Any) -> _Value:
+        """At most all boundaries are read."""
+        place, size = sympy.Symbol("boundary", integer=True), int(boundaries[1])
+        self.reads.setdefault(boundaries[0], []).append(Access(place, ((place, size),)))
+        return self._made(("bucketize", values.number, boundaries[0]), values.depends, False)
+
+    def frexp(self, x: _Value) -> tuple[_Value, _Value]:
+        """Mantissa and exponent."""
+        return self._made(("mantissa", x.number), x.depends, True), self._made(("exponent", x.number), x.depends, False)
+
+    def _over_all(
+        self, name: str, dtypes: Sequence[torch.dtype], value: Any, flops: int, functions: int, kept: frozenset[Any]
+    ) -> tuple[_Value, ...]:
+        """The results of what goes through all elements of the loops, one for each dtype."""
+        parts = value if isinstance(value, tuple) else (value,)
+        key = (name, *(part.number for part in parts))
+        if dtypes[0].is_floating_point:
+            before = self.flops
+            self._made(key, self._ranges, True, flops=flops, functions=functions)
+            self.reduced += self.flops - before
+        depends = frozenset().union(*(part.depends for part in parts)) & kept
+        return tuple(self._made((*key, place), depends, one.is_floating_point) for place, one in enumerate(dtypes))
 
     def masked(self, mask: _Value, body: Callable[[], _Value], other: Any) -> _Value:
         before = self._condition
@@ -168,7 +202,7 @@ class _Loops(DefaultHandler):
         inner = body()
         self._condition = before
         key = ("masked", mask.number, inner.number, other)
-        return self._made(key, mask.depends | inner.depends, inner.floating, 0, False)
+        return self._made(key, mask.depends | inner.depends, inner.floating)
 
     def indirect_indexing(self, x: _Value, *_: Any, **__: Any) -> sympy.Symbol:  # type: ignore[override]
         name = f"looked_up{x.number}"
@@ -211,7 +245,7 @@ def count(node: BaseSchedulerNode, removed: set[str]) -> Counts:
         for name, found in accesses.items():
             if name not in removed:
                 moved += elements(found, int(V.graph.get_numel(name))) * V.graph.get_dtype(name).itemsize
-    return Counts(loops.flops + products, products, loops.functions, moved)
+    return Counts(loops.flops + products, products, loops.functions, loops.reduced, moved)
 
 
 def _products(node: BaseSchedulerNode) -> int:

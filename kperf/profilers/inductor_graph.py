@@ -9,8 +9,8 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import torch._inductor.scheduler
@@ -21,28 +21,10 @@ from torch._inductor.scheduler import BaseSchedulerNode, NopKernelSchedulerNode,
 from torch._inductor.virtualized import V
 
 from kperf.errors import MeasurementError
-from kperf.profilers.inductor_counts import Counts, count
+from kperf.profilers.inductor_counts import count
+from kperf.profilers.inductor_program import Kernel, Program
 
 _REACHED = "_kperf_reached"
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One launch. name: Inductor's for a kernel of Triton's, the function's for a library. operands: its shapes."""
-
-    name: str
-    kind: Literal["triton", "extern"]
-    operands: str
-    counts: Counts
-
-
-@dataclass
-class Program:
-    """`code`: what Inductor wrote. `sources`: kernel of Triton's -> its source, as it stands in there."""
-
-    kernels: list[Kernel] = field(default_factory=list)
-    code: str = ""
-    sources: dict[str, str] = field(default_factory=dict)
 
 
 _watchers: list[Callable[[int], None]] = []

@@ -26,7 +26,8 @@ from triton.runtime import driver
 from kperf.errors import MeasurementError
 from kperf.ir import offline
 from kperf.ir.compile import SHARED_MEMORY_LIMIT
-from kperf.profilers.inductor_graph import Program, noted
+from kperf.profilers.inductor_graph import noted
+from kperf.profilers.inductor_program import Program
 
 _H200 = SimpleNamespace(
     name="NVIDIA H200",
@@ -66,7 +67,7 @@ def program_of(module: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Pr
                 else one
                 for one in given
             ]
-        with _pretended(), torch.no_grad():
+        with pretended(), torch.no_grad():
             compile_fx(graph, on_gpu)
         raise AssertionError("Inductor wrote no program")
 
@@ -100,8 +101,8 @@ def _flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **settin
 
 
 @contextmanager
-def _pretended() -> Iterator[None]:
-    """Whoever asks is told of an H200."""
+def pretended() -> Iterator[None]:
+    """Within it Inductor and Triton, and whoever else asks torch, are told of an H200."""
     with ExitStack() as stack:
         for owner, name, value in (
             (torch.cuda, "is_available", lambda: True),

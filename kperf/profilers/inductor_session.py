@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,36 +19,14 @@ import triton.profiler as proton
 
 from kperf.bench.measure import FLUSH_BYTES, Ceiling, timed_replay
 from kperf.errors import MeasurementError
-from kperf.profilers.inductor_graph import Kernel, Program, noted, watched
+from kperf.profilers.inductor_graph import noted, watched
+from kperf.profilers.inductor_program import ROUNDS, Kernel, Program, blocks, round_of, scope_of
 from kperf.record import bandwidth
 from kperf.record.files import write_atomically
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "transformer_block.py"
-ROUNDS = 20
 MAX_REL_ERROR = 1e-2
 _WARM = 3
 _SEED = 14
-
-
-def blocks() -> ModuleType:
-    """The script with the blocks, as a module."""
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        import transformer_block  # type: ignore[import-not-found]
-    finally:
-        del sys.path[0]
-    found: ModuleType = transformer_block
-    return found
-
-
-def scope_of(number: int) -> str:
-    """The scope of a launch."""
-    return f"launch {number}"
-
-
-def round_of(number: int) -> str:
-    """The scope of a round."""
-    return f"round {number}"
 
 
 @contextmanager

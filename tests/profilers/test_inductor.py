@@ -14,8 +14,8 @@ from rich.console import Console
 from kperf.errors import MeasurementError, UsageError
 from kperf.profilers import inductor, inductor_session, ncu
 from kperf.profilers.inductor import ROWS, Counters, InductorRow
-from kperf.profilers.inductor_counts import Counts
-from kperf.profilers.inductor_graph import Kernel, Program, reached
+from kperf.profilers.inductor_graph import reached
+from kperf.profilers.inductor_program import Counts, Kernel, Program, from_json
 from kperf.record import device
 from kperf.record.store import RecordStore
 from plots import inductor as plot
@@ -39,6 +39,7 @@ def row(number=0, name=NORM, us=100.0, **changes):
         "flops": 10**8 if triton else 7 * 10**10,
         "products": 0 if triton else 7 * 10**10,
         "functions": 0,
+        "reduced": 0,
         "bytes": 2 * 10**8,
         "kernels": [name if triton else "nvjet_tst_128x256"],
         "launches": 1,
@@ -79,7 +80,8 @@ def test_the_share_of_the_ceiling_is_of_the_nearer_one():
         ({"kernels": []}, "samples of kernels, or a message"),
         ({"counters": None}, "ncu's counters, or a message"),
         ({"ncu_message": "why"}, "ncu's counters, or a message"),
-        ({"products": 10**9}, "products and functions are among them"),
+        ({"products": 10**9}, "functions and those of reductions are among them"),
+        ({"reduced": 10**9}, "functions and those of reductions are among them"),
         ({"ceiling_ms": []}, "ceiling_ms"),
         ({"samples_us": [0.0]}, "samples_us"),
         ({"kind": "cpp"}, "kind"),
@@ -103,13 +105,33 @@ def test_the_table_adds_up_the_launches_of_a_kernel():
 def test_what_is_said_is_where_time_goes_and_how_far_ncu_is():
     told = inductor.said(rows())
     assert "llama: 74.4% of its time is in kernels that Inductor wrote, at 46.9% of their ceilings." in told
-    assert "llama: bytes of 3 of 3 kernels within 10% of ncu's." in told  # two launches have one name
-    assert "llama: products of 1 of 1 kernels within 10% of ncu's." in told
-    assert "llama: FLOPs of 1 of 1 kernels within 10% of ncu's." in told  # silu has functions
+    assert "llama: bytes of 2 of 2 kernels that Inductor wrote within 10% of ncu's." in told  # two have one name
+    assert "llama: products of 1 of 1 kernels of libraries within 10% of ncu's." in told
+    assert "llama: FLOPs of 2 of 2 kernels that Inductor wrote within 10% of ncu's." in told
     off = [row(counters=Counters(flops=10**8, products=0, bytes=1.6e8))]
-    assert f"llama: bytes of 0 of 1 kernels within 10% of ncu's, not of {NORM} +25.0%." in inductor.said(off)
+    line = f"llama: bytes of 0 of 1 kernels that Inductor wrote within 10% of ncu's, not of {NORM} +25.0%."
+    assert line in inductor.said(off)
     absent = [row(counters=None, ncu_message="there is no ncu")]
     assert "llama: not held against ncu: there is no ncu" in inductor.said(absent)
+
+
+def test_flops_with_functions_or_reductions_are_a_floor():
+    def off(counted, **changes):
+        return inductor.deviations(row(counters=Counters(flops=counted, products=0, bytes=2e8), **changes))["FLOPs"]
+
+    assert off(2e8) == pytest.approx(-0.5)
+    assert off(2e8, functions=10**7) == off(2e8, reduced=10**7) == 0
+    assert off(0.5e8, functions=10**7) == pytest.approx(1.0)
+    assert inductor.deviations(row(bytes=10**5)) == {}
+
+
+def test_the_claims_take_the_worst_kernel_that_inductor_wrote(tmp_path):
+    assert inductor.summary(tmp_path) == {}
+    worse = row(4, "triton_poi_fused_add_2", counters=Counters(flops=1e8, products=0, bytes=2.5e8))
+    library = row(5, MM, counters=Counters(flops=1, products=7.7e10, bytes=9e8))
+    with RecordStore(tmp_path, "inductor", ROWS).writer() as writer:
+        writer.append([*rows(), worse, library])
+    assert inductor.summary(tmp_path) == pytest.approx({"bytes": 0.2, "products": 1 / 11, "FLOPs": 0.0})
 
 
 def test_each_kernel_that_inductor_wrote_has_its_command(monkeypatch):
@@ -151,7 +173,7 @@ def test_every_launch_is_in_a_scope_with_what_it_has_to_do(monkeypatch):
             log.append(f"out {self.name}")
 
     monkeypatch.setattr(inductor_session, "proton", SimpleNamespace(scope=Scope))
-    kernels = [Kernel("a", "triton", "", Counts(8, 0, 0, 16)), Kernel("mm", "extern", "", Counts(9, 9, 0, 3))]
+    kernels = [Kernel("a", "triton", "", Counts(8, bytes=16)), Kernel("mm", "extern", "", Counts(9, 9, bytes=3))]
     with inductor_session.scopes(kernels):
         reached(0)
         reached(1)
@@ -169,9 +191,9 @@ def test_every_launch_is_in_a_scope_with_what_it_has_to_do(monkeypatch):
 
 PROGRAM = Program(
     [
-        Kernel(NORM, "triton", "", Counts(100, 0, 0, 10)),
-        Kernel(MM, "extern", "8x8, 8x8", Counts(1024, 1024, 0, 30)),
-        Kernel("copy", "extern", "8x8", Counts(0, 0, 0, 20)),
+        Kernel(NORM, "triton", "", Counts(100, bytes=10)),
+        Kernel(MM, "extern", "8x8, 8x8", Counts(1024, 1024, bytes=30)),
+        Kernel("copy", "extern", "8x8", Counts(bytes=20)),
     ],
     "the program",
     {NORM: "the source"},
@@ -288,7 +310,7 @@ def test_a_profile_is_made_in_turn_with_cublas(monkeypatch, tmp_path):
     assert log.count("block") == log.count("cublas") == inductor_session.ROUNDS
     told = json.loads((tmp_path / "session.json").read_bytes())
     assert told == {"rel_error": 2e-3, "ceiling_ms": [1.5] * inductor_session.ROUNDS, "copy_gb_per_s": 4200.0}
-    assert inductor._program(json.loads((tmp_path / "program.json").read_bytes())) == PROGRAM
+    assert from_json(json.loads((tmp_path / "program.json").read_bytes())) == PROGRAM
 
 
 @pytest.fixture

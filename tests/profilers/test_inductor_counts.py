@@ -3,7 +3,12 @@
 Inductor writes its Triton program for a pretended H200; what is counted is that program.
 """
 
+import importlib.util
+import re
+from collections import Counter
 from itertools import product
+from math import prod
+from pathlib import Path
 
 import pytest
 import sympy
@@ -14,9 +19,10 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
 
 from kperf.errors import MeasurementError
+from kperf.ir.compile import compile_kernel, sass
 from kperf.profilers.inductor_counts import Access, elements
-from kperf.profilers.inductor_graph import noted
-from kperf.profilers.inductor_pretended import program_of
+from kperf.profilers.inductor_graph import noted, watched
+from kperf.profilers.inductor_pretended import pretended, program_of
 
 ROWS, WIDTH = 1024, 4096
 N = ROWS * WIDTH
@@ -87,6 +93,28 @@ def test_a_layer_norm_is_counted_with_its_variance():
     assert 8 * N <= counts.flops <= 9 * N  # Welford's six, the difference and the product
 
 
+def test_reductions_are_told_apart():
+    softmax = only(lambda x: torch.softmax(x, -1), (ROWS, WIDTH), dtype=torch.float32)
+    assert (softmax.flops, softmax.functions, softmax.reduced) == (6 * N, 3 * N, 3 * N)
+    assert softmax.bytes == 4 * 2 * N
+    summed = only(lambda x: x.cumsum(-1), (ROWS, WIDTH), dtype=torch.float32)
+    assert (summed.flops, summed.reduced) == (N, N)
+    assert only(lambda x: x.argmax(-1), (ROWS, WIDTH)).flops == 0
+    assert only(lambda x: x.sort(-1), (ROWS, 128)).flops == 0
+
+
+def test_boundaries_are_read_too():
+    counts = only(torch.searchsorted, (1024,), (64,), dtype=torch.float32)
+    assert counts.bytes == 4 * 1024 + 4 * 64 + 8 * 64
+
+
+def test_loops_of_two_sizes_are_not_taken_for_each_other():
+    def two(x):
+        return x.exp().sum(), x[:, :1] * 2
+
+    assert sum(kernel.counts.functions for kernel in kernels(two, (4, WIDTH), dtype=torch.float32)) == 4 * WIDTH
+
+
 def test_a_slice_counts_as_the_slice():
     half = WIDTH // 2
     assert only(lambda x: x[:, :half] * 2, (ROWS, WIDTH)).bytes == 2 * 2 * N // 2
@@ -110,10 +138,6 @@ def test_what_is_changed_in_place_is_read_and_written():
 
 
 def test_of_a_concatenation_each_part_is_read_where_it_belongs():
-    def turned(x, cos, sin):
-        a, b = x.chunk(2, dim=-1)
-        return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
-
     counts = only(turned, (64, 32, 128), (64, 1, 64), (64, 1, 64))
     assert counts.bytes == 2 * (2 * 64 * 32 * 128 + 2 * 64 * 64)
     part_of_a_larger = only(lambda x, c, s: turned(x[:, 8:40], c, s), (64, 48, 128), (64, 1, 64), (64, 1, 64))
@@ -170,6 +194,21 @@ def test_every_launch_is_marked_before_its_call():
     assert all("@triton.jit" in source for source in program.sources.values())
 
 
+def test_the_program_that_runs_says_what_is_next():
+    x = torch.eye(8) * 2
+    with torch.no_grad(), noted() as program:
+        run = torch.compile(lambda a: a @ a @ a)
+        run(x)
+    said = []
+    with torch.no_grad(), watched(said.append):
+        y = run(x)
+    assert said == [0, 1]
+    assert [(kernel.name, kernel.counts.products) for kernel in program.kernels] == [("mm", 2 * 8**3)] * 2
+    assert torch.equal(y, torch.eye(8) * 8)
+    run(x)
+    assert said == [0, 1]
+
+
 def test_several_graphs_are_refused():
     def broken(x):
         y = x @ x
@@ -180,6 +219,73 @@ def test_several_graphs_are_refused():
         kernels(broken, (8, 8))
     with pytest.raises(MeasurementError, match="2 graphs of it: only a module of one graph"), noted():
         torch.compile(broken)(torch.ones(8, 8))
+
+
+FLOPS_OF = {"FADD": 1, "FMUL": 1, "FFMA": 2}
+"""Instructions of Hopper's for float32."""
+
+
+def flops_in_sass(kernel: str, source: str, folder: Path) -> float:
+    """FLOPs of a block of a kernel of Inductor's without loops, over the elements that it is for.
+
+    Compiled for sm_90a with the first configuration that Inductor would try.
+    """
+    path = folder / f"{kernel}.py"
+    path.write_text(source.replace("triton_helpers.set_driver_to_gpu()", ""))
+    spec = importlib.util.spec_from_file_location(kernel, path)
+    module = importlib.util.module_from_spec(spec)
+    with pretended():
+        spec.loader.exec_module(module)
+    tuned = getattr(module, kernel)
+    config, signature = tuned.configs[0], dict(tuned.triton_meta["signature"])
+    attributes = {
+        (place,): [["tt.divisibility", 16]] for place, kind in enumerate(signature.values()) if kind != "constexpr"
+    }
+    text = sass(compile_kernel(tuned.fn, signature, config.kwargs, attributes=attributes, num_warps=config.num_warps))
+    opcodes = Counter(re.findall(r"^\s*(?:/\*\w+\*/)?\s*(?:@!?U?P\d+ +)?([A-Z0-9]+)", text, flags=re.MULTILINE))
+    sizes = [size for name, size in config.kwargs.items() if name.endswith("BLOCK")]
+    elements = prod([*sizes, *map(int, re.findall(r"R0_BLOCK: tl.constexpr = (\d+)", source))])
+    return sum(opcodes[name] * flops for name, flops in FLOPS_OF.items()) * 32 * config.num_warps / elements
+
+
+def turned(x, cos, sin):
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+def derived_and_compiled(function, shapes, folder):
+    program = program_of(function, [torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes])
+    (kernel,) = program.kernels
+    ((name, source),) = program.sources.items()
+    return kernel.counts.flops / prod(shapes[0]), flops_in_sass(name, source, folder)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda x, y: x * y + x, [(ROWS, WIDTH)] * 2),
+        (lambda x, y: (x - y) * (x * 2 - 1), [(ROWS, WIDTH)] * 2),
+        (lambda x, row, column: x * column + row, [(ROWS, WIDTH), (WIDTH,), (ROWS, 1)]),
+        (turned, [(1024, 32, 128), (1024, 1, 64), (1024, 1, 64)]),
+    ],
+)
+def test_arithmetic_is_what_the_machine_code_does(function, shapes, tmp_path):
+    derived, compiled = derived_and_compiled(function, shapes, tmp_path)
+    assert compiled == pytest.approx(derived, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda x: F.silu(x) * x, [(ROWS, WIDTH)]),
+        (lambda x: F.rms_norm(x, (512,)), [(ROWS, 512)]),  # so short that its loop is none
+        (lambda x, row: (1 + row) * x, [(ROWS, WIDTH), (WIDTH,)]),  # 1 + row anew for each element
+        (lambda x, y: (x * y, x * y + 1), [(ROWS, WIDTH)] * 2),  # a product, and one with the addition in it
+    ],
+)
+def test_the_machine_does_no_less(function, shapes, tmp_path):
+    derived, compiled = derived_and_compiled(function, shapes, tmp_path)
+    assert derived < compiled < 10 * derived
 
 
 OUTER, MIDDLE, INNER = sympy.symbols("i j k", integer=True, nonnegative=True)

@@ -1,0 +1,72 @@
+"""A program that torch.compile wrote, as processes hand it on, and the scopes in which it is profiled."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "transformer_block.py"
+"""Where the blocks are."""
+ROUNDS = 20
+"""Calls of the whole block under Proton."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of one launch. Among `flops` are `products`, `functions`, and those of reductions, `reduced`.
+
+    The machine has several instructions for a function, and threads that reduce together add some of their own.
+    """
+
+    flops: int = 0
+    products: int = 0
+    functions: int = 0
+    reduced: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch. name: Inductor's for a kernel of Triton's, the function's for a library. operands: its shapes."""
+
+    name: str
+    kind: Literal["triton", "extern"]
+    operands: str
+    counts: Counts
+
+
+@dataclass
+class Program:
+    """`code`: what Inductor wrote. `sources`: kernel of Triton's -> its source, as it stands in there."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    code: str = ""
+    sources: dict[str, str] = field(default_factory=dict)
+
+
+def from_json(told: dict[str, Any]) -> Program:
+    """What `dataclasses.asdict` gave."""
+    kernels = [Kernel(**one | {"counts": Counts(**one["counts"])}) for one in told["kernels"]]
+    return Program(kernels, told["code"], told["sources"])
+
+
+def blocks() -> ModuleType:
+    """`SCRIPT` as a module: SIZES, and make(name, device, dtype)."""
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        import transformer_block  # type: ignore[import-not-found]
+    finally:
+        del sys.path[0]
+    found: ModuleType = transformer_block
+    return found
+
+
+def scope_of(number: int) -> str:
+    """Proton's scope of a launch."""
+    return f"launch {number}"
+
+
+def round_of(number: int) -> str:
+    """Proton's scope of a round."""
+    return f"round {number}"
