@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ from kperf.bench import power
 from kperf.bench import sweep as sweeps
 from kperf.bench.points import PowerStore, Store
 from kperf.console import of_standard_output
+from kperf.ir import compile as compiler
 from kperf.paper import examples, fig11, fig12, fig12_inputs
 from kperf.paper import overhead as paper_overhead
 from kperf.profilers import accuracy, child, fig13, lines, ncu, timers
@@ -279,6 +281,35 @@ def test_a_process_whose_time_is_over_ends_with_all_that_it_has_started(tmp_path
     child._GRACE_S = before
     sleeping = Path("/proc", raised.value.stdout.decode().strip())
     assert not sleeping.exists() or " Z " in (sleeping / "stat").read_text()
+
+
+def compiling(folder):
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def compile_one(number):
+        (folder / f"begun{number}").touch()
+        done = subprocess.run(["sleep", "0.3"], check=False)  # a shell would hear the signal all the same
+        (folder / f"ended{number}").write_text(str(done.returncode))
+
+    try:
+        compiler.several(compile_one, range(100))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def test_what_is_being_compiled_at_a_terminal_ends_whole_and_nothing_more_begins(tmp_path):
+    process = FORK.Process(target=compiling, args=(tmp_path,))
+    process.start()
+    while not list(tmp_path.glob("ended*")):
+        time.sleep(0.01)
+    time.sleep(0.1)  # the next ones sleep
+    os.killpg(process.pid, signal.SIGINT)
+    process.join(LIMIT_S)
+    assert process.exitcode == 130
+    begun, ended = (list(tmp_path.glob(f"{what}*")) for what in ("begun", "ended"))
+    assert {path.read_text() for path in ended} == {"0"}
+    assert len(begun) == len(ended) < 100
 
 
 def tracing():

@@ -3,15 +3,18 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import triton
 from triton import knobs
@@ -27,6 +30,9 @@ HOPPER = GPUTarget("cuda", 90, 32)
 
 SHARED_MEMORY_LIMIT = 232_448
 """Bytes of shared memory that one block may have on Hopper (227 KB); ahead-of-time compilation does not check it."""
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 _LOCATION = re.compile(r" loc\((?:[^()]|\([^()]*\))*\)")
 _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -106,6 +112,17 @@ def named_ttgir(text: str) -> str:
     """
     lines = (_LOCATION.sub("", line) for line in text.splitlines(keepends=True) if not line.startswith("#loc"))
     return "".join(lines)
+
+
+def several(compile_one: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
+    """Compile as many at a time as there are processors: ptxas is a process of its own.
+
+    Ctrl-C waits for those that are running, and does not reach their ptxas: of one that it ends Triton would print the
+    whole PTX.
+    """
+    deaf = partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=deaf) as pool:
+        return list(pool.map(compile_one, items))
 
 
 def compile_kernel(

@@ -6,9 +6,7 @@ come first and are put together as long as it does so with them all and their re
 does not is alone in its pass, and what it moves is told.
 """
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from triton.compiler import CompiledKernel
@@ -190,11 +188,11 @@ def in_sessions(
     recording_of: Callable[[EdgeTwin], Recording],
     compile_one: Callable[[EdgeTwin], CompiledKernel],
 ) -> list[tuple[CompiledKernel, Recording]]:
-    """Each twin compiled, as many at a time as there are processors: ptxas is a process of its own."""
+    """Each twin compiled, several at once."""
     recordings = [recording_of(twin) for twin in twins]
     found: dict[Places, CompiledKernel] = {}
     for recording in dict.fromkeys(recordings):
         mine = [twin for twin, own in zip(twins, recordings, strict=True) if own == recording]
-        with session(recording), ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            found |= zip((twin.places for twin in mine), pool.map(compile_one, mine), strict=True)
+        with session(recording):
+            found |= zip((twin.places for twin in mine), compiler.several(compile_one, mine), strict=True)
     return [(found[twin.places], recording) for twin, recording in zip(twins, recordings, strict=True)]
