@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import dask
-from distributed import Client, KilledWorker, Nanny, Scheduler, SpecCluster, WorkerPlugin, get_worker
+from distributed import Client, KilledWorker, Nanny, Scheduler, Security, SpecCluster, WorkerPlugin, get_worker
 from distributed.utils import get_mp_context
 
 from kperf.attention.implementations import implementations
@@ -54,6 +54,7 @@ _STEP_EVERY_S = 1.0
 """How often a process tells of its rounds: more would be work beside the measurement."""
 _PATIENCE_S = 60.0
 """How long a process may take to come back, which imports torch and asks for its GPU, before it counts as lost."""
+_CONNECT_S = 10.0
 _CLOSE_S = 1.5
 """How long processes may take to end by themselves."""
 _STEPS = "kperf-steps"
@@ -297,16 +298,18 @@ def processes(chosen: Sequence[Numbered]) -> Iterator[Processes]:
     """
     begin = time.monotonic()
     with _quiet(), tempfile.TemporaryDirectory(prefix="kperf-gpus-") as scratch:
+        # Others on this machine reach the port, too, and would have programs of theirs run.
+        among_us = {"security": Security.temporary(), "protocol": "tls", "host": "127.0.0.1"}
         workers = {
-            f"GPU {one.number}": {"cls": Nanny, "options": _options(one, f"GPU {one.number}", scratch, "127.0.0.1")}
+            f"GPU {one.number}": {"cls": Nanny, "options": _options(one, f"GPU {one.number}", scratch) | among_us}
             for one in chosen
         }
         scheduler = {
             "cls": Scheduler,
-            "options": {"host": "127.0.0.1", "dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            "options": {"dashboard": False, "dashboard_address": "127.0.0.1:0"} | among_us,
         }
         with _sentences():
-            cluster = SpecCluster(workers, scheduler, silence_logs=False)
+            cluster = SpecCluster(workers, scheduler, security=among_us["security"], silence_logs=False)
         try:
             with Client(cluster) as client:
                 yield Processes(client, begin)
@@ -323,7 +326,7 @@ def joined(address: str) -> Iterator[Processes]:
     begin = time.monotonic()
     with _quiet():
         try:
-            client = Client(address, timeout=10)
+            client = Client(address, timeout=_CONNECT_S)
         except OSError:
             raise UsageError(f"no scheduler answers at {address}: `dask scheduler` starts one") from None
         with client:
@@ -356,7 +359,7 @@ def serve(address: str, chosen: Sequence[Numbered]) -> None:
         asyncio.run(run())
 
 
-def _options(one: Numbered, name: str, scratch: str, host: str | None = None) -> dict[str, Any]:
+def _options(one: Numbered, name: str, scratch: str) -> dict[str, Any]:
     """Of a nanny whose process sees one GPU, by its UUID: numbers depend on who counts."""
     return {
         "name": name,
@@ -365,7 +368,6 @@ def _options(one: Numbered, name: str, scratch: str, host: str | None = None) ->
         "resources": {"GPU": 1, one.gpu.uuid: 1},
         "memory_limit": 0,
         "local_directory": scratch,
-        "host": host,
         "plugins": [_OneGpu()],
         "dashboard": False,
         "dashboard_address": "127.0.0.1:0",

@@ -61,10 +61,10 @@ def measure(workloads, implementations, *, sweep, environment, figure, rounds, o
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60 if happens("slow", uuid()) else 0)
         note("end", workload)
-        points += [
-            point(item.key, run=run, workload=workload, sweep=sweep, environment=environment, milliseconds=1 + n)
-            for n, item in enumerate(implementations)
-        ]
+        for n, item in enumerate(implementations):
+            override = None if item.unsupported(workload) else item.override(workload)
+            common = {"environment": environment, "override_sha256": override and override.sha256}
+            points.append(point(item.key, workload.flops / 6e11 * (1 + n), run, workload, sweep, **common))
     return points
 
 

@@ -9,22 +9,26 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import psutil
 import pytest
-from distributed import Scheduler, SpecCluster
+import torch
+from distributed import Client, Scheduler, Security, SpecCluster
 
 from kperf.attention.implementations import implementations
 from kperf.attention.workload import Workload
-from kperf.bench import many
+from kperf.bench import many, spread
 from kperf.bench.points import Store, newest_whole_runs
 from kperf.bench.spread import Numbered
 from kperf.bench.sweep import Progress, run_sweep
 from kperf.bench.walltime import SweepStore
 from kperf.errors import MeasurementError, UsageError
+from kperf.paper import fig12
 from kperf.record.device import locked
 from kperf.record.machine import Gpu
+from tests.command import kperf
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = ("fa3", "triton")
@@ -249,6 +253,7 @@ def test_the_engine_leaves_those_who_measure_alone(pretended):
             "openmp": os.environ.get("OMP_NUM_THREADS"),
             "gpus": os.environ["CUDA_VISIBLE_DEVICES"],
             "interrupt": signal.getsignal(signal.SIGINT),
+            "forked from a process that used CUDA": torch.cuda._is_in_bad_fork(),
         }
 
     with many.processes(gpus(2)) as bench:
@@ -261,10 +266,22 @@ def test_the_engine_leaves_those_who_measure_alone(pretended):
         "openmp": os.environ.get("OMP_NUM_THREADS"),
         "gpus": "GPU-card2",
         "interrupt": signal.SIG_IGN,
+        "forked from a process that used CUDA": False,
     }
 
 
-def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended):
+def test_nobody_else_on_the_machine_can_have_programs_run(pretended):
+    with many.processes(gpus(0)) as bench:
+        address = bench._client.scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        with pytest.raises(OSError, match=r"TCP|TLS|Timed out"):
+            Client(address.replace("tls://", "tcp://"), timeout=0.5)
+        stranger = Security.temporary()
+        with pytest.raises(OSError, match=r"TCP|TLS|Timed out"):
+            Client(address, security=stranger, timeout=0.5)
+
+
+def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended, monkeypatch):
     said = []
     scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}}
     with SpecCluster({}, scheduler, silence_logs=False) as cluster:
@@ -287,8 +304,33 @@ def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended):
     assert not any(host.is_alive() for host in hosts)
     assert lines(tmp_path) == expected(2)
     assert said[0].startswith("9 of 9 workloads")
+    monkeypatch.setattr(many, "_CONNECT_S", 1.0)
     with pytest.raises(UsageError, match=f"no scheduler answers at {address}"), many.joined(address):
         pass
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_fig12_from_the_command_line(tmp_path, pretended, monkeypatch):
+    machine = SimpleNamespace(gpus=tuple(one.gpu for one in gpus(0, 1, 2)))
+    monkeypatch.setattr(spread.device, "why_static", lambda: None)
+    monkeypatch.setattr(spread.machine, "probe", lambda: machine)
+    monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: console.print(f"verified, run: {run_too}"))
+    command = ["fig12", "--results", tmp_path, "--gpus", "0,2"]
+    done = kperf(*command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "verified, run: False" in done.stdout
+    assert re.search(r"^16 workloads on 2 GPUs in \d s and \d+ s to start; the same work", done.stdout, re.MULTILINE)
+    assert re.search(r"^on 2 cards, each workload whole on one: card0 \d+, card2 \d+$", done.stdout, re.MULTILINE)
+    assert re.search(r"^GPU [02]: .* fa3 \d+", done.stdout, re.MULTILINE)
+    # Pretended times are the same everywhere: the cards agree.
+    assert re.search(r"of the times 8 of 8 lie in .* of the ratios to fa3 7 of 7", done.stdout)
+    store = Store(tmp_path / "h200")
+    assert {environment.gpu_uuid for environment in store.environments().values()} == {"card0", "card2"}
+    assert all(e.command_line.startswith("kperf fig12") for e in store.environments().values())
+    assert len(store.points()) == 17 * 8
+    again = kperf(*command)
+    assert "16 of 16 workloads are recorded" in again.stdout
+    assert len(store.points()) == 17 * 8
 
 
 SWEEP = """
