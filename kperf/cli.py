@@ -491,8 +491,8 @@ def tune(
     head_dim: HeadDim = 256,
     dtype: Dtype = "float16",
     causal: Annotated[bool, typer.Option("--causal/--full", help="The mask.")] = True,
-    trials: Annotated[int | None, typer.Option(min=1, help="Of a search; a tenth of what compiling leaves.")] = None,
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Also time all that compiling leaves.")] = False,
+    trials: Annotated[int | None, typer.Option(min=1, help="Of a search; a tenth of what can be launched.")] = None,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Also time all that can be launched.")] = False,
     rounds: Annotated[int, typer.Option(min=10, help="Rounds of a trial; four times as many decide.")] = 10,
     fresh: Fresh = False,
 ) -> None:

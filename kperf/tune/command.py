@@ -40,7 +40,7 @@ from kperf.tune.records import (
     tuned,
 )  # fmt: skip
 from kperf.tune.search import propose
-from kperf.tune.space import ARCHITECTURES, Architecture, Judged, prune
+from kperf.tune.space import ARCHITECTURES, Architecture, Judged, most_promising, prune
 
 BATCH = 16
 """So many configurations take turns where all are timed."""
@@ -54,7 +54,7 @@ Draw = Callable[[Sequence[Study], str, Path], list[Path]]
 
 @dataclass(frozen=True)
 class Asked:
-    """trials: of a search, a tenth of what compiling leaves if None; exhaustive: also time all that is left."""
+    """trials: of a search, a tenth of what can be launched if None; exhaustive: also time all of that."""
 
     workloads: Sequence[Workload]
     trials: int | None = None
@@ -112,11 +112,13 @@ def _tune(console: Console, results: Path, asked: Asked) -> Path:
     with device.exclusive(), store.writer() as writer:
         environment = writer.record_environment(device.environment())
         for workload in asked.workloads:
-            candidates = [one.config for one in _pruned(console, architecture, workload) if one.dropped is None]
+            judged = _pruned(console, architecture, workload)
+            candidates = most_promising(architecture, workload, judged)
+            runnable = [one.config for one in judged if not one.refused]
             if not candidates:
                 raise MeasurementError(f"compiling leaves no configuration for {workload} on {architecture.name}")
             with _progress(console) as say:
-                _Tuning(writer, architecture, workload, candidates, environment, asked, say).run()
+                _Tuning(writer, architecture, workload, candidates, runnable, environment, asked, say).run()
             for name, found in tuned(studies(writer.points)).items():
                 path = configs.write(name, {configs.class_of(one): config for one, config in found.items()})
                 console.print(f"{workload}: written to {path}")
@@ -146,12 +148,13 @@ def _progress(console: Console) -> Iterator[Callable[[str], None]]:
 
 @dataclass
 class _Tuning:
-    """One workload's study: goes on where it was in this environment."""
+    """One workload's study: goes on where it was in this environment. `candidates`: as `most_promising` orders."""
 
     writer: Writer[TuneRow]
     architecture: Architecture
     workload: Workload
     candidates: Sequence[Config]
+    runnable: Sequence[Config]
     environment: str
     asked: Asked
     say: Callable[[str], None]
@@ -167,9 +170,10 @@ class _Tuning:
 
     def run(self) -> None:
         """What is missing of search, exhaustive part, final and comparison."""
-        trials = min(self.asked.trials or math.ceil(TENTH * len(self.candidates)), len(self.candidates))
+        trials = min(self.asked.trials or math.ceil(TENTH * len(self.runnable)), len(self.candidates))
+        first = [*self._best_elsewhere(), *self.candidates][: math.ceil(trials / 2)]
         while len(tried := self.study.tried("search")) < trials:
-            config = propose(self.candidates, tried, self._best_elsewhere(), seed=int(self.name, 16))
+            config = propose(self.candidates, tried, first, seed=int(self.name, 16))
             self.say(f"{self.workload}: trial {len(tried) + 1} of {trials}, {config}")
             self._measure("search", [_in(config)], self.asked.rounds)
         if self.asked.exhaustive:
@@ -177,8 +181,8 @@ class _Tuning:
         self._finish()
 
     def _try_all(self) -> None:
-        while left := [config for config in self.candidates if config not in self.study.tried("exhaustive")]:
-            self.say(f"{self.workload}: {len(left)} of all {len(self.candidates)} left")
+        while left := [config for config in self.runnable if config not in self.study.tried("exhaustive")]:
+            self.say(f"{self.workload}: {len(left)} of all {len(self.runnable)} left")
             self._measure("exhaustive", [_in(config) for config in left[:BATCH]], self.asked.rounds)
 
     def _finish(self) -> None:
@@ -208,7 +212,8 @@ class _Tuning:
             environment=self.environment,
             rounds=rounds,
         )
-        fields = {"study": self.name, "architecture": self.architecture.name, "candidates": len(self.candidates)}
+        counts = {"candidates": len(self.candidates), "runnable": len(self.runnable)}
+        fields = {"study": self.name, "architecture": self.architecture.name, **counts}
         self.writer.append(
             [
                 TuneRow(**fields, part=part, config=config, point=point)
@@ -218,18 +223,20 @@ class _Tuning:
 
     def _begun(self) -> str | None:
         """The name of this environment's newest study of the workload."""
-        mine = (self.architecture.name, self.workload, self.environment, len(self.candidates))
+        mine = (self.architecture.name, self.workload, self.environment, len(self.candidates), len(self.runnable))
         for row in reversed(self.writer.points):
-            if (row.architecture, row.point.workload, row.point.environment, row.candidates) == mine:
+            point = row.point
+            if (row.architecture, point.workload, point.environment, row.candidates, row.runnable) == mine:
                 return row.study
         return None
 
     def _best_elsewhere(self) -> list[Config]:
-        """What was best for other sizes of the same kind, the nearest first."""
+        """What was best for other sizes of the same kind, the nearest size first; each once."""
         kind = (self.workload.head_dim, self.workload.causal, self.workload.dtype)
         found = tuned(studies(self.writer.points)).get(self.architecture.name, {})
         alike = [one for one in found if (one.head_dim, one.causal, one.dtype) == kind and one != self.workload]
-        return [found[one] for one in sorted(alike, key=lambda one: abs(math.log(one.seq_len / self.workload.seq_len)))]
+        nearest = sorted(alike, key=lambda one: abs(math.log(one.seq_len / self.workload.seq_len)))
+        return [*dict.fromkeys(found[one] for one in nearest)]
 
 
 def _in(config: Config, key: str = "") -> tuple[Implementation, Config]:

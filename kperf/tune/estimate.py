@@ -44,7 +44,8 @@ def cycles(processor: Processor, workload: Workload, config: Config, resident: i
     scores = rows * columns * (1 / processor.exponentials + _OPERATIONS_A_SCORE / processor.operations)
     load = 2 * columns * workload.head_dim * _BYTES / processor.load_bytes
     waits = max(0.0, processor.latency + load - (config.num_stages - 1) * (products + scores))
-    trip = max(products, scores, load, (products + scores + waits) / resident)
+    beside = resident * math.sqrt(config.num_warps / 4)  # warp groups of one block wait for each other
+    trip = max(products, scores, load, (products + scores + waits) / beside)
     seen = (workload.seq_len + rows + columns) / 2 if workload.causal else workload.seq_len
     blocks = workload.rows / rows
     slots = processor.number * resident

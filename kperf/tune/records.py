@@ -15,9 +15,9 @@ from kperf.record.store import Frozen, RecordStore
 from kperf.tune.search import Cost
 
 Part = Literal["search", "exhaustive", "final", "comparison"]
-"""search: trials that the search proposed, each measured by itself; exhaustive: all configurations that are left, by
-`BATCH` in turn; final: the best few in turn, of which the fastest is taken; comparison: the kernel before and after,
-and the others, in turn."""
+"""search: trials that the search proposed, each measured by itself; exhaustive: all that can be launched, those that
+spill among them, some at a time in turn; final: the best few in turn, of which the fastest is taken; comparison: the
+kernel before and after, and the others, in turn."""
 
 DEFAULT_KEY, TUNED_KEY = "triton_default", "triton_tuned"
 """Keys of the plain Triton kernel in a comparison, before tuning and after."""
@@ -30,13 +30,14 @@ class TuneRow(Frozen):
     """One configuration, or one other implementation, on one workload.
 
     study: what belongs together, the tuning of one workload in one environment; candidates: how many configurations
-    compiling left; config: None for what is none of our kernel's.
+    compiling left, and runnable: how many could be launched at all; config: None for what is none of our kernel's.
     """
 
     schema_version: Literal[1] = 1
     study: str
     architecture: str
     candidates: Annotated[int, Field(ge=1)]
+    runnable: Annotated[int, Field(ge=1)]
     part: Part
     config: Config | None
     point: Annotated[Point, Field(discriminator="status")]
@@ -84,9 +85,9 @@ class Study:
         return self.rows[0].architecture
 
     @property
-    def candidates(self) -> int:
-        """Configurations that compiling left."""
-        return self.rows[0].candidates
+    def runnable(self) -> int:
+        """Configurations that could be launched."""
+        return self.rows[0].runnable
 
     def tried(self, part: Part) -> dict[Config, Cost]:
         """The configurations of a part and their costs, in the order in which they were tried."""
@@ -109,8 +110,8 @@ class Study:
 
     @property
     def is_exhaustive(self) -> bool:
-        """Whether all that compiling left were timed."""
-        return len(self.tried("exhaustive")) >= self.candidates
+        """Whether all that can be launched were tried."""
+        return len(self.tried("exhaustive")) >= self.runnable
 
     @property
     def regret(self) -> float | None:

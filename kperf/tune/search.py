@@ -6,11 +6,13 @@ is no journal beside them which could say something else.
 
 import math
 import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import create_trial
 
@@ -27,8 +29,10 @@ _PROPOSALS = 8
 
 
 def parzen(seed: int) -> BaseSampler:
-    """The tree-structured Parzen estimator; the first trials are taken by chance."""
-    return TPESampler(seed=seed, n_startup_trials=4)
+    """The tree-structured Parzen estimator, over all choices at once: what is best of one depends on the others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # of `multivariate`
+        return TPESampler(seed=seed, n_startup_trials=4, multivariate=True)
 
 
 def propose(

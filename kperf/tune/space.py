@@ -16,6 +16,8 @@ from kperf.errors import MeasurementError
 from kperf.ir import compile as compiler
 from kperf.ir.amd import GFX942, LDS_LIMIT, amd_resources, compile_for
 from kperf.ir.compile import HOPPER, SHARED_MEMORY_LIMIT
+from kperf.ir.occupancy import blocks_per_sm
+from kperf.tune.estimate import H200, MI300X, Processor, cycles
 from kperf.tune.resources import stock_source
 
 DEFAULT = Config(BLOCK_M=128, BLOCK_N=64, PRELOAD_V=False, num_warps=4, num_stages=1)
@@ -37,7 +39,7 @@ class Architecture:
     """What compiles for it, how far a kernel may go, and what is searched.
 
     lanes: threads a warp or wave; tiles: choices of BLOCK_M and of BLOCK_N; waves: of waves_per_eu; stages: of
-    num_stages.
+    num_stages; resident: how many blocks of so many warps fit on a processor at once.
     """
 
     name: str
@@ -50,12 +52,19 @@ class Architecture:
     tiles: tuple[tuple[int, ...], tuple[int, ...]]
     stages: tuple[int, ...]
     waves: tuple[int | None, ...]
+    processor: Processor
     read: Callable[[CompiledKernel], Needs]
+    resident: Callable[[Needs, int], int]
+
+    @property
+    def has_waves(self) -> bool:
+        """Whether waves_per_eu is a choice."""
+        return self.waves != (None,)
 
     @property
     def default(self) -> Config:
         """`DEFAULT` as this architecture has it."""
-        return DEFAULT.model_copy(update={"waves_per_eu": None if self.waves == (None,) else 2})
+        return DEFAULT.model_copy(update={"waves_per_eu": 2 if self.has_waves else None})
 
     def space(self) -> list[Config]:
         """All that is searched, before anything is known of it."""
@@ -69,9 +78,20 @@ def _nvidia(kernel: CompiledKernel) -> Needs:
     return Needs(found.registers, found.spilled_bytes, found.shared_bytes)
 
 
+def _blocks_per_sm(needs: Needs, warps: int) -> int:
+    return blocks_per_sm(needs.registers, needs.shared_bytes, warps)
+
+
 def _amd(kernel: CompiledKernel) -> Needs:
     found = amd_resources(kernel)
     return Needs(found.vgprs, found.vgpr_spills, found.lds_bytes)
+
+
+def _groups_per_unit(needs: Needs, waves: int) -> int:
+    """Of a compute unit: four SIMDs of 512 vector registers a lane and at most eight waves, and the local data share
+    (AMD CDNA 3 Instruction Set Architecture, 2025)."""
+    waves_at_once = 4 * min(8, 512 // max(needs.registers, 1))
+    return min(waves_at_once // waves, LDS_LIMIT // max(needs.shared_bytes, 1))
 
 
 ARCHITECTURES = {
@@ -86,7 +106,9 @@ ARCHITECTURES = {
         tiles=((64, 128), (32, 64, 128)),
         waves=(None,),
         stages=(1, 2, 3, 4),
+        processor=H200,
         read=_nvidia,
+        resident=_blocks_per_sm,
     ),
     "gfx942": Architecture(
         name="gfx942",
@@ -99,7 +121,9 @@ ARCHITECTURES = {
         tiles=((32, 64, 128), (16, 32, 64)),
         waves=(1, 2),
         stages=(1, 2),
+        processor=MI300X,
         read=_amd,
+        resident=_groups_per_unit,
     ),
 }
 """Where the plain kernel can be tuned."""
@@ -107,11 +131,15 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Judged:
-    """A configuration, what it needs (None where it was not compiled), and why it is dropped, or None if it is left."""
+    """A configuration, what it needs (None where it was not compiled), and why it is dropped, or None if it is left.
+
+    refused: dropped because it does not compile, or no GPU would launch it; what spills would only be slow.
+    """
 
     config: Config
     needs: Needs | None
     dropped: str | None
+    refused: bool = False
 
 
 def prune(
@@ -166,13 +194,26 @@ def judge(architecture: Architecture, workload: Workload, config: Config) -> Jud
     try:
         needs = architecture.read(compile_for(architecture.target, source, **options))
     except MeasurementError as error:
-        return Judged(config, None, str(error))
-    return Judged(config, needs, _why_dropped(architecture, needs))
-
-
-def _why_dropped(architecture: Architecture, needs: Needs) -> str | None:
+        return Judged(config, None, str(error), refused=True)
     if needs.shared_bytes > architecture.shared_limit:
-        return f"{needs.shared_bytes} bytes of {architecture.shared_name}, more than {architecture.shared_limit}"
-    if needs.spills:
-        return f"spills {needs.spills} {architecture.spill_unit}"
-    return None
+        too_much = f"{needs.shared_bytes} bytes of {architecture.shared_name}, more than {architecture.shared_limit}"
+        return Judged(config, needs, too_much, refused=True)
+    return Judged(config, needs, f"spills {needs.spills} {architecture.spill_unit}" if needs.spills else None)
+
+
+def most_promising(architecture: Architecture, workload: Workload, judged: Sequence[Judged]) -> list[Config]:
+    """What is left, in the order in which to try it: the best of each tile and number of warps, then all others.
+
+    The best is what should take the least time. An estimate is right about stages sooner than about tiles, and trials
+    that differ in the tile say more than those that do not.
+    """
+    expected: dict[Config, float] = {}
+    for one in judged:
+        if one.dropped is None and one.needs is not None:
+            resident = max(architecture.resident(one.needs, one.config.num_warps), 1)
+            expected[one.config] = cycles(architecture.processor, workload, one.config, resident)
+    ordered = sorted(expected, key=expected.__getitem__)
+    leading: dict[tuple[int, int, int], Config] = {}
+    for config in ordered:
+        leading.setdefault((config.BLOCK_M, config.BLOCK_N, config.num_warps), config)
+    return list(dict.fromkeys([*leading.values(), *ordered]))

@@ -1,6 +1,7 @@
 """What tuning prints: what compiling leaves, the report's table before and after, and what the search found."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from rich.table import Table
 
@@ -9,11 +10,11 @@ from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.workload import Workload
 from kperf.bench.points import MeasuredPoint, Point
 from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, Study
-from kperf.tune.space import ARCHITECTURES, Judged
+from kperf.tune.space import ARCHITECTURES, Architecture, Judged
 
 
 def pruning(judged: Mapping[str, Sequence[Judged]], workload: Workload) -> Table:
-    """A row a configuration, the architectures side by side; waves_per_eu is AMD's, so its rows share sm_90a's."""
+    """The same tile, order of loads, warps and stages side by side on all architectures, as often as one has it."""
     left = ", ".join(
         f"{name}: {sum(one.dropped is None for one in found)} of {len(found)} are left"
         for name, found in judged.items()
@@ -21,17 +22,25 @@ def pruning(judged: Mapping[str, Sequence[Judged]], workload: Workload) -> Table
     mask = "causal" if workload.causal else "full"
     title = f"the plain Triton kernel, head_dim {workload.head_dim}, {workload.dtype}, {mask}, from compiling alone"
     table = Table(title=f"{title} (nothing ran); {left}", title_justify="left")
-    table.add_column("tile, v first, waves_per_eu, warps, stages")
+    table.add_column("tile, warps, stages")
     for name in judged:
         item = ARCHITECTURES[name]
+        if item.has_waves:
+            table.add_column("waves_per_eu", justify="right")
         table.add_column(f"{name} registers", justify="right")
         table.add_column(f"spilled {item.spill_unit}", justify="right")
         table.add_column(f"bytes of {item.shared_name}", justify="right")
         table.add_column(f"{name}: left, or why not", min_width=16)
-    by_config = {name: {one.config: one for one in found} for name, found in judged.items()}
-    for config in dict.fromkeys(config for found in by_config.values() for config in found):
-        cells = [cell for found in by_config.values() for cell in _needs(found.get(config))]
-        table.add_row(_short(config), *cells)
+    rows: dict[str, dict[str, list[Judged]]] = {}
+    for name, found in judged.items():
+        for one in found:
+            rows.setdefault(_short(one.config), {}).setdefault(name, []).append(one)
+    for choices, by_name in rows.items():
+        for beside in zip_longest(*(by_name.get(name, []) for name in judged)):
+            cells = [
+                cell for name, one in zip(judged, beside, strict=True) for cell in _needs(ARCHITECTURES[name], one)
+            ]
+            table.add_row(choices, *cells)
     return table
 
 
@@ -66,7 +75,7 @@ def searches(found: Sequence[Study], stamp: str) -> Table:
         tried = study.tried("search")
         regret = "not all were timed" if study.regret is None else f"{study.regret:.1%}"
         failed = sum(cost is None for cost in tried.values())
-        numbers = (str(len(tried)), str(study.candidates), str(failed))
+        numbers = (str(len(tried)), str(study.runnable), str(failed))
         table.add_row(str(study.workload), study.architecture, *numbers, regret)
     return table
 
@@ -85,14 +94,14 @@ def _time(point: Point | None, native: MeasuredPoint | None) -> str:
 
 
 def _short(config: Config) -> str:
-    waves = "-" if config.waves_per_eu is None else config.waves_per_eu
-    first = "yes" if config.PRELOAD_V else "no"
-    return f"{config.BLOCK_M}x{config.BLOCK_N}, {first}, {waves}, {config.num_warps}, {config.num_stages}"
+    first = ", v first" if config.PRELOAD_V else ""
+    return f"{config.BLOCK_M}x{config.BLOCK_N}{first}, {config.num_warps}, {config.num_stages}"
 
 
-def _needs(judged: Judged | None) -> list[str]:
+def _needs(architecture: Architecture, judged: Judged | None) -> list[str]:
+    waves = [str(judged.config.waves_per_eu) if judged else ""] if architecture.has_waves else []
     if judged is None:
-        return ["", "", "", ""]
+        return [*waves, "", "", "", ""]
     needs = judged.needs
     numbers = [str(needs.registers), str(needs.spills), str(needs.shared_bytes)] if needs else ["-", "-", "-"]
-    return [*numbers, judged.dropped or "left"]
+    return [*waves, *numbers, judged.dropped or "left"]

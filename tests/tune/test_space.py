@@ -3,11 +3,15 @@
 import pytest
 
 from kperf.attention.configs import Config
+from kperf.attention.kernels.stock import PLAIN_CONFIGS
 from kperf.attention.workload import Workload
+from kperf.bench.points import Store
 from kperf.ir.amd import LDS_LIMIT
 from kperf.ir.compile import SHARED_MEMORY_LIMIT
+from kperf.record.store import RECORDED as RECORDED_FOLDER
 from kperf.tune import space
-from kperf.tune.space import ARCHITECTURES, Judged, Needs, judge, prune
+from kperf.tune.space import ARCHITECTURES, Judged, Needs, judge, most_promising, prune
+from tests.tune.compiled import JUDGED
 
 WIDE = Workload(batch=4, heads=8, seq_len=512, head_dim=256, causal=True, dtype="float16")
 SM_90A, GFX942 = ARCHITECTURES["sm_90a"], ARCHITECTURES["gfx942"]
@@ -22,6 +26,7 @@ def test_an_accumulator_that_no_thread_can_hold_is_not_compiled(monkeypatch):
     monkeypatch.setattr(space, "compile_for", None)
     found = judge(SM_90A, WIDE, config(128, 64, 4))
     assert found.needs is None
+    assert not found.refused  # it would run, and spill
     assert found.dropped == "the accumulator alone takes 256 registers a thread"
 
 
@@ -53,6 +58,7 @@ def test_what_does_not_compile_says_so():
     wrong = WIDE.model_copy(update={"head_dim": 48})  # no power of two
     found = judge(SM_90A, wrong, config(64, 32))
     assert found.needs is None
+    assert found.refused
     assert found.dropped.startswith("attention does not compile for 90: ")
 
 
@@ -84,3 +90,34 @@ def test_the_space_has_each_configuration_once_and_the_reports_tuned_one(name):
     waves = {"gfx942": {"waves_per_eu": 2}}.get(name, {})
     assert config(64, 32, 4, 1, PRELOAD_V=True, **waves) in every
     assert all((one.waves_per_eu is None) == (name == "sm_90a") for one in every)
+
+
+def test_tried_first_is_what_should_be_fastest_one_of_each_tile_and_number_of_warps():
+    order = most_promising(SM_90A, WIDE, [*JUDGED, Judged(config(128, 128, 4), Needs(255, 8, 64), "spills 8 bytes")])
+    assert sorted(map(str, order)) == sorted(str(one.config) for one in JUDGED)
+    kinds = [(one.BLOCK_M, one.BLOCK_N, one.num_warps) for one in order]
+    assert len({*kinds}) == len({*kinds[: len({*kinds})]})
+    assert order[0].num_stages > 1
+
+
+RECORDED = [
+    point
+    for point in Store(RECORDED_FOLDER / "h200").points()
+    if (point.implementation, point.head_dim, point.status) == ("triton", 128, "ok") and point.tflops
+]
+
+
+def test_the_estimate_puts_first_what_the_autotuner_chose_on_an_h200():
+    """Of its list, for most recorded shapes: long ones it times too few times to know."""
+    shapes = {point.workload: point.message for point in RECORDED if point.seq_len <= 4096 and point.batch <= 16}
+    assert len(shapes) >= 20
+    judged = {
+        causal: [judge(SM_90A, Workload(batch=1, seq_len=128, causal=causal), one) for one in PLAIN_CONFIGS]
+        for causal in (False, True)
+    }
+    agreed = 0
+    for workload, chosen in shapes.items():
+        best = most_promising(SM_90A, workload, judged[workload.causal])[0]
+        names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+        agreed += all(f"{name}: {getattr(best, name)}," in chosen + "," for name in names)
+    assert agreed >= 0.8 * len(shapes)
