@@ -101,7 +101,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call
         o: Tensor = attend(q, k, v, block_mask=mask, scale=sm_scale, enable_gqa=grouped)  # type: ignore[assignment]
         return o, None
 
-    with torch._dynamo.config.patch(recompile_limit=_SHAPES):
+    # A backward pass that is run again and again may not write over what the forward pass saved.
+    with torch._dynamo.config.patch(recompile_limit=_SHAPES), torch._functorch.config.patch(donated_buffer=False):
         call()
     return call
 

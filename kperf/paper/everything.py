@@ -54,6 +54,7 @@ STEPS = (
     Step("proton", "proton", 1),
     Step("lines", "lines", 2),
     Step("inductor", "inductor", 3),
+    Step("attention", "attention", 8),
 )
 """In the order in which they are run."""
 

@@ -27,6 +27,7 @@ class Gpu:
         self.cold = False
         self.flushed_bytes = []
         self.ran = []
+        self.reset_graphs = 0
         self.allocated = 0
         self.peak = 0
         self._capturing = None
@@ -61,7 +62,7 @@ class Gpu:
                 self.uploaded = False
 
             def reset(self):
-                self.nodes = None
+                gpu.reset_graphs += 1
 
             def replay(self):
                 gpu.now_ms += 0.0 if self.uploaded else UPLOAD_MS

@@ -175,6 +175,22 @@ def test_what_runs_out_of_memory_stays_a_row_and_the_others_are_timed(gpu):
     assert (first.implementation, first.flops) == ("a", WORKLOAD.flops)
 
 
+def test_graphs_give_their_memory_back_before_single_calls_are_timed(gpu):
+    when = []
+
+    def watched(bind):
+        def bound(*given):
+            call = bind(*given)
+            return lambda: when.append(gpu.reset_graphs) or call()
+
+        return bound
+
+    made = [Implementation(key, key, watched(attention(gpu, key, 1.0).bind)) for key in "xy"]
+    measure(*made)
+    assert when[0] == 0
+    assert when[-2 * measuring._EAGER_CALLS :] == [2] * 2 * measuring._EAGER_CALLS
+
+
 def test_what_memory_is_too_small_for_when_called_singly_is_out_of_memory_too(gpu):
     """The first call, the one whose memory is taken, and those of captures fit; a single one later does not."""
     bind, calls = attention(gpu, "x", 1.0).bind, []
