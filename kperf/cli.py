@@ -231,9 +231,9 @@ def attention(
 ) -> None:
     """Compare all implementations on your shapes, both passes: time, error, peak memory; where memory runs out.
 
-    Those of Fig. 12 beside eager torch, all of SDPA's back ends, compiled flex_attention, and xFormers, FlashInfer and
-    TransformerEngine where they are installed. Without a Hopper GPU what torch computes on the CPU is checked at a
-    small shape, and a recorded run is shown.
+    Those of Fig. 12 beside eager torch, all of SDPA's back ends, compiled flex_attention, and TileLang, xFormers,
+    FlashInfer and TransformerEngine where they are installed. Without a Hopper GPU what torch computes on the CPU is
+    checked at a small shape, and a recorded run is shown.
     """
     from kperf.paper import attention
 

@@ -316,6 +316,16 @@ IMPLEMENTATIONS = {
             on_cpu="forward",
         ),
         Implementation(
+            "tilelang",
+            "TileLang",
+            libraries.tilelang,
+            missing=libraries.tilelang_missing,
+            note=partial(libraries.version, "tilelang"),
+            look=Look("#c51b7d", marker="*"),
+            compared_only=True,
+            grouped=True,
+        ),
+        Implementation(
             "xformers",
             "xFormers",
             libraries.xformers,

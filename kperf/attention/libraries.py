@@ -7,6 +7,8 @@ they are used; `missing` says in one sentence that one is not there.
 import importlib.metadata
 import importlib.util
 import math
+import os
+import shutil
 import warnings
 from collections.abc import Callable
 
@@ -148,6 +150,32 @@ def transformer_engine(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: 
     )  # fmt: skip
     rows = rows_first(q, k, v)
     return lambda: (attend(*rows).view(batch, seq_len, heads, head_dim).transpose(1, 2), None)
+
+
+def tilelang(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call:
+    """Our loop in TileLang, which is a language as Triton is: its compiler pipelines and warp-specialises it."""
+    from kperf.attention.kernels import in_tilelang
+
+    batch, heads, seq_len, head_dim = q.shape
+    kernel = in_tilelang.compiled(
+        batch=batch, heads=heads, kv_heads=k.shape[1], seq_len=seq_len, head_dim=head_dim,
+        dtype=str(q.dtype).removeprefix("torch."), causal=causal, sm_scale=sm_scale,
+    )  # fmt: skip
+    operands = [tensor.contiguous() for tensor in (q, k, v)]
+
+    def call() -> Output:
+        o, lse = kernel(*operands)
+        return o, lse
+
+    return call
+
+
+def tilelang_missing() -> str | None:
+    """As `missing`; and TileLang compiles with nvcc."""
+    places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
+    if (reason := missing("tilelang", "tilelang")) or shutil.which("nvcc", path=places):
+        return reason
+    return "TileLang compiles with nvcc, and there is none on PATH: install CUDA's toolkit"
 
 
 def rows_first(*tensors: Tensor) -> list[Tensor]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from kperf.attention import libraries
+from kperf.attention import kernels, libraries
 from kperf.attention.implementations import COMPARED, FIG12, IMPLEMENTATIONS
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
@@ -95,7 +95,7 @@ def test_flex_attention_is_compiled_whole(monkeypatch):
 def test_what_has_no_backward_pass_refuses_it():
     workload = Workload(batch=1, seq_len=128, backward=True)
     refusing = {key for key in COMPARED if IMPLEMENTATIONS[key].refuses(workload) == "it computes forward only"}
-    assert refusing == {"fa3", "triton", "triton_autows", "flashinfer", *VARIANTS}
+    assert refusing == {"fa3", "triton", "triton_autows", "flashinfer", "tilelang", *VARIANTS}
     assert all(
         IMPLEMENTATIONS[key].refuses(workload.model_copy(update={"backward": False})) is None
         for key in ("fa3", "eager")
@@ -191,7 +191,43 @@ def test_a_package_that_is_there_is_given_its_own_layout(monkeypatch, key, causa
     assert float((o.double() - expected).norm() / expected.norm()) < 3e-3
 
 
-@pytest.mark.parametrize("key", PACKAGES)
+def test_tilelang_is_given_the_shape_and_k_and_v_as_they_are(monkeypatch):
+    given = operands(kv_heads=2)
+    o, lse = exact(*given, True)
+    shapes = []
+    stand_in = SimpleNamespace(compiled=lambda **shape: shapes.append(shape) or (lambda q, k, v: [o, lse]))
+    monkeypatch.setattr(kernels, "in_tilelang", stand_in, raising=False)
+    monkeypatch.setitem(sys.modules, "kperf.attention.kernels.in_tilelang", stand_in)
+    found = IMPLEMENTATIONS["tilelang"].forward(*given, True, SCALE)()
+    assert (found[0] is o, found[1] is lse) == (True, True)
+    shape = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_len": 256, "head_dim": 128}
+    assert shapes == [{**shape, "dtype": "bfloat16", "causal": True, "sm_scale": SCALE}]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_where_tilelang_is_installed_its_kernel_compiles_to_tma_and_wgmma(head_dim, causal):
+    tilelang = pytest.importorskip("tilelang")
+    from tilelang.engine.lower import lower
+
+    from kperf.attention.kernels.in_tilelang import program
+
+    target = tilelang.tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
+    with target:
+        lowered = lower(program(2, 8, 4, 1024, head_dim, "bfloat16", causal, SCALE), target=target)
+    assert lowered.kernel_source.count("tma_load(") >= 3
+    assert lowered.kernel_source.count("wgmma_") >= 2
+
+
+def test_tilelang_without_nvcc_is_a_sentence(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("shutil.which", lambda name, path: None)
+    assert "nvcc" in IMPLEMENTATIONS["tilelang"].missing()
+    monkeypatch.setattr("shutil.which", lambda name, path: f"/usr/local/cuda/bin/{name}")
+    assert IMPLEMENTATIONS["tilelang"].missing() is None
+
+
+@pytest.mark.parametrize("key", [*PACKAGES, "tilelang"])
 def test_a_package_that_is_not_there_is_a_sentence_with_the_mend(monkeypatch, key):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert re.fullmatch(r"(\S+) is not installed: `pip install --no-deps \1` if it .*", IMPLEMENTATIONS[key].missing())
