@@ -77,14 +77,14 @@ def choose_passes(
 ) -> list[ChosenPass]:
     """The passes that record every edge of a trip, those in the plain kernel's order first.
 
-    `cycles`: what a trip takes at least. `say` gets a line when many twins are compiled.
+    `cycles`: what a trip takes at least. `say` gets a line before twins are compiled.
     """
     known: dict[Places, ChosenPass] = {}
 
     def compiled(wanted: Sequence[Places]) -> list[ChosenPass]:
         new = [places for places in dict.fromkeys(wanted) if places not in known]
         if new:
-            say(f"compiling {len(new)} {'twins' if len(new) > 1 else 'twin'} of a few records a trip")
+            say(f"compiling twins of a few records a trip: {len(new)}")
         known.update(zip(new, compile_passes(edges, plain, build, new, cycles=cycles), strict=True))
         return [known[places] for places in wanted]
 

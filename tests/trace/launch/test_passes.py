@@ -44,8 +44,8 @@ class Assembler:
         )
 
 
-def chosen(edges, assembler, cycles):
-    return choose_passes(edges, PLAIN, assembler, cycles=cycles, say=lambda _: None)
+def chosen(edges, assembler, cycles, say=lambda _: None):
+    return choose_passes(edges, PLAIN, assembler, cycles=cycles, say=say)
 
 
 def covered(edges, found):
@@ -80,9 +80,10 @@ def test_an_edge_for_which_registers_spill_is_alone(edges):
 
 
 def test_a_twin_is_compiled_once_and_not_too_many(edges, monkeypatch):
-    assembler = Assembler({1, 3})
-    chosen(edges, assembler, 100_000)
+    assembler, said = Assembler({1, 3}), []
+    chosen(edges, assembler, 100_000, said.append)
     assert len(assembler.compiled) == len(set(assembler.compiled))
+    assert said == ["compiling twins of a few records a trip: 6", *["compiling twins of a few records a trip: 1"] * 3]
     monkeypatch.setattr(passes, "MOST_COMPILES", 6)
     few = Assembler()
     assert len(chosen(edges, few, 100_000)) == len(few.compiled) == 6
