@@ -32,7 +32,7 @@ from kperf.profilers.inductor_program import ROUNDS, SCRIPT, Program, blocks, fr
 from kperf.profilers.proton import under_proton
 from kperf.profilers.records import Common, Row, folder_of, measured_or_recorded, newest
 from kperf.record import device
-from kperf.record.files import require_writable, write_atomically
+from kperf.record.files import make_output, write_atomically
 from kperf.record.store import Frozen, RecordStore
 
 BLOCKS = ("dit", "llama")
@@ -153,7 +153,7 @@ def run(
     reason = device.why_static()
     if reason and (require_gpu or trace):
         raise UsageError(reason)
-    require_writable(out)
+    make_output(out)
     if reason:
         for name in BLOCKS:
             program = written_without_gpu(name)

@@ -6,6 +6,7 @@ FLOPs and bytes, and FOLDER/session.json. With `ncu` in place of FOLDER it launc
 that ncu waits for.
 """
 
+import copy
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -62,14 +63,13 @@ def compiled(name: str) -> tuple[Program, Callable[[], torch.Tensor], float]:
         run = torch.compile(block)
         y = run(*inputs).float()
     with torch.no_grad():
-        reference = block.float()(*(tensor.float() for tensor in inputs))
-        block.bfloat16()
+        reference = copy.deepcopy(block).float()(*(tensor.float() for tensor in inputs))
     error = float((y - reference).norm() / reference.norm())
     if not error <= MAX_REL_ERROR:  # a NaN is not
         raise MeasurementError(f"the compiled {name} block is off by {error:.2e} from float32")
 
     def call() -> torch.Tensor:
-        with torch.no_grad():
+        with torch.no_grad(), torch.compiler.set_stance("fail_on_recompile"):  # it would not be the program noted
             result: torch.Tensor = run(*inputs)
         return result
 
@@ -95,10 +95,10 @@ def profile(name: str, folder: Path) -> None:
             call()
         torch.cuda.synchronize()
     proton.finalize(session)
-    copy = bandwidth.measure()
-    if copy is None:
+    memory = bandwidth.measure()
+    if memory is None:
         raise MeasurementError("the GPU has no 512 MiB left to measure its bandwidth: free some of its memory")
-    told: dict[str, Any] = {"rel_error": error, "ceiling_ms": ceiling_ms, "copy_gb_per_s": copy.copy_gb_per_s}
+    told: dict[str, Any] = {"rel_error": error, "ceiling_ms": ceiling_ms, "copy_gb_per_s": memory.copy_gb_per_s}
     write_atomically(folder / "session.json", json.dumps(told))
     write_atomically(folder / "program.json", json.dumps(asdict(program)))
 

@@ -28,6 +28,19 @@ def require_writable(folder: Path) -> None:
         ) from None
 
 
+def make_output(folder: Path) -> None:
+    """Make the folder that --out names, before the work whose results go there.
+
+    Raises `UsageError` if it cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from None
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{folder} cannot be written: choose another folder with --out")
+
+
 def write_atomically(path: Path, data: str | bytes) -> None:
     """Write beside the target and rename: a reader sees the old file or the new one, never half of it.
 

@@ -14,7 +14,7 @@ from triton import knobs
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override, sha256
 from kperf.record import bandwidth, device
-from kperf.record.files import write_atomically
+from kperf.record.files import make_output, write_atomically
 from kperf.trace.compiler.instrument import read_rules, strip
 from kperf.trace.compiler.session import why_no_records
 from kperf.trace.launch.gpu import Gpu
@@ -41,7 +41,7 @@ def run(console: Console, script: Script, choice: Choice, out: Path, draw: Draw,
     _refuse_what_cannot_work(choice)
     folder = _own_folder(out)
     if not choice.listing:
-        _prepare(folder)
+        make_output(folder)
     with Launches(choice, read_rules(), gpu or Gpu(), _say) as launches:
         status = script.run()
         sys.stdout.flush()
@@ -75,16 +75,6 @@ def _refuse_what_cannot_work(choice: Choice) -> None:
 def _own_folder(out: Path) -> Path:
     """Where this process writes: of several that torchrun started, each has a folder of its own."""
     return out / f"rank{os.environ['RANK']}" if os.environ.get("RANK", "").isdigit() else out
-
-
-def _prepare(folder: Path) -> None:
-    """Raise `UsageError` now, and not after an hour's script, if the folder cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from None
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"{folder} cannot be written: choose another folder with --out")
 
 
 def listing(launches: Launches) -> Table:

@@ -1,3 +1,4 @@
+import functools
 import io
 import json
 import sys
@@ -313,6 +314,38 @@ def test_a_profile_is_made_in_turn_with_cublas(monkeypatch, tmp_path):
     assert from_json(json.loads((tmp_path / "program.json").read_bytes())) == PROGRAM
 
 
+class Squared(torch.nn.Module):
+    """The product of x with itself, and in bfloat16, if it is `wrong`, with something else."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.eye(8, dtype=torch.bfloat16))
+        self.wrong = wrong
+
+    def forward(self, x):
+        return x @ (self.weights if self.wrong and self.weights.dtype == torch.bfloat16 else x)
+
+
+def test_what_is_profiled_was_checked_and_is_the_program_that_was_noted(monkeypatch):
+    x = torch.full((8, 8), 0.5, dtype=torch.bfloat16)
+    made = SimpleNamespace(wrong=False)
+    monkeypatch.setattr(
+        inductor_session, "blocks", lambda: SimpleNamespace(make=lambda *_: (Squared(made.wrong), (x,)))
+    )
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    program, call, error = inductor_session.compiled("dit")
+    assert [kernel.name for kernel in program.kernels] == ["mm"]
+    assert error < 1e-3
+    assert torch.equal(call(), torch.full((8, 8), 2.0, dtype=torch.bfloat16))
+    x.resize_(4, 4)  # another program
+    with pytest.raises(RuntimeError, match="recompile"):
+        call()
+    x.resize_(8, 8).fill_(0.5)
+    made.wrong = True
+    with pytest.raises(MeasurementError, match="the compiled dit block is off by"):
+        inductor_session.compiled("dit")
+
+
 @pytest.fixture
 def no_gpu(monkeypatch):
     monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
@@ -325,7 +358,8 @@ def call(results, out, **settings):
     return console.export_text()
 
 
-def test_without_a_gpu_the_program_is_written_and_the_record_drawn(no_gpu, tmp_path):
+def test_without_a_gpu_the_program_is_written_and_the_record_drawn(no_gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(inductor, "written_without_gpu", functools.cache(inductor.written_without_gpu))
     text = call(tmp_path / "results", tmp_path / "out")
     assert "no time is recorded of `make inductor`" in text
     for block, kernel in (("dit", "triton_poi_fused_cat_gelu"), ("llama", NORM)):
@@ -342,6 +376,12 @@ def test_without_a_gpu_the_program_is_written_and_the_record_drawn(no_gpu, tmp_p
     text = call(tmp_path / "results", tmp_path / "out")
     assert "recorded on NVIDIA H200, 2026-01-02" in text
     assert (tmp_path / "results/h200/inductor.png").stat().st_size > 10_000
+
+
+def test_a_folder_that_cannot_be_made_is_refused_first(no_gpu, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="choose another folder with --out"):
+        call(tmp_path, tmp_path / "file" / "out")
 
 
 def test_what_wants_a_gpu_says_so(no_gpu, tmp_path):
@@ -366,7 +406,8 @@ def test_the_figure_has_a_bar_a_kernel_and_names_what_has_no_time():
 
 @pytest.mark.gpu
 def test_on_a_gpu_all_is_measured_and_bytes_agree_with_ncu(tmp_path):
-    text = call(tmp_path / "results", tmp_path / "out", require_gpu=True)
+    text = call(tmp_path / "results", tmp_path / "out", require_gpu=True, trace=NORM)
+    assert list((tmp_path / "out" / "llama" / "trace").glob("*.timeline.json"))
     (path,) = (tmp_path / "results").glob("*/inductor.jsonl")
     found = RecordStore(path.parent, "inductor", ROWS).points()
     assert {one.block for one in found} == {*inductor.BLOCKS}
