@@ -349,7 +349,7 @@ IMPLEMENTATIONS = {
             "transformer_engine",
             "TransformerEngine",
             libraries.transformer_engine,
-            missing=partial(libraries.missing, "transformer_engine", "transformer-engine"),
+            missing=partial(libraries.missing, "transformer_engine", "transformer-engine[core-cu13,pytorch]"),
             note=partial(libraries.version, "transformer-engine"),
             look=Look("#2166ac", marker="p"),
             compared_only=True,

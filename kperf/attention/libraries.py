@@ -39,13 +39,14 @@ _SHAPES = 64
 
 
 def missing(module: str, distribution: str) -> str | None:
-    """None if the package can be imported, else one sentence with the mend, which leaves the locked wheels as they are.
+    """None if the package is there, else one sentence with the mend, which leaves torch as the lock has it.
 
-    A wheel of one of these is built for one torch; the lock has none, as not all have one for the torch in it.
+    The lock has none of these: what they want of torch and CUDA changes with each release.
     """
     if importlib.util.find_spec(module):
         return None
-    return f"{distribution} is not installed: `pip install --no-deps {distribution}` if it has a wheel for this torch"
+    torch_here = importlib.metadata.version("torch")
+    return f"{distribution} is not installed: `pip install '{distribution}' torch=={torch_here}` if there is one for it"
 
 
 def version(distribution: str) -> str:

@@ -26,8 +26,10 @@ SCHEMA: Literal[2] = 2
 MAX_REL_ERROR = {"bfloat16": 4e-3, "float16": 1e-3}
 """|o - ref| / |ref| against float32. Rounding p and o to bfloat16 (8 bits) alone gives about 2e-3."""
 
-BACKWARD_ERROR = 1.5
-"""As many times that limit holds for each of dq, dk and dv, which are made of one rounded matrix more."""
+BACKWARD_ERROR = 2.5
+"""As many times that limit holds for each of dq, dk and dv. They are made of one rounded matrix more, and where heads
+of q share one of k and v, dk and dv may be sums of rounded ones: torch's FlashAttention-2 on a CPU is off by 3.6e-3 in
+bfloat16, by 7.6e-3 where eight heads share one."""
 
 MAX_LSE_ERROR = 1e-3
 """Largest |lse - ref|: the scores themselves are sums of exact products in float32."""

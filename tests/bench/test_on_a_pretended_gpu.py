@@ -258,8 +258,8 @@ def test_a_backward_pass_is_checked_and_timed_without_its_forward_pass(gpu, kv_h
     workload = WORKLOAD.model_copy(update={"backward": True, "causal": True, "kv_heads": kv_heads})
     made = [
         differentiable(gpu, "right"),
-        differentiable(gpu, "off", spoil=1.008),
-        differentiable(gpu, "tolerated", spoil=1.008, tolerance=2.0),
+        differentiable(gpu, "off", spoil=1.012),
+        differentiable(gpu, "tolerated", spoil=1.012, tolerance=2.0),
         attention(gpu, "forward only", 1.0),
     ]
     right, off, tolerated, none = measure(*made, workload=workload)
@@ -269,8 +269,8 @@ def test_a_backward_pass_is_checked_and_timed_without_its_forward_pass(gpu, kv_h
     assert right.tflops == pytest.approx(2.5 * WORKLOAD.flops / 2 / right.median_ms / 1e9)
     assert right.peak_bytes == 3 << 20
     assert (off.status, none.status, none.message) == ("wrong", "unsupported", "it computes forward only")
-    assert off.rel_error == pytest.approx(8e-3, rel=0.1)
-    assert (tolerated.status, tolerated.max_rel_error) == ("ok", 2 * 1.5 * 4e-3)
+    assert off.rel_error == pytest.approx(12e-3, rel=0.1)
+    assert (tolerated.status, tolerated.max_rel_error) == ("ok", 2 * 2.5 * 4e-3)
     first_round = gpu.ran.index("cublas 16")
     assert "right forward" not in gpu.ran[first_round + 10 :]
 
