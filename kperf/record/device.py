@@ -20,6 +20,7 @@ import triton
 
 from kperf.errors import UsageError
 from kperf.record import machine as doctor
+from kperf.record import rocm
 from kperf.record.commit import git_commit
 from kperf.record.store import DeviceState, Environment
 
@@ -52,6 +53,11 @@ def why_static() -> str | None:
     return doctor.why_not_measured(doctor.probe())
 
 
+def why_not_timed() -> str | None:
+    """None if plain Triton kernels can be timed on this machine, on a Hopper GPU or an MI300X; else a sentence."""
+    return rocm.why_not_measured() if torch.version.hip else why_static()
+
+
 def gpu_name() -> str:
     """Name of the current GPU, as CUDA gives it."""
     return str(torch.cuda.get_device_name())
@@ -69,6 +75,8 @@ def device_state() -> DeviceState:
     The power is the instantaneous one, which the driver reads anew some ten times a second (on an H200 with driver
     580; the time that NVML gives along is that of the question).
     """
+    if torch.version.hip:
+        return rocm.device_state()
     handle = nvml_handle()
     (power,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
     at_s = time.time()
@@ -95,6 +103,8 @@ def other_processes() -> int:
 
     Told apart by number and not by process id: NVML gives the ids of the host, whatever a container calls them.
     """
+    if torch.version.hip:
+        return rocm.other_processes()
     return max(0, len(pynvml.nvmlDeviceGetComputeRunningProcesses(nvml_handle())) - 1)
 
 
@@ -157,17 +167,10 @@ def _holder(file: os.stat_result) -> str:
 
 def environment() -> Environment:
     """What every recorded number is tied to."""
-    handle = nvml_handle()
-    capability = torch.cuda.get_device_capability()
     return Environment(
         gpu=gpu_name(),
         gpu_uuid=str(torch.cuda.get_device_properties().uuid),
-        compute_capability=f"{capability[0]}.{capability[1]}",
-        driver=pynvml.nvmlSystemGetDriverVersion(),
-        cuda=str(torch.version.cuda),
-        max_sm_mhz=pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        max_memory_mhz=pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-        power_limit_w=pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3,
+        **(rocm.environment() if torch.version.hip else _by_nvml()),
         torch=torch.__version__,
         triton=triton.__version__,
         cudnn=str(torch.backends.cudnn.version()),
@@ -185,6 +188,20 @@ def environment() -> Environment:
 def command_line() -> str:
     """How this process was called."""
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _by_nvml() -> dict[str, Any]:
+    """What an environment says of the GPU and its driver."""
+    handle = nvml_handle()
+    capability = torch.cuda.get_device_capability()
+    return {
+        "compute_capability": f"{capability[0]}.{capability[1]}",
+        "driver": pynvml.nvmlSystemGetDriverVersion(),
+        "cuda": str(torch.version.cuda),
+        "max_sm_mhz": pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
+        "max_memory_mhz": pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+        "power_limit_w": pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3,
+    }
 
 
 def now() -> str:

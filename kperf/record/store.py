@@ -90,8 +90,8 @@ _ENVIRONMENTS: TypeAdapter[dict[str, Environment]] = TypeAdapter(dict[str, Envir
 
 
 def gpu_slug(name: str) -> str:
-    """Folder name of a GPU: `h200` for NVIDIA H200, `h100-80gb-hbm3` for NVIDIA H100 80GB HBM3."""
-    return "-".join(name.removeprefix("NVIDIA ").lower().split())
+    """Folder name of a GPU: `h200` for NVIDIA H200, `h100-80gb-hbm3` for NVIDIA H100 80GB HBM3, `mi300x` for AMD's."""
+    return "-".join(name.removeprefix("NVIDIA ").removeprefix("AMD Instinct ").lower().split())
 
 
 class RecordStore(Generic[_Record]):

@@ -69,7 +69,7 @@ def run(console: Console, results: Path, asked: Asked, draw: Draw) -> None:
     Raises `UsageError` if results or configurations cannot be written, `MeasurementError` if no configuration is left
     or none of them is right.
     """
-    reason = device.why_static()
+    reason = device.why_not_timed()
     if reason is None:
         folder = _tune(console, results, asked)
         how = "measured"
@@ -80,7 +80,7 @@ def run(console: Console, results: Path, asked: Asked, draw: Draw) -> None:
         if not folders:
             console.print(
                 f"nothing was timed, and nothing is recorded of `make tune` in {results} yet: that command records it "
-                f"on a Hopper GPU, and here {reason}"
+                f"on a Hopper GPU or an MI300X, and here {reason}"
             )
             return
         console.print(f"nothing was timed: {reason}; shown is what was recorded")

@@ -88,7 +88,7 @@ class Pretended:
         monkeypatch.setattr(command, "implementations", lambda keys: [machine[key] for key in keys])
         monkeypatch.setattr(command, "prune", lambda *_, **__: [Judged(one, Needs(1, 0, 1), None) for one in SPACE])
         monkeypatch.setattr(configs, "architecture", lambda: "sm_90a")
-        monkeypatch.setattr(device, "why_static", lambda: None)
+        monkeypatch.setattr(device, "why_not_timed", lambda: None)
         monkeypatch.setattr(device, "exclusive", nullcontext)
         monkeypatch.setattr(device, "environment", environment)
         monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
