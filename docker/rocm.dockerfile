@@ -1,12 +1,17 @@
-# AMD MI300X (gfx942): ROCm's PyTorch and Triton, with AITER as the baseline that FA3 and cuDNN are on Hopper:
+# AMD MI300X (gfx942): ROCm's PyTorch, the locked Triton, AITER as the vendor's side, and this repository:
 #
-#   docker build -f docker/rocm.dockerfile -t kperf-rocm docker
-#   docker run --rm -it --device /dev/kfd --device /dev/dri --group-add video --security-opt seccomp=unconfined kperf-rocm
+#   docker build -f docker/rocm.dockerfile -t kperf-rocm .
+#   docker run --rm --device /dev/kfd --device /dev/dri --group-add video --security-opt seccomp=unconfined \
+#       -v "$PWD/results:/results" kperf-rocm make tune        # or: make attention
 #
-# Executed: the linter and the Docker parser. Not executed: the build, and anything on an AMD GPU. kperf's own kernels are
-# Hopper's (TMA, wgmma, warp groups) and are not in this image: it is the ground for a port, and gives AITER's side of one.
+# Executed: the linter, and in CI, without this image and without a GPU, the compiling for gfx942 of all plain Triton kernels
+# of this repository, by the Triton that is installed here. Not executed: the build of this image, and anything on an AMD GPU.
+# The overrides and Gluon kernels are Hopper's (TMA, wgmma, warp groups): `make attention` leaves them out here and says so.
 #
-# Pinned: the base by digest, AITER by the commit of its release v0.1.29. AITER compiles a kernel at its first call.
+# `make tune` writes its configurations to /results/configs and its record to /results/mi300x/tune.jsonl.
+#
+# Pinned: the base by digest, AITER by the commit of its release v0.1.29, all else by requirements/lock.txt, whose torch and
+# NVIDIA libraries stay out. Triton's wheel has AMD's back end too. AITER compiles a kernel at its first call.
 ARG BASE=rocm/pytorch:rocm7.2_ubuntu24.04_py3.12_pytorch_release_2.9.1@sha256:a3b65813621095e3389269417e963725b59310184588c9d2490d44e6e83fa01c
 # hadolint ignore=DL3006
 FROM ${BASE}
@@ -23,13 +28,17 @@ RUN git clone --filter=blob:none https://github.com/ROCm/aiter.git . \
     && git submodule update --init --recursive \
     && pip install --no-cache-dir --no-build-isolation -e .
 
-# The shape of Fig. 12's centre, batch 16, seq_len 4096, 16 heads, head_dim 128: 4 * 16 * 16 * 4096^2 * 128 FLOPs.
-RUN printf '%s\n' \
-    'import torch, triton' \
-    'from aiter import flash_attn_func' \
-    'q, k, v = (torch.randn(16, 4096, 16, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))' \
-    'ms = triton.testing.do_bench(lambda: flash_attn_func(q, k, v), return_mode="median")' \
-    'print(f"AITER {4 * 16 * 16 * 4096**2 * 128 / ms / 1e9:.0f} TFLOPS")' \
-    > /workspace/bench_aiter.py
+WORKDIR /opt/kperf
+COPY requirements/lock.txt requirements/lock.txt
+RUN awk '/^[a-z]/ { keep = !/^(torch|fa3-fwd|cuda-|nvidia-[^m])/ } keep' requirements/lock.txt > requirements/rocm.txt \
+    && pip install --no-cache-dir --no-deps --require-hashes -r requirements/rocm.txt
 
-CMD ["python", "/workspace/bench_aiter.py"]
+COPY . .
+
+ENV KPERF_IN_CONTAINER=1 \
+    KPERF_RESULTS=/results \
+    KPERF_TRITON_CONFIGS=/results/configs \
+    PYTHONPATH=/opt/kperf \
+    PYTHONUNBUFFERED=1
+
+CMD ["make", "tune"]

@@ -10,12 +10,11 @@ from matplotlib.figure import Figure
 
 from kperf.attention.look import Look
 from kperf.bench.points import MeasuredPoint
-from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, Study
+from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, VENDORS, Study
 from kperf.tune.tables import label
-from plots.style import (  # fmt: skip
+from plots.style import (
     BLUE,
     GREEN,
-    GREY,
     ORANGE,
     PAGE_WIDTH,
     PURPLE,
@@ -27,20 +26,13 @@ from plots.style import (  # fmt: skip
     footnote,
     grid,
     headline,
+    label_and_look,
     save,
     value_above,
 )
 
-LOOKS = {
-    "eager": Look(GREY),
-    "sdpa_math": Look("#cccccc", "////"),
-    "fa2": Look(ORANGE),
-    "cudnn": Look(SKY, "...."),
-    "fa3": Look(BLUE),
-    "aiter": Look(PURPLE),
-    DEFAULT_KEY: Look(YELLOW, "xx"),
-    TUNED_KEY: Look(GREEN),
-}
+_OURS = {DEFAULT_KEY: Look(YELLOW, "xx"), TUNED_KEY: Look(GREEN)}
+_KEYS = (*NATIVE, *VENDORS, *_OURS)
 _LINES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
 
 
@@ -68,30 +60,29 @@ def figure(found: Sequence[Study], stamp: str) -> Figure:
 
 
 def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
-    keys = [key for key in LOOKS if any(isinstance(study.comparison.get(key), MeasuredPoint) for study in compared)]
+    times = [
+        {key: point.median_ms for key, point in study.comparison.items() if isinstance(point, MeasuredPoint)}
+        for study in compared
+    ]
+    native = [next((run[key] for key in NATIVE if key in run), None) for run in times]
+    keys = [key for key in _KEYS if any(key in run for run in times)]
     width = 0.8 / max(len(keys), 1)
-    for place, study in enumerate(compared):
-        run = {key: point for key, point in study.comparison.items() if isinstance(point, MeasuredPoint)}
-        native = next((run[key].median_ms for key in NATIVE if key in run), None)
-        if native is None:
-            continue
-        for index, key in enumerate(keys):
-            if key not in run:
-                continue
-            x, height = place + (index - (len(keys) - 1) / 2) * width, native / run[key].median_ms
-            look = LOOKS[key]
-            named = label(key) if key not in axis.get_legend_handles_labels()[1] else None
-            axis.bar(x, height, width, color=look.colour, hatch=look.hatch, edgecolor="black", lw=0.4, label=named)
+    for index, key in enumerate(keys):
+        look = _OURS[key] if key in _OURS else label_and_look(key)[1]
+        beside = (index - (len(keys) - 1) / 2) * width
+        bars = [
+            (place + beside, slowest / run[key])
+            for place, (run, slowest) in enumerate(zip(times, native, strict=True))
+            if key in run and slowest is not None
+        ]
+        xs, heights = [x for x, _ in bars], [height for _, height in bars]
+        axis.bar(xs, heights, width, color=look.colour, hatch=look.hatch, edgecolor="black", lw=0.4, label=label(key))
+        for x, height in bars:
             value_above(axis, x, height, f"{height:.2f}", upright=True)
-    handles, labels = axis.get_legend_handles_labels()
-    first = {text: handle for handle, text in reversed([*zip(handles, labels, strict=True)])}
-    for handle, text in zip(handles, labels, strict=True):
-        if first[text] is not handle:
-            handle.set_label("_")
     axis.set_xticks(range(len(compared)), [compact(study.workload.seq_len) for study in compared])
     axis.set_xlabel("seq_len")
     axis.set_title("times as fast as native", loc="left", fontsize=SMALL, fontweight="bold")
-    axis.margins(y=0.15)
+    axis.set_ylim(0, 1.2 * axis.get_ylim()[1])
     grid(axis)
 
 
@@ -104,8 +95,10 @@ def _searches(axis: Axes, found: Sequence[Study]) -> None:
         best = list(accumulate((c if c is not None else float("inf") for c in costs), min))
         shown = [(n, 100 * (cost / min(known) - 1)) for n, cost in enumerate(best, 1) if cost < float("inf")]
         if shown:
-            axis.plot(*zip(*shown, strict=True), color=colour, marker="o", ms=3, lw=0.9)
-            axis.annotate(f"seq_len {compact(study.workload.seq_len)}", shown[0], fontsize=SMALL, color=colour)
+            named = f"seq_len {compact(study.workload.seq_len)}"
+            axis.plot(*zip(*shown, strict=True), color=colour, marker="o", ms=3, lw=0.9, label=named)
+    if found:
+        axis.legend(frameon=False, fontsize=SMALL)
     axis.set_xlabel("trials")
     axis.set_title("% slower than the best known", loc="left", fontsize=SMALL, fontweight="bold")
     axis.set_ylim(0)

@@ -359,3 +359,20 @@ def test_hadolint_is_clean(name):
     linter = Path(sys.executable).with_name("hadolint")
     linted = subprocess.run([linter, "--no-color", ROOT / name], capture_output=True, text=True, check=False)
     assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+def test_the_image_for_amd_takes_all_of_the_lock_but_torch_and_what_is_nvidias(tmp_path):
+    text = (ROOT / "docker/rocm.dockerfile").read_text()
+    (program,) = re.findall(r"RUN awk '(.*)' requirements/lock.txt", text)
+    lock = ROOT / "requirements/lock.txt"
+    kept = subprocess.run(["awk", program, lock], capture_output=True, text=True, check=True).stdout
+    assert not kept.startswith("#")
+
+    def names(text):
+        return set(re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE))
+
+    left_out = names(lock.read_text()) - names(kept)
+    assert {"torch", "fa3-fwd", "nvidia-cublas", "nvidia-cudnn-cu13", "cuda-bindings"} <= left_out
+    assert all(name in ("torch", "fa3-fwd") or name.startswith(("nvidia-", "cuda-")) for name in left_out)
+    assert {"triton", "optuna", "nvidia-ml-py", "numpy"} <= names(kept)
+    assert kept.count("--hash") > len(names(kept))

@@ -237,6 +237,7 @@ def _variant(key: str) -> Implementation:
     return replace(
         from_override(key, variant.label, find),
         unsupported=unsupported,
+        missing=libraries.nvidia_only,
         look=variant.look,
         compared_with=variant.compared_with,
     )
@@ -252,6 +253,7 @@ IMPLEMENTATIONS = {
             "cudnn",
             "cuDNN",
             partial(sdpa, SDPBackend.CUDNN_ATTENTION),
+            missing=libraries.nvidia_only,
             look=Look("#56b4e9", "....", marker="^"),
             grouped=True,
             differentiable=True,
@@ -270,13 +272,16 @@ IMPLEMENTATIONS = {
             "Triton auto-WS",
             _triton_autows,
             _autows_unsupported,
+            libraries.nvidia_only,
             note=lambda: stock.ran_with(warp_specialize=True),
             look=Look("#e69f00", "---", marker="v"),
             left_out=_autotuned,
         ),
         *(_variant(key) for key in VARIANTS),
         Implementation("fa3_views", "FA3, transposed views", _fa3_views, _fa3_unsupported, _fa3_missing, grouped=True),
-        Implementation("attn_fwd", "attn_fwd, not overridden", bind_attn_fwd, _too_wide_for_attn_fwd),
+        Implementation(
+            "attn_fwd", "attn_fwd, not overridden", bind_attn_fwd, _too_wide_for_attn_fwd, libraries.nvidia_only
+        ),
         Implementation(
             "eager",
             "eager",
@@ -322,6 +327,15 @@ IMPLEMENTATIONS = {
             missing=libraries.tilelang_missing,
             note=partial(libraries.version, "tilelang"),
             look=Look("#c51b7d", marker="*"),
+            compared_only=True,
+            grouped=True,
+        ),
+        Implementation(
+            "aiter",
+            "AITER (CK)",
+            libraries.aiter,
+            missing=libraries.aiter_missing,
+            look=Look("#e31a1c", marker="d"),
             compared_only=True,
             grouped=True,
         ),

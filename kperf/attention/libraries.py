@@ -179,6 +179,30 @@ def tilelang_missing() -> str | None:
     return "TileLang compiles with nvcc, and there is none on PATH: install CUDA's toolkit"
 
 
+def aiter(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call:
+    """AITER's flash_attn_func, Composable Kernel's; [batch, seq_len, heads, head_dim]. Not executed here yet."""
+    from aiter import flash_attn_func
+
+    rows = rows_first(q, k, v)
+
+    def call() -> Output:
+        o, lse, *_ = flash_attn_func(*rows, softmax_scale=sm_scale, causal=causal, return_lse=True)
+        return o.transpose(1, 2), lse
+
+    return call
+
+
+def aiter_missing() -> str | None:
+    """None on an AMD GPU with AITER, else one sentence; another package has the same name."""
+    found = torch.version.hip and importlib.util.find_spec("aiter")
+    return None if found else "AITER's kernels are for AMD's GPUs: docker/rocm.dockerfile builds them"
+
+
+def nvidia_only() -> str | None:
+    """None unless torch is ROCm's."""
+    return "it is for NVIDIA's Hopper GPUs, and torch here is ROCm's" if torch.version.hip else None
+
+
 def rows_first(*tensors: Tensor) -> list[Tensor]:
     """The same numbers as [batch, seq_len, heads, head_dim], contiguous; a copy where they do not lie so already."""
     return [tensor.transpose(1, 2).contiguous() for tensor in tensors]

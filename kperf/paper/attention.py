@@ -245,7 +245,7 @@ def run(
         chosen = [item for item in chosen if item.key not in absent]
         for key, reason in absent.items():
             console.print(f"without {key}: {reason}")
-    reason = device.why_static()
+    reason = device.why_not_timed()
     if reason is None:
         store = Store(results / gpu_slug(device.gpu_name()), FILE)
         with sweep_progress(console) as progress:

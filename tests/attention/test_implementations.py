@@ -95,7 +95,7 @@ def test_flex_attention_is_compiled_whole(monkeypatch):
 def test_what_has_no_backward_pass_refuses_it():
     workload = Workload(batch=1, seq_len=128, backward=True)
     refusing = {key for key in COMPARED if IMPLEMENTATIONS[key].refuses(workload) == "it computes forward only"}
-    assert refusing == {"fa3", "triton", "triton_autows", "flashinfer", "tilelang", *VARIANTS}
+    assert refusing == {"fa3", "triton", "triton_autows", "flashinfer", "tilelang", "aiter", *VARIANTS}
     assert all(
         IMPLEMENTATIONS[key].refuses(workload.model_copy(update={"backward": False})) is None
         for key in ("fa3", "eager")
@@ -225,6 +225,30 @@ def test_tilelang_without_nvcc_is_a_sentence(monkeypatch):
     assert "nvcc" in IMPLEMENTATIONS["tilelang"].missing()
     monkeypatch.setattr("shutil.which", lambda name, path: f"/usr/local/cuda/bin/{name}")
     assert IMPLEMENTATIONS["tilelang"].missing() is None
+
+
+def test_on_an_amd_gpu_there_is_aiter_and_not_what_is_hoppers(monkeypatch):
+    given = operands(kv_heads=2)
+    expected, lse = exact(*given, True)
+
+    def flash_attn_func(*rows, softmax_scale, causal, return_lse):
+        assert return_lse
+        return formula(*rows, causal=causal, scale=softmax_scale), lse
+
+    module = ModuleType("aiter")
+    module.__spec__ = ModuleSpec("aiter", None)
+    module.flash_attn_func = flash_attn_func
+    monkeypatch.setitem(sys.modules, "aiter", module)
+    assert "docker/rocm.dockerfile" in IMPLEMENTATIONS["aiter"].missing()
+    assert all(IMPLEMENTATIONS[key].missing() is None for key in ("cudnn", *VARIANTS))
+    monkeypatch.setattr(torch.version, "hip", "7.2")
+    assert IMPLEMENTATIONS["aiter"].missing() is None
+    assert all(IMPLEMENTATIONS[key].missing() is None for key in ("fa2", "triton", "eager", "sdpa_math"))
+    of_hopper = ("cudnn", "triton_autows", "attn_fwd", *VARIANTS)
+    assert all("NVIDIA's Hopper" in IMPLEMENTATIONS[key].missing() for key in of_hopper)
+    o, found = IMPLEMENTATIONS["aiter"].forward(*given, True, SCALE)()
+    assert found is lse
+    assert float((o.double() - expected).norm() / expected.norm()) < 3e-3
 
 
 @pytest.mark.parametrize("key", [*PACKAGES, "tilelang"])
