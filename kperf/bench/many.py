@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import dask
@@ -149,8 +150,7 @@ class Processes:
         """`begin`: when starting began, by the monotonic clock. Raises `UsageError` if GPUs are not alike."""
         self._client = client
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.addresses = list(self._workers())
-        answers = client.run(_ready, workers=self.addresses)
+        answers = client.run(_ready, workers=list(_gpus(client)))
         self.names = {environment.gpu_uuid: name for name, environment in answers.values()}
         self.environments = [_asked_here(environment) for _, environment in sorted(answers.values(), key=_first)]
         self._require_alike(self.environments)
@@ -182,7 +182,7 @@ class Processes:
                         yield self._checked(news.result())
                     else:
                         given_up.append(watch.given_up(order, news))
-                for future in watch.gone(self._workers, under_way):
+                for future in watch.gone(partial(_gpus, self._client), under_way):
                     under_way.pop(future)
                     future.cancel()
         finally:
@@ -203,12 +203,6 @@ class Processes:
             return self._inbox.get(timeout=_POLL_S)
         except queue.Empty:
             return None
-
-    def _workers(self) -> dict[str, set[str]]:
-        """The processes that are there, by address, and the UUIDs of their GPUs."""
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        found = {address: set(worker["resources"]) for address, worker in workers.items()}
-        return {address: names - {"GPU"} for address, names in found.items() if "GPU" in names}
 
     def _checked(self, measured: Measured) -> Measured:
         environment = _asked_here(measured.environment)
@@ -328,22 +322,23 @@ def joined(address: str) -> Iterator[Processes]:
         try:
             client = Client(address, timeout=_CONNECT_S)
         except OSError:
-            raise UsageError(f"no scheduler answers at {address}: `dask scheduler` starts one") from None
+            raise _no_scheduler(address) from None
         with client:
-            if not any(
-                "GPU" in worker["resources"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()
-            ):
+            if not _gpus(client):
                 raise UsageError(f"no GPU has joined {address}: `kperf worker {address}` on each host joins its GPUs")
             found = Processes(client, begin)
             try:
                 yield found
             except BaseException:
-                client.restart_workers(found.addresses, timeout=20, raise_for_error=False)
+                client.restart_workers(list(_gpus(client)), timeout=_CONNECT_S, raise_for_error=False)
                 raise
 
 
 def serve(address: str, chosen: Sequence[Numbered]) -> None:
-    """Join GPUs of this machine to a scheduler, with a process each, until Ctrl-C or the scheduler's end."""
+    """Join GPUs of this machine to a scheduler, with a process each, until Ctrl-C or the scheduler's end.
+
+    Raises `UsageError` if none answers, or another process measures on one of them.
+    """
 
     async def run() -> None:
         with tempfile.TemporaryDirectory(prefix="kperf-gpus-") as scratch:
@@ -355,8 +350,15 @@ def serve(address: str, chosen: Sequence[Numbered]) -> None:
             finally:
                 await asyncio.gather(*(nanny.close(timeout=_CLOSE_S) for nanny in nannies))
 
-    with _quiet(), _sentences():
+    with _quiet(), _sentences(address):
         asyncio.run(run())
+
+
+def _gpus(client: Client) -> dict[str, set[str]]:
+    """The processes that are there, by address, and the UUIDs of their GPUs."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    found = {address: set(worker["resources"]) for address, worker in workers.items()}
+    return {address: names - {"GPU"} for address, names in found.items() if "GPU" in names}
 
 
 def _options(one: Numbered, name: str, scratch: str) -> dict[str, Any]:
@@ -403,8 +405,11 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _sentences() -> Iterator[None]:
-    """What a new process said of its GPU, which the engine raises as the cause of a failure of its own."""
+def _sentences(address: str = "") -> Iterator[None]:
+    """What a new process said of its GPU, which the engine raises as the cause of a failure of its own.
+
+    Raises `UsageError` if the cause is that no scheduler answers at `address`.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -412,8 +417,14 @@ def _sentences() -> Iterator[None]:
         while cause is not None:
             if isinstance(cause, UsageError | MeasurementError):
                 raise cause from None
+            if address and isinstance(cause, OSError):
+                raise _no_scheduler(address) from None
             cause = cause.__cause__ or cause.__context__
         raise
+
+
+def _no_scheduler(address: str) -> UsageError:
+    return UsageError(f"no scheduler answers at {address}: `dask scheduler` starts one")
 
 
 def _asked_here(environment: Environment) -> Environment:

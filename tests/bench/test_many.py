@@ -71,6 +71,14 @@ def measure(results, bench, groups=GROUPS, **options):
     run_sweep(groups, implementations(KEYS), Store(results), figure="fig12", rounds=10, bench=bench, **options)
 
 
+def processes_at_work(folder):
+    return {process for *_, process in log(folder)}
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def lines(results):
     """How many points there are of each length and implementation; reading holds every line to be whole."""
     return Counter((point.seq_len, point.implementation) for point in Store(results).points())
@@ -299,14 +307,25 @@ def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended, monkeypatch):
             measure(tmp_path, bench)
         with many.joined(address) as bench:  # they stayed
             measure(tmp_path, bench, progress=Progress(say=said.append))
+        assert lines(tmp_path) == expected(2)
+        (pretended / "slow-card1").touch()  # for a minute
+        before = processes_at_work(pretended)
+        with pytest.raises(KeyboardInterrupt), many.joined(address) as bench:
+            measure(tmp_path, bench, fresh=True, progress=Progress(points=interrupt))
+        (pretended / "slow-card1").unlink()
+        assert not any(psutil.pid_exists(process) for process in before)
+        with many.joined(address) as bench:  # they are back
+            measure(tmp_path, bench, GROUPS[:1], fresh=True)
     for host in hosts:
         host.join(20)
     assert not any(host.is_alive() for host in hosts)
-    assert lines(tmp_path) == expected(2)
     assert said[0].startswith("9 of 9 workloads")
     monkeypatch.setattr(many, "_CONNECT_S", 1.0)
+    monkeypatch.setitem(many._SETTINGS, "distributed.comm.timeouts.connect", "1 s")
     with pytest.raises(UsageError, match=f"no scheduler answers at {address}"), many.joined(address):
         pass
+    with pytest.raises(UsageError, match=f"no scheduler answers at {address}"):
+        many.serve(address, gpus(0))
 
 
 @pytest.mark.usefixtures("unrendered")
