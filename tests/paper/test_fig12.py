@@ -261,6 +261,8 @@ def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_pat
         fig12, "report", lambda console, store, mode, measured: reported.append((store.folder, measured))
     )
     mode = fig12.Mode(causal=not mix, paper_mix=mix)
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200/fig12.jsonl").write_text('{"a')  # torn by a kill: measuring repairs it
     fig12.run(Console(quiet=True), tmp_path, mode, rounds=10, fresh=False, require_gpu=True)
     assert measured == ([False, True] if mix else [True])
     assert reported == [(tmp_path / "h200", True)]
