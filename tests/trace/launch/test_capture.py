@@ -1,0 +1,53 @@
+"""What a capture refuses, on a GPU that is not there: nothing is timed of a twin that computes something else."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.record import device
+from kperf.trace.launch import capture as capturing
+from kperf.trace.launch.capture import capture, same_bits
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    monkeypatch.setattr(device, "exclusive", nullcontext)
+    monkeypatch.setattr(capturing, "session", lambda recording: nullcontext())
+    monkeypatch.setattr(capturing, "time_in_turn", lambda calls, rounds: pytest.fail("timed"))
+
+
+def writes(*numbers):
+    return lambda: [torch.tensor(numbers)]
+
+
+def test_without_a_gpu_nothing_is_launched(gpu, monkeypatch):
+    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+    with pytest.raises(UsageError, match="there is no GPU"):
+        capture("k", lambda: pytest.fail("launched"), lambda: pytest.fail("launched"), None, 3)
+
+
+def test_a_twin_that_computes_something_else_is_not_timed(gpu):
+    with pytest.raises(MeasurementError, match="twin of k computes something else"):
+        capture("k", writes(1.0, 2.0), writes(1.0, 3.0), None, 3)
+
+
+def test_a_twin_whose_records_were_not_lowered_is_an_error(gpu, monkeypatch):
+    monkeypatch.setattr(capturing, "time_in_turn", lambda calls, rounds: [[1.0] * rounds] * 2)
+    with pytest.raises(MeasurementError, match="asked for no profile buffer"):
+        capture("k", writes(1.0), writes(1.0), None, 3)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        (torch.tensor([float("nan"), 1.0]), torch.tensor([float("nan"), 1.0]), True),
+        (torch.tensor([0.0]), torch.tensor([-0.0]), False),
+        (torch.zeros(2, 3), torch.zeros(3, 2), False),
+        (torch.arange(6.0).reshape(2, 3).T, torch.arange(6.0).reshape(2, 3).T.contiguous(), True),
+    ],
+)
+def test_bits_are_compared_and_not_numbers(a, b, same):
+    assert same_bits(a, b) is same
