@@ -1,6 +1,6 @@
 """A sweep over several GPUs, one process each, through dask.distributed: for its nannies, which start a process that
 died anew while its work goes to the others, and because a scheduler's address is all that other hosts need. (Ray does
-the same with wheels of twenty times the size.)
+the same with a wheel of 79 MB; dask's two have 2.5.)
 
 What is the engine's: processes, their death, messages. What is ours: a task is a group of places, whole on one GPU; as
 many tasks are under way as there are GPUs, the dearest first; all is written by the one process that asked. Nothing of
@@ -54,7 +54,7 @@ _POLL_S = 0.5
 _STEP_EVERY_S = 1.0
 """How often a process tells of its rounds: more would be work beside the measurement."""
 _PATIENCE_S = 60.0
-"""How long a process may take to come back, which imports torch and asks for its GPU, before it counts as lost."""
+"""How long a process may take to come back, which asks for its GPU, before that counts as lost."""
 _CONNECT_S = 10.0
 _CLOSE_S = 1.5
 """How long processes may take to end by themselves."""
