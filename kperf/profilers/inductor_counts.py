@@ -240,7 +240,7 @@ def count(node: BaseSchedulerNode, removed: set[str]) -> Counts:
             loops.run(part)
         else:
             products += _products(part)
-            moved += sum(map(_bytes_of, _operands(part.node, removed)))
+            moved += sum(map(_bytes_of, _operands(part, removed)))
     for accesses in (loops.reads, loops.writes):
         for name, found in accesses.items():
             if name not in removed:
@@ -265,10 +265,11 @@ def _attention(origin: torch.fx.Node) -> int | None:
     return int(flops // 2 if settings.get("is_causal") else flops)
 
 
-def _operands(operation: Any, removed: set[str]) -> Iterator[Any]:
+def _operands(node: BaseSchedulerNode, removed: set[str]) -> Iterator[Any]:
     """The tensors that a call of a library or a template reads and writes."""
+    operation: Any = node.node
     yield from operation.inputs
-    yield from (V.graph.get_buffer(name) for name in operation.get_mutation_names())
+    yield from (V.graph.get_buffer(name) for made in node.get_outputs() for name in made.get_mutations())
     if isinstance(operation.layout, ir.MultiOutputLayout):
         yield from operation.outputs
     elif not isinstance(operation.layout, ir.NoneLayout) and operation.get_name() not in removed:

@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch._inductor.scheduler
-from torch._functorch import config as functorch_config
 from torch._inductor import config, ir
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode, NopKernelSchedulerNode, Scheduler
@@ -73,8 +72,7 @@ def noted() -> Iterator[Program]:
     with (
         patch.object(torch._inductor.scheduler, "Scheduler", Noting),
         patch.object(GraphLowering, "save_output_code", staticmethod(codes.append)),
-        config.patch(fx_graph_cache=False),
-        functorch_config.patch(enable_autograd_cache=False),
+        config.patch(fx_graph_cache=False),  # and AOTAutograd keeps nothing without it
     ):
         yield program
     if len(codes) != 1:

@@ -137,11 +137,36 @@ def test_what_is_changed_in_place_is_read_and_written():
     assert counts.flops == N
 
 
+def test_what_an_operator_of_somebody_changes_is_read_and_written():
+    def change(x, y):
+        torch.ops.kperf_test.change(x, y)
+
+    with torch.library._scoped_library("kperf_test", "FRAGMENT") as library:
+        library.define("change(Tensor(a!) x, Tensor y) -> ()")
+        library.impl("change", lambda x, y: None, "Meta")
+        library.impl("change", lambda x, y: x.add_(y), "CompositeExplicitAutograd")
+        (kernel,) = kernels(change, (ROWS, WIDTH), (ROWS, WIDTH))
+    assert (kernel.name, kernel.counts.bytes) == ("kperf_test.change.default", 2 * 3 * N)
+
+
 def test_of_a_concatenation_each_part_is_read_where_it_belongs():
     counts = only(turned, (64, 32, 128), (64, 1, 64), (64, 1, 64))
     assert counts.bytes == 2 * (2 * 64 * 32 * 128 + 2 * 64 * 64)
     part_of_a_larger = only(lambda x, c, s: turned(x[:, 8:40], c, s), (64, 48, 128), (64, 1, 64), (64, 1, 64))
     assert part_of_a_larger.bytes == counts.bytes
+
+
+def test_what_is_read_beside_a_concatenation_is_read_whole():
+    def beside(a, b, c):
+        return torch.cat([a * 2, b * 3], dim=-1) + c
+
+    counts = only(beside, (ROWS, 64), (ROWS, 192), (ROWS, 256))
+    assert counts.bytes == 2 * 3 * ROWS * 256
+
+
+def test_a_repeated_operand_of_a_product_is_read_once():
+    (kernel,) = kernels(lambda x, w: torch.bmm(x.expand(8, 16, 32), w), (1, 16, 32), (8, 32, 64))
+    assert kernel.counts.bytes == 2 * (16 * 32 + 8 * 32 * 64 + 8 * 16 * 64)
 
 
 def test_rows_that_are_looked_up_are_at_most_as_many_as_are_asked_for():
@@ -195,9 +220,15 @@ def test_every_launch_is_marked_before_its_call():
 
 
 def test_the_program_that_runs_says_what_is_next():
+    def cubed(a):
+        return a @ a @ a
+
     x = torch.eye(8) * 2
+    with torch.no_grad():
+        torch.compile(cubed)(x)  # what Inductor keeps of it is not taken for the program
+    torch._dynamo.reset()
     with torch.no_grad(), noted() as program:
-        run = torch.compile(lambda a: a @ a @ a)
+        run = torch.compile(cubed)
         run(x)
     said = []
     with torch.no_grad(), watched(said.append):
