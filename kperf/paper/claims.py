@@ -22,6 +22,7 @@ from kperf.profilers import accuracy, fig13, inductor, lines, timers
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.trace.reading.predict import predict
+from kperf.tune import records as tuning
 
 CLAIMS_FILE = Path(__file__).resolve().parents[2] / "claims.toml"
 
@@ -47,7 +48,7 @@ class _Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    figure: Literal["fig11", "fig12", "accuracy", "overhead", "lines", "timers", "inductor"]
+    figure: Literal["fig11", "fig12", "accuracy", "overhead", "lines", "timers", "inductor", "tune"]
     statement: str
     command: str
     minutes: int
@@ -126,6 +127,7 @@ _SUMMARIES: dict[str, Callable[[Path], dict[str, float]]] = {
     "lines": lines.summary,
     "timers": timers.summary,
     "inductor": inductor.summary,
+    "tune": tuning.summary,
 }
 """What is recorded by each of these commands, as numbers with names."""
 

@@ -55,6 +55,7 @@ STEPS = (
     Step("lines", "lines", 2),
     Step("inductor", "inductor", 3),
     Step("attention", "attention", 8),
+    Step("tune", "tune --exhaustive", 10),
 )
 """In the order in which they are run."""
 

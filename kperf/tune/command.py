@@ -22,6 +22,7 @@ from kperf.attention.kernels import stock
 from kperf.attention.libraries import Call
 from kperf.attention.workload import Workload
 from kperf.bench.measure import measure
+from kperf.bench.points import FailedPoint, Point
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.files import require_writable
@@ -106,7 +107,7 @@ def _show(console: Console, folder: Path, how: str, draw: Draw) -> None:
 
 def _tune(console: Console, results: Path, asked: Asked) -> Path:
     architecture = _architecture()
-    require_writable(configs.path_of(architecture.name).parent)
+    _require_writable(configs.path_of(architecture.name).parent)
     configs.read(architecture.name)  # a broken file is said now, not when all is measured
     store = store_in(results / gpu_slug(device.gpu_name()))
     with device.exclusive(), store.writer() as writer:
@@ -123,6 +124,14 @@ def _tune(console: Console, results: Path, asked: Asked) -> Path:
                 path = configs.write(name, {configs.class_of(one): config for one, config in found.items()})
                 console.print(f"{workload}: written to {path}")
     return store.folder
+
+
+def _require_writable(folder: Path) -> None:
+    """The folder of the configurations, before minutes of work. Raises `UsageError` if nothing can be written there."""
+    try:
+        require_writable(folder)
+    except UsageError:
+        raise UsageError(f"{folder} cannot be written: set {configs.FOLDER} to a folder that you can write") from None
 
 
 def _architecture() -> Architecture:
@@ -204,14 +213,28 @@ class _Tuning:
             self._measure("comparison", [*((one, None) for one in others), *ours], rounds)
 
     def _measure(self, part: Part, what: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
-        points = measure(
-            [self.workload],
-            [implementation for implementation, _ in what],
-            figure="tune",
-            sweep="seq_len",
-            environment=self.environment,
-            rounds=rounds,
-        )
+        """Check and time these in turn, and record them.
+
+        What breaks the GPU's context ends the process: a trial that does is recorded, and the next run leaves it out.
+        """
+        try:
+            points = measure(
+                [self.workload],
+                [implementation for implementation, _ in what],
+                figure="tune",
+                sweep="seq_len",
+                environment=self.environment,
+                rounds=rounds,
+            )
+        except MeasurementError as error:
+            if part == "search":
+                self._record(part, what, [self._broken(implementation, str(error)) for implementation, _ in what])
+            raise
+        self._record(part, what, points)
+
+    def _record(
+        self, part: Part, what: Sequence[tuple[Implementation, Config | None]], points: Sequence[Point]
+    ) -> None:
         counts = {"candidates": len(self.candidates), "runnable": len(self.runnable)}
         fields = {"study": self.name, "architecture": self.architecture.name, **counts}
         self.writer.append(
@@ -219,6 +242,21 @@ class _Tuning:
                 TuneRow(**fields, part=part, config=config, point=point)
                 for (_, config), point in zip(what, points, strict=True)
             ]
+        )
+
+    def _broken(self, implementation: Implementation, message: str) -> FailedPoint:
+        return FailedPoint(
+            figure="tune",
+            run=secrets.token_hex(6),
+            sweep="seq_len",
+            implementation=implementation.key,
+            **self.workload.model_dump(),
+            flops=self.workload.flops,
+            override_sha256=None,
+            environment=self.environment,
+            recorded_at=device.now(),
+            status="failed",
+            message=message,
         )
 
     def _begun(self) -> str | None:

@@ -1,6 +1,5 @@
 """What tuning records in `results/<gpu>/tune.jsonl`, and what follows from it. Reads; never measures."""
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,9 @@ from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
 from kperf.bench.points import MeasuredPoint, Point
 from kperf.record.store import Frozen, RecordStore
-from kperf.tune.search import Cost
+
+Cost = float | None
+"""What a configuration costs, in any unit, less is better; None if it fails or is wrong."""
 
 Part = Literal["search", "exhaustive", "final", "comparison"]
 """search: trials that the search proposed, each measured by itself; exhaustive: all that can be launched, those that
@@ -21,6 +22,12 @@ kernel before and after, and the others, in turn."""
 
 DEFAULT_KEY, TUNED_KEY = "triton_default", "triton_tuned"
 """Keys of the plain Triton kernel in a comparison, before tuning and after."""
+
+REPORTED = tuple(
+    Workload(batch=4, heads=8, seq_len=seq_len, head_dim=256, causal=True, dtype="float16")
+    for seq_len in (512, 1024, 2048, 4096)
+)
+"""The experiment on an MI300X that is repeated."""
 
 GOAL = 0.02
 """The search is to come this near to the best of all, in a tenth of the trials."""
@@ -165,7 +172,16 @@ def tuned(found: Iterable[Study]) -> dict[str, dict[Workload, Config]]:
     return chosen
 
 
-def mean_regret(found: Iterable[Study]) -> float | None:
-    """Over the studies that have one."""
-    regrets = [study.regret for study in found if study.regret is not None]
-    return statistics.mean(regrets) if regrets else None
+def summary(folder: Path) -> dict[str, float]:
+    """Of the studies of `REPORTED`: the worst regret, and the worst ratio to the fastest vendor's kernel.
+
+    A number is missing unless all of them have it.
+    """
+    found = {study.workload: study for study in studies(store_in(folder).points())}
+    if not found.keys() >= {*REPORTED}:
+        return {}
+    reported = [found[workload] for workload in REPORTED]
+    regrets = [study.regret for study in reported if study.regret is not None]
+    ratios = [study.ratio_to_vendor[1] for study in reported if study.ratio_to_vendor is not None]
+    numbers = {"regret": (max, regrets), "over the vendor": (min, ratios)}
+    return {name: worst(values) for name, (worst, values) in numbers.items() if len(values) == len(REPORTED)}

@@ -17,9 +17,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import create_trial
 
 from kperf.attention.configs import Config
-
-Cost = float | None
-"""What a configuration costs, in any unit, less is better; None if it fails or is wrong."""
+from kperf.tune.records import Cost
 
 Sampler = Callable[[int], BaseSampler]
 """Made anew for each proposal, from a seed."""

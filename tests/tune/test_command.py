@@ -9,14 +9,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from kperf.attention import configs
 from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
 from kperf.bench.points import MeasuredPoint
 from kperf.errors import UsageError
-from kperf.tune import command, tables
-from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, Study, store_in, studies
+from kperf.tune import command, records, tables
+from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, Study, store_in, studies, summary
 from kperf.tune.space import ARCHITECTURES, DEFAULT, Judged, Needs
 from tests.command import kperf
 from tests.tune.pretended import OTHERS, SHAPE, SPACE, Pretended, milliseconds
@@ -222,3 +223,49 @@ def test_the_comparisons_times_are_its_own(folders, monkeypatch):
     comparison = recorded(folders)[0].comparison
     assert all(isinstance(point, MeasuredPoint) for point in comparison.values())
     assert comparison[DEFAULT_KEY].median_ms == pytest.approx(milliseconds(DEFAULT), rel=0.1)
+
+
+def test_a_trial_that_breaks_the_gpu_is_recorded_and_left_out_by_the_next_run(folders, monkeypatch):
+    broken = []
+
+    def on_bind(config):
+        broken.append(config)
+        if len(broken) == 3:
+            raise torch.AcceleratorError("illegal memory access")
+
+    pretended = Pretended(monkeypatch, on_bind=on_bind)
+    done = tune(folders, "--trials", "5")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "broke the GPU's context" in done.stderr
+    (study,) = recorded(folders)
+    assert [row.point.status for row in study.rows] == ["ok", "ok", "failed"]
+    assert study.rows[-1].config == broken[2]
+    before = len(pretended.timed)
+    assert tune(folders, "--trials", "5").returncode == 0
+    assert broken[2] not in pretended.timed[before:]
+    assert len(recorded(folders)[0].tried("search")) == 5
+
+
+def test_configurations_that_cannot_be_written_are_said_before_anything_is_timed(folders, monkeypatch):
+    pretended = Pretended(monkeypatch)
+    monkeypatch.setenv(configs.FOLDER, "/proc/configs")
+    done = tune(folders)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "set KPERF_TRITON_CONFIGS to a folder that you can write" in done.stderr
+    assert not pretended.timed
+
+
+def test_the_claims_are_of_the_whole_experiment_and_its_worst_seq_len(folders, monkeypatch):
+    Pretended(monkeypatch)
+    assert tune(folders, "--exhaustive", "--trials", "2").returncode == 0
+    folder = folders[0] / "h200"
+    assert summary(folder) == {}  # of another shape
+    (study,) = recorded(folders)
+    monkeypatch.setattr(records, "REPORTED", (study.workload,))
+    assert summary(folder) == {"regret": study.regret, "over the vendor": study.ratio_to_vendor[1]}
+    assert study.regret > 0
+    monkeypatch.setattr(records, "REPORTED", (study.workload, study.workload.model_copy(update={"seq_len": 256})))
+    assert summary(folder) == {}
+    tune(folders, "--trials", "2", seq_len="256")  # not exhaustive
+    assert [*summary(folder)] == ["over the vendor"]
+    assert summary(folder)["over the vendor"] == min(study.ratio_to_vendor[1] for study in recorded(folders))
