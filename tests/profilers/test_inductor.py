@@ -195,6 +195,7 @@ PROGRAM = Program(
         Kernel(NORM, "triton", "", Counts(100, bytes=10)),
         Kernel(MM, "extern", "8x8, 8x8", Counts(1024, 1024, bytes=30)),
         Kernel("copy", "extern", "8x8", Counts(bytes=20)),
+        Kernel("empty", "extern", "", Counts()),
     ],
     "the program",
     {NORM: "the source"},
@@ -206,7 +207,8 @@ def frame(name, children=(), **metrics):
 
 
 def profile():
-    """Of rounds that take 1, 2, 3 us and so on for the norm; the product runs two kernels; the copy is no kernel."""
+    """Of rounds that take 1, 2, 3 us and so on for the norm; the product runs two kernels; the copy none; the last has
+    no frame."""
     rounds = [
         frame(
             f"round {place}",
@@ -214,6 +216,7 @@ def profile():
                 frame("launch 0", [frame(NORM, count=1, **{"time (ns)": 1000.0 * (place + 1)})], flops=100.0),
                 frame("launch 1", [frame("nvjet", count=1, **{"time (ns)": 5000.0}),
                                    frame("splitK", count=2, **{"time (ns)": 500.0})], flops=1024.0),
+                frame("launch 2", bytes=20.0),
             ],
         )
         for place in range(inductor.ROUNDS)
@@ -261,13 +264,14 @@ def fake_ncu(folder, rows, columns=inductor.METRICS):
 
 
 def test_a_run_is_read_from_what_its_process_left(measured, tmp_path):
-    norm, product, copy, *llama = measured(fake_ncu(tmp_path, rows=4))
-    assert [one.block for one in llama] == ["llama"] * 3
+    norm, product, copy, empty, *llama = measured(fake_ncu(tmp_path, rows=4))
+    assert [one.block for one in llama] == ["llama"] * 4
     assert norm.samples_us == [float(place + 1) for place in range(inductor.ROUNDS)]
     assert (norm.flops, norm.bytes, norm.kernels, norm.launches) == (100, 10, [NORM], 1)
     assert product.samples_us == [5.5] * inductor.ROUNDS
     assert (product.kernels, product.launches, product.products) == (["nvjet", "splitK"], 3, 1024)
-    assert (copy.samples_us, copy.message) == ([], "Proton saw no kernel of it")
+    for absent in (copy, empty):
+        assert (absent.samples_us, absent.launches, absent.message) == ([], 0, "Proton saw no kernel of it")
     # fadd 1, fmul 10, ffma 100 twice; products 1000; read 1e4, written 1e5 to DRAM or 32 times 1e6 to L2
     assert norm.counters == Counters(flops=211, products=1000, bytes=1e4 + 32e6)
     assert product.counters == Counters(flops=3 * 211, products=3000, bytes=3 * (1e4 + 32e6))
