@@ -162,8 +162,8 @@ def run(
             console.print(f"sources: {out / name}")
         if not any(results.glob("*/inductor.jsonl")):
             console.print(
-                f"{reason}, and no time is recorded of `make inductor` in {results} yet: that command records it "
-                "on a Hopper GPU"
+                f"no time is recorded of `make inductor` in {results} yet: that command records it on a Hopper GPU, "
+                f"and here {reason}"
             )
             return
     measure_here = partial(measure, results=results, out=out, ncu_path=ncu_path)
