@@ -1,0 +1,74 @@
+"""The plain Triton kernel in a configuration: right in Triton's interpreter, and launched with what the file says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kperf.attention import configs
+from kperf.attention.configs import Config
+from kperf.attention.implementations import IMPLEMENTATIONS
+from kperf.attention.workload import Workload
+from tests.trace.launch import fake_gpu
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIG = Config(BLOCK_M=64, BLOCK_N=32, PRELOAD_V=True, num_warps=4, num_stages=2)
+
+INTERPRETED = """
+import json, sys, torch
+from kperf.attention.configs import Config
+from kperf.attention.kernels import stock
+from kperf.bench.measure import reference
+
+torch.manual_seed(0)
+q, k, v = (torch.randn(1, 2, 256, 64, dtype=torch.float16) for _ in range(3))
+found = []
+for causal in (False, True):
+    o, lse = reference(q, k, v, causal, 0.125)
+    for rows, columns in ((64, 32), (32, 64), (128, 16)):
+        for first in (False, True):
+            config = Config(BLOCK_M=rows, BLOCK_N=columns, PRELOAD_V=first, num_warps=4, num_stages=2)
+            output, sums = stock.forward(q, k, v, causal, 0.125, config=config)
+            off = float((output.float() - o).norm() / o.norm())
+            found.append((str(config), causal, off, float((sums - lse).abs().max())))
+print(json.dumps(found))
+"""
+
+
+def test_every_order_and_tile_computes_attention():
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    run = [sys.executable, "-c", INTERPRETED]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert len(found) == 12
+    for config, causal, rel_error, lse_error in found:
+        assert rel_error < 1e-3, (config, causal)
+        assert lse_error < 1e-4, (config, causal)
+
+
+@pytest.fixture
+def launches(tmp_path, monkeypatch):
+    """On a GPU that is not there; the configurations lie in `tmp_path`."""
+    fake_gpu.install(tmp_path, monkeypatch)
+    monkeypatch.setenv(configs.FOLDER, str(tmp_path))
+    monkeypatch.delenv(configs.AUTOTUNE, raising=False)
+    fake_gpu.LAUNCHES.clear()
+    return fake_gpu.LAUNCHES
+
+
+def test_the_kernel_is_launched_in_the_configuration_that_the_file_has(launches):
+    workload = Workload(batch=1, heads=2, seq_len=256, head_dim=64, causal=True, dtype="float16")
+    configs.write("sm_90a", {configs.class_of(workload): CONFIG})
+    q, k, v = (torch.zeros(workload.shape, dtype=torch.float16) for _ in range(3))
+    triton = IMPLEMENTATIONS["triton"]
+    o, lse = triton.forward(q, k, v, workload.causal, workload.sm_scale)()
+    assert (o.shape, lse.shape) == (q.shape, q.shape[:3])
+    (launch,) = launches
+    assert launch.grid == (256 // CONFIG.BLOCK_M, 2, 1)
+    boxes = [list(one.block_shape) for one in launch.arguments if hasattr(one, "block_shape")]
+    assert boxes == [[64, 64], [32, 64], [32, 64], [64, 64]]
+    assert triton.note() == str(CONFIG)
