@@ -24,6 +24,8 @@ from tests.bench.test_on_a_pretended_gpu import differentiable, stand_in
 from tests.command import kperf
 from tests.conftest import environment, failed, point
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 KEYS = ("eager", "fa2", "fa3")
 SHAPES = Shapes(seq_lens=(1024, 2048))
 
@@ -152,6 +154,15 @@ def test_heights_are_tflops():
         assert [text.get_text() for text in forward.get_xticklabels()] == ["1k", "2k"]
     finally:
         plt.close(figure)
+
+
+@pytest.mark.rendered
+@pytest.mark.filterwarnings("error:constrained_layout")
+def test_there_is_room_for_every_line_and_a_dozen_sentences(tmp_path):
+    runs = {place: run(place[1], "r", **dict.fromkeys(COMPARED, 1.0)) for place in SHAPES.places}
+    sentence = "no backward time of many implementations at any seq_len: " + 20 * "word "
+    for path in plot.draw(runs, COMPARED, ["What", "recorded"], 6 * [sentence], tmp_path / "attention"):
+        assert path.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
