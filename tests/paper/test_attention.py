@@ -37,7 +37,7 @@ def run(workload, name, **milliseconds):
         if value is None:
             made[key] = failed(key, "oom", name, workload, message="the GPU's memory is too small")
         elif value == 0:
-            made[key] = failed(key, "unsupported", name, workload, message="it computes forward only")
+            made[key] = failed(key, "unsupported", name, workload, message="it computes [forward] only")
         else:
             peak = workload.seq_len**2 if key == "eager" else workload.seq_len
             more = {"peak_bytes": peak * (2 if workload.backward else 1), "figure": "attention"}
@@ -107,7 +107,7 @@ def test_what_ran_out_of_memory_is_in_the_table_and_in_a_sentence(tmp_path):
     (row,) = [line for line in text.splitlines() if line.startswith("│ 2048    │ eager")]
     assert row.count("oom") == 2
     assert all(f"no {which} time of eager at seq_len 2048: out of memory" in text for which in ("forward", "backward"))
-    assert "no backward time of FA3 at any seq_len: it computes forward only" in text
+    assert "no backward time of FA3 at any seq_len: it computes [forward] only" in text
     assert "recorded on NVIDIA H200, 2026-01-02" in text
     (row,) = [line for line in text.splitlines() if line.startswith("│ 1024    │ eager")]
     for cell in ("4", "8", "1.05 MB", "2.1 MB"):
@@ -225,7 +225,9 @@ def test_on_a_gpu_all_that_there_are_are_measured_in_both_directions_recorded_an
         "fa2": differentiable(gpu, "fa2"),
         "fa3": replace(pretended(gpu, "fa3", 0.5, n_bytes=1 << 20), grouped=True),
         "eager": Implementation("eager", "eager", eager, differentiable=True),
-        "xformers": Implementation("xformers", "xFormers", too_large, missing=lambda: "xformers is not installed"),
+        "xformers": Implementation(
+            "xformers", "xFormers", too_large, missing=lambda: "xformers[core] is not installed"
+        ),
     }
     chosen = []
     monkeypatch.setattr(attention, "COMPARED", tuple(made))
@@ -234,7 +236,7 @@ def test_on_a_gpu_all_that_there_are_are_measured_in_both_directions_recorded_an
     shown = console()
     attention.run(shown, tmp_path, shapes, None, rounds=10, fresh=False)
     text = shown.export_text()
-    assert "without xformers: xformers is not installed" in text
+    assert "without xformers: xformers[core] is not installed" in text
     points = Store(tmp_path / "h200", "attention").points()
     assert [(p.seq_len, p.backward, p.implementation, p.status) for p in points] == [
         (seq_len, backward, key, status)
