@@ -54,4 +54,4 @@ def _print_points(console: Console, points: list[Point], gpu: str) -> None:
         console.print(f"{f'{gpu}: ' if gpu else ''}{workload}: {', '.join(cells)} TFLOPS")
     for point in points:
         if isinstance(point, FailedPoint) and point.status != "unsupported":
-            console.print(f"  {point.implementation}: {point.message}")
+            console.print(f"  {point.implementation}: {point.message}", markup=False)

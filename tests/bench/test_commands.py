@@ -90,7 +90,7 @@ def test_each_line_of_progress_is_a_shape_with_its_rates_and_what_failed(gpu, mo
     gone = Implementation("gone", "Gone", lambda *_: None, missing=lambda: "is not installed")
 
     def breaks(*_):
-        raise ValueError("no such tile")
+        raise ValueError("no such tile [/m64]")
 
     quick = attention(gpu, "quick", 0.01)
     bench(monkeypatch, quick, gone, keys=["quick", "gone"])
@@ -100,7 +100,7 @@ def test_each_line_of_progress_is_a_shape_with_its_rates_and_what_failed(gpu, mo
         bench(monkeypatch, quick, Implementation("broken", "Broken", breaks))
     told = capsys.readouterr().err
     assert "broken failed TFLOPS" in told
-    assert "  broken: " in told
+    assert "  broken: ValueError: no such tile [/m64]" in told
     assert "  gone: " not in told
 
 
