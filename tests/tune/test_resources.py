@@ -44,8 +44,11 @@ def test_the_larger_tile_is_what_spills_on_either():
 
 
 def test_the_command_prints_a_row_a_kernel_and_marks_what_does_not_fit(monkeypatch):
-    configs = [stock._config(64, 32, 4, 1), stock._config(64, 256, 8, 2)]
-    monkeypatch.setattr(resources, "plain_kernels", lambda _: [stock_kernel(one, 256, False) for one in configs])
+    made = [
+        stock_kernel(stock._config(64, 32, 4, 1), 256, False),
+        stock_kernel(stock._config(16, 128, 8, 2), 512, False),
+    ]
+    monkeypatch.setattr(resources, "plain_kernels", lambda _: made)
     done = kperf("resources", COLUMNS="300")
     assert done.returncode == 0, done.stderr
     fitting, too_large = [line for line in done.stdout.splitlines() if line.startswith("│ attention")]
