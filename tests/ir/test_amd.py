@@ -1,5 +1,6 @@
 """Code for an AMD GPU that is not here: what is read is what the compiler made, and what does not compile is said."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ import triton
 import triton.language as tl
 from triton.compiler import ASTSource
 
-from kperf.errors import MeasurementError
+from kperf.errors import MeasurementError, UsageError
 from kperf.ir.amd import GFX942, AmdResources, amd_resources, compile_for
 
 TEXT = """
@@ -67,3 +68,12 @@ def test_what_does_not_compile_is_refused_by_one_sentence():
     with pytest.raises(MeasurementError, match="tile does not compile for gfx942: ") as refused:
         compile_for(GFX942, source(48), num_warps=4, num_stages=2)  # no power of two
     assert "\n" not in str(refused.value)
+
+
+def test_half_a_file_in_the_cache_is_no_mistake_of_the_kernel(monkeypatch):
+    def read(*_, **__):
+        raise json.JSONDecodeError("half", "{", 1)
+
+    monkeypatch.setattr(triton, "compile", read)
+    with pytest.raises(UsageError, match="is damaged"):
+        compile_for(GFX942, SimpleNamespace(name="k"), num_warps=4, num_stages=1)

@@ -104,7 +104,9 @@ def test_a_wrong_point_fails_the_command_after_drawing(tmp_path, status):
     assert (tmp_path / "fig12.png").exists()
 
 
-def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path):
+def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path, monkeypatch):
+    draw, in_turn = fig12.plot.draw, []
+    monkeypatch.setattr(fig12.plot, "draw", lambda *of, **how: in_turn.append(how["in_turn"]) or draw(*of, **how))
     store = fill(tmp_path)
     with pytest.raises(UsageError, match="no run of fig12_causal"):
         page(store, fig12.Mode(causal=True))
@@ -115,6 +117,7 @@ def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path):
 
     files, text = page(store, fig12.Mode(paper_mix=True))
     assert files[1].name == "fig12_paper_mix.png"
+    assert in_turn == [True, False]
     assert "not a comparison" in text
     assert "speedup" not in text
     mixed = next(iter(fig12.figure_runs(store, fig12.Mode(paper_mix=True)).values()))
