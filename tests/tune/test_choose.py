@@ -127,6 +127,16 @@ def test_crossovers_cut_where_the_fastest_changes():
     assert rows == [([256, 512], "cudnn"), ([1024, 2048], "fa3")]
 
 
+@pytest.mark.parametrize(("other", "rows"), [((8, 512), [2]), ((8, 1024), [1, 1]), ((4, 1024), [2])])
+def test_shapes_of_a_row_are_of_one_batch_or_of_one_length(other, rows):
+    points = [
+        point(key, milliseconds, run=f"r{batch}", workload=shape(seq_len, batch))
+        for batch, seq_len in ((4, 512), other)
+        for key, milliseconds in (("fa3", 1.0), ("cudnn", 1.5))
+    ]
+    assert [len(workloads) for workloads, _ in crossovers(measured_runs(points, KEYS))] == rows
+
+
 @settings(max_examples=25)
 @given(
     st.dictionaries(
