@@ -118,7 +118,9 @@ def test_the_regret_is_that_of_shapes_that_were_left_out():
     assert found[256].value == pytest.approx(0.5)
     assert found[2048].value == 0
     assert [found[n].distance for n in (256, 512, 1024, 2048)] == [1, 1, 1, 1]
-    assert regrets(measured_runs(recorded({512: {"fa3": 1.0}}), KEYS)) == []
+    alone = recorded({512: {"fa3": 1.0}}, causal=True)
+    assert regrets(measured_runs(alone, KEYS)) == []
+    assert len(regrets(measured_runs([*alone, *recorded(CROSSING)], KEYS))) == len(CROSSING)
 
 
 def test_crossovers_cut_where_the_fastest_changes():
@@ -178,6 +180,8 @@ def test_the_command_says_what_to_use_and_where_it_changes(tmp_path):
         r"16 x 16 x 512 x 128 bfloat16 full: cudnn, 1\.200 \(1\.\d+ to 1\.\d+\) times as fast as fa3", said.stdout
     )
     table = kperf("choose", "--only", "fa3,cudnn", "--results", tmp_path, COLUMNS="200").stdout
+    assert re.search("┃ seq_len +┃ fastest +┃ over the second +┃ tie", table)
+    assert re.search("┃ chosen from +┃ shapes +┃ wrong +┃ mean +┃ largest, and where", table)
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines()]
     kind = ["128", "bfloat16", "full", "normal", "16 x 16"]
     assert [*kind, "256 to 512", "cudnn", "1.500 of fa3 at 16 x 256", "-"] in rows
