@@ -8,6 +8,7 @@ kernels are told with what they have to do. The sources are kept, and each of Tr
 
 import json
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from kperf.bench.measure import CEILING_FLOPS
 from kperf.errors import MeasurementError, UsageError
-from kperf.profilers import ncu
+from kperf.profilers import child, ncu
 from kperf.profilers.hatchet import TIME, Tree, read_tree
 from kperf.profilers.inductor_program import ROUNDS, SCRIPT, Program, blocks, from_json, round_of, scope_of
 from kperf.profilers.proton import under_proton
@@ -428,5 +429,10 @@ def _trace(rows: Sequence[InductorRow], pattern: str, out: Path) -> None:
         raise UsageError(f"no kernel that Inductor wrote fits {pattern}: give one of the names above, with * and ?")
     for block in dict.fromkeys(row.block for row in fitting):
         words = _trace_words(block, pattern, "--out", str(out / block / "trace"))
-        if subprocess.run([sys.executable, "-m", "kperf", *words], check=False).returncode:
-            raise MeasurementError(f"kperf {shlex.join(words)} failed")
+        command = [sys.executable, "-m", "kperf", *words]
+        try:
+            failed = child.run(command, _LIMIT_S, output=None, errors=None, ending=signal.SIGINT).returncode != 0
+        except subprocess.TimeoutExpired:
+            failed = True
+        if failed:
+            raise MeasurementError(f"kperf {shlex.join(words)} failed, or took more than {_LIMIT_S} s")

@@ -1,8 +1,6 @@
 """The configurations that are searched, and those of them that compiling shows to be worth timing. Needs no GPU."""
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -158,9 +156,8 @@ def prune(
     for config in sorted(chosen, key=lambda one: one.BLOCK_N):
         alike.setdefault(config.model_copy(update={"BLOCK_N": 16}), []).append(config)
     judged: dict[Config, Judged] = {}
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for found in pool.map(partial(_judge_widening, architecture, workload, on_judged), alike.values()):
-            judged |= {one.config: one for one in found}
+    for found in compiler.several(partial(_judge_widening, architecture, workload, on_judged), alike.values()):
+        judged |= {one.config: one for one in found}
     return [judged[config] for config in chosen]
 
 

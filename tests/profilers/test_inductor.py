@@ -145,7 +145,7 @@ def test_each_kernel_that_inductor_wrote_has_its_command(monkeypatch):
 def test_a_pattern_goes_through_kperf_trace_block_by_block(monkeypatch, tmp_path):
     ran = []
     monkeypatch.setattr(
-        inductor.subprocess, "run", lambda words, **_: ran.append(words) or SimpleNamespace(returncode=len(ran) - 1)
+        inductor.child, "run", lambda words, *_, **__: ran.append(words) or SimpleNamespace(returncode=len(ran) - 1)
     )
     inductor._trace(rows(), "triton_red_*", tmp_path)
     ((python, *words),) = ran
