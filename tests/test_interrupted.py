@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 import plots.trace
@@ -91,6 +92,7 @@ class Session:
 
     def _run(self, words, owner, name, call):
         os.setsid()
+        torch.set_num_threads(1)  # OpenMP's threads are not forked: more than one would be waited for without end
         sys.stdout, sys.stderr = (open(self.folder / stream, "w") for stream in ("out", "err"))  # noqa: PTH123, SIM115
         for number, stream in ((1, sys.stdout), (2, sys.stderr)):
             os.dup2(stream.fileno(), number)
