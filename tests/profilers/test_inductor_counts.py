@@ -15,6 +15,7 @@ import sympy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import library
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
 
@@ -141,10 +142,10 @@ def test_what_an_operator_of_somebody_changes_is_read_and_written():
     def change(x, y):
         torch.ops.kperf_test.change(x, y)
 
-    with torch.library._scoped_library("kperf_test", "FRAGMENT") as library:
-        library.define("change(Tensor(a!) x, Tensor y) -> ()")
-        library.impl("change", lambda x, y: None, "Meta")
-        library.impl("change", lambda x, y: x.add_(y), "CompositeExplicitAutograd")
+    with library._scoped_library("kperf_test", "FRAGMENT") as made:
+        made.define("change(Tensor(a!) x, Tensor y) -> ()")
+        made.impl("change", lambda x, y: None, "Meta")
+        made.impl("change", lambda x, y: x.add_(y), "CompositeExplicitAutograd")
         (kernel,) = kernels(change, (ROWS, WIDTH), (ROWS, WIDTH))
     assert (kernel.name, kernel.counts.bytes) == ("kperf_test.change.default", 2 * 3 * N)
 
