@@ -1,8 +1,6 @@
 """`kperf record` with commands that stand in for the measuring ones: real processes, no GPU."""
 
-import os
 import sys
-import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from kperf.paper import everything
 from kperf.paper.everything import STEPS
 from kperf.profilers import child
 from kperf.record import device
+from tests.processes import has_ended, soon
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,17 +93,8 @@ def test_a_step_that_hangs_may_write_what_it_has_and_its_children_end_with_it(co
         everything.run(console, tmp_path, only=[], minutes=None)
     assert (tmp_path / "orderTrue").read_text() == "kept"
     assert (tmp_path / "order").read_text() == "next"
-    time.sleep(0.1)
-    assert not _runs(int((tmp_path / "child").read_text()))
+    assert soon(lambda: has_ended(int((tmp_path / "child").read_text())))
     assert "out of time" in console.export_text()
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{process}/stat").read_text().split(")")[1].split()[0] != "Z"
 
 
 def test_refusals(console, tmp_path):
