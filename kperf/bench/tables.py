@@ -10,7 +10,7 @@ from rich.table import Table
 from kperf.attention.implementations import RATIOS
 from kperf.bench import intervals
 from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point
-from kperf.errors import UsageError
+from kperf.errors import MeasurementError, UsageError
 
 LONG_SEQ_LEN = 1024
 """From here on a launch fills the GPU; the claims are about these."""
@@ -86,6 +86,17 @@ def _rows(
         cells = (marks[key] + metric(run[key], name) if key in run else "-" for key in keys for name in metrics)
         rows.append([x_value, *cells])
     return header, rows
+
+
+def require_times(points: Iterable[Point]) -> None:
+    """Raise `MeasurementError` if a point is wrong or failed; one that is unsupported or out of memory is not."""
+    failures = [point for point in points if point.status in {"wrong", "failed"}]
+    if failures:
+        first = failures[0]
+        raise MeasurementError(
+            f"{len(failures)} points have no time; the first: {first.implementation} on {first.workload}, "
+            f"{first.message} (FRESH=1 repeats)"
+        )
 
 
 def speedup(run: dict[str, Point], ours: str, theirs: str) -> float | None:

@@ -19,8 +19,8 @@ from kperf.bench.measure import check_on_cpu
 from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point, Run, Store, fullest_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
-from kperf.bench.tables import SHIFTS, when
-from kperf.errors import MeasurementError, UsageError
+from kperf.bench.tables import SHIFTS, require_times, when
+from kperf.errors import UsageError
 from kperf.paper.fig12 import environments_of, of_other_overrides
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
@@ -223,12 +223,7 @@ def report(
         console.print(sentence, markup=False)  # a library's own words may have brackets
     for path in plot.draw(runs, wanted, (shapes.title, stamp), sentences, store.folder / shapes.stem):
         console.print(f"drawn: {path} ({stamp})")
-    if failures := [point for point in shown if point.status in {"wrong", "failed"}]:
-        worst = failures[0]
-        raise MeasurementError(
-            f"{len(failures)} points have no time; the first: {worst.implementation} on {worst.workload}, "
-            f"{worst.message} (FRESH=1 repeats)"
-        )
+    require_times(shown)
     return runs
 
 

@@ -17,8 +17,8 @@ from kperf.bench.points import Key, PowerStore, Run, Store, fullest_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import Bench, run_sweep
-from kperf.bench.tables import ratio_table, tritonbench_table, when
-from kperf.errors import MeasurementError, UsageError
+from kperf.bench.tables import ratio_table, require_times, tritonbench_table, when
+from kperf.errors import UsageError
 from kperf.paper import power
 from kperf.record import device
 from kperf.record.files import require_writable
@@ -269,12 +269,7 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
         console.print(sentence)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
-    failures = [p for run in runs.values() for p in run.values() if p.status in {"wrong", "failed"}]
-    if failures:
-        worst = failures[0]
-        raise MeasurementError(
-            f"{len(failures)} points have no time; the first: {worst.implementation}, {worst.message} (FRESH=1 repeats)"
-        )
+    require_times(point for run in runs.values() for point in run.values())
     return written
 
 

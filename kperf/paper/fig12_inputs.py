@@ -21,8 +21,8 @@ from kperf.bench.points import Key, Run, Store, newest_whole_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import run_sweep
-from kperf.bench.tables import speedup, when
-from kperf.errors import MeasurementError, UsageError
+from kperf.bench.tables import require_times, speedup, when
+from kperf.errors import UsageError
 from kperf.paper.fig12 import environments_of, of_other_overrides, verify_overrides
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
@@ -129,12 +129,7 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
         console.print(sentence)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
-    if failures := [point for point in points if point.status in {"wrong", "failed"}]:
-        worst = failures[0]
-        raise MeasurementError(
-            f"{len(failures)} points have no time; the first: {worst.implementation} on {worst.workload}, "
-            f"{worst.message} (FRESH=1 repeats)"
-        )
+    require_times(points)
     return written
 
 
