@@ -16,13 +16,14 @@ def schedule(module: Module) -> Schedule:
     flight.
     """
     for group in module.warp_groups():
-        transposed = {op.results[0] for op in group.region.walk() if op.name == "ttg.memdesc_trans"}
         loops = [op for op in group.region.walk() if op.name == "scf.for" and _holds_dot(op)]
         if not loops:
             continue
         innermost = (
             loops[-1] if len(loops) == 1 else next(op for op in loops if not any(map(_inner_dot_loop, op.regions)))
         )
+        # Of this loop alone: its siblings use the same names for other values.
+        transposed = {op.results[0] for op in innermost.walk() if op.name == "ttg.memdesc_trans"}
         in_flight: list[str] = []
         for op in innermost.walk():
             if op.name == "ttng.warp_group_dot":

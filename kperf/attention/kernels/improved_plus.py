@@ -7,24 +7,21 @@ What it adds to the improved schedule (FlashAttention-3, arXiv 2407.08608, secti
 - *Ping-pong*: the two consumers take turns in issuing their matrix products, so that one's softmax runs under the
   other's products.
 - *K and V in pairs*: trip i needs k of block i and v of block i - 1; they are one stage of the ring with one mbarrier.
-- *Lagged reference*: softmax does not depend on the number that is subtracted from a row; it only must not overflow. p
-  of block i is taken relative to a reference from the blocks before, so that the maximum of block i is computed beside
-  the exponentials instead of before them. A tile's first block takes the maximum of its own left half.
-- *Records that count*: at a block's end each warp votes whether one of its rows has a p that is above 1, that is above
-  the reference, and above 2^8 or a good share of what its thread, which has a quarter of the row's columns, has
-  summed. Only then are acc, the sums and p brought to the block's largest p, before p is rounded to 16 bits. So where
-  few keys have most of a row, its largest p is exactly 1, as it is where the maximum comes first; where many have, its
-  rounding is one of many, and no warp stops for it.
+- *Fixed reference*: softmax does not depend on the number that is subtracted from a row; it only must not overflow. p
+  is taken relative to the maximum of the left half of the tile's first block, and that never moves: no maximum stands
+  before an exponential, acc is never brought to another reference, and the time does not depend on the numbers. The
+  largest p of a row is then not exactly 1, and where it has most of the row its rounding to 16 bits is the row's error:
+  the normaliser takes each thread's largest p rounded, as PV does. float16, which ends at 2^16, moves the reference
+  where a thread has seen a p above 2^14: a warp votes in each block, and does so once or twice in a tile, if at all.
 - *Two halves*: with head_dim 128 the left half of p is computed under PV, the right half after PV is done with the
   registers of the previous p, so that the left half is rounded into them beside the right half's exponentials.
-- Row sums are kept by thread and put together at the end of the tile, maxima only for a record that counts; q is held
-  in registers; maxima of p, which is never negative, are taken as integers, for which Hopper has an instruction of
-  three operands.
+- Row sums and maxima are kept by thread and put together at the end of the tile; q is held in registers; maxima of p,
+  which is never negative, are taken as integers, for which Hopper has an instruction of three operands.
 
-A row whose maximum jumps by more than 2^126 within one block overflows with a lagged reference. Overflow leaves
-infinities or NaN, which nothing later removes, so each tile's output is looked at once, and the block votes at its end:
-if anything overflowed, it computes its tiles again with the reference moved *before* the exponentials. So the result is
-right however scores grow, in at most about twice the time (NOTES.md, "Limits", has what is not).
+A row with a p of 2^128 or more overflows. Overflow leaves infinities or NaN, which nothing later removes, so the output
+of each tile is looked at once, and the block votes at its end: if anything overflowed, it computes its tiles again with
+the reference moved *before* the exponentials, and stores those that overflowed. So the result is right however scores
+grow, in at most about twice the time, and what is NaN or infinite in q, k or v stays in its tile or head.
 """
 
 from triton.experimental import gluon
@@ -54,19 +51,16 @@ from kperf.attention.kernels.warp_specialized import (
 # Named barriers of the hardware (16 a block; Triton itself uses the first four). Unlike an mbarrier's arrive, theirs
 # does not make a whole warp group wait for itself first.
 TURN = gl.constexpr(4)  # + W: it is consumer W's turn to issue
-# 6: the block's vote, whose number stands in its assembly
+# 6: the block's vote, and 13 + W: consumer W's, whose numbers stand in their assembly
 EMPTY = gl.constexpr(8)  # + stage: both consumers have read the pair
 Q_EMPTY = gl.constexpr(11)  # + W: consumer W's q is in registers, and the o that was staged in its buffer has left
 CONSUMER_THREADS = gl.constexpr(256)
 Q_THREADS = gl.constexpr(160)  # one consumer and the producer
 ALL_THREADS = gl.constexpr(288)
 
-# A record counts if a thread's largest p is above this share of what the thread has summed of its row, a quarter of
-# the columns. A tile's first blocks are asked for more: their sums are small, and what follows will dilute the record.
-FIRST_SHARE = gl.constexpr(0.7)
-LAST_SHARE = gl.constexpr(0.35)
-SHARE_DECAY = gl.constexpr(0.7)  # of the distance between the two, from block to block
-LARGEST_P = gl.constexpr(256.0)  # a record above it counts in any case
+LARGEST_P = gl.constexpr(2.0**14)
+"""float16: a p above it moves the reference. PV sums in float32, so only p itself must stay below 2^16."""
+LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
 
 
@@ -92,8 +86,12 @@ def barrier_arrive(barrier, THREADS: gl.constexpr):
 
 @gluon.constexpr_function
 def declare_asm(w):
-    """Inline PTX that declares the register of consumer w's votes, by which a number a thread becomes a scalar."""
-    return f".reg .b32 voted{w}; mov.u32 $0, 0;"
+    """Inline PTX that declares two registers of consumer w.
+
+    voted<w>: the outcome of a vote, by which a number a thread becomes a scalar; bad<w>: whether this thread has seen
+    an output that is infinite or NaN, kept here as Triton would carry a register or more for each row.
+    """
+    return f".reg .b32 voted{w}, bad{w}; mov.b32 bad{w}, 0; mov.u32 $0, 0;"
 
 
 @gluon.constexpr_function
@@ -103,11 +101,29 @@ def voted_asm(w):
 
 
 @gluon.constexpr_function
-def block_vote_asm(w):
-    """Inline PTX: waits for ALL_THREADS and sets voted<w> to whether either number of any thread is NaN."""
+def note_asm(w):
+    """Inline PTX that sets bad<w> if either of two numbers is NaN."""
     return (
-        "{ .reg .pred p; setp.nan.f32 p, $2, $2; setp.nan.or.f32 p, $3, $3, p; bar.red.or.pred p, 6, 288, p; "
-        f"selp.b32 voted{w}, 1, 0, p; }} mov.b32 $0, 0; mov.b32 $1, 0;"
+        "{ .reg .pred p; setp.nan.f32 p, $2, $2; setp.nan.or.f32 p, $3, $3, p; "
+        f"@p mov.b32 bad{w}, 1; }} mov.b32 $0, 0; mov.b32 $1, 0;"
+    )
+
+
+@gluon.constexpr_function
+def block_vote_asm(w):
+    """Inline PTX: waits for ALL_THREADS and sets voted<w> to whether bad<w> is set in any thread."""
+    return (
+        f"{{ .reg .pred p; setp.ne.s32 p, bad{w}, 0; bar.red.or.pred p, 6, 288, p; selp.b32 voted{w}, 1, 0, p; }} "
+        "mov.b32 $0, 0;"
+    )
+
+
+@gluon.constexpr_function
+def tile_vote_asm(w):
+    """Inline PTX: waits for consumer w and sets voted<w> to whether any of its threads' two numbers is NaN."""
+    return (
+        "{ .reg .pred p; setp.nan.f32 p, $2, $2; setp.nan.or.f32 p, $3, $3, p; "
+        f"bar.red.or.pred p, {13 + w}, 128, p; selp.b32 voted{w}, 1, 0, p; }} mov.b32 $0, 0; mov.b32 $1, 0;"
     )
 
 
@@ -122,7 +138,7 @@ def warp_vote_asm(w):
 
 @gluon.jit
 def declare_votes(W: gl.constexpr):
-    """Before consumer W's first vote, and outside of loops, which a compiler may write out twice."""
+    """Before consumer W's first note or vote, and outside of loops, which a compiler may write out twice."""
     DECLARE_ASM: gl.constexpr = declare_asm(W)
     gl.inline_asm_elementwise(DECLARE_ASM, "=r,r", [gl.to_tensor(0)], dtype=gl.int32, is_pure=False, pack=1)
 
@@ -135,28 +151,49 @@ def outcome(W: gl.constexpr):
 
 
 @gluon.jit
-def any_nan(W: gl.constexpr, poison):
-    """Whether poison, two numbers a thread, is NaN anywhere in either consumer; the producer takes part."""
+def poison_of(o, lse, like):
+    """0, or NaN where what a thread has of a row of o or lse is infinite or NaN: [rows, 4] by thread, as like is."""
+    return gl.convert_layout(sum_by_thread(o.to(gl.float32) * 0.0), like.type.layout) + column(lse * 0.0, like)
+
+
+@gluon.jit
+def note(W: gl.constexpr, poison):
+    """Remember for consumer W's part in `any_noted` whether poison, by thread, is NaN."""
+    NOTE_ASM: gl.constexpr = note_asm(W)
+    gl.inline_asm_elementwise(NOTE_ASM, "=r,=r,f,f", [poison], dtype=gl.int32, is_pure=False, pack=2)
+
+
+@gluon.jit
+def any_noted(W: gl.constexpr):
+    """Whether any thread of either consumer has noted anything; the producer takes part (`hear_vote`)."""
     VOTE_ASM: gl.constexpr = block_vote_asm(W)
+    gl.inline_asm_elementwise(VOTE_ASM, "=r,r", [gl.to_tensor(0)], dtype=gl.int32, is_pure=False, pack=1)
+    return outcome(W)
+
+
+@gluon.jit
+def any_nan(W: gl.constexpr, poison):
+    """Whether poison, two numbers a thread, is NaN anywhere in consumer W, which waits for itself."""
+    VOTE_ASM: gl.constexpr = tile_vote_asm(W)
     gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f", [poison], dtype=gl.int32, is_pure=False, pack=2)
     return outcome(W)
 
 
 @gluon.jit
-def record_counts(W: gl.constexpr, top, l_i, share):
-    """Whether in any row of this warp there is a record that counts, given top and l_i by thread, [rows, 4].
+def any_above(W: gl.constexpr, top, limit):
+    """Whether in this warp a number of top, [rows, 4] by thread, is above limit.
 
     It differs between warps, so what is branched on it must not wait for another warp.
     """
     VOTE_ASM: gl.constexpr = warp_vote_asm(W)
-    limit = gl.minimum(gl.maximum(l_i * share, 1.0), LARGEST_P)
-    gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f,f,f", [top, limit], dtype=gl.int32, is_pure=False, pack=2)
+    limits = gl.zeros_like(top) + limit
+    gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f,f,f", [top, limits], dtype=gl.int32, is_pure=False, pack=2)
     return outcome(W)
 
 
 @gluon.jit
 def hear_vote():
-    """The producer's part in `any_nan`: it has nothing to say, and does what the consumers found."""
+    """The producer's part in `any_noted`: it has nothing to say, and does what the consumers found."""
     redo = gl.inline_asm_elementwise(
         "{ .reg .pred p; setp.ne.s32 p, $1, 0; bar.red.or.pred p, 6, 288, p; selp.s32 $0, 1, 0, p; }",
         "=r,r",
@@ -218,15 +255,27 @@ def sum_by_thread(p):
 
 
 @gluon.jit
-def to_record(m_i, l_i, top):
-    """Moves references up to this block's largest p: m_i [rows], l_i [rows, 4], alpha [rows], the factor of p and acc.
+def moved(m_i, l_i, top):
+    """Moves references up to a row's largest p: m_i [rows], l_i and top [rows, 4], alpha [rows], the factor of p, acc.
 
-    m_i in units of log2; l_i, top [rows, 4] by thread; a row whose largest p is not above 1 stays. A sum becomes NaN,
-    for the vote at the end, if its factor would be flushed to zero.
+    m_i in units of log2; l_i, top by thread; a row whose largest p is not above 1 stays. alpha is that between the two
+    references as they are stored. A sum becomes NaN, for the vote at the end, if its factor would be flushed to zero.
     """
     jump = gl.maximum(approximate_log2(gl.convert_layout(gl.max(top, 1), m_i.type.layout)), 0.0)
-    alpha = gl.exp2(-jump)
-    return m_i + jump, l_i * column(gl.where(jump <= LARGEST_JUMP, alpha, float("nan")), l_i), alpha
+    m_new = m_i + jump
+    alpha = gl.exp2(m_i - m_new)
+    l_new = l_i * column(gl.where(jump <= LARGEST_JUMP, alpha, float("nan")), l_i)
+    return m_new, l_new, top * column(alpha, top), alpha
+
+
+@gluon.jit
+def row_sums(FIXED: gl.constexpr, l_i, top, dtype: gl.constexpr, LAYOUT: gl.constexpr):
+    """Of l_i and top, [rows, 4] by thread: the sums of p [rows], and with the largest p rounded as PV has them."""
+    l_row = gl.convert_layout(gl.sum(l_i, 1), LAYOUT)
+    l_norm = l_row
+    if FIXED:
+        l_norm += gl.convert_layout(gl.sum(top.to(dtype).to(gl.float32) - top, 1), LAYOUT)
+    return l_row, l_norm
 
 
 @gluon.jit
@@ -401,10 +450,9 @@ def first_product(W: gl.constexpr, q, k, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def first_softmax(
-    LAGGED: gl.constexpr,
+    FIXED: gl.constexpr,
     s,
     qk_scale,
-    poison,
     BLOCK_N: gl.constexpr,
     ROW_LAYOUT: gl.constexpr,
     CAUSAL: gl.constexpr,
@@ -412,7 +460,7 @@ def first_softmax(
     """What a tile's first block gives, of the product s of `first_product`.
 
     The halves of p, float32 [64, 64], zeros for a right half that s has not; the reference m_i [64] in units of log2;
-    row sums by thread, [64, 4], with poison (as these) in them; the right half's maxima, [64, 4].
+    row sums and maxima of p by thread, [64, 4].
     """
     HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
     # On the diagonal consumer 0 has rows and columns 0 to 63 of the block; consumer 1 has rows 64 to 127, whose left
@@ -424,23 +472,140 @@ def first_softmax(
     else:
         s_left = mask_diagonal(s, 0)
     m_i = row_max(s_left, ROW_LAYOUT)
-    if s.shape[1] == BLOCK_N and not LAGGED:
+    if s.shape[1] == BLOCK_N and not FIXED:
         m_i = gl.maximum(m_i, row_max(s_right, ROW_LAYOUT))
     m_i *= qk_scale
+    if not FIXED:
+        m_i = gl.maximum(m_i, LOWEST)
     p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
-    l_i = sum_by_thread(p_left) + poison
+    l_i = sum_by_thread(p_left)
+    top = top_by_thread(p_left)
     if s.shape[1] == BLOCK_N:
         p_right = gl.exp2(s_right * qk_scale - column(m_i, s_right))
         l_i += sum_by_thread(p_right)
+        top = larger(top, top_by_thread(p_right))
     else:
         p_right = gl.zeros([CONSUMER_ROWS, BLOCK_N // 2], gl.float32, HALF)
-    return p_left, p_right, m_i, l_i, top_by_thread(p_right)
+    return p_left, p_right, m_i, l_i, top
 
 
 @gluon.jit
-def attend_tiles(  # noqa: PLR0915
+def attend_block(
     W: gl.constexpr,
-    LAGGED: gl.constexpr,
+    FIXED: gl.constexpr,
+    q,
+    p,
+    acc,
+    m_i,
+    l_i,
+    top,
+    smem,
+    stage,
+    phase,
+    qk_scale,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
+):
+    """One trip: QK of block i, PV of block i - 1, and the softmax of block i under it.
+
+    p [64, 128] of block i - 1; acc [64, head_dim]; m_i [64] in units of log2; l_i, top [64, 4] by thread: row sums and
+    the largest p so far. stage: where k of block i and v of block i - 1 are. Returns p, acc, m_i, l_i, top of block i,
+    and stage and phase of the next.
+    """
+    q_smem, k_smem, v_smem, full, q_full = smem
+    dtype: gl.constexpr = k_smem.dtype
+    BLOCK_N: gl.constexpr = k_smem.shape[1]
+    HEAD_DIM: gl.constexpr = k_smem.shape[2]
+    PIN_SUMS: gl.constexpr = HEAD_DIM > 64 or CAUSAL
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    HALF_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
+    ROW_LAYOUT: gl.constexpr = m_i.type.layout
+    P_LAYOUT: gl.constexpr = p.type.layout
+    s_zero = gl.zeros([CONSUMER_ROWS, BLOCK_N], gl.float32, S_LAYOUT)
+
+    barrier_sync(TURN + W, CONSUMER_THREADS)
+    s = warpgroup_mma(q, k_smem.index(stage).permute((1, 0)), s_zero, use_acc=False, is_async=True)
+    acc = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
+    barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
+    s = warpgroup_mma_wait(1, deps=[s])
+    if not FIXED:
+        m_new = gl.maximum(m_i, row_max(s, ROW_LAYOUT) * qk_scale)
+        alpha = gl.exp2(m_i - m_new)
+        m_i = m_new
+        l_i *= column(alpha, l_i)
+
+    # Left half of the softmax of block i, under PV.
+    s_left, s_right = halves(s, HALF_LAYOUT)
+    p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
+    top = larger(top, top_by_thread(p_left))
+    l_i += sum_by_thread(p_left)
+    if PIN_SUMS:  # or ptxas puts them behind PV's wait, where the right half's exponentials are
+        l_i = pin(l_i)
+    read = stage
+    stage, phase = advance(stage, phase, STAGES)
+    mbarrier.wait(full.index(stage), phase)
+    acc, p, p_left = warpgroup_mma_wait(0, deps=[acc, p, p_left])
+    barrier_arrive(EMPTY + read, ALL_THREADS)
+
+    # Right half, while the left one is rounded into the registers of the p that PV has read. With head_dim 64
+    # the exponentials take longer than the products, and registers are left: nothing holds it back there.
+    p_right = gl.exp2(s_right * qk_scale - column(pin(m_i) if HEAD_DIM > 64 else m_i, s_right))
+    top = larger(top, top_by_thread(p_right))
+    l_i += sum_by_thread(p_right)
+    left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
+    if not FIXED:
+        acc = rescale(acc, alpha)
+    elif dtype == gl.float16:  # noqa: SIM102  (a vote is code only where it is cast)
+        if any_above(W, top, LARGEST_P):
+            m_i, l_i, top, alpha = moved(m_i, l_i, top)
+            acc = rescale(acc, alpha)
+            left, right = scaled_pairs(p_left, p_right, alpha, dtype)
+    return unpack_pairs(joined(left, right), dtype, P_LAYOUT), acc, m_i, l_i, top, stage, phase
+
+
+@gluon.jit
+def store_tile(o_desc, row, o, staging):
+    """Sends o, [64, head_dim], to its rows by way of a buffer."""
+    staging.store(o.to(o_desc.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(o_desc, [row, 0], staging)
+
+
+@gluon.jit
+def store_overflowed_tile(W: gl.constexpr, o_desc, row, o, lse_ptrs, lse, staging, first_o, t, like):
+    """Stores o and lse of consumer W's tile t where the first pass stored something infinite or NaN.
+
+    Its o is read back by way of the same buffer; first_o: the mbarrier for it; like: any [rows, 4] by thread.
+    """
+    mbarrier.expect(first_o, o_desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(o_desc, [row, 0], first_o, staging)
+    mbarrier.wait(first_o, t & 1)
+    if any_nan(W, poison_of(staging.load(o.type.layout), gl.load(lse_ptrs), like)):
+        gl.store(lse_ptrs, lse)
+        store_tile(o_desc, row, o, staging)
+
+
+@gluon.jit
+def products_of_two_tiles(W: gl.constexpr, p, acc, smem, stage, CAUSAL: gl.constexpr):
+    """PV of a tile's last block and QK of the next tile's first, neither waited for.
+
+    Returns the next tile's q, packed, its `first_product`, and acc.
+    """
+    q_smem, k_smem, v_smem, full, q_full = smem
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, k_smem.shape[1], 16])
+    q = q_smem.index(W).load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+    q_pairs = pack_pairs(q)
+    barrier_sync(TURN + W, CONSUMER_THREADS)
+    acc = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
+    s_first = first_product(W, q, k_smem.index(stage), CAUSAL)
+    barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
+    return q_pairs, s_first, acc
+
+
+@gluon.jit
+def attend_tiles(
+    W: gl.constexpr,
+    FIXED: gl.constexpr,
     o_desc,
     lse_ptr,
     smem,
@@ -452,6 +617,7 @@ def attend_tiles(  # noqa: PLR0915
     q_loads,
     stage,
     phase,
+    first_o,
     STAGES: gl.constexpr,
     CAUSAL: gl.constexpr,
 ):
@@ -459,10 +625,10 @@ def attend_tiles(  # noqa: PLR0915
 
     q_loads: how often q was loaded before; stage, phase: where the ring stands.
 
-    LAGGED: p is relative to a reference from the blocks before; else to the maximum up to its own, and no growth of it
-    overflows.
-    Returns the first tile's q and s_first again, stage, phase, and poison (as l_i): 0, or NaN where an output of that
-    row is infinite or NaN.
+    FIXED: p is relative to a reference from the tile's first block, and what overflows is noted. Else it is relative to
+    the maximum up to its own block, of which no growth overflows, and a tile whose output is finite keeps it, bit for
+    bit; it is read back through the mbarriers first_o.
+    Returns the first tile's q and s_first again, stage and phase.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = k_smem.dtype
@@ -470,13 +636,10 @@ def attend_tiles(  # noqa: PLR0915
     HEAD_DIM: gl.constexpr = k_smem.shape[2]
     KV_ROW_BYTES: gl.constexpr = 2 * HEAD_DIM * dtype.primitive_bitwidth // 8
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
-    HALF_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM, 16])
     Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     ROW_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
-    s_zero = gl.zeros([CONSUMER_ROWS, BLOCK_N], gl.float32, S_LAYOUT)
-    poison = sum_by_thread(gl.zeros([CONSUMER_ROWS, BLOCK_N // 2], gl.float32, HALF_LAYOUT))
 
     # The first tile's q is in registers, and nothing is staged in its buffer.
     barrier_arrive(Q_EMPTY + W, Q_THREADS)
@@ -489,9 +652,9 @@ def attend_tiles(  # noqa: PLR0915
             n_blocks = (q_row % seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
         q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
 
-        p_left, p_right, m_i, l_i, top = first_softmax(LAGGED, s_first, qk_scale, poison, BLOCK_N, ROW_LAYOUT, CAUSAL)
+        p_left, p_right, m_i, l_i, top = first_softmax(FIXED, s_first, qk_scale, BLOCK_N, ROW_LAYOUT, CAUSAL)
         left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
-        counts = record_counts(W, top, l_i, FIRST_SHARE) if LAGGED else False
+        moves = any_above(W, top, LARGEST_P) if FIXED and dtype == gl.float16 else False
         acc = gl.zeros([CONSUMER_ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
         if t > 0:
             # The last tile's o has left by now: next q, please.
@@ -499,84 +662,53 @@ def attend_tiles(  # noqa: PLR0915
             barrier_arrive(Q_EMPTY + W, Q_THREADS)
 
         mbarrier.wait(full.index(stage), phase)
-        if counts:
-            m_i, l_i, alpha = to_record(m_i, l_i, top)
+        if moves:
+            m_i, l_i, top, alpha = moved(m_i, l_i, top)
             left, right = scaled_pairs(p_left, p_right, alpha, dtype)
         p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
-        share = gl.to_tensor(FIRST_SHARE)
         for _ in range(1, n_blocks):
-            # QK of block i and PV of block i - 1.
-            barrier_sync(TURN + W, CONSUMER_THREADS)
-            s = warpgroup_mma(q, k_smem.index(stage).permute((1, 0)), s_zero, use_acc=False, is_async=True)
-            acc = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
-            barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
-            s = warpgroup_mma_wait(1, deps=[s])
-            if not LAGGED:
-                m_new = gl.maximum(m_i, row_max(s, ROW_LAYOUT) * qk_scale)
-                alpha = gl.exp2(m_i - m_new)
-                m_i = m_new
-                l_i *= column(alpha, l_i)
+            p, acc, m_i, l_i, top, stage, phase = attend_block(
+                W, FIXED, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES, CAUSAL
+            )
 
-            # Left half of the softmax of block i, under PV.
-            s_left, s_right = halves(s, HALF_LAYOUT)
-            p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
-            # Pinned, or ptxas would put sums and maxima behind PV's wait, where the right half's exponentials are.
-            top = pin(top_by_thread(p_left))
-            l_i = pin(l_i + sum_by_thread(p_left))
-            read = stage
-            stage, phase = advance(stage, phase, STAGES)
-            mbarrier.wait(full.index(stage), phase)
-            acc, p, p_left = warpgroup_mma_wait(0, deps=[acc, p, p_left])
-            barrier_arrive(EMPTY + read, ALL_THREADS)
-
-            # Right half, while the left one is rounded into the registers of the p that PV has read. With head_dim 64
-            # the exponentials take longer than the products, and registers are left: nothing holds it back there.
-            p_right = gl.exp2(s_right * qk_scale - column(pin(m_i) if HEAD_DIM > 64 else m_i, s_right))
-            top = larger(top, top_by_thread(p_right))
-            l_i += sum_by_thread(p_right)
-            left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
-            if LAGGED:
-                share = SHARE_DECAY * share + (1 - SHARE_DECAY) * LAST_SHARE
-                if record_counts(W, top, l_i, share):
-                    m_i, l_i, alpha = to_record(m_i, l_i, top)
-                    acc = rescale(acc, alpha)
-                    left, right = scaled_pairs(p_left, p_right, alpha, dtype)
-            else:
-                acc = rescale(acc, alpha)
-            p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
-
-        # PV of the last block and QK of the next tile's first. What needs shuffles comes before: between the products
-        # of two blocks ptxas would wait for them.
-        l_row = gl.convert_layout(gl.sum(l_i, 1), ROW_LAYOUT)
+        # What needs shuffles comes before the products of two tiles: between them ptxas would wait for it.
+        l_row, l_norm = row_sums(FIXED, l_i, top, dtype, ROW_LAYOUT)
         mbarrier.wait(q_full.index(W), (q_loads + t) & 1)
-        q = q_smem.index(W).load(Q_LAYOUT)
-        q_pairs = pack_pairs(q)
-        barrier_sync(TURN + W, CONSUMER_THREADS)
-        acc = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
-        s_first = first_product(W, q, k_smem.index(stage), CAUSAL)
-        barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
+        q_pairs, s_first, acc = products_of_two_tiles(W, p, acc, smem, stage, CAUSAL)
 
-        # Epilogue, under that QK.
+        # Epilogue, under the next tile's QK.
         lse = (m_i + approximate_log2(l_row)) * LN_2
-        gl.store(lse_ptr + (row + gl.arange(0, CONSUMER_ROWS, ROW_LAYOUT)), lse)
+        lse_ptrs = lse_ptr + (row + gl.arange(0, CONSUMER_ROWS, ROW_LAYOUT))
+        if FIXED:
+            gl.store(lse_ptrs, lse)
         q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
         acc, p = warpgroup_mma_wait(1, deps=[acc, p])
-        o = rescale(acc, 1.0 / l_row)
-        # What overflowed is infinite or NaN from then on: one look a tile is enough, and the next tile's l hands it on.
-        poison = gl.convert_layout(sum_by_thread(o * 0.0), l_i.type.layout) + column(lse * 0.0, l_i)
-        q_smem.index(W).store(o.to(o_desc.dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(o_desc, [row, 0], q_smem.index(W))
+        o = rescale(acc, 1.0 / l_norm)
+        if FIXED:
+            # What overflowed is infinite or NaN from then on: one look a tile is enough.
+            note(W, poison_of(o, lse, l_i))
+            store_tile(o_desc, row, o, q_smem.index(W))
+        else:
+            store_overflowed_tile(W, o_desc, row, o, lse_ptrs, lse, q_smem.index(W), first_o.index(W), t, l_i)
 
         s_first = warpgroup_mma_wait(0, deps=[s_first])
         barrier_arrive(EMPTY + stage, ALL_THREADS)
         stage, phase = advance(stage, phase, STAGES)
-    return q_pairs, s_first, stage, phase, poison
+    return q_pairs, s_first, stage, phase
 
 
 @gluon.jit
 def consumer(
-    W: gl.constexpr, o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale, STAGES: gl.constexpr, CAUSAL: gl.constexpr
+    W: gl.constexpr,
+    o_desc,
+    lse_ptr,
+    smem,
+    first_o,
+    seq_len,
+    n_rows,
+    qk_scale,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
 ):
     """Consumer W: rows 64 W .. 64 W + 63 of each of this block's tiles; all once more if an output overflowed."""
     q_smem, k_smem, v_smem, full, q_full = smem
@@ -598,29 +730,14 @@ def consumer(
 
     q_pairs = pack_pairs(q)
     stage, phase = gl.to_tensor(1), gl.to_tensor(0)
-    q_pairs, s_first, stage, phase, poison = attend_tiles(
-        W, True, o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale, q_pairs, s_first, 1, stage, phase, STAGES, CAUSAL
+    tiles = (o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale)
+    q_pairs, s_first, stage, phase = attend_tiles(
+        W, True, *tiles, q_pairs, s_first, 1, stage, phase, first_o, STAGES, CAUSAL
     )
-    if any_nan(W, poison):
+    if any_noted(W):
         wait_for_stores(W)
         q_loads = 1 + own_tiles(n_rows)
-        attend_tiles(
-            W,
-            False,
-            o_desc,
-            lse_ptr,
-            smem,
-            seq_len,
-            n_rows,
-            qk_scale,
-            q_pairs,
-            s_first,
-            q_loads,
-            stage,
-            phase,
-            STAGES,
-            CAUSAL,
-        )
+        attend_tiles(W, False, *tiles, q_pairs, s_first, q_loads, stage, phase, first_o, STAGES, CAUSAL)
     if W == 0:
         barrier_sync(TURN + 0, CONSUMER_THREADS)  # consumer 1's last arrival
     tma.store_wait(0)
@@ -651,16 +768,18 @@ def attn_fwd(
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, kv_box[0], kv_box[1]], v_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    first_o = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
     for w in gl.static_range(CONSUMERS):
         mbarrier.init(q_full.index(w), count=1)
+        mbarrier.init(first_o.index(w), count=1)
     smem = (q_smem, k_smem, v_smem, full, q_full)
     qk_scale = sm_scale * LOG2_E
     gl.warp_specialize(
         [
-            (consumer, (0, o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale, STAGES, CAUSAL)),
-            (consumer, (1, o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale, STAGES, CAUSAL)),
+            (consumer, (0, o_desc, lse_ptr, smem, first_o, seq_len, n_rows, qk_scale, STAGES, CAUSAL)),
+            (consumer, (1, o_desc, lse_ptr, smem, first_o, seq_len, n_rows, qk_scale, STAGES, CAUSAL)),
             (producer, (q_desc, k_desc, v_desc, smem, seq_len, n_rows, STAGES, CAUSAL)),
         ],
         [4, 1],
