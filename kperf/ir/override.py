@@ -24,6 +24,10 @@ from kperf.ir.ttgir import Module
 from kperf.record.files import write_atomically
 
 
+_own_cubins: dict[str, bytes] = {}
+"""What a kernel's hash compiled to in this process, without Triton's cache."""
+
+
 class Override:
     """A TTGIR that replaces a kernel's: `text` as Triton prints it without locations, `path` where it came from."""
 
@@ -34,7 +38,6 @@ class Override:
         self.kernel_name = kernel_name
         self.sha256 = sha256(text)
         self._proven: set[str] = set()
-        self._launched: set[str] = set()
 
     def place(self) -> Path:
         """The content-addressed copy that `ir_override` names; made when it is not there, and re-read when it is."""
@@ -58,18 +61,17 @@ class Override:
 
         Raises `MeasurementError` for any other: Triton launches whatever lies in its cache under the kernel's hash.
         """
-        if kernel.hash in self._launched:
-            return
         self.prove(kernel)
-        options = options_of(kernel) | {"ir_override": str(self.place())}
-        with tempfile.TemporaryDirectory() as folder, own_cache(Path(folder)):
-            own = triton.compile(kernel.src, target=kernel.metadata.target, options=options)
-        if own.asm["cubin"] != kernel.asm["cubin"]:
+        if kernel.hash not in _own_cubins:  # of its source, its options and, by `place`, this override
+            options = options_of(kernel) | {"ir_override": str(self.place())}
+            with tempfile.TemporaryDirectory() as folder, own_cache(Path(folder)):
+                own = triton.compile(kernel.src, target=kernel.metadata.target, options=options)
+            _own_cubins[kernel.hash] = own.asm["cubin"]
+        if _own_cubins[kernel.hash] != kernel.asm["cubin"]:
             raise MeasurementError(
                 f"what was launched is not the machine code of {self.path}: Triton's cache {knobs.cache.dir} holds "
                 "another under its name; remove that folder and run again"
             )
-        self._launched.add(kernel.hash)
 
 
 def recompile(kernel: CompiledKernel, override: Override) -> CompiledKernel:
