@@ -23,7 +23,6 @@ from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
 from kperf.record.files import write_atomically
 
-
 _own_cubins: dict[str, bytes] = {}
 """What a kernel's hash compiled to in this process, without Triton's cache."""
 

@@ -29,8 +29,11 @@ def kernel_times(call: Callable[[], object], trace: Path | None = None) -> Kerne
 
 
 def autograd_kernel_times(call: Callable[[], object]) -> Kernels:
-    """Likewise by torch.autograd.profiler, which records the operators on the CPU too."""
-    with torch.autograd.profiler.profile(use_device="cuda") as profiled:
+    """Likewise by torch.autograd.profiler, which records the operators on the CPU too.
+
+    Without Kineto it puts CUDA events around operators instead, and sees no kernel.
+    """
+    with torch.autograd.profiler.profile(use_device="cuda", use_kineto=True) as profiled:
         call()
         torch.cuda.synchronize()
     return kernels_among(profiled.function_events or [])

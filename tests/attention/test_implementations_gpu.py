@@ -128,5 +128,4 @@ def test_automatic_warp_specialisation_fires_and_is_right_in_every_configuration
         output = stock.forward(inputs.q, inputs.k, inputs.v, False, workload.sm_scale, warp_specialize=True)
         assert errors(output, inputs)[0] < MAX_REL_ERROR["bfloat16"]
     (cache, *_) = stock.attention.device_caches[torch.cuda.current_device()]
-    options = (config.kwargs["BLOCK_N"], config.num_stages)
-    assert any("ttg.warp_specialize(" in kernel.asm["ttgir"] for kernel in cache.values()), options
+    assert any("ttg.warp_specialize(" in kernel.asm["ttgir"] for kernel in cache.values()), str(config)

@@ -19,7 +19,7 @@ def test_the_passes_of_a_kernel_make_one_trip(variant):
     period = timeline.period_cycles.median
     for one in timeline.passes:
         assert 0.9 < one.trip_cycles / period < 1.2, one.regions
-        assert 0.98 < one.overhead.ratio < 1.2, one.regions
+        assert 0.9 < one.overhead.ratio < 1.2, one.regions  # a record may bring ptxas to a faster order
     for group in ("consumer 0", "consumer 1", "producer"):
         inside = [region for region in timeline.regions if region.warp_group == group and region.per_trip]
         assert sum(region.per_trip for region in inside) == pytest.approx(period)
