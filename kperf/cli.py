@@ -186,14 +186,19 @@ def inputs(
     rounds: Annotated[int, typer.Option(min=10, help="Rounds in which all kinds and kernels take turns.")] = 16,
     fresh: Fresh = False,
     gpus: SpreadOption = None,
+    write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
 ) -> None:
     """Measure and draw how the speed over FA3 depends on the numbers in q and k: fig12_inputs, both masks.
 
     Fig. 12's shapes with seven kinds of inputs, all kinds of a shape in turn; without a Hopper GPU the recorded run.
     """
     from kperf.paper import fig12_inputs
+    from kperf.record.files import write_between_marks
 
-    fig12_inputs.run(console, results, rounds=rounds, fresh=fresh, gpus=gpus)
+    if write is None:
+        fig12_inputs.run(console, results, rounds=rounds, fresh=fresh, gpus=gpus)
+    else:
+        write_between_marks(write, "inputs", fig12_inputs.markdown(results))
 
 
 @app.command()

@@ -16,7 +16,7 @@ from kperf.bench import cards
 from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
-from kperf.paper import fig12, twins
+from kperf.paper import fig12, fig12_inputs, twins
 from kperf.paper.version1 import read_timeline
 from kperf.profilers import accuracy, fig13, inductor, lines, timers
 from kperf.record import device
@@ -48,7 +48,7 @@ class _Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    figure: Literal["fig11", "fig12", "accuracy", "overhead", "lines", "timers", "inductor", "tune"]
+    figure: Literal["fig11", "fig12", "fig12_inputs", "accuracy", "overhead", "lines", "timers", "inductor", "tune"]
     statement: str
     command: str
     minutes: int
@@ -103,7 +103,7 @@ class PredictionClaim(_Claim):
 
 
 class ProfilingClaim(_Claim):
-    """What profiling costs or how right it is: a number of the records of `make <figure>`, by name, and its bound."""
+    """A number of the records of a figure's command, by name, and its bound: what profiling costs, how right it is."""
 
     kind: Literal["profiling"]
     at_most: float | None = None
@@ -122,6 +122,7 @@ class ProfilingClaim(_Claim):
 
 
 _SUMMARIES: dict[str, Callable[[Path], dict[str, float]]] = {
+    "fig12_inputs": fig12_inputs.summary,
     "accuracy": accuracy.summary,
     "overhead": fig13.summary,
     "lines": lines.summary,
@@ -129,7 +130,7 @@ _SUMMARIES: dict[str, Callable[[Path], dict[str, float]]] = {
     "inductor": inductor.summary,
     "tune": tuning.summary,
 }
-"""What is recorded by each of these commands, as numbers with names."""
+"""What is recorded for each of these figures, as numbers with names."""
 
 Claim = Annotated[SpeedupClaim | TimelineClaim | PredictionClaim | ProfilingClaim, Field(discriminator="kind")]
 _CLAIMS: TypeAdapter[list[Claim]] = TypeAdapter(list[Claim])

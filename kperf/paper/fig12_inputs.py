@@ -46,7 +46,7 @@ def groups() -> list[list[Key]]:
 class Row:
     """One kernel with one mask and one kind of inputs: its speed over FA3 at every shape.
 
-    off_normal: the ratio furthest from that on normal inputs of its shape and run, over that, less 1; None of normal
+    off_normal: of the ratios over those on normal inputs of their shape and run, less 1, the least; None of normal
     inputs themselves.
     """
 
@@ -78,22 +78,64 @@ def rows(runs: dict[Key, Run]) -> list[Row]:
             if kind != "normal" and on_normal is not None and normal[key].run == run[key].run:
                 off.append(ratio / on_normal - 1)
         if ratios:
-            made.append(Row(key, causal, kind, ratios, max(off, key=abs, default=None)))
+            made.append(Row(key, causal, kind, ratios, min(off, default=None)))
     return made
 
 
 def table(found: Sequence[Row], title: str) -> Table:
-    """A row a kernel, mask and kind: smallest, geometric mean and largest ratio to FA3, and how far off normal."""
+    """A row a kernel, mask and kind: smallest, geometric mean and largest ratio to FA3, and the most below normal."""
     made = Table(title=title, title_justify="left")
     for column in ("kernel", "mask", "inputs"):
         made.add_column(column)
-    for column in ("smallest", "geometric mean", "largest", "furthest off normal"):
+    for column in ("smallest", "geometric mean", "largest", "at worst off normal"):
         made.add_column(column, justify="right")
     for row in found:
-        off = "-" if row.off_normal is None else f"{row.off_normal:+.1%}"
-        numbers = (f"{value:.3f}" for value in (min(row.ratios), row.mean, max(row.ratios)))
-        made.add_row(row.key, "causal" if row.causal else "full", row.kind, *numbers, off)
+        made.add_row(row.key, "causal" if row.causal else "full", row.kind, *_numbers(row))
     return made
+
+
+def _numbers(row: Row) -> tuple[str, str, str, str]:
+    least, mean, most = (f"{value:.3f}" for value in (min(row.ratios), row.mean, max(row.ratios)))
+    return least, mean, most, "-" if row.off_normal is None else f"{row.off_normal:+.1%}"
+
+
+def summary(folder: Path) -> dict[str, float]:
+    """Of improved_plus over FA3 over all kinds, for each mask: the least ratio, the least geometric mean of a kind.
+
+    And the most by which its ratio falls below that on normal inputs. Nothing unless all is recorded, of the committed
+    override.
+    """
+    store = Store(folder, "fig12_inputs")
+    runs = _recorded(store)
+    if len(runs) < sum(map(len, groups())) or of_other_overrides(runs.values()):
+        return {}
+    found = [row for row in rows(runs) if row.key == "improved_plus"]
+    numbers = {"lost": max(-(row.off_normal or 0.0) for row in found)}
+    for mask, causal in (("full", False), ("causal", True)):
+        numbers[f"least_{mask}"] = min(min(row.ratios) for row in found if row.causal == causal)
+        numbers[f"mean_{mask}"] = min(row.mean for row in found if row.causal == causal)
+    return numbers
+
+
+def markdown(results: Path) -> str:
+    """The table of artifact.md: Improved+ over FA3, a row a kind, both masks."""
+    found = {
+        (row.kind, row.causal): row
+        for row in rows(_recorded(Store(recorded_folder(results), "fig12_inputs")))
+        if row.key == "improved_plus"
+    }
+    columns = ("smallest", "mean", "largest", "at worst off normal")
+    lines = ["| inputs | " + " | ".join(f"{mask}: {name}" for mask in ("full", "causal") for name in columns) + " |"]
+    lines.append("|---" * (1 + 2 * len(columns)) + "|")
+    for kind in KINDS:
+        cells = [cell for causal in (False, True) for cell in _numbers(found[kind, causal])]
+        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _recorded(store: Store) -> dict[Key, Run]:
+    whole = newest_whole_runs(store.points(), (BASELINE, *COMPARED))
+    return {key: whole[key] for group in groups() for key in group if key in whole}
 
 
 def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
@@ -101,9 +143,8 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
 
     Raises `UsageError` if that is nothing, after drawing `MeasurementError` if a point is wrong or failed.
     """
-    places = [key for group in groups() for key in group]
-    whole = newest_whole_runs(store.points(), (BASELINE, *COMPARED))
-    runs = {key: whole[key] for key in places if key in whole}
+    runs = _recorded(store)
+    places = sum(map(len, groups()))
     if not runs:
         raise UsageError(
             f"{store.points_path} has no run of the kinds of inputs: `make inputs` on a Hopper GPU records one"
@@ -118,8 +159,8 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
     ]
     if several := cards.spread_note(runs.values(), environments):
         said.append(several)
-    if len(runs) < len(places):
-        said.append(f"{len(runs)} of {len(places)} workloads: the others are not recorded yet")
+    if len(runs) < places:
+        said.append(f"{len(runs)} of {places} workloads: the others are not recorded yet")
     title = ("Speed over FA3 by kind of inputs, bfloat16, head_dim 128, 16 heads", stamp)
     written = plot.draw(runs, COMPARED, title, said, store.folder / "fig12_inputs")
     console.print(table(rows(runs), f"speed over {BASELINE} on the same inputs: {stamp}"))

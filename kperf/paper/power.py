@@ -76,11 +76,15 @@ def notes(runs: Sequence[Sequence[PowerPoint]]) -> list[str]:
     there = {point.implementation for run in runs for point in run}
     if lacking := [IMPLEMENTATIONS[key].label for key in FIG12 if key not in there]:
         said.append(f"no bar for {', '.join(lacking)}: not in the record")
-    for key in sorted(there & VARIANTS.keys()):
-        ran = [point for run in runs for point in run if point.implementation == key]
-        if any(point.override_sha256 != _committed(point) for point in ran):
-            said.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
+    for key in sorted(of_other_overrides(runs)):
+        said.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
     return said
+
+
+def of_other_overrides(runs: Sequence[Sequence[PowerPoint]]) -> set[str]:
+    """The variants whose recorded runs are not of the committed TTGIR."""
+    points = [point for run in runs for point in run if point.implementation in VARIANTS]
+    return {point.implementation for point in points if point.override_sha256 != _committed(point)}
 
 
 def _committed(point: PowerPoint) -> str:
