@@ -3,7 +3,8 @@
 Each mutant is one small change of a copy of the tree. Those of mutants.toml are named one by one with the tests that
 must kill them; of what `generate` can change, a seeded sample of each room is run against the tests of that room, but
 for changes that change nothing (`[[equivalent]]`, each with its reason). Torch, Triton and pytest are imported once,
-each mutant is a fork, and the tests that call the changed function come first (`order`).
+each mutant is a fork, and the tests that call the changed function come first (`order`). What a run has judged is kept:
+one that was cut off goes on where it was, and one after a change of some tests judges again what these are run against.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from multiprocessing.connection import wait
@@ -36,7 +37,8 @@ LIST = Path(__file__).with_name("mutants.toml")
 DOCUMENT = ROOT / "CONTRIBUTING.md"
 CACHE = ROOT / ".pytest_cache" / "mutants"
 """Compiled kernels of the unchanged tree, of which each mutant works on a copy, so that none leaves a wrong kernel
-behind; and what each test file called, under a hash of all that it may depend on."""
+behind; and, under a hash of all that it may depend on, what each test file called and how each mutant ended."""
+ENDS = CACHE / "ends.jsonl"
 PRELOADED = ("torch", "triton", "triton.experimental.gluon", "scipy.stats", "matplotlib.pyplot", "pytest", "hypothesis",
              "pydantic", "typer", "rich.console", "docker", "pynvml")  # fmt: skip
 FORK = multiprocessing.get_context("fork")
@@ -92,13 +94,13 @@ def main() -> int:
     jobs = known + sample
     with tempfile.TemporaryDirectory(prefix="kperf-mutants-") as folder:
         slots = [Slot(_copy_of_tree(Path(folder) / f"tree{number}")) for number in range(options.workers)]
-        calls = _calls(jobs, slots)
+        depends = _depends(slots[0].tree)
+        calls = _calls(jobs, slots, depends)
         broken = [test for test, found in calls.items() if not found["passed"]]
         for test in broken:
             print(f"the unchanged tree fails {test}", file=sys.stderr)
         ends = []
-        for job, code, seconds, _ in _run(jobs, slots, calls):
-            killed = code not in (0, NO_TESTS)
+        for job, killed, seconds in _judged(jobs, slots, calls, depends):
             ends.append((job, killed))
             if not killed or options.verbose:
                 print(f"{'killed' if killed else 'SURVIVED'}: {job.name} ({seconds:.0f} s)", flush=True)
@@ -183,17 +185,35 @@ def _files() -> list[str]:
     return [name for name in listing.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
-def _calls(jobs: Sequence[Job], slots: list[Slot]) -> Calls:
-    """What each test of the jobs calls on the unchanged tree; each test file is run once and remembered."""
-    folder = slots[0].tree
-    paths = (folder / test for test in dict.fromkeys(test for job in jobs for test in job.tests))
-    expanded = (sorted(path.rglob("test_*.py")) if path.is_dir() else [path] for path in paths)
-    files = dict.fromkeys(str(path.relative_to(folder)) for some in expanded for path in some)
+def _depends(tree: Path) -> Any:
+    """A hash, to be gone on with, of what every test may depend on: the tree without tests, documents and this room."""
     depends = hashlib.sha256()
     for name in sorted(_files()):
-        if not Path(name).name.startswith("test_") and not name.endswith(".md"):
-            depends.update(name.encode() + (folder / name).read_bytes())
-    remembered = {file: CACHE / f"{_digest(depends.copy(), folder / file)}.calls.json" for file in files}
+        path = tree / name
+        if not path.name.startswith("test_") and path.suffix != ".md" and LIST.parent.name != path.parent.name:
+            depends.update(name.encode() + path.read_bytes())
+    return depends
+
+
+def _digest(depends: Any, *contents: bytes) -> str:
+    digest = depends.copy()
+    for content in contents:
+        digest.update(content)
+    return str(digest.hexdigest())
+
+
+def _test_files(tree: Path, tests: Iterable[str]) -> list[str]:
+    """The test files of files and folders."""
+    paths = (tree / test for test in dict.fromkeys(tests))
+    expanded = (sorted(path.rglob("test_*.py")) if path.is_dir() else [path] for path in paths)
+    return list(dict.fromkeys(str(path.relative_to(tree)) for some in expanded for path in some))
+
+
+def _calls(jobs: Sequence[Job], slots: list[Slot], depends: Any) -> Calls:
+    """What each test of the jobs calls on the unchanged tree; each test file is run once and remembered."""
+    tree = slots[0].tree
+    files = _test_files(tree, (test for job in jobs for test in job.tests))
+    remembered = {file: CACHE / f"{_digest(depends, (tree / file).read_bytes())}.calls.json" for file in files}
     missing = [Job(None, (file,), file, calls=path) for file, path in remembered.items() if not path.is_file()]
     for job, _, seconds, said in _run(missing, slots, {}):
         if not remembered[job.name].is_file():
@@ -203,9 +223,27 @@ def _calls(jobs: Sequence[Job], slots: list[Slot]) -> Calls:
     return {test: what for tests in found for test, what in tests.items()}
 
 
-def _digest(depends: Any, file: Path) -> str:
-    depends.update(file.read_bytes())
-    return str(depends.hexdigest())
+def _judged(jobs: Sequence[Job], slots: list[Slot], calls: Calls, depends: Any) -> Iterator[tuple[Job, bool, float]]:
+    """(job, whether it was killed, seconds), first of those that ended so on the same tree before, then as they end."""
+    tree = slots[0].tree
+    keys = {
+        job: _digest(
+            depends,
+            *((tree / file).read_bytes() for file in _test_files(tree, job.tests)),
+            f"{job.mutant.file} {job.mutant.start} {job.mutant.end} {job.mutant.new}".encode(),
+        )
+        for job in jobs
+    }
+    lines = ENDS.read_text().splitlines() if ENDS.is_file() else []
+    ended = {end["mutant"]: end for end in map(json.loads, lines)}
+    for job in jobs:
+        if end := ended.get(keys[job]):
+            yield job, end["killed"], end["seconds"]
+    for job, code, seconds, _ in _run([job for job in jobs if keys[job] not in ended], slots, calls):
+        killed = code not in (0, NO_TESTS)
+        with ENDS.open("a") as stream:
+            stream.write(json.dumps({"mutant": keys[job], "killed": killed, "seconds": seconds}) + "\n")
+        yield job, killed, seconds
 
 
 def _rank(job: Job, calls: Calls) -> dict[str, tuple[bool, float]]:

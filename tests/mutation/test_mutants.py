@@ -1,13 +1,14 @@
 """The list of mistakes fits the program, and what is generated is a program too."""
 
 import ast
+import hashlib
 import tomllib
 from argparse import Namespace
 
 import pytest
 
 from tests.mutation import __main__ as mutation
-from tests.mutation.generate import function_at, mutants
+from tests.mutation.generate import Mutant, function_at, mutants
 from tests.mutation.order import Order
 
 RECORD = tomllib.loads(mutation.LIST.read_text())
@@ -69,3 +70,33 @@ def test_tests_that_call_what_is_changed_come_first_and_files_stay_together(aske
     items = [Namespace(nodeid=name) for name in asked]
     Order(rank).pytest_collection_modifyitems(items)
     assert [item.nodeid for item in items] == ["b.py::1", "b.py::2", "a.py::2", "a.py::1"]
+
+
+def test_a_run_that_was_cut_off_goes_on_and_changed_tests_judge_anew(tmp_path, monkeypatch):
+    tree = tmp_path / "tree"
+    for name in ("a", "b"):
+        (tree / name).mkdir(parents=True)
+        (tree / name / f"test_{name}.py").write_text("one")
+    killed = mutation.Job(Mutant("it.py", 1, 0, 0, 1, "1", "2"), ("a",), "killed")
+    survived = mutation.Job(Mutant("it.py", 1, 0, 0, 1, "1", "3"), ("b/test_b.py",), "survived")
+    started = []
+
+    def run(jobs, _slots, _calls):
+        for job in jobs:
+            started.append(job)
+            yield job, int(job is killed), 1.0, ""
+
+    monkeypatch.setattr(mutation, "_run", run)
+    monkeypatch.setattr(mutation, "ENDS", tmp_path / "ends.jsonl")
+
+    def judged(depends=b"program"):
+        return mutation._judged([killed, survived], [mutation.Slot(tree)], {}, hashlib.sha256(depends))
+
+    assert next(judged()) == (killed, True, 1.0)
+    assert list(judged()) == list(judged()) == [(killed, True, 1.0), (survived, False, 1.0)]
+    assert started == [killed, survived]
+    (tree / "b" / "test_b.py").write_text("another")
+    assert len(list(judged())) == 2
+    assert started == [killed, survived, survived]
+    assert len(list(judged(b"another program"))) == 2
+    assert len(started) == 5
