@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from multiprocessing.connection import wait
@@ -86,12 +86,13 @@ def main() -> int:
     options, begun = _options(), time.monotonic()
     record = tomllib.loads(LIST.read_text())
     known, stale = _known(record["mutant"], options.only)
-    sample, unused = _sample(record["room"], record.get("equivalent", []), options)
+    rooms, unused = _rooms(record["room"], record.get("equivalent", []), options.only)
+    samples = {seed: _sample(rooms, options.sample, seed) for seed in options.seed}
     for sentence in stale + unused:
         print(f"mutants.toml: {sentence}", file=sys.stderr)
     for name in PRELOADED:
         __import__(name)
-    jobs = known + sample
+    jobs = list(dict.fromkeys([*known, *(job for sample in samples.values() for job in sample)]))
     with tempfile.TemporaryDirectory(prefix="kperf-mutants-") as folder:
         slots = [Slot(_copy_of_tree(Path(folder) / f"tree{number}")) for number in range(options.workers)]
         depends = _depends(slots[0].tree)
@@ -99,22 +100,23 @@ def main() -> int:
         broken = [test for test, found in calls.items() if not found["passed"]]
         for test in broken:
             print(f"the unchanged tree fails {test}", file=sys.stderr)
-        ends = []
+        ends = {}
         for job, killed, seconds in _judged(jobs, slots, calls, depends):
-            ends.append((job, killed))
+            ends[job] = killed
             if not killed or options.verbose:
                 print(f"{'killed' if killed else 'SURVIVED'}: {job.name} ({seconds:.0f} s)", flush=True)
-    lines = _score(ends, options.seed)
+    lines = _score(known, samples, ends)
     print("\n".join([*lines, f"in {(time.monotonic() - begun) / 60:.0f} minutes with {options.workers} workers"]))
     if options.write:
         write_between_marks(DOCUMENT, "mutants", "\n".join(lines))
-    return max(_status(ends), 2 if stale or unused or broken else 0)
+    enough = all(ends[job] for job in known) and all(_share(sample, ends) >= PASSING for sample in samples.values())
+    return 2 if stale or unused or broken else 0 if enough else 1
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants OPTIONS=", description=__doc__)
-    parser.add_argument("--sample", type=int, default=64, help="how many generated mutants; 0: the known alone")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--sample", type=int, default=64, help="how many generated mutants a seed; 0: the known alone")
+    parser.add_argument("--seed", type=int, nargs="+", default=[2, 3], help="of a sample each")
     parser.add_argument("--only", default="*", help="files like this")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--verbose", action="store_true", help="name those that were killed, too")
@@ -139,11 +141,12 @@ def _known(entries: list[dict], only: str) -> tuple[list[Job], list[str]]:
     return jobs, stale
 
 
-def _sample(rooms: list[dict], equivalents: list[dict], options: argparse.Namespace) -> tuple[list[Job], list[str]]:
-    """As many generated mutants of each room, and a sentence for each equivalent that is none of them any more."""
+def _rooms(rooms: list[dict], equivalents: list[dict], only: str) -> tuple[list[list[Job]], list[str]]:
+    """All generated mutants, by room, and a sentence for each equivalent that is none of them any more."""
     named = {(it["file"], it["line"], it["old"], it["new"]) for it in equivalents}
-    met, found = set(), {}
+    met, found = set(), []
     for room in rooms:
+        jobs = []
         paths = sorted(
             {path for pattern in room["files"] for path in ROOT.glob(pattern)} - {*ROOT.rglob("__init__.py")}
         )
@@ -153,16 +156,23 @@ def _sample(rooms: list[dict], equivalents: list[dict], options: argparse.Namesp
                 identity = (file, lines[mutant.line - 1].strip(), mutant.old, mutant.new)
                 if identity in named:
                     met.add(identity)
-                elif fnmatch(file, options.only):
-                    found.setdefault(room["name"], []).append(mutant)
-    jobs = []
-    for number, room in enumerate(room for room in rooms if room["name"] in found):
-        several = found[room["name"]]
-        random.Random(f"{options.seed} {room['name']}").shuffle(several)
-        share = options.sample // len(found) + (number < options.sample % len(found))
-        jobs += [Job(mutant, tuple(room["tests"]), str(mutant), room["name"]) for mutant in several[:share]]
+                elif fnmatch(file, only):
+                    jobs.append(Job(mutant, tuple(room["tests"]), str(mutant), room["name"]))
+        if jobs:
+            found.append(jobs)
     unused = [f"{file} has no line {line!r} with {old} to change into {new}" for file, line, old, new in named - met]
-    return jobs, unused
+    return found, unused
+
+
+def _sample(rooms: list[list[Job]], count: int, seed: int) -> list[Job]:
+    """As many of each room."""
+    jobs = []
+    for number, room in enumerate(rooms):
+        share = count // len(rooms) + (number < count % len(rooms))
+        shuffled = room.copy()
+        random.Random(f"{seed} {room[0].room}").shuffle(shuffled)
+        jobs += shuffled[:share]
+    return jobs
 
 
 def _copy_of_tree(tree: Path) -> Path:
@@ -324,27 +334,24 @@ def _test(slot: Slot, plugin: object) -> None:
     os._exit(int(code))
 
 
-def _score(ends: list[tuple[Job, bool]], seed: int) -> list[str]:
-    """How many were killed: of the known mistakes, and of the sample, in all and by room."""
-    rooms: dict[str, list[bool]] = {}
-    for job, killed in ends:
-        rooms.setdefault(job.room, []).append(killed)
-    known = rooms.pop("known", [])
-    sample = [killed for killeds in rooms.values() for killed in killeds]
-    lines = [f"Of {len(known)} known mistakes the tests notice {sum(known)}."]
-    if sample:
-        shares = ", ".join(f"{room} {sum(killeds)} of {len(killeds)}" for room, killeds in rooms.items())
-        share = sum(sample) / len(sample)
-        lines.append(
-            f"Of {len(sample)} generated changes (seed {seed}) they notice {sum(sample)}, {share:.0%}: {shares}."
-        )
+def _score(known: Sequence[Job], samples: Mapping[int, Sequence[Job]], ends: Mapping[Job, bool]) -> list[str]:
+    """How many were killed: of the known mistakes, and of each seed's sample, in all and by room."""
+    lines = [f"Of {len(known)} known mistakes the tests notice {sum(ends[job] for job in known)}."]
+    for seed, sample in samples.items():
+        rooms: dict[str, list[bool]] = {}
+        for job in sample:
+            rooms.setdefault(job.room, []).append(ends[job])
+        shares = ", ".join(f"{room} {sum(killed)} of {len(killed)}" for room, killed in rooms.items())
+        noticed, share = sum(ends[job] for job in sample), _share(sample, ends)
+        if sample:
+            lines.append(
+                f"Of {len(sample)} generated changes (seed {seed}) they notice {noticed}, {share:.0%}: {shares}."
+            )
     return lines
 
 
-def _status(ends: list[tuple[Job, bool]]) -> int:
-    known = [killed for job, killed in ends if job.room == "known"]
-    sample = [killed for job, killed in ends if job.room != "known"]
-    return 0 if all(known) and sum(sample) >= PASSING * len(sample) else 1
+def _share(sample: Sequence[Job], ends: Mapping[Job, bool]) -> float:
+    return sum(ends[job] for job in sample) / len(sample) if sample else 1.0
 
 
 if __name__ == "__main__":

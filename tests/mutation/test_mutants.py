@@ -26,11 +26,9 @@ def test_each_known_mistake_still_has_its_place_and_its_tests():
 
 def test_a_sample_is_of_every_room_the_same_for_a_seed_and_without_equivalents():
     def sample(seed, equivalents):
-        jobs, unused = mutation._sample(
-            RECORD["room"], equivalents, Namespace(sample=5 * len(RECORD["room"]), seed=seed, only="*")
-        )
+        rooms, unused = mutation._rooms(RECORD["room"], equivalents, "*")
         assert unused == []
-        return jobs
+        return mutation._sample(rooms, 5 * len(rooms), seed)
 
     equivalents = RECORD.get("equivalent", [])
     first = sample(1, equivalents)
@@ -43,7 +41,7 @@ def test_a_sample_is_of_every_room_the_same_for_a_seed_and_without_equivalents()
     named = {"file": one.file, "line": line, "old": one.old, "new": one.new}
     assert one not in [job.mutant for job in sample(1, [*equivalents, named])]
     gone = named | {"line": "no such line"}
-    _, unused = mutation._sample(RECORD["room"], [gone], Namespace(sample=1, seed=1, only="*"))
+    _, unused = mutation._rooms(RECORD["room"], [gone], "*")
     assert len(unused) == 1
 
 
@@ -100,3 +98,13 @@ def test_a_run_that_was_cut_off_goes_on_and_changed_tests_judge_anew(tmp_path, m
     assert started == [killed, survived, survived]
     assert len(list(judged(b"another program"))) == 2
     assert len(started) == 5
+
+
+def test_the_score_is_of_each_seed_and_room_and_known_mistakes_are_apart():
+    a, b, c = (mutation.Job(None, (), name, room) for name, room in (("a", "known"), ("b", "bench"), ("c", "plots")))
+    ends = {a: True, b: True, c: False}
+    assert mutation._score([a], {2: [b, c], 3: [b]}, ends) == [
+        "Of 1 known mistakes the tests notice 1.",
+        "Of 2 generated changes (seed 2) they notice 1, 50%: bench 1 of 1, plots 0 of 1.",
+        "Of 1 generated changes (seed 3) they notice 1, 100%: bench 1 of 1.",
+    ]

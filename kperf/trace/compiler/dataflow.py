@@ -338,17 +338,22 @@ class Dataflow:
         """The ring that says that a load has arrived: TMA's barrier, or the buffer itself that cp.async fills."""
         return self.barrier(load) if load.name == COPY else self._root(self._operand(load, 1))
 
-    def _copies(self, operation: Operation) -> list[Operation]:
-        """The copies behind the tokens of a wait for cp.async, in the order of the tokens."""
-        found: dict[int, Operation] = {}
+    def _copies(self, operation: Operation, seen: set[int] | None = None) -> Iterator[Operation]:
+        """The copies behind the tokens of a wait for cp.async, in the order of the tokens, each once.
+
+        Tokens go through groups and other waits, and around loops; `seen`: the lines that were met.
+        """
+        seen = set() if seen is None else seen
         for index in range(len(operation.operands)):
             for origin in self._origins(self._operand(operation, index)):
                 op = self._maker(origin)
-                if op is not None and op.name == ASYNC_COPY:
-                    found[op.line] = op
-                elif op is not None and op.name in ("ttg.async_commit_group", ASYNC_WAIT) and op is not operation:
-                    found |= {copy.line: copy for copy in self._copies(op)}
-        return list(found.values())
+                if op is None or op.line in seen:
+                    continue
+                seen.add(op.line)
+                if op.name == ASYNC_COPY:
+                    yield op
+                else:
+                    yield from self._copies(op, seen)
 
     def arrivals(self, operation: Operation) -> tuple[Value, int | None]:
         """The ring at which an operation arrives, and at which of its barriers, if that is a constant."""

@@ -1,5 +1,6 @@
 """Kernels as people write them: what is recorded, what it is called, and that it lowers without a GPU."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -126,3 +127,26 @@ def test_a_function_that_is_not_inlined_is_refused_in_one_sentence():
     with pytest.raises(UsageError, match=r"calls calls .*_doubled.*, which is not inlined.*noinline") as error:
         traced("calls")
     assert "\n" not in str(error.value)
+
+
+def test_tokens_of_copies_are_followed_around_a_loop_and_through_two_waits():
+    text = named_ttgir(compiled("gemm_mma").asm["ttgir"])
+    (wait,) = re.findall(r"\n +(%\w+) = ttg\.async_wait (%\w+), (%\w+) ", text)
+    both, (first, second) = wait[0], wait[1:]
+    text = text.replace(
+        f"{both} = ttg.async_wait {first}, {second} {{num = 2 : i32}}",
+        f"%early = ttg.async_wait {first}, {second} {{num = 4 : i32}}\n"
+        f"      {both} = ttg.async_wait %early {{num = 2 : i32}}",
+    )
+    passed = re.search(r"scf\.yield (?:%\w+, ){5}(%\w+)", text)
+    looped = f"{text[: passed.start(1)]}{both}{text[passed.end(1) :]}"
+    for changed in (text, looped):
+        assert canonical_ttgir(changed)
+        names = re.findall(r'record start "([^"]*)"', instrument(changed))
+        assert names.count("wait a+b") == 2
+
+
+def test_a_copy_that_somebody_took_out_leaves_the_names_of_the_others():
+    text = named_ttgir(compiled("gemm_mma").asm["ttgir"])
+    for copy in re.findall(r".*ttg\.async_copy_global_to_local.*\n", text):
+        assert '"wait a+b"' in instrument(text.replace(copy, ""))
