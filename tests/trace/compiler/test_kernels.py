@@ -140,7 +140,9 @@ def test_tokens_of_copies_are_followed_around_a_loop_and_through_two_waits():
     )
     passed = re.search(r"scf\.yield (?:%\w+, ){5}(%\w+)", text)
     looped = f"{text[: passed.start(1)]}{both}{text[passed.end(1) :]}"
-    for changed in (text, looped):
+    (begin,) = re.findall(rf"{first} = (%\w+)", text)
+    from_one = re.sub(rf"{second} = %\w+", f"{second} = {begin}", text)
+    for changed in (text, looped, from_one):
         assert canonical_ttgir(changed)
         names = re.findall(r'record start "([^"]*)"', instrument(changed))
         assert names.count("wait a+b") == 2
