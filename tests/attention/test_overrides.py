@@ -209,6 +209,15 @@ def test_a_cubin_that_was_swapped_in_the_cache_is_not_what_ran(tmp_path):
             again.prove_launched(swapped)
 
 
+def test_what_is_compiled_apart_is_in_no_dump_of_the_users(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_KERNEL_DUMP", "1")
+    monkeypatch.setenv("TRITON_DUMP_DIR", str(tmp_path / "dump"))
+    with own_cache(tmp_path / "cache"):
+        override.find("vanilla", FULL).compile()
+    assert (tmp_path / "cache").exists()
+    assert not (tmp_path / "dump").exists()
+
+
 @pytest.fixture(scope="module")
 def vanillas_cache(tmp_path_factory):
     """A cache that holds vanilla alone."""

@@ -36,7 +36,7 @@ def test_the_metadata_is_read_whole():
     assert amd_resources(fake(TEXT, 32_768)) == expected
     assert expected.fits
     assert amd_resources(fake(TEXT, 65_536 - 1024)).fits
-    assert not amd_resources(fake(TEXT, 65_536)).fits
+    assert not amd_resources(fake(TEXT, 65_536 - 1023)).fits
 
 
 @pytest.mark.parametrize("line", [line for line in TEXT.splitlines() if "_count" in line or "_size" in line])

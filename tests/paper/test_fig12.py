@@ -271,6 +271,18 @@ def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_pat
     assert reported == [(tmp_path / "h200", True)]
 
 
+def test_without_a_gpu_it_says_so_and_draws_what_is_recorded(tmp_path, monkeypatch):
+    fill(tmp_path / "h200")
+    monkeypatch.setattr(fig12.device, "why_static", lambda: "there is no GPU")
+    monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: None)
+    console = Console(record=True, width=200)
+    fig12.run(console, tmp_path, fig12.Mode(), rounds=10, fresh=False, require_gpu=False)
+    assert "static: there is no GPU; the figure is drawn from recorded runs" in console.export_text()
+    assert (tmp_path / "h200" / "fig12.png").exists()
+    with pytest.raises(UsageError, match="there is no GPU"):
+        fig12.run(console, tmp_path, fig12.Mode(), rounds=10, fresh=False, require_gpu=True)
+
+
 def test_several_gpus_measure_into_the_folder_of_their_kind_and_this_process_uses_none(tmp_path, monkeypatch):
     class Bench:
         environments = (environment(gpu="NVIDIA H100 80GB HBM3"),)

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.text import Text
 
 from kperf.attention import configs
 from kperf.attention.configs import Config
@@ -19,6 +21,7 @@ from kperf.errors import UsageError
 from kperf.tune import command, records, tables
 from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, Study, store_in, studies, summary
 from kperf.tune.space import ARCHITECTURES, DEFAULT, Judged, Needs
+from plots.tune import figure
 from tests.command import kperf
 from tests.tune.pretended import OTHERS, SHAPE, SPACE, Pretended, milliseconds
 
@@ -73,6 +76,10 @@ def test_all_of_it(folders, monkeypatch):
     native, ours = (study.comparison[key].median_ms for key in ("eager", TUNED_KEY))
     assert f"{ours:.3f} ({native / ours:.2f}x)" in done.stdout
     assert all((folders[0] / "h200" / f"tune.{kind}").exists() for kind in ("pdf", "png"))
+    drawn = figure([study], "recorded")
+    plt.close(drawn)
+    below = " ".join(" ".join(text.get_text() for text in drawn.findobj(Text)).split())
+    assert "head_dim 64, float16, causal; all of a seq_len in turn. Right: over the best of all." in below
 
 
 def test_a_trial_costs_the_same_whatever_the_clock_does(folders, monkeypatch):

@@ -117,8 +117,13 @@ def test_missing_rules_are_refused(tmp_path):
             "no region to",
         ),
         ("not TTGIR at all\n", {}, "not an operation"),
+        (
+            re.sub(r"(tt\.func public .*\n)", r"\1    cf.br ^bb1\n  ^bb1:\n", TEXT),
+            {},
+            "does nothing before it branches",
+        ),
     ],
-    ids=["twice", "unknown region", "nothing in it", "words"],
+    ids=["twice", "unknown region", "nothing in it", "words", "branches at once"],
 )
 def test_what_cannot_be_instrumented_is_refused(text, options, said):
     with pytest.raises(UsageError, match=said):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kperf.errors import UsageError
+from kperf.trace.reading import read
 from kperf.trace.reading.read import decode_launch, export
 from kperf.trace.reading.timeline import Launch
 
@@ -53,6 +54,14 @@ def long_launch():
     block = [[(*mark, 100 * place) for place, mark in enumerate(warp)] for warp in marks]
     assert sum(map(len, block)) > 1_000_000
     return decode_launch(encode([block, block], recording), recording, PROGRAM)
+
+
+def test_a_trace_of_just_the_most_bytes_is_not_cut(monkeypatch):
+    whole = export(launch(blocks=1), 1700.0, {})
+    monkeypatch.setattr(read, "EXPORTED_BYTES", len(whole.text))
+    assert export(launch(blocks=1), 1700.0, {}) == whole
+    monkeypatch.setattr(read, "EXPORTED_BYTES", len(whole.text) - 1)
+    assert len(export(launch(blocks=1), 1700.0, {}).text) < len(whole.text)
 
 
 def test_the_trace_of_a_launch_of_millions_of_records_is_small_and_says_what_it_shows(long_launch):
