@@ -37,16 +37,16 @@ class Step:
 
 
 STEPS = (
-    Step("fig12", "fig12", 6),
-    Step("fig12_causal", "fig12 --causal", 4),
+    Step("fig12", "fig12", 5),
+    Step("fig12_causal", "fig12 --causal", 3),
     Step("fig11", "fig11", 1),
-    Step("fig12_d64", "fig12 --head-dim 64", 3),
-    Step("fig12_d64_causal", "fig12 --head-dim 64 --causal", 3),
+    Step("fig12_d64", "fig12 --head-dim 64", 2.5),
+    Step("fig12_d64_causal", "fig12 --head-dim 64 --causal", 2),
     Step("fig12_float16", "fig12 --dtype float16", 3),
     Step("fig12_float16_causal", "fig12 --dtype float16 --causal", 3),
     Step("power", "power --only cudnn,fa3,improved,improved_plus", 2),
     Step("power_causal", "power --causal --only cudnn,fa3,improved,improved_plus", 2),
-    Step("inputs", "inputs", 8),
+    Step("inputs", "inputs", 8.5),
     Step("examples", "examples", 4),
     Step("accuracy", "accuracy", 2),
     Step("overhead", "overhead", 2),

@@ -14,10 +14,10 @@ from typing import get_args
 from rich.console import Console
 from rich.table import Table
 
-from kperf.attention.implementations import RATIOS, implementations
+from kperf.attention.implementations import IMPLEMENTATIONS, RATIOS, implementations
 from kperf.attention.workload import InputKind, SweepName, fig12_grid
 from kperf.bench import cards
-from kperf.bench.points import Key, Run, Store, newest_whole_runs
+from kperf.bench.points import Key, Run, Store, fullest_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import run_sweep
@@ -107,9 +107,9 @@ def summary(folder: Path) -> dict[str, float]:
     """
     store = Store(folder, "fig12_inputs")
     runs = _recorded(store)
-    if len(runs) < sum(map(len, groups())) or of_other_overrides(runs.values()):
-        return {}
     found = [row for row in rows(runs) if row.key == "improved_plus"]
+    if sum(len(row.ratios) for row in found) < sum(map(len, groups())) or of_other_overrides(runs.values()):
+        return {}
     numbers = {"lost": max(-(row.off_normal or 0.0) for row in found)}
     for mask, causal in (("full", False), ("causal", True)):
         numbers[f"least_{mask}"] = min(min(row.ratios) for row in found if row.causal == causal)
@@ -134,8 +134,8 @@ def markdown(results: Path) -> str:
 
 
 def _recorded(store: Store) -> dict[Key, Run]:
-    whole = newest_whole_runs(store.points(), (BASELINE, *COMPARED))
-    return {key: whole[key] for group in groups() for key in group if key in whole}
+    fullest = fullest_runs(store.points(), (BASELINE, *COMPARED), (BASELINE,))
+    return {key: fullest[key] for group in groups() for key in group if key in fullest}
 
 
 def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
@@ -162,7 +162,10 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
     if len(runs) < places:
         said.append(f"{len(runs)} of {places} workloads: the others are not recorded yet")
     title = ("Speed over FA3 by kind of inputs, bfloat16, head_dim 128, 16 heads", stamp)
-    written = plot.draw(runs, COMPARED, title, said, store.folder / "fig12_inputs")
+    there = [key for key in COMPARED if any(key in run for run in runs.values())]
+    if lacking := [IMPLEMENTATIONS[key].label for key in COMPARED if key not in there]:
+        said.append(f"no rows for {', '.join(lacking)}: not in the record, `make inputs` measures it")
+    written = plot.draw(runs, there, title, said, store.folder / "fig12_inputs")
     console.print(table(rows(runs), f"speed over {BASELINE} on the same inputs: {stamp}"))
     if several:
         cards.report(console, store, "fig12_inputs", runs)

@@ -273,16 +273,25 @@ class Dataflow:
         return {key: "+".join(products) for key, products in completed.items()}
 
     def _name_barriers(self, module: Module) -> dict[Value, tuple[str, str]]:
-        """Ring of barriers -> (what it guards, full or empty)."""
+        """Ring of barriers -> (what it guards, full or empty).
+
+        A wait before a load guards its buffer where another warp group waits for what is loaded: a group that loads for
+        itself knows when it has read the buffer.
+        """
         loaded: dict[tuple[Value, str], dict[str, None]] = {}
         for op in self._named(COPY):
             loaded.setdefault((self.barrier(op), "full"), {})[self.source(op)] = None
         full = {ring for ring, _ in loaded}
-        for group in module.warp_groups():
+        groups = module.warp_groups()
+        waiting = {
+            (self.barrier(op), n) for n, group in enumerate(groups) for op in group.region.walk() if self.waits(op)
+        }
+        for number, group in enumerate(groups):
+            others = {ring for ring, n in waiting if n != number}
             awaited: list[Value] = []
             used = False
             for op in group.region.walk():
-                if op.name == COPY:
+                if op.name == COPY and self.barrier(op) in others:
                     used = True
                     for ring in awaited:
                         loaded.setdefault((ring, "empty"), {})[self.source(op)] = None

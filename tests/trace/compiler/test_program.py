@@ -62,7 +62,12 @@ def test_sibling_loops_with_the_same_names_are_told_apart():
         scope.name for scope in PERSISTENT.scopes if scope.group == "consumer 1" and scope.name.startswith("wait ")
     ]
     once = ["wait K+V full", "wait turn", "wait K+V full", "wait Q full", "wait turn"]
-    assert waits == ["wait Q full", "wait K+V full", *once, *once]
+    assert waits == ["wait Q full", "wait K+V full", *once, *once, "wait O full"]
+
+
+def test_a_wait_before_a_load_of_the_groups_own_guards_nothing():
+    # A consumer of improved_plus takes turns, and then reads back what it stored itself.
+    assert not [scope.name for scope in PERSISTENT.scopes if scope.name == "wait O empty"]
 
 
 def test_named_barriers_guard_buffers_or_give_turns():
@@ -83,7 +88,7 @@ def test_named_barriers_guard_buffers_or_give_turns():
 
 def test_a_pair_under_one_barrier_is_one_load():
     loads = {name for interval in PERSISTENT.intervals.values() for name, _ in interval.loads}
-    assert loads == {"Q", "K", "K+V"}
+    assert loads == {"Q", "K", "K+V", "O"}
     assert all(len(interval.loads) <= 1 for interval in PERSISTENT.intervals.values())
 
 
