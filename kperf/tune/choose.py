@@ -21,7 +21,7 @@ from rich.table import Table
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, implementations
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
-from kperf.bench.points import MeasuredPoint, Point, Run, Store, fullest_runs
+from kperf.bench.points import Figure, MeasuredPoint, Point, Run, Store, fullest_runs
 from kperf.bench.tables import speedup_interval, when
 from kperf.errors import UsageError
 from kperf.record.store import recorded_folder
@@ -84,6 +84,12 @@ def distance(one: Workload, other: Workload) -> float:
     return math.hypot(math.log2(one.seq_len / other.seq_len), math.log2(heads))
 
 
+def recorded_points(folder: Path) -> list[Point]:
+    """What is measured forward in a folder of results, on all kinds of inputs."""
+    names: tuple[Figure, ...] = ("fig12", "fig12_inputs", "bench")
+    return [point for name in names for point in Store(folder, name).points()]
+
+
 def measured_runs(points: Iterable[Point], keys: Sequence[str]) -> dict[Workload, Run]:
     """For each workload the newest run with the most of `keys`: those of them that have a time."""
     found: dict[Workload, Run] = {}
@@ -124,7 +130,7 @@ def regrets(runs: Runs) -> list[Regret]:
             choice = choose(workload, others)
         except UsageError:  # the only one of its kind: nothing could be chosen
             continue
-        if choice.key not in run:
+        if choice.key not in run or len(run) < 2:  # of one nothing could be chosen wrong
             continue
         best = min(run, key=lambda key: _ms(run, key))
         cost = _ms(run, choice.key) / _ms(run, best) - 1
@@ -155,7 +161,7 @@ def run(console: Console, results: Path, workload: Workload | None, keys: Sequen
     """
     chosen_from = [item.key for item in implementations(keys or FIG12)]
     folder = recorded_folder(results)
-    points = [*Store(folder).points(), *Store(folder, "bench").points()]
+    points = recorded_points(folder)
     runs = measured_runs(points, chosen_from)
     recorded = when(point.recorded_at for run in runs.values() for point in run.values()) if runs else ""
     if workload:
@@ -241,10 +247,11 @@ def _regret_table(sets: Mapping[str, Runs]) -> Table:
 
 
 def _best_single(runs: Runs) -> tuple[str, float] | None:
-    """The key with the smallest mean regret if it were used always, of those that every run has."""
-    keys = set.intersection(*({*run} for run in runs.values()))
+    """The key with the smallest mean regret if it were used always, of those that every run of several has."""
+    several = [run for run in runs.values() if len(run) > 1]
+    keys = set.intersection(*({*run} for run in several))
     means = {
-        key: statistics.mean(_ms(run, key) / min(_ms(run, other) for other in run) - 1 for run in runs.values())
+        key: statistics.mean(_ms(run, key) / min(_ms(run, other) for other in run) - 1 for run in several)
         for key in keys
     }
     return min(means.items(), key=lambda item: item[1]) if means else None

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -9,11 +10,20 @@ from hypothesis import strategies as st
 
 from kperf.attention.implementations import FIG12
 from kperf.attention.variants import VARIANTS
-from kperf.attention.workload import Workload
+from kperf.attention.workload import InputKind, Workload
 from kperf.bench.points import Store
 from kperf.errors import UsageError
 from kperf.record.store import RECORDED
-from kperf.tune.choose import REGRET_GOAL, choose, crossovers, distance, measured_runs, regrets, sentence
+from kperf.tune.choose import (
+    REGRET_GOAL,
+    choose,
+    crossovers,
+    distance,
+    measured_runs,
+    recorded_points,
+    regrets,
+    sentence,
+)
 from tests.command import kperf
 from tests.conftest import environment, failed, point
 
@@ -163,11 +173,18 @@ def test_choosing_a_measured_shape_costs_nothing_and_a_left_out_one_never_less(t
     ],
 )
 def test_on_the_recorded_runs_choosing_costs_what_artifact_md_says(keys, words):
-    found = regrets(measured_runs(Store(RECORDED / "h200").points(), keys))
+    found = regrets(measured_runs(recorded_points(RECORDED / "h200"), keys))
     assert len(found) > 80
     mean = sum(regret.value for regret in found) / len(found)
     assert mean <= REGRET_GOAL
     assert words.format(100 * mean) in " ".join((ROOT / "artifact.md").read_text().split())
+
+
+@pytest.mark.parametrize("inputs", get_args(InputKind))
+def test_every_kind_of_inputs_is_chosen_for_by_what_was_measured_on_it(inputs):
+    runs = measured_runs(recorded_points(RECORDED / "h200"), FIG12)
+    choice = choose(Workload(batch=4, seq_len=4096, causal=True, inputs=inputs), runs)
+    assert choice.distance == 0
 
 
 def test_the_command_says_what_to_use_and_where_it_changes(tmp_path):
