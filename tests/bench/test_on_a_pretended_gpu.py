@@ -1,6 +1,7 @@
 """The measurement on a GPU whose times are known: what is checked, what is timed, and what a record then says."""
 
 import functools
+import itertools
 import math
 
 import pytest
@@ -86,6 +87,14 @@ def test_of_long_samples_more_are_taken(gpu, milliseconds, rounds):
     quick, slow = measure(attention(gpu, "quick", milliseconds / 2), attention(gpu, "slow", milliseconds * 3 / 2))
     assert len(quick.samples_ms) == len(slow.samples_ms) == rounds
     assert len(quick.device_states) == len(quick.round_order) == rounds
+
+
+def test_rounds_are_taken_in_blocks_that_begin_a_quarter_of_a_second_apart(gpu, monkeypatch):
+    begins = []  # who else uses the GPU is asked as a block begins
+    monkeypatch.setattr(device, "other_processes", lambda: begins.append(gpu.now_ms) or 0)
+    measure(attention(gpu, "x", 1.0), rounds=16)
+    assert len(begins) == 8
+    assert all(250 <= after - before < 300 for before, after in itertools.pairwise(begins))
 
 
 def test_a_sample_is_a_calls_share_of_a_replay_after_a_flush(gpu):
