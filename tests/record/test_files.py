@@ -1,0 +1,48 @@
+"""A page keeps what people wrote, between its marks stands what a program says; the folder that --out names."""
+
+import pytest
+
+from kperf.errors import UsageError
+from kperf.record.files import make_output, write_between_marks
+
+
+def test_what_stands_between_the_marks_is_replaced_and_nothing_else(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- goals -->\nold\n<!-- /goals -->\nbelow <!-- claims -->\nkept\n<!-- /claims -->\n")
+    for said in ("| new |\n| table |", "newer"):
+        write_between_marks(page, "goals", said)
+        assert page.read_text() == (
+            f"above\n<!-- goals -->\n{said}\n<!-- /goals -->\nbelow <!-- claims -->\nkept\n<!-- /claims -->\n"
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<!-- goals -->",
+        "<!-- /goals --> <!-- goals -->",
+        2 * "<!-- goals --> <!-- /goals -->",
+        "<!-- goal --> <!-- /goal -->",
+    ],
+)
+def test_a_page_without_one_pair_of_marks_is_left_alone(tmp_path, text):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(UsageError, match="has no pair of marks <!-- goals --> and <!-- /goals -->"):
+        write_between_marks(page, "goals", "new")
+    assert page.read_text() == text
+
+
+def test_a_page_that_cannot_be_read_is_one_sentence(tmp_path):
+    with pytest.raises(UsageError, match=r"page\.md cannot be read: No such file"):
+        write_between_marks(tmp_path / "page.md", "goals", "new")
+
+
+def test_the_folder_for_out_is_made_with_those_around_it_and_may_be_there_already(tmp_path):
+    for _ in range(2):
+        make_output(tmp_path / "some" / "where")
+        assert (tmp_path / "some" / "where").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="choose another folder with --out"):
+        make_output(tmp_path / "file")
