@@ -94,9 +94,10 @@ def test_a_sweep_is_spread_and_each_workload_is_whole_on_one_gpu(tmp_path, prete
         [(sweep, workload.model_copy(update={"inputs": kind})) for kind in ("normal", "x4")]
         for sweep, workload in PLACES
     ]
-    told = []
+    told, steps = [], []
     progress = Progress(
         begin=lambda done, total: told.append(total),
+        step=lambda key, what, gpu: steps.append((key, gpu)),
         advance=lambda cost: told.append(-cost),
         points=lambda points, gpu: told.append(gpu),
     )
@@ -105,6 +106,8 @@ def test_a_sweep_is_spread_and_each_workload_is_whole_on_one_gpu(tmp_path, prete
     assert lines(tmp_path) == {key: 2 * count for key, count in expected(3).items()}
     assert sum(one for one in told if isinstance(one, int)) == 0
     assert {one for one in told if isinstance(one, str)} == {"GPU 0", "GPU 1", "GPU 3"}
+    assert {gpu for _, gpu in steps} == {"GPU 0", "GPU 1", "GPU 3"}
+    assert {key for key, _ in steps} == {kind[0] for kind in kinds}
     # On a card one group is over before the next begins, and its kinds follow each other.
     for card in ("card0", "card1", "card3"):
         of_it = [line for line in log(pretended) if line[3] == card]

@@ -35,7 +35,7 @@ LOOPS = [(), (10,), (), (20,), (20,), (20,)]
 X, W, Y = Traffic("x", 4096, 0), Traffic("w", 4096, 0), Traffic("y", 0, 4096)
 
 
-def norm_program() -> Program:
+def norm_program(x: Traffic = X, w: Traffic = W) -> Program:
     scopes = [Scope(n, name, "all warps", loops) for n, (name, loops) in enumerate(zip(SCOPES, LOOPS, strict=True))]
 
     def gap(name: str, kind: str = "arithmetic") -> Interval:
@@ -48,7 +48,7 @@ def norm_program() -> Program:
 
     intervals = dict(
         [
-            region(1, "load", X), region(2, "arithmetic"), region(3, "load", X), region(4, "load", W),
+            region(1, "load", x), region(2, "arithmetic"), region(3, "load", x), region(4, "load", w),
             region(5, "store", Y),
         ]
     )  # fmt: skip
@@ -136,6 +136,13 @@ def test_loads_in_flight_are_bytes_over_a_lifetime():
     # First loop: x from issue to use, 4 times (20 + wait). Second: x and w together.
     held = 4096 * ((20 + 1500) + 3 * (20 + 900)) + 4 * 4096 * ((20 + 10 + 20 + 900) + (20 + 900))
     assert views.memory(norm(), about()).loads_in_flight_bytes == pytest.approx(held / block[-1][2])
+
+
+def test_a_load_of_one_byte_is_in_flight_too():
+    block = norm_block()
+    launch = launch_of(norm_program(Traffic("x", 1, 0), Traffic("w", 1, 0)), [(block, 0, 0)])
+    in_flight = views.memory(norm(), about()).loads_in_flight_bytes
+    assert views.memory(launch, about()).loads_in_flight_bytes == pytest.approx(in_flight / 4096)
 
 
 def test_the_verdict_of_a_memory_kernel_names_bytes_rate_and_wait():
