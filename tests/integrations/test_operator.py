@@ -121,6 +121,22 @@ def test_shapes_that_share_a_kernel_are_launched_each_with_its_own_grid(gpu):
     assert [launch.grid for launch in gpu] == [(2, 1, 1), (4, 1, 1), (2, 1, 1)]
 
 
+def test_fa3_gets_views_of_contiguous_rows_as_they_are_and_a_copy_of_others(gpu, fa3):
+    q, k, v = operands(kv_heads=2)
+    rows_first = q.transpose(1, 2).contiguous().transpose(1, 2)  # [batch, seq_len, heads, head_dim] in memory
+    columns_apart = k.transpose(2, 3).contiguous().transpose(2, 3)
+    seen = []
+    interface = sys.modules["fa3_fwd_interface"]
+    plain = interface.flash_attn_func
+    interface.flash_attn_func = lambda *tensors, **options: seen.append(tensors) or plain(*tensors, **options)
+    o, _ = forward(rows_first, columns_apart, v, implementation="fa3")
+    assert distance(o, exact(q, k, v, False)[0]) < 4e-3
+    ((there, copied, _),) = seen
+    assert there.data_ptr() == rows_first.data_ptr()
+    assert columns_apart.stride(-1) != 1
+    assert copied.stride(-1) == 1
+
+
 def test_fa3_is_wrapped_the_same_way(gpu, fa3):
     q, k, v = operands(kv_heads=2)
     o, lse = forward(q, k, v, causal=True, implementation="fa3")

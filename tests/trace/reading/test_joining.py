@@ -148,6 +148,7 @@ def test_a_joined_trip_is_whole_whatever_the_kernel(kernel, cost):
     for group in {group for group, _ in per_trip(several)}:
         parts = [region for region in several.regions if region.warp_group == group and region.per_trip]
         assert sum(part.per_trip for part in parts) == pytest.approx(period)
+        assert sum(region.share for region in several.regions if region.warp_group == group) == pytest.approx(1)
         assert all(part.per_trip > 0 and set(part.passes) <= set(range(3)) and part.passes for part in parts)
     cheapest = min(several.passes, key=lambda one: one.overhead.ratio)
     assert several.passes[several.joined.period_pass] == cheapest
