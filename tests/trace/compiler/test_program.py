@@ -44,12 +44,10 @@ def test_gaps_are_named_by_what_stands_in_them():
 
 def test_what_stands_between_two_turns_of_a_region_is_not_called_by_the_region():
     program = read_program(instrument(TEXT, regions=("PV wait",), rules=RULES), RULES)
-    alone = [scope.number for scope in program.scopes if scope.name == "PV wait" and scope.loops]
-    inside = [program.intervals[(number, True), (number, False)].name for number in alone]
-    around = [program.intervals[(number, False), (number, True)].name for number in alone]
-    assert inside == ["PV wait"] * len(alone)
-    assert len(alone) == 2
-    assert not any("PV wait" in name for name in around)
+    numbers = [scope.number for scope in program.scopes if scope.name == "PV wait"]
+    called = {key for key, interval in program.intervals.items() if interval.name == "PV wait"}
+    assert called == {((number, True), (number, False)) for number in numbers}
+    assert sum(((number, False), (number, True)) in program.intervals for number in numbers) == 2
 
 
 def test_every_record_can_be_followed_by_another_except_the_last_of_a_group():
