@@ -115,7 +115,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants OPTIONS=", description=__doc__)
-    parser.add_argument("--sample", type=int, default=64, help="how many generated mutants a seed; 0: the known alone")
+    parser.add_argument("--sample", type=int, default=40, help="how many generated mutants a seed; 0: the known alone")
     parser.add_argument("--seed", type=int, nargs="+", default=[2, 3], help="of a sample each")
     parser.add_argument("--only", default="*", help="files like this")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
