@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kperf.errors import UsageError
+from kperf.trace.compiler.program import Interval, Product
 from kperf.trace.reading.predict import predict
+from kperf.trace.reading.replay import Assumptions, Replay, Step
 from kperf.trace.reading.slack import slack
 
 from .machine import FLOP_PER_CYCLE, Kernel, Machine, block_and_program
@@ -98,6 +100,17 @@ def test_the_sensitivity_holds_the_likely_value():
 def test_the_graph_explains_any_such_kernel(kernel):
     graph, _, _, machine = rows(kernel)
     assert graph.cycles == pytest.approx(machine.period(), rel=0.02)
+
+
+@pytest.mark.parametrize("groups", [("early", "late"), ("late", "early")])
+def test_products_queue_as_they_are_issued_whatever_group_is_named_first(groups):
+    steps = {}
+    for group in groups:
+        interval = Interval(group, "product", "tensor")
+        interval.queue = (Product("product", 1000, "bf16"), 0)
+        steps[group] = [Step(interval, 100.0, 0, 0)]
+    replay = Replay(steps, {group: {"early": 0.0, "late": 50.0}[group] for group in groups}, {})
+    assert replay.run(Assumptions(0.0, 10.0), lambda *_: 0.0) == {"early": [100.0], "late": [200.0]}
 
 
 def test_a_step_may_hang_on_nothing():
