@@ -158,6 +158,8 @@ def test_the_time_is_kept_beside_that_of_one_gpu(tmp_path, pretended):
     one, comparing, two = SweepStore(tmp_path).points()
     assert [share.tasks for share in comparing.gpus] == [1, 0]
     assert one.same_work(two)
+    other = {"figure": "bench", "rounds": 11, "implementations": KEYS[:1], "places": two.places[:1]}
+    assert not any(one.same_work(two.model_copy(update={field: value})) for field, value in other.items())
     assert min(one.seconds / 9, two.seconds / 5) > 0.05
     assert one.gpus[0].tasks == 9
     assert sum(share.tasks for share in two.gpus) == 10

@@ -212,7 +212,8 @@ def test_no_driver_answers(monkeypatch, error, inside, sentence):
     [(None, (A100, H200)), ("1", (H200,)), ("1,0", (H200, A100)), ("", ()), ("-1", ()), ("7", ()),
      ("GPU-5a1b", (H200,)), ("GPU-5a1b-h, GPU-77c0-a", (H200, A100)), ("GPU-nosuch", ()), ("MIG-5a1b", (A100, H200))],
 )  # fmt: skip
-def test_cuda_visible_devices_chooses(monkeypatch, chosen, found):
+@pytest.mark.parametrize(("version", "driver_cuda"), [(13020, (13, 2)), (13000, (13, 0)), (12080, (12, 8))])
+def test_cuda_visible_devices_chooses(monkeypatch, chosen, found, version, driver_cuda):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
@@ -221,14 +222,14 @@ def test_cuda_visible_devices_chooses(monkeypatch, chosen, found):
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
         "nvmlSystemGetDriverVersion": lambda: "580.159",
-        "nvmlSystemGetCudaDriverVersion_v2": lambda: 13020,
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: version,
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
     }.items():
         monkeypatch.setattr(pynvml, name, answer)
     machine = doctor.probe()
     assert machine.gpus == found
-    assert machine.driver_cuda == (13, 2)
+    assert machine.driver_cuda == driver_cuda
     assert machine.why_no_gpu == (None if found else "CUDA_VISIBLE_DEVICES hides every GPU: unset it")
 
 
