@@ -186,8 +186,9 @@ def environment() -> Environment:
 
 
 def command_line() -> str:
-    """How this process was called."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """How this process was called, paths as from its folder: where that lies on a machine is nobody's business."""
+    here = f"{Path.cwd()}{os.sep}"
+    return " ".join([Path(sys.argv[0]).name, *(argument.replace(here, "") for argument in sys.argv[1:])])
 
 
 def _by_nvml() -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """An environment's id: what tells one machine, software or commit from another."""
 
+import sys
+
 import pytest
 
+from kperf.record import device
 from kperf.record.store import Environment
 from tests.conftest import environment
 
@@ -18,3 +21,9 @@ def test_the_id_is_of_all_but_the_command_and_the_time(name):
 def test_the_id_is_twelve_hexadecimal_digits():
     assert len(environment().id) == 12
     assert int(environment().id, 16) > 0
+
+
+def test_the_command_line_names_no_folder_of_the_machine(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{tmp_path}/kperf/__main__.py", "fig12", "--results", f"{tmp_path}/results"])
+    assert device.command_line() == "__main__.py fig12 --results results"
