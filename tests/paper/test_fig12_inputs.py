@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 from rich.console import Console
 
+from kperf.attention import overrides
 from kperf.attention.workload import Workload
 from kperf.bench.points import Store
 from kperf.errors import MeasurementError, UsageError
@@ -105,3 +106,36 @@ def test_a_wrong_point_fails_after_the_drawing(tmp_path, monkeypatch):
 def test_without_a_record_it_is_said_what_records_it(tmp_path):
     with pytest.raises(UsageError, match="`make inputs` on a Hopper GPU records one"):
         fig12_inputs.report(Console(quiet=True), Store(tmp_path, "fig12_inputs"), measured=False)
+
+
+def whole(folder, run_of):
+    """A record of every place: FA3 takes twice as long as ours, but 1.9 times where q is four times as large."""
+    with Store(folder, "fig12_inputs").writer() as writer:
+        writer.record_environment(environment())
+        for n, group in enumerate(fig12_inputs.groups()):
+            for sweep, workload in group:
+                sha256 = overrides.find("improved_plus", overrides.specialization_of(workload)).sha256
+                times = {"fa3": 1.9 if workload.inputs == "x4" else 2.0, "improved_plus": 1.0}
+                unit = workload.flops / 3e11
+                writer.append(
+                    point(key, unit * t, run_of(n, workload), workload, sweep, figure="fig12_inputs",
+                          override_sha256=sha256 if key == "improved_plus" else None)
+                    for key, t in times.items()
+                )  # fmt: skip
+
+
+def test_what_is_claimed_of_the_kinds_is_of_a_whole_record(tmp_path):
+    whole(tmp_path / "whole", lambda n, _: str(n))
+    found = fig12_inputs.summary(tmp_path / "whole")
+    least = {"least_full": 1.9, "least_causal": 1.9, "mean_full": 1.9, "mean_causal": 1.9}
+    assert found == pytest.approx(least | {"lost": 0.05})
+    whole(tmp_path / "apart", lambda n, workload: f"{n} {workload.inputs}")  # no kind was in turn with another
+    assert fig12_inputs.summary(tmp_path / "apart") == {}
+
+
+def test_a_record_that_lacks_kinds_gives_no_table(tmp_path):
+    record(tmp_path / "h200", run(128, "normal"), run(128, "x4"))
+    assert fig12_inputs.summary(tmp_path / "h200") == {}
+    (tmp_path / "h200" / "fig12.jsonl").touch()  # by which a folder is known
+    with pytest.raises(UsageError, match="lacks kinds of inputs: `make inputs`"):
+        fig12_inputs.markdown(tmp_path)
