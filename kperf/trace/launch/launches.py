@@ -42,14 +42,15 @@ MOST_KERNELS = 10
 """Kernels that are traced in a run."""
 WARM = 3
 """The launch of a kernel that is traced, if there are so many; the first is too, for scripts that launch it once."""
+ROUNDS = 5
+"""Of the launches from there on, the twin stands for every other one so often: in turn with the plain kernel, since a
+GPU that waited for a compiler and one that is hot are two."""
 _TIMED_LAUNCHES = 32
 """So many launches of a kernel get events, and then one in so many; the time of all is reckoned from these."""
 _ALONE = 2
 """The launch of a kernel, still a warm-up, before which the GPU spins as it does before the traced ones."""
 _SHORT_MS = 0.1
 """Of a shorter kernel an event before the launch may lie before the host is ready: only launches alone are compared."""
-
-_ROUNDS_OF_CHECK = 7
 
 _INDUCTOR = {
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",  # it goes past `CompiledKernel.run`
@@ -81,10 +82,10 @@ class Choice:
 
 @dataclass
 class Taken:
-    """A launch that was traced: the bytes of its records, and when the twin began and ended, of --check several times.
+    """A launch that was traced: the bytes of its records, and when the twin began and ended in each round.
 
-    `same_outputs`: whether the twin wrote what the plain kernel wrote; None if that was not asked for, or if the plain
-    kernel does not write the same twice.
+    `plain_spans`: of the plain launches between. `same_outputs`: whether the twin wrote what the plain kernel wrote;
+    None if that was not asked for, or if the plain kernel does not write the same twice.
     """
 
     number: int
@@ -94,6 +95,9 @@ class Taken:
     twin: Twin
     arguments: dict[str, str]
     same_outputs: bool | None
+    plain_spans: list[Span] = field(default_factory=list)
+    rounds: int = ROUNDS
+    """How many of each there are to be."""
     several: Several | None = None
     """Its passes, taken from later launches of the same grid."""
     why_one: str = ""
@@ -134,10 +138,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What launching a twin gave: the bytes of its records, its times, and whether it wrote the same (`Taken`)."""
+    """What launching a twin gave: the bytes of its records, the times, whether it wrote the same (see `Taken`)."""
 
-    records: NDArray[np.uint8]
+    records: NDArray[np.uint8] | None
     spans: list[Span]
+    plain_spans: list[Span]
     same: bool | None
 
 
@@ -182,11 +187,14 @@ class Launches(AbstractContextManager["Launches"]):
 
     def total_ms(self, kernel: Kernel) -> float:
         """GPU time of all its launches, reckoned from those that had events; 0 if nothing is known of them."""
-        times = self._times([*kernel.spans, *kernel.alone, *(kernel.taken.spans if kernel.taken else [])])
+        traced = [*kernel.taken.spans, *kernel.taken.plain_spans] if kernel.taken else []
+        times = self._times([*kernel.spans, *kernel.alone, *traced])
         return statistics.fmean(times) * kernel.launches if times else 0.0
 
     def plain_ms(self, kernel: Kernel) -> float | None:
-        """Median time of a plain launch; None if there was none but the first, which loads the kernel."""
+        """Median time of the plain launches in turn with the twin, else of all; None if there is only the first."""
+        if kernel.taken and kernel.taken.plain_spans:
+            return statistics.median(self._times(kernel.taken.plain_spans))
         alone, others = self._times(kernel.alone), self._times(kernel.spans[1:])
         if alone and statistics.median(alone) < _SHORT_MS:
             others = []
@@ -232,15 +240,10 @@ class Launches(AbstractContextManager["Launches"]):
         kernel = self._kernel(compiled)
         kernel.launches += 1
         kernel.grids[grid] += 1
-        if kernel.taken and self._wants_a_pass(kernel.taken, grid) and self._tracing.acquire(blocking=False):
+        instead = self._instead(kernel, grid)
+        if instead and self._tracing.acquire(blocking=False):
             try:
-                if self._take_pass(kernel, kernel.taken, launch, grid, stream, function, rest):
-                    return
-            finally:
-                self._tracing.release()
-        elif self._is_due(kernel, grid) and self._tracing.acquire(blocking=False):
-            try:
-                if self._trace(kernel, launch, grid, stream, function, rest):
+                if instead(kernel, launch, grid, stream, function, rest):
                     return
             finally:
                 self._tracing.release()
@@ -262,6 +265,15 @@ class Launches(AbstractContextManager["Launches"]):
         made = Kernel(compiled, name, code.co_filename if code else "", code.co_firstlineno if code else 0)
         self.kernels[compiled.hash] = made
         return made
+
+    def _instead(self, kernel: Kernel, grid: tuple[int, int, int]) -> Callable[..., bool] | None:
+        """What to do in the place of a launch; None for those that stay as they are."""
+        taken = kernel.taken
+        if taken and self._wants_a_round(taken, grid):
+            return self._take_round
+        if taken and self._wants_a_pass(taken, grid):
+            return self._take_pass
+        return self._trace if self._is_due(kernel, grid) else None
 
     def _is_due(self, kernel: Kernel, grid: tuple[int, int, int]) -> bool:
         """Whether this launch is one to trace."""
@@ -297,15 +309,20 @@ class Launches(AbstractContextManager["Launches"]):
         try:
             self._alone.enter_context(device.exclusive())
             twin = self._twin(kernel, grid)
-            seen = self._launch_twin(kernel, twin.kernel, twin.block_bytes, plain, grid, stream, function, rest)
+            seen = self._launch_twin(
+                twin.kernel, twin.block_bytes, plain, grid, stream, function, rest, check=self.choice.check
+            )
         except (UsageError, MeasurementError) as error:
             kernel.problem = error
             return self._give_up(kernel)
         except Exception as error:  # a pass of Triton's, ptxas or the driver refuses the twin: the script goes on
             kernel.problem = UsageError(f"its twin is refused: {_first_line(error)}")
             return self._give_up(kernel)
+        assert seen.records is not None
         described = _described(kernel.compiled, rest[4:])
-        kernel.taken = Taken(kernel.launches, grid, seen.records, seen.spans, twin, described, seen.same)
+        kernel.taken = Taken(
+            kernel.launches, grid, seen.records, seen.spans, twin, described, seen.same, seen.plain_spans
+        )
         took = time.monotonic() - begin
         megabytes = seen.records.size >> 20
         self._say(f"traced {kernel.name}, launch {kernel.launches}, {megabytes} MB of records ({took:.1f} s)")
@@ -315,7 +332,6 @@ class Launches(AbstractContextManager["Launches"]):
 
     def _launch_twin(
         self,
-        kernel: Kernel,
         twin: CompiledKernel,
         block_bytes: int,
         plain: Launch,
@@ -323,8 +339,11 @@ class Launches(AbstractContextManager["Launches"]):
         stream: int,
         function: int,
         rest: tuple[Any, ...],
+        *,
+        check: bool,
+        read: bool = True,
     ) -> "_Seen":
-        """Launch a twin in the place of the plain kernel; with --check both, several times.
+        """Launch a twin in the place of the plain kernel; to check it both, several times. Its records if to be read.
 
         Raises `UsageError` if the driver refuses it, before anything was written.
         """
@@ -332,7 +351,7 @@ class Launches(AbstractContextManager["Launches"]):
         launch_twin = self._plain_run(twin)  # loads it
         with self._gpu.on(stream):
             buffer = self._gpu.buffer(grid[0] * grid[1] * grid[2] * block_bytes)
-            memory = Memory(arguments) if self.choice.check else None
+            memory = Memory(arguments) if check else None
             before = memory.copy() if memory else []
 
         def launch_traced() -> None:
@@ -347,17 +366,49 @@ class Launches(AbstractContextManager["Launches"]):
         def launch_plain() -> None:
             plain(*grid, stream, function, packed, launch_metadata, enter, leave, *arguments)
 
-        same = None
         try:
             with self._gpu.on(stream):
-                if memory:
-                    same = self._compare(launch_plain, launch_traced, memory, before)
-                    spans = self._in_turn(kernel, launch_plain, launch_traced, memory, before, stream)
-                else:
+                if memory is None:
                     spans = [self._timed(launch_traced, stream)]
-                return _Seen(self._gpu.to_host(buffer), spans, same)
+                    return _Seen(self._gpu.to_host(buffer) if read else None, spans, [], None)
+                same = self._compare(launch_plain, launch_traced, memory, before)
+                spans, plain_spans = self._in_turn(launch_plain, launch_traced, memory, before, stream)
+                return _Seen(self._gpu.to_host(buffer), spans, plain_spans, same)
         except Exception as error:  # the driver refuses it; what the plain kernel meets, the script is told by it
             raise UsageError(f"its twin cannot be launched: {_first_line(error)}") from None
+
+    def _wants_a_round(self, taken: Taken, grid: tuple[int, int, int]) -> bool:
+        """Whether this launch is one of those in turn, in which the twin and the plain kernel are compared."""
+        warm = taken.number == (self.choice.launch or WARM)
+        return warm and len(taken.plain_spans) < taken.rounds and grid == taken.grid
+
+    def _take_round(
+        self,
+        kernel: Kernel,
+        plain: Launch,
+        grid: tuple[int, int, int],
+        stream: int,
+        function: int,
+        rest: tuple[Any, ...],
+    ) -> bool:
+        """Launch the plain kernel or the twin, whose turn it is; False if the plain kernel still has to be launched."""
+        taken = kernel.taken
+        assert taken is not None
+        if len(taken.plain_spans) < len(taken.spans):
+            taken.plain_spans.append(self._timed(lambda: plain(*grid, stream, function, *rest), stream))
+            return True
+        twin, last = taken.twin, len(taken.spans) == taken.rounds - 1
+        try:
+            seen = self._launch_twin(
+                twin.kernel, twin.block_bytes, plain, grid, stream, function, rest, check=False, read=last
+            )
+        except Exception:  # as in `_trace`; what was recorded before stands
+            taken.rounds = len(taken.plain_spans)
+            return False
+        taken.spans += seen.spans
+        if seen.records is not None:
+            taken.buffer = seen.records
+        return True
 
     def _plan_passes(self, kernel: Kernel, taken: Taken) -> None:
         """Choose and compile the passes of a kernel, while the script waits."""
@@ -388,19 +439,22 @@ class Launches(AbstractContextManager["Launches"]):
     def _take_pass(
         self,
         kernel: Kernel,
-        taken: Taken,
         plain: Launch,
         grid: tuple[int, int, int],
         stream: int,
         function: int,
         rest: tuple[Any, ...],
     ) -> bool:
-        """Launch the next pass; False, with the reason in `taken`, if the plain kernel still has to be launched."""
+        """Launch the next pass; False, with the reason in `Taken`, if the plain kernel still has to be launched."""
+        taken = kernel.taken
+        assert taken is not None
         assert taken.several is not None
         one = taken.several.waiting[0]
         block_bytes = one.recording.block_bytes * kernel.compiled.metadata.num_ctas
         try:
-            seen = self._launch_twin(kernel, one.kernel, block_bytes, plain, grid, stream, function, rest)
+            seen = self._launch_twin(
+                one.kernel, block_bytes, plain, grid, stream, function, rest, check=self.choice.check
+            )
         except Exception as error:  # as in `_trace`
             taken.why_one = f"a pass was refused: {_first_line(error)}"
             return False
@@ -456,21 +510,20 @@ class Launches(AbstractContextManager["Launches"]):
 
     def _in_turn(
         self,
-        kernel: Kernel,
         plain: Callable[[], None],
         traced: Callable[[], None],
         memory: Memory,
         before: Sequence[torch.Tensor],
         stream: int,
-    ) -> list[Span]:
+    ) -> tuple[list[Span], list[Span]]:
         """Both, several times from the same bytes; what stays is the plain kernel's if they differ."""
-        spans = []
-        for _ in range(_ROUNDS_OF_CHECK):
+        spans, plain_spans = [], []
+        for _ in range(ROUNDS):
             memory.restore(before)
             spans.append(self._timed(traced, stream))
             memory.restore(before)
-            kernel.alone.append(self._timed(plain, stream))
-        return spans
+            plain_spans.append(self._timed(plain, stream))
+        return spans, plain_spans
 
     def _mark_inductors_tuning(self) -> None:
         module = sys.modules.get("torch._inductor.runtime.triton_heuristics")

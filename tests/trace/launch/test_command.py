@@ -1,5 +1,6 @@
 """`kperf trace` on a GPU that is not there: kernels and twins are compiled, launches are noted, records made up."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -113,12 +114,17 @@ def trace(tmp_path, monkeypatch):
     fake_gpu.LAUNCHES.clear()
     monkeypatch.setattr(fake_gpu, "WRITES", [])
 
-    def run(text, **choice):
+    def run(text, gpu=None, **choice):
         path = tmp_path / "it.py"
         path.write_text(text)
         console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
         status = command.run(
-            console, Script(str(path), ("a", "b")), Choice(**choice), tmp_path / "out", no_figure, fake_gpu.FakeGpu()
+            console,
+            Script(str(path), ("a", "b")),
+            Choice(**choice),
+            tmp_path / "out",
+            no_figure,
+            gpu or fake_gpu.FakeGpu(),
         )
         return status, console.export_text(), tmp_path / "out"
 
@@ -137,7 +143,7 @@ def launched(name):
 def test_the_third_launch_is_traced_and_the_first_for_scripts_that_launch_once(trace):
     status, said, out = trace(GEMM + "run(5); print(sys.argv[1:])")
     assert status == 0
-    assert launched("gemm") == [True, False, True, False, False]
+    assert launched("gemm") == [True, False, True, False, True]
     assert {path.name for path in out.iterdir()} == {"gemm.timeline.json", "gemm.chrome_trace.json"}
     timeline = read_timeline(out / "gemm.timeline.json")
     assert timeline.kernel == "gemm"
@@ -156,13 +162,56 @@ def test_the_third_launch_is_traced_and_the_first_for_scripts_that_launch_once(t
     assert launched("gemm") == [True]
 
 
+class Heating(fake_gpu.FakeGpu):
+    """A GPU on which a twin takes a fifth longer than its kernel, and everything twice as long from launch 13 on."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def mark(self, stream):
+        return len(fake_gpu.LAUNCHES)
+
+    def milliseconds(self, start, end):
+        assert end == start + 1
+        return (1.2 if fake_gpu.LAUNCHES[start].traced else 1.0) * (2 if end >= 13 else 1)
+
+    def to_host(self, buffer):
+        self.read.append(len(fake_gpu.LAUNCHES))
+        return super().to_host(buffer)
+
+
+def test_twin_and_plain_kernel_are_timed_in_turn_and_the_last_round_is_read(trace):
+    gpu = Heating()
+    status, _, out = trace(GEMM + "run(40)", gpu=gpu)
+    assert status == 0
+    assert launched("gemm") == [True, False, *[True, False] * 5, *[False] * 28]
+    assert gpu.read == [1, 3, 11]
+    overhead = read_timeline(out / "gemm.timeline.json").overhead
+    assert (overhead.plain_ms, overhead.traced_ms, overhead.ratio) == (1.0, 1.2, 1.2)
+
+
+def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace):
+    twins = itertools.count()
+
+    def refuses_the_fourth(twin, _arguments):
+        if twin and next(twins) == 3:
+            raise RuntimeError("out of resources")
+
+    fake_gpu.WRITES.append(refuses_the_fourth)
+    status, _, out = trace(GEMM + "run(12)")
+    assert status == 0
+    assert launched("gemm") == [True, False, True, False, True, *[False] * 7]
+    assert read_timeline(out / "gemm.timeline.json").records.lost == 0
+
+
 def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
-    status, said, out = trace(GEMM + "run(12)", passes=None)
+    status, said, out = trace(GEMM + "run(20)", passes=None)
     assert status == 0
     timeline = read_timeline(out / "gemm.timeline.json")
     count = len(timeline.passes)
     assert count > 1
-    assert launched("gemm") == [True, False, True, *[True] * count, *[False] * (9 - count)]
+    assert launched("gemm") == [True, False, *[True, False] * 5, *[True] * count, *[False] * (8 - count)]
     assert f"gemm: {count} passes for the next launches of grid (2, 1, 1)" in capsys.readouterr().err
     assert f"joined from {count} passes" in said
     # The records of a pass are made up to be evenly apart, however many there are.
@@ -176,7 +225,7 @@ def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
     ("script", "why"),
     [
         (GEMM + "run(2)", "gemm: one pass, for the script launches it too few times"),
-        (GEMM + "run(4)", "launches of grid (2, 1, 1) that several would want did not come"),
+        (GEMM + "run(13)", "launches of grid (2, 1, 1) that several would want did not come"),
         (
             ADD + "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, 1024)",
             "no loop that issues matrix",
