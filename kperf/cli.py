@@ -271,7 +271,7 @@ def instrument(
     file: Annotated[Path, typer.Argument(help="A TTGIR file.")],
     regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
     detail: Annotated[
-        str, typer.Option(help="fine: every wait by itself; coarse: as few records as show the loop; outline: less.")
+        str, typer.Option(help="fine: every wait by itself; coarse: as few records as show the loop.")
     ] = "fine",
     rules: Annotated[Path | None, typer.Option(help="A rule file in place of kperf/trace/regions.toml.")] = None,
     strip: Annotated[bool, typer.Option("--strip", help="Take the records out instead.")] = False,

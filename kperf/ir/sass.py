@@ -6,8 +6,6 @@ What a record itself is made of, a clock's reading and its store, is left out.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -100,28 +98,9 @@ def _event(opcode: str, operands: str, names: dict[str, str]) -> str | None:
 
 def compare(plain: list[str], traced: list[str]) -> list[Difference]:
     """Where the two orders differ, but for what a traced kernel adds around its records; empty when they do not."""
-    return [
-        Difference(plain[start - 1] if start else "the start", ", ".join(mine), ", ".join(theirs))
-        for start, mine, theirs in _differing(plain, traced)
-    ]
-
-
-def moved(plain: list[str], traced: list[str]) -> int:
-    """How many instructions stand in another place of the order, or are missing."""
-    total = 0
-    for _, mine, theirs in _differing(plain, traced):
-        counts: Counter[str] = Counter()
-        for sign, runs in ((1, mine), (-1, theirs)):
-            for run in runs:
-                name, _, count = run.partition(" x")
-                counts[name] += sign * int(count or 1)
-        total += sum(map(abs, counts.values()))
-    return total
-
-
-def _differing(plain: list[str], traced: list[str]) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Stretches that differ: where in `plain`, and what either has there."""
     matcher = SequenceMatcher(None, plain, traced, autojunk=False)
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag != "equal" and not (tag == "insert" and {run.split(" x")[0] for run in traced[j1:j2]} <= _BOOKKEEPING):
-            yield i1, plain[i1:i2], traced[j1:j2]
+    return [
+        Difference(plain[i1 - 1] if i1 else "the start", ", ".join(plain[i1:i2]), ", ".join(traced[j1:j2]))
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes()
+        if tag != "equal" and not (tag == "insert" and {name.split(" x")[0] for name in traced[j1:j2]} <= _BOOKKEEPING)
+    ]

@@ -27,12 +27,6 @@ from kperf.trace.reading.joining import Captured, join
 from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
 from kperf.trace.reading.read import Exported, decode_launch, export, sass_order
 
-_WHY_FEWER = {
-    "coarse": "waits that arithmetic is moved over have no records of their own",
-    "outline": "loads, stores and loops over them have no records of their own",
-}
-"""By the detail of a twin."""
-
 Draw = Callable[[Timeline, str, Path], list[Path]]
 """Draws a timeline, with a stamp on it, as files of a name without a suffix."""
 
@@ -259,10 +253,8 @@ def _resources(found: Footprint) -> KernelResources:
 
 
 def _disturbance(kernel: Kernel, twin: Twin) -> Sequence[str]:
-    """Sentences on what records change in the kernel that they observe, and what is left out so that it is not more."""
+    """Sentences on what records change in the kernel that they observe."""
     sentences = []
-    if reason := _WHY_FEWER.get(twin.detail):
-        sentences.append(f"{kernel.name}: {reason}, which would disturb it more.")
     if twin.spilled_more:
         sentences.append(
             f"{kernel.name}: its records make it spill {twin.spilled_more} bytes a thread more: record fewer regions "

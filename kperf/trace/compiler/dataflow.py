@@ -22,7 +22,6 @@ ASYNC_COPY = "ttg.async_copy_global_to_local"
 ASYNC_WAIT = "ttg.async_wait"
 WAIT = "ttng.wait_barrier"
 ARRIVE = "ttng.arrive_barrier"
-LOOPS = ("scf.for", "scf.while")
 REGISTER_LOADS = ("tt.load", "tt.descriptor_load", "tt.descriptor_gather")
 STORES = ("tt.store", "tt.descriptor_store", "ttng.async_tma_copy_local_to_global")
 _ASSEMBLY = "tt.elementwise_inline_asm"
@@ -116,7 +115,7 @@ class Dataflow:
             found.setdefault((region.line, argument), []).append((source, name))
 
         for op in self._operations:
-            if op.name in LOOPS:
+            if op.name in ("scf.for", "scf.while"):
                 first, last = op.regions[0], op.regions[-1]
                 header = op.rest.partition("iter_args")[2] if op.name == "scf.for" else op.rest
                 carried = _yielded(last)

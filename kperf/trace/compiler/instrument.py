@@ -20,7 +20,7 @@ from kperf.errors import UsageError
 from kperf.ir.compile import parse_ttgir
 from kperf.ir.ttgir import Block, Module, Operation, Region
 from kperf.record.files import write_atomically
-from kperf.trace.compiler.dataflow import ASYNC_WAIT, DOT, LOOPS, MMA, WAIT, Aliases, Dataflow
+from kperf.trace.compiler.dataflow import DOT, Aliases, Dataflow
 
 RULES = Path(__file__).with_name("regions.toml")
 LIFETIME = "lifetime of "
@@ -29,19 +29,16 @@ MAX_SCOPES = 256
 """A record has 8 bits for the number of its scope."""
 
 _RECORD = re.compile(r'^\s*proton\.record (start|end) "[^"]*"(?: loc\(.*\))?$')
-_OF_PIPELINES = {DOT, MMA, WAIT, ASYNC_WAIT}
 _TERMINATORS = {"ttg.warp_yield", "ttg.warp_return", "tt.return", "cf.br", "cf.cond_br", "cf.switch"}
 _INDEX_ARITHMETIC = re.compile(r"ttg\.memdesc_index|arith\.\w+")
 
 Kind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store", "signal"]
-Detail = Literal["fine", "coarse", "outline"]
-"""How many records, from many to few.
+Detail = Literal["fine", "coarse"]
+"""How many records.
 
 fine: every recorded operation has its own pair. coarse: as few as leave the assembler free to move the arithmetic as it
 may in the plain kernel. Matrix-product waits with no issue between them share a pair, and a barrier wait that follows
-arithmetic has none: the assembler hoists it over the arithmetic, and a record before it would hold it back. outline:
-as coarse, but no issue of a load or store of registers, and nothing in loops that neither multiply matrices nor wait
-for what others load: the assembler unrolls those and asks early for much at once, which records would keep apart.
+arithmetic has none: the assembler hoists it over the arithmetic, and a record before it would hold it back.
 """
 
 
@@ -145,7 +142,7 @@ def instrument(
     for group in module.warp_groups():
         known = [
             pair
-            for block in _blocks(group.region, detail)
+            for block in _blocks(group.region)
             for pair in _pairs(block, rules, dataflow, _Placement(detail, wgmma=wgmma))
         ]
         unknown = [pattern for pattern in unknown if not any(fnmatchcase(pair.name, pattern) for pair in known)]
@@ -185,15 +182,10 @@ def _refuse_what_cannot_be_lowered(module: Module) -> None:
         )
 
 
-def _blocks(region: Region, detail: Detail) -> list[Block]:
-    """The blocks of this region and of all inside it that may be recorded."""
-    entered = [op for op in region.operations if detail != "outline" or not _is_plain_loop(op)]
-    return [*region.blocks, *(block for op in entered for sub in op.regions for block in _blocks(sub, detail))]
-
-
-def _is_plain_loop(op: Operation) -> bool:
-    """Whether it is a loop that neither multiplies matrices nor waits for what others load."""
-    return op.name in LOOPS and not any(inside.name in _OF_PIPELINES for inside in op.walk())
+def _blocks(region: Region) -> list[Block]:
+    """The blocks of this region and of all inside it."""
+    inside = [sub for op in region.operations for sub in op.regions]
+    return [*region.blocks, *(block for sub in inside for block in _blocks(sub))]
 
 
 def _pairs(block: Block, rules: Rules, dataflow: Dataflow, placement: "_Placement") -> list[_Pair]:
@@ -238,9 +230,7 @@ class _Placement:
             self._record(op, rule, name)
 
     def _recorded(self, rule: Rule) -> bool:
-        if rule.record == "without wgmma":
-            return not self._wgmma and not (self._detail == "outline" and rule.kind in ("load", "store"))
-        return rule.record
+        return rule.record is True or (rule.record == "without wgmma" and not self._wgmma)
 
     def _record(self, op: Operation, rule: Rule, name: str) -> None:
         self._extend = rule.extend

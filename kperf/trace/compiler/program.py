@@ -20,7 +20,6 @@ from kperf.trace.compiler.dataflow import (
     COPY,
     DOT,
     DOT_WAIT,
-    LOOPS,
     MMA,
     REGISTER_LOADS,
     STORES,
@@ -33,6 +32,8 @@ from kperf.trace.compiler.traffic import Traffic, traffic
 
 Mark = tuple[int, bool]
 """(scope number, whether it is the start): one record in the text."""
+
+_LOOPS = ("scf.for", "scf.while")
 
 IntervalKind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store", "signal", "other"]
 
@@ -195,7 +196,7 @@ def read_program(text: str, rules: Rules | None = None) -> Program:
         region = group.region if group.region.label.startswith("partition") else module.function.regions[0]
         for key, operations in _between(region, marks).items():
             intervals[key] = _interval(names[group.name], _scope_name(key, scopes), operations, dataflow, rules)
-    loops = {op.line: _loop(op, dataflow) for op in module.walk() if op.name in LOOPS}
+    loops = {op.line: _loop(op, dataflow) for op in module.walk() if op.name in _LOOPS}
     groups = _groups(module, roles, starts)
     return Program(module.kernel_name, groups, total_warps, scopes, intervals, _stages(module, dataflow), loops)
 
@@ -282,7 +283,7 @@ def _number_region(
                 else:
                     raise UsageError(f'line {op.line + 1}: the {word} of "{name}" has no partner in its block')
             for inner in op.regions:
-                is_loop = op.name in LOOPS
+                is_loop = op.name in _LOOPS
                 around = (*loops, op.line) if is_loop else loops
                 storing = op.name == "scf.if" and bool(loops) and any(inside.name in STORES for inside in op.walk())
                 ends = not is_loop and (ends_tile or storing)

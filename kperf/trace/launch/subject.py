@@ -54,11 +54,6 @@ class Orders:
         """Where they differ."""
         return sass.compare(self.plain, self.traced)
 
-    @property
-    def moved(self) -> int:
-        """How many instructions stand elsewhere."""
-        return sass.moved(self.plain, self.traced)
-
 
 def recording_for(program: Program, subject: Subject) -> Recording:
     """Records of one warp of each group, all of a block's.

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -28,7 +27,6 @@ SMALLEST_RING = 64
 """Bytes a warp: the last eight records."""
 _RING = 8192
 """Bytes a warp as long as it is not known how many records a block writes."""
-_CLEARLY_LESS = 0.75
 _LEAST_IN_SHARED_MEMORY = 1024
 """Of such a ring; where there is less room, records go to device memory."""
 
@@ -44,24 +42,12 @@ class Twin:
     recording: Recording
     plain_footprint: "Footprint"
     footprint: "Footprint"
-    detail: Detail
 
     @property
     def spilled_more(self) -> int:
         """Bytes a thread that the records spill, beyond what their counters may take on the stack outside of loops."""
         more = self.footprint.spilled_bytes - self.plain_footprint.spilled_bytes
         return more if more > COUNTER_BYTES else 0
-
-    @cached_property
-    def disturbance(self) -> tuple[int, int, int]:
-        """What its records change, the worst first: blocks an SM, spilled bytes, instructions that stand elsewhere."""
-        return self.blocks_lost, self.spilled_more, orders(self).moved
-
-    def disturbs_less_than(self, other: "Twin") -> bool:
-        """Clearly less: what moves a few instructions less and shows fewer regions is no better."""
-        *mine, moved = self.disturbance
-        *theirs, moved_there = other.disturbance
-        return mine < theirs or (mine == theirs and moved <= _CLEARLY_LESS * moved_there)
 
     @property
     def blocks_lost(self) -> int:
@@ -101,8 +87,7 @@ def make_twin(
 ) -> Twin:
     """The twin of a compiled kernel for a launch of so many blocks, compiled into a cache of its own in `folder`.
 
-    Of all its regions if that costs the kernel no spilled registers, no block on an SM and moves no instruction, else
-    of fewer where that costs and moves less.
+    Of all its regions if that costs the kernel no registers and no block on an SM, else of fewer if that costs less.
     `memory`: bytes that the records of a launch may take; `records`: how many a warp writes, if that is known.
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
@@ -112,33 +97,22 @@ def make_twin(
     plain = footprint(kernel)
     text = compiler.named_ttgir(kernel.asm["ttgir"])
 
-    def make(detail: Detail, traced: str) -> Twin:
+    def make(detail: Detail) -> Twin:
+        traced = instrument(text, detail=detail, regions=regions, rules=rules)
         program = read_program(traced, rules)
         written = records or _straight_records(program)
         recording = ring_for(program, plain, blocks * kernel.metadata.num_ctas, memory, written)
         twin = _compile(
             kernel, Override(folder / f"{kernel.name}.ttgir", traced, program.kernel_name), recording, folder
         )
-        return Twin(kernel, twin, traced, program, recording, plain, footprint(twin), detail)
+        return Twin(kernel, twin, traced, program, recording, plain, footprint(twin))
 
-    best: Twin | None = None
-    tried: set[str] = set()
+    made: list[Twin] = []
     for detail in get_args(Detail):
-        try:
-            traced = instrument(text, detail=detail, regions=regions, rules=rules)
-        except UsageError:
-            if best is None:
-                raise
-            break  # nothing that is wanted is left
-        if traced in tried:
-            continue
-        tried.add(traced)
-        twin = make(detail, traced)
-        best = twin if best is None or twin.disturbs_less_than(best) else best
-        if not any(best.disturbance):
+        made.append(make(detail))
+        if not made[-1].blocks_lost and not made[-1].spilled_more:
             break
-    assert best is not None
-    return best
+    return min(made, key=lambda twin: (twin.blocks_lost, twin.spilled_more))
 
 
 def _compile(kernel: CompiledKernel, override: Override, recording: Recording, folder: Path) -> CompiledKernel:
