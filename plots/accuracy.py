@@ -15,8 +15,8 @@ from plots.style import BLUE, GREEN, ORANGE, PAGE_WIDTH, PURPLE, SMALL, VERMILIO
 LOOKS = {"fma": (BLUE, "o"), "ex2": (ORANGE, "s"), "wgmma": (GREEN, "^"), "spin": (PURPLE, "D")}
 """Instruction -> colour and marker."""
 MODELS = {
-    "graph": (BLUE, "o", "run again from what hangs on what"),
-    "stages": (VERMILION, "s", "other kernel's stages"),
+    "graph": (BLUE, "o", "run again by its graph"),
+    "stages": (VERMILION, "s", "from another's stages"),
 }
 
 
@@ -32,13 +32,12 @@ def figure(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction], stamp: s
     if rows:
         _regions(axes[0, 0], rows)
     _models(axes[0, -1], modelled)
-    handles, labels = [], []
-    for axis in axes[0]:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.append(handle)
-            labels.append(label)
+    handles, labels = axes[0, 0].get_legend_handles_labels() if rows else ([], [])
     headline(made, ["How right regions, launches and models are", stamp], handles, labels)
-    made_of = "Models: the period of a recorded kernel's trip against the median of all of its blocks; grey is 3 %."
+    made_of = (
+        "Models: three blocks run again with their work, without their waiting, against what they took; the period by "
+        "the stage times of another kernel against the median trip. Grey is 3 %."
+    )
     footnote(made, [_launches(rows), made_of] if rows else [made_of])
     return made
 
@@ -83,6 +82,7 @@ def _models(axis: Axes, modelled: Sequence[Prediction]) -> None:
         axis.plot([100 * one.error for one in mine], places, marker, color=colour, ms=4.5, label=label)
     axis.set_yticks(range(len(kernels)), kernels)
     axis.set_ylim(len(kernels) - 0.5, -0.5)
+    axis.legend(loc="lower right", frameon=False, fontsize=SMALL)
     axis.set_xlabel("%")
     axis.set_title("predicted period - measured", loc="left", fontsize=SMALL, fontweight="bold")
     axis.grid(axis="x", color="#d8d8d8", linewidth=0.5)

@@ -1,5 +1,6 @@
 """What each profiler costs on one script, and where its samples fall. Reads records, writes PDF and PNG."""
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from plots.style import BLUE, ORANGE, PAGE_WIDTH, SMALL, VERMILION, footnote, he
 
 _LINES = 8
 """Of each kernel, those with the most samples."""
+_LETTERS = 34
+"""Of a line."""
 
 
 def draw(rows: Sequence[LinesRow], stamp: str, out: Path) -> list[Path]:
@@ -20,40 +23,67 @@ def draw(rows: Sequence[LinesRow], stamp: str, out: Path) -> list[Path]:
 
 
 def figure(rows: Sequence[LinesRow], stamp: str) -> Figure:
-    """Left how many times as long the launches take; right the lines with the most samples, by each that samples."""
-    pairs = list(dict.fromkeys((row.profiler, row.kernel) for row in rows if isinstance(row, LineRow)))
-    made, axes = plt.subplots(
-        max(len(pairs), 1), 2, figsize=(PAGE_WIDTH, 1.6 + 1.5 * max(len(pairs), 1)), layout="constrained", squeeze=False
-    )
-    grid = axes[0, 0].get_gridspec()
-    for axis in axes[:, 0]:
-        axis.remove()
-    _costs(made.add_subplot(grid[:, 0]), factors(rows))
-    for axis, (profiler, kernel) in zip(axes[:, 1], pairs, strict=False):
-        mine = [row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)]
-        _lines(axis, mine, f"{kernel} by {PROFILERS.get(profiler, profiler)}")
+    """Above how many times as long the launches take; below, a row a kernel, its lines by each that samples."""
+    sampled = [row for row in rows if isinstance(row, LineRow)]
+    kernels = list(dict.fromkeys(row.kernel for row in sampled))
+    profilers = list(dict.fromkeys(row.profiler for row in sampled))
+    made = plt.figure(figsize=(PAGE_WIDTH, 2.3 + 1.7 * len(kernels)), layout="constrained")
+    grid = made.add_gridspec(1 + len(kernels), max(len(profilers), 1), height_ratios=[1.2, *[1.0] * len(kernels)])
+    _costs(made.add_subplot(grid[0, :]), factors(rows))
+    for place, kernel in enumerate(kernels, 1):
+        most = _most(sampled, kernel)
+        for column, profiler in enumerate(profilers):
+            mine = [row for row in sampled if (row.profiler, row.kernel) == (profiler, kernel)]
+            axis = made.add_subplot(grid[place, column])
+            _lines(axis, mine, most, f"{kernel}\n{PROFILERS.get(profiler, profiler)}", named=column == 0)
     headline(made, ["What profilers cost, and where samples fall", stamp], [], [])
     missing = [f"{PROFILERS[row.profiler]}: {row.message}" for row in rows if isinstance(row, CostRow) and row.message]
-    footnote(made, [*missing, "Right: share of a kernel's samples; the darker part is stalled."])
+    footnote(made, [*missing, "Below: share of a kernel's samples; the darker part is stalled."])
     return made
 
 
 def _costs(axis: Axes, times: dict[str, float]) -> None:
     names = [name for name in PROFILERS if name in times]
     bars = axis.barh([PROFILERS[name] for name in names], [times[name] for name in names], color=BLUE)
-    axis.bar_label(bars, [f"{times[name]:.3g}x" for name in names], padding=2)
+    axis.bar_label(bars, [f"{times[name]:,.{0 if times[name] >= _MANY else 1}f}x" for name in names], padding=2)
     axis.set_xscale("log")
-    axis.margins(x=0.2)
+    axis.margins(x=0.12)
     axis.invert_yaxis()
     axis.set_title("launches, times as long as without", loc="left", fontsize=SMALL, fontweight="bold")
 
 
-def _lines(axis: Axes, rows: Sequence[LineRow], title: str) -> None:
+_MANY = 10
+
+_Place = tuple[str, int]
+"""A file and a line in it."""
+
+
+def _most(rows: Sequence[LineRow], kernel: str) -> dict[_Place, str]:
+    """The lines of a kernel with the largest shares by any profiler, in the order of the source, and their labels."""
+    mine = [row for row in rows if row.kernel == kernel]
+    total = Counter[str]()
+    for row in mine:
+        total[row.profiler] += row.samples
+    share: dict[_Place, float] = defaultdict(float)
+    for row in mine:
+        share[row.file, row.line] += row.samples / (total[row.profiler] or 1)
+    kept = sorted(sorted(share, key=lambda place: -share[place])[:_LINES])
+    text = {(row.file, row.line): row.text.strip() for row in mine}
+    return {
+        place: f"{place[1]}: {text[place][:_LETTERS]}" if text[place] else f"{Path(place[0]).name}:{place[1]}"
+        for place in kept
+    }
+
+
+def _lines(axis: Axes, rows: Sequence[LineRow], most: dict[_Place, str], title: str, *, named: bool) -> None:
     total = sum(row.samples for row in rows) or 1
-    most = sorted(sorted(rows, key=lambda row: -row.samples)[:_LINES], key=lambda row: (row.file, row.line))
-    places = range(len(most))
-    axis.barh(places, [row.samples / total for row in most], color=ORANGE)
-    axis.barh(places, [row.stalled / total for row in most], color=VERMILION)
-    axis.set_yticks(places, [f"{row.line}: {row.text.strip()[:38]}" for row in most], family="monospace", fontsize=5.5)
+    here = {(row.file, row.line): row for row in rows}
+    for count, colour in (("samples", ORANGE), ("stalled", VERMILION)):
+        widths = [100 * getattr(here[place], count) / total if place in here else 0 for place in most]
+        axis.barh(range(len(most)), widths, color=colour)
+    axis.set_yticks(
+        range(len(most)), list(most.values()) if named else [""] * len(most), family="monospace", fontsize=6
+    )
     axis.invert_yaxis()
+    axis.set_xlabel("%")
     axis.set_title(title, loc="left", fontsize=SMALL, fontweight="bold")

@@ -18,6 +18,9 @@ from kperf.bench.points import Figure, Key, MeasuredPoint, Point, Run, Store, ru
 from kperf.bench.repeatability import BASELINE, compare
 from kperf.record.store import Environment
 
+_FEW = 3
+"""So many workloads are named."""
+
 OnCards = dict[str, Run]
 """One place on several cards: the newest run of each, by UUID."""
 
@@ -94,7 +97,7 @@ def table(places: Mapping[Key, OnCards], title: str) -> Table:
 def sentences(places: Mapping[Key, OnCards]) -> list[str]:
     """How far the cards agree, and each ratio that does not."""
     found = agreement(places.values())
-    what = ", ".join(str(workload) for _, workload in places)
+    what = ", ".join(str(workload) for _, workload in places) if len(places) <= _FEW else f"{len(places)} workloads"
     return [
         f"{what}: of the times {found.times_held} of {found.times} lie in another card's 95 % interval, "
         f"of the ratios to {BASELINE} {found.ratios_held} of {found.ratios}",
@@ -129,4 +132,5 @@ def _environment(run: Run) -> str:
 
 def _as_measured(run: Run, environments: Mapping[str, Environment]) -> object:
     setting = environments[_environment(run)].setting
+    del setting["git_commit"]  # what of it runs on the GPU has its own hash
     return setting, {(key, point.override_sha256) for key, point in run.items()}

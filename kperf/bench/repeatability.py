@@ -39,18 +39,20 @@ class Repeated:
 
 
 def pairs(first: Iterable[Point], second: Iterable[Point] | None = None) -> dict[Key, Pair]:
-    """For each place its newest run of `second` and the newest comparable one of `first`.
+    """For each place its newest run of `second` that has a comparable one in `first`, and the newest such.
 
-    Without `second`: the newest and the newest comparable one before it. Comparable: the same implementations with the
+    Without `second`: the newest that has one before it. Comparable: the same implementations with the
     same overrides, the baseline among them, in the same environment.
     """
     earlier = runs_by_place(first)
     found = {}
     for key, runs in (earlier if second is None else runs_by_place(second)).items():
-        newest, before = runs[-1], runs[:-1] if second is None else earlier.get(key, [])
-        same = [run for run in before if BASELINE in run and _what_ran(run) == _what_ran(newest)]
-        if same:
-            found[key] = (same[-1], newest)
+        for place in reversed(range(len(runs))):
+            before = runs[:place] if second is None else earlier.get(key, [])
+            same = [run for run in before if BASELINE in run and _what_ran(run) == _what_ran(runs[place])]
+            if same:
+                found[key] = (same[-1], runs[place])
+                break
     return found
 
 

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -360,7 +361,8 @@ def deviations(row: InductorRow) -> dict[str, float]:
     """What is derived over what ncu counted, less 1: of bytes, of products, and of other FLOPs.
 
     Those of a kernel with functions, or with a reduction, are only a floor: the machine takes more instructions for
-    them, and 0 says that they are below ncu's count. Nothing is compared where next to nothing moves.
+    them, and 0 says that they are below it. So are the products of fewer than eight rows or columns: the tensor
+    cores compute eight. Nothing is compared where next to nothing moves.
     """
     if row.counters is None or row.bytes < _LEAST_BYTES:
         return {}
@@ -373,11 +375,16 @@ def deviations(row: InductorRow) -> dict[str, float]:
     found = {what: derived / counted - 1 for what, (derived, counted) in pairs.items() if derived and counted}
     if row.functions + row.reduced > _FEW * arithmetic and "FLOPs" in found:
         found["FLOPs"] = max(found["FLOPs"], 0.0)
+    matrices = [shape.split("x") for shape in row.operands.split(", ") if shape.count("x") == 1]
+    if "products" in found and any(int(size) < _LEAST_TILE for size in chain.from_iterable(matrices)):
+        found["products"] = max(found["products"], 0.0)
     return found
 
 
 _FEW = 0.01
 """Functions and reductions among the FLOPs of a kernel beside which its arithmetic is all that counts."""
+_LEAST_TILE = 8
+"""Rows or columns of a product that one instruction of the tensor cores computes at least."""
 _LEAST_BYTES = 1_000_000
 """Beside it what a launch itself moves is nothing."""
 

@@ -1,8 +1,9 @@
 """The performance models against what was measured: how far off each model's period of a recorded kernel is.
 
 bound    the cycles of the products of a trip at the tensor cores' peak: what a roofline says.
-graph    the blocks run again over what hangs on what (kperf/trace/reading/replay.py), with the work of three blocks
-         and without their waiting, against the median trip of *all* blocks of the launch.
+graph    three blocks run again over what hangs on what (kperf/trace/reading/replay.py), with their work and without
+         their waiting, which has to come out of the graph anew, against the mean trip of the same three: where blocks
+         differ, as those of a grouped GEMM do, the median trip of all of them says how typical three are.
 stages   the period from stage times that were measured in another kernel (kperf/trace/reading/predict.py): nothing of
          the predicted kernel is measured. Only for warp-specialised kernels with a partner that does the same work.
 """
@@ -55,8 +56,8 @@ def predictions(folder: Path) -> list[Prediction]:
         if timeline.bound is not None:
             found.append(Prediction(name, "bound", "the peak rate", timeline.bound.cycles, period))
         if timeline.graph is not None:
-            source = f"{timeline.graph.blocks} of its blocks"
-            found.append(Prediction(name, "graph", source, timeline.graph.cycles, period))
+            source = f"the work of {timeline.graph.blocks} blocks"
+            found.append(Prediction(name, "graph", source, timeline.graph.cycles, timeline.graph.measured_cycles))
     for measured, variant in PARTNERS:
         if {measured, variant} <= timelines.keys() and timelines[measured].graph is not None:
             cycles = predict(_program(variant), timelines[measured])

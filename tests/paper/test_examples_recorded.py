@@ -108,6 +108,8 @@ def test_causal_blocks_differ_as_the_mask_says():
     assert recorded("attention_forward").imbalance is None
 
 
-def test_tracing_costs_little():
+def test_what_tracing_costs_and_why_where_it_is_much():
     ratios = {name: recorded(name).overhead.ratio for name in examples.names()}
-    assert sum(ratios.values()) / len(ratios) <= 1.05
+    assert sum(ratios.values()) / len(ratios) < 1.082  # the paper's mean, of four kernels
+    for name, ratio in ratios.items():
+        assert ("tracing makes it" in verdict(name)) == (ratio >= 1.1)

@@ -8,6 +8,7 @@ import pytest
 from kperf.attention import overrides as override
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import FIG11
+from kperf.bench.cards import agreement, on_several, spread_note
 from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
 from kperf.bench.points import Store
 from kperf.bench.repeatability import compare, pairs
@@ -44,13 +45,15 @@ def test_a_figure_of_other_overrides_says_so(recorded):
     assert said == (mode.stem in STALE)
 
 
-def test_every_place_has_every_bar_from_one_environment(fresh):
+def test_every_place_has_every_bar_from_one_environment_and_two_cards_are_said(fresh):
     mode, runs = fresh
     assert list(runs) == fig12.grid(mode)
     points = [p for run in runs.values() for p in run.values()]
     assert all({*mode.keys} <= run.keys() for run in runs.values())
     assert {p.status for p in points} == {"ok"}
-    assert len({p.environment for p in points}) == 1
+    assert all(len({p.environment for p in run.values()}) == 1 for run in runs.values())
+    cards = {STORE.environments()[p.environment].gpu_uuid for p in points}
+    assert len(cards) == 1 or all(card[:8] in spread_note(runs.values(), STORE.environments()) for card in cards)
     assert all(len(p.samples_ms) >= 10 for p in points)
 
 
@@ -159,12 +162,13 @@ def share(count, of):
 
 def test_what_artifact_md_says_of_repeated_and_of_unsettled_runs_is_what_the_records_give():
     text = " ".join((ROOT / "artifact.md").read_text().split())
-    # Both runs are of the Improved+ before: the newest of each place has no second one.
     newest = {p.run for run in fig12.figure_runs(STORE, fig12.Mode()).values() for p in run.values()}
     newest |= {p.run for run in fig12.figure_runs(STORE, fig12.Mode(causal=True)).values() for p in run.values()}
-    outcome = compare(list(pairs([p for p in STORE.points() if p.run not in newest]).values()))
+    outcome = compare(list(pairs(STORE.points()).values()))
     assert f"{len(outcome.ratios)} ratios to FA3 {share(outcome.held, len(outcome.ratios))}" in text
     assert outcome.held / len(outcome.ratios) >= 0.95
+    between = agreement(on_several(STORE.points(), STORE.environments()).values())
+    assert f"{between.ratios_held} of {between.ratios} ratios and {between.times_held} of {between.times} times" in text
     points = [p for p in STORE.points() if p.run in newest]
     of_kinds = Store(STORE.folder, "fig12_inputs").points()
     assert (

@@ -126,6 +126,17 @@ def test_flops_with_functions_or_reductions_are_a_floor():
     assert inductor.deviations(row(bytes=10**5)) == {}
 
 
+@pytest.mark.parametrize(
+    ("operands", "off"),
+    [("9216, 1x3072, 3072x9216", 0.0), ("9216, 64x3072, 3072x9216", -0.875), ("1x24x64x128, 1x24x64x128", -0.875)],
+)
+def test_the_tensor_cores_compute_eight_rows_of_a_product_of_one(operands, off):
+    counters = Counters(flops=0, products=8e8, bytes=2e8)
+    assert (
+        inductor.deviations(row(operands=operands, flops=10**8, products=10**8, counters=counters))["products"] == off
+    )
+
+
 def test_the_claims_take_the_worst_kernel_that_inductor_wrote(tmp_path):
     assert inductor.summary(tmp_path) == {}
     worse = row(4, "triton_poi_fused_add_2", counters=Counters(flops=1e8, products=0, bytes=2.5e8))

@@ -16,13 +16,9 @@ from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.trace.compiler.edges import ANCHOR, BodyClass, Edges, EdgeTwin, Places, twin_with
 from kperf.trace.compiler.program import Program
-from kperf.trace.compiler.session import Recording, session
+from kperf.trace.compiler.session import CYCLES_A_RECORD, Recording, session
 from kperf.trace.launch.subject import Orders, Subject, recording_for
 from kperf.trace.launch.twin import COUNTER_BYTES, Footprint, footprint
-
-CYCLES_A_RECORD = 30
-"""What a record costs the warp that writes it: with all records a trip of vanilla, improved and improved_plus takes 160
-to 265 cycles more, for 6 to 8 records (results/h200/fig11)."""
 
 MOST_COST = 0.03
 """Of a trip, reckoned from `CYCLES_A_RECORD`: what a pass of more than two edges may cost."""

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from kperf.trace.compiler.session import CYCLES_A_RECORD
 from kperf.trace.reading.models import Graph, Imbalance, Joined, LoadWait, Memory, Quantiles, Slack, SmUse, Timeline
 
 LOADS_ON_THE_PATH = 0.15
 """Of a trip, spent where loads are waited for: two waits that are over at once take 5 to 10 % of a short trip."""
+MUCH_SLOWER = 1.1
+"""Traced over plain: from there on it is said where the time goes."""
 LONG_TAIL = 0.1
 """Of a launch, in which half of the SMs have ended: from there on it is said."""
 
@@ -245,7 +248,7 @@ def _tail(t: Timeline, s: SmUse) -> list[str]:
 
 
 def _trust(t: Timeline) -> list[str]:
-    lines = []
+    lines = _cost(t)
     if t.records.lost:
         lines.append(f"{t.label}: {t.records.lost} of {t.records.written} records were overwritten; the rest is shown.")
     if t.joined:
@@ -257,6 +260,29 @@ def _trust(t: Timeline) -> list[str]:
             + "."
         )
     return lines
+
+
+def _cost(t: Timeline) -> list[str]:
+    """Where the time goes that tracing takes, if that is much."""
+    ratio = t.overhead.ratio
+    if ratio is None or ratio < MUCH_SLOWER or t.joined:
+        return []
+    period = t.period_cycles.median
+    added = (1 - 1 / ratio) * period
+    records = t.records.written / t.units / len(t.roles)
+    own = CYCLES_A_RECORD * records
+    line = (
+        f"{t.label}: tracing makes it {ratio - 1:.0%} slower, about {added:.0f} cycles of a {t.unit}'s {period:.0f}, "
+        f"of which {records:.0f} records take some {min(own, added):.0f}"
+    )
+    rest = []
+    if t.unit == "block":
+        rest.append("what a block writes besides, a header and its records' way to device memory")
+    if not t.sass_order.same:
+        rest.append("the order of instructions that records change")
+    if own < added:
+        line += f"; the rest comes from {' and '.join(rest) or 'what they delay'}"
+    return [f"{line}."]
 
 
 def _joined(t: Timeline, joined: Joined) -> list[str]:
