@@ -85,7 +85,8 @@ class Records:
 
     def row_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of records at these places, in ascending order, the warp: block times recorded warps, plus warp."""
-        return np.searchsorted(self.ends, places, side="right")
+        before = np.searchsorted(places, self.ends)  # there are far fewer warps than records
+        return np.repeat(np.arange(len(self.ends)), np.diff(before, prepend=0))
 
     def block_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of records at these places, in ascending order, the block."""
@@ -167,14 +168,15 @@ def _decode_blocks(
     """`mark` and `cycle` of all records of some blocks, and the blocks' `clock`."""
     capacity = recording.records_per_warp
     first_word = HEADER_BYTES // 4 + recording.total_warps
-    rings = words[:, first_word : first_word + recording.buffer_bytes // 4].reshape(*counts.shape, capacity, 2)
+    pairs = words[:, first_word : first_word + recording.buffer_bytes // 4].copy().view("<u8")
+    rings = pairs.reshape(*counts.shape, capacity)
     position = np.arange(capacity)
     wrapped = written > capacity
     if wrapped.any():
-        oldest = (written[wrapped] % capacity)[:, None, None]
-        rings = rings.copy()
-        rings[wrapped] = np.take_along_axis(rings[wrapped], (position[:, None] + oldest) % capacity, axis=1)
-    tag, low = rings[position < counts[..., None]].T
+        oldest = (written[wrapped] % capacity)[:, None]
+        rings[wrapped] = np.take_along_axis(rings[wrapped], (position + oldest) % capacity, axis=1)
+    kept = rings[position < counts[..., None]]
+    tag, low = kept.astype(np.uint32), (kept >> 32).astype(np.uint32)
     mark = ((tag >> 22) & 0x1FE | (~tag >> 31)).astype(np.uint16)
     if recording.clock_bits == 64:
         return mark, *_unwrap(low | (tag & 0x7FF).astype(np.uint64) << 32, counts, 2**43)

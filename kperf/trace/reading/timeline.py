@@ -165,9 +165,19 @@ class Launch:
     @cached_property
     def cycles_of(self) -> list[NDArray[np.int64]]:
         """For each of `intervals`: how long it took, each time that it ran."""
-        order = np.argsort(self.kind, kind="stable")  # of small integers: a radix sort
-        ran = np.bincount(self.kind, minlength=len(self.intervals) + 1)
-        return np.split(self.cycles[order], np.cumsum(ran)[: len(self.intervals)])[: len(self.intervals)]
+        size = len(self.intervals) + 1  # the last stands for what no interval begins with
+        found = np.empty(len(self.kind), dtype=np.int64)
+        edges = np.cumsum(np.bincount(self.kind, minlength=size))
+        free = np.concatenate([[0], edges[:-1]])
+        for low in range(0, len(self.kind), _STRETCH):
+            kind = self.kind[low : low + _STRETCH]
+            cycles = np.diff(self.records.cycle[low : low + _STRETCH + 1])
+            order = np.argsort(kind[: len(cycles)], kind="stable")  # of small integers: a radix sort
+            counts = np.bincount(kind[: len(cycles)], minlength=size)
+            for number, part in enumerate(np.split(cycles[order], np.cumsum(counts)[:-1])):
+                found[free[number] : free[number] + len(part)] = part
+            free += counts
+        return np.split(found, edges[:-1])[: len(self.intervals)]
 
     @cached_property
     def ran(self) -> NDArray[np.int64]:
@@ -267,8 +277,10 @@ class Launch:
         outside = np.array([i.group == group for i in self.intervals], dtype=bool) & ~np.array(inside, dtype=bool)
         trips = self._trips[group]
         same = np.diff(self.records.row_of(trips)) == 0
-        between = np.diff(np.searchsorted(self.places(outside), trips))
-        return np.diff(self.records.cycle[trips])[same], between[same] == 0
+        steady = np.ones(len(same), dtype=bool)
+        following = np.searchsorted(trips, self.places(outside))
+        steady[following[(following > 0) & (following < len(trips))] - 1] = False
+        return np.diff(self.records.cycle[trips])[same], steady[same]
 
     def products_per_trip(self) -> list[Product]:
         """The products of one trip of the main loops, all partitions together."""
