@@ -23,7 +23,7 @@ takes_docker-fig12 := $(takes_fig12)
 takes_trace := SCRIPT OPTIONS
 takes_inputs := FRESH GPUS OPTIONS
 takes_attention := CAUSAL HEAD_DIM DTYPE INPUTS FRESH OPTIONS
-takes_power := CAUSAL OPTIONS
+takes_power := CAUSAL FRESH OPTIONS
 takes_timers := OPTIONS
 takes_lines := OPTIONS
 takes_inductor := OPTIONS
@@ -93,8 +93,8 @@ attention: setup ## all implementations on your shapes, both passes, time, error
 	@$(KPERF) attention $(call switch,CAUSAL,--causal) $(call option,HEAD_DIM,--head-dim) $(call option,DTYPE,--dtype) \
 	  $(call option,INPUTS,--inputs) $(call switch,FRESH,--fresh) $(words)
 
-power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1
-	@$(KPERF) power $(call switch,CAUSAL,--causal) $(words)
+power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLOPS/W; CAUSAL=1, FRESH=1
+	@$(KPERF) power $(call switch,CAUSAL,--causal) $(call switch,FRESH,--fresh) $(words)
 
 examples: setup ## trace every script of examples/; without a GPU lower them, and draw the recorded runs
 	@$(KPERF) examples $(words)

@@ -323,11 +323,12 @@ def power(
     # Half of it is the sample: no shorter than the second over which NVML averages (nvml.h, nvmlDeviceGetPowerUsage).
     seconds: Annotated[float, typer.Option(min=2.0, max=600.0, help="How long each runs in a pass.")] = 2.0,
     passes: Annotated[int, typer.Option(min=1, help="Passes, each in a rotated order.")] = 5,
+    fresh: Fresh = False,
 ) -> None:
     """Each implementation alone and sustained: TFLOPS, watts, MHz, TFLOPS a watt."""
     from kperf.paper import power
 
-    power.run(console, results, _keys(only), causal=causal, seconds=seconds, passes=passes)
+    power.run(console, results, _keys(only), causal=causal, seconds=seconds, passes=passes, fresh=fresh)
 
 
 @app.command()

@@ -21,6 +21,8 @@ from kperf.errors import MeasurementError
 from kperf.record import device
 from kperf.record.store import DeviceState
 
+CEILING = "cublas"
+"""Stands beside the implementations."""
 _REPLAY_MS = 20.0
 _CEILING_PRODUCTS = 13
 """Also about 20 ms: long enough for the CPU to ask NVML while the GPU works."""
@@ -89,6 +91,16 @@ def workloads(causal: bool) -> list[Workload]:
     return [Workload(batch=16, seq_len=2**n, causal=causal) for n in (12, 13, 14)]
 
 
+def _recorded(points: Sequence[PowerPoint], workload: Workload) -> list[set[tuple[str, str | None, float, int]]]:
+    """What each run of a workload has: implementations, their overrides, seconds a turn, and passes."""
+    runs: dict[str, set[tuple[str, str | None, float, int]]] = {}
+    for point in points:
+        if {name: getattr(point, name) for name in Workload.model_fields} == workload.model_dump():
+            what = (point.implementation, point.override_sha256, point.seconds, len(point.samples))
+            runs.setdefault(point.run, set()).add(what)
+    return list(runs.values())
+
+
 def measure(
     console: Console,
     store: PowerStore,
@@ -97,15 +109,25 @@ def measure(
     causal: bool,
     seconds: float,
     passes: int,
+    fresh: bool = False,
 ) -> None:
-    """Rotate the implementations: each pass begins one further on, so that none always follows the same one."""
+    """Rotate the implementations: each pass begins one further on, so that none always follows the same one.
+
+    What is recorded already, in this environment with these overrides, turns and passes, is left out, unless `fresh`.
+    """
     with device.exclusive(), store.writer() as writer:
         environment = writer.record_environment(device.environment())
+        here = [] if fresh else [point for point in writer.points if point.environment == environment]
         for workload in workloads(causal):
             chosen = [item for item in implementations(keys or FIG12) if not item.unsupported(workload)]
+            hashes = {item.key: override.sha256 for item in chosen if (override := item.override(workload))}
+            wanted = {(key, hashes.get(key), seconds, passes) for key in (*(item.key for item in chosen), CEILING)}
+            if any(wanted <= run for run in _recorded(here, workload)):
+                console.print(f"{workload} is recorded in this environment already; --fresh repeats")
+                continue
             inputs = make_inputs(workload, secrets.randbits(32))
             alone = [_Alone(item.key, *prepare_alone(item, workload, inputs, _REPLAY_MS)) for item in chosen]
-            alone.append(_Alone("cublas", Ceiling(_CEILING_PRODUCTS), _CEILING_PRODUCTS * CEILING_FLOPS))
+            alone.append(_Alone(CEILING, Ceiling(_CEILING_PRODUCTS), _CEILING_PRODUCTS * CEILING_FLOPS))
             left = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
             with left:
                 task = left.add_task(str(workload), total=passes * len(alone))
@@ -114,7 +136,6 @@ def measure(
                         alone[(done + place) % len(alone)].run(seconds)
                         left.advance(task)
             common = {"run": secrets.token_hex(6), "environment": environment, "recorded_at": device.now()}
-            hashes = {item.key: item.override(workload) for item in chosen}
             writer.append(
                 [
                     PowerPoint(
@@ -124,7 +145,7 @@ def measure(
                         seconds=seconds,
                         samples=one.samples,
                         other_processes=device.other_processes(),
-                        override_sha256=override.sha256 if (override := hashes.get(one.key)) else None,
+                        override_sha256=hashes.get(one.key),
                     )
                     for one in alone
                 ]

@@ -22,9 +22,18 @@ from plots import power as plot
 
 
 def run(
-    console: Console, results: Path, keys: Sequence[str] | None, *, causal: bool, seconds: float, passes: int
+    console: Console,
+    results: Path,
+    keys: Sequence[str] | None,
+    *,
+    causal: bool,
+    seconds: float,
+    passes: int,
+    fresh: bool = False,
 ) -> None:
     """`make power`: measure where there is a Hopper GPU, else show what is recorded; `seconds` a turn, `passes` turns.
+
+    What a run before this one has measured is not measured again, unless `fresh`.
 
     Raises `UsageError` for an unknown implementation or a record that is missing or broken, `MeasurementError` if an
     implementation is wrong or the GPU is lost.
@@ -36,7 +45,7 @@ def run(
         store = PowerStore(results / gpu_slug(device.gpu_name()))
         begin = device.now()
         try:
-            measure(console, store, keys, causal=causal, seconds=seconds, passes=passes)
+            measure(console, store, keys, causal=causal, seconds=seconds, passes=passes, fresh=fresh)
         except torch.AcceleratorError as error:
             raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
         measured = {point.run for point in store.points() if point.recorded_at >= begin}

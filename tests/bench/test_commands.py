@@ -2,6 +2,9 @@
 
 import contextlib
 import io
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -117,7 +120,9 @@ def test_sustained_each_is_alone_in_rotation_beside_cublas(gpu, monkeypatch, tmp
     monkeypatch.setattr(
         power, "prepare_alone", lambda *what: prepared.append(what[0].key) or gpu.ran.clear() or real(*what)
     )
-    power.measure(Console(quiet=True), PowerStore(tmp_path), None, causal=True, seconds=2.0, passes=2)
+    sustained = partial(power.measure, Console(quiet=True), PowerStore(tmp_path), None, causal=True, seconds=2.0)
+    sustained(passes=2)
+    sustained(passes=2)  # goes on from what is recorded
     assert prepared == ["a", "b"]
     points = PowerStore(tmp_path).points()
     assert [p.implementation for p in points] == ["a", "b", "cublas"]
@@ -134,6 +139,17 @@ def test_sustained_each_is_alone_in_rotation_beside_cublas(gpu, monkeypatch, tmp
         assert (sample.sm_mhz, sample.temperature_c) == (1500, 50)
     assert b.samples[0].tflops == pytest.approx(flops / 3e-3 / 1e12, rel=0.03)
     assert cublas.samples[0].tflops == pytest.approx(1_099_511_627_776 / 2e-3 / 1e12, rel=0.03)
+    for again in ({"passes": 3}, {"passes": 2, "fresh": True}):
+        prepared.clear()
+        sustained(**again)
+        assert prepared == ["a", "b"]
+    prepared.clear()
+    sustained(passes=3)
+    assert prepared == []
+    another = replace(attention(gpu, "a", 1.5), override=lambda _: SimpleNamespace(sha256="0" * 64))
+    offered(monkeypatch, power, another, attention(gpu, "b", 3.0), never)
+    sustained(passes=3)
+    assert prepared == ["a", "b"]
 
 
 def test_the_power_cap_decides_long_shapes():

@@ -168,7 +168,7 @@ def _decode_blocks(
     """`mark` and `cycle` of all records of some blocks, and the blocks' `clock`."""
     capacity = recording.records_per_warp
     first_word = HEADER_BYTES // 4 + recording.total_warps
-    pairs = words[:, first_word : first_word + recording.buffer_bytes // 4].copy().view("<u8")
+    pairs = words[:, first_word : first_word + recording.buffer_bytes // 4].copy().view(np.uint64)
     rings = pairs.reshape(*counts.shape, capacity)
     position = np.arange(capacity)
     wrapped = written > capacity
@@ -179,7 +179,7 @@ def _decode_blocks(
     tag, low = kept.astype(np.uint32), (kept >> 32).astype(np.uint32)
     mark = ((tag >> 22) & 0x1FE | (~tag >> 31)).astype(np.uint16)
     if recording.clock_bits == 64:
-        return mark, *_unwrap(low | (tag & 0x7FF).astype(np.uint64) << 32, counts, 2**43)
+        return mark, *_unwrap(low | (tag & 0x7FF).astype(np.uint64) << np.uint64(32), counts, 2**43)
     return mark, *_unwrap(low, counts, 2**32)
 
 
