@@ -27,7 +27,6 @@ from kperf.profilers import overhead as costs
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
-from kperf.trace import PASSES
 from kperf.trace.compiler.instrument import strip
 from kperf.trace.compiler.program import Program
 from kperf.trace.compiler.session import session
@@ -284,7 +283,7 @@ def run(
     rounds: int,
     require_gpu: bool,
     with_costs: bool = False,
-    passes: str = PASSES,
+    passes: str = "1",
 ) -> None:
     """`make fig11`: both variants and ours, or one file of a person's own.
 

@@ -214,5 +214,5 @@ def said(folder: Path, costs: Sequence[KernelCost]) -> list[str]:
         held = f"more than {GOALS[2]:.0%} in {', '.join(over)}" if over else f"all within {GOALS[2]:.0%}"
         lines.append(f"In several passes the dearest of each kernel costs {held}.")
     else:
-        lines.append("Of several passes nothing is recorded yet: `make fig11` on a Hopper GPU records them.")
+        lines.append("Of several passes nothing is recorded yet: `make examples` on a Hopper GPU records them.")
     return lines

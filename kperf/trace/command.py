@@ -177,7 +177,7 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, E
     """From the bytes of a traced launch to its timeline and its Chrome trace."""
     twin = taken.twin
     order = sass_order(orders(twin))
-    plain_ms, traced_ms = launches.plain_ms(kernel), launches.traced_ms(taken.spans)
+    plain_ms, traced_ms = launches.plain_ms(kernel), launches.median_ms(taken.spans)
     overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms if plain_ms else None)
     environment = device.environment()
     about = About(
@@ -199,7 +199,7 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, E
     if (why := _why_one(taken, launches.choice)) is not None:
         timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, f"{kernel.name}: one pass, {why}."]})
     elif taken.several:
-        timeline = join(timeline, launch, taken.several.edges, _captured(launches, taken.several, plain_ms))
+        timeline = join(timeline, launch, taken.several.edges, _captured(launches, taken.several))
     timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, *_disturbance(kernel, twin)]})
     told = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
     told["passes"] = "one, with all records"
@@ -220,15 +220,16 @@ def _why_one(taken: Taken, choice: Choice) -> str | None:
     return None
 
 
-def _captured(launches: Launches, several: Several, plain_ms: float | None) -> list[Captured]:
-    """The passes of a kernel as they ran."""
+def _captured(launches: Launches, several: Several) -> list[Captured]:
+    """The passes of a kernel as they ran, in turn with the plain kernel."""
     found = []
+    plain_ms = launches.median_ms(several.plain_spans)
     for one in several.passes:
         assert one.buffer is not None
-        twin, traced_ms = one.chosen.twin, launches.traced_ms(one.spans)
+        twin, traced_ms = one.chosen.twin, launches.median_ms(one.spans)
         told = Pass(
             regions=several.edges.named(twin.places),
-            overhead=Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms if plain_ms else None),
+            overhead=Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms),
             sass_order=sass_order(one.chosen.orders),
             resources=_resources(one.chosen.built.footprint),
             records_a_trip=max(map(len, twin.places)),

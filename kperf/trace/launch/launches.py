@@ -1,4 +1,4 @@
-"""Every launch of a Triton kernel in this process: counted, timed, and one of each kernel's replaced by its twin.
+"""Every launch of a Triton kernel in this process: counted, timed, and a few of each kernel's replaced by its twin.
 
 All of them go through the property `CompiledKernel.run`: the JIT reads it at each launch, `kernel[grid]` too, Inductor
 binds it once. The twin is launched *instead of* the plain kernel, so that what the script sees is what it would have
@@ -200,8 +200,8 @@ class Launches(AbstractContextManager["Launches"]):
             others = []
         return statistics.median([*alone, *others]) if alone or others else None
 
-    def traced_ms(self, spans: Sequence[Span]) -> float:
-        """Median time of a twin."""
+    def median_ms(self, spans: Sequence[Span]) -> float:
+        """Median time of some launches."""
         return statistics.median(self._times(spans))
 
     def _times(self, spans: Sequence[Span]) -> list[float]:
@@ -326,8 +326,6 @@ class Launches(AbstractContextManager["Launches"]):
         took = time.monotonic() - begin
         megabytes = seen.records.size >> 20
         self._say(f"traced {kernel.name}, launch {kernel.launches}, {megabytes} MB of records ({took:.1f} s)")
-        if self.choice.passes != 1 and kernel.launches == (self.choice.launch or WARM):
-            self._plan_passes(kernel, kernel.taken)
         return True
 
     def _launch_twin(
@@ -379,8 +377,10 @@ class Launches(AbstractContextManager["Launches"]):
 
     def _wants_a_round(self, taken: Taken, grid: tuple[int, int, int]) -> bool:
         """Whether this launch is one of those in turn, in which the twin and the plain kernel are compared."""
-        warm = taken.number == (self.choice.launch or WARM)
-        return warm and len(taken.plain_spans) < taken.rounds and grid == taken.grid
+        return self._is_warm(taken) and len(taken.plain_spans) < taken.rounds and grid == taken.grid
+
+    def _is_warm(self, taken: Taken) -> bool:
+        return taken.number == (self.choice.launch or WARM)
 
     def _take_round(
         self,
@@ -410,8 +410,8 @@ class Launches(AbstractContextManager["Launches"]):
             taken.buffer = seen.records
         return True
 
-    def _plan_passes(self, kernel: Kernel, taken: Taken) -> None:
-        """Choose and compile the passes of a kernel, while the script waits."""
+    def _plan_passes(self, kernel: Kernel, taken: Taken) -> Several | None:
+        """Choose and compile the passes of a kernel, while the script waits; None, with the reason, without any."""
         begin = time.monotonic()
         try:
             taken.several = plan(
@@ -431,10 +431,13 @@ class Launches(AbstractContextManager["Launches"]):
         else:
             count, took = len(taken.several.passes), time.monotonic() - begin
             self._say(f"{kernel.name}: {count} passes for the next launches of grid {taken.grid} ({took:.1f} s)")
+        return taken.several
 
     def _wants_a_pass(self, taken: Taken, grid: tuple[int, int, int]) -> bool:
         """Whether this launch is one for a pass: all of them have to be like the one with all records."""
-        return taken.several is not None and bool(taken.several.waiting) and not taken.why_one and grid == taken.grid
+        if self.choice.passes == 1 or taken.why_one or grid != taken.grid or not self._is_warm(taken):
+            return False
+        return taken.several is None or bool(taken.several.waiting)
 
     def _take_pass(
         self,
@@ -445,11 +448,16 @@ class Launches(AbstractContextManager["Launches"]):
         function: int,
         rest: tuple[Any, ...],
     ) -> bool:
-        """Launch the next pass; False, with the reason in `Taken`, if the plain kernel still has to be launched."""
+        """Launch the plain kernel or the next pass, whose turn it is; False, with the reason in `Taken`, if neither."""
         taken = kernel.taken
         assert taken is not None
-        assert taken.several is not None
-        one = taken.several.waiting[0]
+        several = taken.several or self._plan_passes(kernel, taken)
+        if several is None:
+            return False
+        if len(several.plain_spans) + len(several.waiting) == len(several.passes):
+            several.plain_spans.append(self._timed(lambda: plain(*grid, stream, function, *rest), stream))
+            return True
+        one = several.waiting[0]
         block_bytes = one.recording.block_bytes * kernel.compiled.metadata.num_ctas
         try:
             seen = self._launch_twin(

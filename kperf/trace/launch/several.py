@@ -35,6 +35,8 @@ class Several:
 
     edges: Edges
     passes: list[OnePass] = field(default_factory=list)
+    plain_spans: list[tuple[Mark, Mark]] = field(default_factory=list)
+    """Of a plain launch before each of them."""
 
     @property
     def waiting(self) -> list[OnePass]:

@@ -183,7 +183,7 @@ class Heating(fake_gpu.FakeGpu):
 
 def test_twin_and_plain_kernel_are_timed_in_turn_and_the_last_round_is_read(trace):
     gpu = Heating()
-    status, _, out = trace(GEMM + "run(40)", gpu=gpu)
+    status, _, out = trace(GEMM + "run(40)", gpu=gpu, passes=1)
     assert status == 0
     assert launched("gemm") == [True, False, *[True, False] * 5, *[False] * 28]
     assert gpu.read == [1, 3, 11]
@@ -199,23 +199,24 @@ def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace)
             raise RuntimeError("out of resources")
 
     fake_gpu.WRITES.append(refuses_the_fourth)
-    status, _, out = trace(GEMM + "run(12)")
+    status, _, out = trace(GEMM + "run(12)", passes=1)
     assert status == 0
     assert launched("gemm") == [True, False, True, False, True, *[False] * 7]
     assert read_timeline(out / "gemm.timeline.json").records.lost == 0
 
 
 def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
-    status, said, out = trace(GEMM + "run(20)", passes=None)
+    status, said, out = trace(GEMM + "run(24)", passes=None)
     assert status == 0
     timeline = read_timeline(out / "gemm.timeline.json")
     count = len(timeline.passes)
     assert count > 1
-    assert launched("gemm") == [True, False, *[True, False] * 5, *[True] * count, *[False] * (8 - count)]
+    assert launched("gemm") == [True, False, *[True, False] * 5, *[False, True] * count, *[False] * (12 - 2 * count)]
     assert f"gemm: {count} passes for the next launches of grid (2, 1, 1)" in capsys.readouterr().err
     assert f"joined from {count} passes" in said
     # The records of a pass are made up to be evenly apart, however many there are.
     assert {one.trip_cycles for one in timeline.passes} == {2 * fake_gpu.STEP}
+    assert all(one.overhead.plain_ms and one.overhead.ratio for one in timeline.passes)
     assert timeline.joined.one_pass.regions == ["*"]
     assert all(one.records_a_trip == 2 and one.resources.occupancy == 1 for one in timeline.passes)
     assert json.loads((out / "gemm.chrome_trace.json").read_text())["otherData"]["passes"] == "one, with all records"
@@ -227,7 +228,7 @@ def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
         (GEMM + "run(2)", "gemm: one pass, for the script launches it too few times"),
         (GEMM + "run(13)", "launches of grid (2, 1, 1) that several would want did not come"),
         (
-            ADD + "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, 1024)",
+            ADD + "x = torch.zeros(4096)\nfor _ in range(14): plus[(4,)](x, x, x, 4096, 1024)",
             "no loop that issues matrix",
         ),
     ],
