@@ -11,7 +11,7 @@ from kperf.paper.twins import RULES
 from kperf.trace.compiler.instrument import instrument
 from kperf.trace.compiler.program import read_program
 from kperf.trace.compiler.session import Recording
-from kperf.trace.reading import analysis
+from kperf.trace.reading import analysis, timeline
 from kperf.trace.reading.decode import decode
 from kperf.trace.reading.models import Bound, Hidden, Quantiles
 from kperf.trace.reading.timeline import Launch
@@ -64,6 +64,19 @@ def test_regions_and_gaps_add_up_to_the_lifetime_of_each_warp_group():
         assert sum(shares) == pytest.approx(1)
     softmax = next(region for region in analysis.region_times(found) if region.name == "softmax")
     assert softmax.cycles.median == softmax.per_trip == 1000
+
+
+@pytest.mark.parametrize("stretch", [1, 7, 100])
+def test_a_launch_is_read_in_stretches_that_join(monkeypatch, stretch):
+    whole = launch()
+    monkeypatch.setattr(timeline, "_STRETCH", stretch)
+    pieces = launch()
+    for kind, interval in enumerate(whole.intervals):
+        mine = whole.cycles[:-1][(whole.kind == kind)[:-1]]
+        assert pieces.intervals[kind].name == interval.name
+        assert pieces.cycles_of[kind].tolist() == whole.cycles_of[kind].tolist() == mine.tolist()
+    assert pieces.kind.tolist() == whole.kind.tolist()
+    assert sum(whole.ran) > 3 * TRIPS * 2 * 8
 
 
 def test_bubbles_are_where_no_product_is_in_flight_and_add_up_with_the_rest_to_the_period():
