@@ -196,10 +196,14 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, E
     )
     launch = decode_launch(taken.buffer, twin.recording, twin.program)
     timeline = read.timeline(launch, about)
-    if (why := _why_one(taken, launches.choice)) is not None:
+    why = _why_one(taken, launches.choice)
+    if taken.several and why is None:
+        try:
+            timeline = join(timeline, launch, taken.several.edges, _captured(launches, taken.several))
+        except UsageError as error:
+            why = f"for several cannot be joined: {error}"
+    if why is not None:
         timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, f"{kernel.name}: one pass, {why}."]})
-    elif taken.several:
-        timeline = join(timeline, launch, taken.several.edges, _captured(launches, taken.several))
     timeline = timeline.model_copy(update={"verdict": [*timeline.verdict, *_disturbance(kernel, twin)]})
     told = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
     told["passes"] = "one, with all records"

@@ -222,6 +222,19 @@ def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
     assert json.loads((out / "gemm.chrome_trace.json").read_text())["otherData"]["passes"] == "one, with all records"
 
 
+def test_passes_that_cannot_be_joined_cost_nothing(trace, monkeypatch):
+    def refuses(*_):
+        raise UsageError("consumer makes no two trips in a row")
+
+    monkeypatch.setattr(command, "join", refuses)
+    status, said, out = trace(GEMM + "run(24)")
+    assert status == 0
+    assert "gemm: one pass, for several cannot be joined: consumer makes no two trips in a row." in said
+    timeline = read_timeline(out / "gemm.timeline.json")
+    assert timeline.joined is None
+    assert timeline.period_cycles.median == 4 * fake_gpu.STEP
+
+
 @pytest.mark.parametrize(
     ("script", "why"),
     [
