@@ -3,7 +3,7 @@
 import pytest
 
 from kperf.errors import UsageError
-from kperf.record.files import make_output, write_between_marks
+from kperf.record.files import make_output, write_atomically, write_between_marks
 
 
 def test_what_stands_between_the_marks_is_replaced_and_nothing_else(tmp_path):
@@ -46,3 +46,11 @@ def test_the_folder_for_out_is_made_with_those_around_it_and_may_be_there_alread
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="choose another folder with --out"):
         make_output(tmp_path / "file")
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path):
+    taken = tmp_path / "folder.png"
+    (taken / "inside").mkdir(parents=True)  # what is written is renamed to it, which a folder does not suffer
+    with pytest.raises(UsageError, match=r"folder\.png cannot be written \(Is a directory\): name a place"):
+        write_atomically(taken, "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]

@@ -41,11 +41,13 @@ def mi300x(monkeypatch):
     return monkeypatch
 
 
-def test_its_state_and_environment_are_those_of_a_record(mi300x):
+def test_its_state_and_environment_are_those_of_a_record(mi300x, monkeypatch):
     assert device.why_not_timed() is None
     state = device.device_state()
     assert (state.sm_mhz, state.power_w, state.temperature_c, state.throttle) == (1900, 612.0, 61, [])
     assert device.other_processes() == 1
+    monkeypatch.setattr(torch.cuda, "list_gpu_processes", lambda *_: "GPU:1\nno processes are running")
+    assert device.other_processes() == 0
     found = device.environment()
     assert (found.gpu, found.gpu_uuid, found.compute_capability) == ("AMD Instinct MI300X", "aa-bb", "gfx942")
     assert (found.driver, found.cuda, found.power_limit_w) == ("6.14 of second", "ROCm 7.2.1", 750.0)
