@@ -5,6 +5,7 @@ binds it once. The twin is launched *instead of* the plain kernel, so that what 
 seen: nothing is copied and nothing runs twice.
 """
 
+import math
 import os
 import statistics
 import sys
@@ -137,6 +138,21 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class _Call:
+    """A launch of the script's own, as it reached `CompiledKernel.run`; `rest`: metadata, hooks and arguments."""
+
+    plain: Launch
+    grid: tuple[int, int, int]
+    stream: int
+    function: int
+    rest: tuple[Any, ...]
+
+    def launch(self) -> None:
+        """Do what the script wanted."""
+        self.plain(*self.grid, self.stream, self.function, *self.rest)
+
+
+@dataclass(frozen=True)
 class _Seen:
     """What launching a twin gave: the bytes of its records, the times, whether it wrote the same (see `Taken`)."""
 
@@ -223,38 +239,30 @@ class Launches(AbstractContextManager["Launches"]):
                 self._kernel(kernel).captured += 1
                 launch(gx, gy, gz, stream, function, *rest)
             else:
-                self._see(kernel, launch, (gx, gy, gz), stream, function, rest)
+                self._see(kernel, _Call(launch, (gx, gy, gz), stream, function, rest))
 
         return seen
 
-    def _see(
-        self,
-        compiled: CompiledKernel,
-        launch: Launch,
-        grid: tuple[int, int, int],
-        stream: int,
-        function: int,
-        rest: tuple[Any, ...],
-    ) -> None:
+    def _see(self, compiled: CompiledKernel, call: _Call) -> None:
         """One launch of the script's own."""
         kernel = self._kernel(compiled)
         kernel.launches += 1
-        kernel.grids[grid] += 1
-        instead = self._instead(kernel, grid)
+        kernel.grids[call.grid] += 1
+        instead = self._instead(kernel, call.grid)
         if instead and self._tracing.acquire(blocking=False):
             try:
-                if instead(kernel, launch, grid, stream, function, rest):
+                if instead(kernel, call):
                     return
             finally:
                 self._tracing.release()
         if kernel.launches > _TIMED_LAUNCHES and kernel.launches % _TIMED_LAUNCHES:
-            launch(*grid, stream, function, *rest)
+            call.launch()
         elif kernel.launches == _ALONE and not self.choice.listing:
-            kernel.alone.append(self._timed(lambda: launch(*grid, stream, function, *rest), stream))
+            kernel.alone.append(self._timed(call.launch, call.stream))
         else:
-            start = self._gpu.mark(stream)
-            launch(*grid, stream, function, *rest)
-            kernel.spans.append((start, self._gpu.mark(stream)))
+            start = self._gpu.mark(call.stream)
+            call.launch()
+            kernel.spans.append((start, self._gpu.mark(call.stream)))
 
     def _kernel(self, compiled: CompiledKernel) -> Kernel:
         if compiled.hash in self.kernels:
@@ -266,7 +274,7 @@ class Launches(AbstractContextManager["Launches"]):
         self.kernels[compiled.hash] = made
         return made
 
-    def _instead(self, kernel: Kernel, grid: tuple[int, int, int]) -> Callable[..., bool] | None:
+    def _instead(self, kernel: Kernel, grid: tuple[int, int, int]) -> Callable[[Kernel, _Call], bool] | None:
         """What to do in the place of a launch; None for those that stay as they are."""
         taken = kernel.taken
         if taken and self._wants_a_round(taken, grid):
@@ -295,23 +303,13 @@ class Launches(AbstractContextManager["Launches"]):
         fastest.problem = UsageError(f"{MOST_KERNELS} slower kernels are traced: choose it with --kernel")
         return True
 
-    def _trace(
-        self,
-        kernel: Kernel,
-        plain: Launch,
-        grid: tuple[int, int, int],
-        stream: int,
-        function: int,
-        rest: tuple[Any, ...],
-    ) -> bool:
+    def _trace(self, kernel: Kernel, call: _Call) -> bool:
         """Launch the twin; False, with the reason in `kernel.problem`, if the plain kernel still has to be launched."""
         begin = time.monotonic()
         try:
             self._alone.enter_context(device.exclusive())
-            twin = self._twin(kernel, grid)
-            seen = self._launch_twin(
-                twin.kernel, twin.block_bytes, plain, grid, stream, function, rest, check=self.choice.check
-            )
+            twin = self._twin(kernel, call.grid)
+            seen = self._launch_twin(twin.kernel, twin.block_bytes, call, check=self.choice.check)
         except (UsageError, MeasurementError) as error:
             kernel.problem = error
             return self._give_up(kernel)
@@ -319,9 +317,9 @@ class Launches(AbstractContextManager["Launches"]):
             kernel.problem = UsageError(f"its twin is refused: {_first_line(error)}")
             return self._give_up(kernel)
         assert seen.records is not None
-        described = _described(kernel.compiled, rest[4:])
+        described = _described(kernel.compiled, call.rest[4:])
         kernel.taken = Taken(
-            kernel.launches, grid, seen.records, seen.spans, twin, described, seen.same, seen.plain_spans
+            kernel.launches, call.grid, seen.records, seen.spans, twin, described, seen.same, seen.plain_spans
         )
         took = time.monotonic() - begin
         megabytes = seen.records.size >> 20
@@ -332,11 +330,7 @@ class Launches(AbstractContextManager["Launches"]):
         self,
         twin: CompiledKernel,
         block_bytes: int,
-        plain: Launch,
-        grid: tuple[int, int, int],
-        stream: int,
-        function: int,
-        rest: tuple[Any, ...],
+        call: _Call,
         *,
         check: bool,
         read: bool = True,
@@ -345,10 +339,11 @@ class Launches(AbstractContextManager["Launches"]):
 
         Raises `UsageError` if the driver refuses it, before anything was written.
         """
-        packed, launch_metadata, enter, leave, *arguments = rest
+        _, launch_metadata, enter, leave, *arguments = call.rest
+        grid, stream = call.grid, call.stream
         launch_twin = self._plain_run(twin)  # loads it
         with self._gpu.on(stream):
-            buffer = self._gpu.buffer(grid[0] * grid[1] * grid[2] * block_bytes)
+            buffer = self._gpu.buffer(math.prod(grid) * block_bytes)
             memory = Memory(arguments) if check else None
             before = memory.copy() if memory else []
 
@@ -361,16 +356,13 @@ class Launches(AbstractContextManager["Launches"]):
             finally:
                 set_profile_allocator(None)
 
-        def launch_plain() -> None:
-            plain(*grid, stream, function, packed, launch_metadata, enter, leave, *arguments)
-
         try:
             with self._gpu.on(stream):
                 if memory is None:
                     spans = [self._timed(launch_traced, stream)]
                     return _Seen(self._gpu.to_host(buffer) if read else None, spans, [], None)
-                same = self._compare(launch_plain, launch_traced, memory, before)
-                spans, plain_spans = self._in_turn(launch_plain, launch_traced, memory, before, stream)
+                same = self._compare(call.launch, launch_traced, memory, before)
+                spans, plain_spans = self._in_turn(call.launch, launch_traced, memory, before, stream)
                 return _Seen(self._gpu.to_host(buffer), spans, plain_spans, same)
         except Exception as error:  # the driver refuses it; what the plain kernel meets, the script is told by it
             raise UsageError(f"its twin cannot be launched: {_first_line(error)}") from None
@@ -382,26 +374,16 @@ class Launches(AbstractContextManager["Launches"]):
     def _is_warm(self, taken: Taken) -> bool:
         return taken.number == (self.choice.launch or WARM)
 
-    def _take_round(
-        self,
-        kernel: Kernel,
-        plain: Launch,
-        grid: tuple[int, int, int],
-        stream: int,
-        function: int,
-        rest: tuple[Any, ...],
-    ) -> bool:
+    def _take_round(self, kernel: Kernel, call: _Call) -> bool:
         """Launch the plain kernel or the twin, whose turn it is; False if the plain kernel still has to be launched."""
         taken = kernel.taken
         assert taken is not None
         if len(taken.plain_spans) < len(taken.spans):
-            taken.plain_spans.append(self._timed(lambda: plain(*grid, stream, function, *rest), stream))
+            taken.plain_spans.append(self._timed(call.launch, call.stream))
             return True
         twin, last = taken.twin, len(taken.spans) == taken.rounds - 1
         try:
-            seen = self._launch_twin(
-                twin.kernel, twin.block_bytes, plain, grid, stream, function, rest, check=False, read=last
-            )
+            seen = self._launch_twin(twin.kernel, twin.block_bytes, call, check=False, read=last)
         except Exception:  # as in `_trace`; what was recorded before stands
             taken.rounds = len(taken.plain_spans)
             return False
@@ -416,7 +398,7 @@ class Launches(AbstractContextManager["Launches"]):
         try:
             taken.several = plan(
                 kernel.compiled,
-                taken.grid[0] * taken.grid[1] * taken.grid[2],
+                math.prod(taken.grid),
                 Path(self._folder.name),
                 most=self.choice.passes,
                 memory=self.choice.memory,
@@ -439,15 +421,7 @@ class Launches(AbstractContextManager["Launches"]):
             return False
         return taken.several is None or bool(taken.several.waiting)
 
-    def _take_pass(
-        self,
-        kernel: Kernel,
-        plain: Launch,
-        grid: tuple[int, int, int],
-        stream: int,
-        function: int,
-        rest: tuple[Any, ...],
-    ) -> bool:
+    def _take_pass(self, kernel: Kernel, call: _Call) -> bool:
         """Launch the plain kernel or the next pass, whose turn it is; False, with the reason in `Taken`, if neither."""
         taken = kernel.taken
         assert taken is not None
@@ -455,14 +429,12 @@ class Launches(AbstractContextManager["Launches"]):
         if several is None:
             return False
         if len(several.plain_spans) + len(several.waiting) == len(several.passes):
-            several.plain_spans.append(self._timed(lambda: plain(*grid, stream, function, *rest), stream))
+            several.plain_spans.append(self._timed(call.launch, call.stream))
             return True
         one = several.waiting[0]
         block_bytes = one.recording.block_bytes * kernel.compiled.metadata.num_ctas
         try:
-            seen = self._launch_twin(
-                one.kernel, block_bytes, plain, grid, stream, function, rest, check=self.choice.check
-            )
+            seen = self._launch_twin(one.kernel, block_bytes, call, check=self.choice.check)
         except Exception as error:  # as in `_trace`
             taken.why_one = f"a pass was refused: {_first_line(error)}"
             return False
@@ -484,7 +456,7 @@ class Launches(AbstractContextManager["Launches"]):
 
     def _twin(self, kernel: Kernel, grid: tuple[int, int, int]) -> Twin:
         """The twin for this launch: the last one's, if what its records showed would not make another ring."""
-        blocks, before = grid[0] * grid[1] * grid[2], kernel.taken
+        blocks, before = math.prod(grid), kernel.taken
         records = before.records_of_a_warp if before else None
         if before and before.twin.recording == before.twin.ring_for(blocks, self.choice.memory, records):
             return before.twin
