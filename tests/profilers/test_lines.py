@@ -222,3 +222,22 @@ def test_a_recorded_run_is_shown_and_without_one_a_sentence_says_so(tmp_path, mo
     assert "<pre>" in (tmp_path / "h200/lines.html").read_text()
     assert (tmp_path / "h200/lines.png").stat().st_size > 10_000
     assert lines.summary(tmp_path / "h200")["ncu"] == 1500
+
+
+def test_the_figure_has_the_same_lines_for_each_profiler_and_their_shares():
+    def line(profiler, number, samples, stalled, text="x = 1"):
+        told = {"file": "examples/a.py" if text else "language/standard.py", "line": number, "text": text}
+        return lines.LineRow(**COMMON, profiler=profiler, kernel="gemm", samples=samples, stalled=stalled, **told)
+
+    rows = [line("pcsampling", n, 10 * n, 5 * n) for n in range(1, 10)]
+    rows += [line("pcsampling", 170, 50, 10, text=""), line("ncu", 3, 60, 15), line("ncu", 9, 40, 40)]
+    costs, *panels = plot.figure(rows, "recorded on a card").axes
+    assert costs.get_title(loc="left") == "launches, times as long as without"
+    assert [panel.get_title(loc="left").splitlines()[0] for panel in panels] == ["gemm", "gemm"]
+    labels = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert labels == [*(f"{n}: x = 1" for n in range(3, 10)), "standard.py:170"]  # those with the largest shares
+    assert [label.get_text() for label in panels[1].get_yticklabels()] == [""] * 8
+    sampled, stalled = panels[0].containers
+    assert [bar.get_width() for bar in sampled] == pytest.approx([100 * n / 500 for n in (*range(30, 100, 10), 50)])
+    assert [bar.get_width() for bar in stalled] == pytest.approx([100 * n / 500 for n in (*range(15, 50, 5), 10)])
+    assert [bar.get_width() for bar in panels[1].containers[0]] == pytest.approx([60, 0, 0, 0, 0, 0, 40, 0])
