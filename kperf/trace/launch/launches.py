@@ -384,8 +384,9 @@ class Launches(AbstractContextManager["Launches"]):
         twin, last = taken.twin, len(taken.spans) == taken.rounds - 1
         try:
             seen = self._launch_twin(twin.kernel, twin.block_bytes, call, check=False, read=last)
-        except Exception:  # as in `_trace`; what was recorded before stands
+        except Exception as error:  # as in `_trace`; what was recorded before stands
             taken.rounds = len(taken.plain_spans)
+            self._say(f"{kernel.name}: round {len(taken.spans) + 1} is left out: {_first_line(error)}")
             return False
         taken.spans += seen.spans
         if seen.records is not None:

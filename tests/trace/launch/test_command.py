@@ -191,7 +191,7 @@ def test_twin_and_plain_kernel_are_timed_in_turn_and_the_last_round_is_read(trac
     assert (overhead.plain_ms, overhead.traced_ms, overhead.ratio) == (1.0, 1.2, 1.2)
 
 
-def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace):
+def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace, capsys):
     twins = itertools.count()
 
     def refuses_the_fourth(twin, _arguments):
@@ -202,6 +202,7 @@ def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace)
     status, _, out = trace(GEMM + "run(12)", passes=1)
     assert status == 0
     assert launched("gemm") == [True, False, True, False, True, *[False] * 7]
+    assert "gemm: round 3 is left out: its twin cannot be launched: out of resources" in capsys.readouterr().err
     assert read_timeline(out / "gemm.timeline.json").records.lost == 0
 
 
