@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kperf.attention.implementations import FIG12
-from kperf.bench.points import PowerPoint, PowerSample
-from plots.style import CUBLAS, PAGE_WIDTH, SMALL, compact, footnote, grid, headline, label_and_look, save, value_above
+from kperf.bench.points import CUBLAS, PowerPoint, PowerSample
+from plots.style import PAGE_WIDTH, SMALL, compact, footnote, grid, headline, label_and_look, save, value_above
 
 _Value = Callable[[PowerSample], float]
 

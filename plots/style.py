@@ -16,6 +16,7 @@ from matplotlib.patheffects import withStroke
 
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.look import Look
+from kperf.bench.points import CUBLAS
 from kperf.record.files import write_atomically
 
 PAGE_WIDTH = 7.0
@@ -37,9 +38,6 @@ plt.rcParams.update(
 # Okabe and Ito's colours, told apart with any colour vision.
 BLUE, SKY, GREEN, YELLOW = "#0072b2", "#56b4e9", "#009e73", "#f0e442"
 ORANGE, VERMILION, PURPLE, GREY, BLACK = "#e69f00", "#d55e00", "#cc79a7", "#999999", "#000000"
-
-CUBLAS = "cublas"
-"""The key under which `make power` records cuBLAS's product, which is no attention and no implementation of it."""
 
 
 def label_and_look(key: str) -> tuple[str, Look]:

@@ -200,10 +200,14 @@ class PowerSample(Frozen):
         return self.tflops / self.power_w
 
 
+CUBLAS = "cublas"
+"""Stands in the place of an implementation for cuBLAS's product, which is no attention."""
+
+
 class PowerPoint(Frozen):
     """One implementation on one workload, alone and sustained: a sample a pass, all of one run taken in rotation.
 
-    implementation `cublas` is the product of two bfloat16 8192 x 8192 matrices whatever the workload.
+    implementation `CUBLAS` is the product of two bfloat16 8192 x 8192 matrices whatever the workload.
     """
 
     schema_version: Literal[1, 2] = SCHEMA

@@ -16,13 +16,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from kperf.attention.implementations import FIG12, implementations
 from kperf.attention.workload import Workload
 from kperf.bench.measure import CEILING_FLOPS, Candidate, Ceiling, make_inputs, prepare_alone
-from kperf.bench.points import PowerPoint, PowerSample, PowerStore
+from kperf.bench.points import CUBLAS, PowerPoint, PowerSample, PowerStore
 from kperf.errors import MeasurementError
 from kperf.record import device
 from kperf.record.store import DeviceState
 
-CEILING = "cublas"
-"""Stands beside the implementations."""
 _REPLAY_MS = 20.0
 _CEILING_PRODUCTS = 13
 """Also about 20 ms: long enough for the CPU to ask NVML while the GPU works."""
@@ -91,9 +89,13 @@ def workloads(causal: bool) -> list[Workload]:
     return [Workload(batch=16, seq_len=2**n, causal=causal) for n in (12, 13, 14)]
 
 
-def _recorded(points: Sequence[PowerPoint], workload: Workload) -> list[set[tuple[str, str | None, float, int]]]:
-    """What each run of a workload has: implementations, their overrides, seconds a turn, and passes."""
-    runs: dict[str, set[tuple[str, str | None, float, int]]] = {}
+_Turns = tuple[str, str | None, float, int]
+"""An implementation, the hash of its override, seconds a turn, and passes."""
+
+
+def _recorded(points: Sequence[PowerPoint], workload: Workload) -> list[set[_Turns]]:
+    """What each run of a workload has."""
+    runs: dict[str, set[_Turns]] = {}
     for point in points:
         if {name: getattr(point, name) for name in Workload.model_fields} == workload.model_dump():
             what = (point.implementation, point.override_sha256, point.seconds, len(point.samples))
@@ -121,13 +123,13 @@ def measure(
         for workload in workloads(causal):
             chosen = [item for item in implementations(keys or FIG12) if not item.unsupported(workload)]
             hashes = {item.key: override.sha256 for item in chosen if (override := item.override(workload))}
-            wanted = {(key, hashes.get(key), seconds, passes) for key in (*(item.key for item in chosen), CEILING)}
+            wanted = {(key, hashes.get(key), seconds, passes) for key in (*(item.key for item in chosen), CUBLAS)}
             if any(wanted <= run for run in _recorded(here, workload)):
                 console.print(f"{workload} is recorded in this environment already; --fresh repeats")
                 continue
             inputs = make_inputs(workload, secrets.randbits(32))
             alone = [_Alone(item.key, *prepare_alone(item, workload, inputs, _REPLAY_MS)) for item in chosen]
-            alone.append(_Alone(CEILING, Ceiling(_CEILING_PRODUCTS), _CEILING_PRODUCTS * CEILING_FLOPS))
+            alone.append(_Alone(CUBLAS, Ceiling(_CEILING_PRODUCTS), _CEILING_PRODUCTS * CEILING_FLOPS))
             left = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
             with left:
                 task = left.add_task(str(workload), total=passes * len(alone))

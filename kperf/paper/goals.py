@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kperf.bench.points import Key, PowerStore, Store
+from kperf.bench.points import CUBLAS, Key, PowerStore, Store
 from kperf.bench.tables import LONG_SEQ_LEN, speedup
 from kperf.errors import UsageError
 from kperf.paper import fig12, fig12_inputs, power
@@ -86,7 +86,7 @@ def _found(folder: Path, causal: bool) -> list[Found]:
         _alone(folder, causal, "fa3", 4096, statistics.geometric_mean),
         cudnn.least,
         vanilla.long.mean,
-        _alone(folder, causal, "cublas", 8192, min),
+        _alone(folder, causal, CUBLAS, 8192, min),
     ]
 
 

@@ -12,7 +12,7 @@ from kperf.attention import overrides
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, implementations
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
-from kperf.bench.points import PowerPoint, PowerStore
+from kperf.bench.points import CUBLAS, PowerPoint, PowerStore
 from kperf.bench.power import measure
 from kperf.bench.tables import when
 from kperf.errors import MeasurementError, UsageError
@@ -118,7 +118,7 @@ def newest_runs(
         found = [run for run in runs[seq_len].values() if run.keys() >= {*(keys or ())}]
         if found:
             run = max(reversed(found), key=len)
-            newest.append([p for key, p in run.items() if keys is None or key in (*keys, "cublas")])
+            newest.append([p for key, p in run.items() if keys is None or key in (*keys, CUBLAS)])
     return newest
 
 
