@@ -257,8 +257,7 @@ def fig11(
     device: DeviceOption = DeviceChoice.auto,
     rounds: Rounds = ROUNDS,
     costs: Annotated[bool, typer.Option("--costs", help="Also time other clocks, buffers and regions.")] = False,
-    # Their twins take minutes to compile, and the figure with all of them is not recorded yet.
-    passes: Passes = "1",
+    passes: Passes = PASSES,
 ) -> None:
     """Trace the kernels of Fig. 11, read and draw the timelines; without a Hopper GPU from the recorded ones."""
     from kperf.paper import fig11

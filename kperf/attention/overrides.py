@@ -98,27 +98,23 @@ class Override(any_kernel.Override):
     def launcher(self, n_rows: int, n_sms: int) -> Callable[..., None]:
         """A function that runs `attn_fwd` with this override on its runtime arguments, in order.
 
-        The first call puts the file in place, compiles, and proves what was compiled; that very kernel is launched
-        from then on, without Triton's look at each argument, which takes longer than the shortest kernels. So all
-        calls have to be on tensors of the same shapes and types, on the device of the first. That call raises
-        `UsageError` while TRITON_KERNEL_OVERRIDE is set or if Triton's cache is damaged, `MeasurementError` if
-        something else was compiled.
+        The first call compiles, and proves what was compiled; that very kernel is launched from then on, without
+        Triton's look at each argument, which takes longer than the shortest kernels. So all calls have to be on tensors
+        of the same shapes and types, on the device of the first. That call raises `UsageError` while
+        TRITON_KERNEL_OVERRIDE is set or if Triton's cache is damaged, `MeasurementError` if something else was
+        compiled.
         """
         grid = self.grid(n_rows, n_sms)
-        constexprs = self.entry.specialization.constexprs()
+        constants = tuple(self.entry.specialization.constexprs().values())
         launch: Callable[..., None] | None = None
 
         def run(*arguments: Any) -> None:
             nonlocal launch
             if launch is None:
-                any_kernel.refuse_environment_override()
-                with compiler.whole_cache():
-                    kernel = attn_fwd.warmup(
-                        *arguments, **constexprs, grid=grid, num_warps=4, ir_override=str(self.place())
-                    )
-                self.prove_launched(kernel)
+                kernel = self.compile()
+                any_kernel.prove_launched([(self, kernel)])
                 launch = kernel[(*grid, 1, 1)]
-            launch(*arguments, *constexprs.values())
+            launch(*arguments, *constants)
 
         return run
 

@@ -8,7 +8,7 @@ without the option can never be served an override. What was launched is then co
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,20 +55,32 @@ class Override:
             raise MeasurementError(f"{self.path} was not put in place: another kernel was compiled")
         self._proven.add(kernel.hash)
 
-    def prove_launched(self, kernel: CompiledKernel) -> None:
-        """As `prove`, and the machine code of `kernel` is what that TTGIR compiles to here, now, without the cache.
 
-        Raises `MeasurementError` for any other: Triton launches whatever lies in its cache under the kernel's hash.
-        """
-        self.prove(kernel)
-        if kernel.hash not in _own_cubins:  # of its source, its options and, by `place`, this override
-            options = options_of(kernel) | {"ir_override": str(self.place())}
-            with tempfile.TemporaryDirectory() as folder, own_cache(Path(folder)):
-                own = triton.compile(kernel.src, target=kernel.metadata.target, options=options)
-            _own_cubins[kernel.hash] = own.asm["cubin"]
+def prove_launched(pairs: Sequence[tuple[Override, CompiledKernel]]) -> None:
+    """As `prove` each, and its machine code is what that TTGIR compiles to here, now, without Triton's cache.
+
+    Of several at once, compiled so in the session that is open. Raises `MeasurementError` for any other: Triton
+    launches whatever lies in its cache under the kernel's hash.
+    """
+    for override, kernel in pairs:
+        override.prove(kernel)
+    # A kernel's hash is of its source, its options and, by `place`, this override.
+    new = {kernel.hash: kernel for _, kernel in pairs if kernel.hash not in _own_cubins}
+    # The file's path is in the machine code too: it stays where the user's cache is.
+    places = {kernel.hash: str(override.place()) for override, kernel in pairs}
+
+    def compile_again(kernel: CompiledKernel) -> CompiledKernel:
+        options = options_of(kernel) | {"ir_override": places[kernel.hash]}
+        return triton.compile(kernel.src, target=kernel.metadata.target, options=options)
+
+    if new:
+        with tempfile.TemporaryDirectory() as folder, own_cache(Path(folder)):
+            own = compiler.several(compile_again, new.values())
+        _own_cubins.update({name: made.asm["cubin"] for name, made in zip(new, own, strict=True)})
+    for override, kernel in pairs:
         if _own_cubins[kernel.hash] != kernel.asm["cubin"]:
             raise MeasurementError(
-                f"what was launched is not the machine code of {self.path}: Triton's cache {knobs.cache.dir} holds "
+                f"what was launched is not the machine code of {override.path}: Triton's cache {knobs.cache.dir} holds "
                 "another under its name; remove that folder and run again"
             )
 

@@ -6,7 +6,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -21,17 +21,20 @@ from kperf.attention.overrides import Override
 from kperf.attention.variants import Specialization
 from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
+from kperf.ir.compile import several
+from kperf.ir.override import prove_launched
 from kperf.paper import twins
 from kperf.paper.version1 import read_timeline
 from kperf.profilers import overhead as costs
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
+from kperf.trace import PASSES
 from kperf.trace.compiler.instrument import strip
 from kperf.trace.compiler.program import Program
-from kperf.trace.compiler.session import session
+from kperf.trace.compiler.session import Recording, session
 from kperf.trace.launch.capture import Call, Capture, capture
-from kperf.trace.launch.passes import parse, recording_of_pass
+from kperf.trace.launch.passes import ChosenPass, parse, recording_of_pass
 from kperf.trace.launch.subject import Orders, Traced, choose, compile_orders, make_traced
 from kperf.trace.launch.twin import footprint
 from kperf.trace.reading.joining import Captured, join
@@ -123,6 +126,26 @@ def bind(
     return lambda: [written for written in call() if written is not None]
 
 
+def prove(subjects: Sequence[Subject]) -> None:
+    """Compile all that will be launched, of all kernels at once, and prove it (`ir.override.prove_launched`).
+
+    Raises `UsageError` and `MeasurementError` as that does.
+    """
+    by_recording: dict[Recording | None, list[Override]] = {}
+    for item in subjects:
+        kernel = twins.subject_of(item.plain)
+        twins_of = [(one.twin.text, recording_of_pass(one.twin.program, kernel)) for one in _chosen(item)]
+        for text, recording in [(item.plain.text, None), (item.traced.text, item.traced.recording), *twins_of]:
+            by_recording.setdefault(recording, []).append(item.plain.replaced(item.plain.path, text))
+    for recording, launched in by_recording.items():
+        with session(recording) if recording else nullcontext():
+            prove_launched(list(zip(launched, several(Override.compile, launched), strict=True)))
+
+
+def _chosen(item: Subject) -> list[ChosenPass]:
+    return item.passes.chosen if item.passes else []
+
+
 def trace(
     item: Subject, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, rounds: int
 ) -> tuple[Timeline, str]:
@@ -152,8 +175,8 @@ def trace(
     )
     timeline = pipeline(launch, about)
     if item.passes:
-        several = _captured(item, item.passes, inputs, workload, rounds)
-        timeline = join(timeline, launch, item.passes.edges, several)
+        captured_passes = _captured(item, item.passes, inputs, workload, rounds)
+        timeline = join(timeline, launch, item.passes.edges, captured_passes)
     told = {
         "passes": "one, with all records",
         "variant": item.name,
@@ -283,7 +306,7 @@ def run(
     rounds: int,
     require_gpu: bool,
     with_costs: bool = False,
-    passes: str = "1",
+    passes: str = PASSES,
 ) -> None:
     """`make fig11`: both variants and ours, or one file of a person's own.
 
@@ -312,6 +335,8 @@ def run(
         if most != 1:
             subjects = [in_passes(item, most, console.print) for item in subjects]
         with device.exclusive():
+            console.print(f"compiling and proving {sum(2 + len(_chosen(item)) for item in subjects)} kernels")
+            prove(subjects)
             record(console, subjects, FIG11, folder / "fig11", rounds)
             if with_costs:
                 record_costs(console, drawn, FIG11, folder / "fig11", rounds)

@@ -89,7 +89,7 @@ def test_an_override_that_is_off_does_not_leak():
     assert float((first.float() - second.float()).norm() / second.float().norm()) < 4e-3
     (cache, *_) = attn_fwd.device_caches[torch.cuda.current_device()]
     texts = {kernel.asm["ttgir"].count("ttg.warp_specialize(") for kernel in cache.values()}
-    assert texts == {0, 1}
+    assert texts == {0}
 
 
 def test_stock_triton_picks_a_staged_override_up_at_launch(tmp_path):

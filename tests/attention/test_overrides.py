@@ -199,14 +199,14 @@ def test_a_cubin_that_was_swapped_in_the_cache_is_not_what_ran(tmp_path):
     with own_cache(tmp_path):
         found = override.find("vanilla", FULL)
         kernel = found.compile()
-        found.prove_launched(kernel)
+        any_kernel.prove_launched([(found, kernel)])
         (cubin,) = tmp_path.glob(f"*/{attn_fwd.__name__}.cubin")
         cubin.write_bytes(another)
         again = override.find("vanilla", FULL)
         swapped = again.compile()  # its TTGIR is right
         assert swapped.asm["cubin"] != kernel.asm["cubin"]
         with pytest.raises(MeasurementError, match=f"Triton's cache {tmp_path} holds another under its name"):
-            again.prove_launched(swapped)
+            any_kernel.prove_launched([(again, swapped)])
 
 
 def test_what_is_compiled_apart_is_in_no_dump_of_the_users(tmp_path, monkeypatch):
@@ -252,7 +252,7 @@ def test_a_traced_kernel_is_proven_by_its_machine_code_too(tmp_path):
     traced, _ = twins.find(plain)
     twin = plain.replaced(plain.path, traced.text)
     with own_cache(tmp_path), session(traced.recording):
-        twin.prove_launched(twin.compile())
+        any_kernel.prove_launched([(twin, twin.compile())])
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"overrides": 3}'])
@@ -324,7 +324,7 @@ def test_the_launch_grid_is_the_manifests():
         assert override.find(name, FULL).grid(n_rows=128, n_sms=132) == (1,)
 
 
-def test_a_bound_call_is_put_in_place_and_proven_once(monkeypatch):
+def test_a_bound_call_is_compiled_and_proven_once(monkeypatch):
     found = override.find("improved_plus", FULL)
     launched, looked = [], []
 
@@ -332,20 +332,30 @@ def test_a_bound_call_is_put_in_place_and_proven_once(monkeypatch):
         def __getitem__(self, grid):
             return lambda *arguments: launched.append((grid, arguments))
 
-    class Jit:
-        def warmup(self, *arguments, ir_override, grid, num_warps, **constexprs):
-            looked.append(("compile", ir_override, grid, constexprs))
-            return Kernel()
-
-    monkeypatch.setattr(override, "attn_fwd", Jit())
-    monkeypatch.setattr(found, "prove_launched", lambda kernel: looked.append("prove"))
+    kernel = Kernel()
+    monkeypatch.setattr(found, "compile", lambda: looked.append("compile") or kernel)
+    monkeypatch.setattr(any_kernel, "prove_launched", looked.append)
     run = found.launcher(n_rows=128 * 400, n_sms=132)
     assert looked == []
     for first in ("a", "b", "c"):
         run(first, 1.0)
-    assert looked == [("compile", str(found.place()), (132,), FULL.constexprs()), "prove"]
+    assert looked == ["compile", [(found, kernel)]]
     constants = tuple(FULL.constexprs().values())
     assert launched == [((132, 1, 1), (first, 1.0, *constants)) for first in ("a", "b", "c")]
+    monkeypatch.undo()
     monkeypatch.setattr(any_kernel.knobs.compilation, "override", True)
     with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE"):
         found.launcher(128, 132)("a")
+
+
+def test_kernels_are_proven_together_each_by_its_own(tmp_path):
+    """The machine code of one is never taken for another's."""
+    with own_cache(tmp_path):
+        pairs = [(found, found.compile()) for found in (override.find(name, FULL) for name in ("vanilla", "improved"))]
+        (first, one), (_, other) = pairs
+        any_kernel.prove_launched([*pairs, *pairs])
+        one.asm["cubin"], other.asm["cubin"] = other.asm["cubin"], one.asm["cubin"]
+        with pytest.raises(MeasurementError, match=str(first.path)):
+            any_kernel.prove_launched(pairs)
+        one.asm["cubin"], other.asm["cubin"] = other.asm["cubin"], one.asm["cubin"]
+        any_kernel.prove_launched(pairs)

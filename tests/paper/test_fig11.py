@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from triton import knobs
 
 from kperf.attention import overrides
 from kperf.attention.variants import Specialization
@@ -206,6 +207,7 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
 
 
 def fake_capture(name, plain, traced, recording, rounds):
+    assert {(plain, ""), (traced, recording.key)} <= PROVEN, f"{name} is launched unproven"
     program = read_program(traced, RULES)
     if any(scope.name.startswith(("start of", "end of")) for scope in program.scopes):
         blocks = of_a_pass(plain, traced)
@@ -238,8 +240,19 @@ def edges_and_twin(plain, traced):
     raise AssertionError("another text than a pass's")
 
 
+PROVEN = set()
+"""The texts that were, with the way in which their records were to be lowered."""
+
+
+def pretend_to_prove(pairs):
+    PROVEN.update((item.text, knobs.compilation.instrumentation_mode) for item, _ in pairs)
+
+
 @pytest.fixture
 def gpu(monkeypatch, tmp_path_factory):
+    PROVEN.clear()
+    monkeypatch.setattr(fig11, "several", lambda _compile, items: [None] * len(items))
+    monkeypatch.setattr(fig11, "prove_launched", pretend_to_prove)
     monkeypatch.setattr("kperf.record.device.LOCKS", tmp_path_factory.mktemp("locks"))
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda: SimpleNamespace(uuid="pretended"))
     monkeypatch.setattr("kperf.record.device.why_static", lambda: None)
@@ -264,7 +277,7 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
         costs, "time_in_turn", lambda calls, rounds: [[1.0 + 0.01 * i] * rounds for i in range(len(calls))]
     )
     console = Console(record=True, width=160)
-    fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, with_costs=True)
+    fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, with_costs=True, passes="1")
     written = {path.name for path in (tmp_path / "test" / "fig11").iterdir()}
     kinds = ("timeline.json", "chrome_trace.json")
     assert written == {f"{variant}.{kind}" for variant in (*fig11.VARIANTS, *fig11.ALONE) for kind in kinds} | {
@@ -290,6 +303,7 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
 @pytest.mark.parametrize("passes", ["auto", "2"])
 def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_path, monkeypatch, gpu, passes):
     """To the last line; twins take seconds to compile, so that those of `auto` count as like the plain kernel."""
+    options = {} if passes == "auto" else {"passes": passes}  # which is what is done where nothing is said
     if passes == "auto":
         monkeypatch.setattr(
             twins, "builder", lambda subject: lambda some: [built(subject.compile(subject.text))] * len(some)
@@ -297,7 +311,7 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     monkeypatch.setattr(fig11, "VARIANTS", ("vanilla",))
     monkeypatch.setattr(fig11, "ALONE", ())
     console = Console(record=True, width=400)
-    fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, passes=passes)
+    fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, **options)
     timeline = read_timeline(tmp_path / "test/fig11/vanilla.timeline.json")
     said = console.export_text()
     plain = overrides.find("vanilla", Specialization())
@@ -336,7 +350,7 @@ def test_a_capture_that_fails_leaves_what_was_recorded(results, tmp_path, monkey
 
     monkeypatch.setattr(fig11, "capture", fails_at_the_second)
     with pytest.raises(MeasurementError):
-        fig11.run(Console(quiet=True), tmp_path, file=None, rounds=10, require_gpu=True)
+        fig11.run(Console(quiet=True), tmp_path, file=None, rounds=10, require_gpu=True, passes="1")
     assert {path.name: path.read_bytes() for path in (tmp_path / "test/fig11").iterdir()} == recorded
 
 
@@ -346,7 +360,7 @@ def test_a_persons_own_file_never_overwrites_a_variants(results, tmp_path, gpu):
     (tmp_path / "test/fig11.png").write_bytes(b"both variants")
     path = tmp_path / "vanilla.ttgir"
     path.write_text(overrides.find("vanilla", Specialization()).text)
-    fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False)
+    fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False, passes="1")
     found = {path.name: path.read_bytes() for path in (tmp_path / "test/fig11").iterdir()}
     assert found.keys() - recorded.keys() == {f"override_vanilla.{kind}.json" for kind in ("timeline", "chrome_trace")}
     assert recorded.items() <= found.items()
@@ -483,7 +497,7 @@ def test_a_file_that_cannot_be_traced_is_refused_before_anything_runs(tmp_path, 
     monkeypatch.setattr(fig11, "capture", lambda *_: pytest.fail("ran"))
     path = write_with(tmp_path / "mine.ttgir", added)
     with pytest.raises(UsageError, match=said) as error:
-        fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False)
+        fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False, passes="1")
     assert "\n" not in str(error.value)
 
 
