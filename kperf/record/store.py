@@ -175,29 +175,33 @@ class RecordStore(Generic[_Record]):
         yield last, end + len(tail)
 
     def _parse(self, line: bytes, number: int) -> _Record:
-        where = f"{self.points_path}, line {number}"
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            raise UsageError(f"{where} is not JSON: restore the file or delete that line") from None
-        if not isinstance(record, dict):
-            raise UsageError(f"{where} is not a recorded point: it is no object")
-        version = record.get("schema_version")
-        if type(version) is not int or version < SCHEMA:
-            raise UsageError(f"{where} is not a recorded point: schema_version is {json.dumps(version)}")
-        if version > self._schema:
-            raise UsageError(f"{where} has schema {version} and this program knows {self._schema}: use a newer one")
-        try:
-            record = _validated(self._records, line)
-        except ValidationError as error:
-            raise UsageError(f"{where} is not a recorded point: {first_of(error)}") from None
-        return cast(_Record, record)
+            return cast(_Record, _parsed(self._records, self._schema, line))
+        except UsageError as error:
+            raise UsageError(f"{self.points_path}, line {number} {error}") from None
 
 
 @functools.lru_cache(maxsize=4096)
-def _validated(records: TypeAdapter[Any], line: bytes) -> Any:
-    """The record in a line. Each claim, figure and table reads the file anew; the same bytes are the same record."""
-    return records.validate_python(json.loads(line))
+def _parsed(records: TypeAdapter[Any], schema: int, line: bytes) -> Any:
+    """The record in a line. Each claim, figure and table reads the file anew; the same bytes are the same record.
+
+    Raises `UsageError` that says what is wrong with the line.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        raise UsageError("is not JSON: restore the file or delete that line") from None
+    if not isinstance(record, dict):
+        raise UsageError("is not a recorded point: it is no object")
+    version = record.get("schema_version")
+    if type(version) is not int or version < SCHEMA:
+        raise UsageError(f"is not a recorded point: schema_version is {json.dumps(version)}")
+    if version > schema:
+        raise UsageError(f"has schema {version} and this program knows {schema}: use a newer one")
+    try:
+        return records.validate_python(record)
+    except ValidationError as error:
+        raise UsageError(f"is not a recorded point: {first_of(error)}") from None
 
 
 class Writer(Generic[_Record]):
