@@ -1,5 +1,6 @@
 """Compile for sm_90a without a GPU, and read what came out: canonical TTGIR, registers, spills, SASS."""
 
+import hashlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from triton._C.libtriton import ir, proton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime.cache import get_cache_manager
 
 from kperf.errors import UsageError
 
@@ -180,10 +182,16 @@ def sass(kernel: CompiledKernel) -> str:
 
 
 def _dump(kernel: CompiledKernel, what: str) -> str:
+    """What cuobjdump prints of a cubin, half a second of work: Triton's cache keeps it under the cubin's hash."""
+    cubin = kernel.asm["cubin"]
+    kept, name = get_cache_manager(hashlib.sha256(cubin).hexdigest()), f"cuobjdump-{triton.__version__}{what}"
+    if (path := kept.get_file(name)) and (known := Path(path).read_text()):
+        return known
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
-        path.write_bytes(kernel.asm["cubin"])
+        path.write_bytes(cubin)
         dumped = subprocess.run([str(_CUOBJDUMP), what, str(path)], capture_output=True, text=True, check=False)
     if dumped.returncode or not dumped.stdout.strip():
         raise _damaged_cache("a cubin is cut short")
+    kept.put(dumped.stdout, name, binary=False)
     return dumped.stdout

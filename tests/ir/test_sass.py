@@ -1,7 +1,11 @@
 """The order of instructions, plain against traced."""
 
+import pytest
+from triton import knobs
+
 from kperf.attention import overrides
 from kperf.attention.variants import Specialization
+from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.paper import twins
@@ -113,3 +117,19 @@ def test_all_of_the_code_is_read_though_it_is_longer_than_64_kb():
     assert (
         found.count("wgmma 64x128x16 x8") > found.count("wgmma 64x128x16 B transposed x8") > 0
     )  # the first QK of all has no PV beside it
+
+
+def test_a_cubin_is_taken_apart_once_and_another_one_anew(tmp_path, monkeypatch):
+    vanilla, improved = (overrides.find(name, Specialization()).compile() for name in ("vanilla", "improved"))
+    with knobs.cache.scope():
+        knobs.cache.dir = str(tmp_path)
+        first = compiler.sass(vanilla)
+        monkeypatch.setattr(compiler, "_CUOBJDUMP", "/bin/false")
+        assert compiler.sass(vanilla) == first
+        assert first.count("HGMMA") == vanilla.asm["ptx"].count("wgmma.mma_async")
+        with pytest.raises(UsageError, match="a cubin is cut short"):  # of this one nothing is known
+            compiler.sass(improved)
+        (listing,) = tmp_path.rglob("cuobjdump*")
+        listing.write_text("")  # as a machine leaves it whose power fails
+        with pytest.raises(UsageError, match="a cubin is cut short"):
+            compiler.sass(vanilla)
