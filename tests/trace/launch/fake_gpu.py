@@ -15,13 +15,15 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import triton
+from triton import knobs
 from triton.runtime import _allocation, driver
 
-from kperf.ir import offline
+from kperf.ir import offline, override
 from kperf.record import bandwidth, device
 from kperf.record.bandwidth import Bandwidth
 from kperf.trace.compiler.program import Program, read_program
 from kperf.trace.compiler.session import Recording
+from kperf.trace.launch import several, twin
 from kperf.trace.launch.gpu import Gpu
 from tests.conftest import environment
 from tests.trace.reading.synthetic import encode, marks_of
@@ -29,6 +31,9 @@ from tests.trace.reading.synthetic import encode, marks_of
 TRIPS = 6
 STEP = 200
 """Cycles from record to record."""
+
+TWINS = Path(knobs.cache.dir).with_name("twins")
+"""A cache of their own as on a GPU, but one that all tests share: a twin lies in it under the hash of its text."""
 
 LAUNCHES: list[SimpleNamespace] = []
 
@@ -115,6 +120,10 @@ def install(locks: Path, monkeypatch=None):
     """Triton launches on this GPU from now on, and `device` says that it is a Hopper; its lock lies in `locks`."""
     fake = Driver()
     setattribute = setattr if monkeypatch is None else monkeypatch.setattr
+
+    def shared(_folder: Path):
+        return override.own_cache(TWINS)
+
     for owner, name, value in (
         (driver, "_active", fake),
         (driver, "_default", fake),
@@ -122,6 +131,8 @@ def install(locks: Path, monkeypatch=None):
         (device, "environment", environment),
         (device, "LOCKS", locks),
         (torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="pretended")),
+        (several, "own_cache", shared),
+        (twin, "own_cache", shared),
         (bandwidth, "measure", lambda: Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200)),
     ):
         setattribute(owner, name, value)
