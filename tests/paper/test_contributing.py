@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from kperf.attention.implementations import FIG12, IMPLEMENTATIONS
 from kperf.bench.points import Store
 from kperf.paper import claims, fig12
 from kperf.record.store import RECORDED
@@ -19,31 +21,13 @@ from plots import fig12 as plot
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LOOK = """
+LOOK_MEASURE_LOOK = """
 import json, sys
 sys.path.append(sys.argv[1])  # the tests; the program is the copy's
 from pathlib import Path
-from tests.paper.test_contributing import look
-print(json.dumps(look(Path("results/h200"))))
-"""
-
-MEASURE = """
-import random, secrets
-from pathlib import Path
-from kperf.attention.implementations import FIG12, IMPLEMENTATIONS
-from kperf.bench.points import Store
-from kperf.paper import fig12
-
-store = Store(Path("results/h200"))
-with store.writer() as writer:
-    for key, run in fig12.figure_runs(store, fig12.Mode()).items():
-        name = secrets.token_hex(6)
-        added = []
-        for new in set(FIG12) - run.keys():
-            override = IMPLEMENTATIONS[new].override(key[1])
-            made = {"implementation": new, "override_sha256": override and override.sha256}
-            added.append(run["fa3"].model_copy(update=made))
-        writer.append([p.model_copy(update={"run": name}) for p in (*run.values(), *added)])
+from tests.paper.test_contributing import look, measure
+results = Path("results/h200")
+print(json.dumps([look(results), measure(results), look(results)]))
 """
 
 
@@ -82,9 +66,23 @@ def look(folder):
     return [console.export_text(), below, legend, heights, verdicts]
 
 
-def look_in(folder):
-    """The same by the program of a copy."""
-    return json.loads(run(folder, sys.executable, "-c", LOOK, str(ROOT)).splitlines()[-1])
+def measure(folder):
+    """Whole runs of what is recorded there, with what is new in them: as long as FA3 takes."""
+    store = Store(folder)
+    with store.writer() as writer:
+        for key, run in fig12.figure_runs(store, fig12.Mode()).items():
+            name = secrets.token_hex(6)
+            added = []
+            for new in set(FIG12) - run.keys():
+                override = IMPLEMENTATIONS[new].override(key[1])
+                made = {"implementation": new, "override_sha256": override and override.sha256}
+                added.append(run["fa3"].model_copy(update=made))
+            writer.append([p.model_copy(update={"run": name}) for p in (*run.values(), *added)])
+
+
+def files(folder):
+    """All that is there but what Python compiled."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
 
 
 def test_a_bar_and_a_variant_are_added_as_contributing_md_says_drawn_and_taken_away(copy):
@@ -92,8 +90,9 @@ def test_a_bar_and_a_variant_are_added_as_contributing_md_says_drawn_and_taken_a
     patches = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
     assert len(patches) == 2
     (generate,) = re.findall(r"^    \.venv/bin/python (-m kperf ttgir \w+)", page, re.MULTILINE)
-    *_, legend, heights, verdicts = before = look(RECORDED / "h200")
+    *_, legend, heights, verdicts = look(RECORDED / "h200")
     recorded = (copy / "results/h200/fig12.jsonl").read_bytes()
+    before = files(copy)
 
     for patch in patches:
         run(copy, "git", "apply", "--unsafe-paths", "-", given=patch)
@@ -101,14 +100,16 @@ def test_a_bar_and_a_variant_are_added_as_contributing_md_says_drawn_and_taken_a
     assert "one_stage/d128_bf16_causal.ttgir compiles to sm_90a in place of attn_fwd: in_order" in said
     assert len(list((copy / "ttgir/one_stage/traced").glob("*.ttgir"))) == 2
     assert "|one_stage|" in run(copy, "bash", "bench_fa.sh", status=2)
-    text, below, *shown = look_in(copy)
+    printed = run(copy, sys.executable, "-c", LOOK_MEASURE_LOOK, str(ROOT))
+    recorded_only, _, with_new = json.loads(printed.splitlines()[-1])
+
+    text, below, *shown = recorded_only
     missing = "no bar for Efficient, Triton-FA3, one stage: not in the record, `make fig12` measures it"
     assert missing in text
     assert missing in below
     assert shown == [legend, heights, verdicts]  # all that was there is there, and no claim went dark
 
-    run(copy, sys.executable, "-c", MEASURE)
-    text, below, new_legend, _, new_verdicts = look_in(copy)
+    text, below, new_legend, _, new_verdicts = with_new
     assert "no bar" not in text + below
     assert set(new_legend) == {*legend, "Efficient", "Triton-FA3, one stage"}
     for ratio in ("efficient/fa2", "efficient/fa3", "one_stage/vanilla", "one_stage/fa3"):
@@ -119,4 +120,4 @@ def test_a_bar_and_a_variant_are_added_as_contributing_md_says_drawn_and_taken_a
         run(copy, "git", "apply", "--unsafe-paths", "-R", "-", given=patch)
     shutil.rmtree(copy / "ttgir/one_stage")
     (copy / "results/h200/fig12.jsonl").write_bytes(recorded)
-    assert look_in(copy) == before
+    assert files(copy) == before
