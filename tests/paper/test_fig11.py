@@ -320,7 +320,7 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     edges = find_edges(plain.text, RULES)
     named = {name for one in timeline.passes for name in one.regions}
     assert named == {name for places in twins.spread(edges, 100) for name in edges.named(places)}
-    assert timeline.joined.closes, timeline.joined.open
+    assert timeline.apart is None
     assert f"joined from {len(timeline.passes)} passes" in said
     assert "single blocks, tile boundaries and all outside of the main loop are from one launch" in said
     events = json.loads((tmp_path / "test/fig11/vanilla.chrome_trace.json").read_text())

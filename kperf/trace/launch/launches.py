@@ -37,7 +37,7 @@ from kperf.trace.launch.check import Memory
 from kperf.trace.launch.gpu import Gpu, Mark
 from kperf.trace.launch.passes import parse
 from kperf.trace.launch.several import Several, plan
-from kperf.trace.launch.twin import Twin, make_twin
+from kperf.trace.launch.twin import Twin, make_twin, orders
 
 MOST_KERNELS = 10
 """Kernels that are traced in a run."""
@@ -46,6 +46,8 @@ WARM = 3
 ROUNDS = 5
 """Of the launches from there on, the twin stands for every other one so often: in turn with the plain kernel, since a
 GPU that waited for a compiler and one that is hot are two."""
+LITTLE = 0.03
+"""Of the plain kernel's time: a launch with all records that costs no more, in the plain kernel's order, is enough."""
 _TIMED_LAUNCHES = 32
 """So many launches of a kernel get events, and then one in so many; the time of all is reckoned from these."""
 _ALONE = 2
@@ -395,6 +397,9 @@ class Launches(AbstractContextManager["Launches"]):
 
     def _plan_passes(self, kernel: Kernel, taken: Taken) -> Several | None:
         """Choose and compile the passes of a kernel, while the script waits; None, with the reason, without any."""
+        if self.choice.passes is None and (cost := self._small_cost(kernel, taken)) is not None:
+            taken.why_one = f"one launch with all records costs {cost:.1%} and keeps the order of instructions"
+            return None
         begin = time.monotonic()
         try:
             taken.several = plan(
@@ -415,6 +420,12 @@ class Launches(AbstractContextManager["Launches"]):
             count, took = len(taken.several.passes), time.monotonic() - begin
             self._say(f"{kernel.name}: {count} passes for the next launches of grid {taken.grid} ({took:.1f} s)")
         return taken.several
+
+    def _small_cost(self, kernel: Kernel, taken: Taken) -> float | None:
+        """What the launch with all records costs, if no passes are wanted for that: it is little, and moves nothing."""
+        plain_ms = self.plain_ms(kernel)
+        cost = self.median_ms(taken.spans) / plain_ms - 1 if plain_ms else math.inf
+        return cost if cost <= LITTLE and not orders(taken.twin).differences else None
 
     def _wants_a_pass(self, taken: Taken, grid: tuple[int, int, int]) -> bool:
         """Whether this launch is one for a pass: all of them have to be like the one with all records."""

@@ -6,8 +6,9 @@ between them, whether one pass measured both or two did; medians would not. What
 that it keeps, so an edge of a pass of two stands where it would without its record, and the rest of the trip grows.
 
 So each pass says by itself whether it can be joined: its own intervals add up to its own trip, and that has to be the
-period of the pass with the fewest records. A pass that changed the schedule has another trip, an edge out of the
-program's order, or warp groups in another step.
+period of the pass that changes the kernel's time least. A pass that changed the schedule has another trip, an edge out
+of the program's order, or warp groups in another step: then there is no one trip that the passes measured, and the
+timeline stays that of one launch with all records, which is at least the trip of some kernel.
 """
 
 from collections import defaultdict
@@ -23,6 +24,7 @@ from kperf.trace.compiler.edges import ANCHOR, Body, BodyClass, Edges, EdgeTwin,
 from kperf.trace.compiler.program import Interval
 from kperf.trace.reading import analysis
 from kperf.trace.reading.models import (
+    Apart,
     Joined,
     LoadWait,
     Pass,
@@ -100,7 +102,7 @@ class Part:
 
 
 def join(one: Timeline, launch: Launch, edges: Edges, captured: Sequence[Captured]) -> Timeline:
-    """The timeline of several passes, its verdict included.
+    """The timeline of several passes, its verdict included; that of one launch if they do not make one trip.
 
     `one`, `launch`: of the launch with all records, from which stays what is outside of the main loop. Raises
     `UsageError` if a pass has no trip to measure.
@@ -118,6 +120,9 @@ def join(one: Timeline, launch: Launch, edges: Edges, captured: Sequence[Capture
         found[group] = list(_parts(edges, group, trips[number][group], placed, period.median))
     passes = [_told(one_pass, mine) for one_pass, mine in zip(captured, trips, strict=True)]
     gaps = [*_open(passes, number, period.median), *gaps, *_out_of_step(passes, lags, number, period.median)]
+    if gaps:
+        alone = one.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
+        return alone.model_copy(update={"verdict": verdict(alone)})
     block = _block(found, lags[number], captured[number].twin, period.median)
     ratio = passes[number].overhead.ratio
     joined = Joined(
@@ -125,13 +130,13 @@ def join(one: Timeline, launch: Launch, edges: Edges, captured: Sequence[Capture
         period_pass=number,
         plain_cycles=period.median / ratio if ratio else None,
         tolerance=TOLERANCE,
-        open=gaps,
     )
     return _timeline(one, launch, edges, block, found, period, passes, joined)
 
 
 def _disturbs(told: Pass) -> tuple[int, float]:
-    return told.records_a_trip or 0, told.overhead.ratio or told.overhead.traced_ms
+    ratio = told.overhead.ratio
+    return told.records_a_trip or 0, told.overhead.traced_ms if ratio is None else abs(ratio - 1)
 
 
 def _trips(captured: Captured, edges: Edges, group: str) -> Trips:
@@ -229,16 +234,14 @@ def _told(captured: Captured, trips: Mapping[str, Trips]) -> Pass:
 
 
 def _open(passes: Sequence[Pass], number: int, period: float) -> list[str]:
-    """Passes whose intervals add up to something else than the period."""
-    lines = []
-    for place, one in enumerate(passes):
-        off = (one.trip_cycles or 0.0) / period - 1
-        if abs(off) > TOLERANCE:
-            lines.append(
-                f"the intervals of {_called(place, one)} add up to {one.trip_cycles:.0f} cycles, {off:+.1%} of the "
-                f"{period:.0f} of pass {number + 1}"
-            )
-    return lines
+    """Passes whose intervals add up to something else than the period, the furthest off first."""
+    off = {place: (one.trip_cycles or 0.0) / period - 1 for place, one in enumerate(passes)}
+    return [
+        f"the intervals of {_called(place, passes[place])} add up to {passes[place].trip_cycles:.0f} cycles, "
+        f"{off[place]:+.1%} of the {period:.0f} of pass {number + 1}"
+        for place in sorted(off, key=lambda place: -abs(off[place]))
+        if abs(off[place]) > TOLERANCE
+    ]
 
 
 def _disorder(placed: Mapping[int, Edge], of: BodyClass, group: str, period: float) -> list[str]:

@@ -343,23 +343,28 @@ class Joined(Frozen):
     """A trip put together from several passes; what is outside of the main loop is from `one_pass`, with all records.
 
     The period is that of `period_pass`, in which fewest records were written; `plain_cycles`: what it would be without
-    any, from that pass's own time and the plain kernel's (None where that is unknown). The trip closes if the intervals
-    of every pass add up to the period within `tolerance`, its share, and all edges lie in the order of the program;
-    `open`: where it does not, in words. `replayed`: whether graph and slack are of the joined trip; of one that hangs
-    on more of what comes before its loop than is known they are of `one_pass`.
+    any, from that pass's own time and the plain kernel's (None where that is unknown). The intervals of every pass add
+    up to the period within `tolerance`, its share. `replayed`: whether graph and slack are of the joined trip; of one
+    that hangs on more of what comes before its loop than is known they are of `one_pass`.
     """
 
     one_pass: Pass
     period_pass: int
     plain_cycles: float | None
     tolerance: float
-    open: list[str]
     replayed: bool = True
 
-    @property
-    def closes(self) -> bool:
-        """Whether the passes fit together."""
-        return not self.open
+
+class Apart(Frozen):
+    """Passes that were launched too and do not make one trip: why, in words, beginning with the greatest difference.
+
+    They do where the intervals of every pass add up to the same period within `tolerance`, its share, all edges lie in
+    the order of the program, and warp groups are in the same step. Else each pass saw another schedule.
+    """
+
+    passes: list[Pass]
+    tolerance: float
+    why: list[str]
 
 
 class Timeline(About):
@@ -392,6 +397,7 @@ class Timeline(About):
     load_wait: LoadWait | None = None
     imbalance: Imbalance | None = None
     joined: Joined | None = None
+    apart: Apart | None = None
     records: RecordCount
     verdict: list[str] = Field(default_factory=list)
 

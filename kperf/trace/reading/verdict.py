@@ -5,7 +5,18 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from kperf.trace.compiler.session import CYCLES_A_RECORD
-from kperf.trace.reading.models import Graph, Imbalance, Joined, LoadWait, Memory, Quantiles, Slack, SmUse, Timeline
+from kperf.trace.reading.models import (
+    Apart,
+    Graph,
+    Imbalance,
+    Joined,
+    LoadWait,
+    Memory,
+    Quantiles,
+    Slack,
+    SmUse,
+    Timeline,
+)
 
 LOADS_ON_THE_PATH = 0.15
 """Of a trip, spent where loads are waited for: two waits that are over at once take 5 to 10 % of a short trip."""
@@ -253,6 +264,8 @@ def _trust(t: Timeline) -> list[str]:
         lines.append(f"{t.label}: {t.records.lost} of {t.records.written} records were overwritten; the rest is shown.")
     if t.joined:
         lines += _joined(t, t.joined)
+    if t.apart:
+        lines.append(_apart(t, t.apart))
     if not t.sass_order.same:
         lines.append(
             f"{t.label}: records change the order of instructions; there the picture does not show the plain kernel: "
@@ -292,16 +305,25 @@ def _joined(t: Timeline, joined: Joined) -> list[str]:
     if joined.plain_cycles:
         cost = t.passes[number].overhead.cost
         line += f", which {cost} of the plain kernel's time: its trip takes {joined.plain_cycles:.0f} cycles by that"
-    lines = [f"{line}."]
-    if joined.closes:
-        lines.append(f"{t.label}: the passes close: each one's intervals add up to it within {joined.tolerance:.0%}.")
-    else:
-        lines.append(f"{t.label}: the passes do not close: {'; '.join(joined.open)}.")
-    lines.append(
+    return [
+        f"{line}.",
+        f"{t.label}: the passes close: each one's intervals add up to it within {joined.tolerance:.0%}.",
         f"{t.label}: single blocks, tile boundaries{'' if joined.replayed else ', slack'} and all outside of the main "
-        f"loop are from one launch with all records ({joined.one_pass.overhead})."
+        f"loop are from one launch with all records ({joined.one_pass.overhead}).",
+    ]
+
+
+def _apart(t: Timeline, apart: Apart) -> str:
+    """What several passes showed that do not fit together."""
+    cycles = [one.trip_cycles for one in apart.passes if one.trip_cycles]
+    costs = [one.overhead.ratio - 1 for one in apart.passes if one.overhead.ratio]
+    line = (
+        f"{t.label}: this is one launch with all records, for {len(apart.passes)} passes of a few each do not make one "
+        f"trip: theirs take {min(cycles):.0f} to {max(cycles):.0f} cycles"
     )
-    return lines
+    if costs:
+        line += f", and cost {min(costs):+.1%} to {max(costs):+.1%} of the plain kernel's time"
+    return f"{line}; {apart.why[0]}."
 
 
 def _bytes(size: float) -> str:

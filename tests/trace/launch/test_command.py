@@ -236,22 +236,30 @@ def test_passes_that_cannot_be_joined_cost_nothing(trace, monkeypatch):
     assert timeline.period_cycles.median == 4 * fake_gpu.STEP
 
 
+ADD_14 = ADD + "x = torch.zeros(4096)\nfor _ in range(14): plus[(4,)](x, x, x, 4096, 1024)"
+
+
 @pytest.mark.parametrize(
     ("script", "why"),
     [
         (GEMM + "run(2)", "gemm: one pass, for the script launches it too few times"),
         (GEMM + "run(13)", "launches of grid (2, 1, 1) that several would want did not come"),
-        (
-            ADD + "x = torch.zeros(4096)\nfor _ in range(14): plus[(4,)](x, x, x, 4096, 1024)",
-            "no loop that issues matrix",
-        ),
+        (ADD_14, "no loop that issues matrix"),
     ],
 )
 def test_why_a_kernel_is_traced_in_one_pass_is_said(trace, script, why):
-    status, said, out = trace(script, passes=None)
+    status, said, out = trace(script, gpu=Heating(), passes=None)
     assert status == 0
     assert why in said.replace("\n", " ")
     assert all(read_timeline(path).joined is None for path in out.glob("*.timeline.json"))
+
+
+def test_a_launch_that_disturbs_little_is_enough(trace):
+    """In which the twin takes as long, and its instructions are in the same order; somebody who asks gets passes."""
+    _, said, _ = trace(ADD_14, passes=None)
+    assert "plus: one pass, for one launch with all records costs 0.0% and keeps the order of instructions." in said
+    _, said, _ = trace(ADD_14, passes=3)
+    assert "no loop that issues matrix" in said.replace("\n", " ")
 
 
 def test_a_timeline_names_a_file_below_the_working_directory_from_there(trace, tmp_path, monkeypatch):
