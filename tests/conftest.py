@@ -24,7 +24,7 @@ def unrendered(request, monkeypatch):
 
 
 def pytest_configure(config):
-    """All workers, the commands that tests start and the next run share Triton's cache.
+    """Workers have a core each; they, the commands that tests start and the next run share Triton's cache.
 
     Its keys are made of the kernel's source, the compiler and the options, among them the path of an override, which
     holds the hash of its content: what a test finds there is what it would have compiled. Without pytest's own cache
@@ -32,6 +32,8 @@ def pytest_configure(config):
     """
     for name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS"):  # what a test makes has not the settings of `make test`
         os.environ.pop(name, None)
+    if config.getoption("numprocesses", None):  # threads of OpenMP that wait for a core spin on the others'
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "TRITON_CACHE_DIR" not in os.environ and config.pluginmanager.has_plugin("cacheprovider"):
         os.environ["TRITON_CACHE_DIR"] = str(config.cache.mkdir("triton"))
 
