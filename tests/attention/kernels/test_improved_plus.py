@@ -1,6 +1,7 @@
 """What improved_plus promises: its order in SASS, the right result however scores grow, one file for every shape."""
 
 import functools
+import hashlib
 import importlib.util
 import math
 import re
@@ -12,6 +13,7 @@ from typing import NamedTuple, get_args
 import pytest
 import torch
 import triton
+from triton.runtime.cache import get_cache_manager
 
 from kperf.attention import overrides as override
 from kperf.attention.implementations import IMPLEMENTATIONS, bind_attn_fwd
@@ -37,12 +39,22 @@ def causal(request):
 @pytest.mark.parametrize(("head_dim", "dtype"), [(128, "bfloat16"), (64, "bfloat16"), (128, "float16")])
 def test_ptxas_neither_serialises_wgmma_nor_spills(head_dim, dtype, causal, tmp_path):
     kernel = override.find("improved_plus", Specialization(head_dim, dtype, causal)).compile()
-    source = tmp_path / "kernel.ptx"
-    source.write_text(kernel.asm["ptx"])
-    command = [PTXAS, "--verbose", "--gpu-name=sm_90a", source, "--output-file", tmp_path / "kernel.cubin"]
-    report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    report = assembled(kernel.asm["ptx"], tmp_path)
     assert "wgmma" not in report  # C7510 to C7514 all name it: "wgmma.mma_async instructions are serialized ..."
     assert "0 bytes spill stores, 0 bytes spill loads" in report
+
+
+def assembled(ptx, folder):
+    """What ptxas says of it, seconds later: so it is kept in Triton's cache, as what it makes is."""
+    kept, name = get_cache_manager(hashlib.sha256(ptx.encode()).hexdigest()), f"ptxas-{triton.__version__}-verbose"
+    if path := kept.get_file(name):
+        return Path(path).read_text()
+    source = folder / "kernel.ptx"
+    source.write_text(ptx)
+    command = [PTXAS, "--verbose", "--gpu-name=sm_90a", source, "--output-file", folder / "kernel.cubin"]
+    report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    kept.put(report, name, binary=False)
+    return report
 
 
 class Loop(NamedTuple):

@@ -23,6 +23,7 @@ from kperf.trace.launch import twin
 from kperf.trace.launch.launches import Choice
 from kperf.trace.launch.script import Script
 from kperf.trace.reading.models import read_timeline
+from tests.command import kperf
 from tests.record.test_lock import another_that_measures
 from tests.trace.launch import fake_gpu
 
@@ -577,7 +578,7 @@ def test_what_follows_the_script_is_the_scripts(tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         f"gemm.{kind}" for kind in ("timeline.json", "chrome_trace.json", "png", "pdf")
     }
-    refused = subprocess.run([*program, "trace", "--lsit", *ours[-1:]], capture_output=True, text=True, check=False)
+    refused = kperf("trace", "--lsit", *ours[-1:])
     assert refused.returncode == 2
     assert refused.stdout == ""
     assert len(refused.stderr.splitlines()) == 1
