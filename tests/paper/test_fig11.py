@@ -108,7 +108,6 @@ def results(tmp_path_factory):
     return root
 
 
-@pytest.mark.rendered
 def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkeypatch):
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
     console = Console(record=True, width=160)
@@ -118,7 +117,7 @@ def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkey
     assert "recorded on NVIDIA Test, 2026-01-02" in said
     assert "a trip takes" in said
     for suffix in ("pdf", "png"):
-        assert (results / "test" / f"fig11.{suffix}").stat().st_size > 10_000
+        assert (results / "test" / f"fig11.{suffix}").is_file()
 
 
 def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, monkeypatch):
@@ -148,6 +147,7 @@ def test_drawing_twice_gives_the_same_bytes(results):
         for _ in range(2)
     )
     assert first == again
+    assert all(len(drawn) > 10_000 for drawn in first)
 
 
 def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_path, monkeypatch):

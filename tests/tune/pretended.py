@@ -1,20 +1,10 @@
-"""`kperf tune` on a GPU made of arithmetic: a configuration takes the milliseconds that a table says, and noise.
-
-Run as a program it is that command, killed by SIGKILL as the given trial begins:
-`python -m tests.tune.pretended 5 --results RESULTS --seq-len 128 ...`.
-"""
+"""`kperf tune` on a GPU made of arithmetic: a configuration takes the milliseconds that a table says, and noise."""
 
 import math
-import os
 import random
-import signal
-import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import pytest
-
-from kperf import cli
 from kperf.attention import configs
 from kperf.attention.configs import Config
 from kperf.bench import measure as measuring
@@ -92,21 +82,3 @@ class Pretended:
         monkeypatch.setattr(device, "exclusive", nullcontext)
         monkeypatch.setattr(device, "environment", environment)
         monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-
-
-def main() -> None:
-    last = int(sys.argv.pop(1))
-    bound = []
-
-    def on_bind(config):
-        bound.append(config)
-        if len(bound) == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    Pretended(pytest.MonkeyPatch(), on_bind=on_bind)
-    sys.argv[1:1] = ["tune", *SHAPE]
-    cli.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,9 @@
 """`kperf tune` as a whole, on a GPU whose times are known: what is found, recorded, written, and gone on with."""
 
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -25,7 +23,6 @@ from plots.tune import figure
 from tests.command import kperf
 from tests.tune.pretended import OTHERS, SHAPE, SPACE, Pretended, milliseconds
 
-ROOT = Path(__file__).resolve().parents[2]
 BEST = min(SPACE, key=milliseconds)
 
 pytestmark = pytest.mark.usefixtures("unrendered")
@@ -110,13 +107,26 @@ def test_run_again_it_times_nothing_and_fresh_all_anew(folders, monkeypatch):
     assert len(recorded(folders)[0].tried("search")) == 5
 
 
+def tune_until(last, folders):
+    """The command in a process of its own: killed as the trial with this number begins."""
+    torch.set_num_threads(1)  # OpenMP's threads are not forked: more than one would be waited for without end
+    bound = []
+
+    def on_bind(config):
+        bound.append(config)
+        if len(bound) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Pretended(pytest.MonkeyPatch(), on_bind=on_bind)
+    tune(folders, "--trials", "12")
+
+
 @pytest.mark.parametrize("killed_at", [4, 9])
 def test_killed_it_goes_on_and_no_trial_is_lost_or_done_twice(folders, monkeypatch, killed_at):
-    environment = os.environ | {configs.FOLDER: str(folders[1]), "CUDA_VISIBLE_DEVICES": ""}
-    asked = ["--results", str(folders[0]), "--seq-len", "128", "--trials", "12"]
-    run = [sys.executable, "-m", "tests.tune.pretended", str(killed_at), *asked]
-    killed = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = multiprocessing.get_context("fork").Process(target=tune_until, args=(killed_at, folders))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     (study,) = recorded(folders)
     before = study.rows
     assert len(before) == len(study.tried("search")) == killed_at - 1  # the one that ran is all that is lost
