@@ -109,9 +109,10 @@ class Blocks:
 
 def slack(
     blocks: Sequence[Block], program: Program, flop_per_cycle: float
-) -> tuple[Graph, list[Slack], dict[tuple[str, str], float]]:
+) -> tuple[Graph | None, list[Slack], dict[tuple[str, str], float]]:
     """How well the graph explains the blocks, what each region has to give, and own cycles by (warp group, region).
 
+    Blocks that make no two trips in a row have no period that could be explained: no graph, and no slack.
     `flop_per_cycle`: peak rate of an SM for the kernel's products.
     """
     again = Blocks(blocks, program)
@@ -119,6 +120,8 @@ def slack(
     saved: dict[tuple[str, str], list[float]] = {key: [] for key in changes}
     likely = Assumptions(again.load_cycles, flop_per_cycle)
     measured, own, by_region = again.fit(likely)
+    if not measured:
+        return None, [], by_region
     graph = Graph(
         blocks=len(blocks),
         measured_cycles=measured,

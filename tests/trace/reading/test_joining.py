@@ -166,3 +166,11 @@ def test_a_joined_trip_is_whole_whatever_the_kernel(kernel, cost):
         assert sum(region.share for region in several.regions if region.warp_group == group) == pytest.approx(1)
         assert all(part.per_trip > 0 and set(part.passes) <= set(range(3)) and part.passes for part in parts)
     assert several.passes[several.joined.period_pass] == least
+
+
+@pytest.mark.parametrize("trips", [2, 3, 4])
+def test_a_short_loop_is_read_without_a_graph_where_no_two_trips_follow_each_other(trips):
+    _, launch = capture(Kernel(trips=trips), ALL, COST, lates=(0,))
+    timeline = read.pipeline(launch, about(passes=[told(Kernel(trips=trips), ALL, COST)]))
+    assert (timeline.graph is None) == (timeline.slack == []) == (trips == 2)
+    assert timeline.verdict
