@@ -38,6 +38,10 @@ def pytest_configure(config):
         os.environ["TRITON_CACHE_DIR"] = str(config.cache.mkdir("triton"))
 
 
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def point(implementation="improved", milliseconds=1.0, run="r1", workload=None, sweep="seq_len", **changes):
     """A point whose fields agree: what follows from the samples follows from those in `changes`."""
     workload = workload or Workload(batch=16, seq_len=1024)

@@ -85,6 +85,7 @@ def files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
 
 
+@pytest.mark.long
 def test_a_bar_and_a_variant_are_added_as_contributing_md_says_drawn_and_taken_away(copy):
     page = (ROOT / "CONTRIBUTING.md").read_text()
     patches = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)

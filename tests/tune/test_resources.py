@@ -13,6 +13,7 @@ from tests.command import kperf
 SCRIPTS = [(script.path, script.small) for script in EXAMPLES if script.small is not None]
 
 
+@pytest.mark.long
 def test_every_plain_kernel_compiles_for_gfx942():
     every = list(plain_kernels(SCRIPTS))
     assert len([kernel for kernel in every if kernel.origin == "stock"]) == 2 * len(HEAD_DIMS) * len(
