@@ -1,5 +1,6 @@
 """Compile for sm_90a without a GPU, and read what came out: canonical TTGIR, registers, spills, SASS."""
 
+import gc
 import hashlib
 import json
 import os
@@ -123,8 +124,24 @@ def several(compile_one: Callable[[Item], Made], items: Iterable[Item]) -> list[
     whole PTX.
     """
     deaf = partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=deaf) as pool:
+    with _no_collection(), ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=deaf) as pool:
         return list(pool.map(compile_one, items))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage is collected meanwhile.
+
+    CPython before 3.11.8 counts the depth of all threads' `ast.parse` in one place (python/cpython#106905):
+    where a collection lets another thread in, Triton's front end ends with a SystemError.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def compile_kernel(
