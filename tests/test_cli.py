@@ -153,6 +153,7 @@ def test_a_broken_results_file_is_one_sentence(tmp_path, content, words):
     assert (tmp_path / "h200/fig12.jsonl").read_text() == content
 
 
+@pytest.mark.long
 def test_an_empty_results_file_is_one_sentence(tmp_path):
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200/fig12.jsonl").write_text("")
