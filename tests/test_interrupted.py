@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -318,7 +319,8 @@ def test_what_is_being_compiled_at_a_terminal_ends_whole_and_nothing_more_begins
 def tracing():
     hopper()
     device.exclusive = test_sweep.contextlib.nullcontext
-    fig11.subject = lambda name: None
+    fig11.subject = lambda name: SimpleNamespace(passes=None)
+    fig11.prove = lambda subjects: None
     fig11.normal_qkv = lambda workload: ()
     fig11.trace = lambda *_: None
 

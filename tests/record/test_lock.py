@@ -119,7 +119,7 @@ def test_what_measures_may_ask_again(gpu):
         lambda folder: power.measure(None, PowerStore(folder), None, causal=False, seconds=1, passes=1),
         lambda folder: capture("gemm", None, None, None, 3),
         lambda folder: overhead.measure(None, SimpleNamespace(text=""), None, lambda text: None, 3),
-        lambda folder: fig11.run(None, folder, file=None, rounds=3, require_gpu=True),
+        lambda folder: fig11.run(None, folder, file=None, rounds=3, require_gpu=True, passes="1"),
     ],
     ids=["sweep", "power", "capture", "overhead", "fig11"],
 )
