@@ -40,14 +40,13 @@ def figure(costs: Sequence[KernelCost], choices: Mapping[str, Sequence[Cost]], w
     handles, labels = left.get_legend_handles_labels()
     more = right.get_legend_handles_labels()
     headline(made, ["What tracing costs", where], [*handles, *more[0]], [*labels, *more[1]])
-    passes = sorted({cost.passes for cost in costs})
     footnote(
         made,
         [
-            f"Traced over plain time, in turn, less 1; {' or '.join(map(str, passes))} pass a kernel. Bold: the "
-            "paper's four kernels, as far as they are ours. Lines: the paper's mean and the bound of its worst. Right: "
-            "other ways to record both schedules of attention; hollow bars order their instructions otherwise than the "
-            "plain kernel."
+            "Traced over plain time, in turn, less 1: of a launch with all records; ticks: of passes with a few "
+            "records each. Bold: the paper's four kernels, as far as they are ours. Lines: the paper's mean and the "
+            "bound of its worst. Right: other ways to record both schedules of attention; hollow bars order their "
+            "instructions otherwise than the plain kernel."
         ],
     )
     return made
@@ -66,6 +65,10 @@ def _kernels(axis: Axes, costs: Sequence[KernelCost]) -> None:
             textcoords="offset points", va="center",
         )  # fmt: skip
         number.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
+    ticks = [(100 * (ratio - 1), place) for place, cost in enumerate(costs) for ratio in cost.several]
+    if ticks:
+        x, y = zip(*ticks, strict=True)
+        axis.scatter(x, y, marker="|", s=22, color="black", lw=0.8, zorder=3, label="passes")
     for value, style in ((PAPER_MEAN, "-"), (PAPER_WORST, "--")):
         axis.axvline(100 * value, color=VERMILION, lw=0.9, ls=style, label=f"the paper: {100 * value:g} %")
     axis.set_yticks(range(len(costs)), [cost.kernel for cost in costs])
