@@ -35,8 +35,9 @@ LOOKS = {
     "attention": (BLACK, "*"),
 }
 """Operation -> colour and marker."""
-_WIDEST = 25.0
-"""Percent: what lies further out stands at the edge, with its number."""
+_LINEAR = 5
+"""Percent: beyond that the axis is logarithmic."""
+_TICKS = (-50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
 def draw(rows: Sequence[TimerRow], stamp: str, out: Path) -> list[Path]:
@@ -66,13 +67,14 @@ def _timers(axis: Axes, rows: Sequence[TimerRow]) -> None:
         if reference is None:
             continue
         off = {t: 100 * (medians[key, t] / reference - 1) for t in shown if (key, t) in medians}  # type: ignore[operator]
-        xs = [max(-_WIDEST, min(_WIDEST, value)) for value in off.values()]
         places = [shown.index(timer) for timer in off]
-        axis.plot(xs, places, marker, color=colour, ms=4, label=OPERATIONS[key].label, ls="", clip_on=False)
-        for value, x, y in zip(off.values(), xs, places, strict=True):
-            if value != x:
-                axis.annotate(f"{value:+.0f}", (x, y), xytext=(0, 3), textcoords="offset points", ha="center")
-    axis.set_xlim(-_WIDEST, _WIDEST)
+        axis.plot(list(off.values()), places, marker, color=colour, ms=4, label=OPERATIONS[key].label, ls="")
+    # What is launched by Python each time is tens of percent off, and what is to be compared a few.
+    axis.set_xscale("symlog", linthresh=_LINEAR)
+    low, high = axis.get_xlim()
+    ticks = [tick for tick in _TICKS if low <= tick <= high]
+    axis.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+    axis.minorticks_off()
     axis.set_yticks(range(len(shown)), [TIMERS[timer].label for timer in shown])
     axis.invert_yaxis()
     axis.set_xlabel(f"% over {TIMERS[REFERENCE].label}")
