@@ -234,14 +234,24 @@ def _told(captured: Captured, trips: Mapping[str, Trips]) -> Pass:
 
 
 def _open(passes: Sequence[Pass], number: int, period: float) -> list[str]:
-    """Passes whose intervals add up to something else than the period, the furthest off first."""
-    off = {place: (one.trip_cycles or 0.0) / period - 1 for place, one in enumerate(passes)}
-    return [
+    """Passes whose intervals add up to something else than those of the period's pass, the furthest off first.
+
+    At last that pass, if it has no typical trip: the period is the median, and intervals add up to the mean.
+    """
+    mean = passes[number].trip_cycles or period
+    off = {place: (one.trip_cycles or 0.0) / mean - 1 for place, one in enumerate(passes)}
+    lines = [
         f"the intervals of {_called(place, passes[place])} add up to {passes[place].trip_cycles:.0f} cycles, "
-        f"{off[place]:+.1%} of the {period:.0f} of pass {number + 1}"
+        f"{off[place]:+.1%} of the {mean:.0f} of pass {number + 1}"
         for place in sorted(off, key=lambda place: -abs(off[place]))
         if abs(off[place]) > TOLERANCE
     ]
+    if abs(mean / period - 1) > TOLERANCE:
+        lines.append(
+            f"trips of {_called(number, passes[number])} differ too much: {mean:.0f} cycles in the mean, {period:.0f} "
+            "in the median"
+        )
+    return lines
 
 
 def _disorder(placed: Mapping[int, Edge], of: BodyClass, group: str, period: float) -> list[str]:

@@ -169,14 +169,16 @@ def _slack(t: Timeline, graph: Graph) -> list[str]:
     best = [row for row in t.slack if row.cycles >= 1][:2]
     if best:
         saved = [
-            f"{row.cycles:.0f} cycles less without {_named(row)} ({row.low:.0f} to {row.high:.0f})" for row in best
+            f"{round(row.cycles)} cycles less without {_named(row)} ({round(row.low)} to {round(row.high)})"
+            for row in best
         ]
         lines.append(f"{t.label}: a trip would take {', '.join(saved)}.")
     for what, beginning in (("if no load took any time", "load "), ("if every stage were free at once", "wait ")):
         if rows := _of_the_loaders(t, beginning):
             row = max(rows, key=lambda row: row.high)
             lines.append(
-                f"{t.label}: {what}, a trip would take {row.cycles:.0f} cycles less ({row.low:.0f} to {row.high:.0f})."
+                f"{t.label}: {what}, a trip would take {round(row.cycles)} cycles less "
+                f"({round(row.low)} to {round(row.high)})."
             )
     return lines
 
