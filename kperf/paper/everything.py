@@ -39,7 +39,7 @@ class Step:
 STEPS = (
     Step("fig12", "fig12", 5),
     Step("fig12_causal", "fig12 --causal", 3),
-    Step("fig11", "fig11", 1),
+    Step("fig11", "fig11", 3),
     Step("fig12_d64", "fig12 --head-dim 64", 3),
     Step("fig12_d64_causal", "fig12 --head-dim 64 --causal", 2),
     Step("fig12_float16", "fig12 --dtype float16", 3),
