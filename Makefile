@@ -1,7 +1,7 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock figures fig11 fig12 trace examples inputs attention llama-block power accuracy timers proton \
+.PHONY: help setup lock libraries figures fig11 fig12 trace examples inputs attention llama-block power accuracy timers proton \
         overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton mutants \
         check image shell docker-fig11 docker-fig12 clean
 
@@ -71,9 +71,15 @@ setup: $(STAMP) ## .venv from requirements/lock.txt, with hashes (5 GB; does not
 	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/lock.txt
 	@touch $@
 
-lock: setup ## resolve requirements/lock.txt anew from all.in (needs uv)
-	@sed -n 1p requirements/lock.txt > .lock.part && uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-header --no-emit-index-url requirements/all.in >> .lock.part && mv .lock.part requirements/lock.txt
+resolve := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+lock: setup ## resolve requirements/lock.txt and libraries.txt anew (needs uv)
+	@sed -n 1p requirements/lock.txt > .lock.part && $(resolve) requirements/all.in >> .lock.part && mv .lock.part requirements/lock.txt
+	@sed -n 1p requirements/libraries.txt > .lock.part && $(resolve) -c requirements/lock.txt \
+	  $$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements/lock.txt | sort -u) requirements/libraries.in >> .lock.part && \
+	  mv .lock.part requirements/libraries.txt
+
+libraries: setup ## TileLang, FlashInfer and Numba into .venv, for `make attention` and `make timers` (2 GB)
+	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/libraries.txt
 
 figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from the recorded runs
 

@@ -1,6 +1,7 @@
 """`pip install .`: what a wheel carries, and that it works where there is no checkout."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,3 +84,18 @@ def test_what_is_declared_is_what_is_locked(declared):
     ]
     assert locked
     assert all(wanted.specifier.contains(version) for version in locked)
+
+
+def pins(name):
+    """Package -> version, of a file of requirements."""
+    return dict(re.findall(r"^([a-z][\w-]*)==([^\s;]+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE))
+
+
+def test_what_is_locked_beside_the_lock_goes_with_it():
+    """Each with its hashes, none of them the lock's own, resolved for the lock's torch, Triton and numpy."""
+    beside, locked, asked = pins("libraries.txt"), pins("lock.txt"), pins("libraries.in")
+    blocks = re.split(r"\n(?=[a-z])", (ROOT / "requirements/libraries.txt").read_text())[1:]
+    assert all("--hash=sha256:" in block for block in blocks)
+    assert beside
+    assert not beside.keys() & locked.keys()
+    assert {name: (beside | locked)[name] for name in asked} == asked

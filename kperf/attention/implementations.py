@@ -353,7 +353,7 @@ IMPLEMENTATIONS = {
             "flashinfer",
             "FlashInfer",
             libraries.flashinfer,
-            missing=partial(libraries.missing, "flashinfer", "flashinfer-python"),
+            missing=partial(libraries.missing, "flashinfer", "flashinfer-python", pinned=True),
             note=partial(libraries.version, "flashinfer-python"),
             look=Look("#b2182b", marker=">"),
             compared_only=True,

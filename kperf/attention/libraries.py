@@ -38,13 +38,16 @@ _SHAPES = 64
 """So many shapes flex_attention is compiled for in a process: torch stops at 8, and a sweep has more."""
 
 
-def missing(module: str, distribution: str) -> str | None:
+def missing(module: str, distribution: str, *, pinned: bool = False) -> str | None:
     """None if the package is there, else one sentence with the mend, which leaves torch as the lock has it.
 
-    The lock has none of these: what they want of torch and CUDA changes with each release.
+    The lock has none of these. `pinned`: requirements/libraries.txt has a release that goes with the lock's torch; what
+    the others want of torch and CUDA changes with each release.
     """
     if importlib.util.find_spec(module):
         return None
+    if pinned:
+        return f"{distribution} is not installed: `make libraries` in a checkout installs it"
     torch_here = importlib.metadata.version("torch")
     return f"{distribution} is not installed: `pip install '{distribution}' torch=={torch_here}` if there is one for it"
 
@@ -174,7 +177,7 @@ def tilelang(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> 
 def tilelang_missing() -> str | None:
     """As `missing`; and TileLang compiles with nvcc."""
     places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
-    if (reason := missing("tilelang", "tilelang")) or shutil.which("nvcc", path=places):
+    if (reason := missing("tilelang", "tilelang", pinned=True)) or shutil.which("nvcc", path=places):
         return reason
     return "TileLang compiles with nvcc, and there is none on PATH: install CUDA's toolkit"
 

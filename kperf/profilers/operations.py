@@ -152,7 +152,8 @@ def _numba(n: int) -> Call:
 
 
 def _numba_missing() -> str | None:
-    return None if importlib.util.find_spec("numba") else "Numba is not installed: pip install numba-cuda"
+    found = importlib.util.find_spec("numba")
+    return None if found else "Numba is not installed: `make libraries` in a checkout installs it"
 
 
 def _copy(n: int) -> Call:
