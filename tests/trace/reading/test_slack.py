@@ -167,3 +167,16 @@ def test_what_cannot_be_predicted_is_said():
     program.stages.update(dict.fromkeys(program.stages, 0))
     with pytest.raises(UsageError, match="wait for what comes before them"):
         predict(program, measured(Kernel()))
+
+
+@pytest.mark.parametrize(("stages", "off"), [(1, 0.01), (2, -0.07)])
+def test_loads_that_are_sometimes_late_make_the_graph_short_if_several_are_under_way(stages, off):
+    """Its limit: a wait has the mean of its own cycles, and early loads do not make up for a late one.
+
+    With one stage every trip waits for its load, and nothing is lost in the mean.
+    """
+    kernel = Kernel(stages=stages, load=1500, arithmetic=300, product=300, trips=80)
+    for jitter, expected in ((0, 0), (800, off)):
+        block, program, _ = block_and_program(replace(kernel, jitter=jitter))
+        graph, _, _ = slack([block], program, FLOP_PER_CYCLE)
+        assert graph.error == pytest.approx(expected, abs=0.012)
