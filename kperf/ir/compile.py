@@ -199,16 +199,22 @@ def sass(kernel: CompiledKernel) -> str:
 
 
 def _dump(kernel: CompiledKernel, what: str) -> str:
-    """What cuobjdump prints of a cubin, half a second of work: Triton's cache keeps it under the cubin's hash."""
+    """What cuobjdump prints of a cubin, half a second of work: Triton's cache keeps it, and its hash."""
     cubin = kernel.asm["cubin"]
-    kept, name = get_cache_manager(hashlib.sha256(cubin).hexdigest()), f"cuobjdump-{triton.__version__}{what}"
-    if (path := kept.get_file(name)) and (known := Path(path).read_text()):
-        return known
+    kept, name = get_cache_manager(_sha256(cubin)), f"cuobjdump-{triton.__version__}{what}"
+    if path := kept.get_file(name):
+        digest, _, known = Path(path).read_text().partition("\n")
+        if digest == _sha256(known.encode()):
+            return known
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         dumped = subprocess.run([str(_CUOBJDUMP), what, str(path)], capture_output=True, text=True, check=False)
     if dumped.returncode or not dumped.stdout.strip():
         raise _damaged_cache("a cubin is cut short")
-    kept.put(dumped.stdout, name, binary=False)
+    kept.put(f"{_sha256(dumped.stdout.encode())}\n{dumped.stdout}", name, binary=False)
     return dumped.stdout
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
