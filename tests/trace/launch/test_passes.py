@@ -114,6 +114,8 @@ def test_a_twin_of_a_few_edges_is_the_kernel_with_these_records_and_lifetimes(ed
         # Each stands where the finest twin has the one of its mark.
         for mark, finest in twin.marks.items():
             assert following(twin.text, mark) == following(edges.text, finest)
+    with pytest.raises(ValueError, match="argument 2 is shorter"):  # a pass has places of every class
+        twin_with(edges, single_edges(edges)[0][:-1])
 
 
 def following(text, mark):
