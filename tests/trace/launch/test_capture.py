@@ -51,3 +51,33 @@ def test_a_twin_whose_records_were_not_lowered_is_an_error(gpu, monkeypatch):
 )
 def test_bits_are_compared_and_not_numbers(a, b, same):
     assert same_bits(a, b) is same
+
+
+def test_calls_are_timed_in_turn_each_alone_after_a_warm_up(monkeypatch):
+    """On a clock that each call moves by its own time, and the wait before it by a second."""
+    clock, called = [0.0], []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = clock[0]
+
+        def elapsed_time(self, end):
+            return end.at - self.at
+
+    def move(milliseconds, name=None):
+        clock[0] += milliseconds
+        called.append(name)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: move(1000))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    calls = [lambda: move(2 + len(called) / 1000, "plain"), lambda: move(5, "traced")]
+    plain, traced = capturing.time_in_turn(calls, 3)
+    assert traced == pytest.approx([5, 5, 5])
+    assert [name for name in called if name] == ["traced", "plain", "plain", "traced"] * 2 + ["traced", "plain"]
+    assert plain == sorted(plain)
+    assert plain[0] == pytest.approx(2, abs=0.1)
+    assert plain[0] > 2 + 8 / 1000  # two rounds came before

@@ -19,6 +19,7 @@ from kperf.ir.compile import canonical_ttgir
 from kperf.record import device
 from kperf.trace import command
 from kperf.trace.compiler.instrument import instrument
+from kperf.trace.launch import launches as launching
 from kperf.trace.launch import twin
 from kperf.trace.launch.launches import Choice
 from kperf.trace.launch.script import Script
@@ -180,6 +181,31 @@ class Heating(fake_gpu.FakeGpu):
     def to_host(self, buffer):
         self.read.append(len(fake_gpu.LAUNCHES))
         return super().to_host(buffer)
+
+
+class Slow(Heating):
+    """On which a launch of `plus` takes so many milliseconds, and one of another kernel one."""
+
+    def __init__(self, milliseconds):
+        super().__init__()
+        self.plus = milliseconds
+
+    def milliseconds(self, start, end):
+        return self.plus if fake_gpu.LAUNCHES[start].name == "plus" else 1.0
+
+
+@pytest.mark.parametrize(("milliseconds", "traced", "other"), [(1.5, "plus", "gemm"), (1.0, "gemm", "plus")])
+def test_a_kernel_that_comes_late_takes_the_place_of_a_faster_one(
+    trace, monkeypatch, capsys, milliseconds, traced, other
+):
+    """And of none that is as slow."""
+    monkeypatch.setattr(launching, "MOST_KERNELS", 1)
+    monkeypatch.setattr(command, "MOST_KERNELS", 1)
+    plus = ADD + "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, 1024)"
+    out = trace(GEMM + "run(3)" + plus, gpu=Slow(milliseconds), passes=1)[2]
+    assert {path.name.split(".")[0] for path in out.iterdir()} == {traced}
+    why = {"gemm": "1 slower kernels are traced", "plus": "1 other kernels are traced"}[other]
+    assert f"{other} is not traced: {why}: choose it with --kernel" in capsys.readouterr().err
 
 
 def test_twin_and_plain_kernel_are_timed_in_turn_and_the_last_round_is_read(trace):

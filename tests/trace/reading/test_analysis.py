@@ -1,6 +1,7 @@
 """What is read from a timeline, on launches whose durations are known."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -127,6 +128,16 @@ def test_the_clock_is_measured_where_blocks_that_share_an_sm_start_in_another_or
     late = found.records.clock[[0, 2, 1, 3]] + 2**32 - 200_000  # and the 32 bits wrap
     found.records = replace(found.records, clock=late % 2**32)
     assert found.clock_mhz() == pytest.approx(1700)
+
+
+def test_the_spans_of_a_block_are_each_warps_whole_life():
+    found = launch(delay=400)
+    first, last = found.lifetimes()
+    for number, block in enumerate(found.blocks(np.arange(found.records.n_blocks))):
+        for spans in block.spans.values():
+            assert all(span.end == following.start for span, following in pairwise(spans))
+        assert min(spans[0].start for spans in block.spans.values()) == first[number]
+        assert max(spans[-1].end for spans in block.spans.values()) == last[number]
 
 
 def test_what_is_drawn_of_a_block_is_trips_from_its_middle_with_products_and_loads():
