@@ -142,7 +142,7 @@ def test_a_setting_reaches_the_command_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [("{}\n", "line 1 is not a recorded point"), ('{"a', "ends in the middle")]
+    ("content", "words"), [("{}\n", "line 1 is not a recorded point"), ('{"a', "ends in the middle of line 1: ")]
 )
 def test_a_broken_results_file_is_one_sentence(tmp_path, content, words):
     (tmp_path / "h200").mkdir()

@@ -241,3 +241,8 @@ def test_the_figure_has_the_same_lines_for_each_profiler_and_their_shares():
     assert [bar.get_width() for bar in sampled] == pytest.approx([100 * n / 500 for n in (*range(30, 100, 10), 50)])
     assert [bar.get_width() for bar in stalled] == pytest.approx([100 * n / 500 for n in (*range(15, 50, 5), 10)])
     assert [bar.get_width() for bar in panels[1].containers[0]] == pytest.approx([60, 0, 0, 0, 0, 0, 40, 0])
+
+
+def test_the_figure_says_how_many_times_as_long_each_profiler_takes():
+    said = [text.get_text() for text in plot.figure(rows(), "recorded on a card").axes[0].texts]
+    assert said == ["1.0x", "25x", "1,500x"]  # without any, Proton's sampling, ncu
