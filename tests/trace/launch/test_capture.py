@@ -73,11 +73,12 @@ def test_calls_are_timed_in_turn_each_alone_after_a_warm_up(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: move(1000))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: called.append("wait"))
     calls = [lambda: move(2 + len(called) / 1000, "plain"), lambda: move(5, "traced")]
     plain, traced = capturing.time_in_turn(calls, 3)
     assert traced == pytest.approx([5, 5, 5])
-    assert [name for name in called if name] == ["traced", "plain", "plain", "traced"] * 2 + ["traced", "plain"]
+    turns = [("traced", "plain"), ("plain", "traced")] * 2 + [("traced", "plain")]
+    assert called == [step for turn in turns for name in turn for step in (None, name, "wait")]
     assert plain == sorted(plain)
     assert plain[0] == pytest.approx(2, abs=0.1)
     assert plain[0] > 2 + 8 / 1000  # two rounds came before
