@@ -387,12 +387,13 @@ def flights(group: str, spans: list[Span]) -> Iterator[Flight]:
 
     Where a warp waits for loads into registers and then issues, it issues at the end: what it multiplies was not there.
     """
-    pending: deque[Flight] = deque()
+    pending: deque[tuple[str, int, int | None]] = deque()
     for span in spans:
         waits_first = span.interval.uses and 0 not in span.interval.queue
         for step in span.interval.queue:
             if isinstance(step, Product):
-                pending.append(Flight(step.name, group, span.end if waits_first else span.start, span.end, span.trip))
+                pending.append((step.name, span.end if waits_first else span.start, span.trip))
             else:
                 while len(pending) > step:
-                    yield replace(pending.popleft(), end=span.end)
+                    product, start, trip = pending.popleft()
+                    yield Flight(product, group, start, span.end, trip)
