@@ -79,7 +79,7 @@ lock: setup ## resolve requirements/lock.txt and libraries.txt anew (needs uv)
 	  mv .lock.part requirements/libraries.txt
 
 libraries: setup ## TileLang, FlashInfer and Numba into .venv, for `make attention` and `make timers` (2 GB)
-	@.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/libraries.txt
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/libraries.txt
 
 figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from the recorded runs
 
