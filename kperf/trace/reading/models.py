@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from kperf.errors import UsageError
 from kperf.record.bandwidth import Bandwidth
@@ -342,7 +342,7 @@ class Imbalance(Frozen):
 class Joined(Frozen):
     """A trip put together from several passes; what is outside of the main loop is from `one_pass`, with all records.
 
-    The period is that of `period_pass`, in which fewest records were written; `plain_cycles`: what it would be without
+    The period is that of `period_pass`, which changes the kernel's time least; `plain_cycles`: what it would be without
     any, from that pass's own time and the plain kernel's (None where that is unknown). The intervals of every pass add
     up to the period within `tolerance`, its share. `replayed`: whether graph and slack are of the joined trip; of one
     that hangs on more of what comes before its loop than is known they are of `one_pass`.
@@ -353,6 +353,14 @@ class Joined(Frozen):
     plain_cycles: float | None
     tolerance: float
     replayed: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _closes(cls, found: Any) -> Any:
+        """What is joined closes: earlier records of this version list where it does not, and were joined even so."""
+        if isinstance(found, dict) and found.get("open"):
+            raise ValueError("its passes do not make one trip")
+        return {name: value for name, value in found.items() if name != "open"} if isinstance(found, dict) else found
 
 
 class Apart(Frozen):

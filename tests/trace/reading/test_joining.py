@@ -1,5 +1,6 @@
 """Several passes of a simulated kernel are put together, each slowed by its own records."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kperf.errors import UsageError
 from kperf.trace.compiler.program import Interval
 from kperf.trace.launch.passes import single_edges
 from kperf.trace.reading import joining, read
 from kperf.trace.reading.joining import Captured, join
-from kperf.trace.reading.models import Overhead, Pass, SassOrder, Timeline
+from kperf.trace.reading.models import Overhead, Pass, SassOrder, Timeline, read_timeline
 
 from .captures import ALL, TRIP, capture, edges_of, role
 from .machine import FULL, Kernel, Machine
@@ -94,6 +96,19 @@ def test_several_passes_show_the_kernel_as_it_is_without_records(name):
     assert any(
         f"joined from 3 passes; the period is that of pass {number}, which costs" in line for line in several.verdict
     )
+
+
+def test_an_earlier_record_is_read_if_its_passes_made_one_trip(tmp_path):
+    _, several = joined(LONG)
+    path = tmp_path / "k.timeline.json"
+    record = several.model_dump(mode="json")
+    record["joined"]["open"] = []
+    path.write_text(json.dumps(record))
+    assert read_timeline(path) == several
+    record["joined"]["open"] = ["the intervals of pass 1 add up to 9"]
+    path.write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=r"its passes do not make one trip.*record it again"):
+        read_timeline(path)
 
 
 def test_one_pass_with_all_records_does_not():
