@@ -386,10 +386,10 @@ def test_who_asked_takes_all_processes_along(tmp_path, pretended, how):
         os.killpg(asking.pid, how)  # as a terminal does
     else:
         os.kill(asking.pid, how)
-    asking.wait(20)
+    asking.wait(40)
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
-    assert time.monotonic() - begin < 20  # on a busy machine; the workload under way would take a minute
+    assert time.monotonic() - begin < 50  # on a busy machine; the workload under way would take a minute
     assert asking.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
     assert "Traceback" not in asking.stderr.read()
     (pretended / "slow-card1").unlink()
