@@ -403,6 +403,14 @@ def inductor(
     inductor.run(console, results, draw, out=out, trace=trace, ncu_path=ncu, require_gpu=require_gpu)
 
 
+@app.command(name="llama-block")
+def llama_block(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, rounds: Rounds = ROUNDS) -> None:
+    """How much faster a whole compiled Llama block is with our attention and FA3's than with torch's, both passes."""
+    from kperf.paper import llama_block
+
+    llama_block.run(console, results, rounds=rounds, require_gpu=device is DeviceChoice.cuda)
+
+
 @app.command()
 def repeatability(
     results: Results = RECORDED,

@@ -90,7 +90,7 @@ OF_THE_OPERATOR = ROOT / "examples" / "llama_block.py"
 def test_an_example_runs_as_it_is_and_finds_itself_right(path: Path):
     done = run(path)
     assert done.returncode == 0, done.stderr
-    assert " ms" in done.stdout
+    assert (" ms" in done.stdout) == (path != OF_THE_OPERATOR)
 
 
 def run(path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -115,11 +115,10 @@ def test_the_block_with_our_attention_is_one_graph(monkeypatch):
     assert torch.allclose(found, expected, atol=1e-6)
 
 
-def test_the_block_with_our_attention_is_the_same_block_and_is_not_timed_without_a_gpu():
+def test_the_block_with_our_attention_is_the_same_block_whatever_computes_it():
     done = run(OF_THE_OPERATOR, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
-    equal, untimed = done.stdout.splitlines()
+    equal, by_whom = done.stdout.splitlines()
     assert all(float(error.rstrip(",")) < 1e-5 for error in equal.split() if "e-" in error)
     assert equal.count("e-") == 2
-    assert "nothing is timed" in untimed
-    assert " ms" not in done.stdout
+    assert by_whom.startswith("no kernel of kperf's computed it here: ")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -84,6 +84,14 @@ class Inputs:
     lse: torch.Tensor
     do: torch.Tensor | None = None
     gradients: tuple[torch.Tensor, ...] = ()
+
+
+class Replayed(Protocol):
+    """What takes turns: a graph, its milliseconds a call and its place in the order of each round so far."""
+
+    graph: torch.cuda.CUDAGraph
+    samples_ms: list[float]
+    places: list[int]
 
 
 @dataclass
@@ -277,7 +285,7 @@ class _Turns:
     flush: torch.Tensor
     random: np.random.Generator
 
-    def take(self, candidates: Sequence[Candidate]) -> "_Round":
+    def take(self, candidates: Sequence[Replayed]) -> "_Round":
         """One sample of the ceiling and one of each candidate, shuffled; the GPU's state as it works."""
         order = self.random.permutation(len(candidates))
         ceiling = timed_replay(self.ceiling.graph, self.flush)
@@ -291,7 +299,7 @@ class _Turns:
             state=state,
         )
 
-    def settle(self, candidates: Sequence[Candidate]) -> Settling:
+    def settle(self, candidates: Sequence[Replayed]) -> Settling:
         """Take rounds and forget them until two windows of them agree, or it has lasted too long."""
         begin = time.perf_counter()
         before = self._window(candidates)
@@ -304,7 +312,7 @@ class _Turns:
                 return Settling(seconds=seconds, shift=shift, settled=settled)
             before = medians
 
-    def _window(self, candidates: Sequence[Candidate]) -> np.ndarray[Any, Any]:
+    def _window(self, candidates: Sequence[Replayed]) -> np.ndarray[Any, Any]:
         """Each candidate's median over `_WINDOW_S` seconds, but over one round at the least."""
         taken: list[list[float]] = []
         begin = time.perf_counter()
@@ -324,7 +332,7 @@ class _Round:
 
 
 @dataclass
-class _Timed:
+class Timed:
     """What the rounds gave beside each candidate's samples."""
 
     settling: Settling
@@ -392,6 +400,13 @@ def _prepare(
     return candidates, calls
 
 
+def time_in_turn(candidates: Sequence[Replayed], rounds: int) -> Timed:
+    """Settle and take the rounds of graphs of one call each, as `measure` does; each candidate gets its samples."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    turns = _Turns(1, Ceiling(), flush, np.random.default_rng())
+    return _time(candidates, turns, rounds, lambda _: None)
+
+
 def _time_all(
     candidates: Sequence[tuple[_Run, Candidate]], turns: _Turns, rounds: int, on_step: Callable[[str], None]
 ) -> None:
@@ -405,10 +420,10 @@ def _time_all(
             run.points[candidate.implementation.key] = _point(run, candidate, turns.calls, timed, eager_ms)
 
 
-def _time(candidates: Sequence[Candidate], turns: _Turns, rounds: int, on_step: Callable[[str], None]) -> _Timed:
+def _time(candidates: Sequence[Replayed], turns: _Turns, rounds: int, on_step: Callable[[str], None]) -> Timed:
     """Settle and take the rounds; each candidate gets its samples."""
     on_step("settling")
-    timed = _Timed(turns.settle(candidates))
+    timed = Timed(turns.settle(candidates))
     rounds *= _times(turns.calls * statistics.fmean(turns.take(candidates).samples_ms))
     for block in np.array_split(np.arange(rounds), blocks(rounds)):
         begin = time.perf_counter()
@@ -431,7 +446,7 @@ def _times(sample_ms: float) -> int:
     return min(1 + int(sample_ms / _LONG_MS), _AT_MOST_TIMES)
 
 
-def _point(run: _Run, candidate: Candidate, calls: int, timed: _Timed, eager_ms: float) -> MeasuredPoint:
+def _point(run: _Run, candidate: Candidate, calls: int, timed: Timed, eager_ms: float) -> MeasuredPoint:
     median = statistics.median(candidate.samples_ms)
     return MeasuredPoint(
         **run.fields(candidate.implementation),

@@ -54,6 +54,7 @@ STEPS = (
     Step("proton", "proton", 1),
     Step("lines", "lines", 2),
     Step("inductor", "inductor", 3),
+    Step("llama-block", "llama-block", 2),
     Step("attention", "attention", 8),
     Step("tune", "tune --exhaustive", 10),
 )
