@@ -544,6 +544,14 @@ def tritonbench(
     tritonbench.run(arguments)
 
 
+@app.command(name="tritonbench-compare")
+def tritonbench_compare(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
+    """Our override and FlashAttention-2 by tritonbench and by us, on the same timers, in turn; see TRITONBENCH_DIR."""
+    from kperf.paper import tritonbench
+
+    tritonbench.run(console, results, require_gpu=device is DeviceChoice.cuda)
+
+
 @app.command()
 def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a name all of them.")] = "") -> None:
     """Generate ttgir/ and the traced twins from the Gluon sources (no GPU needed) and verify it by compiling."""

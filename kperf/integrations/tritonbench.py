@@ -2,8 +2,8 @@
 
 `register()` is the one line in front of tritonbench's run.py; `kperf tritonbench ...` runs run.py with that line in
 front. It times with `triton.testing.do_bench` (events around eager calls, the L2 flushed), so launches that take longer
-than the kernel count, which `kperf bench` replays from CUDA graphs; tritonbench's own --cudagraph does too. Nothing of
-tritonbench is part of this repository.
+than the kernel count, which `kperf bench` replays from CUDA graphs; tritonbench's own --cudagraph does too. `kperf
+tritonbench-compare` measures how far both agree. Nothing of tritonbench is part of this repository.
 """
 
 import importlib.util
@@ -93,13 +93,18 @@ def run(arguments: Sequence[str]) -> None:
     if not _LISTS & {*arguments} and (reason := device.why_static()):
         raise UsageError(f"tritonbench measures, and {reason}")
     sys.path.insert(0, str(path.parent))
-    sys.argv = [str(path), *_in_rows(arguments)]
     register()
     with nullcontext() if _LISTS & {*arguments} else device.exclusive():
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        except ModuleNotFoundError as error:
-            raise UsageError(f"tritonbench needs what is not installed ({error}): install it") from None
+        call(path, _in_rows(arguments))
+
+
+def call(path: Path, arguments: Sequence[str]) -> None:
+    """Its run.py once, after `register`. Raises `UsageError` for an input that ours does not compute."""
+    sys.argv = [str(path), *arguments]
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except ModuleNotFoundError as error:
+        raise UsageError(f"tritonbench needs what is not installed ({error}): install it") from None
     if _refused:
         raise _refused[0]
 
