@@ -10,6 +10,9 @@ from the window's before by less than `_SETTLED` in geometric mean. (A single im
 where the power controller hunts, at the power cap.) It then goes on without a pause, and the timed rounds are blocks
 of it that begin at least `_BLOCK_S` apart, so that what the controller does now and then is a small part of any point.
 A long sample at the power cap is one draw of a clock that hunts between 1450 and 1950 MHz, so of those more are taken.
+Later rounds are queued before one is read: a GPU that now and then waited for a host busy with other programs drew up
+to 130 W less in the mean, and at the power cap that made kernels up to 8 % faster, each by another factor. How much of
+the time it waits all the same is in the record.
 Buffers are not moved in between: made anew four times within a point, they changed no ratio by more than rounds do.
 """
 
@@ -18,7 +21,9 @@ import math
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -54,6 +59,10 @@ _SETTLE_S = 1.0
 """At least this long: the GPU idled before, and its power controller averages over about a second."""
 _SETTLE_AT_MOST_S = 6.0
 _BLOCK_S = 0.25
+_AHEAD_MS = 100.0
+"""So much work is queued beyond the round that is read. NVML answers within 3 ms, but where the driver is busy."""
+_MOST_AHEAD = 32
+"""Rounds: the driver takes some thousand launches before a launch waits."""
 _LONG_MS = 10.0
 """As many times more rounds are taken as this goes into the mean sample, once and up to `_AT_MOST_TIMES`. Of 40 rounds
 on an H200 the halves of 26 of 480 points differed by more than 3 %, 25 of them with samples of 6 to 50 ms, by nothing
@@ -278,57 +287,94 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Turns:
-    """Takes rounds of the candidates that there are: `calls` calls a sample, the L2 flushed by writing `flush`."""
+    """How candidates take turns: `calls` calls a sample, the L2 flushed by writing `flush`."""
 
     calls: int
     ceiling: "Ceiling"
     flush: torch.Tensor
     random: np.random.Generator
 
-    def take(self, candidates: Sequence[Replayed]) -> "_Round":
-        """One sample of the ceiling and one of each candidate, shuffled; the GPU's state as it works."""
-        order = self.random.permutation(len(candidates))
+    def mixture(self, candidates: Sequence[Replayed]) -> "Generator[_Round, None, None]":
+        """Rounds without end, each one sample of the ceiling and one of each candidate, shuffled anew.
+
+        Closing it waits for what is queued.
+        """
+        queued = deque([self._queue(candidates)])
+        ahead, before = 1, queued[0].begin
+        try:
+            while True:
+                queued.extend(self._queue(candidates) for _ in range(1 + ahead - len(queued)))
+                one = queued.popleft()
+                taken = one.read(self.calls, before)
+                ahead, before = min(math.ceil(_AHEAD_MS / taken.lasts_ms), _MOST_AHEAD), one.end
+                yield taken
+        finally:
+            torch.cuda.synchronize()
+
+    def _queue(self, candidates: Sequence[Replayed]) -> "_Queued":
+        order = [int(index) for index in self.random.permutation(len(candidates))]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
         ceiling = timed_replay(self.ceiling.graph, self.flush)
-        elapsed = {int(index): timed_replay(candidates[index].graph, self.flush) for index in order}
-        state = device.device_state()
-        torch.cuda.synchronize()
-        return _Round(
-            samples_ms=[elapsed[index]() / self.calls for index in range(len(candidates))],
-            places=[int(place) for place in np.argsort(order)],
-            ceiling_ms=ceiling(),
-            state=state,
-        )
-
-    def settle(self, candidates: Sequence[Replayed]) -> Settling:
-        """Take rounds and forget them until two windows of them agree, or it has lasted too long."""
-        begin = time.perf_counter()
-        before = self._window(candidates)
-        while True:
-            medians = self._window(candidates)
-            shift = abs(float(np.log(medians / before).mean()))
-            seconds = time.perf_counter() - begin
-            settled = shift < _SETTLED and seconds >= _SETTLE_S
-            if settled or seconds >= _SETTLE_AT_MOST_S:
-                return Settling(seconds=seconds, shift=shift, settled=settled)
-            before = medians
-
-    def _window(self, candidates: Sequence[Replayed]) -> np.ndarray[Any, Any]:
-        """Each candidate's median over `_WINDOW_S` seconds, but over one round at the least."""
-        taken: list[list[float]] = []
-        begin = time.perf_counter()
-        while not taken or time.perf_counter() - begin < _WINDOW_S:
-            taken.append(self.take(candidates).samples_ms)
-        return np.asarray(np.median(taken, axis=0))
+        elapsed = {index: timed_replay(candidates[index].graph, self.flush) for index in order}
+        end.record()
+        return _Queued(begin, end, ceiling, elapsed)
 
 
 @dataclass(frozen=True)
 class _Round:
-    """A time and a place in the order for each candidate."""
+    """A time and a place in the order for each candidate; how long it lasted, and the GPU had waited for it."""
 
     samples_ms: list[float]
     places: list[int]
     ceiling_ms: float
-    state: DeviceState
+    lasts_ms: float
+    idle_ms: float
+
+
+@dataclass(frozen=True)
+class _Queued:
+    """A round that the GPU computes, or will; `elapsed` in the order of the candidates in it."""
+
+    begin: torch.cuda.Event
+    end: torch.cuda.Event
+    ceiling: Callable[[], float]
+    elapsed: dict[int, Callable[[], float]]
+
+    def read(self, calls: int, before: torch.cuda.Event) -> _Round:
+        """Wait for its end; `before`: the end of the round before."""
+        self.end.synchronize()
+        order = list(self.elapsed)
+        return _Round(
+            samples_ms=[self.elapsed[index]() / calls for index in range(len(order))],
+            places=[int(place) for place in np.argsort(order)],
+            ceiling_ms=self.ceiling(),
+            lasts_ms=float(self.begin.elapsed_time(self.end)),
+            idle_ms=float(before.elapsed_time(self.begin)),
+        )
+
+
+def _settle(mixture: Iterator[_Round]) -> Settling:
+    """Take rounds and forget them until two windows of them agree, or it has lasted too long."""
+    begin = time.perf_counter()
+    before = _window(mixture)
+    while True:
+        medians = _window(mixture)
+        shift = abs(float(np.log(medians / before).mean()))
+        seconds = time.perf_counter() - begin
+        settled = shift < _SETTLED and seconds >= _SETTLE_S
+        if settled or seconds >= _SETTLE_AT_MOST_S:
+            return Settling(seconds=seconds, shift=shift, settled=settled)
+        before = medians
+
+
+def _window(mixture: Iterator[_Round]) -> np.ndarray[Any, Any]:
+    """Each candidate's median over `_WINDOW_S` seconds, but over one round at the least."""
+    taken: list[list[float]] = []
+    begin = time.perf_counter()
+    while not taken or time.perf_counter() - begin < _WINDOW_S:
+        taken.append(next(mixture).samples_ms)
+    return np.asarray(np.median(taken, axis=0))
 
 
 @dataclass
@@ -339,6 +385,7 @@ class Timed:
     states: list[DeviceState] = field(default_factory=list)
     ceiling_ms: list[float] = field(default_factory=list)
     other_processes: int = 0
+    idle_share: float = 0.0
 
 
 def measure(
@@ -423,21 +470,25 @@ def _time_all(
 def _time(candidates: Sequence[Replayed], turns: _Turns, rounds: int, on_step: Callable[[str], None]) -> Timed:
     """Settle and take the rounds; each candidate gets its samples."""
     on_step("settling")
-    timed = Timed(turns.settle(candidates))
-    rounds *= _times(turns.calls * statistics.fmean(turns.take(candidates).samples_ms))
-    for block in np.array_split(np.arange(rounds), blocks(rounds)):
-        begin = time.perf_counter()
-        timed.other_processes = max(timed.other_processes, device.other_processes())
-        for number in block:
-            on_step(f"round {number + 1} of {rounds}")
-            taken = turns.take(candidates)
-            timed.states.append(taken.state)
-            timed.ceiling_ms.append(taken.ceiling_ms)
-            for candidate, sample_ms, place in zip(candidates, taken.samples_ms, taken.places, strict=True):
-                candidate.samples_ms.append(sample_ms)
-                candidate.places.append(place)
-        while time.perf_counter() - begin < _BLOCK_S:
-            turns.take(candidates)
+    with closing(turns.mixture(candidates)) as mixture:
+        timed = Timed(_settle(mixture))
+        rounds *= _times(turns.calls * statistics.fmean(next(mixture).samples_ms))
+        every = []
+        for block in np.array_split(np.arange(rounds), blocks(rounds)):
+            begin = time.perf_counter()
+            timed.other_processes = max(timed.other_processes, device.other_processes())
+            for number in block:
+                on_step(f"round {number + 1} of {rounds}")
+                every.append(taken := next(mixture))
+                timed.states.append(device.device_state())  # the GPU is at work on what is queued
+                timed.ceiling_ms.append(taken.ceiling_ms)
+                for candidate, sample_ms, place in zip(candidates, taken.samples_ms, taken.places, strict=True):
+                    candidate.samples_ms.append(sample_ms)
+                    candidate.places.append(place)
+            while time.perf_counter() - begin < _BLOCK_S:
+                every.append(next(mixture))
+    idle_ms = sum(taken.idle_ms for taken in every)
+    timed.idle_share = idle_ms / (idle_ms + sum(taken.lasts_ms for taken in every))
     return timed
 
 
@@ -465,6 +516,7 @@ def _point(run: _Run, candidate: Candidate, calls: int, timed: Timed, eager_ms: 
         timer=TIMER,
         settling=timed.settling,
         other_processes=timed.other_processes,
+        idle_share=timed.idle_share,
         round_order=candidate.places,
         device_states=timed.states,
         message=candidate.implementation.note(),

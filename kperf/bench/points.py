@@ -109,7 +109,8 @@ class MeasuredPoint(_PointBase):
     `MAX_REL_ERROR`); lse_error: largest |lse - ref|. peak_bytes: the most that torch's allocator held during one call
     beyond what it held before, of a backward pass with its forward pass (None in old records). round_order: the place
     of this implementation in each round. ceiling_tflops: cuBLAS bfloat16 8192^3 taken in turn in the same rounds.
-    other_processes: the most that used the GPU beside this one.
+    other_processes: the most that used the GPU beside this one. idle_share: of the time of the rounds, what the GPU
+    waited for this process between them (None in old records).
 
     What follows from other fields is computed again on reading: a record that contradicts itself is none.
     """
@@ -130,6 +131,7 @@ class MeasuredPoint(_PointBase):
     timer: str
     settling: Settling | None = None
     other_processes: Annotated[int, Field(ge=0)] | None = None
+    idle_share: Annotated[float, Field(ge=0, le=1)] | None = None
     round_order: list[int]
     device_states: list[DeviceState]
 

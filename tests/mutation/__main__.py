@@ -283,13 +283,14 @@ def _run(jobs: Sequence[Job], slots: list[Slot], calls: Calls) -> Iterator[tuple
 
 def _start(slot: Slot, job: Job, calls: Calls) -> None:
     slot.job, slot.begun = job, time.monotonic()
-    CACHE.mkdir(parents=True, exist_ok=True)
+    kernels = CACHE / "kernels"
+    kernels.mkdir(parents=True, exist_ok=True)
     if job.mutant:
         path = slot.tree / job.mutant.file
         slot.unchanged = path.read_bytes()
         path.write_bytes(job.mutant.apply(slot.unchanged))
         # Triton and we replace files, and never write into one.
-        shutil.copytree(CACHE / "kernels", slot.beside(".cache"), copy_function=os.link)
+        shutil.copytree(kernels, slot.beside(".cache"), copy_function=os.link)
         rank = _rank(job, calls)
         slot.limit_s = 10 + PATIENCE * sum(seconds for _, seconds in rank.values())
         plugin: object = Order(rank)
