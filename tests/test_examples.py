@@ -94,7 +94,8 @@ def test_an_example_runs_as_it_is_and_finds_itself_right(path: Path):
 
 
 def run(path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | settings
+    path_of_modules = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": path_of_modules} | settings
     command = [sys.executable, str(path)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
 

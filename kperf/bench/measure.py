@@ -17,13 +17,14 @@ Buffers are not moved in between: made anew four times within a point, they chan
 """
 
 import functools
+import gc
 import math
 import secrets
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -659,12 +660,24 @@ def capture_graph(call: Callable[[], Any], calls: int, pool: Any = None) -> tupl
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=_capturing()):
+    with _no_garbage_collected(), torch.cuda.graph(graph, pool=pool, stream=_capturing()):
         for _ in range(calls):
             output = call()
     graph.replay()
     torch.cuda.synchronize()
     return graph, output
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """Where an older graph is collected as a cycle's part while one is captured, its end invalidates the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def timed_replay(graph: torch.cuda.CUDAGraph, flush: torch.Tensor) -> Callable[[], float]:

@@ -1,9 +1,11 @@
 """Which GPUs a sweep is spread over: what `--gpus` says, against what this machine has."""
 
+import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 
 from rich.console import Console
 
@@ -12,6 +14,7 @@ from kperf.errors import UsageError
 from kperf.record import device, machine
 from kperf.record.machine import HOPPER_CAPABILITY, Gpu
 
+_EXTRA = ("distributed", "cryptography")
 _GRAMMAR = "all, how many (2), which with commas (0,2), or the address of a scheduler (tcp://host:8786)"
 
 
@@ -33,9 +36,7 @@ def spread(asked: str | None) -> Iterator[Bench | None]:
     if asked is None or asked == "1":
         yield None
     elif is_address(asked):
-        from kperf.bench import many
-
-        with many.joined(asked) as bench:
+        with _many().joined(asked) as bench:
             yield bench
     else:
         well_formed(asked)
@@ -44,9 +45,7 @@ def spread(asked: str | None) -> Iterator[Bench | None]:
         if len(chosen) < 2 and all(one.number == 0 for one in chosen):
             yield None
             return
-        from kperf.bench import many
-
-        with many.processes(chosen) as bench:
+        with _many().processes(chosen) as bench:
             yield bench
 
 
@@ -60,11 +59,19 @@ def join(console: Console, address: str, asked: str) -> None:
     well_formed(asked)
     if reason := device.why_static():
         raise UsageError(reason)
-    from kperf.bench import many
-
+    many = _many()
     chosen = choose(asked, machine.probe().gpus)
     console.print(f"{len(chosen)} GPUs join {address} until Ctrl-C")
     many.serve(address, chosen)
+
+
+def _many() -> ModuleType:
+    """The engine. Raises `UsageError` if packages of the extra `many` are not installed."""
+    if absent := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
+        raise UsageError(f"several GPUs need what is not installed: `pip install {' '.join(absent)}`")
+    from kperf.bench import many
+
+    return many
 
 
 def is_address(asked: str) -> bool:

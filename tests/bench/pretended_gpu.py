@@ -4,6 +4,7 @@ It stands where `torch.cuda` and the clock stand, so that what is tested is the 
 in which it flushes, records events and replays.
 """
 
+import gc
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -103,6 +104,7 @@ class Gpu:
 
         @contextmanager
         def capture(graph, pool, stream):
+            assert not gc.isenabled()  # to destroy a graph is "not permitted when stream is capturing"
             gpu._capturing = graph.nodes
             yield
             gpu._capturing = None

@@ -1,5 +1,6 @@
 """Which GPUs a person asks for, and what is refused in a sentence."""
 
+import importlib.util
 import sys
 from dataclasses import replace
 
@@ -21,6 +22,18 @@ def machine(monkeypatch):
     monkeypatch.setattr(spreading.machine, "probe", lambda: type("Machine", (), {"gpus": tuple(FOUR)}))
     monkeypatch.setitem(sys.modules, "kperf.bench.many", None)
     monkeypatch.delattr("kperf.bench.many", raising=False)
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("asked", ["all", "tcp://host:8786"])
+def test_without_the_packages_of_the_engine_a_sentence_names_them(monkeypatch, asked):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "cryptography" else found(name))
+    with (
+        pytest.raises(UsageError, match=r"several GPUs need what is not installed: `pip install cryptography`"),
+        spread(asked),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -430,7 +430,7 @@ def test_on_a_gpu_all_is_measured_and_bytes_agree_with_ncu(tmp_path):
         if one.kind == "triton":
             assert one.name in one.kernels, "a launch is attributed to its kernel"
         if one.time_us is not None and one.time_us > 20:
-            assert 0.05 < (one.share or 0) < 1.1, one
+            assert 0.05 < (one.share or 0) < 1.25, one  # of what fits into the L2 part is not read from memory
     for one in found:
         off = inductor.deviations(one)
         if one.kind == "triton" and one.bytes > 10**8:
