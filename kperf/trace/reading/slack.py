@@ -1,16 +1,20 @@
 """Slack: how much shorter a trip would be if one region took no time, from the graph of what hangs on what.
 
 First the graph has to earn trust: the blocks are run again, with the measured cycles of every step that hangs on
-nothing, and of every other one only the mean of its own cycles, so that how long it waits comes from the graph. The
-period of that is told beside the measured one, which is a mean too: what is rarely slow is part of both. Then one
-region after another takes no time, and the rest happens as the graph has it. Less than zero means that the warp groups
-then fall into a worse step with each other. What the graph does not know, as other blocks of the SM, is part of the own
-cycles of those that wait, and stays.
+nothing, and of every other one only its own cycles, so that how long it waits comes from the graph. These are another
+trip's, by lot. With its own trip's the measured period would come back whatever the graph says; with their mean too
+short a one would, for of two things that take now longer and now shorter the later one is on average later than the
+average of either. The period is told beside the measured one, both as means. Then one region after another takes no
+time, and the rest happens as the graph has it. Less than zero means that the warp groups then fall into a worse step
+with each other. What the graph does not know, as other blocks of the SM, is part of the own cycles of those that wait,
+and stays.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
+from random import Random
 from statistics import fmean, median
 
 from kperf.trace.compiler.dataflow import Value
@@ -23,6 +27,9 @@ from kperf.trace.reading.timeline import Block
 STEPS_PER_BLOCK = 1000
 """Of all warp groups together, from the block's start: a hundred trips or more."""
 
+LOTS = 4
+"""How often own cycles are dealt out: a lot moves the period by 1 % where waits differ most, their mean by half."""
+
 DEVIATION = 0.2
 """How much longer or shorter a load, and slower or faster the tensor cores, are taken to be for the sensitivity."""
 
@@ -31,8 +38,11 @@ ALL = "all"
 TENSOR_CORES = "tensor cores"
 """In the place of a warp group: a product on them, whoever issued it."""
 
-OwnCycles = dict[tuple[str, int], float]
-"""(warp group, identity of an interval) -> mean cycles beyond what it hangs on, of trips after a tile's first."""
+OwnCycles = dict[tuple[str, int], list[list[float]]]
+"""Of what hangs on something, in one block: (warp group, identity of an interval) -> for each lot cycles beyond that.
+
+They are of trips after a tile's first, in the order in which they are dealt out.
+"""
 
 
 class Blocks:
@@ -46,43 +56,34 @@ class Blocks:
         self._groups = [name for name in first.values() if name in issuing]
         self.load_cycles = min(map(load_cycles, blocks), default=0.0)
 
-    def fit(self, assumed: Assumptions) -> tuple[float, OwnCycles, dict[tuple[str, str], float]]:
-        """The measured period; own cycles of each interval; and of each region of the main loops, as medians."""
-        by_interval: dict[tuple[str, int], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    def fit(self, assumed: Assumptions) -> tuple[float, list[OwnCycles], dict[tuple[str, str], float]]:
+        """The measured period; own cycles in each block; and of each region of the main loops, as medians."""
+        periods: list[float] = []
+        own: list[OwnCycles] = []
         by_region: dict[tuple[str, str], list[float]] = defaultdict(list)
-
-        def measured(group: str, step: Step, start: float, hangs_on: float) -> float:
-            own = start + step.cycles - hangs_on
-            by_interval[group, id(step.interval)][step.steady].append(own)
-            if step.trip is not None:
-                by_region[group, step.interval.name].append(own)
-            return own
-
-        periods = self._run(assumed, measured)
-        return (
-            fmean(periods) if periods else 0.0,
-            {key: fmean(steady or others) for key, (others, steady) in by_interval.items()},
-            {key: median(cycles) for key, cycles in by_region.items()},
-        )
+        for replay in self._replays:
+            ends, steps = _as_measured(replay, assumed)
+            periods += replay.periods(ends, self._groups)
+            own.append(_dealt(steps))
+            for group, step, cycles in steps:
+                if step.trip is not None:
+                    by_region[group, step.interval.name].append(cycles)
+        measured = fmean(periods) if periods else 0.0
+        return measured, own, {key: median(cycles) for key, cycles in by_region.items()}
 
     def run_through(self, assumed: Assumptions) -> bool:
         """Whether no group that issues products stands still before its end, for something that never comes."""
         runs = ((replay, replay.run(assumed, lambda _group, step, *_: step.cycles)) for replay in self._replays)
         return all(len(ends[name]) == len(replay.steps[name]) for replay, ends in runs for name in self._groups)
 
-    def period(self, assumed: Assumptions, own: OwnCycles, change: Change = UNCHANGED) -> float:
-        """Cycles from trip to trip after a change."""
-
-        def modelled(group: str, step: Step, *_: float) -> float:
-            if step.interval.waits or step.interval.queue:
-                return own[group, id(step.interval)]
-            return step.cycles
-
-        return fmean(self._run(assumed, modelled, change) or [0.0])
-
-    def _run(self, assumed: Assumptions, own: Own, change: Change = UNCHANGED) -> list[float]:
-        runs = ((replay, replay.run(assumed, own, change)) for replay in self._replays)
-        return [cycles for replay, ends in runs for cycles in replay.periods(ends, self._groups)]
+    def period(self, assumed: Assumptions, own: Sequence[OwnCycles], change: Change = UNCHANGED) -> float:
+        """Mean cycles from trip to trip after a change."""
+        runs = (
+            (replay, replay.run(assumed, _modelled(mine, lot), change))
+            for replay, mine in zip(self._replays, own, strict=True)
+            for lot in range(LOTS)
+        )
+        return fmean([cycles for replay, ends in runs for cycles in replay.periods(ends, self._groups)] or [0.0])
 
     def changes(self) -> dict[tuple[str, str], Change]:
         """(region, warp group) -> what takes no time: regions and loads of the main loops, products on their way."""
@@ -139,6 +140,49 @@ def slack(
         for (region, group), cycles in saved.items()
     ]
     return graph, sorted(rows, key=lambda row: -row.cycles), by_region
+
+
+def _as_measured(replay: Replay, assumed: Assumptions) -> tuple[dict[str, list[float]], list[tuple[str, Step, float]]]:
+    """When each step ends if it takes what was measured, and own cycles: (warp group, step, cycles)."""
+    steps: list[tuple[str, Step, float]] = []
+
+    def measured(group: str, step: Step, start: float, hangs_on: float) -> float:
+        own = start + step.cycles - hangs_on
+        steps.append((group, step, own))
+        return own
+
+    return replay.run(assumed, measured), steps
+
+
+def _dealt(steps: Sequence[tuple[str, Step, float]]) -> OwnCycles:
+    """Own cycles dealt out by lot.
+
+    Regions of one name draw the same trips, whatever warp group they are of: what makes one of them late, a load or
+    another block of the SM, makes the others late in the same trip.
+    """
+    found: dict[tuple[str, int], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    names: dict[tuple[str, int], str] = {}
+    for group, step, cycles in steps:
+        if step.interval.waits or step.interval.queue:
+            found[group, id(step.interval)][step.steady].append(cycles)
+            names[group, id(step.interval)] = step.interval.name
+    own = {key: steady or others for key, (others, steady) in found.items()}
+    most = {name: max(len(own[key]) for key in own if names[key] == name) for name in names.values()}
+    trips = {name: [Random(f"{lot} {name}").sample(range(n), n) for lot in range(LOTS)] for name, n in most.items()}
+    return {
+        key: [[cycles[trip % len(cycles)] for trip in lot] for lot in trips[names[key]]] for key, cycles in own.items()
+    }
+
+
+def _modelled(own: OwnCycles, lot: int) -> Own:
+    """What hangs on nothing takes what was measured, and so does what was not reached when all took that."""
+    following = {key: cycle(lots[lot]) for key, lots in own.items()}
+
+    def modelled(group: str, step: Step, *_: float) -> float:
+        mine = following.get((group, id(step.interval)))
+        return step.cycles if mine is None else next(mine)
+
+    return modelled
 
 
 def _deviations(likely: Assumptions) -> list[Assumptions]:

@@ -36,6 +36,8 @@ class Kernel:
     late: int = 300
     jitter: int = 0
     """Cycles by which every fifth product and load is late: another block of the SM came first."""
+    uneven: int = 0
+    """Cycles by which every second issue takes longer, with its product on its way meanwhile."""
 
     def late_by(self, n: int) -> int:
         """Of the n-th product or load."""
@@ -114,7 +116,7 @@ class Machine:
             taken = max(now, self.core_until)
             self.core_until = taken + k.product
             done = self.core_until
-            now = self.note(name, "issue", taken + k.issue)
+            now = self.note(name, "issue", taken + k.issue + k.uneven * (n % 2))
             now = max(now, done) + k.finish + k.late_by(n)
             self.empties[name].append(now)
             now = self.note(name, "product wait", now)

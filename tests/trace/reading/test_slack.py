@@ -61,7 +61,7 @@ def test_what_is_rarely_late_is_part_of_the_period_of_the_graph_too(name):
     graph, _, _, machine = rows(replace(KERNELS[name], jitter=1500, trips=64))
     plain = Machine(replace(KERNELS[name], trips=64)).run()
     assert machine.period() > plain.period()
-    assert abs(graph.error) < 0.05
+    assert abs(graph.error) < 0.02
 
 
 def test_loads_stand_on_the_path_with_one_stage_and_not_with_three():
@@ -169,14 +169,31 @@ def test_what_cannot_be_predicted_is_said():
         predict(program, measured(Kernel()))
 
 
-@pytest.mark.parametrize(("stages", "off"), [(1, 0.01), (2, -0.07)])
-def test_loads_that_are_sometimes_late_make_the_graph_short_if_several_are_under_way(stages, off):
-    """Its limit: a wait has the mean of its own cycles, and early loads do not make up for a late one.
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_loads_that_are_sometimes_late_are_so_in_the_graph_too(stages):
+    """Early loads do not make up for a late one, and one that is late is so for both consumers."""
+    kernel = Kernel(stages=stages, load=1500, arithmetic=300, product=300, trips=80, jitter=800)
+    graph, _, _, machine = rows(kernel)
+    assert machine.period() > 1.07 * Machine(replace(kernel, jitter=0)).run().period()
+    assert abs(graph.error) < 0.02
 
-    With one stage every trip waits for its load, and nothing is lost in the mean.
-    """
-    kernel = Kernel(stages=stages, load=1500, arithmetic=300, product=300, trips=80)
-    for jitter, expected in ((0, 0), (800, off)):
-        block, program, _ = block_and_program(replace(kernel, jitter=jitter))
-        graph, _, _ = slack([block], program, FLOP_PER_CYCLE)
-        assert graph.error == pytest.approx(expected, abs=0.012)
+
+UNEVEN = Kernel(consumers=1, uneven=800, trips=64)
+"""On average its issues last as long as their products; of issue and product the later one takes 40 % longer."""
+
+
+def test_of_an_issue_and_its_product_that_are_now_longer_and_now_shorter_the_later_one_counts():
+    graph, found, _, machine = rows(UNEVEN)
+    assert abs(graph.error) < 0.005
+    changes = {("A @ B", "tensor cores"): {"product": 0}, ("issue", "consumer 0"): {"issue": 0, "uneven": 0}}
+    for key, change in changes.items():
+        truth = machine.period() - Machine(replace(UNEVEN, **change)).run().period()
+        assert truth > 190
+        assert found[key].cycles == pytest.approx(truth, rel=0.05)
+
+
+def test_a_wrong_graph_does_not_give_the_measured_period_back():
+    """As it would if each step had the own cycles of its own trip."""
+    block, program, _ = block_and_program(UNEVEN)
+    graph, _, _ = slack([block], program, FLOP_PER_CYCLE / 3)
+    assert abs(graph.error) > 0.02

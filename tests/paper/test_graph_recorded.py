@@ -1,0 +1,79 @@
+"""The graph of what hangs on what, held against the blocks in the recorded Chrome traces."""
+
+import json
+from collections import defaultdict
+from fnmatch import fnmatchcase
+from itertools import zip_longest
+from typing import Any
+
+import pytest
+
+from kperf.ir import offline
+from kperf.paper import examples
+from kperf.record.store import RECORDED
+from kperf.trace.compiler.instrument import read_rules
+from kperf.trace.compiler.program import Interval, Mark, Program
+from kperf.trace.launch.twin import make_twin
+from kperf.trace.reading.models import read_timeline
+from kperf.trace.reading.slack import slack
+from kperf.trace.reading.timeline import Block, Span
+
+FOLDER = RECORDED / "h200" / "examples"
+
+
+def program_of(name: str, folder) -> Program:
+    script = next(script for script in examples.EXAMPLES if name in script.kernels)
+    launched = offline.launched_by(script.path, script.small)
+    kernel = next(one.kernel for one in launched if fnmatchcase(one.name, script.kernels[name]))
+    return make_twin(kernel, 64, folder, memory=1 << 30, regions=("*",), rules=read_rules()).program
+
+
+def blocks_of(name: str, program: Program) -> list[Block]:
+    """Those of the Chrome trace, each shown whole."""
+    document = json.loads((FOLDER / f"{name}.chrome_trace.json").read_text())
+    named = [event for event in document["traceEvents"] if event["name"] == "thread_name"]
+    groups = {(event["pid"], event["tid"]): event["args"]["name"] for event in named}
+    found: dict[tuple[int, int], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for event in document["traceEvents"]:
+        if event["ph"] == "X":
+            found[event["pid"], event["args"]["block"]][groups[event["pid"], event["tid"]]].append(event)
+    return [
+        Block(number, sm, 0, {group.name: spans(mine[group.name], program, group.name) for group in program.groups})
+        for (sm, number), mine in found.items()
+    ]
+
+
+def spans(events: list[dict[str, Any]], program: Program, group: str) -> list[Span]:
+    """Of intervals of one name the one that begins where the last ended, and ends where the next can begin."""
+    named: dict[str, dict[tuple[Mark, Mark], Interval]] = defaultdict(dict)
+    for marks, interval in program.intervals.items():
+        if interval.group == program.code(group):
+            named[interval.name][marks] = interval
+    events = sorted(events, key=lambda event: event["args"]["start"])
+    made, at = [], None
+    for event, following in zip_longest(events, events[1:]):
+        opens = {first for first, _ in named[following["name"]]} if following else set()
+        fits = {marks: one for marks, one in named[event["name"]].items() if at in (None, marks[0])}
+        marks = next((marks for marks in fits if marks[1] in opens), None) or next(iter(fits))
+        at, args = marks[1], event["args"]
+        made.append(Span(fits[marks], args["start"], args["start"] + args["cycles"], args["iteration"]))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("attention_backward_q", 0.01),
+        ("attention_backward_kv", 0.01),
+        ("gemm_tma", 0.01),
+        ("flash_decoding", 0.03),  # three blocks of a few trips
+    ],
+)
+def test_the_graph_gives_the_recorded_period_back(name: str, error: float, tmp_path):
+    """Where loads and products are now late and now early too, as in attention_backward_q."""
+    recorded = read_timeline(FOLDER / f"{name}.timeline.json").graph
+    program = program_of(name, tmp_path)
+    graph, _, _ = slack(blocks_of(name, program), program, recorded.flop_per_cycle)
+    assert graph.measured_cycles == recorded.measured_cycles
+    assert graph.load_cycles == recorded.load_cycles
+    assert abs(graph.error) < error
