@@ -404,7 +404,9 @@ def inductor(
 
 
 @app.command(name="llama-block")
-def llama_block(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, rounds: Rounds = ROUNDS) -> None:
+def llama_block(
+    results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, rounds: Rounds = 4 * ROUNDS
+) -> None:
     """How much faster a whole compiled Llama block is with our attention and FA3's than with torch's, both passes."""
     from kperf.paper import llama_block
 

@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 from kperf.attention import overrides as override
+from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.variants import VARIANTS
-from kperf.attention.workload import FIG11
+from kperf.attention.workload import FIG11, Workload
+from kperf.bench import intervals
 from kperf.bench.cards import agreement, on_several, spread_note
 from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
 from kperf.bench.points import Store
 from kperf.bench.repeatability import compare, pairs
 from kperf.bench.tables import speedup, speedup_interval
-from kperf.paper import fig12, fig12_inputs, goals
-from kperf.record.store import RECORDED
+from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench
+from kperf.record.store import RECORDED, RecordStore
 from kperf.trace.reading.models import read_timeline
 from kperf.trace.reading.verdict import verdict
 
@@ -23,6 +25,11 @@ STORE = Store(RECORDED / "h200")
 MODES = [
     fig12.Mode(causal, **other) for other in ({}, {"head_dim": 64}, {"dtype": "float16"}) for causal in (False, True)
 ]
+
+
+def said(sentence):
+    """Whether artifact.md has it, wherever its lines end."""
+    return " ".join(sentence.split()) in " ".join((ROOT / "artifact.md").read_text().split())
 
 
 @pytest.fixture(scope="module", params=MODES, ids=lambda mode: mode.stem)
@@ -154,9 +161,17 @@ def test_what_artifact_md_says_of_repeated_and_of_unsettled_runs_is_what_the_rec
     text = " ".join((ROOT / "artifact.md").read_text().split())
     newest = {p.run for run in fig12.figure_runs(STORE, fig12.Mode()).values() for p in run.values()}
     newest |= {p.run for run in fig12.figure_runs(STORE, fig12.Mode(causal=True)).values() for p in run.values()}
-    outcome = compare(list(pairs(STORE.points()).values()))
-    assert f"{len(outcome.ratios)} ratios to FA3 {share(outcome.held, len(outcome.ratios))}" in text
-    assert outcome.held / len(outcome.ratios) >= 0.95
+    cards = {name: environment.gpu_uuid[:8] for name, environment in STORE.environments().items()}
+    before = compare(list(pairs(p for p in STORE.points() if cards[p.environment] == "6f123dff").values()))
+    full, causal = (
+        compare([pair for (_, workload), pair in pairs(STORE.points()).items() if workload.causal == mask])
+        for mask in (False, True)
+    )
+    assert f"{len(before.ratios)} ratios to FA3 {before.held} ({before.held / len(before.ratios):.1%}"[:-1] in text
+    for outcome, words in ((causal, "Of the causal ratios {} of {} ({:.1%}"), (full, "of the others {} of {} ({:.1%}")):
+        held, of = outcome.held, len(outcome.ratios)
+        assert words.format(held, of, held / of)[:-1] in text
+    assert all(pair.held >= 0.95 * len(pair.ratios) for pair in (before, causal))
     between = agreement(on_several(STORE.points(), STORE.environments()).values())
     assert f"{between.ratios_held} of {between.ratios} ratios and {between.times_held} of {between.times} times" in text
     points = [p for p in STORE.points() if p.run in newest]
@@ -187,3 +202,37 @@ def test_the_verdict_blames_no_load_that_slack_acquits(variant):
     words = " ".join(verdict(timeline))
     assert "loads stand on the path" not in words
     assert "if no load took any time, a trip would take 0 cycles less" in words
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_artifact_md_says_what_was_recorded_of_attention_at_large(backward):
+    shape = Workload(batch=4, seq_len=8192, backward=backward)
+    points = [point for point in Store(RECORDED / "h200", "attention").points() if point.workload == shape]
+    fastest = sorted((p for p in points if p.status == "ok"), key=lambda p: -p.tflops)
+    labels = {**{key: IMPLEMENTATIONS[key].label for key in IMPLEMENTATIONS}, "flex": "flex_attention"}
+    labels |= {"improved_plus": "Improved+", "improved": "Improved"}
+    assert len(fastest) == (6 if backward else 14)
+    assert said(", ".join(f"{labels[p.implementation]} {p.tflops:.0f}" for p in fastest))
+
+
+def test_artifact_md_says_what_was_recorded_of_the_llama_block():
+    rows = RecordStore(RECORDED / "h200", llama_block.NAME, llama_block.ROWS).points()
+    rows = [row for row in rows if row.run == rows[-1].run]
+    for backward, words in ((False, "{:.3f} x with {} ({:.3f} to {:.3f})"), (True, "{:.3f} x with {}")):
+        torchs, *others = (row for row in rows if row.backward == backward)
+        assert [row.implementation for row in others] == ["fa3", "improved_plus"]
+        for row, label in zip(others, ("FA3", "Improved+"), strict=True):
+            value = statistics.median(torchs.samples_ms) / statistics.median(row.samples_ms)
+            spread = intervals.ratio_spread(row.samples_ms, torchs.samples_ms)
+            assert said(words.format(value, label, *intervals.around(value, spread)))
+
+
+def test_artifact_md_says_what_was_recorded_of_tritonbench():
+    rows = RecordStore(RECORDED / "h200", "tritonbench", tritonbench.ROWS).points()
+    off = [statistics.median(row.off) for row in rows if row.run == rows[-1].run and row.off]
+    within = [one for one in off if abs(one) <= tritonbench.GOAL]
+    assert said(
+        f"{len(within)} of {len(off)} are within 3 %: at 8 x 8192 all four by {max(map(abs, off[:4])):.1%}"[:-1]
+    )
+    assert said(f"`do_bench` gives Improved+ {-min(off):.1%}"[:-1])
+    assert said(f"in a CUDA graph the two are {max(off):.1%}"[:-1])
