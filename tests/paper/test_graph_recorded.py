@@ -15,10 +15,21 @@ from kperf.trace.compiler.instrument import read_rules
 from kperf.trace.compiler.program import Interval, Mark, Program
 from kperf.trace.launch.twin import make_twin
 from kperf.trace.reading.models import read_timeline
-from kperf.trace.reading.slack import slack
+from kperf.trace.reading.replay import Assumptions
+from kperf.trace.reading.slack import Blocks
 from kperf.trace.reading.timeline import Block, Span
 
 FOLDER = RECORDED / "h200" / "examples"
+
+IN_PART = {"gemm_persistent_ws"}
+"""Its blocks are too long for a Chrome trace."""
+GRAPHS = {
+    name: timeline.graph
+    for name in examples.names()
+    if name not in IN_PART
+    and (path := FOLDER / f"{name}.timeline.json").exists()
+    and (timeline := read_timeline(path)).graph
+}
 
 
 def program_of(name: str, folder) -> Program:
@@ -60,20 +71,13 @@ def spans(events: list[dict[str, Any]], program: Program, group: str) -> list[Sp
     return made
 
 
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("attention_backward_q", 0.01),
-        ("attention_backward_kv", 0.01),
-        ("gemm_tma", 0.01),
-        ("flash_decoding", 0.03),  # three blocks of a few trips
-    ],
-)
-def test_the_graph_gives_the_recorded_period_back(name: str, error: float, tmp_path):
-    """Where loads and products are now late and now early too, as in attention_backward_q."""
-    recorded = read_timeline(FOLDER / f"{name}.timeline.json").graph
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_graph_gives_the_recorded_period_back(name: str, tmp_path):
+    """Where loads and products are now early and now late too, as in attention_backward_q."""
+    recorded = GRAPHS[name]
     program = program_of(name, tmp_path)
-    graph, _, _ = slack(blocks_of(name, program), program, recorded.flop_per_cycle)
-    assert graph.measured_cycles == recorded.measured_cycles
-    assert graph.load_cycles == recorded.load_cycles
-    assert abs(graph.error) < error
+    blocks = Blocks(blocks_of(name, program), program)
+    likely = Assumptions(blocks.load_cycles, recorded.flop_per_cycle)
+    measured, own, _ = blocks.fit(likely)
+    assert (measured, likely.load_cycles) == (recorded.measured_cycles, recorded.load_cycles)
+    assert blocks.period(likely, own) == pytest.approx(measured, rel=0.03)
