@@ -19,7 +19,7 @@ PANELS: tuple[tuple[str, str, _Value], ...] = (
     ("SM clock (MHz)", "{:.0f}", lambda sample: sample.sm_mhz),
     ("TFLOPS a watt", "{:.2f}", lambda sample: sample.tflops_per_watt),
 )
-"""What is drawn, from left to right: its name, how its numbers are written, and how it is read from a sample."""
+"""What is drawn, from top to bottom: its name, how its numbers are written, and how it is read from a sample."""
 
 
 def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, notes: Sequence[str], out: Path) -> list[Path]:
@@ -29,10 +29,11 @@ def draw(runs: Sequence[Sequence[PowerPoint]], stamp: str, notes: Sequence[str],
 
 def figure(runs: Sequence[Sequence[PowerPoint]], stamp: str, notes: Sequence[str]) -> Figure:
     """A panel each for `PANELS`, a group of bars a workload; whiskers span the passes. `notes` stand below."""
-    made, axes = plt.subplots(1, len(PANELS), figsize=(PAGE_WIDTH, 3.4), layout="constrained")
+    made, axes = plt.subplots(len(PANELS), 1, figsize=(PAGE_WIDTH, 6.6), sharex=True, layout="constrained")
     for axis, (name, form, value) in zip(axes, PANELS, strict=True):
         _bars(axis, runs, form, value)
         axis.set_title(name, loc="left", fontsize=SMALL, fontweight="bold")
+    axes[-1].set_xlabel("sequence length")
     first = runs[0][0]
     mask = "causal" if first.causal else "non-causal"
     title = f"Attention forward, {mask}, {first.dtype}, head_dim {first.head_dim}, 16 heads, batch {first.batch}"
@@ -73,5 +74,4 @@ def _bars(axis: Axes, runs: Sequence[Sequence[PowerPoint]], form: str, value: _V
             top = max(top, *values)
     axis.set_ylim(0, 1.2 * top)  # room for the numbers on the bars
     axis.set_xticks(range(len(runs)), [compact(run[0].seq_len) for run in runs])
-    axis.set_xlabel("sequence length")
     grid(axis)
