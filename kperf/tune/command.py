@@ -6,7 +6,7 @@ is done, and what is recorded is shown.
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +40,8 @@ from kperf.tune.records import (
     studies,
     tuned,
 )  # fmt: skip
-from kperf.tune.search import propose
-from kperf.tune.space import ARCHITECTURES, Architecture, Judged, most_promising, prune
+from kperf.tune.search import next_trial
+from kperf.tune.space import ARCHITECTURES, Architecture, Judged, expected, prune
 
 BATCH = 16
 """So many configurations take turns where all are timed."""
@@ -114,7 +114,7 @@ def _tune(console: Console, results: Path, asked: Asked) -> Path:
         environment = writer.record_environment(device.environment())
         for workload in asked.workloads:
             judged = _pruned(console, architecture, workload)
-            candidates = most_promising(architecture, workload, judged)
+            candidates = expected(architecture, workload, judged)
             runnable = [one.config for one in judged if not one.refused]
             if not candidates:
                 raise MeasurementError(f"compiling leaves no configuration for {workload} on {architecture.name}")
@@ -157,12 +157,12 @@ def _progress(console: Console) -> Iterator[Callable[[str], None]]:
 
 @dataclass
 class _Tuning:
-    """One workload's study: goes on where it was in this environment. `candidates`: as `most_promising` orders."""
+    """One workload's study: goes on where it was in this environment. `candidates`: and the cycles they should take."""
 
     writer: Writer[TuneRow]
     architecture: Architecture
     workload: Workload
-    candidates: Sequence[Config]
+    candidates: Mapping[Config, float]
     runnable: Sequence[Config]
     environment: str
     asked: Asked
@@ -180,9 +180,9 @@ class _Tuning:
     def run(self) -> None:
         """What is missing of search, exhaustive part, final and comparison."""
         trials = min(self.asked.trials or math.ceil(TENTH * len(self.runnable)), len(self.candidates))
-        first = [*self._best_elsewhere(), *self.candidates][: math.ceil(trials / 2)]
+        elsewhere = self._best_elsewhere()
         while len(tried := self.study.tried("search")) < trials:
-            config = propose(self.candidates, tried, first, seed=int(self.name, 16))
+            config = next_trial(self.candidates, tried, trials, elsewhere, seed=int(self.name, 16))
             self.say(f"{self.workload}: trial {len(tried) + 1} of {trials}, {config}")
             self._measure("search", [_in(config)], self.asked.rounds)
         if self.asked.exhaustive:

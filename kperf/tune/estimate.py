@@ -1,10 +1,14 @@
 """How long a configuration should take, from what compiling shows: good enough to say what to try first.
 
-A trip of the loop multiplies twice, takes BLOCK_M x BLOCK_N exponentials and what goes with them, and loads a tile of k
-and of v. Alone on a processor a block does one after the other, and waits for loads as far as its stages do not reach
-ahead. Several blocks fill each other's gaps, until one of the three takes all of the time.
+A trip of the loop multiplies q by k, takes BLOCK_M x BLOCK_N exponentials and what goes with them, scales the
+accumulator, and multiplies by v. Triton 3.6 has one warp group do that one after the other, and all warp groups of a
+block at the same time, so that only other blocks fill the gaps. With one stage it waits for each load. With more it
+asks for the next tiles at the end of a trip: two stages still wait for k, and only from the third on loads are hidden.
+Where a block has fewer rows than its warp groups multiply at once, they repeat the product with k and the exponentials,
+and share the rest.
 """
 
+import heapq
 import math
 from dataclasses import dataclass
 
@@ -14,40 +18,82 @@ from kperf.attention.workload import Workload
 _BYTES = 2
 """Of a number in q, k and v."""
 _OPERATIONS_A_SCORE = 8
-"""Scale, mask, maximum, subtract, add, convert, and the accumulator's share, about."""
+"""Scale, mask, maximum, subtract, add, convert, and the shuffles of a row's maximum and sum, about."""
+_SYNC = 100
+"""Cycles from when something is ready until the warps that wait for it go on, about."""
+_TEAM_WARPS, _TEAM_ROWS = 4, 64
+"""Warps that multiply together, and the rows of a product: wgmma's on Hopper, a work group of CDNA 3's four SIMDs."""
 
 
 @dataclass(frozen=True)
 class Processor:
     """A streaming multiprocessor or compute unit, a cycle: dense 16-bit FLOPs, exponentials, float32 operations, bytes
-    from L2. latency: cycles until a load from L2 begins to arrive; number: of them on the GPU."""
+    from shared memory and from L2.
+
+    latency: cycles until a load from L2 begins to arrive; number: of them on the GPU.
+    """
 
     number: int
     flops: int
     exponentials: int
     operations: int
+    shared_bytes: int
     load_bytes: int
     latency: int
 
 
-H200 = Processor(132, 4096, 16, 128, 64, 800)
+H200 = Processor(132, 4096, 16, 128, 128, 64, 800)
 """NVIDIA H100 Tensor Core GPU Architecture (2022); CUDA C++ Programming Guide, "Arithmetic Instructions"; L2's rate and
 latency are about those of published microbenchmarks."""
-MI300X = Processor(304, 2048, 16, 64, 64, 700)
+MI300X = Processor(304, 2048, 16, 64, 128, 64, 700)
 """AMD CDNA 3 Architecture (white paper, 2023): 1307 TFLOPS of 304 units at 2.1 GHz; the rest about."""
 
 
 def cycles(processor: Processor, workload: Workload, config: Config, resident: int) -> float:
-    """Of the whole launch, about; `resident`: blocks that fit on a processor at once."""
+    """Of the whole launch, about; `resident`: blocks that fit on a processor at once.
+
+    Blocks go in the order of the grid to the first place that is free: with a causal mask they differ in length, and
+    in a short launch the last ones decide.
+    """
+    trip, loop, block = _costs(processor, workload, config, resident)
     rows, columns = config.BLOCK_M, config.BLOCK_N
-    products = 4 * rows * columns * workload.head_dim / processor.flops
-    scores = rows * columns * (1 / processor.exponentials + _OPERATIONS_A_SCORE / processor.operations)
-    load = 2 * columns * workload.head_dim * _BYTES / processor.load_bytes
-    waits = max(0.0, processor.latency + load - (config.num_stages - 1) * (products + scores))
-    beside = resident * math.sqrt(config.num_warps / 4)  # warp groups of one block wait for each other
-    trip = max(products, scores, load, (products + scores + waits) / beside)
-    seen = (workload.seq_len + rows + columns) / 2 if workload.causal else workload.seq_len
-    blocks = workload.rows / rows
-    slots = processor.number * resident
-    idle = math.ceil(blocks / slots) * slots / blocks
-    return blocks * math.ceil(seen / columns) * trip * idle / processor.number
+    lengths = []
+    for row in range(0, workload.seq_len, rows):
+        loops = [workload.seq_len]
+        if workload.causal:
+            before = row // columns * columns
+            loops = [columns_seen for columns_seen in (before, row + rows - before) if columns_seen]
+        trips = sum(math.ceil(columns_seen / columns) for columns_seen in loops)
+        lengths.append(block + len(loops) * loop + trips * trip)
+    places = [0.0] * (processor.number * resident)
+    for _ in range(workload.batch * workload.heads):
+        for length in lengths:
+            heapq.heapreplace(places, places[0] + length)
+    return max(places)
+
+
+def _costs(processor: Processor, workload: Workload, config: Config, resident: int) -> tuple[float, float, float]:
+    """Cycles of a trip, and of what comes once a loop and once a block besides."""
+    rows, columns, depth = config.BLOCK_M, config.BLOCK_N, workload.head_dim
+    teams = max(1, config.num_warps // _TEAM_WARPS)
+    repeats = teams // min(teams, max(1, rows // _TEAM_ROWS))
+    product = 2 * rows * columns * depth / processor.flops
+    tile = columns * depth * _BYTES
+    by_k = max(product, (rows * depth * _BYTES + teams * tile / repeats) / processor.shared_bytes) * repeats
+    by_v = max(product, teams * tile / repeats / processor.shared_bytes)
+    scores = repeats * rows * columns * (1 / processor.exponentials + _OPERATIONS_A_SCORE / processor.operations)
+    scaling = rows * depth / processor.operations
+    load = tile / processor.load_bytes
+    arrival = processor.latency + load
+    if config.num_stages == 1:
+        alone = by_k + scores + scaling + by_v + 4 * _SYNC
+        waits = 2 * arrival
+    else:
+        loads_at_once = 2 if config.PRELOAD_V else 1
+        alone = by_k + scores + scaling + by_v + (4 - loads_at_once + (repeats > 1)) * _SYNC
+        ahead = by_v + (config.num_stages - 2) * alone
+        waits = max(0.0, processor.latency + loads_at_once * load - ahead)
+    trip = max(alone + waits, resident * max(by_k + by_v, scores + scaling, 2 * load))
+    loop = 0.0 if config.num_stages == 1 else arrival + load
+    block = 2 * (processor.latency + rows * depth * _BYTES / processor.load_bytes)
+    return trip, loop, block

@@ -1,4 +1,4 @@
-"""The search over configurations: Optuna proposes, what was tried before is told to it first.
+"""The search over configurations: an estimate begins, corrected by what is measured, and Optuna goes on.
 
 The records are the only memory: a search that was killed goes on from them, as one that was not would have. So there
 is no journal beside them which could say something else.
@@ -6,6 +6,7 @@ is no journal beside them which could say something else.
 
 import math
 import random
+import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,47 @@ def parzen(seed: int) -> BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # of `multivariate`
         return TPESampler(seed=seed, n_startup_trials=4, multivariate=True)
+
+
+def next_trial(
+    expected: Mapping[Config, float],
+    tried: Mapping[Config, Cost],
+    trials: int,
+    elsewhere: Sequence[Config] = (),
+    *,
+    seed: int,
+) -> Config:
+    """Which of `expected`, configurations and the cycles they should take, to try next in a search of so many trials.
+
+    The first half of the trials is what was best `elsewhere`, then what should be fastest; the rest is Optuna's, which
+    looks where the estimate does not.
+    """
+    by_estimate = len(tried) < math.ceil(trials / 2)
+    first = [*elsewhere, *most_promising(expected, tried)] if by_estimate else []
+    return propose([*expected], tried, first, seed=seed)
+
+
+def most_promising(expected: Mapping[Config, float], tried: Mapping[Config, Cost]) -> list[Config]:
+    """Configurations in the order of what they should cost by the estimate and by what those tried cost beside it.
+
+    An estimate is right about stages sooner than about tiles. So its error is taken to be that of the same tile and
+    number of warps, where one was tried; else that of all that were.
+    """
+    errors: dict[tuple[int, int, int], list[float]] = {}
+    for config, cost in tried.items():
+        if cost is not None and config in expected:
+            errors.setdefault(_tile(config), []).append(math.log(cost / expected[config]))
+    of_all = statistics.mean(error for found in errors.values() for error in found) if errors else 0.0
+
+    def corrected(config: Config) -> float:
+        found = errors.get(_tile(config))
+        return math.log(expected[config]) + (statistics.mean(found) if found else of_all)
+
+    return sorted(expected, key=corrected)
+
+
+def _tile(config: Config) -> tuple[int, int, int]:
+    return config.BLOCK_M, config.BLOCK_N, config.num_warps
 
 
 def propose(

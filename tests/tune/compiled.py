@@ -1,11 +1,12 @@
-"""What compiling for sm_90a leaves of head_dim 256, float16, causal, and what it needs: 44 of 96 configurations. Of the
-others 26 take too much shared memory, and 26 could be launched, though they spill."""
+"""What compiling for sm_90a leaves of head_dim 256, float16, causal, and what it needs: 45 of 96 configurations, one of
+which spills a little. Of the others 26 take too much shared memory, and 25 could be launched, though they spill."""
 
 from kperf.attention.configs import Config
 from kperf.tune.space import Judged, Needs
 
 RUNNABLE = 70
 
+_SPILLS = {(64, 128, 0, 4, 1): 56}
 _ROWS = [
     (64, 32, 0, 4, 1, 204, 49160),
     (64, 32, 0, 4, 2, 196, 98336),
@@ -35,6 +36,7 @@ _ROWS = [
     (64, 64, 1, 8, 1, 232, 98312),
     (64, 64, 1, 8, 2, 151, 164864),
     (64, 64, 1, 8, 3, 155, 230400),
+    (64, 128, 0, 4, 1, 255, 99328),
     (64, 128, 0, 8, 1, 254, 99328),
     (64, 128, 1, 8, 1, 255, 164864),
     (128, 32, 0, 8, 1, 206, 81928),
@@ -57,7 +59,7 @@ _ROWS = [
 JUDGED = [
     Judged(
         Config(BLOCK_M=m, BLOCK_N=n, PRELOAD_V=bool(first), num_warps=warps, num_stages=stages),
-        Needs(registers, 0, shared_bytes),
+        Needs(registers, _SPILLS.get((m, n, first, warps, stages), 0), shared_bytes),
         None,
     )
     for m, n, first, warps, stages, registers, shared_bytes in _ROWS

@@ -7,23 +7,28 @@ import statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
 from kperf.ir.occupancy import blocks_per_sm
 from kperf.tune.records import GOAL
-from kperf.tune.search import propose
-from kperf.tune.space import ARCHITECTURES, most_promising
+from kperf.tune.search import most_promising, next_trial, propose
+from kperf.tune.space import ARCHITECTURES, expected
 from tests.tune.compiled import JUDGED, RUNNABLE
 from tests.tune.pretended import SPACE, milliseconds
 
 TRIALS = 16
 
 
-def searched(seed, *, cost=milliseconds, told=lambda cost: cost, trials=TRIALS, candidates=SPACE, first=()):
+def by_optuna(known, trials, seed):
+    return propose(SPACE, known, seed=seed)
+
+
+def searched(seed, *, cost=milliseconds, told=lambda cost: cost, trials=TRIALS, candidates=SPACE, by=by_optuna):
     """What is tried and what it costs, with a noise of 1 %; `told`: what the search gets to know of it."""
     noise = random.Random(seed)
     tried, known = {}, {}
     while len(tried) < trials:
-        config = propose(candidates, known, first, seed=seed)
+        config = by(known, trials, seed)
         assert config in candidates
         assert config not in tried
         tried[config] = cost(config) * noise.uniform(0.99, 1.01)
@@ -64,6 +69,30 @@ def test_what_failed_is_not_proposed_again():
     assert propose(SPACE, tried, seed=0) in SPACE[40:]
 
 
+def test_the_estimate_begins_after_what_was_best_elsewhere_and_optuna_goes_on():
+    estimate = {config: 100.0 + place for place, config in enumerate(SPACE)}
+    last = SPACE[-1]
+    begun = []
+    tried = {}
+    for _ in range(4):
+        begun.append(next_trial(estimate, tried, 8, [last], seed=1))
+        tried[begun[-1]] = estimate[begun[-1]]
+    assert begun == [last, *SPACE[:3]]
+    assert next_trial(estimate, tried, 8, [last], seed=1) == propose(SPACE, tried, seed=1) != SPACE[3]
+
+
+def test_what_was_tried_of_a_tile_corrects_what_is_expected_of_the_rest_of_it():
+    one, same, other = (
+        Config(BLOCK_M=rows, BLOCK_N=64, PRELOAD_V=False, num_warps=4, num_stages=stages)
+        for rows, stages in ((64, 2), (64, 3), (128, 2))
+    )
+    estimate = {one: 10.0, same: 11.0, other: 13.0}
+    assert most_promising(estimate, {}) == [one, same, other]
+    assert most_promising(estimate, {one: 5.0, other: 4.0}) == [other, one, same]  # 4 is expected of other, 5.5 of same
+    assert most_promising(estimate, {one: 5.0, other: None}) == [one, same, other]
+    assert most_promising(estimate, {one: 5.0, SPACE[0]: 0.1}) == [one, same, other]  # one that is no candidate
+
+
 def machine(seed):
     """Milliseconds of each configuration on a machine made up by chance. Not by the estimate's formula: what rows,
     columns, warps, stages, the order of loads and blocks at once are worth, alone and together, and 2 % beside."""
@@ -86,17 +115,28 @@ def machine(seed):
 
 MACHINES = range(16)
 WIDE = Workload(batch=4, heads=8, seq_len=2048, head_dim=256, causal=True, dtype="float16")
-ORDER = most_promising(ARCHITECTURES["sm_90a"], WIDE, JUDGED)
+EXPECTED = expected(ARCHITECTURES["sm_90a"], WIDE, JUDGED)
 
 
-def mean_regret(trials, *, first=ORDER, told=lambda cost: cost, machines=MACHINES):
+def by_wide_optuna(known, trials, seed):
+    return propose([*EXPECTED], known, seed=seed)
+
+
+def by_estimate(known, trials, seed):
+    return next_trial(EXPECTED, known, trials, seed=seed)
+
+
+def by_wrong_estimate(known, trials, seed):
+    return next_trial({config: 1 / cycles for config, cycles in EXPECTED.items()}, known, trials, seed=seed)
+
+
+def mean_regret(trials, *, by=by_estimate, told=lambda cost: cost, machines=MACHINES):
     """Over the machines, of the best that a search with a noise of 1 % has tried, as `kperf tune` asks it."""
     regrets = []
     for seed in machines:
         costs = machine(seed)
         cost = costs.__getitem__
-        begun = first[: math.ceil(trials / 2)]
-        tried = searched(seed, cost=cost, told=told, trials=trials, candidates=ORDER, first=begun)
+        tried = searched(seed, cost=cost, told=told, trials=trials, candidates=EXPECTED, by=by)
         regrets.append(cost(min(tried, key=tried.__getitem__)) / min(costs.values()) - 1)
     return statistics.mean(regrets)
 
@@ -104,13 +144,15 @@ def mean_regret(trials, *, first=ORDER, told=lambda cost: cost, machines=MACHINE
 def test_a_tenth_of_the_trials_comes_near_the_best_and_a_broken_search_does_not():
     trials = math.ceil(RUNNABLE / 10)
     assert mean_regret(trials) < GOAL
-    assert mean_regret(trials, first=ORDER[::-1]) > 2 * GOAL  # the least promising first
-    assert mean_regret(trials, first=[]) > 2 * GOAL
+    assert mean_regret(trials, by=by_wrong_estimate) > 2 * GOAL
+    assert mean_regret(trials, by=by_wide_optuna) > 2 * GOAL
 
 
 def test_what_is_told_guides_it():
     ours, deaf, misled = (
-        mean_regret(16, first=[], told=told, machines=MACHINES[:8])  # a fifth of the others' regret shows on eight
+        mean_regret(
+            16, by=by_wide_optuna, told=told, machines=MACHINES[:8]
+        )  # a fifth of the others' regret shows on eight
         for told in (lambda c: c, lambda c: 1.0, lambda c: 1 / c)
     )
     assert ours < 0.6 * deaf
