@@ -101,8 +101,10 @@ class Study:
         return {row.config: row.cost for row in self.rows if row.part == part and row.config is not None}
 
     def finalists(self, most: int) -> list[Config]:
-        """The best so far, the best first."""
-        return ranked(self.tried("search") | self.tried("exhaustive"))[:most]
+        """The best so far, the best first, and what the search by itself found, if that is none of them."""
+        search = self.tried("search")
+        best = ranked(search | self.tried("exhaustive"))[:most]
+        return list(dict.fromkeys([*best, *ranked(search)[:1]]))
 
     @property
     def chosen(self) -> Config | None:
@@ -122,14 +124,15 @@ class Study:
 
     @property
     def regret(self) -> float | None:
-        """By how much what the search found is slower than the best of all, less 1, both as the exhaustive part has
-        them; None unless all were timed."""
-        every = self.tried("exhaustive")
-        found = ranked(self.tried("search"))
-        best = ranked(every)
+        """By how much what the search found is slower than the best of all, less 1; None unless all were timed.
+
+        Both as the final has them, in turn and for longer: the least of many short trials is too low.
+        """
+        final = self.tried("final")
+        found, best = ranked(self.tried("search")), ranked(final)
         if not (self.is_exhaustive and found and best):
             return None
-        ours, least = every[found[0]], every[best[0]]
+        ours, least = final.get(found[0]), final[best[0]]
         return None if ours is None or least is None else ours / least - 1
 
     @property
