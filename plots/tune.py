@@ -43,7 +43,7 @@ def draw(found: Sequence[Study], stamp: str, out: Path) -> list[Path]:
 
 def figure(found: Sequence[Study], stamp: str) -> Figure:
     """Left times as fast as native, by seq_len; right the best so far of each search, over the best of all known."""
-    made, (left, right) = plt.subplots(1, 2, figsize=(PAGE_WIDTH, 3.2), layout="constrained", width_ratios=(3, 2))
+    made, (left, right) = plt.subplots(1, 2, figsize=(PAGE_WIDTH, 3.2), layout="constrained", width_ratios=(2, 1))
     compared = [study for study in found if study.comparison]
     _speedups(left, compared)
     _searches(right, found)
@@ -64,16 +64,16 @@ def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
         {key: point.median_ms for key, point in study.comparison.items() if isinstance(point, MeasuredPoint)}
         for study in compared
     ]
-    native = [next((run[key] for key in NATIVE if key in run), None) for run in times]
+    bases = [next((key for key in NATIVE if key in run), None) for run in times]
     keys = [key for key in _KEYS if any(key in run for run in times)]
     width = 0.8 / max(len(keys), 1)
     for index, key in enumerate(keys):
         look = _OURS[key] if key in _OURS else label_and_look(key)[1]
         beside = (index - (len(keys) - 1) / 2) * width
         bars = [
-            (place + beside, slowest / run[key])
-            for place, (run, slowest) in enumerate(zip(times, native, strict=True))
-            if key in run and slowest is not None
+            (place + beside, run[base] / run[key])
+            for place, (run, base) in enumerate(zip(times, bases, strict=True))
+            if key in run and base is not None
         ]
         xs, heights = [x for x, _ in bars], [height for _, height in bars]
         axis.bar(xs, heights, width, color=look.colour, hatch=look.hatch, edgecolor="black", lw=0.4, label=label(key))
@@ -81,14 +81,15 @@ def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
             value_above(axis, x, height, f"{height:.2f}", upright=True)
     axis.set_xticks(range(len(compared)), [compact(study.workload.seq_len) for study in compared])
     axis.set_xlabel("seq_len")
-    axis.set_title("times as fast as native", loc="left", fontsize=SMALL, fontweight="bold")
+    native = " or ".join(dict.fromkeys(label(key) for key in bases if key is not None))
+    axis.set_title(f"times as fast as {native}", loc="left", fontsize=SMALL, fontweight="bold")
     axis.set_ylim(0, 1.2 * axis.get_ylim()[1])
     grid(axis)
 
 
 def _searches(axis: Axes, found: Sequence[Study]) -> None:
     axis.axhspan(0, 100 * GOAL, color="#e8e8e8", zorder=0)
-    for study, colour in zip(found, _LINES * len(found), strict=False):
+    for index, study in enumerate(found):
         every = study.tried("search") | study.tried("exhaustive")
         known = [cost for cost in every.values() if cost is not None]
         costs = [every[config] for config in study.tried("search")]
@@ -96,10 +97,12 @@ def _searches(axis: Axes, found: Sequence[Study]) -> None:
         shown = [(n, 100 * (cost / min(known) - 1)) for n, cost in enumerate(best, 1) if cost < float("inf")]
         if shown:
             named = f"seq_len {compact(study.workload.seq_len)}"
-            axis.plot(*zip(*shown, strict=True), color=colour, marker="o", ms=3, lw=0.9, label=named)
+            size = max(2.0, 6.5 - 1.5 * index)  # smaller ones lie on larger ones, so that all of equal ones are seen
+            colour = _LINES[index % len(_LINES)]
+            axis.plot(*zip(*shown, strict=True), color=colour, marker="o", ms=size, lw=0.9, label=named, clip_on=False)
     if found:
         axis.legend(frameon=False, fontsize=SMALL)
     axis.set_xlabel("trials")
     axis.set_title("% slower than the best known", loc="left", fontsize=SMALL, fontweight="bold")
-    axis.set_ylim(0)
+    axis.set_ylim(-0.03 * axis.get_ylim()[1])
     grid(axis)

@@ -1,0 +1,122 @@
+"""The search of now, replayed on what all configurations took on an H200, and what artifact.md says of that record."""
+
+import math
+import random
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from scipy.stats import spearmanr
+
+from kperf.ir.amd import compile_for
+from kperf.ir.compile import sass
+from kperf.ir.sass import order
+from kperf.record.store import RECORDED
+from kperf.tune import estimate
+from kperf.tune.command import TENTH
+from kperf.tune.estimate import H200
+from kperf.tune.records import DEFAULT_KEY, GOAL, REPORTED, TUNED_KEY, ranked, store_in, studies, tuned
+from kperf.tune.resources import stock_source
+from kperf.tune.search import next_trial
+from kperf.tune.space import ARCHITECTURES, expected
+from tests.tune.compiled import JUDGED
+
+ARTIFACT = " ".join((Path(__file__).resolve().parents[2] / "artifact.md").read_text().split())
+STUDIES = studies(store_in(RECORDED / "h200").points())
+SM_90A = ARCHITECTURES["sm_90a"]
+SEEDS = range(8)
+NUMBERS = [field.name for field in fields(H200) if field.name != "number"]
+
+
+def replayed(study, seed, elsewhere=(), of=SM_90A):
+    """Of what a search finds: its time over the best's, less 1, and the trial in which it was tried."""
+    costs = study.tried("exhaustive")
+    trials, tried = math.ceil(TENTH * study.runnable), {}
+    cycles = expected(of, study.workload, JUDGED)
+    while len(tried) < trials:
+        config = next_trial(cycles, tried, trials, elsewhere, seed=seed)
+        tried[config] = costs[config]
+    found = ranked(tried)[0]
+    return costs[found] / costs[ranked(costs)[0]] - 1, [*tried].index(found) + 1
+
+
+def correlation(study):
+    """Of the ranks by the estimate and by the recorded costs."""
+    cycles, costs = expected(SM_90A, study.workload, JUDGED), study.tried("exhaustive")
+    return spearmanr([*cycles.values()], [costs[config] for config in cycles]).statistic
+
+
+def test_all_of_the_experiment_is_recorded():
+    assert tuple(study.workload for study in STUDIES) == REPORTED
+    for study in STUDIES:
+        assert study.is_exhaustive
+        assert study.regret is not None
+        assert {*study.tried("search")} <= {*study.tried("exhaustive")}
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: str(study.workload.seq_len))
+def test_a_search_of_now_comes_within_the_goal_of_the_best_recorded(study):
+    """By itself, and beginning with what was best for the other lengths."""
+    others = tuned(other for other in STUDIES if other is not study)["sm_90a"]
+    for elsewhere in ((), tuple(dict.fromkeys(others.values()))):
+        assert all(replayed(study, seed, elsewhere)[0] <= GOAL for seed in SEEDS)
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: str(study.workload.seq_len))
+def test_the_estimate_ranks_configurations_as_they_were_measured(study):
+    assert correlation(study) > 0.9
+
+
+def test_it_does_so_with_an_estimate_whose_numbers_are_wrong(monkeypatch):
+    """Each off by chance up to a factor of two, so that not only the numbers that fit this card are tried."""
+    chance = random.Random(7)
+    regrets = []
+    for seed in range(40):
+        off = {name: getattr(H200, name) * 2 ** chance.uniform(-1, 1) for name in NUMBERS}
+        monkeypatch.setattr(estimate, "_SYNC", 100 * 2 ** chance.uniform(-1, 1))
+        wrong = replace(SM_90A, processor=replace(H200, **off))
+        regrets += [replayed(study, seed, of=wrong)[0] for study in STUDIES[:3]]
+    missed = sum(regret > GOAL for regret in regrets)
+    assert missed <= 0.1 * len(regrets)
+    assert f"{missed} of {len(regrets)} replays" in ARTIFACT
+
+
+def each(numbers, form):
+    *first, last = (format(number, form) for number in numbers)
+    return f"{', '.join(first)} and {last}"
+
+
+def test_artifact_md_says_what_is_recorded():
+    comparisons = [study.comparison for study in STUDIES]
+    tuned_ms = [run[TUNED_KEY].median_ms for run in comparisons]
+    assert f"{each(tuned_ms, '.4f')} ms" in ARTIFACT
+    before = [run[DEFAULT_KEY].median_ms / ms for run, ms in zip(comparisons, tuned_ms, strict=True)]
+    assert f"{each(before, '.1f')} times as fast as before" in ARTIFACT
+    assert {study.ratio_to_vendor[0] for study in STUDIES} == {"cudnn"}
+    assert f"{each([study.ratio_to_vendor[1] for study in STUDIES], '.3f')} times as fast as cuDNN" in ARTIFACT
+    assert f"off the best by {each([100 * study.regret for study in STUDIES], '.1f')} %" in ARTIFACT
+    (runnable,) = {study.runnable for study in STUDIES}
+    (failed,) = {sum(cost is None for cost in study.tried("exhaustive").values()) for study in STUDIES}
+    assert f"{runnable} configurations that compiling does not refuse, {failed} of which fail" in ARTIFACT
+
+
+def test_artifact_md_says_what_the_estimate_and_the_search_of_now_give():
+    ranks = [correlation(study) for study in STUDIES]
+    assert f"rank correlation with the recorded times is {min(ranks):.2f} to {max(ranks):.2f}" in ARTIFACT
+    found = [replayed(study, seed) for study in STUDIES for seed in SEEDS]
+    assert {regret for regret, _ in found} == {0.0}
+    assert f"finds the best of all in {max(trial for _, trial in found)} trials at most" in ARTIFACT
+
+
+def test_nothing_runs_under_the_exponentials_of_what_was_chosen():
+    """What artifact.md says of the distance to cuDNN: one wait a trip, after the product with k."""
+    for study in STUDIES[2:]:
+        workload, config = study.workload, study.chosen
+        source = stock_source(config, workload.head_dim, workload.causal, workload.dtype)
+        kernel = compile_for(SM_90A.target, source, num_warps=config.num_warps, num_stages=config.num_stages)
+        needs = SM_90A.read(kernel)
+        assert f"{needs.shared_bytes} bytes of shared memory" in ARTIFACT
+        assert SM_90A.resident(needs, config.num_warps) == 1
+        trip = ["wgmma 64x64x16 x16", "wait for wgmma, 0 left", "exp2 x34", "wgmma 64x256x16 B transposed x4"]
+        words = [word for word in order(sass(kernel)) if word.startswith(("wgmma", "wait for wgmma", "exp2"))]
+        assert words == [*trip, "wait for wgmma, 0 left"] * 2  # once more after each of the two loops
