@@ -307,13 +307,14 @@ def test_stock_triton_picks_a_staged_override_up(tmp_path):
     assert canonical_ttgir(kernel.asm["ttgir"]) == found.text
 
 
-def test_a_refusal_to_generate_removes_nothing(root, monkeypatch):
+def test_a_refusal_to_generate_removes_nothing(root):
     before = {path: path.read_text() for path in root.rglob("*") if path.is_file()}
-    monkeypatch.setattr(triton.knobs.compilation, "override", True)
     plain = override.find("vanilla", FULL, root)
     for generate in (lambda: twins.generate(plain, root), lambda: override.generate(VARIANTS["vanilla"], root)):
-        with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE is set"):
-            generate()
+        with triton.knobs.compilation.scope():
+            triton.knobs.compilation.override = True
+            with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE is set"):
+                generate()
     assert {path: path.read_text() for path in root.rglob("*") if path.is_file()} == before
 
 
@@ -343,9 +344,10 @@ def test_a_bound_call_is_compiled_and_proven_once(monkeypatch):
     constants = tuple(FULL.constexprs().values())
     assert launched == [((132, 1, 1), (first, 1.0, *constants)) for first in ("a", "b", "c")]
     monkeypatch.undo()
-    monkeypatch.setattr(any_kernel.knobs.compilation, "override", True)
-    with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE"):
-        found.launcher(128, 132)("a")
+    with triton.knobs.compilation.scope():  # which leaves no value behind that hides the environment's
+        triton.knobs.compilation.override = True
+        with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE"):
+            found.launcher(128, 132)("a")
 
 
 def test_kernels_are_proven_together_each_by_its_own(tmp_path):
