@@ -514,9 +514,9 @@ def tune(
 ) -> None:
     """Search tiles, warps, stages and the order of loads of the plain Triton kernel, and write what it then runs in.
 
-    Compiling drops what spills or does not fit, for sm_90a and gfx942, and needs no GPU. On one the rest is searched:
-    each trial is checked, timed and recorded, so that a search that was killed goes on. KPERF_TRITON_AUTOTUNE=1 makes
-    the kernel autotune itself again; KPERF_TRITON_CONFIGS names the folder of the files.
+    Compiling drops what spills much or does not fit, for sm_90a and gfx942, and needs no GPU. On one the rest is
+    searched: each trial is checked, timed and recorded, so that a search that was killed goes on.
+    KPERF_TRITON_AUTOTUNE=1 makes the kernel autotune itself again; KPERF_TRITON_CONFIGS names the folder of the files.
     """
     from kperf.tune import command
     from plots.tune import draw

@@ -17,8 +17,8 @@ Cost = float | None
 
 Part = Literal["search", "exhaustive", "final", "comparison"]
 """search: trials that the search proposed, each measured by itself; exhaustive: all that can be launched, those that
-spill among them, some at a time in turn; final: the best few in turn, of which the fastest is taken; comparison: the
-kernel before and after, and the others, in turn."""
+spill among them, some at a time in turn; final: the best few, and the best of the search, in turn, of which the fastest
+is taken; comparison: the kernel before and after, and the others, in turn."""
 
 DEFAULT_KEY, TUNED_KEY = "triton_default", "triton_tuned"
 """Keys of the plain Triton kernel in a comparison, before tuning and after."""
