@@ -17,14 +17,13 @@ Buffers are not moved in between: made anew four times within a point, they chan
 """
 
 import functools
-import gc
 import math
 import secrets
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -49,6 +48,7 @@ from kperf.bench.points import (
     Settling,
 )
 from kperf.errors import MeasurementError, UsageError
+from kperf.ir.compile import uncollected
 from kperf.record import device
 from kperf.record.store import DeviceState
 
@@ -656,28 +656,19 @@ def _capturing() -> torch.cuda.Stream:
 
 
 def capture_graph(call: Callable[[], Any], calls: int, pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """A graph of `calls` calls in memory of its own, or of a `pool` that others share, and the output of the last."""
+    """A graph of `calls` calls in memory of its own, or of a `pool` that others share, and the output of the last.
+
+    An older graph that were collected meanwhile, as part of a cycle, would invalidate the capture.
+    """
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with _no_garbage_collected(), torch.cuda.graph(graph, pool=pool, stream=_capturing()):
+    with uncollected(), torch.cuda.graph(graph, pool=pool, stream=_capturing()):
         for _ in range(calls):
             output = call()
     graph.replay()
     torch.cuda.synchronize()
     return graph, output
-
-
-@contextmanager
-def _no_garbage_collected() -> Iterator[None]:
-    """Where an older graph is collected as a cycle's part while one is captured, its end invalidates the capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def timed_replay(graph: torch.cuda.CUDAGraph, flush: torch.Tensor) -> Callable[[], float]:

@@ -121,20 +121,18 @@ def several(compile_one: Callable[[Item], Made], items: Iterable[Item]) -> list[
     """Compile as many at a time as there are processors: ptxas is a process of its own.
 
     Ctrl-C waits for those that are running, and does not reach their ptxas: of one that it ends Triton would print the
-    whole PTX.
+    whole PTX. No garbage is collected meanwhile: CPython before 3.11.8 counts the depth of all threads' `ast.parse` in
+    one place (python/cpython#106905), and where a collection lets another thread in, Triton's front end ends with a
+    SystemError.
     """
     deaf = partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
-    with _no_collection(), ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=deaf) as pool:
+    with uncollected(), ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=deaf) as pool:
         return list(pool.map(compile_one, items))
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage is collected meanwhile.
-
-    CPython before 3.11.8 counts the depth of all threads' `ast.parse` in one place (python/cpython#106905):
-    where a collection lets another thread in, Triton's front end ends with a SystemError.
-    """
+def uncollected() -> Iterator[None]:
+    """No garbage is collected meanwhile, but what loses its last reference."""
     enabled = gc.isenabled()
     gc.disable()
     try:
