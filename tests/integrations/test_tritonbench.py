@@ -167,6 +167,8 @@ def test_a_tritonbench_with_another_interface_is_refused_by_one_sentence(stand_i
     [
         (["--seq-len", "13", "--batch", "8"], ["--seq-len", "8192", "--batch", "8"]),
         (["--batch", "8", "--seq-len=13"], ["--batch", "8", "--seq-len", "8192"]),
+        (["--seq-len", "31"], ["--seq-len", str(2**31)]),
+        (["--seq-len", "32"], ["--seq-len", "32"]),
         (["--seq-len", "384"], ["--seq-len", "384"]),
         (["--seq-len"], ["--seq-len"]),
         ([], []),
