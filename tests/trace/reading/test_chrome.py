@@ -36,6 +36,21 @@ def test_everything_is_there():
     assert softmax["dur"] == pytest.approx(1000 / 1700, abs=1e-3)
 
 
+def test_what_is_in_flight_stands_where_its_cycles_say():
+    """Beside the regions of its block, whose cycles are counted from the block's first record too."""
+    events = json.loads(TRACE)["traceEvents"]
+    begins = {
+        event["args"]["block"]: event["ts"] - event["args"]["start"] / 1700 for event in events if event["ph"] == "X"
+    }
+    ends = {(event["cat"], event["id"]): event["ts"] for event in events if event["ph"] == "e"}
+    begun = [event for event in events if event["ph"] == "b"]
+    assert {event["cat"] for event in begun} == {"product", "load in flight"}
+    for event in begun:
+        block, start, cycles = (event["args"][name] for name in ("block", "start", "cycles"))
+        assert event["ts"] == pytest.approx(begins[block] + start / 1700, abs=2e-3)
+        assert ends[event["cat"], event["id"]] - event["ts"] == pytest.approx(cycles / 1700, abs=2e-3)
+
+
 def test_arrows_lead_from_what_released_a_wait_to_the_wait():
     slow = export(launch(load_cycles=6000), 1700.0, {}).text
     assert problems(slow) == []
