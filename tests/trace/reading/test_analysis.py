@@ -15,7 +15,7 @@ from kperf.trace.compiler.session import Recording
 from kperf.trace.reading import analysis, timeline
 from kperf.trace.reading.decode import decode
 from kperf.trace.reading.models import Bound, Hidden, Quantiles
-from kperf.trace.reading.timeline import Launch
+from kperf.trace.reading.timeline import Block, Launch, Span
 
 from .synthetic import encode, recording_of, simulate
 
@@ -201,3 +201,11 @@ def test_a_trace_without_a_trip_is_refused():
 def test_quantiles_are_the_5th_the_50th_and_the_95th_percentile():
     found = analysis.quantiles(np.arange(101))
     assert (found.p5, found.median, found.p95) == (5.0, 50.0, 95.0)
+
+
+def test_a_block_lasts_from_its_first_record_to_the_end_of_its_last_warp_group():
+    interval = next(iter(PROGRAM.intervals.values()))
+    early, late = Span(interval, 10, 20, None), Span(interval, 15, 90, None)
+    for spans in ({"a": [early], "b": [late]}, {"a": [late], "b": [early], "silent": []}):
+        block = Block(0, 0, 0, spans)
+        assert (block.start, block.end) == (10, 90)
