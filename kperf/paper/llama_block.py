@@ -58,7 +58,7 @@ class BlockRow(Row):
     backward: whether the backward pass belongs to the call. error: of the output against float32, relative, over all
     elements; gradient_error: the largest of the gradients' of x and of the weights, with a backward pass. places: in
     the order of each round; ceiling_ms: cuBLAS bfloat16 8192^3 in turn with them; device_states, other_processes (on
-    the GPU), settling: as in the points of Fig. 12.
+    the GPU), idle_share (None in old records), settling: as in the points of Fig. 12.
     """
 
     sizes: dict[str, int]
@@ -73,6 +73,7 @@ class BlockRow(Row):
     device_states: tuple[DeviceState, ...] = ()
     settling: Settling | None = None
     other_processes: int = 0
+    idle_share: Annotated[float, Field(ge=0, le=1)] | None = None
     message: str = ""
 
     @model_validator(mode="after")
@@ -147,6 +148,7 @@ def measure(common: Common, *, rounds: int) -> Iterator[BlockRow]:
                 device_states=tuple(timed.states),
                 settling=timed.settling,
                 other_processes=timed.other_processes,
+                idle_share=timed.idle_share,
             )
         yield from without_time
 

@@ -9,7 +9,6 @@ from kperf.attention import overrides as override
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import FIG11, Workload
-from kperf.bench import intervals
 from kperf.bench.cards import agreement, on_several, spread_note
 from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
 from kperf.bench.points import Store
@@ -222,9 +221,8 @@ def test_artifact_md_says_what_was_recorded_of_the_llama_block():
         torchs, *others = (row for row in rows if row.backward == backward)
         assert [row.implementation for row in others] == ["fa3", "improved_plus"]
         for row, label in zip(others, ("FA3", "Improved+"), strict=True):
-            value = statistics.median(torchs.samples_ms) / statistics.median(row.samples_ms)
-            spread = intervals.ratio_spread(row.samples_ms, torchs.samples_ms)
-            assert said(words.format(value, label, *intervals.around(value, spread)))
+            value, *interval = llama_block.speedup(row, torchs)
+            assert said(words.format(value, label, *interval))
 
 
 def test_artifact_md_says_what_was_recorded_of_tritonbench():
