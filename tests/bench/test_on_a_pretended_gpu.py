@@ -346,6 +346,7 @@ def test_rounds_are_timed_once_the_clock_has_settled(monkeypatch):
     point = measure(attention(gpu, "x", 3.0), rounds=16)
     assert point.samples_ms == pytest.approx([4.5 + COLD_MS] * 16, rel=0.01)
     assert point.settling.settled
+    assert point.idle_share == pytest.approx(0.0, abs=0.01)
     assert point.settling.seconds >= 1.0
 
 

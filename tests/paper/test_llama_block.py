@@ -89,6 +89,7 @@ def test_both_passes_are_checked_and_timed_in_turn(block, attending_gpu):  # noq
         assert 0 < row.error < 5e-3
         assert (row.gradient_error is not None) == row.backward
         assert row.settling.settled
+        assert row.idle_share == pytest.approx(0.0, abs=0.01)
         assert row.sizes == SIZES
     ours, theirs = rows[1], rows[0]
     assert all({a, b} == {0, 1} for a, b in zip(ours.places, theirs.places, strict=True))
