@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ import torch
 from kperf.attention import configs
 from kperf.attention.configs import Config
 from kperf.attention.implementations import IMPLEMENTATIONS
+from kperf.attention.kernels import stock
 from kperf.attention.workload import Workload
 from tests.trace.launch import fake_gpu
 
@@ -48,6 +51,62 @@ def test_every_order_and_tile_computes_attention():
     for config, causal, rel_error, lse_error in found:
         assert rel_error < 1e-3, (config, causal)
         assert lse_error < 1e-4, (config, causal)
+
+
+class CappedGpu:
+    """A GPU that would draw 900 W, idle 180 W, and halves its clock where a second's mean is above 700 W.
+
+    Its host needs 100 us a launch.
+    """
+
+    def __init__(self, monkeypatch):
+        self.now, self.busy, self.captured = 100.0, [], None
+        monkeypatch.setattr(stock.time, "sleep", self.sleep)
+        monkeypatch.setattr(torch.cuda, "Event", self.event)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(kernels=[]))
+        monkeypatch.setattr(torch.cuda, "graph", self.capture)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def event(self, enable_timing):
+        made = SimpleNamespace()
+        made.record = lambda: setattr(made, "at", self.now)
+        made.elapsed_time = lambda end: (end.at - made.at) * 1e3
+        return made
+
+    @contextmanager
+    def capture(self, graph):
+        self.captured = graph
+        yield
+        self.captured = None
+        graph.replay = lambda: [self.compute(seconds) for seconds in graph.kernels]
+
+    def launch(self, seconds):
+        if self.captured is not None:
+            self.captured.kernels.append(seconds)
+            return
+        self.now += 100e-6
+        self.compute(seconds)
+
+    def compute(self, seconds):
+        recently = sum(end - max(begin, self.now - 1) for begin, end in self.busy if end > self.now - 1)
+        seconds *= 2 if 180 + 720 * recently > 700 else 1
+        self.busy.append((self.now, self.now + seconds))
+        self.now += seconds
+
+
+@pytest.mark.parametrize("milliseconds", [0.01, 0.3, 30.0])
+def test_the_autotuner_times_configurations_at_one_clock_and_without_their_launches(monkeypatch, milliseconds):
+    gpu = CappedGpu(monkeypatch)
+    gpu.compute(5.0)  # as other work has left it
+    for slower in (1.0, 1.3, 1.02, 1.1, 1.0, 1.2):
+        seconds = milliseconds * slower / 1e3
+        gpu.launch(seconds)
+        middle, low, high = stock._bench(lambda: gpu.launch(seconds), (0.5, 0.2, 0.8))  # noqa: B023
+        assert (low, middle, high) == pytest.approx((milliseconds * slower,) * 3)
+    assert gpu.now < 100 + 5 + 6 * 0.7
 
 
 @pytest.fixture
