@@ -4,10 +4,10 @@
     o = attention(q, k, v, causal=True)
 
 It is opaque to torch.compile (no graph break), neither synchronises nor reads from the GPU (so CUDA graphs capture it
-once it has run), counts its FLOPs, and has a backward pass from the saved o and log-sum-exp: FlashAttention-2's, which
-comes with torch. Where the implementation that is asked for does not apply, torch's FlashAttention-2 computes the
-forward pass, and where that does not apply either (tensors on the CPU, float32, float64) the formula itself, whose
-scores take O(seq_len^2) memory; `why_not` says which and why.
+once it has run), counts its FLOPs, and has a backward pass from the saved o and log-sum-exp: cuDNN's or, where that
+does not apply, FlashAttention-2's, both of which come with torch. Where the implementation that is asked for does not
+apply, FlashAttention-2 computes the forward pass, and where that does not apply either (tensors on the CPU, float32,
+float64) the formula itself, whose scores take O(seq_len^2) memory; `why_not` says which and why.
 """
 
 import functools
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import library
-from torch.backends.cuda import SDPAParams, can_use_flash_attention
+from torch.backends.cuda import SDPAParams, can_use_cudnn_attention, can_use_flash_attention
 from torch.utils.flop_counter import register_flop_formula
 
 from kperf.attention import overrides
@@ -98,9 +98,11 @@ def _backward(
     grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool, sm_scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, in the memory of [batch, seq_len, heads, head_dim]."""
-    compute = _flash_backward if _flash_applies(q, k, v, causal) else _formula_backward
-    gradients = compute(grad_o, q, k, v, o, lse, causal, sm_scale)
-    dq, dk, dv = (_empty_rows_first(gradient).copy_(gradient) for gradient in gradients)
+    if _cudnn_applies(q, k, v, causal):
+        compute = _cudnn_backward
+    else:
+        compute = _flash_backward if _flash_applies(q, k, v, causal) else _formula_backward
+    dq, dk, dv = map(_rows_first, compute(grad_o, q, k, v, o, lse, causal, sm_scale))
     return dq, dk, dv
 
 
@@ -154,6 +156,11 @@ def _empty_rows_first(tensor: Tensor) -> Tensor:
     return tensor.new_empty((batch, seq_len, heads, head_dim)).transpose(1, 2)
 
 
+def _rows_first(tensor: Tensor) -> Tensor:
+    """In the memory of [batch, seq_len, heads, head_dim]; the tensor itself where it lies so."""
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+
 def _accumulated(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
@@ -179,19 +186,27 @@ def _launcher(variant: str, special: Specialization, n_rows: int, _device: torch
 def _fa3(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
     from fa3_fwd_interface import flash_attn_func
 
-    rows = (_columns_together(tensor).transpose(1, 2) for tensor in (q, k, v))
+    rows = (_rows_aligned(tensor).transpose(1, 2) for tensor in (q, k, v))
     o, lse, *_ = flash_attn_func(*rows, softmax_scale=sm_scale, causal=causal, return_attn_probs=True)
     return o.transpose(1, 2), lse
 
 
 def _flash_applies(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> bool:
     """Whether torch's FlashAttention-2 runs here on these tensors, by torch's own rule."""
-    grouped = k.shape[1] < q.shape[1]
-    return q.is_cuda and can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, causal, grouped))
+    return q.is_cuda and can_use_flash_attention(_asked(q, k, v, causal))
+
+
+def _cudnn_applies(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> bool:
+    """As `_flash_applies`; the rule says no where deterministic algorithms are asked for."""
+    return q.is_cuda and can_use_cudnn_attention(_asked(q, k, v, causal))
+
+
+def _asked(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> SDPAParams:
+    return SDPAParams(q, k, v, None, 0.0, causal, k.shape[1] < q.shape[1])
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
-    q, k, v = map(_columns_together, (q, k, v))
+    q, k, v = map(_rows_aligned, (q, k, v))
     o, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=sm_scale)
     return o, lse
 
@@ -199,7 +214,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tu
 def _flash_backward(
     grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool, sm_scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad_o, q, k, v = map(_columns_together, (grad_o, q, k, v))
+    grad_o, q, k, v = map(_rows_aligned, (grad_o, q, k, v))
     lengths = (None, None, q.shape[2], k.shape[2])  # sequences of one length have no tables of where each begins
     no_dropout = (q.new_empty(2, dtype=torch.uint64), q.new_empty(0, dtype=torch.uint64))
     dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
@@ -208,9 +223,33 @@ def _flash_backward(
     return dq, dk, dv
 
 
-def _columns_together(tensor: Tensor) -> Tensor:
-    """FlashAttention takes any view whose rows are contiguous."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+def _cudnn_backward(
+    grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool, sm_scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The faster one of torch's two (`make attention`).
+
+    torch keeps the kernels that cuDNN makes by the memory layouts of q, k and v and by the probability of dropout, not
+    by those of o and its gradient, of which every later call then takes what the first one had: with another layout
+    torch 2.11 gives gradients of noise. So o and its gradient always lie in the same way here, and the probability is
+    -0.0, which is no dropout and which nobody else calls with.
+    """
+    grad_o, q, k, v = map(_rows_aligned, (_rows_first(grad_o), q, k, v))
+    unused = q.new_empty(0, dtype=torch.int64)
+    lengths = (None, None, q.shape[2], k.shape[2])
+    dq, dk, dv = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        grad_o, q, k, v, o.contiguous(), lse[..., None], unused, unused, None, *lengths, -0.0, causal, scale=sm_scale
+    )
+    return dq, dk, dv
+
+
+def _rows_aligned(tensor: Tensor) -> Tensor:
+    """Itself where FA3, FlashAttention-2 and cuDNN read it: rows contiguous, at multiples of 16 bytes; else a copy.
+
+    FA3 does not look: rows that begin elsewhere end in an illegal instruction, and with it the GPU's context.
+    """
+    together = tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+    begins = together.data_ptr(), *(stride * together.element_size() for stride in together.stride()[:-1])
+    return together.clone() if any(begin % 16 for begin in begins) else together
 
 
 def _formula(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:

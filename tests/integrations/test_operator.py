@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import library
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,7 +20,7 @@ from kperf.errors import UsageError
 from kperf.integrations import operator
 from kperf.integrations.operator import IMPLEMENTED, attention, why_not
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
-from tests.attention.handed_in import LAYOUTS, SCALE, exact, operands
+from tests.attention.handed_in import LAYOUTS, SCALE, exact, normal, operands
 
 LIMIT = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 """Relative error of o and of gradients against float64: bfloat16's own gradients round o, p and ds."""
@@ -32,6 +34,14 @@ def gpu(attending_gpu):  # noqa: F811
     operator._launcher.cache_clear()
 
 
+def assert_rows_are_aligned(*tensors):
+    """As TMA and loads of 16 bytes need it."""
+    for tensor in tensors:
+        assert tensor.stride(-1) == 1
+        begins = tensor.data_ptr(), *(stride * tensor.element_size() for stride in tensor.stride()[:-1])
+        assert not any(begin % 16 for begin in begins)
+
+
 @pytest.fixture
 def fa3(monkeypatch):
     """A stand-in for the FA3 wheel: a call of its interface, right and in its layout."""
@@ -39,6 +49,7 @@ def fa3(monkeypatch):
 
     def flash_attn_func(q, k, v, softmax_scale, causal, return_attn_probs):
         calls.append(q.stride())
+        assert_rows_are_aligned(q, k, v)
         assert return_attn_probs
         assert softmax_scale == pytest.approx(SCALE)
         o, lse = exact(*(tensor.transpose(1, 2) for tensor in (q, k, v)), causal)
@@ -137,6 +148,13 @@ def test_fa3_gets_views_of_contiguous_rows_as_they_are_and_a_copy_of_others(gpu,
     assert copied.stride(-1) == 1
 
 
+def test_rows_that_are_aligned_are_not_copied():
+    q, *_ = operands()
+    rows_of_136 = torch.cat([q, q[..., :8]], -1)[..., : q.shape[-1]]
+    for view in (q, LAYOUTS["rows_first"](q), LAYOUTS["of_one_product"](q), rows_of_136):
+        assert operator._rows_aligned(view) is view
+
+
 def test_fa3_is_wrapped_the_same_way(gpu, fa3):
     q, k, v = operands(kv_heads=2)
     o, lse = forward(q, k, v, causal=True, implementation="fa3")
@@ -197,6 +215,17 @@ def test_opcheck_on_the_cpu(implementation, requires_grad):
     library.opcheck(torch.ops.kperf.attention.default, (*tensors, True, SCALE, implementation))
 
 
+def test_opcheck_of_the_backward_pass_whose_gradients_lie_as_the_compiler_expects():
+    q, k, v = operands(kv_heads=2, seq_len=64)
+    o, lse = exact(q, k, v, True)
+    tensors = o.to(q.dtype), q, k, v, o.to(q.dtype), lse.float()
+    library.opcheck(torch.ops.kperf.attention_backward.default, (*tensors, True, SCALE))
+    found = torch.ops.kperf.attention_backward(*tensors, True, SCALE)
+    with FakeTensorMode() as mode:
+        expected = torch.ops.kperf.attention_backward(*map(mode.from_tensor, tensors), True, SCALE)
+    assert [one.stride() for one in found] == [one.stride() for one in expected]
+
+
 @pytest.mark.parametrize("implementation", ["vanilla", "fa3"])
 def test_opcheck_where_the_kernels_apply(gpu, fa3, implementation):
     tensors = [tensor.requires_grad_() for tensor in operands(kv_heads=2)]
@@ -250,10 +279,99 @@ def test_autocast_does_not_reach_into_the_formula():
     assert distance(o, exact(*tensors, False)[0]) < LIMIT[torch.float32]
 
 
-def test_torch_takes_the_question_whether_its_flash_attention_2_applies():
+def test_torch_takes_the_question_whether_its_own_apply():
     q, k, v = operands(kv_heads=2)
     assert not operator._flash_applies(q, k, v, True)
-    assert not operator.can_use_flash_attention(operator.SDPAParams(q, k, v, None, 0.0, True, True))
+    assert not operator._cudnn_applies(q, k, v, True)
+    assert not operator.can_use_flash_attention(operator._asked(q, k, v, True))
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
+    """A stand-in for torch's call of cuDNN's backward pass, as careless as that is.
+
+    The kernels that the first call is given serve all later ones with q, k and v of those layouts, and read o and its
+    gradient, wherever these lie, in the layouts that the first call had.
+    """
+    kernels = {}
+
+    def backward(
+        grad_o, q, k, v, o, lse, seed, offset, bias, seq_q, seq_k, q_len, k_len, dropout, causal, scale=None
+    ):  # fmt: skip
+        assert (bias, seq_q, seq_k, q_len, k_len, dropout) == (None, None, None, q.shape[2], k.shape[2], 0)
+        assert lse.shape == (*q.shape[:3], 1)
+        assert_rows_are_aligned(grad_o, q, k, v, o)
+        key = *((tensor.shape, tensor.stride()) for tensor in (q, k, v)), str(dropout), causal
+        grad_layout, o_layout = kernels.setdefault(key, (grad_o.stride(), o.stride()))
+        grad_o, o = grad_o.as_strided(grad_o.shape, grad_layout), o.as_strided(o.shape, o_layout)
+        found = operator._formula_backward(grad_o, q, k, v, o, lse[..., 0], causal, scale)
+        return tuple(torch.empty_like(like).copy_(one) for like, one in zip((q, k, v), found, strict=True))
+
+    monkeypatch.setattr(operator, "_cudnn_applies", lambda *_: True)
+    with library._scoped_library("aten", "IMPL") as aten:
+        aten.impl("_scaled_dot_product_cudnn_attention_backward", backward, "CPU")
+        yield
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_by_cudnn_are_right_whatever_lies_where(gpu, fa3, cudnn, layout):
+    q, k, v = (LAYOUTS[layout](tensor) for tensor in operands(kv_heads=2, heads=4))
+    grad_o = normal(*q.shape, seed=9)
+    theirs = [tensor.double().requires_grad_() for tensor in (q, k, v)]
+    expected = torch.autograd.grad(exact(*theirs, True)[0], theirs, grad_o.double())
+    columns_apart = grad_o.mT.contiguous().mT
+    for implementation in ("vanilla", "fa3"):  # of which one writes o plainly, the other rows first
+        ours = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+        o = attention(*ours, causal=True, sm_scale=SCALE, implementation=implementation)
+        for given in (grad_o, LAYOUTS["rows_first"](grad_o), LAYOUTS["of_one_product"](grad_o), columns_apart):
+            found = torch.autograd.grad(o, ours, given, retain_graph=True)
+            assert all(distance(one, other) < LIMIT[torch.bfloat16] for one, other in zip(found, expected, strict=True))
+
+
+def test_gradients_by_cudnn_are_right_after_a_call_of_torchs_own(gpu, cudnn):
+    q, k, v = (tensor.requires_grad_() for tensor in operands())
+    plain, rows_first = normal(*q.shape), LAYOUTS["rows_first"](normal(*q.shape))
+    lse = normal(*q.shape[:3], 1, dtype=torch.float32)
+    unused = torch.empty(0, dtype=torch.int64)
+    torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        plain, q, k, v, rows_first, lse, unused, unused, None, None, None, 256, 256, 0.0, False, scale=SCALE
+    )
+    for found, expected in zip(*gradients((q, k, v), False, "vanilla"), strict=True):
+        assert distance(found, expected) < LIMIT[torch.bfloat16]
+
+
+@pytest.fixture
+def flash(monkeypatch):
+    """A stand-in for torch's FlashAttention-2 on tensors that lie on the CPU."""
+
+    def forward(q, k, v, dropout=0.0, causal=False, return_debug_mask=False, scale=None):
+        assert (dropout, scale) == (0.0, SCALE)
+        assert_rows_are_aligned(q, k, v)
+        o, lse = exact(q, k, v, causal)
+        nothing = [torch.empty(0) for _ in range(5)]
+        return o.to(q.dtype), lse.float(), *nothing[:2], q.shape[2], k.shape[2], *nothing[2:]
+
+    def backward(grad_o, q, k, v, o, lse, seq_q, seq_k, q_len, k_len, dropout, causal, seed, offset, scale=None):
+        assert (seq_q, seq_k, q_len, k_len, dropout) == (None, None, q.shape[2], k.shape[2], 0.0)
+        assert_rows_are_aligned(grad_o, q, k, v)
+        return operator._formula_backward(grad_o, q, k, v, o, lse, causal, scale)
+
+    monkeypatch.setattr(operator, "_flash_applies", lambda *_: True)
+    with library._scoped_library("aten", "IMPL") as aten:
+        aten.impl("_scaled_dot_product_flash_attention", forward, "CPU")
+        aten.impl("_scaled_dot_product_flash_attention_backward", backward, "CPU")
+        yield
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_falls_back_to_flash_attention_2_is_right_in_both_directions(flash, layout):
+    q, k, v = (LAYOUTS[layout](tensor) for tensor in operands(kv_heads=2, dtype=torch.float16))
+    o, lse = forward(q, k, v, causal=True)
+    exact_o, exact_lse = exact(q, k, v, True)
+    assert distance(o, exact_o) < LIMIT[torch.float16]
+    assert float((lse - exact_lse).abs().max()) < 1e-4
+    for found, expected in zip(*gradients((q, k, v), True, "vanilla"), strict=True):
+        assert distance(found, expected) < LIMIT[torch.float16]
 
 
 class NoWaiting(TorchDispatchMode):
@@ -290,15 +408,17 @@ def test_it_counts_the_flops_of_the_workload(causal):
     }
 
 
-def test_flash_attention_2_is_called_as_torch_declares_it():
+def test_flash_attention_2_and_cudnn_are_called_as_torch_declares_it(monkeypatch):
     """On tensors of a GPU that have shapes and no numbers: torch's own rules for the calls' arguments and results."""
+    monkeypatch.setattr(operator, "_rows_aligned", lambda tensor: tensor)  # nor do they lie anywhere
     with FakeTensorMode():
         q = torch.empty(2, 256, 4, 128, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
         k, v = (torch.empty(2, 256, 2, 128, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(2))
         o, lse = operator._flash(q, k, v, True, SCALE)
         assert (o.shape, o.dtype, lse.shape, lse.dtype) == (q.shape, q.dtype, (2, 4, 256), torch.float32)
-        found = operator._flash_backward(torch.empty_like(o), q, k, v, o, lse, True, SCALE)
-        assert [gradient.shape for gradient in found] == [q.shape, k.shape, v.shape]
+        for backward in (operator._flash_backward, operator._cudnn_backward):
+            found = backward(torch.empty_like(o), q, k, v, o, lse, True, SCALE)
+            assert [gradient.shape for gradient in found] == [q.shape, k.shape, v.shape]
 
 
 @pytest.mark.gpu
@@ -316,6 +436,45 @@ def test_on_a_gpu_it_is_right_in_both_directions(implementation, causal, kv_head
     assert float((lse.cpu() - exact_lse).abs().max()) < 1e-3
     for found, expected in zip(*gradients(tensors, causal, implementation, "cuda"), strict=True):
         assert distance(found, expected) < LIMIT[torch.bfloat16]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("implementation", ["improved_plus", "fa3"])
+def test_on_a_gpu_gradients_by_cudnn_stay_right_beside_torchs_own_calls(implementation, layout):
+    """torch keeps cuDNN's kernels by the layouts of q, k and v: neither caller may spoil the other's."""
+    q, k, v = (LAYOUTS[layout](tensor.cuda()).requires_grad_() for tensor in operands(kv_heads=4))
+    grad_o = normal(*q.shape, seed=9)
+    theirs = [tensor.detach().cpu().double().requires_grad_() for tensor in (q, k, v)]
+    expected = torch.autograd.grad(exact(*theirs, True)[0], theirs, grad_o.double())
+
+    def by_torch():
+        if layout in ("off_by_an_element", "rows_of_132", "every_other_column"):  # which cuDNN does not take
+            return expected
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            o = scaled_dot_product_attention(q, k, v, is_causal=True, scale=SCALE)
+        return torch.autograd.grad(o, (q, k, v), grad_o.cuda())
+
+    def ours():
+        o = attention(q, k, v, causal=True, sm_scale=SCALE, implementation=implementation)
+        return torch.autograd.grad(o, (q, k, v), LAYOUTS["rows_first"](grad_o.cuda()))
+
+    assert operator._cudnn_applies(q, k, v, True) == (layout != "every_other_column")
+    for call in (by_torch, ours, by_torch, ours):
+        for found, wanted in zip(call(), expected, strict=True):
+            assert distance(found, wanted) < LIMIT[torch.bfloat16]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_deterministic_gradients_are_flash_attentions_twice_the_same():
+    tensors = [tensor.cuda().requires_grad_() for tensor in operands(seq_len=1024)]
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert not operator._cudnn_applies(*tensors, True)
+        first, second = (torch.autograd.grad(attention(*tensors, causal=True).sum(), tensors) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(map(torch.equal, first, second))
 
 
 @pytest.mark.gpu
