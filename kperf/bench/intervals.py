@@ -17,8 +17,9 @@ lie apart, and 92 times where rounds are so long that they touch; the more a poi
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -91,16 +92,15 @@ def bootstrap_interval(samples_ms: Sequence[float]) -> tuple[float, float]:
 
 def _log_medians(samples_ms: Sequence[float]) -> np.ndarray[Any, Any]:
     """Logarithm of the median without each block in turn."""
-    samples = np.asarray(samples_ms)
-    return np.log([np.median(samples[kept]) for kept in _without_each_block(len(samples))])
+    return np.log([statistics.median(kept(samples_ms)) for kept in _without_each_block(len(samples_ms))])
 
 
 @cache
-def _without_each_block(rounds: int) -> list[np.ndarray[Any, Any]]:
+def _without_each_block(rounds: int) -> list[Callable[[Sequence[float]], tuple[float, ...]]]:
     if blocks(rounds) < 2:
         raise ValueError("samples_ms: an interval needs four rounds or more")
     every = np.arange(rounds)
-    return [np.setdiff1d(every, block) for block in np.array_split(every, blocks(rounds))]
+    return [itemgetter(*np.setdiff1d(every, block).tolist()) for block in np.array_split(every, blocks(rounds))]
 
 
 def _spread(left_out: np.ndarray[Any, Any], run_sd: float) -> Spread:

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.signal import lfilter
 from scipy.stats import bootstrap
 
 from kperf.bench import intervals
@@ -55,6 +54,8 @@ def test_a_geometric_mean_of_a_second_run_falls_into_the_firsts_interval():
 
 def remembering(random, memory, sd, rounds):
     """Noise of standard deviation `sd` that is correlated by `memory` from round to round, from the first one on."""
+    from scipy.signal import lfilter  # imported by whoever runs this: it takes a second
+
     noise = random.normal(0, sd * math.sqrt(1 - memory**2), rounds)
     noise[0] = random.normal(0, sd)
     return lfilter([1], [1, -memory], noise)

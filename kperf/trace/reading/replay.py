@@ -12,9 +12,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
+from typing import NamedTuple
 
 from kperf.trace.compiler.dataflow import Value
-from kperf.trace.compiler.program import Interval
+from kperf.trace.compiler.program import Interval, Product
 
 
 @dataclass(frozen=True)
@@ -64,31 +65,43 @@ class _TensorCores:
         self._idle_from = 0.0
         self._in_flight: dict[str, deque[float]] = defaultdict(deque)
 
-    def work(self, group: str, interval: Interval, issued: float) -> float:
+    def work(self, group: str, queue: Sequence[Product | int], issued: float) -> float:
         """Queue what an interval issues, and take what it waits for: when the last of both is taken up or done."""
-        reached = issued
-        for entry in interval.queue:
+        reached, in_flight = issued, self._in_flight[group]
+        for entry in queue:
             if isinstance(entry, int):
-                while len(self._in_flight[group]) > entry:
-                    reached = max(reached, self._in_flight[group].popleft())
+                while len(in_flight) > entry:
+                    if (done := in_flight.popleft()) > reached:
+                        reached = done
             else:
-                taken = max(issued, self._idle_from)
+                if (taken := self._idle_from) < issued:
+                    taken = issued
                 reached = max(reached, taken)
                 cycles = 0.0 if entry.name in self._free else entry.flop / self._flop_per_cycle
                 self._idle_from = taken + cycles
-                self._in_flight[group].append(self._idle_from)
+                in_flight.append(self._idle_from)
         return reached
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What an interval hangs on and sends, by number: `waits` for (what it counts, the first round, the senders)."""
+_Waits = tuple[tuple[int, int, tuple[int, ...]], ...]
+"""For each ring: what counts the waits for it, the first round that has to come, and the senders, by number."""
 
-    waits: tuple[tuple[int, int, tuple[int, ...]], ...]
+
+class _Plan(NamedTuple):
+    """What an interval hangs on and sends. `region`: its number; `wakes`: whose sending others may wait for."""
+
+    region: int
+    waits: _Waits
+    queue: Sequence[Product | int]
     sends: tuple[int, ...]
     loads: tuple[tuple[str, int], ...]
+    wakes: tuple[int, ...]
     sends_at_end: bool
     loads_at_end: bool
+
+
+_Ready = tuple[float, str, list[float], Sequence[tuple[Step, _Plan]]]
+"""When a warp group's next step begins, the group, the ends of its steps so far, and all its steps."""
 
 
 class Replay:
@@ -113,88 +126,111 @@ class Replay:
                     senders[ring][group] = next(numbers)
         counted: dict[tuple[str, Value], int] = defaultdict(lambda: next(counters))
 
-        def plan(group: str, interval: Interval) -> _Plan:
+        def plan(number: int, group: str, interval: Interval) -> _Plan:
             waits = (
                 (counted[group, ring], 0 if ring in loaded else stages.get(ring, 1), tuple(senders[ring].values()))
                 for ring in interval.waits
             )
+            sends = tuple(senders[ring][group] for ring in interval.signals if ring not in loaded)
+            loads = tuple((buffer, senders[ring][""]) for buffer, ring in interval.loads)
             return _Plan(
+                number,
                 tuple(waits),
-                tuple(senders[ring][group] for ring in interval.signals if ring not in loaded),
-                tuple((buffer, senders[ring][""]) for buffer, ring in interval.loads),
+                interval.queue,
+                sends,
+                loads,
+                wakes=(*sends, *(ring for _, ring in loads)),
                 sends_at_end=interval.kind in ("tensor", "wait", "issue"),
                 loads_at_end=interval.kind == "wait",
             )
 
-        plans = {(group, id(interval)): plan(group, interval) for group, interval in together}
-        self._plans = {group: [plans[group, id(step.interval)] for step in mine] for group, mine in steps.items()}
+        plans = {
+            (group, id(interval)): plan(number, group, interval) for number, (group, interval) in enumerate(together)
+        }
+        self._regions = [(group, interval.name) for group, interval in together]
+        self._planned = {
+            group: [(step, plans[group, id(step.interval)]) for step in mine] for group, mine in steps.items()
+        }
+        self._trips = {group: _steady_trips(mine) for group, mine in steps.items()}
         self._counters, self._senders = next(counters), next(numbers)
 
     def run(self, assumed: Assumptions, own: Own, change: Change = UNCHANGED) -> dict[str, list[float]]:
         """When each step ends, in the order of each group; a group that waits for what never comes stops there.
 
-        Steps begin in the order of time, so that products queue in the order of their issue.
+        Steps begin in the order of time, so that products queue in the order of their issue. Slack runs millions of
+        steps: what does not change with the durations was looked up before.
         """
         ends: dict[str, list[float]] = {group: [] for group in self.steps}
         times: list[list[float]] = [[] for _ in range(self._senders)]  # of arrivals, by who sends them to which ring
         waited = [0] * self._counters
         cores = _TensorCores(assumed.flop_per_cycle, change.products)
-        parked: dict[int, list[str]] = defaultdict(list)
-        ready = [(start, group) for group, start in self.starts.items()]
+        takes_no_time = {number for number, region in enumerate(self._regions) if region in change.regions}
+        load_cycles, unloaded = assumed.load_cycles, change.loads
+        parked: dict[int, list[_Ready]] = {}
+        ready: list[_Ready] = [
+            (start, group, ends[group], self._planned[group]) for group, start in self.starts.items()
+        ]
         heapq.heapify(ready)
         while ready:
-            start, group = heapq.heappop(ready)
-            mine = ends[group]
-            if len(mine) == len(self.steps[group]):
+            start, group, mine, planned = ready[0]
+            if len(mine) == len(planned):
+                heapq.heappop(ready)
                 continue
-            step, plan = self.steps[group][len(mine)], self._plans[group][len(mine)]
-            interval = step.interval
-            free = bool(change.regions) and (group, interval.name) in change.regions
-            released, missing = (start, None) if free else _released(plan, start, waited, times)
-            if missing is not None:
-                parked[missing].append(group)
-                continue
-            for counter, _, _ in plan.waits:
+            step, (region, waits, queue, sends, loads, wakes, sends_at_end, loads_at_end) = planned[len(mine)]
+            free, released = region in takes_no_time, start
+            if waits and not free:
+                released, missing = _released(waits, start, waited, times)
+                if missing is not None:
+                    parked.setdefault(missing, []).append(heapq.heappop(ready))
+                    continue
+            for counter, _, _ in waits:
                 waited[counter] += 1
-            hangs_on = cores.work(group, interval, released) if interval.queue else released
+            hangs_on = cores.work(group, queue, released) if queue else released
             end = start if free else max(start, hangs_on + own(group, step, start, hangs_on))
             mine.append(end)
-            heapq.heappush(ready, (end, group))
-            for buffer, ring in plan.loads:
-                issued = end if plan.loads_at_end else start
-                times[ring].append(issued + (0.0 if buffer in change.loads else assumed.load_cycles))
-            for sender in plan.sends:
-                times[sender].append(end if plan.sends_at_end else start)
+            heapq.heapreplace(ready, (end, group, mine, planned))
+            for buffer, ring in loads:
+                issued = end if loads_at_end else start
+                times[ring].append(issued if buffer in unloaded else issued + load_cycles)
+            for sender in sends:
+                times[sender].append(end if sends_at_end else start)
             if parked:
-                for sender in (*plan.sends, *(ring for _, ring in plan.loads)):
+                for sender in wakes:
                     for other in parked.pop(sender, ()):
-                        heapq.heappush(ready, (ends[other][-1] if ends[other] else self.starts[other], other))
+                        heapq.heappush(ready, other)
         return ends
 
     def periods(self, ends: Mapping[str, Sequence[float]], groups: Sequence[str]) -> list[float]:
         """Cycles from trip to trip of the groups' main loops, within tiles, from each tile's second trip on."""
-        found = []
+        found: list[float] = []
         for group in groups:
-            starts: dict[tuple[int, int], float] = {}
-            begin = self.starts[group]
-            for step, end in zip(self.steps[group], ends[group], strict=False):
-                if step.trip is not None:
-                    starts.setdefault((step.tile, step.trip), begin)
-                begin = end
-            steady = {b for a, b in pairwise(starts) if a[0] == b[0]}
-            found += [starts[b] - starts[a] for a, b in pairwise(starts) if {a, b} <= steady]
+            starts = [self.starts[group], *ends[group]]
+            reached = len(ends[group])
+            found += [starts[b] - starts[a] for a, b in self._trips[group] if b < reached]
         return found
 
 
+def _steady_trips(steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """From which step to which each trip goes, of those after a tile's first that another one follows."""
+    first: dict[tuple[int, int], int] = {}
+    for place, step in enumerate(steps):
+        if step.trip is not None:
+            first.setdefault((step.tile, step.trip), place)
+    steady = {b for a, b in pairwise(first) if a[0] == b[0]}
+    return [(first[a], first[b]) for a, b in pairwise(first) if {a, b} <= steady]
+
+
 def _released(
-    plan: _Plan, start: float, waited: Sequence[int], times: Sequence[Sequence[float]]
+    waits: _Waits, start: float, waited: Sequence[int], times: Sequence[Sequence[float]]
 ) -> tuple[float, int | None]:
     """When all is there that an interval waits for, not before its start; and who has not sent it yet, if so."""
     released = start
-    for counter, first, senders in plan.waits:
-        number = waited[counter] - first
-        for sender in senders if number >= 0 else ():
+    for counter, first, senders in waits:
+        if (number := waited[counter] - first) < 0:
+            continue
+        for sender in senders:
             if number >= len(times[sender]):
                 return start, sender
-            released = max(released, times[sender][number])
+            if (sent := times[sender][number]) > released:
+                released = sent
     return released, None

@@ -38,11 +38,9 @@ ALL = "all"
 TENSOR_CORES = "tensor cores"
 """In the place of a warp group: a product on them, whoever issued it."""
 
-OwnCycles = dict[tuple[str, int], list[list[float]]]
-"""Of what hangs on something, in one block: (warp group, identity of an interval) -> for each lot cycles beyond that.
-
-They are of trips after a tile's first, in the order in which they are dealt out.
-"""
+OwnCycles = list[dict[int, float]]
+"""Of the steps of one block, by identity, for each lot: cycles beyond what a step hangs on, of some trip after a tile's
+first. What hangs on nothing takes what was measured, and so does what was not reached when all took that."""
 
 
 class Blocks:
@@ -64,7 +62,7 @@ class Blocks:
         for replay in self._replays:
             ends, steps = _as_measured(replay, assumed)
             periods += replay.periods(ends, self._groups)
-            own.append(_dealt(steps))
+            own.append(_dealt(replay, steps))
             for group, step, cycles in steps:
                 if step.trip is not None:
                     by_region[group, step.interval.name].append(cycles)
@@ -79,9 +77,9 @@ class Blocks:
     def period(self, assumed: Assumptions, own: Sequence[OwnCycles], change: Change = UNCHANGED) -> float:
         """Mean cycles from trip to trip after a change."""
         runs = (
-            (replay, replay.run(assumed, _modelled(mine, lot), change))
+            (replay, replay.run(assumed, _modelled(lot), change))
             for replay, mine in zip(self._replays, own, strict=True)
-            for lot in range(LOTS)
+            for lot in mine
         )
         return fmean([cycles for replay, ends in runs for cycles in replay.periods(ends, self._groups)] or [0.0])
 
@@ -154,7 +152,7 @@ def _as_measured(replay: Replay, assumed: Assumptions) -> tuple[dict[str, list[f
     return replay.run(assumed, measured), steps
 
 
-def _dealt(steps: Sequence[tuple[str, Step, float]]) -> OwnCycles:
+def _dealt(replay: Replay, steps: Sequence[tuple[str, Step, float]]) -> OwnCycles:
     """Own cycles dealt out by lot.
 
     Regions of one name draw the same trips, whatever warp group they are of: what makes one of them late, a load or
@@ -169,18 +167,24 @@ def _dealt(steps: Sequence[tuple[str, Step, float]]) -> OwnCycles:
     own = {key: steady or others for key, (others, steady) in found.items()}
     most = {name: max(len(own[key]) for key in own if names[key] == name) for name in names.values()}
     trips = {name: [Random(f"{lot} {name}").sample(range(n), n) for lot in range(LOTS)] for name, n in most.items()}
-    return {
-        key: [[cycles[trip % len(cycles)] for trip in lot] for lot in trips[names[key]]] for key, cycles in own.items()
-    }
+    lots: OwnCycles = []
+    for lot in range(LOTS):
+        following = {
+            key: cycle([cycles[trip % len(cycles)] for trip in trips[names[key]][lot]]) for key, cycles in own.items()
+        }
+        lots.append(
+            {
+                id(step): next(following[key]) if (key := (group, id(step.interval))) in following else step.cycles
+                for group, mine in replay.steps.items()
+                for step in mine
+            }
+        )
+    return lots
 
 
-def _modelled(own: OwnCycles, lot: int) -> Own:
-    """What hangs on nothing takes what was measured, and so does what was not reached when all took that."""
-    following = {key: cycle(lots[lot]) for key, lots in own.items()}
-
-    def modelled(group: str, step: Step, *_: float) -> float:
-        mine = following.get((group, id(step.interval)))
-        return step.cycles if mine is None else next(mine)
+def _modelled(own: Mapping[int, float]) -> Own:
+    def modelled(_group: str, step: Step, _start: float, _hangs_on: float) -> float:
+        return own[id(step)]
 
     return modelled
 

@@ -106,6 +106,17 @@ def test_the_slower_consumer_holds_the_load_back():
     assert {release.group for release in signals} == {"consumer 1"}
 
 
+def test_a_load_lasts_until_the_first_warp_group_has_it():
+    (block, *_) = analysis.sample(launch(delay=700))
+    ends = [{span.end for span in block.spans[group]} for group in ("consumer 0", "consumer 1")]
+    loads = analysis.loads(block)
+    assert len(loads) > TRIPS
+    assert all(load.start < load.end for load in loads)
+    shared = [load.end for load in loads if load.buffer in ("K", "V")]
+    assert shared
+    assert {*shared} <= ends[0] - ends[1]
+
+
 def test_a_wait_for_a_full_stage_hangs_on_the_producers_load_of_it():
     (block, *_) = analysis.sample(launch(load_cycles=4000))
     found = analysis.releases(block, PROGRAM)
