@@ -83,12 +83,7 @@ class Override(any_kernel.Override):
     def compile(self) -> CompiledKernel:
         """`attn_fwd` with this override in place, compiled for sm_90a; no GPU is needed."""
         any_kernel.refuse_environment_override()
-        special = self.entry.specialization
-        kernel = compiler.compile_kernel(
-            attn_fwd, special.signature(), special.constexprs(), ir_override=self.place(), num_warps=4
-        )
-        self.prove(kernel)
-        return kernel
+        return _compile_in_place(self, self.entry.specialization)
 
     def grid(self, n_rows: int, n_sms: int) -> tuple[int]:
         """The manifest's launch grid for n_rows rows of q on a GPU of n_sms multiprocessors."""
@@ -248,8 +243,9 @@ def generate(variant: Variant, root: Path = TTGIR_DIR) -> Manifest:
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
     for special in variant.specializations:
-        text, kernel = _compile_source(variant, special)
+        text = _text_of_source(variant, special)
         write_atomically(folder / special.file_name, text)
+        kernel = _compile_in_place(any_kernel.Override(folder / special.file_name, text, KERNEL_NAME), special)
         entries.append(
             ManifestEntry(
                 sha256=any_kernel.sha256(text),
@@ -266,16 +262,19 @@ def generate(variant: Variant, root: Path = TTGIR_DIR) -> Manifest:
 def check_source(override: Override) -> None:
     """Raise `MeasurementError` unless the override is, byte for byte, what its Gluon source compiles to."""
     variant = VARIANTS[override.manifest.variant]
-    text, _ = _compile_source(variant, override.entry.specialization)
-    if text != override.text:
+    if _text_of_source(variant, override.entry.specialization) != override.text:
         raise MeasurementError(f"{override.path} is not what {variant.source} compiles to: `make ttgir` writes it anew")
 
 
-def _compile_source(variant: Variant, special: Specialization) -> tuple[str, CompiledKernel]:
+def _text_of_source(variant: Variant, special: Specialization) -> str:
     constexprs = variant.constexprs(special)
-    signature = special.gluon_signature(constexprs)
-    kernel = compiler.compile_kernel(variant.kernel, signature, constexprs, num_warps=4)
-    return compiler.canonical_ttgir(kernel.asm["ttgir"]), kernel
+    return compiler.ttgir_of_source(variant.kernel, special.gluon_signature(constexprs), constexprs)
+
+
+def _compile_in_place(put: any_kernel.Override, special: Specialization) -> CompiledKernel:
+    kernel = compiler.compile_kernel(attn_fwd, special.signature(), special.constexprs(), ir_override=put.place())
+    put.prove(kernel)
+    return kernel
 
 
 def _defined(variant: Variant) -> dict[str, Any]:

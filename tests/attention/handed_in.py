@@ -47,10 +47,16 @@ def off_by_an_element(tensor):
     return flat[1:].view(tensor.shape)
 
 
+def rows_of_132(tensor):
+    """Rows that begin at multiples of 8 bytes, not of 16."""
+    return torch.cat([tensor, tensor[..., :4]], -1)[..., : tensor.shape[-1]]
+
+
 LAYOUTS = {
     "contiguous": lambda tensor: tensor,
     "rows_first": rows_first,
     "of_one_product": of_one_product,
     "off_by_an_element": off_by_an_element,
+    "rows_of_132": rows_of_132,
     "every_other_column": lambda tensor: tensor.repeat_interleave(2, -1)[..., ::2],
 }

@@ -12,7 +12,7 @@ from kperf.attention.schedule import schedule
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import override as any_kernel
-from kperf.ir.compile import HOPPER, canonical_ttgir, compile_kernel, resources
+from kperf.ir.compile import HOPPER, canonical_ttgir, compile_kernel, resources, ttgir_of_source
 from kperf.ir.override import own_cache
 from kperf.ir.ttgir import Module
 from kperf.paper import twins
@@ -183,6 +183,21 @@ def test_a_wrong_constant_with_the_hash_mended_is_found_out(root):
     override.verify(found)  # compiles as promised
     with pytest.raises(MeasurementError, match=r"is not what kperf/attention/kernels/vanilla\.py compiles to"):
         override.check_source(found)
+
+
+def test_the_text_of_a_source_is_what_it_compiles_to(tmp_path):
+    """Lowered alone, kept, and damaged where it is kept."""
+    variant = VARIANTS["vanilla"]
+    constexprs = variant.constexprs(FULL)
+    of = (variant.kernel, FULL.gluon_signature(constexprs), constexprs)
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path)
+        lowered = ttgir_of_source(*of)
+        (kept,) = tmp_path.glob("*/canonical-ttgir")
+        assert ttgir_of_source(*of) == lowered
+        kept.write_text(kept.read_text().replace("1.44269502", "1.44269490"))
+        assert ttgir_of_source(*of) == lowered
+        assert canonical_ttgir(compile_kernel(*of).asm["ttgir"]) == lowered
 
 
 def test_a_manifest_lists_each_file_once(root):
