@@ -24,13 +24,20 @@ Pair = tuple[dict[str, Point], dict[str, Point]]
 
 @dataclass(frozen=True)
 class Repeated:
-    """What the pairs of one figure show; `ratios` are those to the baseline, of the first run and of the second."""
+    """What the pairs of one figure show; `ratios` are those to the baseline, of the first run and of the second.
+
+    times_held, held: of `times` and of `ratios`, those inside the first run's interval; missed: each ratio outside, in
+    words. retuned: what is not compared, neither its ratio nor its time, for the second run's autotuner chose another.
+    """
 
     points: int
     shifted: int
+    times: int
+    times_held: int
     ratios: list[tuple[float, float]]
     held: int
     missed: list[str]
+    retuned: list[str]
 
     @property
     def typical_difference(self) -> float:
@@ -59,9 +66,17 @@ def pairs(first: Iterable[Point], second: Iterable[Point] | None = None) -> dict
 def compare(found: Sequence[Pair]) -> Repeated:
     """Count over pairs of runs: unsettled points, and ratios to the baseline inside the first run's interval."""
     timed = [p for pair in found for run in pair for p in run.values() if isinstance(p, MeasuredPoint)]
-    ratios, held, missed = [], 0, []
+    times: list[bool] = []
+    ratios, held, missed, retuned = [], 0, [], []
     for first, second in found:
         for key in first:
+            one, other = first[key], second[key]
+            if not isinstance(one, MeasuredPoint) or not isinstance(other, MeasuredPoint):
+                continue
+            if one.message != other.message:
+                retuned.append(f"{one.workload} {key}: {one.message}; then {other.message}")
+                continue
+            times.append(one.ci95_ms[0] <= other.median_ms <= one.ci95_ms[1])
             interval = None if key == BASELINE else speedup_interval([first], key, BASELINE)
             again = speedup(second, key, BASELINE)
             if interval is None or again is None:
@@ -71,8 +86,9 @@ def compare(found: Sequence[Pair]) -> Repeated:
             if low <= again <= high:
                 held += 1
             else:
-                missed.append(f"{first[key].workload} {key} {value:.3f} ({low:.3f} to {high:.3f}), then {again:.3f}")
-    return Repeated(len(timed), sum(p.shifts for p in timed), ratios, held, missed)
+                missed.append(f"{one.workload} {key} {value:.3f} ({low:.3f} to {high:.3f}), then {again:.3f}")
+    shifted = sum(p.shifts for p in timed)
+    return Repeated(len(timed), shifted, len(times), sum(times), ratios, held, missed, retuned)
 
 
 def run(console: Console, results: Path, other: Path | None) -> None:
@@ -93,9 +109,9 @@ def run(console: Console, results: Path, other: Path | None) -> None:
         "figure",
         "points",
         f"halves {intervals.SHIFT:.0%} apart",
-        "ratios",
-        "in the first run's interval",
-        "rms",
+        "times in the first run's interval",
+        "ratios in it",
+        "rms of ratios",
     )
     for column in columns:
         table.add_column(column, justify="right")
@@ -105,16 +121,26 @@ def run(console: Console, results: Path, other: Path | None) -> None:
     for name, outcome in outcomes.items():
         table.add_row(name, str(outcome.points), *_shares(outcome))
     console.print(table)
-    for line in list(outcomes.values())[-1].missed:
+    everything = list(outcomes.values())[-1]
+    for line in everything.missed:
         console.print(f"outside: {line}")
+    for line in everything.retuned:
+        console.print(f"not compared, for it was autotuned otherwise: {line}")
 
 
 def _shares(outcome: Repeated) -> list[str]:
-    shifted = f"{outcome.shifted} ({outcome.shifted / outcome.points:.1%})" if outcome.points else "-"
-    if not outcome.ratios:
-        return [shifted, "0", "-", "-"]
-    held = f"{outcome.held} ({outcome.held / len(outcome.ratios):.1%})"
-    return [shifted, str(len(outcome.ratios)), held, f"{outcome.typical_difference:.2%}"]
+    """Cells: points that shift, times and ratios inside, and by how much ratios differ."""
+    typical = f"{outcome.typical_difference:.2%}" if outcome.ratios else "-"
+    return [
+        f"{outcome.shifted} ({outcome.shifted / outcome.points:.1%})" if outcome.points else "-",
+        _share(outcome.times_held, outcome.times),
+        _share(outcome.held, len(outcome.ratios)),
+        typical,
+    ]
+
+
+def _share(count: int, of: int) -> str:
+    return f"{count} of {of} ({count / of:.1%})" if of else "-"
 
 
 def _what_ran(run: dict[str, Point]) -> set[tuple[str, str | None, str]]:

@@ -29,6 +29,7 @@ def test_a_second_run_is_held_against_the_first():
     outcome = repeatability.compare(list(found.values()))
     assert (outcome.points, outcome.shifted) == (12, 3)
     assert (len(outcome.ratios), outcome.held) == (4, 3)
+    assert (outcome.times, outcome.times_held) == (6, 6)  # one is outside by its ratio alone
     (missed,) = outcome.missed
     assert "causal improved" in missed
     assert outcome.typical_difference == pytest.approx(np.log(1.1) / 2, rel=0.05)
@@ -42,10 +43,20 @@ def test_runs_of_other_machines_or_kernels_do_not_compare(changes):
     assert repeatability.pairs(points) == {}
 
 
+def test_what_was_autotuned_otherwise_is_another_kernel():
+    first, again = (a_run(name, WORKLOADS[0], faster=faster) for name, faster in (("first", 1), ("again", 2)))
+    first[1] = first[1].model_copy(update={"message": "tile 64"})
+    again[1] = again[1].model_copy(update={"message": "tile 128"})
+    outcome = repeatability.compare([({p.implementation: p for p in first}, {p.implementation: p for p in again})])
+    assert (len(outcome.ratios), outcome.held, outcome.missed) == (1, 1, [])
+    assert (outcome.times, outcome.times_held) == (2, 2)
+    assert outcome.retuned == ["16 x 16 x 1024 x 128 bfloat16 full improved: tile 64; then tile 128"]
+
+
 def test_a_point_without_a_time_has_no_ratio():
-    points = [*a_run("first", WORKLOADS[0])[:2], failed("cudnn", run="first", workload=WORKLOADS[0])]
+    points = [failed("cudnn", run="first", workload=WORKLOADS[0]), *a_run("first", WORKLOADS[0])[:2]]
     outcome = repeatability.compare(list(repeatability.pairs(points + a_run("again", WORKLOADS[0])).values()))
-    assert (outcome.points, len(outcome.ratios)) == (5, 1)
+    assert (outcome.points, len(outcome.ratios), outcome.times) == (5, 1, 2)
 
 
 def test_the_command_prints_both_numbers(tmp_path):
@@ -64,5 +75,9 @@ def test_the_command_prints_both_numbers(tmp_path):
         writer.append(a_run("unsettled", WORKLOADS[0], shifts=True))
     repeatability.run(console, tmp_path, None)
     assert "3 (50.0%)" in console.export_text()
-    assert "1 (50.0%)" in text
+    assert text.count("2 of 3 (66.7%) │ 1 of 2 (50.0%)") == 1  # no second row for all, where there is one figure
     assert "outside: 16 x 16 x 1024" in text
+    with Store(tmp_path / "h200").writer() as writer:
+        writer.append(a_run("tuned", WORKLOADS[0], message="tile 64"))
+    repeatability.run(console, tmp_path, None)
+    assert "autotuned otherwise: 16 x 16 x 1024 x 128 bfloat16 full improved: ; then tile 64" in console.export_text()
