@@ -1,6 +1,7 @@
 """The front door: what a person types, what they see, and how it ends."""
 
 import errno
+import functools
 import os
 import re
 import resource
@@ -16,7 +17,9 @@ import pytest
 from kperf import __version__
 from kperf.attention.overrides import TTGIR_DIR
 from kperf.errors import MeasurementError
+from kperf.paper.fig12 import verify_overrides
 from kperf.record.files import write_atomically
+from kperf.record.store import RECORDED
 from tests.command import kperf
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -320,20 +323,17 @@ def test_help_lists_every_target():
     assert sorted(phony) == sorted(line.split()[1] for line in listed.splitlines())
 
 
-def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path):
-    copy = tmp_path / "copy"
-    for name in ("kperf", "plots", "ttgir", "results", "claims.toml"):
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.png"))
-        else:
-            shutil.copy(source, copy / name)
-    path = copy / "ttgir/improved" / next((TTGIR_DIR / "improved").glob("*.ttgir")).name
+def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path, monkeypatch):
+    root, results = tmp_path / "ttgir", tmp_path / "results"
+    shutil.copytree(TTGIR_DIR, root)
+    monkeypatch.setattr("kperf.paper.fig12.verify_overrides", functools.partial(verify_overrides, root=root))
+    (results / "h200").mkdir(parents=True)
+    for name in ("fig12.jsonl", "environment.json"):
+        shutil.copy(RECORDED / "h200" / name, results / "h200")
+    path = next((root / "improved").glob("*.ttgir"))
     path.write_text(path.read_text() + "\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "kperf", "fig12"], cwd=copy, capture_output=True, text=True, check=False,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
+    done = kperf("fig12", "--results", results)
     assert done.returncode == 2
     assert "was edited" in done.stderr
-    assert not list(copy.glob("results/*/*.png"))
+    assert "vanilla/" in done.stdout
+    assert {path.name for path in (results / "h200").iterdir()} == {"fig12.jsonl", "environment.json"}

@@ -1,5 +1,7 @@
 """The figure of a traced kernel, in each view."""
 
+import functools
+
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
@@ -14,14 +16,17 @@ from tests.trace.reading import test_analysis, test_views
 ABOUT = test_views.about(label="a_kernel", bandwidth=Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200))
 
 
+@functools.cache
 def pipeline() -> Timeline:
     return read.timeline(test_analysis.launch(delay=400), ABOUT)
 
 
+@functools.cache
 def memory() -> Timeline:
     return read.timeline(test_views.norm(16), ABOUT)
 
 
+@functools.cache
 def imbalance() -> Timeline:
     short, long = test_views.norm_block(trips=2), test_views.norm_block(trips=32)
     blocks = [(long, 0, 0), *[(short, n, 0) for n in range(1, 8)]]
@@ -45,7 +50,7 @@ def figure_of(monkeypatch, tmp_path):
     return drawn
 
 
-@pytest.mark.parametrize("make", VIEWS)
+@pytest.mark.parametrize("make", VIEWS, ids=lambda make: make.__name__)
 def test_every_colour_is_in_the_legend_and_the_legend_has_no_other(make, figure_of):
     figure = figure_of(make())
     named = {to_hex(patch.get_facecolor()) for patch in figure.legends[0].get_patches()}
@@ -60,7 +65,7 @@ def test_every_colour_is_in_the_legend_and_the_legend_has_no_other(make, figure_
     assert len(labels) == len(set(labels))
 
 
-@pytest.mark.parametrize("make", VIEWS)
+@pytest.mark.parametrize("make", VIEWS, ids=lambda make: make.__name__)
 def test_nothing_is_printed_smaller_than_seven_points_or_off_the_page(make, figure_of):
     figure = figure_of(make())
     width, height = figure.bbox.size
@@ -82,9 +87,9 @@ def test_a_memory_view_shows_waits_and_an_imbalance_the_slowest_block(figure_of)
     assert "the slowest block" not in names[memory]
 
 
-@pytest.mark.parametrize("make", VIEWS)
+@pytest.mark.parametrize("make", VIEWS, ids=lambda make: make.__name__)
 def test_the_same_record_gives_the_same_bytes(make, tmp_path):
     first = trace.draw(make(), "recorded on a GPU", tmp_path / "one")
-    again = trace.draw(make(), "recorded on a GPU", tmp_path / "two")
+    again = trace.draw(make.__wrapped__(), "recorded on a GPU", tmp_path / "two")
     assert [path.suffix for path in first] == [".pdf", ".png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]

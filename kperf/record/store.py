@@ -181,9 +181,11 @@ class RecordStore(Generic[_Record]):
             raise UsageError(f"{self.points_path}, line {number} {error}") from None
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1 << 14)
 def _parsed(records: TypeAdapter[Any], schema: int, line: bytes) -> Any:
     """The record in a line. Each claim, figure and table reads the file anew; the same bytes are the same record.
+
+    There is room for all of results/: with less, who reads its files in turn finds none of their lines.
 
     Raises `UsageError` that says what is wrong with the line.
     """

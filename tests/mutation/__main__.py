@@ -147,10 +147,8 @@ def _rooms(rooms: list[dict], equivalents: list[dict], only: str) -> tuple[list[
     met, found = set(), []
     for room in rooms:
         jobs = []
-        paths = sorted(
-            {path for pattern in room["files"] for path in ROOT.glob(pattern)} - {*ROOT.rglob("__init__.py")}
-        )
-        for file in (str(path.relative_to(ROOT)) for path in paths):
+        paths = {path for pattern in room["files"] for path in ROOT.glob(pattern) if path.name != "__init__.py"}
+        for file in sorted(str(path.relative_to(ROOT)) for path in paths):
             lines = (ROOT / file).read_text().splitlines()
             for mutant in mutants(ROOT, file):
                 identity = (file, lines[mutant.line - 1].strip(), mutant.old, mutant.new)

@@ -210,7 +210,8 @@ def test_no_driver_answers(monkeypatch, error, inside, sentence):
 @pytest.mark.parametrize(
     ("chosen", "found"),
     [(None, (A100, H200)), ("1", (H200,)), ("1,0", (H200, A100)), ("", ()), ("-1", ()), ("7", ()),
-     ("GPU-5a1b", (H200,)), ("GPU-5a1b-h, GPU-77c0-a", (H200, A100)), ("GPU-nosuch", ()), ("MIG-5a1b", (A100, H200))],
+     ("GPU-5a1b", (H200,)), ("GPU-5a1b-h, GPU-77c0-a", (H200, A100)), ("GPU-nosuch", ()), ("MIG-5a1b", (A100, H200)),
+     ("GPU-5a1b, MIG-5a1b", (A100, H200))],
 )  # fmt: skip
 @pytest.mark.parametrize(("version", "driver_cuda"), [(13020, (13, 2)), (13000, (13, 0)), (12080, (12, 8))])
 def test_cuda_visible_devices_chooses(monkeypatch, chosen, found, version, driver_cuda):
