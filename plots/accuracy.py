@@ -82,7 +82,7 @@ def _models(axis: Axes, modelled: Sequence[Prediction]) -> None:
         axis.plot([100 * one.error for one in mine], places, marker, color=colour, ms=4.5, label=label)
     axis.set_yticks(range(len(kernels)), kernels)
     axis.set_ylim(len(kernels) - 0.5, -0.5)
-    axis.legend(loc="lower right", frameon=False, fontsize=SMALL)
+    axis.legend(loc="best", framealpha=1, edgecolor="#d8d8d8", fancybox=False, fontsize=SMALL)
     axis.set_xlabel("%")
     axis.set_title("predicted period - measured", loc="left", fontsize=SMALL, fontweight="bold")
     axis.grid(axis="x", color="#d8d8d8", linewidth=0.5)

@@ -3,7 +3,7 @@
 The block of `make inductor` (Llama 3 8B's sizes, random weights, bfloat16) through torch.compile(fullgraph=True), once
 with torch's scaled_dot_product_attention, whose back end torch chooses, and with each implementation behind the
 operator `kperf::attention`. The forward pass as in inference, and the forward pass with the backward pass, whose
-attention is torch's FlashAttention-2 for all that the operator runs. Each is a CUDA graph of one call, whose output,
+attention is cuDNN's for all, from what the forward pass saved. Each is a CUDA graph of one call, whose output,
 and gradients of x and of all weights, are held against float32; the graphs are then timed in turn, as Fig. 12 is.
 """
 

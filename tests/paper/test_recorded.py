@@ -9,6 +9,7 @@ from kperf.attention import overrides as override
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import FIG11, Workload
+from kperf.bench import walltime
 from kperf.bench.cards import agreement, on_several, spread_note
 from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
 from kperf.bench.points import Store
@@ -161,16 +162,33 @@ def test_what_artifact_md_says_of_repeated_and_of_unsettled_runs_is_what_the_rec
     newest = {p.run for run in fig12.figure_runs(STORE, fig12.Mode()).values() for p in run.values()}
     newest |= {p.run for run in fig12.figure_runs(STORE, fig12.Mode(causal=True)).values() for p in run.values()}
     cards = {name: environment.gpu_uuid[:8] for name, environment in STORE.environments().items()}
-    before = compare(list(pairs(p for p in STORE.points() if cards[p.environment] == "6f123dff").values()))
-    full, causal = (
-        compare([pair for (_, workload), pair in pairs(STORE.points()).items() if workload.causal == mask])
-        for mask in (False, True)
-    )
-    assert f"{len(before.ratios)} ratios to FA3 {before.held} ({before.held / len(before.ratios):.1%}"[:-1] in text
-    for outcome, words in ((causal, "Of the causal ratios {} of {} ({:.1%}"), (full, "of the others {} of {} ({:.1%}")):
+
+    def repeated(card, *masks):
+        on_it = pairs(p for p in STORE.points() if cards[p.environment] == card)
+        return compare([pair for (_, workload), pair in on_it.items() if workload.causal in masks])
+
+    of_now = repeated("e3f95cb6", False, True)
+    before, *waiting = repeated("6f123dff", False, True), repeated("523789e5", True), repeated("523789e5", False)
+    for outcome in (repeated("e3f95cb6", False), repeated("e3f95cb6", True), of_now, before, *waiting):
         held, of = outcome.held, len(outcome.ratios)
-        assert words.format(held, of, held / of)[:-1] in text
-    assert all(pair.held >= 0.95 * len(pair.ratios) for pair in (before, causal))
+        assert said(f"{held} of {of} ({100 * held / of:.1f} %)")
+    held, of = of_now.times_held, of_now.times
+    assert said(f"of the times {held} of {of} ({100 * held / of:.1f} %)")
+    of_a_place = sum(line.startswith("16 x 16 x 8192") for line in of_now.missed)
+    assert said(f"{of_a_place} of those {len(of_now.missed)} are of 16 x 8192")
+    assert said(f"Not held against each other are {len(of_now.retuned)} ratios of Triton's bars")
+    pair = pairs(p for p in STORE.points() if cards[p.environment] == "e3f95cb6")
+    took = {
+        (w.batch, w.seq_len): [run["triton"].median_ms for run in runs] for (_, w), runs in pair.items() if not w.causal
+    }
+    (short, shorter), (long, longer) = took[16, 128], took[64, 4096]
+    assert said(f"at 16 x 128 Triton is {100 * (short / shorter - 1):.0f} % slower in the first")
+    assert said(f"at 64 x 4096 {100 * (longer / long - 1):.0f} % slower in the second")
+    sha = next(p.override_sha256 for p in reversed(STORE.points()) if p.implementation == "improved_plus")
+    assert len({cards[p.environment] for p in STORE.points() if p.override_sha256 == sha}) == 7
+    assert said("Seven cards have measured the Improved+ of now")
+    waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
+    assert said(f"{100 * max(waited):.1f} % at most and {100 * statistics.median(waited):.2f} % in the median")
     between = agreement(on_several(STORE.points(), STORE.environments()).values())
     assert f"{between.ratios_held} of {between.ratios} ratios and {between.times_held} of {between.times} times" in text
     points = [p for p in STORE.points() if p.run in newest]
@@ -181,6 +199,22 @@ def test_what_artifact_md_says_of_repeated_and_of_unsettled_runs_is_what_the_rec
     )
     assert f"of the {len(of_kinds)} of `make inputs` {share(sum(p.shifts for p in of_kinds), len(of_kinds))}" in text
     assert sum(p.shifts for p in points) <= 0.03 * len(points)
+
+
+def test_artifact_md_says_what_a_sweep_over_two_gpus_took():
+    sweeps = walltime.SweepStore(RECORDED / "h200").points()
+    (spread,) = (sweep for sweep in sweeps if len(sweep.gpus) > 1)
+    cards = {name: environment.gpu_uuid[:8] for name, environment in STORE.environments().items()}
+    alone = [one.seconds for one in sweeps if spread.same_work(one) and cards[one.gpus[0].environment] == "e3f95cb6"]
+    assert len(spread.gpus) == 2
+    assert said(
+        f"the causal grid took {spread.seconds:.0f} s on two cards, after {spread.start_s:.0f} s to start, and "
+        f"{min(alone):.0f} and {max(alone):.0f} s on a third of that host"
+    )
+    runs = [p for p in STORE.points() if p.run in spread.runs]
+    found = agreement(on_several(runs, STORE.environments()).values())
+    times, ratios = f"{found.times_held} of {found.times} times", f"{found.ratios_held} of {found.ratios} ratios"
+    assert said(f"{times} and {ratios} to FA3 lie in the other's intervals")
 
 
 def test_improved_plus_is_called_eagerly_in_less_time_than_fa3_at_every_point():

@@ -1,5 +1,6 @@
 import io
 import json
+import re
 
 import pytest
 from pydantic import ValidationError
@@ -80,10 +81,12 @@ def test_several_passes_are_held_to_their_own_goal_by_the_dearest(folder):
     assert costs["vanilla"].several_in_words == "2: +0.0% to +2.0%"
     assert costs["improved"].several_in_words == "3: -10.0% to +5.0%"
     said = fig13.said(folder, list(costs.values()))
-    assert "the dearest of 2 kernels costs more than 3% in improved (5.0%); those of improved do not make" in said[-1]
+    (dear, apart) = re.search("costs more than 3% in (.*); those of (.*) do not make", said[-1]).groups()
+    assert ("improved (5.0%)" in dear, "vanilla (" in dear) == (True, False)
+    assert ("improved" in apart.split(", "), "vanilla" in apart) == (True, False)
     (ticks,) = plot.figure(list(costs.values()), {}, "recorded").axes[0].collections
-    places = {name: list(costs).index(name) for name in costs}
-    assert {(round(x, 6), y) for x, y in ticks.get_offsets()} == {
+    places = {name: list(costs).index(name) for name in ("vanilla", "improved")}
+    assert {(round(x, 6), y) for x, y in ticks.get_offsets() if y in places.values()} == {
         *((x, places["vanilla"]) for x in (0.0, 2.0)),
         *((x, places["improved"]) for x in (-10.0, 5.0, 1.0)),
     }
@@ -165,4 +168,4 @@ def test_the_figure_has_a_bar_a_kernel_and_the_papers_lines(folder):
     left, right = figure.axes
     assert sorted(bar.get_width() for bar in left.patches) == pytest.approx(sorted(100 * (c.ratio - 1) for c in costs))
     assert sorted(line.get_xdata()[0] for line in left.get_lines()) == pytest.approx([8.2, 15])
-    assert right.patches[0].get_width() == pytest.approx(5)
+    assert [bar.get_width() for bar in right.patches if bar.get_width()] == pytest.approx([5])

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from kperf.errors import UsageError
-from kperf.record import recorded
+from kperf.record import recorded, store
 from kperf.record.store import RECORDED
 from tests.command import kperf
 
@@ -42,6 +42,11 @@ def test_one_command_puts_back_what_was_cut_and_leaves_the_rest(tmp_path):
     assert (results / "h200/fig12.jsonl").read_bytes() == lines
     assert (results / "h200/power.jsonl").read_bytes().endswith(b"{}\n")
     assert held(results).keys() == NAMES
+
+
+def test_there_is_room_for_every_line_so_that_none_is_read_twice():
+    lines = sum(path.read_bytes().count(b"\n") for path in RECORDED.rglob("*.jsonl"))
+    assert 5000 < lines <= store._parsed.cache_info().maxsize
 
 
 def test_records_that_end_with_a_line_are_older_not_cut(tmp_path):
