@@ -35,6 +35,8 @@ takes_test := OPTIONS
 takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
 takes_mutants := OPTIONS
+# Images set it; each process, and tests start many, would then compile the package and pytest its assertions anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Make would expand what it exports.
 unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE INPUTS GPUS OVERRIDE SCRIPT OPTIONS
 TAKEN_BY_ALL := PYTHON KPERF_RESULTS
