@@ -80,12 +80,10 @@ def bootstrap_interval(samples_ms: Sequence[float]) -> tuple[float, float]:
 
     As `scipy.stats.bootstrap` with `default_rng(0)`, whose draws are the same for all records of so many rounds.
     """
-    samples = np.asarray(samples_ms)
-    order = np.argsort(samples)
-    place = np.empty(len(samples), np.uint16)
-    place[order] = np.arange(len(samples))
-    drawn = np.sort(place[_draws(len(samples))], axis=1, kind="stable")  # of small integers: a radix sort
-    middle = samples[order][drawn[:, [(len(samples) - 1) // 2, len(samples) // 2]]].mean(axis=1)
+    order = np.argsort(samples_ms)
+    drawn = np.cumsum(_times_drawn(len(samples_ms))[order], axis=0, dtype=np.uint16)  # of the least so many samples
+    ranks = [(drawn <= place).sum(axis=0) for place in ((len(samples_ms) - 1) // 2, len(samples_ms) // 2)]
+    middle = np.asarray(samples_ms)[order][ranks].mean(axis=0)
     low, high = np.percentile(middle, [2.5, 97.5])
     return float(low), float(high)
 
@@ -121,5 +119,7 @@ def _student(freedom: float) -> float:
 
 
 @cache
-def _draws(rounds: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(0).integers(0, rounds, (2000, rounds))
+def _times_drawn(rounds: int) -> np.ndarray[Any, Any]:
+    """How often each round is in each of 2000 resamples: [rounds, 2000]."""
+    draws = np.random.default_rng(0).integers(0, rounds, (2000, rounds))
+    return np.array([(draws == number).sum(axis=1) for number in range(rounds)], np.uint16)

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, model_valida
 
 from kperf.attention.workload import InputKind, SweepName, Workload
 from kperf.bench import intervals
-from kperf.record.store import DeviceState, Frozen, RecordStore
+from kperf.record.store import DeviceStates, Frozen, RecordStore
 
 Figure = Literal["fig12", "fig12_inputs", "bench", "tune", "attention"]
 """What a point was measured for."""
@@ -133,7 +133,7 @@ class MeasuredPoint(_PointBase):
     other_processes: Annotated[int, Field(ge=0)] | None = None
     idle_share: Annotated[float, Field(ge=0, le=1)] | None = None
     round_order: list[int]
-    device_states: list[DeviceState]
+    device_states: DeviceStates
 
     @property
     def shifts(self) -> bool:

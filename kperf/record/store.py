@@ -11,9 +11,18 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, NoReturn, TypeVar, cast
+from typing import Annotated, Any, Generic, NoReturn, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import from_json
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.files import write_atomically
@@ -47,6 +56,18 @@ class DeviceState(Frozen):
     at_s: float | None = None
     power_at_s: float | None = None
 
+
+def _as_the_line_before(given: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> list[DeviceState]:
+    """What is timed in turn has the states of the same rounds, most of its line: they are made once, not each time."""
+    before = info.context
+    if before is None:
+        return cast(list[DeviceState], validate(given))
+    if before["given"] != given:
+        before |= {"made": validate(given), "given": given}
+    return cast(list[DeviceState], before["made"])
+
+
+DeviceStates = Annotated[list[DeviceState], WrapValidator(_as_the_line_before)]
 
 _Record = TypeVar("_Record", bound=BaseModel)
 
@@ -181,6 +202,10 @@ class RecordStore(Generic[_Record]):
             raise UsageError(f"{self.points_path}, line {number} {error}") from None
 
 
+_LINE_BEFORE: dict[str, Any] = {"given": [], "made": []}
+"""Of the line that was read last, what the next may have as well."""
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _parsed(records: TypeAdapter[Any], schema: int, line: bytes) -> Any:
     """The record in a line. Each claim, figure and table reads the file anew; the same bytes are the same record.
@@ -190,8 +215,8 @@ def _parsed(records: TypeAdapter[Any], schema: int, line: bytes) -> Any:
     Raises `UsageError` that says what is wrong with the line.
     """
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = from_json(line)
+    except ValueError:
         raise UsageError("is not JSON: restore the file or delete that line") from None
     if not isinstance(record, dict):
         raise UsageError("is not a recorded point: it is no object")
@@ -201,7 +226,7 @@ def _parsed(records: TypeAdapter[Any], schema: int, line: bytes) -> Any:
     if version > schema:
         raise UsageError(f"has schema {version} and this program knows {schema}: use a newer one")
     try:
-        return records.validate_python(record)
+        return records.validate_python(record, context=_LINE_BEFORE)
     except ValidationError as error:
         raise UsageError(f"is not a recorded point: {first_of(error)}") from None
 

@@ -17,7 +17,7 @@ from kperf.bench.points import FailedPoint, MeasuredPoint, Store, newest_whole_r
 from kperf.bench.tables import ratio_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.store import gpu_slug
-from tests.conftest import environment, failed, point
+from tests.conftest import STATE, environment, failed, point
 
 
 def write(store, *points):
@@ -32,6 +32,20 @@ def test_what_is_written_is_read_back(tmp_path):
     assert store.points() == points
     lines = store.points_path.read_text().splitlines()
     assert [json.loads(line)["status"] for line in lines] == ["ok", "oom"]
+
+
+def test_each_line_has_its_own_states_whatever_the_line_before_it_had(tmp_path):
+    store = Store(tmp_path)
+    last_is_slower = [STATE] * 11 + [STATE.model_copy(update={"sm_mhz": STATE.sm_mhz - 1})]
+    points = [point("fa2"), point("fa3"), point("fa2", run="r2", device_states=last_is_slower), point("fa3", run="r3")]
+    write(store, *points)
+    assert store.points() == points
+    record = point("cudnn").model_dump(mode="json")
+    for field, value in (("sm_mhz", "fast"), ("throttle", None), ("power_w", None), ("other", 1)):
+        record["device_states"][11] = STATE.model_dump() | {field: value}
+        store.points_path.write_text(point().model_dump_json() + "\n" + json.dumps(record) + "\n")
+        with pytest.raises(UsageError, match=rf"line 2 is not a recorded point: ok\.device_states\.11\.{field}: "):
+            store.points()
 
 
 def test_a_newer_schema_is_refused_though_it_would_be_read(tmp_path):
@@ -66,6 +80,7 @@ def test_a_point_that_is_not_ok_cannot_have_a_time():
         (point().model_dump_json().replace('"median_ms":1.0', '"median_ms":0.0'), "is not a recorded point"),
         ("[" * 100_000, "is not JSON"),
         ("\x00\x01", "is not JSON"),
+        (json.dumps(point().model_dump(mode="json") | {"device_states": None}), "ok.device_states: "),
     ],
 )
 def test_a_broken_line_is_one_sentence_that_names_it(tmp_path, line, words):
