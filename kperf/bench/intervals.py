@@ -1,7 +1,7 @@
 """Intervals that a second run on the same card falls into 19 times in 20.
 
 Rounds are no independent draws: the clock drifts and the power controller hunts. So the rounds are cut into blocks of
-consecutive ones, which lie apart in time (`bench.measure`), and blocks are resampled, not rounds: each is left out
+consecutive ones, which lie apart in time (`bench.turns`), and blocks are resampled, not rounds: each is left out
 once, and the variance of a median, or of a ratio of medians, follows from how much that moves it (the block jackknife
 of Kuensch, "The jackknife and the bootstrap for general stationary observations", Annals of Statistics 17, 1989). With
 m blocks Student's t has m - 1 degrees of freedom; percentiles of a bootstrap over so few are a quarter too narrow.

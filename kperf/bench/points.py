@@ -55,7 +55,7 @@ _LOOSEST = 2e-2
 
 
 class Settling(Frozen):
-    """How the GPU was brought to a steady state before the timed rounds: see `bench.measure`.
+    """How the GPU was brought to a steady state before the timed rounds: see `bench.turns`.
 
     seconds: how long the mixture ran untimed; shift: by how much its last two windows differ, geometric mean over the
     implementations; settled: whether that is within the criterion, or time ran out.

@@ -15,8 +15,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kperf.attention.implementations import FIG12, implementations
 from kperf.attention.workload import Workload
-from kperf.bench.measure import CEILING_FLOPS, Candidate, Ceiling, make_inputs, prepare_alone
+from kperf.bench.measure import Candidate, prepare_alone
 from kperf.bench.points import CUBLAS, PowerPoint, PowerSample, PowerStore
+from kperf.bench.reference import make_inputs
+from kperf.bench.turns import CEILING_FLOPS, Ceiling
 from kperf.errors import MeasurementError
 from kperf.record import device
 from kperf.record.store import DeviceState

@@ -24,8 +24,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.bench.intervals import around, median_interval, ratio_spread
-from kperf.bench.measure import capture_graph, time_in_turn
 from kperf.bench.points import Settling
+from kperf.bench.turns import capture_graph, time_in_turn
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations.operator import attention, why_not
 from kperf.profilers.inductor_program import blocks

@@ -24,7 +24,9 @@ from rich.table import Table
 
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.workload import Workload
-from kperf.bench.measure import FLUSH_BYTES, TIMER, Candidate, make_inputs, prepare_alone, timed_replay
+from kperf.bench.measure import Candidate, prepare_alone
+from kperf.bench.reference import make_inputs
+from kperf.bench.turns import FLUSH_BYTES, TIMER, timed_replay
 from kperf.errors import MeasurementError
 from kperf.integrations import tritonbench
 from kperf.profilers.records import Common, Row, measured_or_recorded

@@ -26,7 +26,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from rich.console import Console
 from rich.table import Table
 
-from kperf.bench.measure import CEILING_FLOPS
+from kperf.bench.turns import CEILING_FLOPS
 from kperf.errors import MeasurementError, UsageError
 from kperf.profilers import child, ncu
 from kperf.profilers.hatchet import TIME, Tree, read_tree

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import triton.profiler as proton
 
-from kperf.bench.measure import FLUSH_BYTES, Ceiling, timed_replay
+from kperf.bench.turns import FLUSH_BYTES, Ceiling, timed_replay
 from kperf.errors import MeasurementError
 from kperf.profilers.inductor_graph import noted, watched
 from kperf.profilers.inductor_program import ROUNDS, Kernel, Program, blocks, round_of, scope_of

@@ -20,8 +20,8 @@ import triton
 
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.workload import Workload
-from kperf.bench.measure import errors, make_inputs
 from kperf.bench.points import MAX_REL_ERROR
+from kperf.bench.reference import errors, make_inputs
 from kperf.errors import MeasurementError, UsageError
 from kperf.profilers.kernels import square_kernel
 from kperf.record.files import write_atomically

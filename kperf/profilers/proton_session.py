@@ -19,8 +19,8 @@ from kperf.attention.implementations import IMPLEMENTATIONS, Implementation
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.libraries import Output, sdpa
 from kperf.attention.workload import Workload
-from kperf.bench.measure import errors, make_inputs
 from kperf.bench.points import MAX_REL_ERROR
+from kperf.bench.reference import errors, make_inputs
 from kperf.record.files import write_atomically
 
 WORKLOADS = {

@@ -24,7 +24,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from rich.console import Console
 from rich.table import Table
 
-from kperf.bench.measure import FLUSH_BYTES, capture_graph, timed_replay
+from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
 from kperf.errors import MeasurementError, UsageError
 from kperf.profilers import child, ncu
 from kperf.profilers.operations import OPERATIONS, N, Samples, made

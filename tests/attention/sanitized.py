@@ -17,7 +17,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
-from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR, Inputs, errors, make_inputs, reference
+from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR
+from kperf.bench.reference import Inputs, errors, make_inputs, reference
 
 WORKLOADS = [
     Workload(batch=1, heads=heads, seq_len=seq_len, causal=causal)

@@ -14,7 +14,8 @@ from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.attention.workload import Workload
-from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR, Inputs, errors, make_inputs, reference
+from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR
+from kperf.bench.reference import Inputs, errors, make_inputs, reference
 
 pytestmark = pytest.mark.gpu
 

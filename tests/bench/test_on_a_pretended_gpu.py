@@ -11,7 +11,9 @@ from kperf.attention import inputs as drawing
 from kperf.attention.implementations import Implementation
 from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
-from kperf.bench import power
+from kperf.bench import power, turns
+from kperf.bench import reference as exactly
+from kperf.bench.reference import make_inputs, reference, reference_gradients
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.store import DeviceState
@@ -29,11 +31,12 @@ def gpu(monkeypatch):
 
 
 def stand_in(gpu, monkeypatch):
-    gpu.stand_in(monkeypatch, measuring)
+    for module in (measuring, turns):
+        gpu.stand_in(monkeypatch, module)
     on_the_cpu = functools.partial(drawing.draw, device="cpu")
-    monkeypatch.setattr(measuring, "draw", lambda *what: on_the_cpu(*what[:4], kv_heads=(*what, None)[5]))
-    measuring._capturing.cache_clear()
-    monkeypatch.setattr(measuring, "_CEILING_N", 16)
+    monkeypatch.setattr(exactly, "draw", lambda *what: on_the_cpu(*what[:4], kv_heads=(*what, None)[5]))
+    turns.capture_stream.cache_clear()
+    monkeypatch.setattr(turns, "_CEILING_N", 16)
     monkeypatch.setattr(device, "device_state", lambda: STATE)
     monkeypatch.setattr(device, "other_processes", lambda: 0, raising=False)
 
@@ -42,7 +45,7 @@ def attention(gpu, key, milliseconds, *, spoil=lambda o, lse: None, eager_only=F
     """An implementation that is right but for `spoil`, and takes so long; its replays may write nothing."""
 
     def bind(q, k, v, causal, sm_scale):
-        exact_o, exact_lse = measuring.reference(q, k, v, causal, sm_scale)
+        exact_o, exact_lse = reference(q, k, v, causal, sm_scale)
         o, lse = exact_o.to(q.dtype), exact_lse.clone()
         spoil(o, lse)
         out = torch.empty_like(o), torch.empty_like(lse)
@@ -124,7 +127,7 @@ def test_times_are_medians(monkeypatch):
 
 
 def test_the_ceiling_is_of_a_product_of_8192_cubed(gpu):
-    assert measuring.CEILING_FLOPS == 1_099_511_627_776
+    assert turns.CEILING_FLOPS == 1_099_511_627_776
     point = measure(attention(gpu, "x", 1.0))
     assert "cublas 16" in gpu.ran
     assert point.ceiling_tflops == pytest.approx(1_099_511_627_776 / (2.0 + COLD_MS) / 1e9)
@@ -236,7 +239,7 @@ def differentiable(gpu, key, spoil=1.0, tolerance=1.0):
     class Attend(torch.autograd.Function):
         @staticmethod
         def forward(ctx, q, k, v, causal, sm_scale):
-            o, lse = measuring.reference(q, k, v, causal, sm_scale)
+            o, lse = reference(q, k, v, causal, sm_scale)
             ctx.save_for_backward(q, k, v, o, lse)
             ctx.settings = causal, sm_scale
             out = o.to(q.dtype)
@@ -245,7 +248,7 @@ def differentiable(gpu, key, spoil=1.0, tolerance=1.0):
 
         @staticmethod
         def backward(ctx, do):
-            dq, dk, dv = measuring.reference_gradients(*ctx.saved_tensors, do, *ctx.settings)
+            dq, dk, dv = reference_gradients(*ctx.saved_tensors, do, *ctx.settings)
             made = [tensor.to(do.dtype) for tensor in (dq * spoil, dk, dv)]
             out = [tensor.clone() for tensor in made]
 
@@ -289,7 +292,7 @@ def test_what_a_graph_does_not_write_is_not_right_from_before(gpu):
 
 
 def test_alone_a_graph_is_as_long_as_asked_for_and_right(gpu):
-    inputs = measuring.make_inputs(WORKLOAD, 1)
+    inputs = make_inputs(WORKLOAD, 1)
     candidate, flops = measuring.prepare_alone(attention(gpu, "x", 3.0), WORKLOAD, inputs, 20.0)
     assert flops == 7 * WORKLOAD.flops
     before = gpu.now_ms
@@ -305,7 +308,7 @@ def test_alone_only_the_settled_half_is_the_sample(monkeypatch):
     gpu = Gpu(slowdown=lambda now_ms: 2.0 if now_ms < 1000 else 1.0)
     stand_in(gpu, monkeypatch)
     gpu.stand_in(monkeypatch, power)
-    inputs = measuring.make_inputs(WORKLOAD, 1)
+    inputs = make_inputs(WORKLOAD, 1)
     candidate, flops = measuring.prepare_alone(attention(gpu, "x", 1.5), WORKLOAD, inputs, 20.0)
     gpu.now_ms = 0.0
 
@@ -332,7 +335,7 @@ def test_alone_only_the_settled_half_is_the_sample(monkeypatch):
 
 def test_a_counter_that_does_not_step_is_said(gpu, monkeypatch):
     gpu.stand_in(monkeypatch, power)
-    inputs = measuring.make_inputs(WORKLOAD, 1)
+    inputs = make_inputs(WORKLOAD, 1)
     candidate, flops = measuring.prepare_alone(attention(gpu, "x", 1.5), WORKLOAD, inputs, 20.0)
     monkeypatch.setattr(device, "energy_j", lambda: 5.0)
     with pytest.raises(MeasurementError, match="does not step"):
@@ -359,8 +362,6 @@ def test_a_clock_that_never_settles_is_said(monkeypatch):
 
 
 def test_what_is_measured_is_drawn_by_the_workload_s_kind():
-    normal, sink = (
-        measuring.make_inputs(WORKLOAD.model_copy(update={"inputs": kind}), 1, "cpu") for kind in ("normal", "sink")
-    )
+    normal, sink = (make_inputs(WORKLOAD.model_copy(update={"inputs": kind}), 1, "cpu") for kind in ("normal", "sink"))
     assert torch.equal(sink.k[:, :, 0], torch.ones_like(sink.k[:, :, 0]))
     assert torch.equal(sink.k[:, :, 1:], normal.k[:, :, 1:])

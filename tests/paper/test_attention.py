@@ -13,6 +13,7 @@ from kperf.attention.implementations import COMPARED, IMPLEMENTATIONS, Implement
 from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
 from kperf.bench.points import Store
+from kperf.bench.reference import make_inputs
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import attention
 from kperf.paper.attention import Shapes
@@ -334,7 +335,7 @@ def test_on_a_hopper_gpu_the_compiled_formula_needs_no_scores():
     workload = Workload(batch=1, heads=4, seq_len=2048)
     for seq_len in range(512, 512 + 10 * 128, 128):  # more shapes than torch compiles for by itself
         one = workload.model_copy(update={"seq_len": seq_len})
-        bound = measuring._bind(IMPLEMENTATIONS["flex"], one, measuring.make_inputs(one, 1))
+        bound = measuring._bind(IMPLEMENTATIONS["flex"], one, make_inputs(one, 1))
         assert bound.peak_bytes < 4 * seq_len**2
 
 

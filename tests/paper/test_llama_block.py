@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from rich.console import Console
 
-from kperf.bench import measure as measuring
+from kperf.bench import turns
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations import operator
 from kperf.paper import llama_block
@@ -33,10 +33,10 @@ BACKWARD_MS = 10.0
 def block(monkeypatch, attending_gpu):  # noqa: F811
     """A small block on the CPU, whose calls take `FORWARD_MS` of a pretended GPU, with a backward pass 10 ms more."""
     gpu = Gpu()
-    gpu.stand_in(monkeypatch, measuring)
+    gpu.stand_in(monkeypatch, turns)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    measuring._capturing.cache_clear()
-    monkeypatch.setattr(measuring, "_CEILING_N", 16)
+    turns.capture_stream.cache_clear()
+    monkeypatch.setattr(turns, "_CEILING_N", 16)
     monkeypatch.setattr(device, "device_state", lambda: STATE)
     monkeypatch.setattr(device, "other_processes", lambda: 0)
     compile_it, gpu.compiled = torch.compile, []

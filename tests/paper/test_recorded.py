@@ -11,8 +11,7 @@ from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import FIG11, Workload
 from kperf.bench import walltime
 from kperf.bench.cards import agreement, on_several, spread_note
-from kperf.bench.measure import MAX_LSE_ERROR, MAX_REL_ERROR
-from kperf.bench.points import Store
+from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR, Store
 from kperf.bench.repeatability import compare, pairs
 from kperf.bench.tables import speedup, speedup_interval
 from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from rich.console import Console
 
-from kperf.bench import measure as measuring
+from kperf.bench import turns
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import compile_kernel, sass
 from kperf.profilers import hatchet, kernels, ncu, operations, timers
@@ -34,7 +34,7 @@ def row(operation="triton", timer=REFERENCE, samples=(100.0,), n=N, message=""):
 
 def test_each_timer_counts_what_the_table_says(monkeypatch):
     gpu = Gpu()
-    for module in (measuring, timers):
+    for module in (turns, timers):
         gpu.stand_in(monkeypatch, module)
     monkeypatch.setattr(timers.triton.testing, "do_bench", lambda call, **_: 0.7)
     monkeypatch.setattr(timers, "_WARM_S", 0.01)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from kperf.attention import configs
 from kperf.attention.configs import Config
-from kperf.bench import measure as measuring
+from kperf.bench.reference import reference
 from kperf.record import device
 from kperf.tune import command, tables
 from kperf.tune.space import Judged, Needs
@@ -59,7 +59,7 @@ class Pretended:
                 self.timed.append(config)
                 on_bind(config)
             if id(q) not in exact:
-                exact[id(q)] = (q, *measuring.reference(q, k, v, causal, sm_scale))  # q itself, or its id is another's
+                exact[id(q)] = (q, *reference(q, k, v, causal, sm_scale))  # q itself, or its id is another's
             _, o, lse = exact[id(q)]
             out = o.to(q.dtype) * (2 if config in wrong else 1), lse.clone()
             kept = [tensor.clone() for tensor in out]

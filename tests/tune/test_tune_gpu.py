@@ -9,8 +9,8 @@ from kperf.attention.configs import Config
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.kernels import stock
 from kperf.attention.workload import Workload
-from kperf.bench.measure import errors, make_inputs
 from kperf.bench.points import MAX_REL_ERROR
+from kperf.bench.reference import errors, make_inputs
 from kperf.tune import command
 from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, store_in, studies
 from kperf.tune.space import Architecture

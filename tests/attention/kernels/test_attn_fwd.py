@@ -11,7 +11,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS, attn_fwd
-from kperf.bench.measure import reference
+from kperf.bench.reference import reference
 
 # The interpreter truncates where the GPU rounds to nearest, which doubles bfloat16's error.
 LIMIT = {"float16": 1e-3, "bfloat16": 8e-3}

@@ -20,7 +20,8 @@ from kperf.attention.implementations import IMPLEMENTATIONS, bind_attn_fwd
 from kperf.attention.inputs import draw
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.attention.workload import InputKind, Workload
-from kperf.bench.measure import MAX_REL_ERROR, Inputs, errors, reference
+from kperf.bench.points import MAX_REL_ERROR
+from kperf.bench.reference import Inputs, errors, reference
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
 

@@ -25,7 +25,7 @@ INTERPRETED = """
 import json, sys, torch
 from kperf.attention.configs import Config
 from kperf.attention.kernels import stock
-from kperf.bench.measure import reference
+from kperf.bench.reference import reference
 
 torch.manual_seed(0)
 q, k, v = (torch.randn(1, 2, 256, 64, dtype=torch.float16) for _ in range(3))

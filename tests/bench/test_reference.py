@@ -1,0 +1,69 @@
+"""Inputs, the float32 reference and the errors against it."""
+
+import math
+
+import pytest
+import torch
+
+from kperf.attention.workload import Workload
+from kperf.bench.reference import Inputs, errors, gradient_error, make_inputs, reference, reference_gradients
+from tests.attention.handed_in import SCALE, exact, normal, operands
+
+WORKLOAD = Workload(batch=2, heads=2, seq_len=128, head_dim=64)
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return make_inputs(WORKLOAD, seed=7, device_name="cpu")
+
+
+def test_inputs_are_the_seeds(inputs):
+    assert torch.equal(inputs.q, make_inputs(WORKLOAD, 7, "cpu").q)
+    assert not torch.equal(inputs.q, make_inputs(WORKLOAD, 8, "cpu").q)
+    assert inputs.q.dtype == torch.bfloat16
+    assert inputs.o.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_references_are_the_formula_in_both_directions(causal, kv_heads):
+    q, k, v = operands(kv_heads=kv_heads, dtype=torch.float64)
+    leaves = [tensor.clone().requires_grad_() for tensor in (q, k, v)]
+    o, lse = exact(*leaves, causal)
+    do = normal(*q.shape, dtype=torch.float64, seed=3)
+    expected = torch.autograd.grad(o, leaves, do)
+    found_o, found_lse = reference(q, k, v, causal, SCALE)
+    found = reference_gradients(q, k, v, found_o, found_lse, do, causal, SCALE)
+    for one, right in zip((found_o, found_lse, *found), (o.detach(), lse.detach(), *expected), strict=True):
+        assert one.shape == right.shape
+        assert float((one - right).abs().max()) < 2e-5
+
+
+def test_a_gradient_that_is_wrong_or_no_number_counts():
+    inputs = make_inputs(WORKLOAD.model_copy(update={"backward": True, "heads": 4, "kv_heads": 2}), 7, "cpu")
+    dq, dk, dv = inputs.gradients
+    assert (dq.shape, dk.shape, dv.shape) == ((2, 4, 128, 64), (2, 2, 128, 64), (2, 2, 128, 64))
+    assert not torch.equal(inputs.do, inputs.q)
+    assert gradient_error((dq * 1.02, dk, dv * 1.03), inputs) == pytest.approx(0.03, rel=1e-4)
+    assert math.isnan(gradient_error((dq * 1.02, dk * math.nan, dv), inputs))
+
+
+def test_errors_are_those_of_the_definition(inputs):
+    rel_error, lse_error = errors((inputs.o * 1.01, inputs.lse + 0.5), inputs)
+    assert rel_error == pytest.approx(0.01, rel=1e-4)
+    assert lse_error == pytest.approx(0.5, rel=1e-4)
+    assert errors((inputs.o.to(torch.bfloat16), None), inputs)[0] < 4e-3
+
+
+def test_one_element_that_was_not_written_is_no_number(inputs):
+    poisoned = inputs.o.clone()
+    poisoned[1, 1, 127, 63] = math.nan
+    assert math.isnan(errors((poisoned, None), inputs)[0])
+    lse = inputs.lse.clone()
+    lse[0, 0, 0] = math.nan
+    assert math.isnan(errors((inputs.o, lse), inputs)[1])
+
+
+def test_errors_of_huge_numbers_are_numbers(inputs):
+    huge = Inputs(inputs.q, inputs.k, inputs.v, inputs.o * 1e30, inputs.lse)
+    assert errors((inputs.o * 1.01e30, None), huge)[0] == pytest.approx(0.01, rel=1e-4)
