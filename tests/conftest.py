@@ -5,7 +5,6 @@ import os
 import statistics
 
 import pytest
-from matplotlib.figure import Figure
 
 from kperf.attention.workload import Workload
 from kperf.bench.intervals import half_shift, median_interval
@@ -20,6 +19,8 @@ STATE = DeviceState(
 @pytest.fixture
 def unrendered(request, monkeypatch):
     """Figures are made and not drawn into files, which takes a second each, but where a test is marked `rendered`."""
+    from matplotlib.figure import Figure  # a second's import, and processes that draw nothing take from here, too
+
     if request.node.get_closest_marker("rendered") is None:
         monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: stream.write(b"not rendered"))
 

@@ -15,7 +15,6 @@ import platform
 import queue
 import signal
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -56,8 +55,8 @@ _STEP_EVERY_S = 1.0
 _PATIENCE_S = 60.0
 """How long a process may take to come back, which asks for its GPU, before that counts as lost."""
 _CONNECT_S = 10.0
-_CLOSE_S = 1.5
-"""How long processes may take to end by themselves."""
+_CLOSE_S = 0.5
+"""How long processes may take to end by themselves: they have nothing to keep."""
 _STEPS = "kperf-steps"
 _IMPORTED_ONCE = [__name__]
 """Modules of the process from which those that measure are forked."""
@@ -141,6 +140,24 @@ def _measure(order: _Order) -> Measured:
         tell(str(error), lost=True)
         time.sleep(1.0)  # until that is sent
         os._exit(1)
+
+
+class _Nanny(Nanny):  # type: ignore[misc]
+    """Ends its process without the engine's patience of four seconds: one that measures does not hear."""
+
+    async def kill(self, timeout: float = 5, reason: str = "nanny-kill") -> None:
+        """Ask it to end, and make it."""
+
+        def make_it() -> None:
+            with suppress(ProcessLookupError):
+                if self.pid:
+                    os.kill(self.pid, signal.SIGKILL)
+
+        making = asyncio.get_running_loop().call_later(_CLOSE_S, make_it)
+        try:
+            await super().kill(timeout, reason)
+        finally:
+            making.cancel()
 
 
 class Processes:
@@ -295,7 +312,7 @@ def processes(chosen: Sequence[Numbered]) -> Iterator[Processes]:
         # Others on this machine reach the port, too, and would have programs of theirs run.
         among_us = {"security": Security.temporary(), "protocol": "tls", "host": "127.0.0.1"}
         workers = {
-            f"GPU {one.number}": {"cls": Nanny, "options": _options(one, f"GPU {one.number}", scratch) | among_us}
+            f"GPU {one.number}": {"cls": _Nanny, "options": _options(one, f"GPU {one.number}", scratch) | among_us}
             for one in chosen
         }
         scheduler = {
@@ -304,11 +321,8 @@ def processes(chosen: Sequence[Numbered]) -> Iterator[Processes]:
         }
         with _sentences():
             cluster = SpecCluster(workers, scheduler, security=among_us["security"], silence_logs=False)
-        try:
-            with Client(cluster) as client:
-                yield Processes(client, begin)
-        finally:
-            _end(cluster)
+        with cluster, Client(cluster) as client:
+            yield Processes(client, begin)
 
 
 @contextmanager
@@ -343,12 +357,12 @@ def serve(address: str, chosen: Sequence[Numbered]) -> None:
     async def run() -> None:
         with tempfile.TemporaryDirectory(prefix="kperf-gpus-") as scratch:
             host = platform.node()
-            nannies = [Nanny(address, **_options(one, f"{host}, GPU {one.number}", scratch)) for one in chosen]
+            nannies = [_Nanny(address, **_options(one, f"{host}, GPU {one.number}", scratch)) for one in chosen]
             try:
                 await asyncio.gather(*nannies)
                 await asyncio.gather(*(nanny.finished() for nanny in nannies))
             finally:
-                await asyncio.gather(*(nanny.close(timeout=_CLOSE_S) for nanny in nannies))
+                await asyncio.gather(*(nanny.close() for nanny in nannies))
 
     with _quiet(), _sentences(address):
         asyncio.run(run())
@@ -375,19 +389,6 @@ def _options(one: Numbered, name: str, scratch: str) -> dict[str, Any]:
         "dashboard_address": "127.0.0.1:0",
         "silence_logs": logging.CRITICAL,
     }
-
-
-def _end(cluster: SpecCluster) -> None:
-    """Close it; kill what is still measuring after a moment."""
-    children = [nanny.pid for nanny in cluster.workers.values() if nanny.pid]
-    closing = threading.Thread(target=cluster.close)
-    closing.start()
-    closing.join(_CLOSE_S)
-    if closing.is_alive():  # its nannies are closing and start nothing anew
-        for child in children:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-    closing.join()
 
 
 @contextmanager

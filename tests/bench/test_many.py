@@ -3,53 +3,30 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
-import dask
 import psutil
 import pytest
 import torch
 from distributed import Client, Scheduler, Security, SpecCluster
+from distributed.utils import get_mp_context
 
-from kperf.attention.implementations import implementations
-from kperf.attention.workload import Workload
 from kperf.bench import many, spread
 from kperf.bench.points import Store, newest_whole_runs
-from kperf.bench.spread import Numbered
-from kperf.bench.sweep import Progress, run_sweep
+from kperf.bench.sweep import Progress
 from kperf.bench.walltime import SweepStore
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import fig12
 from kperf.record.device import locked
-from kperf.record.machine import Gpu
+from tests.bench.pretended_sweep import GROUPS, KEYS, PLACES, as_a_command, gpus, measure, pretending
 from tests.command import kperf
+from tests.processes import has_ended, soon
 
-ROOT = Path(__file__).resolve().parents[2]
-KEYS = ("fa3", "triton")
-PLACES = [("seq_len", Workload(batch=1, seq_len=128 * n)) for n in range(1, 10)]
-GROUPS = [[place] for place in PLACES]
 CONTROL = 640
 """The middle one."""
-
-
-def gpus(*numbers):
-    return [Numbered(n, Gpu("NVIDIA H200", (9, 0), mig=False, processes=0, uuid=f"card{n}")) for n in numbers]
-
-
-def pretending(folder):
-    many._IMPORTED_ONCE = ["kperf.bench.many", "tests.bench.pretended_process"]  # or each would import torch
-    return dask.config.set(
-        {
-            "distributed.nanny.environ": {"KPERF_PRETENDED": str(folder)},
-            "distributed.worker.preload": ["tests.bench.pretended_process"],
-        }
-    )
 
 
 @pytest.fixture
@@ -64,11 +41,6 @@ def log(folder):
     """(begin or end, seq_len, inputs, card, process) of each line."""
     lines = [line.split() for line in (folder / "log").read_text().splitlines()]
     return [(what, int(seq_len), inputs, card, int(process)) for what, seq_len, inputs, card, process in lines]
-
-
-def measure(results, bench, groups=GROUPS, **options):
-    options = {"progress": Progress()} | options
-    run_sweep(groups, implementations(KEYS), Store(results), figure="fig12", rounds=10, bench=bench, **options)
 
 
 def processes_at_work(folder):
@@ -210,7 +182,8 @@ def test_what_ends_every_process_is_given_up_and_the_others_are_measured(tmp_pat
 
 
 def test_a_gpu_that_does_not_come_back_is_said_and_the_rest_is_measured(tmp_path, pretended, monkeypatch):
-    monkeypatch.setattr(many, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(many, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(many, "_POLL_S", 0.1)
     said = []
     with many.processes(gpus(0, 1)) as bench:
         (pretended / "kill-card1").touch()
@@ -221,7 +194,8 @@ def test_a_gpu_that_does_not_come_back_is_said_and_the_rest_is_measured(tmp_path
 
 
 def test_when_no_gpu_is_left_a_sentence_says_so(tmp_path, pretended, monkeypatch):
-    monkeypatch.setattr(many, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(many, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(many, "_POLL_S", 0.1)
     with many.processes(gpus(0, 1)) as bench:
         for what in ("no-return-card0", "no-return-card1", "kill-1152", "kill-1024"):
             (pretended / what).touch()
@@ -329,8 +303,8 @@ def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended, monkeypatch):
         host.join(20)
     assert not any(host.is_alive() for host in hosts)
     assert said[0].startswith("9 of 9 workloads")
-    monkeypatch.setattr(many, "_CONNECT_S", 1.0)
-    monkeypatch.setitem(many._SETTINGS, "distributed.comm.timeouts.connect", "1 s")
+    monkeypatch.setattr(many, "_CONNECT_S", 0.2)
+    monkeypatch.setitem(many._SETTINGS, "distributed.comm.timeouts.connect", "200 ms")
     with pytest.raises(UsageError, match=f"no scheduler answers at {address}"), many.joined(address):
         pass
     with pytest.raises(UsageError, match=f"no scheduler answers at {address}"):
@@ -361,37 +335,26 @@ def test_fig12_from_the_command_line(tmp_path, pretended, monkeypatch):
     assert len(store.points()) == 17 * 8
 
 
-SWEEP = """
-from tests.bench.test_many import *
-pretended, results = map(Path, sys.argv[1:])
-try:
-    with pretending(pretended), many.processes(gpus(0, 1)) as bench:
-        measure(results, bench)
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
 def test_who_asked_takes_all_processes_along(tmp_path, pretended, how):
     (pretended / "slow-card1").touch()
-    command = [sys.executable, "-c", SWEEP, pretended, tmp_path]
-    asking = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    with many._quiet():  # forked from what has imported torch and has no threads
+        asking = get_mp_context().Process(target=as_a_command, args=(pretended, tmp_path))
+        asking.start()
     while lines(tmp_path).total() < 4 or not (tmp_path / "fig12.jsonl").read_bytes().endswith(b"\n"):
-        time.sleep(0.1)
-        assert asking.poll() is None, asking.stderr.read()
-    family = [psutil.Process(asking.pid), *psutil.Process(asking.pid).children(recursive=True)]
+        time.sleep(0.05)
+        assert asking.is_alive(), (tmp_path / "stderr").read_text()
+    family = [asking.pid, *(child.pid for child in psutil.Process(asking.pid).children(recursive=True))]
     begin = time.monotonic()
     if how == signal.SIGINT:
         os.killpg(asking.pid, how)  # as a terminal does
     else:
         os.kill(asking.pid, how)
-    asking.wait(40)
-    _, alive = psutil.wait_procs(family, timeout=10)
-    assert not alive
+    asking.join(40)
+    assert soon(lambda: all(map(has_ended, family)))
     assert time.monotonic() - begin < 50  # on a busy machine; the workload under way would take a minute
-    assert asking.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    assert "Traceback" not in asking.stderr.read()
+    assert asking.exitcode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    assert "Traceback" not in (tmp_path / "stderr").read_text()
     (pretended / "slow-card1").unlink()
     with many.processes(gpus(0, 1)) as bench:
         measure(tmp_path, bench)
