@@ -88,11 +88,17 @@ def footnote(figure: Figure, lines: Sequence[str]) -> None:
 def save(figure: Figure, out: Path) -> list[Path]:
     """Write `out` as PDF and PNG, whole or not at all and the same bytes for the same figure; closes it."""
     written = []
-    for suffix, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
+    for suffix in ("pdf", "png"):
         path = out.with_suffix(f".{suffix}")
-        content = io.BytesIO()
-        figure.savefig(content, format=suffix, dpi=200, metadata=metadata)
-        write_atomically(path, content.getvalue())
+        write_atomically(path, content(figure, suffix, dpi=200))
         written.append(path)
     plt.close(figure)
     return written
+
+
+def content(figure: Figure, suffix: str, dpi: int) -> bytes:
+    """What a file of the figure holds: whenever it is drawn the same."""
+    stream = io.BytesIO()
+    metadata = {"pdf": {"CreationDate": None}, "png": {"Software": None}}[suffix]
+    figure.savefig(stream, format=suffix, dpi=dpi, metadata=metadata)
+    return stream.getvalue()

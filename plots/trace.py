@@ -3,7 +3,6 @@
 Reads a typed record, writes PDF and PNG, as wide as a page's text.
 """
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from matplotlib.axes import Axes
 from kperf.record.files import write_atomically
 from kperf.trace.reading.models import Memory, SmUse, Timeline, Window
 from plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
-from plots.style import BLACK, BLUE, GREY, VERMILION, save
+from plots.style import BLACK, BLUE, GREY, VERMILION, content, save
 
 WINDOW_TRIPS = 3
 WINDOW_BARS = 48
@@ -175,7 +174,5 @@ def gallery(figures: Sequence[Path], out: Path) -> None:
     for axis, path in zip(axes.flat, figures, strict=False):
         axis.imshow(plt.imread(path), interpolation="antialiased")
         axis.set_title(path.stem, fontsize=11, loc="left")
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110, metadata={"Software": None})
+    write_atomically(out, content(figure, "png", dpi=110))
     plt.close(figure)
-    write_atomically(out, content.getvalue())

@@ -107,15 +107,6 @@ def test_a_watt_is_a_joule_a_second():
     assert sample.tflops_per_watt == pytest.approx(2.0)
 
 
-@pytest.mark.rendered
-def test_the_same_points_draw_the_same_bytes(tmp_path):
-    runs = [[alone("fa3", 600, 700), alone("improved", 610, 700), alone("cublas", 650, 700)], [alone("fa3", 1, 1)]]
-    files = plot.draw(runs, "recorded", [], tmp_path / "power")
-    assert [path.suffix for path in files] == [".pdf", ".png"]
-    first = [path.read_bytes() for path in files]
-    assert [path.read_bytes() for path in plot.draw(runs, "recorded", [], tmp_path / "power")] == first
-
-
 def test_asking_for_one_shows_one_and_leaves_the_figure_whole(tmp_path, monkeypatch):
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
     drawn = []
