@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from kperf.errors import UsageError
 from kperf.ir.compile import parse_ttgir
@@ -54,10 +54,6 @@ class Rule(BaseModel):
     record: bool | Literal["without wgmma"]
     extend: tuple[str, ...] = ()
 
-    def fits(self, operation: Operation) -> bool:
-        """Whether this rule is about `operation`."""
-        return fnmatchcase(operation.name, self.operation) and re.search(self.pattern, operation.rest) is not None
-
 
 class Rules(BaseModel):
     """`regions.toml`, and the aliases of a trade for what its regions are called."""
@@ -67,11 +63,18 @@ class Rules(BaseModel):
     rank: tuple[Kind, ...]
     rule: tuple[Rule, ...]
     aliases: Aliases = Aliases()
+    _known: dict[str, list[Rule]] = PrivateAttr(default_factory=dict)
 
     def find(self, operation: Operation) -> Rule | None:
         """The first rule that fits; none for what the aliases do not tell apart."""
-        rule = next((rule for rule in self.rule if rule.fits(operation)), None)
+        rule = next((rule for rule in self._about(operation.name) if re.search(rule.pattern, operation.rest)), None)
         return rule if rule is not None and self.aliases.regions.get(_general_name(rule, operation), "-") else None
+
+    def _about(self, name: str) -> list[Rule]:
+        """The rules of an operation's name: a module has thousands of operations and a few dozen names."""
+        if name not in self._known:
+            self._known[name] = [rule for rule in self.rule if fnmatchcase(name, rule.operation)]
+        return self._known[name]
 
     def name(self, operation: Operation, dataflow: Dataflow) -> str:
         """The region of an operation; empty when no rule is about it."""

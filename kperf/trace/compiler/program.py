@@ -327,7 +327,8 @@ def _ways(start: Operation, graph: Graph, marks: dict[int, Mark]) -> list[tuple[
             else:
                 stack.append((following, False))
     inside = [op for op in reversed(order) if op is not start]
-    return [(end, [op for op in inside if op.line in _leading_to(end, before, start.line)]) for end in sorted(ends)]
+    leading = {end: _leading_to(end, before, start.line) for end in sorted(ends)}
+    return [(end, [op for op in inside if op.line in lines]) for end, lines in leading.items()]
 
 
 def _leading_to(end: int, before: dict[int, set[int]], start: int) -> set[int]:

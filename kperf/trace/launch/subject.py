@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import get_args
 
 from triton.compiler import CompiledKernel
@@ -116,22 +117,36 @@ def choose(subject: Subject) -> str:
     output apart from them, then one that the assembler orders as the plain kernel, then the one with the fewest
     records. Raises `UsageError` if all of them spill.
     """
-    candidates: list[tuple[bool, bool, bool, int, str]] = []
-    refused: UsageError | None = None
+    candidates = []
     for text in {instrument(subject.text, detail=detail, rules=subject.rules) for detail in get_args(Detail)}:
         traced, program = make_traced(subject, text, subject.name)
+        candidates.append((_hides(program), text.count("proton.record"), text, traced))
+    least: tuple[bool, bool] | None = None
+    found: list[str] = []
+    refused: UsageError | None = None
+    for hides, _, text, traced in sorted(candidates, key=itemgetter(0, 1, 2)):
+        if found and hides != least:
+            break
         try:
             differs = bool(compile_orders(subject, traced).differences)
         except UsageError as error:
             refused = error
             continue
-        looping = {scope.number for scope in program.scopes if scope.loop}
-        shown = any(
-            interval.kind == "arithmetic" and {first, second} <= looping
-            for ((first, _), (second, _)), interval in program.intervals.items()
-        )
-        stored = any(interval.kind == "store" for interval in program.intervals.values())
-        candidates.append((not shown, not stored, differs, text.count("proton.record"), text))
-    if refused is not None and not candidates:
+        if not differs:  # the others have more records
+            return text
+        least = hides
+        found.append(text)
+    if refused is not None and not found:
         raise refused
-    return min(candidates)[-1]
+    return found[0]
+
+
+def _hides(program: Program) -> tuple[bool, bool]:
+    """Whether the arithmetic of the main loop, and the store of the output, are lost among the waits."""
+    looping = {scope.number for scope in program.scopes if scope.loop}
+    shown = any(
+        interval.kind == "arithmetic" and {first, second} <= looping
+        for ((first, _), (second, _)), interval in program.intervals.items()
+    )
+    stored = any(interval.kind == "store" for interval in program.intervals.values())
+    return not shown, not stored

@@ -9,7 +9,7 @@ from kperf.errors import UsageError
 from kperf.ir.compile import SHARED_MEMORY_LIMIT, Resources
 from kperf.trace.compiler.session import Recording
 from kperf.trace.launch import subject
-from kperf.trace.launch.subject import Subject, Traced, compile_orders, recording_for
+from kperf.trace.launch.subject import Orders, Subject, Traced, choose, compile_orders, recording_for
 
 PLAIN = Resources(registers=168, stack_bytes=8, local_bytes=4, shared_bytes=1000)
 
@@ -65,3 +65,54 @@ def test_rings_of_records_are_halved_while_all_records_of_a_warp_fit(free, recor
 def test_a_kernel_with_more_shared_memory_than_there_is_cannot_be_launched():
     with pytest.raises(UsageError, match=f"k takes {SHARED_MEMORY_LIMIT + 1} of {SHARED_MEMORY_LIMIT} bytes"):
         recording_for(SimpleNamespace(), made(SHARED_MEMORY_LIMIT + 1))
+
+
+IN_ORDER, MOVED, SPILLS = Orders(["a", "b"], ["a", "b"]), Orders(["a", "b"], ["b", "a"]), UsageError("it spills")
+ALL = {"arithmetic", "store", "wait"}
+COARSE_FIRST, FINE_FIRST = ["coarse", "fine"], ["fine", "coarse"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "fine", "coarse", "kept", "compiled"),
+    [
+        (ALL, IN_ORDER, IN_ORDER, "coarse", ["coarse"]),
+        (ALL, IN_ORDER, MOVED, "fine", COARSE_FIRST),
+        (ALL, MOVED, MOVED, "coarse", COARSE_FIRST),
+        (ALL, MOVED, SPILLS, "fine", COARSE_FIRST),
+        (ALL, SPILLS, SPILLS, None, COARSE_FIRST),
+        (ALL - {"store"}, MOVED, IN_ORDER, "fine", ["fine"]),
+        (ALL - {"arithmetic"}, MOVED, IN_ORDER, "fine", ["fine"]),
+        (ALL - {"arithmetic"}, SPILLS, MOVED, "coarse", FINE_FIRST),
+    ],
+)
+def test_of_twins_the_one_that_shows_most_is_kept_and_of_alike_the_least_disturbing_or_smaller(
+    monkeypatch, shown, fine, coarse, kept, compiled
+):
+    """`shown`: kinds of intervals of the coarse twin, which has fewer records; none is compiled in vain."""
+    texts = {"fine": "proton.record " * 4, "coarse": "proton.record " * 2}
+    details = {text: detail for detail, text in texts.items()}
+    kinds = {texts["fine"]: ALL, texts["coarse"]: shown}
+    seen = []
+
+    def make_traced(_, text, path):
+        intervals = {((0, number), (1, True)): SimpleNamespace(kind=kind) for number, kind in enumerate(kinds[text])}
+        return Traced(text, None), SimpleNamespace(
+            scopes=[SimpleNamespace(number=number, loop=7) for number in range(2)], intervals=intervals
+        )
+
+    def compile_orders(_, traced):
+        seen.append(details[traced.text])
+        found = {"fine": fine, "coarse": coarse}[seen[-1]]
+        if found is SPILLS:
+            raise found
+        return found
+
+    monkeypatch.setattr(subject, "instrument", lambda _, *, detail, rules: texts[detail])
+    monkeypatch.setattr(subject, "make_traced", make_traced)
+    monkeypatch.setattr(subject, "compile_orders", compile_orders)
+    if kept is None:
+        with pytest.raises(UsageError, match="it spills"):
+            choose(made())
+    else:
+        assert details[choose(made())] == kept
+    assert seen == compiled
