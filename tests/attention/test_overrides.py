@@ -17,6 +17,7 @@ from kperf.ir.override import own_cache
 from kperf.ir.ttgir import Module
 from kperf.paper import twins
 from kperf.trace.compiler.session import session
+from tests.trace.kernels import CASES, compile_case
 
 FULL = Specialization()
 EVERY = [(variant.name, special) for variant in VARIANTS.values() for special in variant.specializations]
@@ -197,7 +198,7 @@ def test_the_text_of_a_source_is_what_it_compiles_to(tmp_path):
         assert ttgir_of_source(*of) == lowered
         kept.write_text(kept.read_text().replace("1.44269502", "1.44269490"))
         assert ttgir_of_source(*of) == lowered
-        assert canonical_ttgir(compile_kernel(*of).asm["ttgir"]) == lowered
+    assert canonical_ttgir(compile_kernel(*of).asm["ttgir"]) == lowered
 
 
 def test_a_manifest_lists_each_file_once(root):
@@ -209,30 +210,6 @@ def test_a_manifest_lists_each_file_once(root):
             override.find("vanilla", FULL, root)
 
 
-def test_a_cubin_that_was_swapped_in_the_cache_is_not_what_ran(tmp_path):
-    another = override.find("improved", FULL).compile().asm["cubin"]
-    with own_cache(tmp_path):
-        found = override.find("vanilla", FULL)
-        kernel = found.compile()
-        any_kernel.prove_launched([(found, kernel)])
-        (cubin,) = tmp_path.glob(f"*/{attn_fwd.__name__}.cubin")
-        cubin.write_bytes(another)
-        again = override.find("vanilla", FULL)
-        swapped = again.compile()  # its TTGIR is right
-        assert swapped.asm["cubin"] != kernel.asm["cubin"]
-        with pytest.raises(MeasurementError, match=f"Triton's cache {tmp_path} holds another under its name"):
-            any_kernel.prove_launched([(again, swapped)])
-
-
-def test_what_is_compiled_apart_is_in_no_dump_of_the_users(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITON_KERNEL_DUMP", "1")
-    monkeypatch.setenv("TRITON_DUMP_DIR", str(tmp_path / "dump"))
-    with own_cache(tmp_path / "cache"):
-        override.find("vanilla", FULL).compile()
-    assert (tmp_path / "cache").exists()
-    assert not (tmp_path / "dump").exists()
-
-
 @pytest.fixture(scope="module")
 def vanillas_cache(tmp_path_factory):
     """A cache that holds vanilla alone."""
@@ -240,6 +217,31 @@ def vanillas_cache(tmp_path_factory):
     with own_cache(folder):
         override.find("vanilla", FULL).compile()
     return folder
+
+
+def test_a_cubin_that_was_swapped_in_the_cache_is_not_what_ran(vanillas_cache):
+    another = override.find("improved", FULL).compile().asm["cubin"]
+    (cubin,) = vanillas_cache.glob(f"*/{attn_fwd.__name__}.cubin")
+    own = cubin.read_bytes()
+    with own_cache(vanillas_cache):
+        found = override.find("vanilla", FULL)
+        any_kernel.prove_launched([(found, found.compile())])
+        cubin.write_bytes(another)
+        again = override.find("vanilla", FULL)
+        swapped = again.compile()  # its TTGIR is right
+        cubin.write_bytes(own)
+        assert swapped.asm["cubin"] == another
+        with pytest.raises(MeasurementError, match=f"Triton's cache {vanillas_cache} holds another under its name"):
+            any_kernel.prove_launched([(again, swapped)])
+
+
+def test_what_is_compiled_apart_is_in_no_dump_of_the_users(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_KERNEL_DUMP", "1")
+    monkeypatch.setenv("TRITON_DUMP_DIR", str(tmp_path / "dump"))
+    with own_cache(tmp_path / "cache"):
+        compile_case(CASES["add"])
+    assert (tmp_path / "cache").exists()
+    assert not (tmp_path / "dump").exists()
 
 
 @pytest.mark.parametrize("name", ["attn_fwd.cubin", "attn_fwd.json", "__grp__attn_fwd.json"])
@@ -262,11 +264,11 @@ def test_the_interpreter_is_refused(monkeypatch):
         override.find("vanilla", FULL).compile()
 
 
-def test_a_traced_kernel_is_proven_by_its_machine_code_too(tmp_path):
+def test_a_traced_kernel_is_proven_by_its_machine_code_too():
     plain = override.find("vanilla", FULL)
     traced, _ = twins.find(plain)
     twin = plain.replaced(plain.path, traced.text)
-    with own_cache(tmp_path), session(traced.recording):
+    with session(traced.recording):
         any_kernel.prove_launched([(twin, twin.compile())])
 
 
@@ -309,7 +311,7 @@ def test_a_persons_own_file_that_does_not_fit_is_one_sentence(tmp_path, old, new
 
 
 def test_stock_triton_picks_a_staged_override_up(tmp_path):
-    found = override.find("improved", FULL)
+    found = override.find("vanilla", FULL)
     override.stage(found, tmp_path / "staged")
     source = ASTSource(attn_fwd, FULL.signature(), FULL.constexprs(), {})
     with triton.knobs.compilation.scope(), triton.knobs.cache.scope():
@@ -365,14 +367,13 @@ def test_a_bound_call_is_compiled_and_proven_once(monkeypatch):
             found.launcher(128, 132)("a")
 
 
-def test_kernels_are_proven_together_each_by_its_own(tmp_path):
+def test_kernels_are_proven_together_each_by_its_own():
     """The machine code of one is never taken for another's."""
-    with own_cache(tmp_path):
-        pairs = [(found, found.compile()) for found in (override.find(name, FULL) for name in ("vanilla", "improved"))]
-        (first, one), (_, other) = pairs
-        any_kernel.prove_launched([*pairs, *pairs])
-        one.asm["cubin"], other.asm["cubin"] = other.asm["cubin"], one.asm["cubin"]
-        with pytest.raises(MeasurementError, match=str(first.path)):
-            any_kernel.prove_launched(pairs)
-        one.asm["cubin"], other.asm["cubin"] = other.asm["cubin"], one.asm["cubin"]
+    pairs = [(found, found.compile()) for found in (override.find(name, FULL) for name in ("vanilla", "improved"))]
+    (first, one), (_, other) = pairs
+    any_kernel.prove_launched([*pairs, *pairs])
+    one.asm["cubin"], other.asm["cubin"] = other.asm["cubin"], one.asm["cubin"]
+    with pytest.raises(MeasurementError, match=str(first.path)):
         any_kernel.prove_launched(pairs)
+    one.asm["cubin"], other.asm["cubin"] = other.asm["cubin"], one.asm["cubin"]
+    any_kernel.prove_launched(pairs)

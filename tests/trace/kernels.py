@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kperf.ir.compile import compile_kernel
+from kperf.ir.override import Override
 
 
 @triton.jit
@@ -345,6 +346,7 @@ def compile_case(case: Case, **options: Any) -> CompiledKernel:
     return compile_kernel(case.kernel, signature, case.constants, attributes=aligned, **case.options, **options)
 
 
-def recompiled(name: str, override: Path) -> CompiledKernel:
-    """CASES[name] with the TTGIR in the file `override`, which is called after the kernel."""
-    return compile_case(CASES[name], ir_override=override)
+def recompiled(name: str, text: str) -> CompiledKernel:
+    """CASES[name] with the TTGIR `text` in place of its own."""
+    placed = Override(Path(f"{name}.ttgir"), text, CASES[name].kernel.__name__).place()
+    return compile_case(CASES[name], ir_override=placed)

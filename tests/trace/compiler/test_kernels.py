@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -37,6 +38,7 @@ EXPECTED = {
 }
 
 
+@cache
 def traced(name: str) -> tuple[str, Program]:
     text = instrument(named_ttgir(compiled(name).asm["ttgir"]))
     return text, read_program(text)
@@ -57,16 +59,14 @@ def test_loads_products_and_operations_are_called_by_what_the_source_calls_them(
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_it_lowers_and_spills_at_most_the_counters_of_its_rings(name, tmp_path):
+def test_it_lowers_and_spills_at_most_the_counters_of_its_rings(name):
     text, program = traced(name)
     plain = compiled(name)
     recording = Recording(
         tuple(sorted(group.first_warp for group in program.groups)), program.total_warps, bytes_per_warp=2048
     )
-    path = tmp_path / f"{plain.metadata.name}.ttgir"
-    path.write_text(text)
     with session(recording):
-        twin = recompiled(name, path)
+        twin = recompiled(name, text)
     assert twin.metadata.profile_scratch_size == recording.block_bytes
     before, after = resources(plain), resources(twin)
     assert after.shared_bytes >= before.shared_bytes + recording.buffer_bytes

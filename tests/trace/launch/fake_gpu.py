@@ -19,6 +19,7 @@ from triton import knobs
 from triton.runtime import _allocation, driver
 
 from kperf.ir import offline, override
+from kperf.ir.override import own_cache
 from kperf.record import bandwidth, device
 from kperf.record.bandwidth import Bandwidth
 from kperf.trace.compiler.program import Program, read_program
@@ -122,7 +123,7 @@ def install(locks: Path, monkeypatch=None):
     setattribute = setattr if monkeypatch is None else monkeypatch.setattr
 
     def shared(_folder: Path):
-        return override.own_cache(TWINS)
+        return own_cache(TWINS)
 
     for owner, name, value in (
         (driver, "_active", fake),
@@ -133,6 +134,7 @@ def install(locks: Path, monkeypatch=None):
         (torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="pretended")),
         (several, "own_cache", shared),
         (twin, "own_cache", shared),
+        (override, "own_cache", shared),
         (bandwidth, "measure", lambda: Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200)),
     ):
         setattribute(owner, name, value)
