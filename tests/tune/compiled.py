@@ -1,7 +1,9 @@
 """What compiling for sm_90a leaves of head_dim 256, float16, causal, and what it needs: 45 of 96 configurations, one of
-which spills a little. Of the others 26 take too much shared memory, and 25 could be launched, though they spill."""
+which spills a little. Of the others 26 take too much shared memory, and 25 could be launched, though they spill. And
+what the autotuner's configurations need of head_dim 128, bfloat16."""
 
 from kperf.attention.configs import Config
+from kperf.attention.kernels.stock import PLAIN_CONFIGS
 from kperf.tune.space import Judged, Needs
 
 RUNNABLE = 70
@@ -64,3 +66,13 @@ JUDGED = [
     )
     for m, n, first, warps, stages, registers, shared_bytes in _ROWS
 ]
+
+_OF_THE_AUTOTUNER = {
+    False: [(187, 0, 163872), (138, 0, 131128), (255, 8, 131128), (187, 0, 147488), (138, 0, 114744), (138, 0, 81952)],
+    True: [(186, 0, 164864), (150, 0, 132096), (255, 56, 132096), (223, 0, 148480), (142, 0, 115712), (142, 0, 82944)],
+}
+AUTOTUNED = {
+    causal: [Judged(config, Needs(*needs), None) for config, needs in zip(PLAIN_CONFIGS, rows, strict=True)]
+    for causal, rows in _OF_THE_AUTOTUNER.items()
+}
+"""By mask."""

@@ -10,7 +10,8 @@ from kperf.tune import resources
 from kperf.tune.resources import needs, plain_kernels, stock_kernel
 from tests.command import kperf
 
-SCRIPTS = [(script.path, script.small) for script in EXAMPLES if script.small is not None]
+SCRIPTS = [*{script.path: script.small for script in EXAMPLES if script.small is not None}.items()]
+"""Each once; the command has all their stages and masks."""
 
 
 @pytest.mark.long
@@ -19,9 +20,11 @@ def test_every_plain_kernel_compiles_for_gfx942():
     assert len([kernel for kernel in every if kernel.origin == "stock"]) == 2 * len(HEAD_DIMS) * len(
         stock.PLAIN_CONFIGS
     )
-    kernels = [kernel for kernel in every if kernel.origin != "stock"]
-    ends = (stock.PLAIN_CONFIGS[0], stock.PLAIN_CONFIGS[-1])  # the largest tile and the smallest; the command has all
-    kernels += [stock_kernel(config, 128, causal) for config in ends for causal in (False, True)]
+    largest, *_, smallest = stock.PLAIN_CONFIGS
+    kernels = [stock_kernel(largest, 128, causal=False), stock_kernel(smallest, 128, causal=True)]
+    _, masked = [kernel for kernel in every if kernel.origin == "attn_fwd"]
+    kernels += [masked, *(kernel for kernel in every if kernel.origin not in ("stock", "attn_fwd"))]
+    assert masked.source.constants[(masked.source.fn.arg_names.index("CAUSAL"),)]
     origins = {kernel.origin for kernel in kernels}
     assert origins == {"stock", "attn_fwd"} | {path.stem for path, _ in SCRIPTS} - {"gemm_gluon_ws"}
     for kernel in kernels:
@@ -33,11 +36,8 @@ def test_every_plain_kernel_compiles_for_gfx942():
 
 
 def test_the_larger_tile_is_what_spills_on_either():
-    """At head_dim 256 on gfx942: 128 x 64 tiles do, 64 x 32 do not."""
-    large, small = (
-        needs(stock_kernel(stock._config(rows, columns, 4, 1), 256, causal=False))
-        for rows, columns in ((128, 64), (64, 32))
-    )
+    """At head_dim 256 on gfx942: 128 x 32 tiles do, 64 x 32 do not."""
+    large, small = (needs(stock_kernel(stock._config(rows, 32, 4, 1), 256, causal=False)) for rows in (128, 64))
     assert large.amd.vgpr_spills > 0
     assert small.amd.vgpr_spills == 0
     assert large.nvidia.spilled_bytes > small.nvidia.spilled_bytes == 0
@@ -47,7 +47,7 @@ def test_the_larger_tile_is_what_spills_on_either():
 def test_the_command_prints_a_row_a_kernel_and_marks_what_does_not_fit(monkeypatch):
     made = [
         stock_kernel(stock._config(64, 32, 4, 1), 256, False),
-        stock_kernel(stock._config(16, 128, 8, 2), 512, False),
+        stock_kernel(stock._config(16, 128, 16, 2), 512, False),
     ]
     monkeypatch.setattr(resources, "plain_kernels", lambda _: made)
     done = kperf("resources", COLUMNS="300")

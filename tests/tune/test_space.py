@@ -11,9 +11,9 @@ from kperf.ir.compile import SHARED_MEMORY_LIMIT
 from kperf.record.store import RECORDED as RECORDED_FOLDER
 from kperf.tune import space
 from kperf.tune.space import ARCHITECTURES, Judged, Needs, expected, judge, prune
-from tests.tune.compiled import JUDGED
+from tests.tune.compiled import AUTOTUNED, JUDGED
 
-WIDE = Workload(batch=4, heads=8, seq_len=512, head_dim=256, causal=True, dtype="float16")
+WIDE = Workload(batch=4, heads=8, seq_len=512, head_dim=256)
 SM_90A, GFX942 = ARCHITECTURES["sm_90a"], ARCHITECTURES["gfx942"]
 
 
@@ -31,13 +31,15 @@ def test_an_accumulator_that_no_thread_can_hold_is_not_compiled(monkeypatch):
 
 
 def test_what_spills_or_does_not_fit_is_dropped_by_what_the_compiler_made():
-    fits, too_large = (judge(SM_90A, WIDE, config(64, 64, 4, stages)) for stages in (2, 4))
+    fits, too_large = (judge(SM_90A, WIDE, config(64, 64, 8, stages)) for stages in (2, 4))
     assert fits.dropped is None
     assert 0 < fits.needs.shared_bytes <= SHARED_MEMORY_LIMIT < too_large.needs.shared_bytes
     assert (
         too_large.dropped == f"{too_large.needs.shared_bytes} bytes of shared memory, more than {SHARED_MEMORY_LIMIT}"
     )
-    fits, spills = (judge(GFX942, WIDE, config(64, 32, warps, waves_per_eu=1)) for warps in (4, 8))
+    # Of which waves_per_eu reaches the compiler: to hold two a SIMD unit, a wave has half of the registers.
+    fits, spills = (judge(GFX942, WIDE, config(32, 32, waves_per_eu=waves)) for waves in (1, 2))
+    assert fits.needs.registers > 256 >= spills.needs.registers
     assert fits.dropped is None
     assert fits.needs.shared_bytes <= LDS_LIMIT
     assert spills.needs.spills > 0
@@ -45,15 +47,11 @@ def test_what_spills_or_does_not_fit_is_dropped_by_what_the_compiler_made():
 
 
 def test_a_few_spilled_bytes_do_not_drop_a_larger_tile():
-    little, much = (judge(SM_90A, WIDE, config(64, 128, PRELOAD_V=first)) for first in (False, True))
+    narrow = WIDE.model_copy(update={"head_dim": 64})
+    little, much = (judge(SM_90A, of, config(m, 128, PRELOAD_V=True)) for of, m in ((narrow, 128), (WIDE, 64)))
     assert 0 < little.needs.spills <= SM_90A.spill_limit < much.needs.spills
     assert little.dropped is None
     assert much.dropped == f"spills {much.needs.spills} bytes"
-
-
-def test_waves_per_eu_reaches_the_compiler():
-    one, two = (judge(GFX942, WIDE, config(64, 32, waves_per_eu=waves)) for waves in (1, 2))
-    assert one.needs.registers > 256 >= two.needs.registers
 
 
 def test_preloading_v_is_another_kernel():
@@ -116,13 +114,12 @@ def test_the_estimate_puts_first_what_the_autotuner_chose_on_an_h200():
     """Of its list, for most recorded shapes: long ones it times too few times to know."""
     shapes = {point.workload: point.message for point in RECORDED if point.seq_len <= 4096 and point.batch <= 16}
     assert len(shapes) >= 20
-    judged = {
-        causal: [judge(SM_90A, Workload(batch=1, seq_len=128, causal=causal), one) for one in PLAIN_CONFIGS]
-        for causal in (False, True)
-    }
+    for causal, judged in AUTOTUNED.items():
+        assert [one.config for one in judged] == PLAIN_CONFIGS
+        assert judge(SM_90A, Workload(batch=1, seq_len=128, causal=causal), judged[-1].config) == judged[-1]
     agreed = 0
     for workload, chosen in shapes.items():
-        best = next(iter(expected(SM_90A, workload, judged[workload.causal])))
+        best = next(iter(expected(SM_90A, workload, AUTOTUNED[workload.causal])))
         names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
         agreed += all(f"{name}: {getattr(best, name)}," in chosen + "," for name in names)
     assert agreed >= 0.8 * len(shapes)
