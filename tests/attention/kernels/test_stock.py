@@ -1,11 +1,6 @@
 """The plain Triton kernel in a configuration: right in Triton's interpreter, and launched with what the file says."""
 
-import json
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,41 +11,20 @@ from kperf.attention.configs import Config
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.kernels import stock
 from kperf.attention.workload import Workload
+from tests.attention.kernels.interpreting import of_stock
 from tests.trace.launch import fake_gpu
 
-ROOT = Path(__file__).resolve().parents[3]
 CONFIG = Config(BLOCK_M=64, BLOCK_N=32, PRELOAD_V=True, num_warps=4, num_stages=2)
 
-INTERPRETED = """
-import json, sys, torch
-from kperf.attention.configs import Config
-from kperf.attention.kernels import stock
-from kperf.bench.reference import reference
 
-torch.manual_seed(0)
-q, k, v = (torch.randn(1, 2, 256, 64, dtype=torch.float16) for _ in range(3))
-found = []
-for causal in (False, True):
-    o, lse = reference(q, k, v, causal, 0.125)
-    for rows, columns in ((64, 32), (32, 64), (128, 16)):
-        for first in (False, True):
-            config = Config(BLOCK_M=rows, BLOCK_N=columns, PRELOAD_V=first, num_warps=4, num_stages=2)
-            output, sums = stock.forward(q, k, v, causal, 0.125, config=config)
-            off = float((output.float() - o).norm() / o.norm())
-            found.append((str(config), causal, off, float((sums - lse).abs().max())))
-print(json.dumps(found))
-"""
-
-
-def test_every_order_and_tile_computes_attention():
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    run = [sys.executable, "-c", INTERPRETED]
-    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert len(found) == 12
-    for config, causal, rel_error, lse_error in found:
-        assert rel_error < 1e-3, (config, causal)
-        assert lse_error < 1e-4, (config, causal)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(64, 32), (32, 64), (64, 16)])
+def test_every_order_and_tile_computes_attention(interpreted, rows, columns, first, causal):
+    config = Config(BLOCK_M=rows, BLOCK_N=columns, PRELOAD_V=first, num_warps=4, num_stages=2)
+    rel_error, lse_error = interpreted(of_stock, config, causal)
+    assert rel_error < 1e-3
+    assert lse_error < 1e-4
 
 
 class CappedGpu:
