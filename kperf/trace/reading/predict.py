@@ -40,9 +40,7 @@ def predict(program: Program, measured: Timeline) -> float:
         for group, other in zip(groups, others, strict=True):
             steps[group] = _steps(trips[group], _stages(measured, other))
     replay = Replay(steps, dict.fromkeys(steps, 0.0), program.stages)
-    ends = replay.run(
-        Assumptions(measured.graph.load_cycles, measured.graph.flop_per_cycle), lambda _group, step, *_: step.cycles
-    )
+    ends = replay.run(Assumptions(measured.graph.load_cycles, measured.graph.flop_per_cycle), replay.cycles)
     periods = replay.periods(ends, places[0][0])
     if len(periods) < TRIPS:
         raise UsageError(f"the loops of {program.kernel_name} wait for what comes before them: no prediction")

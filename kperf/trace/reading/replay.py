@@ -9,8 +9,9 @@ step that waits for one after it is done. What a step takes beyond the last of w
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, pairwise
 from typing import NamedTuple
 
@@ -52,8 +53,8 @@ class Change:
 
 UNCHANGED = Change()
 
-Own = Callable[[str, Step, float, float], float]
-"""(warp group, step, its start, the last of what it hangs on, not before the start) -> own cycles."""
+Times = dict[str, list[float]]
+"""Of the steps of each warp group, in their order."""
 
 
 class _TensorCores:
@@ -63,11 +64,13 @@ class _TensorCores:
         """`free`: products that take no time."""
         self._flop_per_cycle, self._free = flop_per_cycle, free
         self._idle_from = 0.0
-        self._in_flight: dict[str, deque[float]] = defaultdict(deque)
 
-    def work(self, group: str, queue: Sequence[Product | int], issued: float) -> float:
-        """Queue what an interval issues, and take what it waits for: when the last of both is taken up or done."""
-        reached, in_flight = issued, self._in_flight[group]
+    def work(self, in_flight: deque[float], queue: Sequence[Product | int], issued: float) -> float:
+        """Queue what an interval issues, and take what it waits for: when the last of both is taken up or done.
+
+        `in_flight`: when the products of its warp group are done that nobody has waited for yet.
+        """
+        reached = issued
         for entry in queue:
             if isinstance(entry, int):
                 while len(in_flight) > entry:
@@ -87,12 +90,9 @@ _Waits = tuple[tuple[int, int, tuple[int, ...]], ...]
 """For each ring: what counts the waits for it, the first round that has to come, and the senders, by number."""
 
 
-class _Plan(NamedTuple):
-    """What an interval hangs on and sends. `region`: its number; `wakes`: whose sending others may wait for."""
+class _Seen(NamedTuple):
+    """What others see of an interval. `wakes`: whose sending they may wait for."""
 
-    region: int
-    waits: _Waits
-    queue: Sequence[Product | int]
     sends: tuple[int, ...]
     loads: tuple[tuple[str, int], ...]
     wakes: tuple[int, ...]
@@ -100,8 +100,24 @@ class _Plan(NamedTuple):
     loads_at_end: bool
 
 
-_Ready = tuple[float, str, list[float], Sequence[tuple[Step, _Plan]]]
-"""When a warp group's next step begins, the group, the ends of its steps so far, and all its steps."""
+class _Plan(NamedTuple):
+    """What an interval hangs on, and what others see of it, if they do. `region`: its number."""
+
+    region: int
+    waits: _Waits
+    queue: Sequence[Product | int]
+    seen: _Seen | None
+
+
+_Walk = Generator[tuple[float, int | None], None, None]
+"""A warp group's way through its steps. It stops before a step that others may see, with the step's start; and before
+one that waits for what has not been sent yet, with the sender besides."""
+
+_ENDED = (0.0, -1)
+"""What a way through all steps waits for."""
+
+_Ready = tuple[float, str, _Walk]
+"""When a warp group's next step begins, the group, its way."""
 
 
 class Replay:
@@ -133,72 +149,90 @@ class Replay:
             )
             sends = tuple(senders[ring][group] for ring in interval.signals if ring not in loaded)
             loads = tuple((buffer, senders[ring][""]) for buffer, ring in interval.loads)
-            return _Plan(
-                number,
-                tuple(waits),
-                interval.queue,
+            seen = _Seen(
                 sends,
                 loads,
                 wakes=(*sends, *(ring for _, ring in loads)),
                 sends_at_end=interval.kind in ("tensor", "wait", "issue"),
                 loads_at_end=interval.kind == "wait",
             )
+            return _Plan(number, tuple(waits), interval.queue, seen if sends or loads or interval.issues else None)
 
         plans = {
             (group, id(interval)): plan(number, group, interval) for number, (group, interval) in enumerate(together)
         }
         self._regions = [(group, interval.name) for group, interval in together]
-        self._planned = {
-            group: [(step, plans[group, id(step.interval)]) for step in mine] for group, mine in steps.items()
-        }
+        self._planned = {group: [plans[group, id(step.interval)] for step in mine] for group, mine in steps.items()}
+        self.cycles: Times = {group: [step.cycles for step in mine] for group, mine in steps.items()}
         self._trips = {group: _steady_trips(mine) for group, mine in steps.items()}
         self._counters, self._senders = next(counters), next(numbers)
 
-    def run(self, assumed: Assumptions, own: Own, change: Change = UNCHANGED) -> dict[str, list[float]]:
-        """When each step ends, in the order of each group; a group that waits for what never comes stops there.
+    def run(self, assumed: Assumptions, own: Mapping[str, Sequence[float]], change: Change = UNCHANGED) -> Times:
+        """When each step ends that has these own cycles; a group that waits for what never comes stops there."""
+        return self._run(assumed, own, change, measured=False)[0]
+
+    def as_measured(self, assumed: Assumptions) -> tuple[Times, Times]:
+        """When each step ends if all take what was measured, and what of it are own cycles."""
+        return self._run(assumed, self.cycles, UNCHANGED, measured=True)
+
+    def _run(
+        self, assumed: Assumptions, cycles: Mapping[str, Sequence[float]], change: Change, *, measured: bool
+    ) -> tuple[Times, Times]:
+        """`cycles`: own cycles, or where they are `measured` all of a step.
 
         Steps begin in the order of time, so that products queue in the order of their issue. Slack runs millions of
-        steps: what does not change with the durations was looked up before.
+        steps: what does not change with the durations was looked up before, and no other group's step comes between
+        those that nobody sees.
         """
-        ends: dict[str, list[float]] = {group: [] for group in self.steps}
+        ends: Times = {group: [] for group in self.steps}
+        own: Times = {group: [] for group in self.steps}
         times: list[list[float]] = [[] for _ in range(self._senders)]  # of arrivals, by who sends them to which ring
         waited = [0] * self._counters
         cores = _TensorCores(assumed.flop_per_cycle, change.products)
         takes_no_time = {number for number, region in enumerate(self._regions) if region in change.regions}
         load_cycles, unloaded = assumed.load_cycles, change.loads
         parked: dict[int, list[_Ready]] = {}
-        ready: list[_Ready] = [
-            (start, group, ends[group], self._planned[group]) for group, start in self.starts.items()
-        ]
-        heapq.heapify(ready)
-        while ready:
-            start, group, mine, planned = ready[0]
-            if len(mine) == len(planned):
-                heapq.heappop(ready)
-                continue
-            step, (region, waits, queue, sends, loads, wakes, sends_at_end, loads_at_end) = planned[len(mine)]
-            free, released = region in takes_no_time, start
-            if waits and not free:
-                released, missing = _released(waits, start, waited, times)
-                if missing is not None:
-                    parked.setdefault(missing, []).append(heapq.heappop(ready))
-                    continue
-            for counter, _, _ in waits:
-                waited[counter] += 1
-            hangs_on = cores.work(group, queue, released) if queue else released
-            end = start if free else max(start, hangs_on + own(group, step, start, hangs_on))
-            mine.append(end)
-            heapq.heapreplace(ready, (end, group, mine, planned))
-            for buffer, ring in loads:
-                issued = end if loads_at_end else start
+        woken: list[_Ready] = []
+
+        def show(seen: _Seen, begun: float, ended: float) -> None:
+            for buffer, ring in seen.loads:
+                issued = ended if seen.loads_at_end else begun
                 times[ring].append(issued if buffer in unloaded else issued + load_cycles)
-            for sender in sends:
-                times[sender].append(end if sends_at_end else start)
+            for sender in seen.sends:
+                times[sender].append(ended if seen.sends_at_end else begun)
             if parked:
-                for sender in wakes:
-                    for other in parked.pop(sender, ()):
-                        heapq.heappush(ready, other)
-        return ends
+                for sender in seen.wakes:
+                    woken.extend(parked.pop(sender, ()))
+
+        def walk(group: str, start: float) -> _Walk:
+            ended, beyond, work = ends[group].append, own[group].append, partial(cores.work, deque())
+            for (region, waits, queue, seen), taken in zip(self._planned[group], cycles[group], strict=True):
+                if seen:
+                    yield start, None
+                begun = hangs_on = start
+                free = region in takes_no_time
+                for counter, first, senders in waits:
+                    number = waited[counter] - first
+                    waited[counter] += 1
+                    if number < 0 or free:
+                        continue
+                    for sender in senders:
+                        while len(sent := times[sender]) <= number:
+                            yield start, sender
+                        if (arrived := sent[number]) > hangs_on:
+                            hangs_on = arrived
+                if queue:
+                    hangs_on = work(queue, hangs_on)
+                mine = start + taken - hangs_on if measured else taken
+                beyond(mine)
+                if not free and (end := hangs_on + mine) > start:
+                    start = end
+                ended(start)
+                if seen:
+                    show(seen, begun, start)
+
+        _in_order([(start, group, walk(group, start)) for group, start in self.starts.items()], parked, woken)
+        return ends, own
 
     def periods(self, ends: Mapping[str, Sequence[float]], groups: Sequence[str]) -> list[float]:
         """Cycles from trip to trip of the groups' main loops, within tiles, from each tile's second trip on."""
@@ -210,6 +244,24 @@ class Replay:
         return found
 
 
+def _in_order(ready: list[_Ready], parked: dict[int, list[_Ready]], woken: list[_Ready]) -> None:
+    """Let the warp groups go, always the one whose step begins first, those but that are `parked` by what they miss.
+
+    Who sends it takes them from there and into `woken`.
+    """
+    heapq.heapify(ready)
+    while ready:
+        _, group, way = ready[0]
+        begins, missing = next(way, _ENDED)
+        if missing is None:
+            heapq.heapreplace(ready, (begins, group, way))
+        else:
+            heapq.heappop(ready)
+            parked.setdefault(missing, []).append((begins, group, way))
+        while woken:
+            heapq.heappush(ready, woken.pop())
+
+
 def _steady_trips(steps: Sequence[Step]) -> list[tuple[int, int]]:
     """From which step to which each trip goes, of those after a tile's first that another one follows."""
     first: dict[tuple[int, int], int] = {}
@@ -218,19 +270,3 @@ def _steady_trips(steps: Sequence[Step]) -> list[tuple[int, int]]:
             first.setdefault((step.tile, step.trip), place)
     steady = {b for a, b in pairwise(first) if a[0] == b[0]}
     return [(first[a], first[b]) for a, b in pairwise(first) if {a, b} <= steady]
-
-
-def _released(
-    waits: _Waits, start: float, waited: Sequence[int], times: Sequence[Sequence[float]]
-) -> tuple[float, int | None]:
-    """When all is there that an interval waits for, not before its start; and who has not sent it yet, if so."""
-    released = start
-    for counter, first, senders in waits:
-        if (number := waited[counter] - first) < 0:
-            continue
-        for sender in senders:
-            if number >= len(times[sender]):
-                return start, sender
-            if (sent := times[sender][number]) > released:
-                released = sent
-    return released, None

@@ -21,7 +21,7 @@ from kperf.trace.compiler.dataflow import Value
 from kperf.trace.compiler.program import Program
 from kperf.trace.reading.analysis import issued_loads, waits
 from kperf.trace.reading.models import Graph, Slack
-from kperf.trace.reading.replay import UNCHANGED, Assumptions, Change, Own, Replay, Step
+from kperf.trace.reading.replay import UNCHANGED, Assumptions, Change, Replay, Step, Times
 from kperf.trace.reading.timeline import Block
 
 STEPS_PER_BLOCK = 1000
@@ -38,9 +38,9 @@ ALL = "all"
 TENSOR_CORES = "tensor cores"
 """In the place of a warp group: a product on them, whoever issued it."""
 
-OwnCycles = list[dict[int, float]]
-"""Of the steps of one block, by identity, for each lot: cycles beyond what a step hangs on, of some trip after a tile's
-first. What hangs on nothing takes what was measured, and so does what was not reached when all took that."""
+OwnCycles = list[Times]
+"""Of the steps of one block, for each lot: cycles beyond what a step hangs on, of some trip after a tile's first. What
+hangs on nothing takes what was measured, and so does what was not reached when all took that."""
 
 
 class Blocks:
@@ -60,10 +60,15 @@ class Blocks:
         own: list[OwnCycles] = []
         by_region: dict[tuple[str, str], list[float]] = defaultdict(list)
         for replay in self._replays:
-            ends, steps = _as_measured(replay, assumed)
+            ends, beyond = replay.as_measured(assumed)
             periods += replay.periods(ends, self._groups)
-            own.append(_dealt(replay, steps))
-            for group, step, cycles in steps:
+            reached = [
+                (group, step, cycles)
+                for group, mine in beyond.items()
+                for step, cycles in zip(replay.steps[group], mine, strict=False)
+            ]
+            own.append(_dealt(replay, reached))
+            for group, step, cycles in reached:
                 if step.trip is not None:
                     by_region[group, step.interval.name].append(cycles)
         measured = fmean(periods) if periods else 0.0
@@ -71,13 +76,13 @@ class Blocks:
 
     def run_through(self, assumed: Assumptions) -> bool:
         """Whether no group that issues products stands still before its end, for something that never comes."""
-        runs = ((replay, replay.run(assumed, lambda _group, step, *_: step.cycles)) for replay in self._replays)
+        runs = ((replay, replay.run(assumed, replay.cycles)) for replay in self._replays)
         return all(len(ends[name]) == len(replay.steps[name]) for replay, ends in runs for name in self._groups)
 
     def period(self, assumed: Assumptions, own: Sequence[OwnCycles], change: Change = UNCHANGED) -> float:
         """Mean cycles from trip to trip after a change."""
         runs = (
-            (replay, replay.run(assumed, _modelled(lot), change))
+            (replay, replay.run(assumed, lot, change))
             for replay, mine in zip(self._replays, own, strict=True)
             for lot in mine
         )
@@ -140,18 +145,6 @@ def slack(
     return graph, sorted(rows, key=lambda row: -row.cycles), by_region
 
 
-def _as_measured(replay: Replay, assumed: Assumptions) -> tuple[dict[str, list[float]], list[tuple[str, Step, float]]]:
-    """When each step ends if it takes what was measured, and own cycles: (warp group, step, cycles)."""
-    steps: list[tuple[str, Step, float]] = []
-
-    def measured(group: str, step: Step, start: float, hangs_on: float) -> float:
-        own = start + step.cycles - hangs_on
-        steps.append((group, step, own))
-        return own
-
-    return replay.run(assumed, measured), steps
-
-
 def _dealt(replay: Replay, steps: Sequence[tuple[str, Step, float]]) -> OwnCycles:
     """Own cycles dealt out by lot.
 
@@ -174,19 +167,14 @@ def _dealt(replay: Replay, steps: Sequence[tuple[str, Step, float]]) -> OwnCycle
         }
         lots.append(
             {
-                id(step): next(following[key]) if (key := (group, id(step.interval))) in following else step.cycles
+                group: [
+                    next(following[key]) if (key := (group, id(step.interval))) in following else step.cycles
+                    for step in mine
+                ]
                 for group, mine in replay.steps.items()
-                for step in mine
             }
         )
     return lots
-
-
-def _modelled(own: Mapping[int, float]) -> Own:
-    def modelled(_group: str, step: Step, _start: float, _hangs_on: float) -> float:
-        return own[id(step)]
-
-    return modelled
 
 
 def _deviations(likely: Assumptions) -> list[Assumptions]:

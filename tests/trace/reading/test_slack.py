@@ -117,7 +117,8 @@ def test_products_queue_as_they_are_issued_whatever_group_is_named_first(groups)
         interval.queue = (Product("product", 1000, "bf16"), 0)
         steps[group] = [Step(interval, 100.0, 0, 0)]
     replay = Replay(steps, {group: {"early": 0.0, "late": 50.0}[group] for group in groups}, {})
-    assert replay.run(Assumptions(0.0, 10.0), lambda *_: 0.0) == {"early": [100.0], "late": [200.0]}
+    at_once = {group: [0.0] for group in groups}
+    assert replay.run(Assumptions(0.0, 10.0), at_once) == {"early": [100.0], "late": [200.0]}
 
 
 def test_a_step_may_hang_on_nothing():
