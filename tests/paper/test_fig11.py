@@ -66,8 +66,8 @@ OF_KIND = {"tensor": 650, "arithmetic": 2600, "issue": 200, "store": 700}
 
 def simulated(program, **changed):
     cycles = {interval.name: OF_KIND.get(interval.kind, 60) for interval in program.intervals.values()} | changed
-    tiles = 3 if is_persistent(program) else 1
-    return [simulate(program, 20, cycles, delay=1700, clock=170_000 * number, tiles=tiles) for number in range(6)]
+    tiles = 2 if is_persistent(program) else 1
+    return [simulate(program, 6, cycles, delay=1700, clock=170_000 * number, tiles=tiles) for number in range(2)]
 
 
 def record(folder, variant, **changed):
@@ -84,7 +84,7 @@ def record(folder, variant, **changed):
             label=plain.manifest.label,
             file="attn_fwd.py:1",
             ttgir_sha256=plain.sha256,
-            grid=(6,),
+            grid=(2,),
             blocks_per_sm=1,
             resources=None,
             workload="small",
@@ -116,38 +116,24 @@ def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkey
     assert "static: there is no GPU" in said
     assert "recorded on NVIDIA Test, 2026-01-02" in said
     assert "a trip takes" in said
-    for suffix in ("pdf", "png"):
-        assert (results / "test" / f"fig11.{suffix}").is_file()
+    assert "Triton-FA3 Improved+: no timeline in" in said
+    drawn = {path.name for path in (results / "test").glob("*.p*")}
+    assert drawn == {"fig11.pdf", "fig11.png"}
 
 
 def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, monkeypatch):
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
-    said = []
-    for recorded in (False, True):
-        if recorded:
-            assert record(tmp_path / "test/fig11", "improved_plus").tile_boundary_cycles is not None
-        console = Console(record=True, width=300)
-        fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
-        said.append(console.export_text())
-        assert (tmp_path / "test/fig11_improved_plus.png").exists() is recorded
-    assert "Triton-FA3 Improved+: no timeline in" in said[0]
-    assert "no timeline in" not in said[1]
-    assert "from a tile to the next" in said[1]
+    assert record(tmp_path / "test/fig11", "improved_plus").tile_boundary_cycles is not None
+    console = Console(record=True, width=300)
+    fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
+    said = console.export_text()
+    assert "no timeline in" not in said
+    assert "from a tile to the next" in said
+    assert (tmp_path / "test/fig11_improved_plus.png").exists()
     paths = [tmp_path / f"test/fig11/{name}.timeline.json" for name in ("vanilla", "improved_plus")]
     shown = [[window.shows for window in read_timeline(path).windows] for path in paths]
     assert shown == [["trips"], ["trips", "tile boundary"]]
-
-
-@pytest.mark.rendered
-def test_drawing_twice_gives_the_same_bytes(results):
-    subjects = [fig11.subject(name) for name in fig11.VARIANTS]
-    first, again = (
-        [path.read_bytes() for path in fig11.report(Console(quiet=True), results / "test", subjects, measured=False)]
-        for _ in range(2)
-    )
-    assert first == again
-    assert all(len(drawn) > 10_000 for drawn in first)
 
 
 def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_path, monkeypatch):
@@ -421,7 +407,7 @@ def test_a_key_that_holds_a_lines_end_is_still_one_sentence(results, tmp_path):
         read_timeline(path)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(data=st.data())
 def test_a_damaged_timeline_is_read_or_refused_in_one_sentence(results, tmp_path, data):
     timeline = json.loads((results / "test/fig11/vanilla.timeline.json").read_text())
