@@ -123,6 +123,7 @@ def _block_events(
         args |= {"iteration": None, "buffer": load.buffer, "warp_group": load.group}
         events.append(common | {"ph": "b", "ts": at(load.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(load.end)})
+    starts = {group: {span.start for span in spans} for group, spans in block.spans.items()}
     for number, ((group, index), release) in enumerate(releases(block, program).items()):
         span = block.spans[group][index]
         if not (shown(span.start, span.end) and shown(release.cycle, release.cycle + 1)):
@@ -134,7 +135,7 @@ def _block_events(
             "pid": block.sm,
         }
         # An arrow binds to the slices that its ends lie in: what ends there, or what begins there if it is a load's.
-        begins = release.load is not None and any(other.start == release.cycle for other in block.spans[release.group])
+        begins = release.load is not None and release.cycle in starts[release.group]
         events.append(common | {"ph": "s", "ts": at(release.cycle - (not begins)), "tid": tids[release.group]})
         events.append(common | {"ph": "f", "bp": "e", "ts": at(span.end - 1), "tid": tids[group]})
     return events
