@@ -344,10 +344,11 @@ def test_elements_are_counted_as_if_one_by_one(found):
     touched = set()
     for access in found:
         variables = [variable for variable, _ in access.ranges]
+        index = access.index.replace(Identity, lambda inner: inner)
         for point in product(*(range(size) for _, size in access.ranges)):
             values = dict(zip(variables, point, strict=True))
             if access.condition is sympy.true or access.condition.subs(values):
-                touched.add(int(access.index.replace(Identity, lambda inner: inner).subs(values)))
+                touched.add(int(index.subs(values)))
     assert elements(found, 10**6) == len(touched)
 
 

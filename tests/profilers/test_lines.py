@@ -17,7 +17,7 @@ from kperf.errors import UsageError
 from kperf.ir import offline
 from kperf.profilers import lines, ncu, sampled
 from kperf.profilers.hatchet import Tree
-from kperf.profilers.lines import CostRow, LineRow, lines_of, ncu_samples, proton_samples
+from kperf.profilers.lines import CostRow, LineRow, ncu_samples, proton_samples
 from kperf.record import device
 from kperf.record.store import RecordStore
 from plots import lines as plot
@@ -25,6 +25,14 @@ from tests.conftest import environment
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 GEMM = Path(sampled.EXAMPLES, "gemm_gluon_ws.py").read_text().splitlines()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine_code_is_read_once():
+    """For it nvdisasm takes half a second."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lines, "lines_of", functools.cache(lines.lines_of))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +52,18 @@ def ran(tmp_path_factory):
 def test_the_script_leaves_its_time_and_its_machine_code(ran):
     assert json.loads((ran / "seconds.json").read_text()) > 0
     for kernel in sampled.KERNELS:
-        found = lines_of(ran / f"{kernel}.cubin", kernel)
+        found = lines.lines_of(ran / f"{kernel}.cubin", kernel)
         assert len(found) > 300
         assert {file for file, _ in found} <= {
             "examples/attention.py",
             "examples/gemm_gluon_ws.py",
             "language/standard.py",
         }
-    text = " ".join(GEMM[line - 1] for _, line in lines_of(ran / "gemm_gluon.cubin", "gemm_gluon"))
+    text = " ".join(GEMM[line - 1] for _, line in lines.lines_of(ran / "gemm_gluon.cubin", "gemm_gluon"))
     assert "warpgroup_mma_wait(0" in text
     assert "import argparse" not in text
     with pytest.raises(UsageError, match="unknown profiler nosuch"):
         sampled.main("nosuch", "1", str(ran))
-
-
-@functools.cache
-def known_lines(ran, kernel):
-    return lines_of(ran / f"{kernel}.cubin", kernel)
 
 
 def printed_by_ncu(ran, *, launches=2, extra=0, missing=0):
@@ -71,7 +74,7 @@ def printed_by_ncu(ran, *, launches=2, extra=0, missing=0):
         for kernel in sampled.KERNELS:
             rows.append(f'"Kernel Name","{kernel} (2048, 1, 1)x(384, 1, 1)"')
             rows.append(f'"#","Address","Source","{lines._ALL}","{lines._STALLED}","Instructions Executed"')
-            found = known_lines(ran, kernel)
+            found = lines.lines_of(ran / f"{kernel}.cubin", kernel)
             found = found[: len(found) - missing]
             first = next((i for i, (file, line) in enumerate(found) if file.endswith("_ws.py") and line == wait), 0)
             for i in range(len(found)):
