@@ -150,9 +150,7 @@ def test_a_tenth_of_the_trials_comes_near_the_best_and_a_broken_search_does_not(
 
 def test_what_is_told_guides_it():
     ours, deaf, misled = (
-        mean_regret(
-            16, by=by_wide_optuna, told=told, machines=MACHINES[:8]
-        )  # a fifth of the others' regret shows on eight
+        mean_regret(16, by=by_wide_optuna, told=told, machines=MACHINES[:5])  # 0.004, 0.037 and 0.102
         for told in (lambda c: c, lambda c: 1.0, lambda c: 1 / c)
     )
     assert ours < 0.6 * deaf
