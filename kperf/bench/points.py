@@ -8,6 +8,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -307,5 +309,13 @@ def _agree(field: str, found: float | None, expected: float) -> None:
         raise ValueError(f"{field}: {found} contradicts the other fields, from which it is {expected:.9g}")
 
 
+_shape_of = attrgetter(*Workload.model_fields)
+
+
 def _workload(point: BaseModel) -> Workload:
-    return Workload.model_validate({name: getattr(point, name) for name in Workload.model_fields})
+    return _made(*_shape_of(point))
+
+
+@lru_cache(1024)
+def _made(*fields: object) -> Workload:
+    return Workload.model_validate(dict(zip(Workload.model_fields, fields, strict=True)))
