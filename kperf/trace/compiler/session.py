@@ -1,9 +1,11 @@
 """Lower the records of a traced kernel: Proton's compiler passes, driven without its profiler, its hooks or a GPU."""
 
+import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import triton
@@ -26,6 +28,9 @@ SMALLEST_RING = 64
 _UNCAPPED = 1 << 24
 """What Proton is told of an SM's shared memory. Of the true size it would keep no more than 4 % for records where two
 blocks fit (`maxSharedMemRatio`), and say nothing; how large the ring is, is chosen before (`trace.launch.subject`)."""
+
+_LOWERING = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+"""What is lowered in another way than in this file is another kernel, to Triton's cache too."""
 
 _one_at_a_time = threading.Lock()
 
@@ -70,7 +75,8 @@ class Recording:
     @property
     def key(self) -> str:
         """What tells two lowerings of one module apart: the compile options carry it, or the cache mixes them up."""
-        return f"kperf-uncapped:{','.join(map(str, self.warps))}:{self.bytes_per_warp}:{self.memory}:{self.clock_bits}"
+        warps = ",".join(map(str, self.warps))
+        return f"kperf-{_LOWERING}:{warps}:{self.bytes_per_warp}:{self.memory}:{self.clock_bits}"
 
 
 class _Passes:
