@@ -1,5 +1,8 @@
 """The table of goals, from made-up records whose ratios are known."""
 
+import functools
+import shutil
+
 import pytest
 
 from kperf.attention import overrides
@@ -15,6 +18,7 @@ RATIO = {"fa3": 1.2, "cudnn": 1.3, "vanilla": 1.5, goals.OURS: 1.0}
 ON_KINDS = {"fa3": 1.25, "improved": 1.5, goals.OURS: 1.0}
 
 
+@functools.cache
 def committed(key, workload):
     """The sha256 of a variant's override; None of anything else."""
     return overrides.find(key, overrides.specialization_of(workload)).sha256 if key in VARIANTS else None
@@ -28,9 +32,10 @@ def points(times, run, workload, sweep, **more):
     ]
 
 
-@pytest.fixture
-def folder(tmp_path):
-    with Store(tmp_path).writer() as writer:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    with Store(folder).writer() as writer:
         writer.record_environment(environment())
         for causal in (False, True):
             for head_dim in (64, 128):
@@ -39,17 +44,22 @@ def folder(tmp_path):
                     if (workload.batch, workload.seq_len, head_dim) == (16, 256, 128):
                         times["fa3"] = 1.04 if causal else 1.06
                     writer.append(points(times, f"{causal}-{head_dim}-{n}", workload, sweep))
-    with Store(tmp_path, "fig12_inputs").writer() as writer:
+    with Store(folder, "fig12_inputs").writer() as writer:
         writer.record_environment(environment())
         for n, group in enumerate(fig12_inputs.groups()):
             for sweep, workload in group:
                 writer.append(points(ON_KINDS, f"{n}", workload, sweep, figure="fig12_inputs"))
-    with PowerStore(tmp_path).writer() as writer:
+    with PowerStore(folder).writer() as writer:
         for causal in (False, True):
             for seq_len, cublas in ((4096, 1000), (8192, 500), (16384, 400)):
                 rates = {goals.OURS: 450, "fa3": 300, "cublas": cublas}
                 writer.append([alone(key, rate, 700, f"{seq_len}", seq_len, causal) for key, rate in rates.items()])
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def folder(recorded, tmp_path):
+    return shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
 
 
 def values(goal):
