@@ -48,7 +48,7 @@ OUTSIDE = "KPERF_IN_CONTAINER" not in os.environ
         (["worker", "host:8786"], "'host:8786' is no address of a scheduler: tcp://host:8786 is one"),
         (["worker", "tcp://host:8786", "--gpus", "-2"], "--gpus '-2' says nothing"),
         (["sweep", "seq_len", "--only", "fa3,fa3_views", "--head-dim", "64"], "no run of fa3, fa3_views"),
-        (["claims", "--write", "/nonexistent.md"], "cannot be read"),
+        (["examples", "--write", "/nonexistent.md"], "cannot be read"),
         (["override", "stage", "vanilla", "--to", "/etc/passwd"], "cannot be made"),
         (["claims", "--results", "/nonexistent"], "holds no recorded fig12.jsonl"),
     ],
@@ -156,14 +156,13 @@ def test_a_broken_results_file_is_one_sentence(tmp_path, content, words):
     assert (tmp_path / "h200/fig12.jsonl").read_text() == content
 
 
-@pytest.mark.long
-def test_an_empty_results_file_is_one_sentence(tmp_path):
+def test_an_empty_results_file_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("kperf.paper.fig12.verify_overrides", lambda *_, **__: None)  # it compiles all of them
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200/fig12.jsonl").write_text("")
     done = kperf("fig12", "--results", tmp_path)
     assert done.returncode == 2
     assert "has no run of fig12" in done.stderr
-    assert "in_order, 32 wgmma" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -335,5 +334,5 @@ def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path, monke
     done = kperf("fig12", "--results", results)
     assert done.returncode == 2
     assert "was edited" in done.stderr
-    assert "vanilla/" in done.stdout
+    assert "vanilla/d128_bf16_full.ttgir compiles to sm_90a in place of attn_fwd: in_order, 32 wgmma" in done.stdout
     assert {path.name for path in (results / "h200").iterdir()} == {"fig12.jsonl", "environment.json"}
