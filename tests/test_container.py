@@ -228,16 +228,36 @@ def test_a_store_that_is_being_measured_into_is_left_alone(tmp_path):
     assert path.read_bytes() == b"0\n1\n"
 
 
+HOLDS_A_TURN = """
+import sys, time
+from pathlib import Path
+from rich.console import Console
+from kperf import container
+with container._turn(Path(sys.argv[1]), Console()):
+    print("mine", flush=True)
+    input()
+    time.sleep(0.1)
+    print("over", flush=True)
+"""
+
+
 def test_two_runs_into_one_folder_take_turns(tmp_path):
-    holder = (
-        "import sys, time; from pathlib import Path; from rich.console import Console; from kperf import container\n"
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_A_TURN, tmp_path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    holder += "with container._turn(Path(sys.argv[1]), Console()): print('mine', flush=True); time.sleep(1.5)"
-    other = subprocess.Popen([sys.executable, "-c", holder, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert other.stdout.readline() == "mine\n"
-    said = io.StringIO()
+    assert other.stdout.readline() == b"mine\n"
+
+    class EndsTheOther(io.StringIO):
+        def write(self, text):
+            other.stdin.write(b"\n")
+            other.stdin.flush()
+            return super().write(text)
+
+    said = EndsTheOther()
     with container._turn(tmp_path, Console(file=said, width=200)):
-        assert other.wait(timeout=30) == 0
+        os.set_blocking(other.stdout.fileno(), False)
+        assert other.stdout.read() == b"over\n"
+    assert other.wait(timeout=30) == 0
     assert said.getvalue() == f"another run into {tmp_path} is under way: waiting for its end\n"
 
 

@@ -156,7 +156,7 @@ def sweeping():
         [(sweep, workload.model_copy(update={"inputs": kind})) for kind in ("normal", "x4")]
         for sweep, workload in test_sweep.PLACES[:3]
     ]
-    Figure.savefig = lambda self, stream, **_: stream.write(b"not rendered")
+    undrawn()
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,12 @@ def tracing():
     fig11.trace = lambda *_: None
 
 
+def undrawn():
+    Figure.savefig = lambda self, stream, **_: stream.write(b"not rendered")
+
+
 def verified():
+    undrawn()
     fig12.verify_overrides = lambda console, **_: None
 
 
@@ -364,6 +369,7 @@ def traced(folder, script):
     """A session on the pretended GPU, and what to type for this script."""
 
     def prepare():
+        undrawn()
         fake_gpu.install(folder / "locks")
         command.Gpu = fake_gpu.FakeGpu
 

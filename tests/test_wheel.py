@@ -68,9 +68,9 @@ def test_rules_and_overrides_are_in_the_wheel(installed):
 
 
 def test_results_are_sought_where_one_stands(installed):
-    done = run(installed, installed / "bin/kperf", "claims")
+    done = run(installed, installed / "bin/kperf", "restore")
     assert done.returncode == 2
-    assert f"{installed.parent}/results holds no recorded" in done.stderr
+    assert f"{installed.parent}/results is where the recorded runs are kept" in done.stderr
 
 
 @pytest.mark.parametrize("declared", DECLARED)

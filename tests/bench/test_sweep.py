@@ -24,7 +24,6 @@ DELAY_S = 0.05
 
 
 def fake_measure(workloads, implementations, *, sweep, environment, **_):
-    time.sleep(DELAY_S)
     run = os.urandom(4).hex()
     return [
         point(item.key, run=run, workload=workload, sweep=sweep, environment=environment, milliseconds=1 + n)
@@ -48,8 +47,14 @@ def measure_into(folder, **options):
     run_sweep(GROUPS, IMPLEMENTATIONS, Store(folder), figure="fig12", rounds=10, **{"progress": Progress()} | options)
 
 
+def measure_slowly(*arguments, **options):
+    time.sleep(DELAY_S)
+    return fake_measure(*arguments, **options)
+
+
 def measure_faked_into(folder):
     fake(setattr)
+    sweeps.measure = measure_slowly
     measure_into(folder)
 
 

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 from rich.console import Console
 
 from kperf.errors import MeasurementError, UsageError
@@ -52,8 +54,13 @@ def test_without_a_gpu_kernels_are_lowered_and_the_record_is_drawn(console, no_g
     assert not (recorded / "h200" / "examples" / "moe.png").exists()
 
 
+def one_pixel(figure, stream, format, **_):
+    Image.new("RGB", (1, 1)).save(stream, format)
+
+
 def test_all_recorded_examples_make_a_gallery_and_a_table(console, no_gpu, recorded, monkeypatch):
     monkeypatch.setattr(offline, "launched_by", lambda script, small: [])
+    monkeypatch.setattr(Figure, "savefig", one_pixel)
     with pytest.raises(MeasurementError, match="examples failed: vector_add"):
         examples.run(console, recorded, only=[], require_gpu=False)
     assert (recorded / "h200" / "examples" / "gallery.png").exists()
