@@ -37,9 +37,7 @@ def installed(tmp_path_factory):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ".", cwd=source)
-    (wheel,) = folder.glob("kperf-*.whl")
-    pip("install", "--no-deps", "--target", folder / "site", wheel, cwd=folder)
+    pip("install", "--no-deps", "--no-build-isolation", "--no-compile", "--target", folder / "site", ".", cwd=source)
     shutil.rmtree(source)
     return folder / "site"
 
