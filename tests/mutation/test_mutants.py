@@ -1,6 +1,7 @@
 """The list of mistakes fits the program, and what is generated is a program too."""
 
 import ast
+import functools
 import hashlib
 import tomllib
 from argparse import Namespace
@@ -24,7 +25,10 @@ def test_each_known_mistake_still_has_its_place_and_its_tests():
     assert [path for path in named if not (mutation.ROOT / path).exists()] == []
 
 
-def test_a_sample_is_of_every_room_the_same_for_a_seed_and_without_equivalents():
+def test_a_sample_is_of_every_room_the_same_for_a_seed_and_without_equivalents(monkeypatch):
+    generated = functools.cache(mutation.mutants)
+    monkeypatch.setattr(mutation, "mutants", generated)
+
     def sample(seed, equivalents):
         rooms, unused = mutation._rooms(RECORD["room"], equivalents, "*")
         assert unused == []
@@ -32,6 +36,7 @@ def test_a_sample_is_of_every_room_the_same_for_a_seed_and_without_equivalents()
 
     equivalents = RECORD.get("equivalent", [])
     first = sample(1, equivalents)
+    generated.cache_clear()
     rooms = [job.room for job in first]
     assert [rooms.count(room["name"]) for room in RECORD["room"]] == [5] * len(RECORD["room"])
     assert [job.mutant for job in sample(1, equivalents)] == [job.mutant for job in first]
