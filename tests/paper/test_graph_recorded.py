@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from kperf.ir import offline
+from kperf.ir.compile import named_ttgir
 from kperf.paper import examples
 from kperf.record.store import RECORDED
-from kperf.trace.compiler.instrument import read_rules
-from kperf.trace.compiler.program import Interval, Mark, Program
-from kperf.trace.launch.twin import make_twin
+from kperf.trace.compiler.instrument import instrument, read_rules
+from kperf.trace.compiler.program import Interval, Mark, Program, read_program
 from kperf.trace.reading.models import read_timeline
 from kperf.trace.reading.replay import Assumptions
 from kperf.trace.reading.slack import Blocks
@@ -32,11 +32,13 @@ GRAPHS = {
 }
 
 
-def program_of(name: str, folder) -> Program:
+def program_of(name: str) -> Program:
+    """With all records, as its twin was recorded."""
     script = next(script for script in examples.EXAMPLES if name in script.kernels)
     launched = offline.launched_by(script.path, script.small)
     kernel = next(one.kernel for one in launched if fnmatchcase(one.name, script.kernels[name]))
-    return make_twin(kernel, 64, folder, memory=1 << 30, regions=("*",), rules=read_rules()).program
+    rules = read_rules()
+    return read_program(instrument(named_ttgir(kernel.asm["ttgir"]), rules=rules), rules)
 
 
 def blocks_of(name: str, program: Program) -> list[Block]:
@@ -72,10 +74,10 @@ def spans(events: list[dict[str, Any]], program: Program, group: str) -> list[Sp
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_graph_gives_the_recorded_period_back(name: str, tmp_path):
+def test_the_graph_gives_the_recorded_period_back(name: str):
     """Where loads and products are now early and now late too, as in attention_backward_q."""
     recorded = GRAPHS[name]
-    program = program_of(name, tmp_path)
+    program = program_of(name)
     blocks = Blocks(blocks_of(name, program), program)
     likely = Assumptions(blocks.load_cycles, recorded.flop_per_cycle)
     measured, own, _ = blocks.fit(likely)
