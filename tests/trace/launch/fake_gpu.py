@@ -33,7 +33,9 @@ TRIPS = 6
 STEP = 200
 """Cycles from record to record."""
 
-TWINS = Path(knobs.cache.dir).with_name("twins")
+PROOFS = Path(knobs.cache.dir)
+"""The cache of all tests: that a proof compiles apart, `tests/attention/test_overrides.py` holds."""
+TWINS = PROOFS.with_name("twins")
 """A cache of their own as on a GPU, but one that all tests share: a twin lies in it under the hash of its text."""
 
 LAUNCHES: list[SimpleNamespace] = []
@@ -122,8 +124,8 @@ def install(locks: Path, monkeypatch=None):
     fake = Driver()
     setattribute = setattr if monkeypatch is None else monkeypatch.setattr
 
-    def shared(_folder: Path):
-        return own_cache(TWINS)
+    def shared(folder: Path):
+        return lambda _: own_cache(folder)
 
     for owner, name, value in (
         (driver, "_active", fake),
@@ -132,9 +134,9 @@ def install(locks: Path, monkeypatch=None):
         (device, "environment", environment),
         (device, "LOCKS", locks),
         (torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="pretended")),
-        (several, "own_cache", shared),
-        (twin, "own_cache", shared),
-        (override, "own_cache", shared),
+        (several, "own_cache", shared(TWINS)),
+        (twin, "own_cache", shared(TWINS)),
+        (override, "own_cache", shared(PROOFS)),
         (bandwidth, "measure", lambda: Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200)),
     ):
         setattribute(owner, name, value)
