@@ -124,12 +124,13 @@ def test_a_cubin_is_taken_apart_once_and_another_one_anew(tmp_path, monkeypatch)
     with knobs.cache.scope():
         knobs.cache.dir = str(tmp_path)
         first = compiler.sass(vanilla)
-        monkeypatch.setattr(compiler, "_CUOBJDUMP", "/bin/false")
+        (tmp_path / "nvdisasm").symlink_to("/bin/false")
+        monkeypatch.setattr(compiler, "_TOOLS", tmp_path)
         assert compiler.sass(vanilla) == first
         assert first.count("HGMMA") == vanilla.asm["ptx"].count("wgmma.mma_async")
         with pytest.raises(UsageError, match="a cubin is cut short"):  # of this one nothing is known
             compiler.sass(improved)
-        (listing,) = tmp_path.rglob("cuobjdump*")
+        (listing,) = tmp_path.rglob("nvdisasm-*")
         whole = listing.read_text()
         for left in ("", whole[: len(whole) // 2], whole.replace("HGMMA", "HFMA", 1)):  # as when the power fails
             listing.write_text(left)

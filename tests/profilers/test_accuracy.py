@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kperf.errors import MeasurementError, UsageError
-from kperf.ir.compile import _CUOBJDUMP, compile_kernel, sass
+from kperf.ir.compile import _TOOLS, compile_kernel, sass
 from kperf.profilers import accuracy, cupti, kernels, known, models
 from kperf.profilers.accuracy import RULES, LaunchRow, RegionRow
 from kperf.profilers.records import measured_or_recorded, newest
@@ -48,7 +48,7 @@ def instructions(kernel, tmp_path):
     """(opcode, cycles to stall) of each instruction; the assembler's control field says how long the next one waits."""
     path = tmp_path / "kernel.cubin"
     path.write_bytes(kernel.asm["cubin"])
-    dump = subprocess.run([_CUOBJDUMP, "-sass", path], capture_output=True, text=True, check=True).stdout
+    dump = subprocess.run([_TOOLS / "cuobjdump", "-sass", path], capture_output=True, text=True, check=True).stdout
     lines = re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+);[^\n]*\n\s+/\* (0x[0-9a-f]+) \*/", dump)
     return [(re.sub(r"^@!?U?P\w+ ", "", text).split()[0], int(high, 16) >> 41 & 0xF) for text, high in lines]
 
