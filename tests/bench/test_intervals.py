@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import bootstrap
 
 from kperf.bench import intervals
 from kperf.bench.intervals import around, bootstrap_interval, half_shift, mean_spread, median_interval, ratio_spread
@@ -139,6 +138,8 @@ def test_too_few_rounds_have_no_interval():
 
 
 def test_the_intervals_of_version_1_are_scipys():
+    from scipy.stats import bootstrap  # imported by whoever runs this: it takes a second
+
     random = np.random.default_rng(6)
     for rounds in (10, 40, 41):
         samples = random.lognormal(0, 0.1, rounds)

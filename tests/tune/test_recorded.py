@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from scipy.stats import spearmanr
 
 from kperf.ir.amd import compile_for
 from kperf.ir.compile import sass
@@ -46,6 +45,8 @@ def replayed(study, seed, elsewhere=(), of=SM_90A):
 
 def correlation(study):
     """Of the ranks by the estimate and by the recorded costs."""
+    from scipy.stats import spearmanr  # imported by whoever runs this: it takes a second
+
     cycles, costs = expected(SM_90A, study.workload, JUDGED), study.tried("exhaustive")
     return spearmanr([*cycles.values()], [costs[config] for config in cycles]).statistic
 
