@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_not_begun_and_is_named(console, steps, tmp_path, m
 
 
 def test_a_step_that_hangs_may_write_what_it_has_and_its_children_end_with_it(console, steps, tmp_path, monkeypatch):
-    monkeypatch.setattr(everything, "LIMIT", 0.7 / 60)
+    monkeypatch.setattr(everything, "LIMIT", 1.5 / 60)
     steps(
         hangs=(
             "child = os.fork()\n"
