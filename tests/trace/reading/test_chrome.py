@@ -3,12 +3,13 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kperf.errors import UsageError
-from kperf.trace.reading import read
+from kperf.trace.reading import chrome, read
 from kperf.trace.reading.read import decode_launch, export
 from kperf.trace.reading.timeline import Launch
 
@@ -54,8 +55,32 @@ def test_what_is_in_flight_stands_where_its_cycles_say():
 def test_arrows_lead_from_what_released_a_wait_to_the_wait():
     slow = export(launch(load_cycles=6000), 1700.0, {}).text
     assert problems(slow) == []
-    arrows = [event for event in json.loads(slow)["traceEvents"] if event["ph"] in "sf"]
+    events = json.loads(slow)["traceEvents"]
+    arrows = [event for event in events if event["ph"] in "sf"]
+    assert {event["name"] for event in arrows} == {"signal", "load Q", "load K", "load V"}
     assert len(arrows) > 10
+    in_flight = {ph: {(e["pid"], e["name"], e["ts"]) for e in events if e["ph"] == ph} for ph in "be"}
+    for event in arrows:
+        if event["name"] != "signal":  # it begins in the slice that begins with the load, and ends before its wait does
+            begins = event["ph"] == "s"
+            off = [
+                ts - event["ts"]
+                for pid, name, ts in in_flight["b" if begins else "e"]
+                if (pid, name) == (event["pid"], event["name"])
+            ]
+            assert min(off, key=abs) == pytest.approx(0 if begins else 1 / 1700, abs=2e-4)
+
+
+def test_the_arrow_of_a_load_with_which_a_track_ends_lies_in_its_last_slice():
+    """Where a block is cut off, or its producer records nothing after its last load."""
+    (block,) = launch(load_cycles=6000).blocks(np.arange(1))
+    spans = block.spans["producer"]
+    last = max(place for place, span in enumerate(spans) if span.interval.kind == "wait" and span.interval.loads)
+    cut = replace(block, spans=block.spans | {"producer": spans[: last + 1]})
+    end = spans[last].end
+    events = chrome._block_events(cut, (block.start, block.end), PROGRAM, 1700.0, 0.0)
+    begun = [event["ts"] for event in events if event["ph"] == "s" and event["name"] == "load V"]
+    assert max(begun) == pytest.approx((end - 1 - block.start) / 1700, abs=2e-4)
 
 
 TRIPS = 30_000
