@@ -310,6 +310,12 @@ def test_a_persons_own_file_that_does_not_fit_is_one_sentence(tmp_path, old, new
     assert words in str(raised.value)
 
 
+def test_what_cannot_be_staged_there_is_one_sentence(tmp_path):
+    (tmp_path / "a file").touch()
+    with pytest.raises(UsageError, match=r"a file/\w+ cannot be made: Not a directory"):
+        override.stage(override.find("vanilla", FULL), tmp_path / "a file")
+
+
 def test_stock_triton_picks_a_staged_override_up(tmp_path):
     found = override.find("vanilla", FULL)
     override.stage(found, tmp_path / "staged")

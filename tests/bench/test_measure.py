@@ -118,6 +118,16 @@ def test_only_what_is_right_gets_a_time(on_the_cpu, inputs):
     assert len(set(first.round_order)) > 1  # shuffled
 
 
+def test_each_step_is_said_as_it_begins(on_the_cpu, inputs):
+    said = []
+    made = [implementation("one", lambda *_: lambda: (inputs.o.to(torch.bfloat16), None))]
+    measuring.measure(
+        [WORKLOAD], made, figure="bench", sweep="seq_len", environment="e", rounds=12, on_step=said.append
+    )
+    rounds = [f"round {number} of 12" for number in range(1, 13)]
+    assert said == ["compiling one", "checking one", "settling", *rounds]
+
+
 def test_a_broken_gpu_ends_the_measurement_in_one_sentence(on_the_cpu):
     def broken(*_):
         raise torch.AcceleratorError("CUDA error: an illegal memory access\nmore")

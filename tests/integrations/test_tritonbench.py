@@ -6,6 +6,7 @@ nothing else of it. With TRITONBENCH_DIR set, the same is asked of the real one.
 
 import os
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -120,6 +121,21 @@ def test_every_override_is_registered_without_a_gpu(stand_in):
     done = kperf("tritonbench", "--op", "flash_attention", "--list-backends")
     assert done.returncode == 0
     assert done.stdout.split() == ["aten", "kperf_vanilla", "kperf_improved", "kperf_improved_plus"]
+
+
+def test_it_measures_alone_and_lists_whoever_measures(attending_gpu, stand_in, monkeypatch):  # noqa: F811
+    entered = []
+
+    @contextmanager
+    def exclusive():
+        entered.append("alone")
+        yield
+
+    monkeypatch.setattr(tritonbench.device, "exclusive", exclusive)
+    assert kperf("tritonbench", "--op", "flash_attention", "--list-backends").returncode == 0
+    assert not entered
+    assert kperf("tritonbench", *ARGUMENTS).returncode == 0
+    assert entered == ["alone"]
 
 
 def test_what_ours_does_not_compute_is_no_result(attending_gpu, stand_in):  # noqa: F811

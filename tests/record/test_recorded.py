@@ -19,7 +19,7 @@ def held(folder):
 
 
 def test_one_command_puts_back_what_was_cut_and_leaves_the_rest(tmp_path):
-    results = tmp_path / "results"
+    results = tmp_path / "not yet" / "results"
     assert len(recorded.restore(results)) == len(NAMES)
     assert held(results) == held(RECORDED)
     assert recorded.damage(results) is None

@@ -73,6 +73,13 @@ def test_edges_are_put_together_as_long_as_the_order_stays_and_the_cost_is_small
         )
 
 
+def test_what_a_pass_costs_is_reckoned_of_the_warp_group_with_the_most_records(edges):
+    places = [(ANCHOR, of.measured[0]) for of in edges.classes]
+    places[0] = (ANCHOR, *edges.classes[0].measured[:3])
+    (one,) = passes.compile_passes(edges, PLAIN, Assembler(), [tuple(places)], cycles=1000)
+    assert one.cost == 4 * passes.CYCLES_A_RECORD / 1000
+
+
 def test_an_edge_for_which_registers_spill_is_alone(edges):
     found = chosen(edges, Assembler(spills=frozenset({2})), 100_000)
     assert found[-1].twin.places[0] == (0, 2)
