@@ -154,6 +154,7 @@ def test_heights_are_tflops():
         assert [line.get_label() for line in backward.lines] == ["eager", "FA2"]
         assert [text.get_text() for text in forward.get_xticklabels()] == ["1k", "2k"]
         assert [axis.get_ylim()[0] for axis in figure.axes] == [0, 0]
+        assert [axis.get_ylabel() for axis in figure.axes] == ["TFLOPS", "TFLOPS"]
     finally:
         plt.close(figure)
 

@@ -237,6 +237,7 @@ def test_the_figure_has_the_same_lines_for_each_profiler_and_their_shares():
     costs, *panels = plot.figure(rows, "recorded on a card").axes
     assert costs.get_title(loc="left") == "launches, times as long as without"
     assert [panel.get_title(loc="left").splitlines()[0] for panel in panels] == ["gemm", "gemm"]
+    assert [panel.get_xlabel() for panel in panels] == ["%", "%"]
     labels = [label.get_text() for label in panels[0].get_yticklabels()]
     assert labels == [*(f"{n}: x = 1" for n in range(3, 10)), "standard.py:170"]  # those with the largest shares
     assert [label.get_text() for label in panels[1].get_yticklabels()] == [""] * 8

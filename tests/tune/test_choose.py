@@ -84,6 +84,12 @@ def test_the_distance_is_in_factors_of_two_of_rows_and_of_heads():
     assert distance(shape(512), shape(4096, batch=1)) == 5
 
 
+@pytest.mark.parametrize(("low", "ties"), [(0.999, ("fa3",)), (1.0, ("fa3",)), (1.001, ())])
+def test_an_interval_that_holds_1_is_a_tie(monkeypatch, low, ties):
+    monkeypatch.setattr("kperf.tune.choose.speedup_interval", lambda *_: (1.2, low, 1.4))
+    assert choose(shape(512), measured_runs(recorded(CROSSING), KEYS)).ties == ties
+
+
 def test_what_the_intervals_do_not_tell_apart_is_a_tie():
     times = {512: {"fa2": 2.0, "fa3": 1.002, "cudnn": 1.0}}
     choice = choose(shape(512), measured_runs(recorded(times), KEYS))

@@ -7,6 +7,7 @@ from kperf.record.bandwidth import Bandwidth
 from kperf.trace.compiler.program import Group, Interval, Loop, Product, Program, Scope
 from kperf.trace.compiler.session import Recording
 from kperf.trace.compiler.traffic import Traffic
+from kperf.trace.launch.subject import Orders
 from kperf.trace.reading import read, views
 from kperf.trace.reading.decode import Records
 from kperf.trace.reading.models import About, Overhead, Pass, SassOrder, Timeline
@@ -278,3 +279,15 @@ def test_loads_that_are_there_in_time_are_not_blamed():
     found = read.timeline(gemm(gap=40, wait=1000), about())
     assert any("loads are there in time" in line for line in found.verdict)
     assert read.timeline(gemm(gap=1400, wait=1100, uses=()), about()).load_wait is None
+
+
+def test_what_the_assembler_orders_otherwise_is_said_in_words():
+    plain = ["wgmma", "exp2 x2", "TMA load", "mbarrier wait", "atomic"]
+    traced = ["wgmma", "TMA load", "mbarrier wait", "atomic", "exp2 x2"]
+    found = read.sass_order(Orders(plain, traced))
+    assert (found.plain, found.traced, found.same) == (plain, traced, False)
+    assert found.differences == [
+        "after wgmma: exp2 x2 in the plain kernel, nothing in the traced one",
+        "after atomic: nothing in the plain kernel, exp2 x2 in the traced one",
+    ]
+    assert read.sass_order(Orders(plain, plain)) == SassOrder(plain=plain, traced=plain, same=True, differences=[])
