@@ -158,7 +158,7 @@ test-newest-triton: setup ## the tests of what works with the newest Triton, in 
 	@[ -x .venv-newest/bin/pip ] || .venv/bin/python -m venv .venv-newest
 	@.venv-newest/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade triton
 	@.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(.venv-newest/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/the-rest.pth
-	@.venv-newest/bin/python -m pytest -q -m "not gpu" -p no:cacheprovider tests/trace/compiler/test_newest_triton.py $(words)
+	@.venv-newest/bin/python -m pytest -q -m "not gpu" -p no:cacheprovider tests/trace/instrument/test_newest_triton.py $(words)
 
 test-docker: setup ## the tests that need a Docker engine
 	@$(PYTHON) -m pytest -m docker $(words)

@@ -278,9 +278,9 @@ def instrument(
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
 ) -> None:
     """Put records into a TTGIR file by the rules, or take them out."""
-    from kperf.trace.compiler import instrument
+    from kperf.trace.instrument import events
 
-    instrument.run(file, regions=_keys(regions) or [], detail=detail, rules=rules, strip_only=strip, out=out)
+    events.run(file, regions=_keys(regions) or [], detail=detail, rules=rules, strip_only=strip, out=out)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -300,9 +300,9 @@ def trace(
 ) -> None:
     """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
     from kperf.trace import command
-    from kperf.trace.launch.launches import Choice
-    from kperf.trace.launch.passes import parse
-    from kperf.trace.launch.script import Script
+    from kperf.trace.capture.interceptor import TraceOptions
+    from kperf.trace.capture.passes import parse
+    from kperf.trace.capture.script import Script
 
     def draw(*arguments: Any) -> list[Path]:
         from plots.trace import draw  # only after the script has run: it changes matplotlib's settings
@@ -310,9 +310,9 @@ def trace(
         return draw(*arguments)
 
     most = parse(passes)
-    choice = Choice(_keys(kernel) or [], launch, _keys(regions) or [], memory << 20, listing, check, most)
+    options = TraceOptions(_keys(kernel) or [], launch, _keys(regions) or [], memory << 20, listing, check, most)
     name, *arguments = script
-    raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), choice, out, draw))
+    raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), options, out, draw))
 
 
 @app.command()
@@ -334,7 +334,7 @@ def power(
 @app.command()
 def accuracy(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
     """How right regions of known cycles, launches and the performance models are; models need records alone."""
-    from kperf.profilers import accuracy
+    from kperf.studies import accuracy
     from plots.accuracy import draw
 
     accuracy.run(console, results, draw, require_gpu=device is DeviceChoice.cuda)
@@ -350,7 +350,7 @@ def timers(
     ] = False,
 ) -> None:
     """One call under ten timers: how far they disagree, and what each counts; y = x * x in five languages."""
-    from kperf.profilers import timers
+    from kperf.studies import timers
     from plots.timers import draw
 
     if perf_report:
@@ -362,7 +362,7 @@ def timers(
 @app.command()
 def proton(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
     """Proton over attention and SDPA's back ends: scopes, launch hooks, trees and their difference."""
-    from kperf.profilers import proton
+    from kperf.studies import proton
     from plots.proton import draw
 
     proton.run(console, results, draw, require_gpu=device is DeviceChoice.cuda)
@@ -379,7 +379,7 @@ def overhead(results: Results = RECORDED, device: DeviceOption = DeviceChoice.au
 @app.command()
 def lines(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, ncu: NcuOption = None) -> None:
     """Samples and stalled samples by line of source (Proton, ncu), and what each profiler costs on one script."""
-    from kperf.profilers import lines
+    from kperf.studies import lines
     from plots.lines import draw
 
     lines.run(console, results, draw, ncu_path=ncu, require_gpu=device is DeviceChoice.cuda)
@@ -396,7 +396,7 @@ def inductor(
     ] = None,
 ) -> None:
     """What torch.compile makes of a DiT and a Llama block: time, FLOPs, bytes, share of the ceiling of every kernel."""
-    from kperf.profilers import inductor
+    from kperf.studies import inductor
     from plots.inductor import draw
 
     require_gpu = device is DeviceChoice.cuda
@@ -560,14 +560,14 @@ def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a na
     from kperf.attention import overrides as override
     from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS, variant_named
     from kperf.attention.workload import FIG11
-    from kperf.paper import fig12, twins
+    from kperf.paper import fig12, instrumented
 
     chosen = [variant_named(variant)] if variant else list(VARIANTS.values())
     for one in chosen:
         override.generate(one)
         for special in FULL_AND_CAUSAL:
-            twins.generate(override.find(one.name, special))
-        twins.generate_passes(override.find(one.name, override.specialization_of(FIG11)), console.print)
+            instrumented.generate(override.find(one.name, special))
+        instrumented.generate_passes(override.find(one.name, override.specialization_of(FIG11)), console.print)
     fig12.verify_overrides(console, chosen)
 
 

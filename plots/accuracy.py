@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kperf.profilers.accuracy import GOALS, AccuracyRow, LaunchRow, RegionRow, lines
-from kperf.profilers.models import Prediction
+from kperf.studies.accuracy import GOALS, AccuracyRow, LaunchRow, RegionRow, lines
+from kperf.studies.models import Prediction
 from plots.style import BLUE, GREEN, ORANGE, PAGE_WIDTH, PURPLE, SMALL, VERMILION, footnote, grid, headline, save
 
 LOOKS = {"fma": (BLUE, "o"), "ex2": (ORANGE, "s"), "wgmma": (GREEN, "^"), "spin": (PURPLE, "D")}

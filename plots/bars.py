@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from kperf.trace.reading.models import Bar, Timeline, Window
+from kperf.trace.analyze.models import Bar, Timeline, Window
 from plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from kperf.errors import UsageError
 from kperf.record.store import Environment
-from kperf.trace.reading.models import Timeline, Window
+from kperf.trace.analyze.models import Timeline, Window
 from plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
 from plots.style import save
 

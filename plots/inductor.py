@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from kperf.profilers.inductor import InductorRow, grouped
+from kperf.studies.inductor import InductorRow, grouped
 from plots.style import BLUE, ORANGE, PAGE_WIDTH, SMALL, footnote, headline, save
 
 _NAME = 46

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from kperf.profilers.fig13 import FIG13, PAPER_MEAN, PAPER_WORST, KernelCost
-from kperf.profilers.overhead import Cost
+from kperf.studies.fig13 import FIG13, PAPER_MEAN, PAPER_WORST, KernelCost
+from kperf.studies.overhead import Cost
 from plots.style import (
     BLUE,
     GREEN,

@@ -6,8 +6,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from kperf.profilers.proton import CLI, ProtonRow
-from kperf.profilers.proton_session import ALL
+from kperf.studies.proton import CLI, ProtonRow
+from kperf.studies.proton_session import ALL
 from plots.style import BLUE, PAGE_WIDTH, SMALL, footnote, headline, save
 
 

@@ -7,8 +7,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kperf.profilers.operations import OPERATIONS, N
-from kperf.profilers.timers import GOAL, REFERENCE, TIMERS, TimerRow
+from kperf.studies.operations import OPERATIONS, N
+from kperf.studies.timers import GOAL, REFERENCE, TIMERS, TimerRow
 from plots.style import (
     BLACK,
     BLUE,

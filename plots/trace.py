@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from kperf.record.files import write_atomically
-from kperf.trace.reading.models import Memory, SmUse, Timeline, Window
+from kperf.trace.analyze.models import Memory, SmUse, Timeline, Window
 from plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
 from plots.style import BLACK, BLUE, GREY, VERMILION, content, save
 

@@ -33,17 +33,17 @@ from kperf.console import of_standard_output
 from kperf.ir import compile as compiler
 from kperf.paper import examples, fig11, fig12, fig12_inputs
 from kperf.paper import overhead as paper_overhead
-from kperf.profilers import accuracy, child, fig13, lines, ncu, timers
 from kperf.record import device
 from kperf.record.store import RECORDED, RecordStore
+from kperf.studies import accuracy, child, fig13, lines, ncu, timers
 from kperf.trace import command
 from tests.bench import test_commands as on_a_gpu
 from tests.bench import test_sweep
 from tests.conftest import environment
 from tests.processes import has_ended, soon
-from tests.profilers import test_accuracy, test_overhead
-from tests.trace.launch import fake_gpu
-from tests.trace.launch.test_command import ADD
+from tests.studies import test_accuracy, test_overhead
+from tests.trace.capture import fake_gpu
+from tests.trace.capture.test_command import ADD
 
 FORK = multiprocessing.get_context("fork")
 KEPT = "kperf: interrupted: what was recorded is kept"

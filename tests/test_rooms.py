@@ -12,7 +12,7 @@ FLOORS = [
     {"record", "ir"},
     {"trace", "attention"},
     {"bench"},
-    {"profilers", "integrations", "tune"},
+    {"studies", "integrations", "tune"},
     {"plots"},
     {"paper"},
     {"container", "doctor"},
@@ -24,7 +24,7 @@ FLOORS = [
 ALLOWED_BESIDE = {("ir", "record"), ("doctor", "container")}
 """Within a floor: IR is written through `record.files`; the doctor asks the container's engine."""
 
-TRACE_FLOORS = ["compiler", "launch", "reading"]
+TRACE_FLOORS = ["instrument", "capture", "analyze"]
 
 
 def imports(path: Path) -> set[str]:

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from kperf.record.bandwidth import Bandwidth
-from kperf.trace.reading import read
-from kperf.trace.reading.models import Timeline
+from kperf.trace.analyze import read
+from kperf.trace.analyze.models import Timeline
 from plots import trace
-from tests.trace.reading import test_analysis, test_views
+from tests.trace.analyze import test_analysis, test_views
 
 ABOUT = test_views.about(label="a_kernel", bandwidth=Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200))
 

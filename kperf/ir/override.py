@@ -88,7 +88,7 @@ def prove_launched(pairs: Sequence[tuple[Override, CompiledKernel]]) -> None:
 def recompile(kernel: CompiledKernel, override: Override) -> CompiledKernel:
     """Somebody's compiled kernel once more, from its own source and options, with the TTGIR of `override` in place.
 
-    What the session of `trace.compiler.session` asks for is lowered too. Raises `UsageError` while
+    What the session of `trace.instrument.session` asks for is lowered too. Raises `UsageError` while
     TRITON_KERNEL_OVERRIDE is set, `MeasurementError` if something else was compiled.
     """
     refuse_environment_override()

@@ -16,12 +16,12 @@ from kperf.bench import cards
 from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
-from kperf.paper import fig12, fig12_inputs, twins
+from kperf.paper import fig12, fig12_inputs, instrumented
 from kperf.paper.version1 import read_timeline
-from kperf.profilers import accuracy, fig13, inductor, lines, timers
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
-from kperf.trace.reading.predict import predict
+from kperf.studies import accuracy, fig13, inductor, lines, timers
+from kperf.trace.analyze.predict import predict
 from kperf.tune import records as tuning
 
 CLAIMS_FILE = Path(__file__).resolve().parents[2] / "claims.toml"
@@ -307,5 +307,5 @@ def _prediction(claim: PredictionClaim, folder: Path) -> Outcome:
     if measured.graph is None:  # recorded before stage times were
         return Outcome(claim, None, None)
     committed = override.find(claim.variant, override.specialization_of(FIG11))
-    error = predict(twins.find(committed)[1], measured) / predicted.period_cycles.median - 1
+    error = predict(instrumented.find(committed)[1], measured) / predicted.period_cycles.median - 1
     return Outcome(claim, abs(error), None, predicted.ttgir_sha256 != committed.sha256)

@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.errors import MeasurementError, UsageError
-from kperf.profilers import child
 from kperf.record import device
+from kperf.studies import child
 
 KPERF = (sys.executable, "-m", "kperf")
 LIMIT = 3.0

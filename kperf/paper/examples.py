@@ -18,14 +18,14 @@ from rich.table import Table
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import offline
-from kperf.profilers import child
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
-from kperf.trace.compiler.instrument import read_rules
-from kperf.trace.launch.twin import footprint, make_twin
-from kperf.trace.reading.models import Timeline, read_timeline
-from kperf.trace.reading.verdict import verdict
+from kperf.studies import child
+from kperf.trace.analyze.models import Timeline, read_timeline
+from kperf.trace.analyze.verdict import verdict
+from kperf.trace.capture.instrumented import make_instrumented, resource_usage
+from kperf.trace.instrument.events import read_rules
 from plots import trace as plot
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples"
@@ -198,7 +198,7 @@ def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[st
                 continue
             scratch = Path(tempfile.mkdtemp(prefix="kperf-examples-"))
             try:
-                twin = make_twin(
+                twin = make_instrumented(
                     found.kernel, 1, scratch, memory=_RECORDS_BYTES, regions=("*",), rules=rules
                 )  # checks that what was compiled is the twin
             except (UsageError, MeasurementError) as error:
@@ -206,7 +206,7 @@ def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[st
                 continue
             finally:
                 shutil.rmtree(scratch)
-            plain, traced = footprint(twin.plain), footprint(twin.kernel)
+            plain, traced = resource_usage(twin.plain), resource_usage(twin.kernel)
             console.print(
                 f"{name}: registers {plain.registers} -> {traced.registers}, spilled bytes {plain.spilled_bytes} -> "
                 f"{traced.spilled_bytes}, blocks an SM {plain.occupancy} -> {traced.occupancy}"

@@ -23,25 +23,25 @@ from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
 from kperf.ir.compile import several
 from kperf.ir.override import prove_launched
-from kperf.paper import twins
+from kperf.paper import instrumented
 from kperf.paper.version1 import read_timeline
-from kperf.profilers import overhead as costs
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
+from kperf.studies import overhead as costs
 from kperf.trace import PASSES
-from kperf.trace.compiler.instrument import strip
-from kperf.trace.compiler.program import Program
-from kperf.trace.compiler.session import Recording, session
-from kperf.trace.launch.capture import Call, Capture, capture
-from kperf.trace.launch.passes import ChosenPass, parse, recording_of_pass
-from kperf.trace.launch.subject import Orders, Traced, choose, compile_orders, make_traced
-from kperf.trace.launch.twin import footprint
-from kperf.trace.reading.joining import Captured, join
-from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
-from kperf.trace.reading.predict import predict
-from kperf.trace.reading.read import decode_launch, export, pipeline, sass_order
-from kperf.trace.reading.verdict import between, table, verdict
+from kperf.trace.analyze.joining import Captured, join
+from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, Timeline
+from kperf.trace.analyze.predict import predict
+from kperf.trace.analyze.read import decode_launch, export, pipeline, sass_order
+from kperf.trace.analyze.verdict import between, table, verdict
+from kperf.trace.capture.buffers import Call, Capture, capture
+from kperf.trace.capture.instrumented import resource_usage
+from kperf.trace.capture.passes import ChosenPass, parse, recording_of_pass
+from kperf.trace.capture.traced import Orders, Traced, choose, compile_orders, make_traced
+from kperf.trace.instrument.events import strip
+from kperf.trace.instrument.program import Program
+from kperf.trace.instrument.session import Recording, session
 from plots import fig11 as plot
 
 VARIANTS = tuple(name for name, variant in variants.VARIANTS.items() if variant.in_fig11)
@@ -54,7 +54,7 @@ SEED = 11
 
 
 @dataclass(frozen=True)
-class Subject:
+class TracedKernel:
     """A kernel to look into: the plain override, its traced twin, and what is known of both before they run.
 
     `passes`: over which its records are spread besides; none if the twin with all records is the only one.
@@ -66,23 +66,23 @@ class Subject:
     traced: Traced
     program: Program
     orders: Orders
-    passes: twins.Passes | None = None
+    passes: instrumented.Passes | None = None
 
 
-def subject(variant: str) -> Subject:
+def subject(variant: str) -> TracedKernel:
     """A variant with its committed twin. Raises `UsageError` if a file is missing, edited or out of date."""
     plain = override.find(variant, Specialization())
-    traced, program = twins.find(plain)
-    orders = compile_orders(twins.subject_of(plain), traced)
-    return Subject(variant, plain.manifest.label, plain, traced, program, orders)
+    traced, program = instrumented.find(plain)
+    orders = compile_orders(instrumented.subject_of(plain), traced)
+    return TracedKernel(variant, plain.manifest.label, plain, traced, program, orders)
 
 
-def in_passes(item: Subject, most: int | None, say: Callable[[str], None]) -> Subject:
+def in_passes(item: TracedKernel, most: int | None, say: Callable[[str], None]) -> TracedKernel:
     """The same with its passes compiled: as many as were chosen for it, or at most so many."""
-    return replace(item, passes=twins.compile_passes_of(item.plain, most, say))
+    return replace(item, passes=instrumented.compile_passes_of(item.plain, most, say))
 
 
-def subject_from_file(path: Path) -> Subject:
+def subject_from_file(path: Path) -> TracedKernel:
     """A person's TTGIR: a twin with records, which is run as it is, or a plain file, which gets them.
 
     Raises `UsageError` if it does not fit in the place of `attn_fwd`, does not compile, or leaves no room for records.
@@ -92,10 +92,10 @@ def subject_from_file(path: Path) -> Subject:
     plain = Override(path, strip(given.text), given.entry, given.manifest)
     entry = given.entry.model_copy(update={"shared_bytes": _shared_bytes(plain)})
     plain = Override(path, plain.text, entry, given.manifest)
-    kernel = twins.subject_of(plain)
+    kernel = instrumented.subject_of(plain)
     traced, program = make_traced(kernel, given.text if given.text != plain.text else choose(kernel), path)
     # The name keeps its files apart from those of the variants.
-    return Subject(f"override_{path.stem}", path.stem, plain, traced, program, compile_orders(kernel, traced))
+    return TracedKernel(f"override_{path.stem}", path.stem, plain, traced, program, compile_orders(kernel, traced))
 
 
 def _shared_bytes(plain: Override) -> int:
@@ -126,14 +126,14 @@ def bind(
     return lambda: [written for written in call() if written is not None]
 
 
-def prove(subjects: Sequence[Subject]) -> None:
+def prove(subjects: Sequence[TracedKernel]) -> None:
     """Compile all that will be launched, of all kernels at once, and prove it (`ir.override.prove_launched`).
 
     Raises `UsageError` and `MeasurementError` as that does.
     """
     by_recording: dict[Recording | None, list[Override]] = {}
     for item in subjects:
-        kernel = twins.subject_of(item.plain)
+        kernel = instrumented.subject_of(item.plain)
         twins_of = [(one.twin.text, recording_of_pass(one.twin.program, kernel)) for one in _chosen(item)]
         for text, recording in [(item.plain.text, None), (item.traced.text, item.traced.recording), *twins_of]:
             by_recording.setdefault(recording, []).append(item.plain.replaced(item.plain.path, text))
@@ -142,12 +142,12 @@ def prove(subjects: Sequence[Subject]) -> None:
             prove_launched(list(zip(launched, several(Override.compile, launched), strict=True)))
 
 
-def _chosen(item: Subject) -> list[ChosenPass]:
+def _chosen(item: TracedKernel) -> list[ChosenPass]:
     return item.passes.chosen if item.passes else []
 
 
 def trace(
-    item: Subject, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, rounds: int
+    item: TracedKernel, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, rounds: int
 ) -> tuple[Timeline, str]:
     """Launch a kernel and its twins on the GPU; returns the timeline, and the Chrome trace as JSON text.
 
@@ -188,14 +188,14 @@ def trace(
 
 
 def _captured(
-    item: Subject,
-    passes: twins.Passes,
+    item: TracedKernel,
+    passes: instrumented.Passes,
     inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     workload: Workload,
     rounds: int,
 ) -> list[Captured]:
     """Launch the twin of each pass in turn with the plain kernel."""
-    kernel = twins.subject_of(item.plain)
+    kernel = instrumented.subject_of(item.plain)
     call_plain = bind(item.plain, inputs, workload, item.plain.text)
     found = []
     for one in passes.chosen:
@@ -206,7 +206,7 @@ def _captured(
             regions=passes.edges.named(twin.places),
             overhead=_overhead(captured),
             sass_order=sass_order(one.orders),
-            resources=KernelResources(**asdict(one.built.footprint)),
+            resources=KernelResources(**asdict(one.built.resource_usage)),
             records_a_trip=max(map(len, twin.places)),
         )
         found.append(Captured(twin, decode_launch(captured.buffer, recording, twin.program), told))
@@ -218,15 +218,15 @@ def _overhead(captured: Capture) -> Overhead:
     return Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms)
 
 
-def _resources(item: Subject) -> Resources:
-    kernel = twins.subject_of(item.plain)
-    plain = footprint(kernel.compile(kernel.text))
+def _resources(item: TracedKernel) -> Resources:
+    kernel = instrumented.subject_of(item.plain)
+    plain = resource_usage(kernel.compile(kernel.text))
     with session(item.traced.recording):
-        traced = footprint(kernel.compile(item.traced.text))
+        traced = resource_usage(kernel.compile(item.traced.text))
     return Resources(plain=KernelResources(**asdict(plain)), twin=KernelResources(**asdict(traced)))
 
 
-def record(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
+def record(console: Console, subjects: Sequence[TracedKernel], workload: Workload, folder: Path, rounds: int) -> None:
     """Trace each kernel on the GPU; when all are traced, write the two files of each into `folder`.
 
     Raises `UsageError` where there is no Hopper GPU or the records are not whole, and `MeasurementError` if a traced
@@ -246,17 +246,19 @@ def record(console: Console, subjects: Sequence[Subject], workload: Workload, fo
         )
 
 
-def record_costs(console: Console, subjects: Sequence[Subject], workload: Workload, folder: Path, rounds: int) -> None:
+def record_costs(
+    console: Console, subjects: Sequence[TracedKernel], workload: Workload, folder: Path, rounds: int
+) -> None:
     """Time other ways to record each kernel and write `<name>.costs.json` into `folder`; needs a Hopper GPU."""
     inputs = normal_qkv(workload)
     for item in subjects:
         calls = functools.partial(bind, item.plain, inputs, workload)
-        found = costs.measure(console, twins.subject_of(item.plain), item.traced, calls, rounds)
+        found = costs.measure(console, instrumented.subject_of(item.plain), item.traced, calls, rounds)
         costs.write(found, folder / f"{item.name}.costs.json")
         console.print(costs.table(found, item.label))
 
 
-def report(console: Console, folder: Path, subjects: Sequence[Subject], *, measured: bool) -> list[Path]:
+def report(console: Console, folder: Path, subjects: Sequence[TracedKernel], *, measured: bool) -> list[Path]:
     """Draw the figure from the files of `subjects` and print table and verdict; returns the figure's files.
 
     Raises `UsageError` if one of the files is missing or broken.
@@ -285,7 +287,7 @@ def report(console: Console, folder: Path, subjects: Sequence[Subject], *, measu
     return written
 
 
-def _predicted(timelines: Sequence[Timeline], subjects: Sequence[Subject]) -> list[str]:
+def _predicted(timelines: Sequence[Timeline], subjects: Sequence[TracedKernel]) -> list[str]:
     """Each schedule's period from the other's stage times, where those were recorded."""
     lines = []
     for measured, predicted, item in zip(timelines, timelines[::-1], subjects[::-1], strict=True):
@@ -346,7 +348,7 @@ def run(
             same = "as in the plain kernel" if not item.orders.differences else "not as in the plain kernel"
             console.print(f"traced/{item.plain.path.name} of {item.name} compiles to sm_90a, ordered {same}")
             if most != 1:
-                console.print(twins.passes_table(twins.read_passes(item.plain), item.label))
+                console.print(instrumented.passes_table(instrumented.read_passes(item.plain), item.label))
     report(console, folder, drawn, measured=reason is None)
     for item in ours:
         if (folder / "fig11" / f"{item.name}.timeline.json").exists():

@@ -28,9 +28,9 @@ from kperf.bench.points import Settling
 from kperf.bench.turns import capture_graph, time_in_turn
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations.operator import attention, why_not
-from kperf.profilers.inductor_program import blocks
-from kperf.profilers.records import Common, Row, measured_or_recorded
 from kperf.record.store import DeviceState
+from kperf.studies.inductor_program import blocks
+from kperf.studies.records import Common, Row, measured_or_recorded
 
 NAME = "llama-block"
 TORCH = "sdpa"

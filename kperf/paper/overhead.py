@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.console import Console
 
 from kperf.attention.workload import FIG11
-from kperf.paper import fig11, twins
-from kperf.profilers import fig13, models, overhead
-from kperf.profilers.records import Common, measured_or_recorded
+from kperf.paper import fig11, instrumented
 from kperf.record import device
 from kperf.record.store import recorded_folder
+from kperf.studies import fig13, models, overhead
+from kperf.studies.records import Common, measured_or_recorded
 from plots import overhead as plot
 
 
@@ -45,5 +45,5 @@ def measure(console: Console, common: Common, *, rounds: int) -> Iterator[fig13.
     for name in fig11.VARIANTS:
         item = fig11.subject(name)
         bind = functools.partial(fig11.bind, item.plain, inputs, FIG11)
-        for taken in overhead.take(console, twins.subject_of(item.plain), item.traced, bind, rounds):
+        for taken in overhead.take(console, instrumented.subject_of(item.plain), item.traced, bind, rounds):
             yield fig13.row(common, name, taken)

@@ -29,7 +29,7 @@ from kperf.bench.reference import make_inputs
 from kperf.bench.turns import FLUSH_BYTES, TIMER, timed_replay
 from kperf.errors import MeasurementError
 from kperf.integrations import tritonbench
-from kperf.profilers.records import Common, Row, measured_or_recorded
+from kperf.studies.records import Common, Row, measured_or_recorded
 
 ROUNDS = 4
 GOAL = 0.03

@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from kperf.trace.reading import models
+from kperf.trace.analyze import models
 
 WINDOW_TRIPS = 5
 _TRACKS = {"wgmma": "products", "tma": "loads"}

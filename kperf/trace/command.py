@@ -15,23 +15,23 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override, sha256
 from kperf.record import bandwidth, device
 from kperf.record.files import make_output, write_atomically
-from kperf.trace.compiler.instrument import read_rules, strip
-from kperf.trace.compiler.session import why_no_records
-from kperf.trace.launch.gpu import Gpu
-from kperf.trace.launch.launches import MOST_KERNELS, Choice, Kernel, Launches, Taken
-from kperf.trace.launch.script import Script
-from kperf.trace.launch.several import Several
-from kperf.trace.launch.twin import Footprint, Twin, footprint, orders
-from kperf.trace.reading import read
-from kperf.trace.reading.joining import Captured, join
-from kperf.trace.reading.models import About, KernelResources, Overhead, Pass, Resources, Timeline
-from kperf.trace.reading.read import Exported, decode_launch, export, sass_order
+from kperf.trace.analyze import read
+from kperf.trace.analyze.joining import Captured, join
+from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, Timeline
+from kperf.trace.analyze.read import Exported, decode_launch, export, sass_order
+from kperf.trace.capture.gpu import Gpu
+from kperf.trace.capture.instrumented import InstrumentedKernel, ResourceUsage, orders, resource_usage
+from kperf.trace.capture.interceptor import MOST_KERNELS, CapturedLaunch, Interceptor, Kernel, TraceOptions
+from kperf.trace.capture.multipass import MultiPass
+from kperf.trace.capture.script import Script
+from kperf.trace.instrument.events import read_rules, strip
+from kperf.trace.instrument.session import why_no_records
 
 Draw = Callable[[Timeline, str, Path], list[Path]]
 """Draws a timeline, with a stamp on it, as files of a name without a suffix."""
 
 
-def run(console: Console, script: Script, choice: Choice, out: Path, draw: Draw, gpu: Gpu | None = None) -> int:
+def run(console: Console, script: Script, choice: TraceOptions, out: Path, draw: Draw, gpu: Gpu | None = None) -> int:
     """Run the script, trace or list its kernels, and return the exit status of both together.
 
     The script's own status if it is not 0; else 1 if a traced kernel did something wrong, 2 if nothing could be traced.
@@ -42,7 +42,7 @@ def run(console: Console, script: Script, choice: Choice, out: Path, draw: Draw,
     folder = _own_folder(out)
     if not choice.listing:
         make_output(folder)
-    with Launches(choice, read_rules(), gpu or Gpu(), _say) as launches:
+    with Interceptor(choice, read_rules(), gpu or Gpu(), _say) as launches:
         status = script.run()
         sys.stdout.flush()
     if choice.listing:
@@ -62,7 +62,7 @@ def _say(line: str) -> None:
     print(f"kperf: {line}", file=sys.stderr, flush=True)
 
 
-def _refuse_what_cannot_work(choice: Choice) -> None:
+def _refuse_what_cannot_work(choice: TraceOptions) -> None:
     if reason := device.why_static():
         raise UsageError(f"{reason}; `kperf instrument` needs no GPU and puts records into a TTGIR file")
     if knobs.runtime.interpret:
@@ -77,7 +77,7 @@ def _own_folder(out: Path) -> Path:
     return out / f"rank{os.environ['RANK']}" if os.environ.get("RANK", "").isdigit() else out
 
 
-def listing(launches: Launches) -> Table:
+def listing(launches: Interceptor) -> Table:
     """All kernels, the slowest first."""
     table = Table(title="kernels that the script launched", title_justify="left")
     for column in ("kernel", "file", "launches", "grid", "warps", "registers", "shared", "blocks an SM"):
@@ -86,7 +86,7 @@ def listing(launches: Launches) -> Table:
     table.add_column("share", justify="right")
     total = sum(map(launches.total_ms, launches.kernels.values()))
     for kernel in launches.chosen:
-        used = footprint(kernel.compiled)
+        used = resource_usage(kernel.compiled)
         mine = launches.total_ms(kernel)
         table.add_row(
             kernel.name,
@@ -103,7 +103,7 @@ def listing(launches: Launches) -> Table:
     return table
 
 
-def _report(console: Console, launches: Launches, folder: Path, draw: Draw) -> tuple[list[Exception], int]:
+def _report(console: Console, launches: Interceptor, folder: Path, draw: Draw) -> tuple[list[Exception], int]:
     """Write and print what was traced, the slowest kernel first; returns what went wrong, and how many were written."""
     chosen, choice = launches.chosen, launches.choice
     if not chosen:
@@ -146,7 +146,7 @@ def _write(path: Path, timeline: Timeline, events: str, draw: Draw) -> None:
     write_atomically(path.with_name(f"{path.name}.timeline.json"), timeline.model_dump_json(indent=1) + "\n")
 
 
-def _nothing_chosen(launches: Launches) -> UsageError:
+def _nothing_chosen(launches: Interceptor) -> UsageError:
     """Why there is no kernel to trace."""
     wanted = ", ".join(launches.choice.patterns)
     reach = "kernels of libraries, C++ wrappers and the driver's own launches are not in reach"
@@ -157,7 +157,7 @@ def _nothing_chosen(launches: Launches) -> UsageError:
     return UsageError(f"no Triton kernel is called {wanted}, but {', '.join(near)} (--list shows all); {reach}")
 
 
-def _why_not(kernel: Kernel, choice: Choice) -> UsageError:
+def _why_not(kernel: Kernel, choice: TraceOptions) -> UsageError:
     if not kernel.launches:
         return UsageError("it was launched into a CUDA graph alone, which is left as it is: launch it once before")
     if choice.launch is not None and kernel.launches < choice.launch:
@@ -173,7 +173,7 @@ def _file_name(kernel: Kernel, used: set[str]) -> str:
     return name
 
 
-def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, Exported]:
+def _read(launches: Interceptor, kernel: Kernel, taken: CapturedLaunch) -> tuple[Timeline, Exported]:
     """From the bytes of a traced launch to its timeline and its Chrome trace."""
     twin = taken.twin
     order = sass_order(orders(twin))
@@ -186,8 +186,8 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, E
         file=f"{_from_here(Path(kernel.file))}:{kernel.line}",
         ttgir_sha256=sha256(strip(twin.text)),
         grid=taken.grid,
-        blocks_per_sm=twin.plain_footprint.occupancy,
-        resources=Resources(plain=_resources(twin.plain_footprint), twin=_resources(twin.footprint)),
+        blocks_per_sm=twin.original_usage.occupancy,
+        resources=Resources(plain=_resources(twin.original_usage), twin=_resources(twin.resource_usage)),
         arguments=taken.arguments,
         environment=environment,
         overhead=overhead,
@@ -210,7 +210,7 @@ def _read(launches: Launches, kernel: Kernel, taken: Taken) -> tuple[Timeline, E
     return timeline, export(launch, timeline.clock_mhz, told)
 
 
-def _why_one(taken: Taken, choice: Choice) -> str | None:
+def _why_one(taken: CapturedLaunch, choice: TraceOptions) -> str | None:
     """Why there are not several passes, if they were asked for."""
     if choice.passes == 1:
         return None
@@ -224,7 +224,7 @@ def _why_one(taken: Taken, choice: Choice) -> str | None:
     return None
 
 
-def _captured(launches: Launches, several: Several) -> list[Captured]:
+def _captured(launches: Interceptor, several: MultiPass) -> list[Captured]:
     """The passes of a kernel as they ran, in turn with the plain kernel."""
     found = []
     plain_ms = launches.median_ms(several.plain_spans)
@@ -235,20 +235,20 @@ def _captured(launches: Launches, several: Several) -> list[Captured]:
             regions=several.edges.named(twin.places),
             overhead=Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms),
             sass_order=sass_order(one.chosen.orders),
-            resources=_resources(one.chosen.built.footprint),
+            resources=_resources(one.chosen.built.resource_usage),
             records_a_trip=max(map(len, twin.places)),
         )
         found.append(Captured(twin, decode_launch(one.buffer, one.recording, twin.program), told))
     return found
 
 
-def _checked(taken: Taken) -> str:
+def _checked(taken: CapturedLaunch) -> str:
     if taken.same_outputs is None:
         return "Checked: the plain kernel itself does not write the same bits twice, so they are not compared."
     return "Checked: its twin writes what the plain kernel writes, bit for bit."
 
 
-def _resources(found: Footprint) -> KernelResources:
+def _resources(found: ResourceUsage) -> KernelResources:
     return KernelResources(
         registers=found.registers,
         spilled_bytes=found.spilled_bytes,
@@ -257,7 +257,7 @@ def _resources(found: Footprint) -> KernelResources:
     )
 
 
-def _disturbance(kernel: Kernel, twin: Twin) -> Sequence[str]:
+def _disturbance(kernel: Kernel, twin: InstrumentedKernel) -> Sequence[str]:
     """Sentences on what records change in the kernel that they observe."""
     sentences = []
     if twin.spilled_more:
@@ -267,8 +267,8 @@ def _disturbance(kernel: Kernel, twin: Twin) -> Sequence[str]:
         )
     if twin.blocks_lost:
         sentences.append(
-            f"{kernel.name}: its records leave room for {twin.footprint.occupancy} blocks an SM where "
-            f"{twin.plain_footprint.occupancy} fit: record fewer regions with --regions."
+            f"{kernel.name}: its records leave room for {twin.resource_usage.occupancy} blocks an SM where "
+            f"{twin.original_usage.occupancy} fit: record fewer regions with --regions."
         )
     return sentences
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kperf.record.device import sm_count
-from tests.trace.launch import fake_gpu
+from tests.trace.capture import fake_gpu
 
 PROPERTIES = SimpleNamespace(multi_processor_count=132, uuid="pretended")
 

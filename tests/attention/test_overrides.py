@@ -15,8 +15,8 @@ from kperf.ir import override as any_kernel
 from kperf.ir.compile import HOPPER, canonical_ttgir, compile_kernel, resources, ttgir_of_source
 from kperf.ir.override import own_cache
 from kperf.ir.ttgir import Module
-from kperf.paper import twins
-from kperf.trace.compiler.session import session
+from kperf.paper import instrumented
+from kperf.trace.instrument.session import session
 from tests.trace.kernels import CASES, compile_case
 
 FULL = Specialization()
@@ -266,7 +266,7 @@ def test_the_interpreter_is_refused(monkeypatch):
 
 def test_a_traced_kernel_is_proven_by_its_machine_code_too():
     plain = override.find("vanilla", FULL)
-    traced, _ = twins.find(plain)
+    traced, _ = instrumented.find(plain)
     twin = plain.replaced(plain.path, traced.text)
     with session(traced.recording):
         any_kernel.prove_launched([(twin, twin.compile())])
@@ -333,7 +333,7 @@ def test_stock_triton_picks_a_staged_override_up(tmp_path):
 def test_a_refusal_to_generate_removes_nothing(root):
     before = {path: path.read_text() for path in root.rglob("*") if path.is_file()}
     plain = override.find("vanilla", FULL, root)
-    for generate in (lambda: twins.generate(plain, root), lambda: override.generate(VARIANTS["vanilla"], root)):
+    for generate in (lambda: instrumented.generate(plain, root), lambda: override.generate(VARIANTS["vanilla"], root)):
         with triton.knobs.compilation.scope():
             triton.knobs.compilation.override = True
             with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE is set"):

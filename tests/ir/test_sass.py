@@ -8,8 +8,8 @@ from kperf.attention.variants import Specialization
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
-from kperf.paper import twins
-from kperf.trace.launch.subject import compile_orders
+from kperf.paper import instrumented
+from kperf.trace.capture.traced import compile_orders
 
 LISTING = """
 \t@!P0 BRA LBB0;
@@ -103,7 +103,7 @@ def test_says_where_two_orders_differ():
 
 def test_records_of_their_own_add_nothing_to_the_order():
     plain = overrides.find("vanilla", Specialization())
-    orders = compile_orders(twins.subject_of(plain), twins.find(plain)[0])
+    orders = compile_orders(instrumented.subject_of(plain), instrumented.find(plain)[0])
     for name in ("wgmma 64x128x16 x8", "wgmma 64x128x16 B transposed x8", "TMA load x2"):
         assert orders.plain.count(name) == orders.traced.count(name) > 0
 

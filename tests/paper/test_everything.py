@@ -12,8 +12,8 @@ from kperf import cli
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import everything
 from kperf.paper.everything import STEPS
-from kperf.profilers import child
 from kperf.record import device
+from kperf.studies import child
 from tests.processes import has_ended, soon
 
 ROOT = Path(__file__).parents[2]

@@ -95,7 +95,7 @@ def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monk
     # On the pretended GPU nothing is computed: the script finds itself wrong, and that is said; its record is kept.
     monkeypatch.setattr(device, "why_static", lambda: None)
     monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(examples, "KPERF", (sys.executable, "-m", "tests.trace.launch.fake_gpu"))
+    monkeypatch.setattr(examples, "KPERF", (sys.executable, "-m", "tests.trace.capture.fake_gpu"))
     small = examples.Script("gemm_tma.py", {"gemm_tma": "gemm_tma_kernel"}, ("--size", "512"))
     monkeypatch.setattr(examples, "EXAMPLES", (small,))
     with pytest.raises(MeasurementError, match=r"gemm_tma.py --size 512 ended with exit status 1"):

@@ -4,8 +4,8 @@ import pytest
 
 from kperf.paper import examples
 from kperf.record.store import RECORDED
-from kperf.trace.reading.models import Timeline, read_timeline
-from kperf.trace.reading.verdict import verdict as sentences
+from kperf.trace.analyze.models import Timeline, read_timeline
+from kperf.trace.analyze.verdict import verdict as sentences
 
 FOLDER = RECORDED / "h200" / "examples"
 

@@ -19,22 +19,22 @@ from kperf.attention import overrides
 from kperf.attention.variants import Specialization
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import SHARED_MEMORY_LIMIT
-from kperf.paper import fig11, twins
+from kperf.paper import fig11, instrumented
 from kperf.paper.claims import evaluate, read_claims
-from kperf.paper.twins import RULES
+from kperf.paper.instrumented import RULES
 from kperf.paper.version1 import read_timeline
-from kperf.profilers import overhead as costs
 from kperf.record.store import Environment
-from kperf.trace.compiler.edges import find_edges, twin_with
-from kperf.trace.compiler.program import read_program
-from kperf.trace.launch.capture import Capture
-from kperf.trace.launch.passes import built
-from kperf.trace.launch.subject import compile_orders
-from kperf.trace.reading import models, read
-from kperf.trace.reading.models import About, Overhead, Pass
-from kperf.trace.reading.verdict import between, verdict
+from kperf.studies import overhead as costs
+from kperf.trace.analyze import models, read
+from kperf.trace.analyze.models import About, Overhead, Pass
+from kperf.trace.analyze.verdict import between, verdict
+from kperf.trace.capture.buffers import Capture
+from kperf.trace.capture.passes import built
+from kperf.trace.capture.traced import compile_orders
+from kperf.trace.instrument.probes import find_probes, probed_kernel
+from kperf.trace.instrument.program import read_program
 from plots import fig11 as plot
-from tests.trace.reading.synthetic import encode, is_persistent, simulate
+from tests.trace.analyze.synthetic import encode, is_persistent, simulate
 
 pytestmark = pytest.mark.usefixtures("unrendered", "compiled_once")
 
@@ -72,11 +72,11 @@ def simulated(program, **changed):
 
 def record(folder, variant, **changed):
     plain = overrides.find(variant, Specialization())
-    traced, program = twins.find(plain)
+    traced, program = instrumented.find(plain)
     blocks = simulated(program, **changed)
     launch = read.decode_launch(encode(blocks, traced.recording, sms=1), traced.recording, program)
     overhead = Overhead(plain_ms=1.0, traced_ms=1.02, ratio=1.02)
-    orders = read.sass_order(compile_orders(twins.subject_of(plain), traced))
+    orders = read.sass_order(compile_orders(instrumented.subject_of(plain), traced))
     timeline = read.pipeline(
         launch,
         About(
@@ -219,9 +219,9 @@ def of_a_pass(plain, traced):
 
 @functools.cache
 def edges_and_twin(plain, traced):
-    edges = find_edges(plain, RULES)
-    for places in itertools.chain.from_iterable(twins.spread(edges, number) for number in (100, 2)):
-        if (twin := twin_with(edges, places)).text == traced:
+    edges = find_probes(plain, RULES)
+    for places in itertools.chain.from_iterable(instrumented.spread(edges, number) for number in (100, 2)):
+        if (twin := probed_kernel(edges, places)).text == traced:
             return edges, twin
     raise AssertionError("another text than a pass's")
 
@@ -292,7 +292,7 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     options = {} if passes == "auto" else {"passes": passes}  # which is what is done where nothing is said
     if passes == "auto":
         monkeypatch.setattr(
-            twins, "builder", lambda subject: lambda some: [built(subject.compile(subject.text))] * len(some)
+            instrumented, "builder", lambda subject: lambda some: [built(subject.compile(subject.text))] * len(some)
         )
     monkeypatch.setattr(fig11, "VARIANTS", ("vanilla",))
     monkeypatch.setattr(fig11, "ALONE", ())
@@ -301,11 +301,11 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     timeline = read_timeline(tmp_path / "test/fig11/vanilla.timeline.json")
     said = console.export_text()
     plain = overrides.find("vanilla", Specialization())
-    chosen = twins.read_passes(plain).passes
+    chosen = instrumented.read_passes(plain).passes
     assert len(timeline.passes) == (len(chosen) if passes == "auto" else 2)
-    edges = find_edges(plain.text, RULES)
+    edges = find_probes(plain.text, RULES)
     named = {name for one in timeline.passes for name in one.regions}
-    assert named == {name for places in twins.spread(edges, 100) for name in edges.named(places)}
+    assert named == {name for places in instrumented.spread(edges, 100) for name in edges.named(places)}
     assert timeline.apart is None
     assert f"joined from {len(timeline.passes)} passes" in said
     assert "single blocks, tile boundaries and all outside of the main loop are from one launch" in said
@@ -442,7 +442,7 @@ def test_a_kernel_without_products_is_drawn_and_one_without_trips_refused(result
 
 def test_a_persons_own_file_is_traced_plain_or_with_records(tmp_path):
     plain = overrides.find("vanilla", Specialization())
-    for text in (plain.text, twins.find(plain)[0].text):
+    for text in (plain.text, instrumented.find(plain)[0].text):
         path = tmp_path / "mine.ttgir"
         path.write_text(text)
         item = fig11.subject_from_file(path)

@@ -12,12 +12,12 @@ from kperf.ir import offline
 from kperf.ir.compile import named_ttgir
 from kperf.paper import examples
 from kperf.record.store import RECORDED
-from kperf.trace.compiler.instrument import instrument, read_rules
-from kperf.trace.compiler.program import Interval, Mark, Program, read_program
-from kperf.trace.reading.models import read_timeline
-from kperf.trace.reading.replay import Assumptions
-from kperf.trace.reading.slack import Blocks
-from kperf.trace.reading.timeline import Block, Span
+from kperf.trace.analyze.models import read_timeline
+from kperf.trace.analyze.replay import Assumptions
+from kperf.trace.analyze.timeline import Block, Span
+from kperf.trace.analyze.whatif import Blocks
+from kperf.trace.instrument.events import instrument, read_rules
+from kperf.trace.instrument.program import Interval, Mark, Program, read_program
 
 FOLDER = RECORDED / "h200" / "examples"
 

@@ -15,9 +15,9 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.integrations import operator
 from kperf.paper import llama_block
 from kperf.paper.llama_block import COMPARED, OURS, TORCH, BlockRow
-from kperf.profilers.inductor_program import blocks
 from kperf.record import device
 from kperf.record.store import RecordStore
+from kperf.studies.inductor_program import blocks
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.bench.pretended_gpu import COLD_MS, Gpu
 from tests.command import kperf

@@ -11,7 +11,7 @@ from rich.console import Console
 from kperf.bench.points import Store
 from kperf.paper import fig12, power
 from kperf.record.store import RECORDED
-from kperf.trace.reading.models import read_timeline
+from kperf.trace.analyze.models import read_timeline
 from plots import fig11 as plot_fig11
 from plots import style
 from plots.style import content

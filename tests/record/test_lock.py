@@ -17,9 +17,9 @@ from kperf.bench import sweep as sweeps
 from kperf.bench.points import PowerStore, Store
 from kperf.errors import UsageError
 from kperf.paper import fig11
-from kperf.profilers import overhead
 from kperf.record import device
-from kperf.trace.launch.capture import capture
+from kperf.studies import overhead
+from kperf.trace.capture.buffers import capture
 
 FORK = multiprocessing.get_context("fork")
 

@@ -12,7 +12,7 @@ from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.kernels import stock
 from kperf.attention.workload import Workload
 from tests.attention.kernels.interpreting import of_stock
-from tests.trace.launch import fake_gpu
+from tests.trace.capture import fake_gpu
 
 CONFIG = Config(BLOCK_M=64, BLOCK_N=32, PRELOAD_V=True, num_warps=4, num_stages=2)
 

@@ -1,0 +1,216 @@
+"""The traced twins of attention's overrides, `ttgir/<variant>/traced/<file>`: generated, and checked before use."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import triton
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.table import Table
+from triton.compiler import CompiledKernel
+
+from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS
+from kperf.attention.overrides import ALIASES, TTGIR_DIR, Override
+from kperf.attention.workload import FIG11, Workload
+from kperf.errors import UsageError
+from kperf.record import device
+from kperf.record.files import write_atomically
+from kperf.trace.analyze.read import sass_order
+from kperf.trace.capture.passes import Built, ChosenPass, builder, built, choose_passes, compile_passes, spread
+from kperf.trace.capture.traced import Traced, TracedKernel, choose, make_traced
+from kperf.trace.instrument.events import read_rules
+from kperf.trace.instrument.probes import ProbedKernel, Probes, find_probes
+from kperf.trace.instrument.program import Program
+
+RULES = read_rules(aliases=ALIASES)
+"""What is recorded of any kernel, in the words of attention."""
+
+_SMS = 132
+"""Multiprocessors of the H200, for a machine without a GPU: the fewer, the more tiles a persistent block has."""
+
+
+def subject_of(plain: Override, workload: Workload = FIG11) -> TracedKernel:
+    """An override as the trace sees it, in a launch of `workload`."""
+
+    def compile_with(text: str) -> CompiledKernel:
+        return plain.replaced(plain.path, text).compile()
+
+    return TracedKernel(
+        name=str(plain.path),
+        text=plain.text,
+        shared_bytes=plain.entry.shared_bytes,
+        compile=compile_with,
+        most_records=lambda program: most_records(program, plain, workload),
+        rules=RULES,
+    )
+
+
+def most_records(program: Program, override: Override, workload: Workload) -> int:
+    """How many records a warp writes at most in a launch of `workload`, whichever way it takes through the program.
+
+    Of nested loops the outermost of a persistent kernel is over the tiles of a block, and any other over blocks of k.
+    """
+    sms = _SMS if device.why_static() else device.sm_count()
+    tiles = -(-workload.rows // (override.manifest.tile_rows * override.grid(workload.rows, sms)[0]))
+    trips = -(-workload.seq_len // KV_BOX_ROWS)
+    rounds = (tiles, trips) if override.manifest.grid == "persistent" else (trips,)
+    written: Counter[str] = Counter()
+    for scope in program.scopes:
+        written[scope.group] += 2 * math.prod(rounds[: len(scope.loops)])
+    return max(written.values())
+
+
+def path_of(plain: Override, root: Path = TTGIR_DIR) -> Path:
+    """Where the twin of a variant's override is kept."""
+    return root / plain.manifest.variant / "traced" / plain.entry.file
+
+
+def generate(plain: Override, root: Path = TTGIR_DIR) -> Path:
+    """Write the twin of an override; returns its path.
+
+    Raises `UsageError`, and leaves what was there, if the kernel has no registers left for records: `find` refuses a
+    twin that is not this kernel's.
+    """
+    path = path_of(plain, root)
+    text = choose(subject_of(plain))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+    return path
+
+
+class PassOnFile(BaseModel):
+    """A chosen pass: its places of each class of bodies, and what choosing it showed; differences in words."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    places: tuple[tuple[int, ...], ...]
+    edges: list[str]
+    cost: float
+    differences: list[str]
+    registers: int
+    spilled_bytes: int
+    occupancy: int
+
+
+class PassesOnFile(BaseModel):
+    """`ttgir/<variant>/traced/<stem>.passes.json`: the passes of one override, chosen by compiling `compiles` twins."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ttgir_sha256: str
+    triton: str
+    compiles: int
+    passes: list[PassOnFile]
+
+
+def passes_path(plain: Override, root: Path = TTGIR_DIR) -> Path:
+    """Where the passes of a variant's override are kept."""
+    return path_of(plain, root).with_suffix(".passes.json")
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes of an override, compiled."""
+
+    edges: Probes
+    chosen: list[ChosenPass]
+
+
+def choose_passes_of(plain: Override, say: Callable[[str], None]) -> tuple[Passes, int]:
+    """Choose by compiling; returns the passes, and how many twins were compiled for that."""
+    edges = find_probes(plain.text, RULES)
+    subject = subject_of(plain)
+    compiled = 0
+
+    def build(twins: Sequence[ProbedKernel]) -> list[Built]:
+        nonlocal compiled
+        compiled += len(twins)
+        return builder(subject)(twins)
+
+    chosen = choose_passes(edges, built(subject.compile(subject.text)), build, cycles=edges.least_cycles, say=say)
+    return Passes(edges, chosen), compiled
+
+
+def compile_passes_of(plain: Override, most: int | None, say: Callable[[str], None]) -> Passes:
+    """At most so many passes; else those on file, and of a person's own TTGIR those that are chosen now."""
+    edges = find_probes(plain.text, RULES)
+    if most is not None:
+        wanted = spread(edges, most)
+    elif (on_file := _passes_on_file(plain)) is not None:
+        wanted = [one.places for one in on_file.passes]
+    else:
+        return choose_passes_of(plain, say)[0]
+    subject = subject_of(plain)
+    say(f"{plain.manifest.label}: compiling {len(wanted)} passes")
+    plainly = built(subject.compile(subject.text))
+    return Passes(edges, compile_passes(edges, plainly, builder(subject), wanted, cycles=edges.least_cycles))
+
+
+def _passes_on_file(plain: Override) -> PassesOnFile | None:
+    try:
+        return read_passes(plain)
+    except UsageError:
+        return None
+
+
+def generate_passes(plain: Override, say: Callable[[str], None], root: Path = TTGIR_DIR) -> Path:
+    """Choose the passes of an override by compiling its twins of a few records, and write them; returns the path."""
+    passes, compiled = choose_passes_of(plain, say)
+    found = PassesOnFile(
+        ttgir_sha256=plain.sha256,
+        triton=triton.__version__,
+        compiles=compiled,
+        passes=[
+            PassOnFile(
+                places=one.twin.places,
+                edges=passes.edges.named(one.twin.places),
+                cost=round(one.cost, 4),
+                differences=sass_order(one.orders).differences,
+                registers=one.built.resource_usage.registers,
+                spilled_bytes=one.built.resource_usage.spilled_bytes,
+                occupancy=one.built.resource_usage.occupancy,
+            )
+            for one in passes.chosen
+        ],
+    )
+    path = passes_path(plain, root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, found.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def read_passes(plain: Override, root: Path = TTGIR_DIR) -> PassesOnFile:
+    """The committed passes of an override. Raises `UsageError` if they are missing, broken or another override's."""
+    path = passes_path(plain, root)
+    try:
+        found = PassesOnFile.model_validate_json(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{path} is missing; `make ttgir` writes it") from None
+    except ValidationError:
+        raise UsageError(f"{path} is no file of passes; `make ttgir` writes it anew") from None
+    if found.ttgir_sha256 != plain.sha256:
+        raise UsageError(f"{path} is of another override than {plain.path}; `make ttgir` writes it anew")
+    return found
+
+
+def passes_table(found: PassesOnFile, label: str) -> Table:
+    """For the console."""
+    result = Table(title=f"passes of {label}, chosen by compiling {found.compiles} twins", title_justify="left")
+    for column in ("pass", "edges besides the anchors", "reckoned cost", "registers", "order of instructions"):
+        result.add_column(column)
+    for number, one in enumerate(found.passes):
+        order = f"{len(one.differences)} differences" if one.differences else "the plain kernel's"
+        result.add_row(str(number + 1), "\n".join(one.edges), f"{one.cost:.1%}", str(one.registers), order)
+    return result
+
+
+def find(plain: Override, root: Path = TTGIR_DIR) -> tuple[Traced, Program]:
+    """The committed twin of an override, checked. Raises `UsageError` if it is missing, edited or out of date."""
+    path = path_of(plain, root)
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{path} is missing; `make ttgir` writes it") from None
+    return make_traced(subject_of(plain), text, path)

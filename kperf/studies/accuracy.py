@@ -1,0 +1,296 @@
+"""`make accuracy`: our clock inside of kernels against cycles that are known, against CUPTI, and models against both.
+
+Every kernel of `known` is traced as `kperf trace` traces a script's: its third launch is replaced by the twin. How long
+a region lasts on the timeline is held against the cycles of the work in it; as records cost cycles themselves, it is a
+line, `measured = slope * known + offset`: the slope says how right the clock is, the offset what two records add.
+The time of the whole launch by its records (cycles of all intervals of a block, over the SM's clock) is held against
+CUPTI's time of the same launch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+from rich.console import Console
+from rich.table import Table
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.record import device
+from kperf.record.store import RecordStore, recorded_folder
+from kperf.studies import cupti, models
+from kperf.studies.known import KNOWN, MARK, Known
+from kperf.studies.models import PAPER_TABLE_5, Prediction, predictions
+from kperf.studies.records import Common, Row, Run, measured_or_recorded, newest
+from kperf.trace.analyze.read import decode_launch
+from kperf.trace.analyze.timeline import Launch
+from kperf.trace.capture.gpu import Gpu
+from kperf.trace.capture.interceptor import WARM, CapturedLaunch, Interceptor, TraceOptions
+from kperf.trace.instrument.events import Rule, read_rules
+
+GOALS = {"region": 0.01, "launch": 0.01, "model": 0.03}
+"""What errors should stay within: of slopes, of a launch's time, of the graph's and the stages' periods."""
+
+TRIPS = 500
+"""Of the kernels' loops: some milliseconds at 16384 cycles a trip, and records that fit into shared memory."""
+
+_KNOWN_WORK = "known work"
+_PRODUCTS = "a @ b wait"
+_known = read_rules()
+RULES = _known.model_copy(
+    update={
+        "rule": (
+            Rule(
+                operation="tt.elementwise_inline_asm", pattern=MARK, region=_KNOWN_WORK, kind="arithmetic", record=True
+            ),
+            *_known.rule,
+        )
+    }
+)
+"""What is recorded of any kernel, and the work that is known."""
+
+
+class RegionRow(Row):
+    """A region of known cycles on the timeline. Cycles; quantiles over all trips but the first of all blocks."""
+
+    what: Literal["region"] = "region"
+    instruction: str
+    steps: int
+    known_cycles: Annotated[float, Field(gt=0)]
+    measured_cycles: Annotated[float, Field(gt=0)]
+    p5: float
+    p95: float
+    samples: int
+
+
+class LaunchRow(Row):
+    """A traced launch. Microseconds: of a block by its records (mean of all blocks), from the first block's begin to
+    the last one's end by the blocks' global timers, and by CUPTI.
+    """
+
+    what: Literal["launch"] = "launch"
+    instruction: str
+    regions_us: Annotated[float, Field(gt=0)]
+    span_us: Annotated[float, Field(gt=0)]
+    cupti_us: Annotated[float, Field(gt=0)]
+
+    @property
+    def error(self) -> float:
+        """Of the time by records, with its sign."""
+        return self.regions_us / self.cupti_us - 1
+
+
+AccuracyRow = RegionRow | LaunchRow
+ROWS: TypeAdapter[AccuracyRow] = TypeAdapter(Annotated[AccuracyRow, Field(discriminator="what")])
+Draw = Callable[[Sequence[AccuracyRow], Sequence[Prediction], str, Path], list[Path]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """measured = slope * known + offset, through the regions of one instruction, each with the same relative weight."""
+
+    instruction: str
+    slope: float
+    offset: float
+
+    @property
+    def error(self) -> float:
+        """Of the clock, with its sign."""
+        return self.slope - 1
+
+
+def lines(rows: Sequence[AccuracyRow]) -> list[Line]:
+    """A line for each instruction with two regions of different length or more."""
+    made = []
+    regions = [row for row in rows if isinstance(row, RegionRow)]
+    for instruction in dict.fromkeys(row.instruction for row in regions):
+        mine = [row for row in regions if row.instruction == instruction]
+        known = np.array([row.known_cycles for row in mine])
+        if len(set(known)) > 1:
+            slope, offset = np.polyfit(known, [row.measured_cycles for row in mine], 1)
+            made.append(Line(instruction, float(slope), float(offset)))
+    return made
+
+
+def run(console: Console, results: Path, draw: Draw, *, require_gpu: bool) -> None:
+    """Measure, or read what is recorded; tell and draw it beside the models, which need recorded timelines alone.
+
+    Raises `UsageError` where nothing at all is recorded, `MeasurementError` for a kernel that is wrong.
+    """
+    measured: Run[AccuracyRow] | None = None
+    why = ""
+    try:
+        measured = measured_or_recorded(console, results, "accuracy", ROWS, measure, require_gpu=require_gpu)
+    except UsageError as error:
+        if require_gpu or list(results.glob("*/accuracy.jsonl")):
+            raise
+        why = str(error)
+    folder = measured.folder if measured else recorded_folder(results, "fig11/vanilla.timeline.json")
+    modelled = predictions(folder)
+    stamp = measured.stamp if measured else f"{models.stamp(folder)}; of regions and launches nothing is recorded"
+    rows = measured.rows if measured else []
+    if why:
+        console.print(why)
+    else:
+        for table in tables(rows, stamp):
+            console.print(table)
+    console.print(model_table(modelled))
+    for sentence in [*said(rows, modelled), PAPER_TABLE_5]:
+        console.print(sentence)
+    for path in draw(rows, modelled, stamp, folder / "accuracy"):
+        console.print(f"drawn: {path} ({stamp})")
+
+
+def measure(common: Common, gpu: Gpu | None = None) -> Iterator[AccuracyRow]:
+    """Trace every known kernel at each of its lengths; of the longest also what CUPTI says."""
+    for known in KNOWN:
+        for steps in known.steps:
+            cycles, launch, cupti_us = _trace(known, steps, gpu or Gpu())
+            regions, trips = region_cycles(launch, _KNOWN_WORK if known.region else _PRODUCTS)
+            taken = regions if known.region else trips
+            yield RegionRow(
+                **common,
+                instruction=known.instruction,
+                steps=steps,
+                known_cycles=cycles,
+                measured_cycles=float(np.median(taken)),
+                p5=float(np.percentile(taken, 5)),
+                p95=float(np.percentile(taken, 95)),
+                samples=len(taken),
+            )
+        yield _launch_row(common, known, launch, cupti_us)
+
+
+def _trace(known: Known, steps: int, gpu: Gpu) -> tuple[float, Launch, float]:
+    """The cycles of a trip as known, the records of a launch, and its microseconds by CUPTI."""
+    blocks = device.sm_count()
+    with Interceptor(TraceOptions((known.kernel,), passes=1), RULES, gpu, lambda _: None) as launches:
+        for _ in range(WARM - 1):
+            known.launch(steps, blocks, TRIPS)
+        cycles: list[float] = []
+        times = cupti.kernel_times(lambda: cycles.append(known.launch(steps, blocks, TRIPS)))
+        (kernel,) = launches.chosen
+        taken = kernel.taken
+    if taken is None:
+        raise kernel.problem or MeasurementError(f"{known.kernel} was not traced")
+    mine = [microseconds for name, microseconds in times if name == known.kernel]
+    if len(mine) != 1:
+        raise MeasurementError(f"CUPTI saw {len(mine)} launches of {known.kernel} where there was one")
+    return cycles[0], _decoded(taken), mine[0]
+
+
+def _decoded(taken: CapturedLaunch) -> Launch:
+    return decode_launch(taken.buffer, taken.twin.recording, taken.twin.program)
+
+
+def region_cycles(launch: Launch, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each trip but a block's first, by the first recorded warp: cycles of the region `name`, and from end to end.
+
+    A block's first trip is left out: its instructions come from memory. Raises `UsageError` if there is no such region,
+    or records of it were lost.
+    """
+    records = launch.records
+    numbers = [scope.number for scope in launch.program.scopes if scope.name == name]
+    mine = np.isin(records.scope, numbers) & (records.warp == 0)
+    starts, ends = (np.flatnonzero(mine & (records.is_start == start)) for start in (True, False))
+    if not numbers or records.lost or len(starts) != len(ends) or len(starts) < 2:
+        raise UsageError(f"the trace of {launch.program.kernel_name} has not every {name}")
+    later = records.block[ends[1:]] == records.block[ends[:-1]]
+    regions = (records.cycle[ends] - records.cycle[starts])[1:][later]
+    trips = np.diff(records.cycle[ends])[later]
+    return regions, trips
+
+
+def _launch_row(common: Common, known: Known, launch: Launch, cupti_us: float) -> LaunchRow:
+    first, last = launch.lifetimes()
+    timers = launch.records
+    return LaunchRow(
+        **common,
+        instruction=known.instruction,
+        regions_us=float((last - first).mean()) / launch.clock_mhz(),
+        span_us=float(timers.end_ns.max() - timers.start_ns.min()) / 1e3,
+        cupti_us=cupti_us,
+    )
+
+
+def tables(rows: Sequence[AccuracyRow], stamp: str) -> list[Table]:
+    """Regions against known cycles, and launches against CUPTI."""
+    found = {line.instruction: line for line in lines(rows)}
+    regions = _table(f"regions of known cycles; {stamp}", "work", "steps", "known", "measured", "5 % to 95 %", "error")
+    launches = _table(
+        f"a launch by its records and by CUPTI; {stamp}", "work", "records us", "span us", "CUPTI us", "error"
+    )
+    for row in rows:
+        if isinstance(row, RegionRow):
+            error = f"{row.measured_cycles / row.known_cycles - 1:+.1%}"
+            cells = (f"{row.known_cycles:.0f}", f"{row.measured_cycles:.0f}", f"{row.p5:.0f} to {row.p95:.0f}", error)
+            regions.add_row(row.instruction, str(row.steps), *cells)
+        else:
+            times = (f"{value:.1f}" for value in (row.regions_us, row.span_us, row.cupti_us))
+            launches.add_row(row.instruction, *times, f"{row.error:+.2%}")
+    slopes = _table("measured = slope x known + offset", "work", "slope", "offset, cycles")
+    for line in found.values():
+        slopes.add_row(line.instruction, f"{line.slope:.4f}", f"{line.offset:.1f}")
+    return [regions, slopes, launches]
+
+
+def model_table(modelled: Sequence[Prediction]) -> Table:
+    """Every model's period beside the measured one."""
+    table = _table(
+        "models of recorded kernels, cycles of a trip", "kernel", "model", "from", "predicted", "measured", "error"
+    )
+    for one in modelled:
+        cells = (one.kernel, one.model, one.source, f"{one.predicted:.0f}", f"{one.measured:.0f}", f"{one.error:+.1%}")
+        table.add_row(*cells)
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    made = Table(title=title, title_justify="left")
+    for column in columns:
+        made.add_column(column, justify="left" if column in {"work", "kernel", "model", "from"} else "right")
+    return made
+
+
+def said(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction]) -> list[str]:
+    """What the numbers come to, a sentence each, with the goal that is met or missed."""
+    sentences = []
+    for what, errors, goal in (
+        ("The slope of regions", {line.instruction: line.error for line in lines(rows)}, "region"),
+        (
+            "The time of launches by records",
+            {r.instruction: r.error for r in rows if isinstance(r, LaunchRow)},
+            "launch",
+        ),
+        ("The graph's period", _errors(modelled, "graph"), "model"),
+        ("The period from another schedule's stage times", _errors(modelled, "stages"), "model"),
+    ):
+        if errors:
+            worst = max(errors, key=lambda name: abs(errors[name]))
+            over = [name for name, error in errors.items() if abs(error) > GOALS[goal]]
+            held = "all of them" if not over else f"all but {', '.join(over)}"
+            sentences.append(
+                f"{what} is off by {np.mean(np.abs([*errors.values()])):.1%} on average over {len(errors)}, "
+                f"{errors[worst]:+.1%} at worst ({worst}): {held} within {GOALS[goal]:.0%}."
+            )
+    return sentences
+
+
+def _errors(modelled: Sequence[Prediction], model: str) -> dict[str, float]:
+    return {one.kernel: one.error for one in modelled if one.model == model}
+
+
+def summary(folder: Path) -> dict[str, float]:
+    """The largest errors, for the table of claims: of slopes, launches and each model, as far as there are records."""
+    rows = newest(RecordStore(folder, "accuracy", ROWS).points())
+    modelled = predictions(folder)
+    errors = {
+        "slope": [line.error for line in lines(rows)],
+        "launch": [row.error for row in rows if isinstance(row, LaunchRow)],
+        "graph": [*_errors(modelled, "graph").values()],
+        "stages": [*_errors(modelled, "stages").values()],
+    }
+    return {name: max(map(abs, found)) for name, found in errors.items() if found}

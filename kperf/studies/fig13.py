@@ -1,0 +1,233 @@
+"""What tracing costs, of every kernel that is recorded: the paper's Fig. 13, from timelines, and the choices measured.
+
+A timeline holds the plain and the traced kernel's time, in turn. So all that `make fig11` and `make examples` record is
+here; `make overhead` on a Hopper GPU measures the choices of the variants besides (other buffers, clocks, warps).
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+from rich.table import Table
+
+from kperf.errors import UsageError
+from kperf.ir.occupancy import shared_bytes_left
+from kperf.record.store import RecordStore
+from kperf.studies import overhead
+from kperf.studies.overhead import Taken
+from kperf.studies.records import Common, Row, newest
+from kperf.trace.analyze.models import Timeline, read_timeline
+
+PAPER_MEAN, PAPER_WORST = 0.082, 0.15
+"""Of the paper's Fig. 13, over its four kernels: 8.2 % on average, the worst below 15 %."""
+PAPER_CYCLES = 33
+"""That the paper gives for one record."""
+FIG13 = ("gemm_2_stages", "gemm_3_stages", "vanilla", "improved")
+"""The paper's four kernels, as far as they are ours: GEMM with software pipelining, and both schedules of attention."""
+GOALS = {1: 0.05, 2: 0.03}
+"""One pass in the mean; every one of several."""
+
+
+class ChoiceRow(Row):
+    """One way to record one kernel. Milliseconds of the plain and the traced kernel in the same rounds.
+
+    warps: how many of a block are recorded. passes: how many launches share the regions; each costs what is said here.
+    """
+
+    kernel: str
+    choice: str
+    pairs: int
+    memory: Literal["shared", "global"]
+    clock_bits: Literal[32, 64]
+    warps: int
+    bytes_per_warp: int
+    passes: Annotated[int, Field(ge=1)] = 1
+    same_order: bool
+    plain_ms: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+    traced_ms: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+
+    @property
+    def ratio(self) -> float:
+        """Median of traced over plain time of a round."""
+        return statistics.median(mine / plain for mine, plain in zip(self.traced_ms, self.plain_ms, strict=True))
+
+
+ROWS: TypeAdapter[ChoiceRow] = TypeAdapter(ChoiceRow)
+
+
+def row(common: Common, kernel: str, taken: Taken) -> ChoiceRow:
+    """The record of a choice."""
+    recording = taken.traced.recording
+    return ChoiceRow(
+        **common,
+        kernel=kernel,
+        choice=taken.choice,
+        pairs=taken.pairs,
+        memory=recording.memory,
+        clock_bits=recording.clock_bits,
+        warps=len(recording.warps),
+        bytes_per_warp=recording.bytes_per_warp,
+        same_order=taken.same_order,
+        plain_ms=taken.plain_ms,
+        traced_ms=taken.traced_ms,
+    )
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """What tracing a kernel costs, from its timeline. `ratio`: traced over plain time of a launch with all records.
+
+    several: the same of each of several passes, if there were any; joined: whether they make one trip. cycles_a_record:
+    the time that tracing adds to a block, over the records of a warp: what a record costs if all of it is the records'
+    own, and not what they move. shared_left: bytes that a block may take besides without one block less on an SM: the
+    largest buffer.
+    """
+
+    kernel: str
+    ratio: float
+    several: tuple[float, ...]
+    joined: bool
+    memory: Literal["shared", "device"]
+    records_of_a_warp: float
+    cycles_a_record: float
+    shared_left: int
+    same_order: bool
+
+    @property
+    def several_in_words(self) -> str:
+        """The least and the most that a pass costs."""
+        if not self.several:
+            return "-"
+        return f"{len(self.several)}: {min(self.several) - 1:+.1%} to {max(self.several) - 1:+.1%}"
+
+
+def kernel_costs(folder: Path) -> list[KernelCost]:
+    """Of every recorded timeline with a plain time, the paper's kernels first. Raises `UsageError` for a broken one."""
+    costs = {cost.kernel: cost for cost in _kernel_costs(folder)}
+    if not costs:
+        raise UsageError(f"{folder} has no timeline: `make fig11` and `make examples` on a Hopper GPU record them")
+    return [costs[name] for name in sorted(costs, key=lambda name: (name not in FIG13, costs[name].ratio))]
+
+
+def _kernel_costs(folder: Path) -> Iterator[KernelCost]:
+    for path in sorted([*folder.glob("fig11/*.timeline.json"), *folder.glob("examples/*.timeline.json")]):
+        timeline = read_timeline(path)
+        if timeline.overhead.ratio is not None and timeline.overhead.plain_ms is not None and timeline.resources:
+            yield _kernel_cost(path.name.removesuffix(".timeline.json"), timeline)
+
+
+def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
+    assert timeline.resources is not None
+    plain, twin = timeline.resources.plain, timeline.resources.twin
+    whole = timeline.joined.one_pass.overhead if timeline.joined else timeline.overhead
+    passes = timeline.passes if timeline.joined else timeline.apart.passes if timeline.apart else []
+    assert whole.plain_ms is not None
+    added_ms = whole.traced_ms - whole.plain_ms
+    records = timeline.records.written / timeline.blocks / len(timeline.roles)
+    sms = timeline.sms
+    at_once = sms.sms * sms.resident if sms else 132 * (timeline.blocks_per_sm or 1)
+    rounds = max(timeline.blocks / at_once, 1.0)
+    warps = max(role.first_warp + role.num_warps for role in timeline.roles)
+    return KernelCost(
+        kernel=name,
+        ratio=whole.traced_ms / whole.plain_ms,
+        several=tuple(one.overhead.ratio for one in passes if one.overhead.ratio is not None),
+        joined=timeline.joined is not None,
+        memory="shared" if twin.shared_bytes > plain.shared_bytes else "device",
+        records_of_a_warp=records,
+        cycles_a_record=added_ms * 1e3 * timeline.clock_mhz / rounds / records,
+        shared_left=shared_bytes_left(plain.registers, plain.shared_bytes, warps),
+        same_order=timeline.sass_order.same,
+    )
+
+
+def choices(folder: Path) -> dict[str, list[overhead.Cost]]:
+    """Kernel -> its ways to record: of the newest `make overhead`, else of `make fig11 COSTS=1`."""
+    rows = newest(RecordStore(folder, "overhead", ROWS).points())
+    found: dict[str, list[overhead.Cost]] = {}
+    for one in rows:
+        cost = overhead.Cost(choice=one.choice, pairs=one.pairs, ratio=one.ratio, same_order=one.same_order)
+        found.setdefault(one.kernel, []).append(cost)
+    for path in sorted(folder.glob("fig11/*.costs.json")):
+        name = path.name.removesuffix(".costs.json")
+        if name not in found:
+            found[name] = overhead.read(path)
+    return found
+
+
+def table(costs: Sequence[KernelCost], stamp: str) -> Table:
+    """A row a kernel."""
+    made = Table(title=f"what tracing costs; {stamp}", title_justify="left")
+    for column in (
+        "kernel",
+        "slower by",
+        "several passes",
+        "records in",
+        "records a warp",
+        "cycles each",
+        "free bytes",
+        "order",
+    ):
+        made.add_column(column, justify="left" if column in {"kernel", "records in", "order"} else "right")
+    for one in costs:
+        made.add_row(
+            one.kernel,
+            f"{one.ratio - 1:+.1%}",
+            one.several_in_words,
+            f"{one.memory} memory",
+            f"{one.records_of_a_warp:.0f}",
+            f"{one.cycles_a_record:.0f}",
+            str(one.shared_left),
+            "the plain kernel's" if one.same_order else "another",
+        )
+    return made
+
+
+def summary(folder: Path) -> dict[str, float]:
+    """For the table of claims: the mean cost of the paper's four kernels and of all, and the cycles of a record."""
+    costs = list(_kernel_costs(folder))
+    ours = [one for one in costs if one.kernel in FIG13]
+    if len(ours) < len(FIG13):
+        return {}
+    return {
+        "fig13 mean": statistics.fmean(one.ratio - 1 for one in ours),
+        "fig13 worst": max(one.ratio - 1 for one in ours),
+        "mean of all": statistics.fmean(one.ratio - 1 for one in costs),
+        "cycles a record": statistics.median(one.cycles_a_record for one in ours),
+    }
+
+
+def said(folder: Path, costs: Sequence[KernelCost]) -> list[str]:
+    """What the numbers come to beside the paper's, and beside the goals."""
+    found = summary(folder)
+    single = [one.ratio - 1 for one in costs]
+    several = [one for one in costs if one.several]
+    lines = []
+    if found:
+        lines.append(
+            f"The paper's four kernels, as far as they are ours ({', '.join(FIG13)}): {found['fig13 mean']:.1%} on "
+            f"average, {found['fig13 worst']:.1%} at most, where the paper has {PAPER_MEAN:.1%} and below "
+            f"{PAPER_WORST:.0%}. A record of theirs adds {found['cycles a record']:.0f} cycles to its block in the "
+            f"median, where the paper has {PAPER_CYCLES} for the record itself."
+        )
+    if costs:
+        mean, most = statistics.fmean(single), max(costs, key=lambda one: one.ratio)
+        met = "within" if mean <= GOALS[1] else "more than"
+        lines.append(
+            f"In one pass tracing costs {mean:.1%} on average over {len(single)} kernels ({met} the {GOALS[1]:.0%} "
+            f"aimed at), {most.ratio - 1:.1%} at most ({most.kernel})."
+        )
+    if several:
+        over = [f"{one.kernel} ({max(one.several) - 1:.1%})" for one in several if max(one.several) - 1 > GOALS[2]]
+        held = f"more than {GOALS[2]:.0%} in {', '.join(over)}" if over else f"at most {GOALS[2]:.0%}"
+        apart = [one.kernel for one in several if not one.joined]
+        lines.append(
+            f"Of several passes, a few records each, the dearest of {len(several)} kernels costs {held}"
+            + (f"; those of {', '.join(apart)} do not make one trip." if apart else ".")
+        )
+    else:
+        lines.append("Of several passes nothing is recorded yet: `make examples` on a Hopper GPU records them.")
+    return lines

@@ -1,0 +1,345 @@
+"""`make lines`: samples and stalled samples by line of source, and what each profiler costs on one and the same script.
+
+Samples come from Proton's instruction sampling and from Nsight Compute's source counters. ncu gives them by
+instruction; the lines are those of the machine code that ran (`nvdisasm`). Every profiler has a process of its own.
+"""
+
+import csv
+import html
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import triton
+from pydantic import Field, TypeAdapter, model_validator
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kperf.errors import UsageError
+from kperf.record.files import write_atomically
+from kperf.record.store import RecordStore
+from kperf.studies import child, ncu
+from kperf.studies.hatchet import Tree, read_tree
+from kperf.studies.records import Common, Row, measured_or_recorded, newest
+from kperf.studies.sampled import EXAMPLES, KERNELS
+
+LAUNCHES = 20
+PROFILERS = {
+    "plain": "no profiler",
+    "proton": "Proton",
+    "proton_sampling": "Proton, instruction sampling",
+    "torch_profiler": "torch.profiler",
+    "trace": "kperf trace, one pass",
+    "trace_passes": "kperf trace, several passes",
+    "ncu": "ncu, SourceCounters",
+}
+"""In the order of the table."""
+SLIDES = {"proton_sampling": "about 20x", "ncu": "above 1000x"}
+"""What the slides on Proton (2024) say of instruction sampling, on a script of theirs."""
+_LIMIT_S = 150
+_NVDISASM = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
+_LINE_LEFT = re.compile(r"(?P<file>.+):(?P<line>\d+)@(?P<function>.*)")
+_LINE_RIGHT = re.compile(r"(?P<file>.+):(?P<function>[^:]*)@(?P<line>\d+)")
+_OF_INSTRUCTION = re.compile(r'//## File "([^"]*)", line (\d+)')
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(\S.*)")
+_PADDING = re.compile(r"(NOP|BRA)\b")
+"""What fills the end of a kernel up: not every tool counts it."""
+_ALL, _STALLED = "Warp Stall Sampling (All Samples)", "Warp Stall Sampling (Not-issued Samples)"
+
+Place = tuple[str, str, int]
+"""Kernel, file, line."""
+Samples = dict[Place, tuple[int, int]]
+"""Place -> samples, and those of them in which the warp was stalled."""
+
+
+class CostRow(Row):
+    """The script under one profiler. launches_s: from the first timed launch until the profiler was done with them.
+
+    process_s: of the whole process. `message` says why there is neither, or why it gave no samples.
+    """
+
+    what: Literal["cost"] = "cost"
+    profiler: str
+    launches: int
+    launches_s: Annotated[float, Field(gt=0)] | None
+    process_s: Annotated[float, Field(gt=0)] | None
+    message: str = ""
+
+    @model_validator(mode="after")
+    def _has_times_or_a_reason(self) -> Self:
+        missing = [self.launches_s is None, self.process_s is None]
+        if any(missing) and not (all(missing) and self.message):
+            raise ValueError("launches_s: both times, or a message that says why not")
+        return self
+
+
+class LineRow(Row):
+    """A line of source that was sampled. file: as the repository has it; text: the line as it was."""
+
+    what: Literal["line"] = "line"
+    profiler: str
+    kernel: str
+    file: str
+    line: Annotated[int, Field(ge=0)]
+    text: str
+    samples: Annotated[int, Field(ge=0)]
+    stalled: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _no_more_stalled_than_samples(self) -> Self:
+        if self.stalled > self.samples:
+            raise ValueError("stalled: more than there are samples")
+        return self
+
+
+LinesRow = CostRow | LineRow
+ROWS: TypeAdapter[LinesRow] = TypeAdapter(Annotated[LinesRow, Field(discriminator="what")])
+Draw = Callable[[Sequence[LinesRow], str, Path], list[Path]]
+
+
+def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, require_gpu: bool) -> None:
+    """Measure, or read what is recorded; print costs and annotated source. Raises `UsageError` without a record."""
+    measure_here = partial(measure, ncu_path=ncu_path)
+    found = measured_or_recorded(
+        console, results, "lines", ROWS, measure_here, require_gpu=require_gpu, in_children=True
+    )
+    console.print(costs_table(found.rows, found.stamp))
+    for profiler, kernel in _sampled(found.rows):
+        console.print(annotated(found.rows, profiler, kernel))
+    page = found.folder / "lines.html"
+    write_atomically(page, html_page(found.rows, found.stamp))
+    console.print(f"written: {page}")
+    for path in draw(found.rows, found.stamp, found.folder / "lines"):
+        console.print(f"drawn: {path} ({found.stamp})")
+
+
+def measure(common: Common, *, ncu_path: Path | None) -> Iterator[LinesRow]:
+    """A row for the cost of each profiler, and one for each line that was sampled."""
+    for profiler in PROFILERS:
+        samples: Samples = {}
+        seconds = process_s = None
+        message = ""
+        with tempfile.TemporaryDirectory(prefix="kperf-lines-") as name:
+            folder = Path(name)
+            begin = time.perf_counter()
+            try:
+                printed = _profile(profiler, folder, ncu_path)
+                took = time.perf_counter() - begin
+                seconds, process_s = float(json.loads((folder / "seconds.json").read_bytes())), took
+                samples = _samples(profiler, printed, folder)
+            except UsageError as error:
+                message = str(error)
+        fields = {"profiler": profiler, "launches": LAUNCHES * len(KERNELS), "message": message}
+        yield CostRow(**common, **fields, launches_s=seconds, process_s=process_s)
+        for (kernel, file, line), (all_, stalled) in sorted(samples.items()):
+            place = {"kernel": kernel, "file": file, "line": line, "text": _text(file, line)}
+            yield LineRow(**common, profiler=profiler, **place, samples=all_, stalled=stalled)
+
+
+def _profile(profiler: str, folder: Path, ncu_path: Path | None) -> str:
+    """Run the script once under a profiler; what ncu printed, if it is that. Raises `UsageError` that says why not."""
+    script = ["kperf.studies.sampled", profiler, str(LAUNCHES), str(folder)]
+    if profiler == "ncu":
+        options = ["--section", "SourceCounters", "--print-source", "sass"]
+        command = [sys.executable, "-m", *script]
+        return ncu.run(ncu.find(ncu_path), options, command, limit_s=_LIMIT_S, page="source")
+    if profiler.startswith("trace"):
+        passes = ["--passes", "auto" if profiler == "trace_passes" else "1"]
+        script[1] = "plain"
+        _run([sys.executable, "-m", "kperf", "trace", "--out", str(folder), *passes, "-m", *script])
+    else:
+        _run([sys.executable, "-m", *script])
+    return ""
+
+
+def _samples(profiler: str, printed: str, folder: Path) -> Samples:
+    if profiler == "ncu":
+        return ncu_samples(printed, folder)
+    return proton_samples(read_tree(folder / "lines.hatchet")) if profiler == "proton_sampling" else {}
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = child.run(command, _LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"it took more than {_LIMIT_S} s") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        why = "; CUPTI wants the right to read the GPU's counters" if "PCSampling" in last else ""
+        raise UsageError(f"it failed: {last[:200]}{why}")
+
+
+def proton_samples(tree: Tree) -> Samples:
+    """Samples by line, from a profile with `pcsampling`: frames of lines lie below their kernel's.
+
+    Raises `UsageError` if it has none.
+    """
+    found: Counter[Place] = Counter()
+    stalled: Counter[Place] = Counter()
+    for frame, above in _with_parents(tree, ""):
+        match = _LINE_LEFT.fullmatch(frame.name) or _LINE_RIGHT.fullmatch(frame.name)
+        if match and "num_samples" in frame.metrics:
+            place = (match["function"] or above, _as_in_repository(match["file"]), int(match["line"]))
+            found[place] += int(frame.metrics["num_samples"])
+            stalled[place] += int(frame.metrics.get("num_stalled_samples", 0))
+    if not found:
+        raise UsageError("Proton took no samples: CUPTI wants the right to read the GPU's counters")
+    return {place: (found[place], min(stalled[place], found[place])) for place in found}
+
+
+def _with_parents(tree: Tree, above: str) -> Iterator[tuple[Tree, str]]:
+    yield tree, above
+    for below in tree.children:
+        yield from _with_parents(below, tree.name)
+
+
+def ncu_samples(printed: str, folder: Path) -> Samples:
+    """Samples by line, from `--page source --csv` and the machine code in `folder`; all launches of a kernel added up.
+
+    Raises `UsageError` if ncu's instructions are not those of the machine code, or it printed no such table.
+    """
+    found: Counter[Place] = Counter()
+    stalled: Counter[Place] = Counter()
+    lines: list[tuple[str, int]] = []
+    kernel, place = "", 0
+    header: dict[str, int] = {}
+    places: dict[str, list[tuple[str, int]]] = {}
+    for cells in csv.reader(printed.splitlines()):
+        if len(cells) > 1 and cells[0] == "Kernel Name":
+            _all_seen(kernel, place, lines)
+            kernel, place, header = re.split(r"[ (]", cells[1])[0], 0, {}
+            if kernel not in places and kernel in KERNELS:
+                places[kernel] = lines_of(folder / f"{kernel}.cubin", kernel)
+            lines = places.get(kernel, [])
+        elif _ALL in cells and "Source" in cells:
+            header = {name: number for number, name in enumerate(cells)}
+        elif header and lines and len(cells) >= len(header):
+            if place < len(lines):
+                file, line = lines[place]
+                found[kernel, file, line] += _count(cells, header[_ALL])
+                stalled[kernel, file, line] += _count(cells, header.get(_STALLED))
+            place += place < len(lines) or not _PADDING.match(cells[header["Source"]].strip())
+    _all_seen(kernel, place, lines)
+    if not found.total():
+        raise UsageError("ncu printed no samples by instruction: SourceCounters wants a newer version")
+    return {key: (count, min(stalled[key], count)) for key, count in found.items() if count}
+
+
+def _all_seen(kernel: str, seen: int, lines: Sequence[tuple[str, int]]) -> None:
+    if lines and seen != len(lines):
+        raise UsageError(f"ncu has {seen} instructions of {kernel}, and the machine code that ran has {len(lines)}")
+
+
+def _count(cells: Sequence[str], column: int | None) -> int:
+    text = cells[column] if column is not None and column < len(cells) else ""
+    return round(ncu.number(text)) if text.strip() else 0
+
+
+def lines_of(cubin: Path, kernel: str) -> list[tuple[str, int]]:
+    """File and line of each instruction of a kernel by address, without what fills its end up; ("", 0) where unknown.
+
+    Raises `UsageError` if the file is no machine code.
+    """
+    done = subprocess.run([_NVDISASM, "-g", "-c", cubin], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UsageError(f"the machine code of {kernel} cannot be read: {(done.stderr.splitlines() or ['no word'])[0]}")
+    found: list[tuple[tuple[str, int], str]] = []
+    here, inside = ("", 0), False
+    for line in done.stdout.splitlines():
+        if line.startswith(".text."):
+            inside = line.startswith(f".text.{kernel}:")
+        elif inside and (match := _OF_INSTRUCTION.search(line)):
+            here = (_as_in_repository(match[1]), int(match[2]))
+        elif inside and (match := _INSTRUCTION.search(line)):
+            found.append((here, match[1]))
+    while found and _PADDING.match(found[-1][1]):
+        del found[-1]
+    return [place for place, _ in found]
+
+
+def _as_in_repository(file: str) -> str:
+    """`examples/gemm.py`: a record names no folder of one machine."""
+    path = Path(file)
+    return f"examples/{path.name}" if (EXAMPLES / path.name).is_file() else "/".join(path.parts[-2:])
+
+
+def _text(file: str, line: int) -> str:
+    path = EXAMPLES.parent / file
+    source = path.read_text().splitlines() if path.is_file() else []
+    return source[line - 1] if 0 < line <= len(source) else ""
+
+
+def _sampled(rows: Sequence[LinesRow]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((row.profiler, row.kernel) for row in rows if isinstance(row, LineRow)))
+
+
+def factors(rows: Sequence[LinesRow]) -> dict[str, float]:
+    """Profiler -> how many times as long the launches took as without one."""
+    seconds = {row.profiler: row.launches_s for row in rows if isinstance(row, CostRow) and row.launches_s is not None}
+    return {name: mine / seconds["plain"] for name, mine in seconds.items()} if "plain" in seconds else {}
+
+
+def costs_table(rows: Sequence[LinesRow], stamp: str) -> Table:
+    """A row a profiler."""
+    made = Table(title=f"one and the same script under each profiler; {stamp}", title_justify="left")
+    for column in ("profiler", "launches, s", "times plain", "process, s", "the slides", "why not"):
+        made.add_column(column, justify="left" if column in {"profiler", "the slides", "why not"} else "right")
+    times = factors(rows)
+    for row in rows:
+        if isinstance(row, CostRow):
+            factor = f"{times[row.profiler]:.1f}" if row.profiler in times else "-"
+            seconds = ("-" if value is None else f"{value:.3g}" for value in (row.launches_s, row.process_s))
+            launches, process = seconds
+            cells = (launches, factor, process, SLIDES.get(row.profiler, ""), row.message)
+            made.add_row(PROFILERS.get(row.profiler, row.profiler), *cells)
+    return made
+
+
+def annotated(rows: Sequence[LinesRow], profiler: str, kernel: str) -> Table:
+    """The sampled lines of a kernel in the order of the source, with bars; stalled samples are their dark part."""
+    mine = [row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)]
+    total = sum(row.samples for row in mine)
+    made = Table(title=f"{kernel} by {PROFILERS.get(profiler, profiler)}: {total} samples", title_justify="left")
+    for column in ("samples", "stalled", "share", "", "line", "source"):
+        made.add_column(column, justify="right" if column in {"samples", "stalled", "share", "line"} else "left")
+    for row in sorted(mine, key=lambda row: (row.file, row.line)):
+        dark, light = round(20 * row.stalled / total), round(20 * (row.samples - row.stalled) / total)
+        counts = (str(row.samples), str(row.stalled), f"{row.samples / total:.1%}", "█" * dark + "░" * light)
+        made.add_row(*counts, f"{row.file}:{row.line}", Text(row.text.rstrip()))
+    return made
+
+
+def html_page(rows: Sequence[LinesRow], stamp: str) -> str:
+    """All samples as one page: a table a kernel and profiler, each line the redder the more samples it has."""
+    parts = [
+        "<!DOCTYPE html><html><head><meta charset='utf-8'><title>samples by line</title><style>",
+        "body{font-family:sans-serif}pre{margin:0}td{padding:0 .6em}td.n{text-align:right}</style></head><body>",
+        f"<h1>Samples by line</h1><p>{html.escape(stamp)}</p>",
+    ]
+    for profiler, kernel in _sampled(rows):
+        mine = [row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)]
+        most = max((row.samples for row in mine), default=1) or 1
+        parts.append(f"<h2>{html.escape(kernel)} by {html.escape(PROFILERS.get(profiler, profiler))}</h2><table>")
+        parts.append("<tr><th>samples</th><th>stalled</th><th>line</th><th>source</th></tr>")
+        for row in sorted(mine, key=lambda row: (row.file, row.line)):
+            parts.append(
+                f"<tr style='background:rgba(213,94,0,{0.7 * row.samples / most:.2f})'><td class='n'>{row.samples}</td>"
+                f"<td class='n'>{row.stalled}</td><td>{html.escape(row.file)}:{row.line}</td>"
+                f"<td><pre>{html.escape(row.text)}</pre></td></tr>"
+            )
+        parts.append("</table>")
+    return "\n".join([*parts, "</body></html>", ""])
+
+
+def summary(folder: Path) -> dict[str, float]:
+    """For the table of claims: how many times as long the script takes under each profiler."""
+    return factors(newest(RecordStore(folder, "lines", ROWS).points()))

@@ -1,0 +1,141 @@
+"""Export blocks of a launch in the Trace Event Format, for Perfetto, speedscope and chrome://tracing.
+
+One clock: a block is placed by the global timer, and inside it everything is SM cycles turned into microseconds by the
+measured SM frequency; `otherData` says so. A process is an SM, a thread a warp group. Asynchronous products are async
+events from issue to completion; flow arrows lead to a wait from what its end hangs on.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from kperf.trace.analyze.analysis import loads, releases
+from kperf.trace.analyze.timeline import Block
+from kperf.trace.instrument.program import Program
+
+Event = dict[str, Any]
+
+TICKS_PER_US = 4096
+"""Times are multiples of a power of two of a microsecond, a quarter of a nanosecond: so ts + dur is exact in a viewer's
+floating point, and a slice never seems to reach into the next."""
+
+TENSOR_CORE_TID = 100
+"""Thread id under which a process's products are; warp groups count from 1."""
+
+LOADS_TID = 101
+"""Thread id under which its loads are: from the issue to the end of the first wait for what is loaded."""
+
+
+def export(
+    blocks: Sequence[Block],
+    windows: Sequence[tuple[int, int]],
+    program: Program,
+    clock_mhz: float,
+    about: dict[str, Any],
+) -> str:
+    """The JSON text: of each block what goes on between two cycles, its window.
+
+    `about` goes into `otherData`, beside what the clocks are and which blocks were chosen.
+    """
+    origin_ns = min(block.start_ns for block in blocks)
+    events: list[Event] = []
+    for block, window in zip(blocks, windows, strict=True):
+        events += _block_events(block, window, program, clock_mhz, (block.start_ns - origin_ns) / 1e3)
+    events.sort(key=lambda event: event["ts"])
+    document = {
+        "displayTimeUnit": "ns",
+        "otherData": about
+        | {
+            "clock": f"ts: microseconds; global timer at a block's start + SM cycles / {clock_mhz:.1f} MHz (measured); "
+            "args.start and args.cycles: SM cycles since the block's first record",
+            "clock_mhz": clock_mhz,
+            "pid": "SM",
+            "tid": f"warp group (1 ..), tensor core ({TENSOR_CORE_TID}), loads ({LOADS_TID})",
+            "blocks": [{"program_id": block.program_id, "sm": block.sm} for block in blocks],
+        },
+        "traceEvents": [*_metadata(blocks), *events],
+    }
+    return json.dumps(document, separators=(",", ":")) + "\n"
+
+
+def _metadata(blocks: Sequence[Block]) -> list[Event]:
+    events = []
+    for sm in sorted({block.sm for block in blocks}):
+        numbers = ", ".join(str(block.program_id) for block in blocks if block.sm == sm)
+        events.append(_meta("process_name", sm, 0, {"name": f"SM {sm}, block {numbers}"}))
+        events.append(_meta("process_sort_index", sm, 0, {"sort_index": sm}))
+        names = [
+            *enumerate(next(block for block in blocks if block.sm == sm).spans, 1),
+            (TENSOR_CORE_TID, "tensor core"),
+            (LOADS_TID, "loads"),
+        ]
+        for tid, name in names:
+            events.append(_meta("thread_name", sm, tid, {"name": name}))
+            events.append(_meta("thread_sort_index", sm, tid, {"sort_index": tid}))
+    return events
+
+
+def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> Event:
+    return {"name": name, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
+
+
+def _block_events(
+    block: Block, window: tuple[int, int], program: Program, clock_mhz: float, start_us: float
+) -> list[Event]:
+    first = block.start
+
+    def at(cycle: int) -> float:
+        return round((start_us + (cycle - first) / clock_mhz) * TICKS_PER_US) / TICKS_PER_US
+
+    def shown(start: int, end: int) -> bool:
+        return window[0] <= start and end <= window[1]
+
+    tids = {group: tid for tid, group in enumerate(block.spans, 1)}
+    events: list[Event] = []
+    for group, spans in block.spans.items():
+        for span in spans:
+            if span.cycles <= 0 or not shown(span.start, span.end):
+                continue
+            args: Event = {
+                "block": block.program_id,
+                "iteration": span.trip,
+                "start": span.start - first,
+                "cycles": span.cycles,
+            }
+            start = at(span.start)
+            events.append(
+                {"name": span.interval.name, "cat": span.interval.kind, "ph": "X", "ts": start}
+                | {"dur": at(span.end) - start, "pid": block.sm, "tid": tids[group], "args": args}
+            )
+    flights = [flight for flight in block.flights if shown(flight.start, flight.end)]
+    for number, flight in enumerate(sorted(flights, key=lambda flight: flight.start)):
+        common = {"name": f"{flight.product} {flight.group}", "cat": "product", "pid": block.sm, "tid": TENSOR_CORE_TID}
+        common["id"] = f"{block.program_id}.{number}"
+        args = {"block": block.program_id, "iteration": flight.trip, "start": flight.start - first}
+        args |= {"product": flight.product, "warp_group": flight.group}
+        args["cycles"] = flight.end - flight.start
+        events.append(common | {"ph": "b", "ts": at(flight.start), "args": args})
+        events.append(common | {"ph": "e", "ts": at(flight.end)})
+    for number, load in enumerate(load for load in loads(block) if shown(load.start, load.end)):
+        common = {"name": f"load {load.buffer}", "cat": "load in flight", "pid": block.sm, "tid": LOADS_TID}
+        common["id"] = f"{block.program_id}.{number}"
+        args = {"block": block.program_id, "start": load.start - first, "cycles": load.end - load.start}
+        args |= {"iteration": None, "buffer": load.buffer, "warp_group": load.group}
+        events.append(common | {"ph": "b", "ts": at(load.start), "args": args})
+        events.append(common | {"ph": "e", "ts": at(load.end)})
+    starts = {group: {span.start for span in spans} for group, spans in block.spans.items()}
+    for number, ((group, index), release) in enumerate(releases(block, program).items()):
+        span = block.spans[group][index]
+        if not (shown(span.start, span.end) and shown(release.cycle, release.cycle + 1)):
+            continue
+        common = {
+            "name": release.load or "signal",
+            "cat": "dependency",
+            "id": f"{block.program_id}.{number}",
+            "pid": block.sm,
+        }
+        # An arrow binds to the slices that its ends lie in: what ends there, or what begins there if it is a load's.
+        begins = release.load is not None and release.cycle in starts[release.group]
+        events.append(common | {"ph": "s", "ts": at(release.cycle - (not begins)), "tid": tids[release.group]})
+        events.append(common | {"ph": "f", "bp": "e", "ts": at(span.end - 1), "tid": tids[group]})
+    return events

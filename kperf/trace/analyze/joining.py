@@ -1,0 +1,400 @@
+"""Put several passes of one kernel together: each measured a few edges of a trip, all of them the anchors.
+
+In a pass an edge is measured from its trip's anchor, on the SM's own clock, over the typical trips of the launch: those
+whose length is not among the longest or shortest twentieth. The means of two edges differ by the mean of what lies
+between them, whether one pass measured both or two did; medians would not. What a record costs comes after the clock
+that it keeps, so an edge of a pass of two stands where it would without its record, and the rest of the trip grows.
+
+So each pass says by itself whether it can be joined: its own intervals add up to its own trip, and that has to be the
+period of the pass that changes the kernel's time least. A pass that changed the schedule has another trip, an edge out
+of the program's order, or warp groups in another step: then there is no one trip that the passes measured, and the
+timeline stays that of one launch with all records, which is at least the trip of some kernel.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.errors import UsageError
+from kperf.trace.analyze import analysis
+from kperf.trace.analyze.models import (
+    Apart,
+    Joined,
+    LoadWait,
+    Pass,
+    Quantiles,
+    RegionTime,
+    TensorCoreBusy,
+    Timeline,
+)
+from kperf.trace.analyze.replay import Assumptions
+from kperf.trace.analyze.timeline import Block, Launch, Span, flights
+from kperf.trace.analyze.verdict import verdict
+from kperf.trace.analyze.whatif import Blocks, slack
+from kperf.trace.instrument.probes import ANCHOR, Body, BodyClass, ProbedKernel, Probes, between
+from kperf.trace.instrument.program import Interval
+
+TOLERANCE = 0.02
+"""Of the period: by how much a pass's trip may differ from it, and an edge lie before the one it follows."""
+
+STEP = 0.1
+"""Of the period: by how much two warp groups may be in another step with each other than in the period's pass."""
+
+_TRIPS = 24
+"""Of the joined block, all alike: what follows one block at a time needs some."""
+
+_AHEAD = 4
+"""Trips more of a group that only loads: of some loads the first are used before the loop."""
+
+_TRIMMED = 5
+"""Percent of the trips at either end."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A pass as it ran."""
+
+    twin: ProbedKernel
+    launch: Launch
+    told: Pass
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Where an edge lies after its anchor: cycles in the mean, quantiles of them (0 to 100 %), and the pass."""
+
+    cycles: float
+    quantiles: NDArray[np.float64]
+    number: int
+
+
+@dataclass(frozen=True)
+class Trips:
+    """The typical trips of a warp group in one pass.
+
+    `period`: mean cycles from anchor to anchor; `edges`: place -> cycles after the anchor, of each trip.
+    """
+
+    body: Body
+    of: BodyClass
+    period: float
+    edges: Mapping[int, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """An interval of the joined trip of a warp group, in cycles after the anchor."""
+
+    interval: Interval
+    start: float
+    end: float
+    quantiles: Quantiles
+    passes: tuple[int, ...]
+
+    @property
+    def cycles(self) -> float:
+        """How long it takes."""
+        return self.end - self.start
+
+
+def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captured]) -> Timeline:
+    """The timeline of several passes, its verdict included; that of one launch if they do not make one trip.
+
+    `one`, `launch`: of the launch with all records, from which stays what is outside of the main loop. Raises
+    `UsageError` if a pass has no trip to measure.
+    """
+    number = min(range(len(captured)), key=lambda n: _disturbs(captured[n].told))
+    period = analysis.period(captured[number].launch)
+    groups = [group for group, main in captured[number].launch.main_scope.items() if main is not None]
+    trips = [{group: _trips(one_pass, edges, group) for group in groups} for one_pass in captured]
+    lags = [_lags(one_pass.launch, launch, period.median) for one_pass in captured]
+    found: dict[str, list[Part]] = {}
+    gaps: list[str] = []
+    for group in groups:
+        placed = _placed(trips, group, captured)
+        gaps += _disorder(placed, trips[number][group].of, group, period.median)
+        found[group] = list(_parts(edges, group, trips[number][group], placed, period.median))
+    passes = [_told(one_pass, mine) for one_pass, mine in zip(captured, trips, strict=True)]
+    gaps = [*_open(passes, number, period.median), *gaps, *_out_of_step(passes, lags, number, period.median)]
+    if gaps:
+        alone = one.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
+        return alone.model_copy(update={"verdict": verdict(alone)})
+    block = _block(found, lags[number], captured[number].twin, period.median)
+    ratio = passes[number].overhead.ratio
+    joined = Joined(
+        one_pass=one.passes[0],
+        period_pass=number,
+        plain_cycles=period.median / ratio if ratio else None,
+        tolerance=TOLERANCE,
+    )
+    return _timeline(one, launch, edges, block, found, period, passes, joined)
+
+
+def _disturbs(told: Pass) -> tuple[int, float]:
+    ratio = told.overhead.ratio
+    return told.records_a_trip or 0, told.overhead.traced_ms if ratio is None else abs(ratio - 1)
+
+
+def _trips(captured: Captured, edges: Probes, group: str) -> Trips:
+    launch, marks = captured.launch, captured.twin.marks
+    main = launch.main_scope[group]
+    assert main is not None
+    of, body = next(
+        (of, body) for of in edges.classes for body in of.bodies if body.marks[ANCHOR] == marks.get((main, True))
+    )
+    places = [place for place, mark in enumerate(body.marks) if mark in marks.values()]
+    records = launch.records
+    mine = np.flatnonzero(records.warp == launch.groups.index(group))
+    anchors = np.flatnonzero(records.is_start[mine] & (records.scope[mine] == main))
+    whole = np.diff(anchors) == len(places)
+    first, following = mine[anchors[:-1][whole]], mine[anchors[1:][whole]]
+    same = records.block[first] == records.block[following]
+    first, following = first[same], following[same]
+    periods = records.cycle[following] - records.cycle[first]
+    if not periods.size:
+        raise UsageError(f"{group} makes no two trips in a row: trace a longer loop")
+    low, high = np.percentile(periods, [_TRIMMED, 100 - _TRIMMED])
+    typical = (periods >= low) & (periods <= high)
+    first = first[typical]
+    offsets = {place: records.cycle[first + at] - records.cycle[first] for at, place in enumerate(places)}
+    return Trips(body, of, float(periods[typical].mean()), offsets)
+
+
+def _lags(launch: Launch, one: Launch, period: float) -> dict[str, float]:
+    """By how many cycles the trips of each group come after those of the first that issues products.
+
+    In the last tile of each block the last trip but n against the last but n, in the median: of a ring that is too
+    small for a block the last trips are there. `one`, with all records, tells how many trips a group makes of a tile;
+    one that makes more, as the others do their first before the loop, begins by these earlier.
+    """
+    reference, *_ = analysis.issuers(launch)
+    blocks = launch.records.n_blocks
+    tiles = 1 + one.boundaries(reference).size / blocks
+    most = max(one.trips(reference) / blocks / tiles, 1)
+    theirs, their_cycles = _anchors(launch, reference)
+    lags = {}
+    for group in (name for name, main in launch.main_scope.items() if main is not None):
+        mine, my_cycles = _anchors(launch, group)
+        both, a, b = np.intersect1d(theirs, mine, return_indices=True)
+        last = (both & _COUNT) <= most
+        earlier = round((one.trips(group) - one.trips(reference)) / blocks / tiles)
+        lags[group] = float(np.median((my_cycles[b] - their_cycles[a])[last])) - earlier * period
+    return lags
+
+
+_COUNT = 2**32 - 1
+
+
+def _anchors(launch: Launch, group: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A number for each anchor of a group, of its block and (in `_COUNT`) of how many come after it; and its cycle."""
+    records = launch.records
+    mine = records.is_start & (records.warp == launch.groups.index(group))
+    at = np.flatnonzero(mine & (records.scope == launch.main_scope[group]))
+    block = records.block[at].astype(np.int64)
+    from_last = np.searchsorted(block, block, side="right") - np.arange(len(at))
+    return block << 32 | from_last, records.cycle[at]
+
+
+def _placed(trips: Sequence[Mapping[str, Trips]], group: str, captured: Sequence[Captured]) -> dict[int, Edge]:
+    """Place -> where it lies: of several passes that measured it, in that which disturbs least."""
+    order = sorted(range(len(trips)), key=lambda n: (not captured[n].told.sass_order.same, _disturbs(captured[n].told)))
+    found: dict[int, Edge] = {}
+    for number in order:
+        for place, cycles in trips[number][group].edges.items():
+            if place not in found:
+                quantiles = np.percentile(cycles, np.arange(101)).astype(np.float64)
+                found[place] = Edge(float(cycles.mean()), quantiles, number)
+    return found
+
+
+def _parts(edges: Probes, group: str, trips: Trips, placed: Mapping[int, Edge], period: float) -> Iterator[Part]:
+    """The intervals of a trip on one period; the last reaches to the next anchor."""
+    marks, places = trips.body.marks, len(trips.body.marks)
+    end = Edge(period, np.full(101, period), placed[ANCHOR].number)
+    at = [end if trips.of.same.get(n) == places else placed[trips.of.same.get(n, n)] for n in range(places)] + [end]
+    low = 0.0
+    for place, (edge, following) in enumerate(pairwise(at)):
+        interval = replace(between(edges.program, marks[place], marks[(place + 1) % places]), group=group)
+        start, low = low, min(max(low, following.cycles), period)
+        # The length of which quantile goes with which is not known of two passes: the early trips of one are taken to
+        # be those of the other, which keeps the mean.
+        p5, median, p95 = np.percentile(following.quantiles - edge.quantiles, [5, 50, 95])
+        spread = Quantiles(median=float(median), p5=float(p5), p95=float(p95))
+        yield Part(interval, start, low, spread, tuple(sorted({edge.number, following.number})))
+
+
+def _told(captured: Captured, trips: Mapping[str, Trips]) -> Pass:
+    issuers = analysis.issuers(captured.launch)
+    cycles = float(np.mean([trips[group].period for group in issuers]))
+    return captured.told.model_copy(update={"trip_cycles": cycles})
+
+
+def _open(passes: Sequence[Pass], number: int, period: float) -> list[str]:
+    """Passes whose intervals add up to something else than those of the period's pass, the furthest off first.
+
+    At last that pass, if it has no typical trip: the period is the median, and intervals add up to the mean.
+    """
+    mean = passes[number].trip_cycles or period
+    off = {place: (one.trip_cycles or 0.0) / mean - 1 for place, one in enumerate(passes)}
+    lines = [
+        f"the intervals of {_called(place, passes[place])} add up to {passes[place].trip_cycles:.0f} cycles, "
+        f"{off[place]:+.1%} of the {mean:.0f} of pass {number + 1}"
+        for place in sorted(off, key=lambda place: -abs(off[place]))
+        if abs(off[place]) > TOLERANCE
+    ]
+    if abs(mean / period - 1) > TOLERANCE:
+        lines.append(
+            f"trips of {_called(number, passes[number])} differ too much: {mean:.0f} cycles in the mean, {period:.0f} "
+            "in the median"
+        )
+    return lines
+
+
+def _disorder(placed: Mapping[int, Edge], of: BodyClass, group: str, period: float) -> list[str]:
+    """Probes that lie before one which they follow."""
+    measured = sorted(placed)
+    return [
+        f"{of.names[b]} of {group} lies {placed[a].cycles - placed[b].cycles:.0f} cycles before {of.names[a]}, which "
+        f"it follows (passes {placed[b].number + 1} and {placed[a].number + 1})"
+        for a, b in pairwise(measured)
+        if placed[a].cycles - placed[b].cycles > TOLERANCE * period
+    ]
+
+
+def _out_of_step(passes: Sequence[Pass], lags: Sequence[Mapping[str, float]], number: int, period: float) -> list[str]:
+    """Passes in which warp groups follow each other at another distance than in the period's pass."""
+    lines = []
+    for place, (one, mine) in enumerate(zip(passes, lags, strict=True)):
+        for group, lag in mine.items():
+            apart = (lag - lags[number][group] + period / 2) % period - period / 2
+            if abs(apart) > STEP * period:
+                lines.append(
+                    f"in {_called(place, one)} {group} begins its trips {abs(apart):.0f} cycles "
+                    f"{'later' if apart > 0 else 'earlier'} than in pass {number + 1}"
+                )
+    return lines
+
+
+def _called(place: int, one: Pass) -> str:
+    return f"pass {place + 1} ({'; '.join(one.regions)})"
+
+
+def _block(found: Mapping[str, list[Part]], lags: Mapping[str, float], twin: ProbedKernel, period: float) -> Block:
+    """A block of joined trips, all alike, in which each group does before its loop what the program says."""
+    spans: dict[str, list[Span]] = {}
+    first = min(lags.values())
+    for group, parts in found.items():
+        begin = lags[group] - first
+        before = _prologue(twin, group)
+        spans[group] = [Span(before, round(begin), round(begin), None)] if before else []
+        issues = any(part.interval.issues for part in parts)
+        for trip in range(_TRIPS if issues else _TRIPS + _AHEAD):
+            anchor = begin + trip * period
+            spans[group] += [
+                Span(part.interval, round(anchor + part.start), round(anchor + part.end), trip) for part in parts
+            ]
+    return Block(0, 0, 0, spans, [flight for group, mine in spans.items() for flight in flights(group, mine)])
+
+
+def _prologue(twin: ProbedKernel, group: str) -> Interval | None:
+    """What a group does from its first record to its first trip's: a part of its loads and waits is peeled off."""
+    mine = [scope for scope in twin.program.scopes if scope.group == twin.program.code(group)]
+    scopes, trips = [s for s in mine if not s.loop], [s.number for s in mine if s.loop]
+    ways = (twin.program.intervals.get(((scope.number, True), (trip, True))) for scope in scopes for trip in trips)
+    return next((way for way in ways if way is not None), None)
+
+
+def _timeline(
+    one: Timeline,
+    launch: Launch,
+    edges: Probes,
+    block: Block,
+    found: Mapping[str, list[Part]],
+    period: Quantiles,
+    passes: list[Pass],
+    joined: Joined,
+) -> Timeline:
+    """All that follows from the joined trip, in the place of what the launch with all records showed."""
+    issuers = [group for group in analysis.issuers(launch) if group in found]
+    bubbles, in_flight = analysis.bubbles(launch, [block], period.median)
+    bound = analysis.bound(launch)
+    graph, rows = one.graph, one.slack
+    own = {(region.warp_group, region.name): region.own_cycles or 0.0 for region in one.regions}
+    rate, again = _flop_per_cycle(launch, bound.cycles), Blocks([block], edges.program)
+    if again.run_through(Assumptions(again.load_cycles, rate)):
+        graph, rows, own = slack([block], edges.program, rate)
+    else:
+        joined = joined.model_copy(update={"replayed": False})
+    made = one.model_copy(
+        update={
+            "passes": passes,
+            "joined": joined,
+            "overhead": max((told.overhead for told in passes), key=lambda cost: cost.ratio or cost.traced_ms),
+            "regions": _regions(one, found, period.median, own),
+            "period_cycles": period,
+            "tensor_core_busy": TensorCoreBusy(at_issue_rate=bound.cycles / period.median, in_flight=in_flight),
+            "arithmetic": analysis.hidden_arithmetic(launch, [block]),
+            "load_wait": _load_wait(found, issuers, period.median),
+            "bubbles": bubbles,
+            "graph": graph,
+            "slack": rows,
+            "windows": [
+                *(window for window in analysis.windows(block, issuers) if window.shows == "trips"),
+                *(window for window in one.windows if window.shows != "trips"),
+            ],
+        }
+    )
+    return made.model_copy(update={"verdict": verdict(made)})
+
+
+def _flop_per_cycle(launch: Launch, cycles: float) -> float:
+    return sum(product.flop for product in launch.products_per_trip()) / cycles
+
+
+def _regions(
+    one: Timeline, found: Mapping[str, list[Part]], period: float, own: Mapping[tuple[str, str], float]
+) -> list[RegionTime]:
+    """Those of the main loop as joined; the others, and the share of both in a lifetime, as in one launch."""
+    outside = [region for region in one.regions if not region.per_trip]
+    regions = []
+    for group, parts in found.items():
+        looping = 1 - sum(region.share for region in outside if region.warp_group == group)
+        named: dict[str, list[Part]] = defaultdict(list)
+        for part in parts:
+            named[part.interval.name].append(part)
+        for name, mine in named.items():
+            per_trip = sum(part.cycles for part in mine)
+            if not per_trip:
+                continue
+            longest = max(mine, key=lambda part: part.cycles)
+            regions.append(
+                RegionTime(
+                    warp_group=group,
+                    name=name,
+                    kind=mine[0].interval.kind,
+                    cycles=longest.quantiles,
+                    share=looping * per_trip / period,
+                    per_trip=per_trip,
+                    own_cycles=own.get((group, name)),
+                    passes=sorted({number for part in mine for number in part.passes}),
+                )
+            )
+    inside = {(region.warp_group, region.name) for region in regions}
+    return [*(region for region in outside if (region.warp_group, region.name) not in inside), *regions]
+
+
+def _load_wait(found: Mapping[str, list[Part]], issuers: Sequence[str], period: float) -> LoadWait | None:
+    """As `views.load_wait`, of the joined trip."""
+    filled = {ring for parts in found.values() for part in parts for _, ring in part.interval.loads}
+    waits = []
+    for group in issuers:
+        mine = [part for part in found[group] if part.interval.uses or filled.intersection(part.interval.waits)]
+        cycles = sum(part.cycles for part in mine)
+        names = list(dict.fromkeys(part.interval.name for part in mine))
+        if names:
+            waits.append(LoadWait(warp_group=group, regions=names, cycles=cycles, share=cycles / period))
+    return max(waits, key=lambda wait: wait.cycles, default=None)

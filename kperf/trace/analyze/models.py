@@ -1,0 +1,447 @@
+"""What a `timeline.json` holds, of any kernel: the records that the analysis computes are those that are kept."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from kperf.errors import UsageError
+from kperf.record.bandwidth import Bandwidth
+from kperf.record.store import Environment, Frozen, first_of
+from kperf.trace.instrument.program import IntervalKind
+
+View = Literal["pipeline", "memory", "imbalance"]
+Unit = Literal["trip", "block"]
+Duty = Literal["products", "loads", "products and loads", "neither"]
+
+
+class Quantiles(Frozen):
+    """Cycles."""
+
+    median: float
+    p5: float
+    p95: float
+
+    def scaled(self, factor: float) -> "Quantiles":
+        """All three times `factor`, for another unit."""
+        return Quantiles(median=self.median * factor, p5=self.p5 * factor, p95=self.p95 * factor)
+
+
+class KernelResources(Frozen):
+    """What one compiled kernel takes: registers a thread, bytes spilled a thread, bytes of shared memory a block.
+
+    `occupancy`: blocks that fit on an SM at once.
+    """
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    occupancy: int
+
+
+class Resources(Frozen):
+    """The plain kernel's, and those of its traced twin."""
+
+    plain: KernelResources
+    twin: KernelResources
+
+
+class Overhead(Frozen):
+    """Median time of the plain and of the traced kernel in one run, and their ratio.
+
+    `plain_ms` and `ratio` are None where a script launched the kernel no second time.
+    """
+
+    plain_ms: float | None
+    traced_ms: float
+    ratio: float | None
+
+    @property
+    def launch_ms(self) -> float:
+        """The plain kernel's time, or the traced one's where that alone is known."""
+        return self.traced_ms if self.plain_ms is None else self.plain_ms
+
+    @property
+    def cost(self) -> str:
+        """What tracing costs, in words."""
+        return "costs an unknown part" if self.ratio is None else f"costs {self.ratio - 1:.1%}"
+
+    def __str__(self) -> str:
+        traced = f"{self.traced_ms:.3f} ms traced"
+        return traced if self.ratio is None else f"{self.plain_ms:.3f} ms plain, {traced} ({self.ratio - 1:+.1%})"
+
+
+class SassOrder(Frozen):
+    """The order of what is compared in the machine code of both kernels, and where they differ, in words."""
+
+    plain: list[str]
+    traced: list[str]
+    same: bool
+    differences: list[str]
+
+
+class Pass(Frozen):
+    """One traced launch: the regions that were recorded in it, what they cost, and what they moved.
+
+    Of several passes, `regions` names the edges besides the anchors; `records_a_trip`: of the warp group that writes
+    most; `trip_cycles`: from anchor to anchor in its records, in the mean of typical trips. Of one pass both are None.
+    """
+
+    regions: list[str]
+    overhead: Overhead
+    sass_order: SassOrder
+    resources: KernelResources | None = None
+    records_a_trip: int | None = None
+    trip_cycles: float | None = None
+
+
+class About(Frozen):
+    """What was launched, and what tracing it cost: all of a timeline that is not read from its records.
+
+    `label`: what figures and sentences call the kernel. `file`: where its source begins. What version 1 of a timeline
+    does not say is None.
+    """
+
+    kernel: str
+    label: str
+    file: str
+    ttgir_sha256: str
+    grid: tuple[int, ...]
+    blocks_per_sm: int | None
+    resources: Resources | None
+    workload: str | None = None
+    arguments: dict[str, str] = Field(default_factory=dict)
+    environment: Environment
+    overhead: Overhead
+    passes: list[Pass]
+    bandwidth: Bandwidth | None = None
+
+
+class Role(Frozen):
+    """A warp group, what it does for the others, and the warp that was recorded."""
+
+    warp_group: str
+    duty: Duty
+    first_warp: int
+    num_warps: int
+
+
+class RegionTime(Frozen):
+    """One region of a warp group: cycles each time, share of the group's lifetime, and cycles in a trip.
+
+    `own_cycles`: each time in the main loop beyond what it hangs on (kperf/trace/analyze/replay.py), in the median;
+    None outside of it. `per_trip` and `own_cycles` are None in version 1. `passes`: in which of several passes its two
+    ends were measured; empty where all is from one launch.
+    """
+
+    warp_group: str
+    name: str
+    kind: IntervalKind
+    cycles: Quantiles
+    share: float
+    per_trip: float | None
+    own_cycles: float | None = None
+    passes: list[int] = Field(default_factory=list)
+
+
+class Bound(Frozen):
+    """The cycles that the products of a trip take at the peak rate of their type, all warp groups' together."""
+
+    cycles: float
+    dtype: str
+
+
+class TensorCoreBusy(Frozen):
+    """How busy the tensor cores of an SM are.
+
+    at_issue_rate: the bound over the period. in_flight: share of the time in which at least one product is between its
+    issue and the end of the wait for it, which counts queueing and latency too.
+    """
+
+    at_issue_rate: float
+    in_flight: float
+
+
+class Hidden(Frozen):
+    """Cycles of arithmetic in a trip of a warp group, and those of them under products in flight: its own, anyone's."""
+
+    cycles: float
+    under_own_products: float
+    under_any_products: float
+
+
+class Bubble(Frozen):
+    """Cycles of a trip with no product in flight, by what the warp groups that issue them do meanwhile."""
+
+    cause: str
+    cycles: float
+
+
+class Graph(Frozen):
+    """How well the graph of what hangs on what explains the blocks: their period as measured, and as run again.
+
+    A load is taken to last `load_cycles`, the tensor cores of an SM to do `flop_per_cycle` operations. Mean cycles.
+    """
+
+    blocks: int
+    measured_cycles: float
+    cycles: float
+    load_cycles: float
+    flop_per_cycle: float
+
+    @property
+    def error(self) -> float:
+        """How far off the measured period it is, with its sign."""
+        return self.cycles / self.measured_cycles - 1
+
+
+class Slack(Frozen):
+    """By how many cycles a trip would be shorter if a region of a warp group took no time, nor what it waits for.
+
+    `warp_group` is "all" for the region in all groups at once, "tensor cores" for a product on them. `low`, `high`: the
+    least and the most when a load takes a fifth less or more, or the tensor cores are a fifth slower or faster.
+    """
+
+    region: str
+    warp_group: str
+    cycles: float
+    low: float
+    high: float
+
+
+class RecordCount(Frozen):
+    """Records of the launch: how many were written, and how many of them overwritten before they were read."""
+
+    written: int
+    lost: int
+
+
+class Bar(Frozen):
+    """Something that took `cycles` from `start` on, cycles since the block's first record.
+
+    On track "warps" a region of a warp group; on "products" what a group issued, until it was waited for; on "loads"
+    a buffer's load, from its issue to the end of the first wait for it. `trip` is None outside of the main loop.
+    """
+
+    track: Literal["warps", "products", "loads"]
+    warp_group: str
+    name: str
+    kind: IntervalKind
+    start: int
+    cycles: int
+    trip: int | None
+
+
+class Window(Frozen):
+    """A stretch of a typical block that is worth drawing, from `start` on: trips in its middle, a tile's end, all."""
+
+    shows: Literal["trips", "tile boundary", "block"]
+    start: int
+    bars: list[Bar]
+
+
+class SmUse(Frozen):
+    """How a launch fills the SMs that it uses, by the blocks' own timers. us: microseconds since the first block began.
+
+    resident: blocks on an SM while it has any, on average; most_resident: at most. idle: share of the SMs' time until
+    the launch ends in which they have no block. first_end_us, median_end_us: when the first SM, and half of the SMs,
+    had ended their last block. busy_sms, running_blocks: SMs with a block, and blocks, at evenly spaced times of the
+    launch from its first moment to its last.
+    """
+
+    sms: int
+    span_us: float
+    resident: float
+    most_resident: int
+    idle: float
+    first_end_us: float
+    median_end_us: float
+    busy_sms: list[int]
+    running_blocks: list[int]
+
+
+class TrafficRecord(Frozen):
+    """Bytes that all blocks load from and store to what an argument points at.
+
+    Each operation's tensor, masked lanes included, times how often it ran. What a cache serves counts each time that it
+    is asked for.
+    """
+
+    argument: str
+    loaded_bytes: int
+    stored_bytes: int
+
+
+class Wait(Frozen):
+    """What the recorded warps do: its share of their lifetime, and cycles of one block."""
+
+    doing: str
+    share: float
+    cycles: float
+
+
+class Memory(Frozen):
+    """What a kernel moves, how fast (at the plain kernel's time), and where its blocks wait.
+
+    loads_in_flight_bytes: of a block, on average over its lifetime, from a load's issue to its first use.
+    """
+
+    traffic: list[TrafficRecord]
+    gb_per_s: float
+    waits: list[Wait]
+    loads_in_flight_bytes: float
+
+
+class LoadWait(Frozen):
+    """What a trip of a warp group that issues products spends where it waits for loads: in its regions, in cycles.
+
+    Of several groups the one that spends most. A wait that is over at once takes some dozen cycles too, and a gap in
+    which a load into registers is used first counts whole, with what it issues besides.
+    """
+
+    warp_group: str
+    regions: list[str]
+    cycles: float
+    share: float
+
+
+class BlockTrips(Frozen):
+    """Trips of the main loop that a block makes: the least, the median, the most."""
+
+    least: int
+    median: float
+    most: int
+
+
+class Slowest(Frozen):
+    """The block that ran longest. `trips` is None without a loop, or where its records were overwritten."""
+
+    program_id: int
+    sm: int
+    trips: int | None
+    start_us: float
+    us: float
+
+
+class Imbalance(Frozen):
+    """How the blocks of a launch differ.
+
+    early_share: share of the blocks that return early (no trip where others make some); early_time_share: theirs of
+    all blocks' time. `trips` and `block_us` are of the others.
+    """
+
+    early_share: float
+    early_time_share: float
+    trips: BlockTrips | None
+    block_us: Quantiles
+    slowest: Slowest
+
+
+class Joined(Frozen):
+    """A trip put together from several passes; what is outside of the main loop is from `one_pass`, with all records.
+
+    The period is that of `period_pass`, which changes the kernel's time least; `plain_cycles`: what it would be without
+    any, from that pass's own time and the plain kernel's (None where that is unknown). The intervals of every pass add
+    up to the period within `tolerance`, its share. `replayed`: whether graph and slack are of the joined trip; of one
+    that hangs on more of what comes before its loop than is known they are of `one_pass`.
+    """
+
+    one_pass: Pass
+    period_pass: int
+    plain_cycles: float | None
+    tolerance: float
+    replayed: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _closes(cls, found: Any) -> Any:
+        """What is joined closes: earlier records of this version list where it does not, and were joined even so."""
+        if isinstance(found, dict) and found.get("open"):
+            raise ValueError("its passes do not make one trip")
+        return {name: value for name, value in found.items() if name != "open"} if isinstance(found, dict) else found
+
+
+class Apart(Frozen):
+    """Passes that were launched too and do not make one trip: why, in words, beginning with the greatest difference.
+
+    They do where the intervals of every pass add up to the same period within `tolerance`, its share, all edges lie in
+    the order of the program, and warp groups are in the same step. Else each pass saw another schedule.
+    """
+
+    passes: list[Pass]
+    tolerance: float
+    why: list[str]
+
+
+class Timeline(About):
+    """`<name>.timeline.json`. Cycles are SM cycles at `clock_mhz`; a unit is a trip of the main loop, or a block.
+
+    `lifetime_covered`: recorded cycles of a block over its lifetime by the global timer. `tile_boundary_cycles`: of a
+    block that computes several tiles, cycles from tile to tile beyond those from trip to trip.
+    """
+
+    schema_version: Literal[2] = 2
+    view: View
+    roles: list[Role]
+    regions: list[RegionTime]
+    unit: Unit
+    units: int
+    blocks: int
+    clock_mhz: float
+    period_cycles: Quantiles
+    tile_boundary_cycles: Quantiles | None = None
+    lifetime_covered: float
+    bound: Bound | None
+    tensor_core_busy: TensorCoreBusy | None
+    arithmetic: Hidden | None
+    bubbles: list[Bubble]
+    graph: Graph | None = None
+    slack: list[Slack] = Field(default_factory=list)
+    windows: list[Window]
+    sms: SmUse | None = None
+    memory: Memory | None = None
+    load_wait: LoadWait | None = None
+    imbalance: Imbalance | None = None
+    joined: Joined | None = None
+    apart: Apart | None = None
+    records: RecordCount
+    verdict: list[str] = Field(default_factory=list)
+
+    @property
+    def sass_order(self) -> SassOrder:
+        """Of the pass whose records these are; of several, the shortest difference of each that has some."""
+        if self.joined is None:
+            return self.passes[0].sass_order
+        moved = [(number, one) for number, one in enumerate(self.passes) if not one.sass_order.same]
+        first = moved[0][1].sass_order if moved else self.passes[0].sass_order
+        differences = [
+            f"with {'; '.join(one.regions)} (pass {number + 1}) in {len(one.sass_order.differences)} places, as "
+            f"{min(one.sass_order.differences, key=len)}"
+            for number, one in moved
+        ]
+        return SassOrder(plain=first.plain, traced=first.traced, same=not moved, differences=differences)
+
+
+Upgrade = Callable[[dict[str, Any], Path], dict[str, Any]]
+"""Makes of an older record, from a file, the newest version's. Raises what reading a wrong file raises."""
+
+
+def read_timeline(path: Path, upgrade: Upgrade | None = None) -> Timeline:
+    """Read and validate a timeline, of an older version by `upgrade`.
+
+    Raises `UsageError` if it is missing, or not a timeline.
+    """
+    try:
+        found = json.loads(path.read_text())
+        if upgrade is not None and isinstance(found, dict) and found.get("schema_version") == 1:
+            found = upgrade(found, path)
+        return Timeline.model_validate(found)
+    except FileNotFoundError as error:
+        raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None
+    except ValidationError as error:
+        why = first_of(error)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+    raise UsageError(f"{path} is not a timeline ({why}); record it again")

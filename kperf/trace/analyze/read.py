@@ -1,0 +1,193 @@
+"""From the bytes of a profile buffer to the timeline and the trace that are kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.errors import UsageError
+from kperf.trace.analyze import analysis, chrome, views
+from kperf.trace.analyze.decode import decode
+from kperf.trace.analyze.models import About, RecordCount, SassOrder, TensorCoreBusy, Timeline
+from kperf.trace.analyze.timeline import Block, Launch
+from kperf.trace.analyze.verdict import verdict
+from kperf.trace.analyze.whatif import slack
+from kperf.trace.capture.traced import Orders
+from kperf.trace.instrument.program import Program
+from kperf.trace.instrument.session import Recording
+
+EXPORTED_PERCENTILES = (5, 50, 95)
+"""The blocks that are exported: those whose lifetime is at these percentiles of all blocks' lifetimes."""
+
+EXPORTED_BYTES = 1_900_000
+"""Of a Chrome trace: it stays small enough for a repository, and opens at once."""
+
+_LEAST_BYTES_OF_A_SPAN = 120
+"""In the text, with the shortest of names."""
+
+
+def decode_launch(buffer: NDArray[np.uint8], recording: Recording, program: Program) -> Launch:
+    """Decode a whole launch and pair its records up; raises `UsageError` for a buffer that is not this program's."""
+    return Launch(decode(buffer, recording), program, recording.warps)
+
+
+def timeline(launch: Launch, about: About) -> Timeline:
+    """The timeline of any kernel, in the view that its records ask for, its verdict included.
+
+    Raises `UsageError` if no block of the launch is whole.
+    """
+    found = pipeline(launch, about) if views.has_pipeline(launch) else by_block(launch, about)
+    view = views.choose(launch)
+    imbalance = views.Blocks(launch).imbalance() if view == "imbalance" else None
+    found = found.model_copy(update={"view": view, "imbalance": imbalance})
+    return found.model_copy(update={"verdict": verdict(found)})
+
+
+def pipeline(launch: Launch, about: About) -> Timeline:
+    """The timeline of a kernel with products, its verdict included.
+
+    Raises `UsageError` if no warp group issues products in a loop, or no block of the launch is whole.
+    """
+    period = analysis.period(launch)
+    blocks = analysis.sample(launch)
+    bubbles, in_flight = analysis.bubbles(launch, blocks, period.median)
+    bound = analysis.bound(launch)
+    flop_per_cycle = sum(product.flop for product in launch.products_per_trip()) / bound.cycles
+    issuers = analysis.issuers(launch)
+    typical = list(launch.blocks(np.unique(_at_percentiles(launch, EXPORTED_PERCENTILES))))
+    graph, rows, own = slack(typical, launch.program, flop_per_cycle)
+    common = _of_any_kernel(launch, about)
+    common["regions"] = [
+        region.model_copy(update={"own_cycles": own.get((region.warp_group, region.name))})
+        for region in common["regions"]
+    ]
+    found = Timeline(
+        **common,
+        view="pipeline",
+        unit="trip",
+        units=launch.trips(issuers[0]),
+        period_cycles=period,
+        tile_boundary_cycles=analysis.boundary(launch, period.median),
+        bound=bound,
+        tensor_core_busy=TensorCoreBusy(at_issue_rate=bound.cycles / period.median, in_flight=in_flight),
+        arithmetic=analysis.hidden_arithmetic(launch, blocks),
+        load_wait=views.load_wait(launch, period.median),
+        bubbles=bubbles,
+        graph=graph,
+        slack=rows,
+        windows=analysis.windows(_typical(launch), issuers),
+    )
+    return found.model_copy(update={"verdict": verdict(found)})
+
+
+def by_block(launch: Launch, about: About) -> Timeline:
+    """The timeline of a kernel without products in a loop: bytes, and where a block's time goes; without a verdict.
+
+    Raises `UsageError` if no block of the launch is whole.
+    """
+    typical = _typical(launch)
+    first, last = launch.lifetimes()
+    return Timeline(
+        **_of_any_kernel(launch, about),
+        view="memory",
+        unit="block",
+        units=launch.records.n_blocks,
+        period_cycles=analysis.quantiles((last - first)[launch.whole_blocks()]),
+        bound=None,
+        tensor_core_busy=None,
+        arithmetic=None,
+        bubbles=[],
+        windows=[views.block_window(typical)],
+        memory=views.memory(launch, about),
+    )
+
+
+def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
+    """What every view's timeline holds."""
+    clock_mhz = launch.clock_mhz()
+    whole = launch.whole_blocks()
+    first, last = launch.lifetimes()
+    measured = (launch.records.end_ns - launch.records.start_ns)[whole] * clock_mhz / 1e3
+    covered = (last - first)[whole] / np.maximum(measured, 1)  # the timer may stand still in a short block
+    return dict(about) | {
+        "roles": analysis.roles(launch),
+        "regions": analysis.region_times(launch),
+        "blocks": launch.records.n_blocks,
+        "clock_mhz": clock_mhz,
+        "lifetime_covered": float(np.median(covered)) if len(whole) else 0.0,
+        "sms": views.Blocks(launch).sm_use(),
+        "records": RecordCount(written=launch.records.written, lost=launch.records.lost),
+    }
+
+
+def _typical(launch: Launch) -> Block:
+    """The block of median lifetime. Raises `UsageError` if none is whole."""
+    return next(launch.blocks(_at_percentiles(launch, [50])))
+
+
+def sass_order(orders: Orders) -> SassOrder:
+    """Both orders, and where they differ, in words."""
+    words = [
+        f"after {d.after}: {d.plain or 'nothing'} in the plain kernel, {d.traced or 'nothing'} in the traced one"
+        for d in orders.differences
+    ]
+    return SassOrder(plain=orders.plain, traced=orders.traced, same=not words, differences=list(dict.fromkeys(words)))
+
+
+def _at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.int64]:
+    """Of the whole blocks that work those at percentiles of the lifetime. Raises `UsageError` if there is none."""
+    whole = views.Blocks(launch).working
+    if not len(whole):
+        raise UsageError("no block of the trace is whole: its records were overwritten; use a larger buffer")
+    first, last = launch.lifetimes()
+    by_lifetime = whole[np.argsort((last - first)[whole], kind="stable")]
+    return by_lifetime[[round(p / 100 * (len(whole) - 1)) for p in percentiles]]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The text of a Chrome trace, and what part of the launch it shows, in words."""
+
+    text: str
+    shows: str
+
+
+def export(launch: Launch, clock_mhz: float, about: Mapping[str, object]) -> Exported:
+    """The Chrome trace of a few blocks, EXPORTED_PERCENTILES of the lifetime, in at most EXPORTED_BYTES.
+
+    Of a block that computes several tiles it shows the middle one and how the next begins, of a long one whole trips
+    from the middle of that. Raises `UsageError` if no block is whole.
+    """
+    numbers = np.unique(chosen := _at_percentiles(launch, EXPORTED_PERCENTILES))
+    blocks, groups = list(launch.blocks(numbers)), analysis.looping(launch)
+    about = dict(about) | {
+        "chosen": f"blocks at percentiles {', '.join(map(str, EXPORTED_PERCENTILES))} of the lifetime of all blocks",
+        "typical_block": int(launch.records.program_id[chosen[len(chosen) // 2]]),
+    }
+    most_bytes, span_bytes = EXPORTED_BYTES, _LEAST_BYTES_OF_A_SPAN
+    while True:
+        most_spans = most_bytes // (span_bytes * len(blocks))
+        windows = [analysis.exported_window(block, groups, most_spans) for block in blocks]
+        parts = [_part(launch, *shown, groups) for shown in zip(numbers.tolist(), blocks, windows, strict=True)]
+        shows = f"{len(blocks)} of {launch.records.n_blocks} blocks: {', '.join(parts)}"
+        text = chrome.export(blocks, windows, launch.program, clock_mhz, about | {"shows": shows})
+        if len(text) <= EXPORTED_BYTES:
+            return Exported(text, shows)
+        most_bytes = most_bytes * EXPORTED_BYTES // len(text) * 9 // 10
+
+
+def _part(launch: Launch, number: int, block: Block, window: tuple[int, int], groups: Sequence[str]) -> str:
+    """What of a block is shown, in words."""
+    name = f"block {block.program_id}"
+    first, last = (int(cycles[number]) for cycles in launch.lifetimes())
+    if window == (first, last):
+        return f"{name} whole"
+    trips = [*analysis.trip_starts(block, groups), (block.end,)]
+    whole = (window[0] <= min(trip) and max(following) <= window[1] for trip, following in pairwise(trips))
+    shown = [place for place, inside in enumerate(whole, 1) if inside]
+    if not shown:
+        return f"{name} from cycle {window[0] - first} to {window[1] - first} of {last - first}"
+    return f"{name} trips {shown[0]} to {shown[-1]} of {launch.trips_of_blocks(groups[0])[number]}"

@@ -1,0 +1,399 @@
+"""What each warp did from record to record: the intervals of a launch, with the wgmma in flight under them."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.errors import UsageError
+from kperf.trace.analyze.decode import Records
+from kperf.trace.instrument.events import LIFETIME
+from kperf.trace.instrument.program import Interval, Product, Program, Scope
+
+LONGEST_BLOCK = 100_000
+"""Spans of a block that are followed one by one: thousands of trips."""
+
+_STRETCH = 1 << 18
+
+
+@dataclass(frozen=True)
+class Span:
+    """One interval as it ran: from `start` to `end`, in cycles of its block.
+
+    `trip` counts the trips of the group's main loop, over all tiles of a persistent block; None between them.
+    """
+
+    interval: Interval
+    start: int
+    end: int
+    trip: int | None
+
+    @property
+    def cycles(self) -> int:
+        """How long it took."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A wgmma product from the start of its issue to the end of the wait that completed it, in cycles of its block."""
+
+    product: str
+    group: str
+    start: int
+    end: int
+    trip: int | None
+
+
+@dataclass
+class Block:
+    """One block of the launch: for each warp group its spans in time order, of a long block from its beginning."""
+
+    program_id: int
+    sm: int
+    start_ns: int
+    spans: dict[str, list[Span]]
+    flights: list[Flight] = field(default_factory=list)
+
+    @property
+    def start(self) -> int:
+        """The cycle of the first record."""
+        return min(spans[0].start for spans in self.spans.values() if spans)
+
+    @property
+    def end(self) -> int:
+        """The cycle at which the last warp group was done."""
+        return max(spans[-1].end for spans in self.spans.values() if spans)
+
+    def tiles(self, group: str) -> list[list[int]]:
+        """Of each tile, the cycles at which the group's trips start: trips with nothing but the loop between."""
+        tiles: list[list[int]] = []
+        before: int | None = None
+        for span in self.spans[group]:
+            if span.trip is not None and span.trip != before:
+                tiles += [[]] if before is None else []
+                tiles[-1].append(span.start)
+            before = span.trip
+        return tiles
+
+
+class Launch:
+    """All intervals of a traced launch: what each warp does from each of its records to the next.
+
+    `marks`: the two marks between which each of `intervals` lies. All other arrays are as long as `records.mark`.
+    `kind`: index into `intervals` of what begins with a record, or
+    `len(intervals)` at a warp's last one. `cycles`: how long that takes, 0 at the last one. Raises `UsageError` if
+    records follow each other as the program cannot write them, or if one warp group wrote none at all.
+    """
+
+    def __init__(self, records: Records, program: Program, warps: tuple[int, ...]) -> None:
+        """Pair consecutive records up."""
+        self.records = records
+        self.program = program
+        groups = {group.first_warp: group.name for group in program.groups}
+        self.groups = [groups.get(warp, f"warp {warp}") for warp in warps]
+        silent = [self.groups[warp] for warp in np.flatnonzero(records.counts.sum(axis=0) == 0)]
+        if silent:
+            raise UsageError(
+                f"no record of {', '.join(silent)}: was warp {warps[self.groups.index(silent[0])]} recorded?"
+            )
+        if records.mark.max() >= 2 * len(program.scopes):
+            raise UsageError("the trace has a scope that the kernel has not: it is another kernel's")
+        self.marks, table = self._intervals_of_each()
+        self.kind = self._kinds(table)
+        bad = np.flatnonzero(self.kind > len(self.intervals))
+        if bad.size:
+            names = [program.scopes[records.mark[place] // 2].name for place in (bad[0], bad[0] + 1)]
+            block = records.block_of(bad[:1])[0]
+            raise UsageError(f"the records are not balanced: {names[1]!r} cannot follow {names[0]!r} in block {block}")
+        self._built: dict[int, Block] = {}
+
+    def _intervals_of_each(self) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
+        """Set `intervals`, those of every recorded group; and return the marks (first, second) of each.
+
+        Also the kind for [recorded warp, mark, next mark], `len(intervals) + 1` for what cannot be. Where all warps run
+        the same code each recorded one has intervals of its own.
+        """
+        self.intervals = list(self.program.intervals.values())
+        marks = [(2 * a + a_start, 2 * b + b_start) for (a, a_start), (b, b_start) in self.program.intervals]
+        place = np.tile(np.arange(len(self.intervals)), (len(self.groups), 1))
+        for warp, name in enumerate(self.groups):
+            code = self.program.code(name)
+            if code == name:
+                continue
+            for index, interval in enumerate(self.program.intervals.values()):
+                if interval.group == code:
+                    place[warp, index] = len(self.intervals)
+                    self.intervals.append(replace(interval, group=name))
+                    marks.append(marks[index])
+        size = 2 * len(self.program.scopes)
+        table = np.full((len(self.groups), size, size), len(self.intervals) + 1, _smallest(len(self.intervals) + 1))
+        for index, (first, second) in enumerate(marks[: len(self.program.intervals)]):
+            table[:, first, second] = place[:, index]
+        return np.array(marks, dtype=np.int64).reshape(-1, 2), table
+
+    def _kinds(self, table: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """`kind`, a stretch of records at a time: what is made of them stays in a core's caches."""
+        records, n = self.records, len(self.records.mark)
+        kind = np.empty(n, dtype=table.dtype)
+        lasts = records.ends[records.counts.ravel() > 0] - 1
+        rows = np.searchsorted(records.ends, np.arange(0, n, _STRETCH), side="right")
+        same = bool((table == table[0]).all())
+        for low, row in zip(range(0, n, _STRETCH), rows, strict=True):
+            marks = records.mark[low : low + _STRETCH + 1].astype(np.int64)
+            pairs = marks[:-1] * table.shape[1] + marks[1:]
+            if not same:
+                until = int(np.searchsorted(records.ends, low + len(pairs), side="left")) + 1
+                edges = np.clip(np.concatenate([[low], records.ends[row:until]]), low, low + len(pairs))
+                warp = np.arange(row, row + len(edges) - 1) % len(self.groups)
+                pairs += np.repeat(warp * (table.shape[1] * table.shape[2]), np.diff(edges))
+            np.take(table, pairs, out=kind[low : low + len(pairs)], mode="clip")
+        kind[lasts] = len(self.intervals)
+        return kind
+
+    @cached_property
+    def cycles(self) -> NDArray[np.int64]:
+        """How long each interval took."""
+        cycles = np.diff(self.records.cycle, append=0)
+        cycles[self.records.ends[self.records.counts.ravel() > 0] - 1] = 0
+        return cycles
+
+    @cached_property
+    def cycles_of(self) -> list[NDArray[np.int64]]:
+        """For each of `intervals`: how long it took, each time that it ran."""
+        size = len(self.intervals) + 1  # the last stands for what no interval begins with
+        found = np.empty(len(self.kind), dtype=np.int64)
+        edges = np.cumsum(np.bincount(self.kind, minlength=size))
+        free = np.concatenate([[0], edges[:-1]])
+        for low in range(0, len(self.kind), _STRETCH):
+            kind = self.kind[low : low + _STRETCH]
+            cycles = np.diff(self.records.cycle[low : low + _STRETCH + 1])
+            order = np.argsort(kind[: len(cycles)], kind="stable")  # of small integers: a radix sort
+            counts = np.bincount(kind[: len(cycles)], minlength=size)
+            for number, part in enumerate(np.split(cycles[order], np.cumsum(counts)[:-1])):
+                found[free[number] : free[number] + len(part)] = part
+            free += counts
+        return np.split(found, edges[:-1])[: len(self.intervals)]
+
+    @cached_property
+    def ran(self) -> NDArray[np.int64]:
+        """For each of `intervals`: how often it ran."""
+        return np.array([len(cycles) for cycles in self.cycles_of], dtype=np.int64)
+
+    @cached_property
+    def spent(self) -> NDArray[np.int64]:
+        """For each of `intervals`: all the cycles that it took."""
+        return np.array([cycles.sum() for cycles in self.cycles_of], dtype=np.int64)
+
+    def places(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Where intervals of some kinds begin, in ascending order; `chosen` has an entry for each of `intervals`."""
+        return np.flatnonzero(np.append(chosen, False)[self.kind])
+
+    @cached_property
+    def main_scope(self) -> dict[str, int | None]:
+        """Group -> number of the scope that opens a trip of its main loop, None without a loop.
+
+        The main loop is the one with the most trips of those that issue products, else of those that load.
+        """
+        found: dict[str, int | None] = {}
+        for name in self.groups:
+            scopes = [scope for scope in self.program.scopes if scope.group == self.program.code(name) and scope.loop]
+            weight = max(map(self._weight, scopes), default=0)
+            scopes = [scope for scope in scopes if self._weight(scope) == weight and not scope.ends_tile]
+            opened = {scope.number: self.ran[self._opens(name, scope.number)].sum() for scope in scopes}
+            found[name] = max(opened, key=lambda number: (opened[number], -number)) if opened else None
+        return found
+
+    def _opens(self, group: str, scope: int | None) -> NDArray[np.bool_]:
+        """For each of `intervals`: whether it is this group's and begins with the start of the scope."""
+        mine = np.array([interval.group == group for interval in self.intervals], dtype=bool)
+        opens: NDArray[np.bool_] = mine & (self.marks[:, 0] == (-1 if scope is None else 2 * scope + 1))
+        return opens
+
+    def _weight(self, scope: Scope) -> int:
+        loop = self.program.loops.get(scope.loop)
+        return 0 if loop is None else 2 if loop.products else 1 if loop.loads else 0
+
+    @cached_property
+    def loop_scopes(self) -> dict[str, set[int]]:
+        """Group -> the scopes of its main loop, but for those in which a tile of a flattened loop ends."""
+        loops = {name: self.program.scopes[main].loop for name, main in self.main_scope.items() if main is not None}
+        return {
+            name: {
+                scope.number
+                for scope in self.program.scopes
+                if name in loops
+                and scope.group == self.program.code(name)
+                and scope.loop == loops[name]
+                and not scope.ends_tile
+            }
+            for name in self.groups
+        }
+
+    @cached_property
+    def in_loop(self) -> NDArray[np.bool_]:
+        """For each of `intervals`: whether both its ends belong to its group's main loop."""
+        inside = np.zeros(len(self.program.scopes), dtype=bool)
+        inside[sorted(set().union(*self.loop_scopes.values()))] = True
+        first, second = self.marks.T // 2
+        both: NDArray[np.bool_] = inside[first] & inside[second]
+        return both
+
+    def periods(self, group: str) -> NDArray[np.int64]:
+        """Cycles from the start of a trip of the main loop to the start of the next, nothing but the loop between."""
+        cycles, steady = self._steps[group]
+        return cycles[steady]
+
+    def boundaries(self, group: str) -> NDArray[np.int64]:
+        """Cycles from the start of a tile's last trip to the start of the next tile's first, in a persistent block."""
+        cycles, steady = self._steps[group]
+        return cycles[~steady]
+
+    def trips(self, group: str) -> int:
+        """How often the main loop of a group ran in the whole launch."""
+        return int(self.trips_of_blocks(group).sum())
+
+    def trips_of_blocks(self, group: str) -> NDArray[np.int64]:
+        """How often the main loop of a group ran in each block."""
+        blocks = self.records.block_of(self._trips[group])
+        return np.bincount(blocks, minlength=self.records.n_blocks)
+
+    @cached_property
+    def _trips(self) -> dict[str, NDArray[np.int64]]:
+        """Group -> where the trips of its main loop begin."""
+        return {group: self.places(self._opens(group, main)) for group, main in self.main_scope.items()}
+
+    @cached_property
+    def _steps(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+        """Group -> cycles from trip to trip of a block, and whether nothing but the loop is between."""
+        return {group: self._steps_of(group) for group in self.groups}
+
+    def _steps_of(self, group: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        inside = [mark // 2 in self.loop_scopes[group] for mark in self.marks[:, 0]]
+        outside = np.array([i.group == group for i in self.intervals], dtype=bool) & ~np.array(inside, dtype=bool)
+        trips = self._trips[group]
+        same = np.diff(self.records.row_of(trips)) == 0
+        steady = np.ones(len(same), dtype=bool)
+        following = np.searchsorted(trips, self.places(outside))
+        steady[following[(following > 0) & (following < len(trips))] - 1] = False
+        return np.diff(self.records.cycle[trips])[same], steady[same]
+
+    def products_per_trip(self) -> list[Product]:
+        """The products of one trip of the main loops, all partitions together."""
+        mains = {self.program.code(name): main for name, main in self.main_scope.items() if main is not None}
+        loops = (self.program.loops[self.program.scopes[main].loop] for main in mains.values())
+        return [product for loop in loops for product in loop.products]
+
+    def lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last cycle of each block, over all of its warps."""
+        records = self.records
+        run = records.counts.ravel() > 1
+        first = np.full(records.counts.size, np.iinfo(np.int64).max)
+        last = np.full(records.counts.size, np.iinfo(np.int64).min)
+        first[run], last[run] = records.cycle[records.begins[run]], records.cycle[records.ends[run] - 1]
+        return first.reshape(records.counts.shape).min(axis=1), last.reshape(records.counts.shape).max(axis=1)
+
+    def clock_mhz(self) -> float:
+        """The SM clock during the launch: cycles over global-timer time, from block to block on each SM.
+
+        An SM that ran one block counts the cycles of that block.
+        """
+        records = self.records
+        cycles = elapsed = 0
+        for sm in np.unique(records.sm):
+            here = np.flatnonzero(records.sm == sm)
+            here = here[np.argsort(records.start_ns[here], kind="stable")]
+            cycles += int(_clock_steps(records.clock[here]).sum())
+            elapsed += int(records.start_ns[here[-1]] - records.start_ns[here[0]])
+        if elapsed <= 0 or cycles <= 0:
+            first, last = self.lifetimes()
+            cycles, elapsed = int((last - first).sum()), int((records.end_ns - records.start_ns).sum())
+        if elapsed <= 0 or cycles <= 0:
+            what = "global timer" if elapsed <= 0 else "SM clock"
+            raise UsageError(f"the {what} stands still in the trace: its header is damaged")
+        return cycles / elapsed * 1e3
+
+    def whole_blocks(self) -> NDArray[np.int64]:
+        """Blocks of which no record was lost: each group's first record is the start of its lifetime."""
+        lifetimes = {scope.group: scope.number for scope in reversed(self.program.scopes) if _is_lifetime(scope)}
+        if not lifetimes:
+            return np.arange(self.records.n_blocks)
+        starts = np.array([2 * lifetimes.get(self.program.code(name), -1) + 1 for name in self.groups])
+        counts = self.records.counts
+        places = np.minimum(self.records.begins, len(self.records.mark) - 1).reshape(counts.shape)
+        return np.flatnonzero(((counts > 0) & (self.records.mark[places] == starts)).all(axis=1))
+
+    def blocks(self, chosen: NDArray[np.int64]) -> Iterator[Block]:
+        """The chosen blocks, span by span; of one with more than LONGEST_BLOCK spans so many from its beginning."""
+        for number in chosen.tolist():
+            if number not in self._built:
+                self._built[number] = self._build(number)
+            yield self._built[number]
+
+    def _build(self, number: int) -> Block:
+        records, warps = self.records, len(self.groups)
+        rows = range(number * warps, (number + 1) * warps)
+        cycles = [records.cycle[records.begins[row] : records.ends[row]] for row in rows]
+        together = np.concatenate(cycles)
+        if len(together) > LONGEST_BLOCK:
+            until = np.partition(together, LONGEST_BLOCK)[LONGEST_BLOCK]
+            cycles = [mine[: np.searchsorted(mine, until, side="right")] for mine in cycles]
+        opening = np.append(self._opening, False)
+        looping = np.append(self.in_loop, False)
+        spans: dict[str, list[Span]] = {}
+        for group, row, mine in zip(self.groups, rows, cycles, strict=True):
+            kinds = self.kind[records.begins[row] :][: max(len(mine) - 1, 0)]
+            trips = np.where(looping[kinds], np.cumsum(opening[kinds]) - 1, -1)
+            at = mine.tolist()
+            spans[group] = [
+                Span(self.intervals[kind], start, end, trip if trip >= 0 else None)
+                for kind, start, end, trip in zip(kinds.tolist(), at, at[1:], trips.tolist(), strict=False)
+            ]
+        in_flight = [flight for group in self.groups for flight in flights(group, spans[group])]
+        program_id, sm, start_ns = (int(of[number]) for of in (records.program_id, records.sm, records.start_ns))
+        return Block(program_id, sm, start_ns, spans, in_flight)
+
+    @cached_property
+    def _opening(self) -> NDArray[np.bool_]:
+        """For each of `intervals`: whether a trip of its group's main loop begins with it."""
+        opening: NDArray[np.bool_] = np.any([self._opens(*found) for found in self.main_scope.items()], axis=0)
+        return opening
+
+
+def _smallest(largest: int) -> type[np.uint8] | type[np.uint16] | type[np.uint32]:
+    """The smallest type of integers from 0 to this one."""
+    return next(kind for kind in (np.uint8, np.uint16, np.uint32) if largest <= np.iinfo(kind).max)
+
+
+def _clock_steps(clocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cycles from clock to clock, of 32 bits that wrap.
+
+    Blocks that share an SM may start in another order than their first records come, so a step may lead back a little.
+    """
+    back = 2**28
+    return (np.diff(clocks) + back) % 2**32 - back
+
+
+def _is_lifetime(scope: Scope) -> bool:
+    return scope.name.startswith(LIFETIME)
+
+
+def flights(group: str, spans: list[Span]) -> Iterator[Flight]:
+    """Products in flight; one that nobody waits for before the end of the trace is left out.
+
+    Where a warp waits for loads into registers and then issues, it issues at the end: what it multiplies was not there.
+    """
+    pending: deque[tuple[str, int, int | None]] = deque()
+    for span in spans:
+        waits_first = span.interval.uses and 0 not in span.interval.queue
+        for step in span.interval.queue:
+            if isinstance(step, Product):
+                pending.append((step.name, span.end if waits_first else span.start, span.trip))
+            else:
+                while len(pending) > step:
+                    product, start, trip = pending.popleft()
+                    yield Flight(product, group, start, span.end, trip)

@@ -1,0 +1,349 @@
+"""Timelines in words: a verdict made from the numbers of one, and several side by side in a table."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from kperf.trace.analyze.models import (
+    Apart,
+    Graph,
+    Imbalance,
+    Joined,
+    LoadWait,
+    Memory,
+    Quantiles,
+    Slack,
+    SmUse,
+    Timeline,
+)
+from kperf.trace.instrument.session import CYCLES_A_RECORD
+
+LOADS_ON_THE_PATH = 0.15
+"""Of a trip, spent where loads are waited for: two waits that are over at once take 5 to 10 % of a short trip."""
+MUCH_SLOWER = 1.1
+"""Traced over plain: from there on it is said where the time goes."""
+LONG_TAIL = 0.1
+"""Of a launch, in which half of the SMs have ended: from there on it is said."""
+
+
+EXPLAINED = 0.05
+"""Of the measured period: a graph that is further off explains nothing."""
+
+MOST_SLACK = 6
+"""Rows of the table."""
+
+
+def table(timelines: Sequence[Timeline], stamp: str) -> Table:
+    """Side by side: period, tensor cores, regions, bubbles, overhead."""
+    result = Table(title=f"inside the kernel, cycles of a trip (median; p5 to p95): {stamp}", title_justify="left")
+    result.add_column("")
+    for timeline in timelines:
+        result.add_column(timeline.label, justify="right")
+
+    def row(name: str, cells: Sequence[str]) -> None:
+        result.add_row(name, *cells)
+
+    row("period", [_range(t.period_cycles) for t in timelines])
+    if any(t.tile_boundary_cycles for t in timelines):
+        beyond = [t.tile_boundary_cycles for t in timelines]
+        row("from tile to tile, beyond a trip", [_range(b) if b else "-" for b in beyond])
+    row("SM clock, MHz (measured)", [f"{t.clock_mhz:.0f}" for t in timelines])
+    busy = [t.tensor_core_busy for t in timelines]
+    row("tensor cores at the issue rate", [f"{b.at_issue_rate:.1%}" if b else "-" for b in busy])
+    row("products in flight", [f"{b.in_flight:.1%}" if b else "-" for b in busy])
+    hidden = [t.arithmetic for t in timelines]
+    row(
+        "arithmetic, of it under own / any products",
+        [f"{h.cycles:.0f}, {h.under_own_products:.0f} / {h.under_any_products:.0f}" if h else "-" for h in hidden],
+    )
+    result.add_section()
+    for group, name in dict.fromkeys((r.warp_group, r.name) for t in timelines for r in t.regions):
+        found = [[r for r in t.regions if (r.warp_group, r.name) == (group, name)] for t in timelines]
+        row(f"{group}: {name}", [f"{_range(r[0].cycles)}  {r[0].share:5.1%}" if r else "-" for r in found])
+    result.add_section()
+    for cause in dict.fromkeys(b.cause for t in timelines for b in t.bubbles):
+        cells = [next((f"{b.cycles:.0f}" for b in t.bubbles if b.cause == cause), "-") for t in timelines]
+        row(f"bubble: {cause}", cells)
+    result.add_section()
+    for place in range(MOST_SLACK):
+        best = [t.slack[place : place + 1] if t.graph and _explains(t.graph) else [] for t in timelines]
+        row(
+            "slack: cycles without" if not place else "",
+            [f"{_named(b[0])} {b[0].cycles:.0f}" if b else "-" for b in best],
+        )
+    explained = [f"{t.graph.cycles:.0f} ({t.graph.error:+.1%})" if t.graph else "-" for t in timelines]
+    row("period from the graph", explained)
+    result.add_section()
+    row(
+        "launch",
+        [str(t.overhead) for t in timelines],
+    )
+    row("records written, lost", [f"{t.records.written}, {t.records.lost}" for t in timelines])
+    row("SASS order, plain and traced", ["the same" if t.sass_order.same else "differs" for t in timelines])
+    return result
+
+
+def _range(cycles: Quantiles) -> str:
+    return f"{cycles.median:.0f} ({cycles.p5:.0f} to {cycles.p95:.0f})"
+
+
+def verdict(t: Timeline) -> list[str]:
+    """Sentences about one kernel, each made from the numbers: what its view shows, and how far it can be trusted."""
+    lines = []
+    if t.imbalance:
+        lines += _imbalance(t, t.imbalance)
+    lines += _pipeline(t) if t.unit == "trip" else []
+    if t.memory:
+        lines += _memory(t, t.memory)
+    if t.sms:
+        lines += _tail(t, t.sms)
+    return lines + _trust(t)
+
+
+def _pipeline(t: Timeline) -> list[str]:
+    line = f"{t.label}: a trip takes {t.period_cycles.median:.0f} cycles"
+    if t.bound:
+        line += f" where its products need {t.bound.cycles:.0f}"
+    line += f"; in {sum(bubble.cycles for bubble in t.bubbles):.0f} of them no product is in flight"
+    if t.bubbles:
+        line += f", mostly with {t.bubbles[0].cause}"
+    lines = [f"{line}."]
+    if t.tile_boundary_cycles:
+        lines.append(
+            f"{t.label}: a block computes one tile after another; from a tile to the next it takes "
+            f"{t.tile_boundary_cycles.median:.0f} cycles beyond those of the trips, in which it computes the products "
+            f"of one trip more."
+        )
+    if t.load_wait:
+        lines.append(_load_wait(t, t.load_wait))
+    if (hidden := t.arithmetic) and hidden.cycles:
+        lines.append(
+            f"{t.label} hides {hidden.under_any_products:.0f} of {hidden.cycles:.0f} cycles of arithmetic under "
+            f"products, {hidden.under_own_products:.0f} of them under its own warp group's."
+        )
+    if t.graph:
+        lines += _slack(t, t.graph)
+    return lines
+
+
+def _load_wait(t: Timeline, wait: LoadWait) -> str:
+    spent = (
+        f"of the {t.period_cycles.median:.0f} cycles of a trip {wait.cycles:.0f} ({wait.share:.0%}) go to "
+        f"{' and '.join(wait.regions)} of {wait.warp_group}"
+    )
+    if wait.share < LOADS_ON_THE_PATH:
+        return f"{t.label}: loads are there in time: {spent}."
+    cost = _most_that_loads_cost(t, wait)
+    if cost < LOADS_ON_THE_PATH * t.period_cycles.median:
+        return f"{t.label}: loads lengthen a trip by {cost:.0f} cycles at most, though {spent}."
+    return f"{t.label}: loads stand on the path: {spent}."
+
+
+def _most_that_loads_cost(t: Timeline, wait: LoadWait) -> float:
+    """Cycles: a trip gets no shorter than its products, nor by more than the slack of the loads, where that is known.
+
+    A recorded region may hold more than the wait for a load, so that what is waited alone says too much.
+    """
+    bounds = [wait.cycles]
+    if t.bound:
+        bounds.append(max(t.period_cycles.median - t.bound.cycles, 0.0))
+    if t.graph and _explains(t.graph) and (loads := _of_the_loaders(t, "load ")):
+        bounds.append(max(row.high for row in loads))
+    return min(bounds)
+
+
+def _of_the_loaders(t: Timeline, beginning: str) -> list[Slack]:
+    """The slack of what warp groups do that only load."""
+    loaders = {role.warp_group for role in t.roles if role.duty == "loads"}
+    return [row for row in t.slack if row.region.startswith(beginning) and row.warp_group in loaders]
+
+
+def _slack(t: Timeline, graph: Graph) -> list[str]:
+    line = (
+        f"{t.label}: run again from what hangs on what, a trip takes {graph.cycles:.0f} cycles where those blocks "
+        f"took {graph.measured_cycles:.0f} ({graph.error:+.1%})"
+    )
+    if not _explains(graph):
+        return [f"{line}: the graph does not explain them, and what it says of slack is not to be relied on."]
+    lines = [f"{line}."]
+    best = [row for row in t.slack if row.cycles >= 1][:2]
+    if best:
+        saved = [
+            f"{round(row.cycles)} cycles less without {_named(row)} ({round(row.low)} to {round(row.high)})"
+            for row in best
+        ]
+        lines.append(f"{t.label}: a trip would take {', '.join(saved)}.")
+    for what, beginning in (("if no load took any time", "load "), ("if every stage were free at once", "wait ")):
+        if rows := _of_the_loaders(t, beginning):
+            row = max(rows, key=lambda row: row.high)
+            lines.append(
+                f"{t.label}: {what}, a trip would take {round(row.cycles)} cycles less "
+                f"({round(row.low)} to {round(row.high)})."
+            )
+    return lines
+
+
+def _explains(graph: Graph) -> bool:
+    return abs(graph.error) <= EXPLAINED
+
+
+def _named(row: Slack) -> str:
+    everywhere = {"all": " in all warp groups", "tensor cores": " on the tensor cores"}
+    return row.region + everywhere.get(row.warp_group, f" of {row.warp_group}")
+
+
+def _memory(t: Timeline, m: Memory) -> list[str]:
+    parts = []
+    for verb, moved in (("loads", "loaded_bytes"), ("stores", "stored_bytes")):
+        by_argument = [(part.argument, getattr(part, moved)) for part in m.traffic if getattr(part, moved)]
+        if by_argument:
+            parts.append(f"{verb} " + ", ".join(f"{_bytes(size)} of {name}" for name, size in by_argument))
+    lines = []
+    if parts:
+        whose = "traced" if t.overhead.plain_ms is None else "plain"
+        line = f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s in the {whose} kernel's "
+        line += f"{t.overhead.launch_ms:.3f} ms"
+        if t.bandwidth:
+            copy, peak = t.bandwidth.copy_gb_per_s, t.bandwidth.peak_gb_per_s
+            line += (
+                f", {m.gb_per_s / copy:.0%} of a copy's {copy:.0f} and {m.gb_per_s / peak:.0%} of the peak's {peak:.0f}"
+            )
+            if m.gb_per_s > peak:
+                line += ": part of it comes from caches"
+        lines.append(f"{line}.")
+    most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
+    lines.append(f"{t.label}: a block lives {t.period_cycles.median:.0f} cycles: {', '.join(most)}.")
+    if m.loads_in_flight_bytes and t.sms:
+        lines.append(
+            f"{t.label}: a block has {_bytes(m.loads_in_flight_bytes)} of loads in flight on average, and while it "
+            f"waits {max(t.sms.resident - 1, 0):.1f} other blocks are on its SM."
+        )
+    return lines
+
+
+def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
+    lines = []
+    if i.early_share > 0:
+        lines.append(
+            f"{t.label}: {i.early_share:.1%} of {t.blocks} blocks return early; they take {i.early_time_share:.1%} of "
+            "the blocks' time."
+        )
+    if i.trips and i.trips.least < i.trips.most:
+        lines.append(
+            f"{t.label}: a block that works makes {i.trips.least} to {i.trips.most} trips, the median "
+            f"{i.trips.median:.0f}."
+        )
+    slowest = i.slowest
+    line = (
+        f"{t.label}: the slowest block, {slowest.program_id}, runs {slowest.us:.1f} us, "
+        f"{slowest.us / i.block_us.median:.1f} times the median"
+    )
+    if t.sms:
+        end = slowest.start_us + slowest.us
+        line += f", on SM {slowest.sm} from {slowest.start_us:.1f} to {end:.1f} of {t.sms.span_us:.1f} us"
+    return [*lines, f"{line}."]
+
+
+def _tail(t: Timeline, s: SmUse) -> list[str]:
+    """How the launch ends, where that takes a tenth of it or more."""
+    tail = 1 - s.median_end_us / s.span_us
+    if tail < LONG_TAIL:
+        return []
+    line = (
+        f"{t.label}: half of the {s.sms} SMs have no block any more in the last {tail:.0%} of the launch, and the SMs "
+        f"are idle {s.idle:.0%} of its time"
+    )
+    if not t.imbalance and t.blocks > s.sms * s.most_resident:
+        slots = s.sms * s.most_resident
+        rest = t.blocks % slots or slots
+        line += f": {t.blocks} blocks are {t.blocks / slots:.2f} waves of {slots}, and the last wave has {rest}"
+    return [f"{line}."]
+
+
+def _trust(t: Timeline) -> list[str]:
+    lines = _cost(t)
+    if t.records.lost:
+        lines.append(f"{t.label}: {t.records.lost} of {t.records.written} records were overwritten; the rest is shown.")
+    if t.joined:
+        lines += _joined(t, t.joined)
+    if t.apart:
+        lines.append(_apart(t, t.apart))
+    if not t.sass_order.same:
+        lines.append(
+            f"{t.label}: records change the order of instructions; there the picture does not show the plain kernel: "
+            + "; ".join(t.sass_order.differences[: None if t.joined else 2])
+            + "."
+        )
+    return lines
+
+
+def _cost(t: Timeline) -> list[str]:
+    """Where the time goes that tracing takes, if that is much."""
+    ratio = t.overhead.ratio
+    if ratio is None or ratio < MUCH_SLOWER or t.joined:
+        return []
+    period = t.period_cycles.median
+    added = (1 - 1 / ratio) * period
+    records = t.records.written / t.units / len(t.roles)
+    own = CYCLES_A_RECORD * records
+    line = (
+        f"{t.label}: tracing makes it {ratio - 1:.0%} slower, about {added:.0f} cycles of a {t.unit}'s {period:.0f}, "
+        f"of which {records:.0f} records take some {min(own, added):.0f}"
+    )
+    rest = []
+    if t.unit == "block":
+        rest.append("what a block writes besides, a header and its records' way to device memory")
+    if not t.sass_order.same:
+        rest.append("the order of instructions that records change")
+    if own < added:
+        line += f"; the rest comes from {' and '.join(rest) or 'what they delay'}"
+    return [f"{line}."]
+
+
+def _joined(t: Timeline, joined: Joined) -> list[str]:
+    """How several passes fit together, and what is not from them."""
+    number = joined.period_pass
+    line = f"{t.label}: joined from {len(t.passes)} passes; the period is that of pass {number + 1}"
+    if joined.plain_cycles:
+        cost = t.passes[number].overhead.cost
+        line += f", which {cost} of the plain kernel's time: its trip takes {joined.plain_cycles:.0f} cycles by that"
+    return [
+        f"{line}.",
+        f"{t.label}: the passes close: each one's intervals add up to it within {joined.tolerance:.0%}.",
+        f"{t.label}: single blocks, tile boundaries{'' if joined.replayed else ', slack'} and all outside of the main "
+        f"loop are from one launch with all records ({joined.one_pass.overhead}).",
+    ]
+
+
+def _apart(t: Timeline, apart: Apart) -> str:
+    """What several passes showed that do not fit together."""
+    cycles = [one.trip_cycles for one in apart.passes if one.trip_cycles]
+    costs = [one.overhead.ratio - 1 for one in apart.passes if one.overhead.ratio]
+    line = (
+        f"{t.label}: this is one launch with all records, for {len(apart.passes)} passes of a few each do not make one "
+        f"trip: theirs take {min(cycles):.0f} to {max(cycles):.0f} cycles"
+    )
+    if costs:
+        line += f", and cost {min(costs):+.1%} to {max(costs):+.1%} of the plain kernel's time"
+    return f"{line}; {apart.why[0]}."
+
+
+def _bytes(size: float) -> str:
+    """In the unit that leaves one to three digits before the point."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def between(a: Timeline, b: Timeline) -> list[str]:
+    """Sentences about two kernels that do the same work."""
+    periods = a.period_cycles.median / b.period_cycles.median
+    times = a.overhead.launch_ms / b.overhead.launch_ms
+    saved = a.period_cycles.median - b.period_cycles.median
+    idle_a, idle_b = (sum(bubble.cycles for bubble in t.bubbles) for t in (a, b))
+    return [
+        f"{b.label} saves {saved:.0f} cycles a trip against {a.label}; bubbles go from {idle_a:.0f} to {idle_b:.0f}.",
+        f"The traced periods differ by a factor of {periods:.3f}, the plain kernels' times by {times:.3f}: "
+        f"{'they agree' if abs(periods / times - 1) <= 0.05 else 'they do not agree'} within 5 %.",
+    ]

@@ -1,0 +1,324 @@
+"""The view that a kernel's records ask for, and what it shows beside the pipeline of products: memory, and imbalance.
+
+*pipeline*: warp groups issue products in a loop. *memory*: nobody does; then bytes and waits count. *imbalance*: the
+blocks of one launch differ in work, with products or without. How the launch fills the SMs is shown in every view.
+"""
+
+from collections import defaultdict
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.errors import UsageError
+from kperf.trace.analyze import analysis
+from kperf.trace.analyze.models import (
+    About,
+    Bar,
+    BlockTrips,
+    Imbalance,
+    LoadWait,
+    Memory,
+    Slowest,
+    SmUse,
+    TrafficRecord,
+    View,
+    Wait,
+    Window,
+)
+from kperf.trace.analyze.timeline import Block, Launch, Span
+from kperf.trace.instrument.program import Interval
+
+EARLY_SHARE = 0.05
+"""Of the blocks that return early: from there on the view is imbalance."""
+UNEVEN = 1.5
+"""Trips of a block over the median block's, or the other way round: likewise."""
+MOST_BARS = 400
+"""Of a block that is drawn whole."""
+CURVE_POINTS = 160
+"""Of a curve over the time of the launch."""
+
+
+class Blocks:
+    """The blocks of a launch side by side: when and where each ran, and how many trips it made.
+
+    All arrays have one entry a block, in launch order; times are ns since the first block began. Trips are of the main
+    loop of the first warp group that issues products, or else loads.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        """Read headers and records."""
+        records = launch.records
+        begin = records.start_ns.min()
+        self.start = records.start_ns - begin
+        # The timer may stand still while a short block runs.
+        self.end = np.maximum(records.end_ns, records.start_ns + 1) - begin
+        self.span = int(self.end.max())
+        self.sm = np.unique(records.sm, return_inverse=True)[1]
+        self.n_sms = int(self.sm.max()) + 1
+        self.program_id = records.program_id
+        self.sm_id = records.sm
+        self.whole = np.zeros(records.n_blocks, dtype=bool)
+        self.whole[launch.whole_blocks()] = True
+        looping = [role for role in analysis.roles(launch) if launch.main_scope[role.warp_group] is not None]
+        ranked = sorted(looping, key=lambda role: ("products" not in role.duty, "loads" not in role.duty))
+        self.has_loop = bool(ranked)
+        self.silent = records.counts.sum(axis=1) == 0
+        outside = np.array([scope.loop == 0 for scope in launch.program.scopes], dtype=bool)[launch.marks[:, 0] // 2]
+        straight = np.bincount(records.block_of(launch.places(outside)), minlength=records.n_blocks)
+        self.loops = np.maximum(records.counts - 1, 0).sum(axis=1) > straight
+        self.trips: NDArray[np.int64] = np.zeros(records.n_blocks, dtype=np.int64)
+        if ranked:
+            self.trips = launch.trips_of_blocks(ranked[0].warp_group)
+
+    @property
+    def duration(self) -> NDArray[np.int64]:
+        """How long each ran, in ns."""
+        duration: NDArray[np.int64] = self.end - self.start
+        return duration
+
+    @cached_property
+    def early(self) -> NDArray[np.bool_]:
+        """Blocks that return early: no trip of any loop where others make some; without loops in next to no time."""
+        if self.has_loop:
+            found: NDArray[np.bool_] = self.silent | (self.whole & ~self.loops)
+            return found if self.loops.any() else np.zeros_like(found)
+        short: NDArray[np.bool_] = self.silent | (self.duration < self.duration.max() / 100)
+        return short
+
+    @property
+    def working(self) -> NDArray[np.int64]:
+        """Blocks that do not return early and of which no record was lost."""
+        return np.flatnonzero(self.whole & ~self.early)
+
+    @property
+    def working_trips(self) -> NDArray[np.int64]:
+        """Trips of the blocks that do not return early and of which no record was lost."""
+        return self.trips[self.working] if self.has_loop else np.zeros(0, dtype=np.int64)
+
+    @property
+    def differ(self) -> bool:
+        """Whether the blocks do unequal work."""
+        if self.early.mean() >= EARLY_SHARE:
+            return True
+        trips = self.working_trips
+        if not trips.size:
+            return False
+        median = float(np.median(trips))
+        return bool(trips.max() >= UNEVEN * median or trips.min() * UNEVEN <= median)
+
+    @cached_property
+    def _busy(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Stretches in which an SM has at least one block: SM, start, end."""
+        order = np.lexsort((self.start, self.sm))
+        sm, start, end = self.sm[order], self.start[order], self.end[order]
+        # One running maximum over all SMs: each SM's ends are lifted above those of the SMs before.
+        lift = sm * (self.span + 1)
+        reached = np.maximum.accumulate(end + lift) - lift
+        opens = np.ones(len(sm), dtype=bool)
+        opens[1:] = (sm[1:] != sm[:-1]) | (start[1:] > reached[:-1])
+        first = np.flatnonzero(opens)
+        last = np.append(first[1:], len(sm)) - 1
+        return sm[first], start[first], reached[last]
+
+    def sm_use(self) -> SmUse:
+        """How the launch fills the SMs that it uses."""
+        sm, start, end = self._busy
+        busy = int((end - start).sum())
+        ends = np.zeros(self.n_sms, dtype=np.int64)
+        np.maximum.at(ends, sm, end)
+        times = np.linspace(0, self.span, CURVE_POINTS)
+        at_once = [_running(times, *stretches) for stretches in ((start, end), (self.start, self.end))]
+        return SmUse(
+            sms=self.n_sms,
+            span_us=self.span / 1e3,
+            resident=float(self.duration.sum() / busy),
+            most_resident=self._most_resident(),
+            idle=1 - busy / (self.n_sms * self.span),
+            first_end_us=float(ends.min()) / 1e3,
+            median_end_us=float(np.median(ends)) / 1e3,
+            busy_sms=at_once[0].tolist(),
+            running_blocks=at_once[1].tolist(),
+        )
+
+    def _most_resident(self) -> int:
+        """The most blocks that ever were on one SM at once."""
+        sm = np.concatenate([self.sm, self.sm])
+        time = np.concatenate([self.start, self.end])
+        change = np.repeat([1, -1], len(self.sm))
+        order = np.lexsort((change, time, sm))  # at the same time the block that ends makes room first
+        return int(np.cumsum(change[order]).max())
+
+    def imbalance(self) -> Imbalance:
+        """How the blocks differ."""
+        working = ~self.early
+        slowest = int(np.argmax(self.duration))
+        trips = self.working_trips
+        return Imbalance(
+            early_share=float(self.early.mean()),
+            early_time_share=float(self.duration[self.early].sum() / self.duration.sum()),
+            trips=(
+                BlockTrips(least=int(trips.min()), median=float(np.median(trips)), most=int(trips.max()))
+                if trips.size
+                else None
+            ),
+            block_us=analysis.quantiles(self.duration[working]).scaled(1e-3),
+            slowest=Slowest(
+                program_id=int(self.program_id[slowest]),
+                sm=int(self.sm_id[slowest]),
+                trips=int(self.trips[slowest]) if self.has_loop and self.whole[slowest] else None,
+                start_us=float(self.start[slowest]) / 1e3,
+                us=float(self.duration[slowest]) / 1e3,
+            ),
+        )
+
+
+def _running(times: NDArray[np.floating[Any]], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many stretches are under way at each time."""
+    begun = np.searchsorted(np.sort(start), times, side="right")
+    return begun - np.searchsorted(np.sort(end), times, side="right")
+
+
+def choose(launch: Launch) -> View:
+    """The view that fits the kernel."""
+    if Blocks(launch).differ:
+        return "imbalance"
+    return "pipeline" if has_pipeline(launch) else "memory"
+
+
+def has_pipeline(launch: Launch) -> bool:
+    """Whether a warp group issues products in a loop."""
+    return any(launch.periods(group).size for group in analysis.issuers(launch))
+
+
+def block_window(block: Block) -> Window:
+    """A whole block to draw, or its first MOST_BARS intervals; loads into registers from their issue to their use."""
+    bars = analysis.bars_of(block)
+    for group, spans in block.spans.items():
+        pending: list[tuple[str, Span]] = []
+        for span in spans:
+            if category(span.interval) == WAITING:
+                bars += [
+                    Bar(
+                        track="loads",
+                        warp_group=group,
+                        name=argument,
+                        kind="load",
+                        start=issued.start - block.start,
+                        cycles=span.end - issued.start,
+                        trip=issued.trip,
+                    )
+                    for argument, issued in pending
+                ]
+                pending = []
+            pending += [(part.argument, span) for part in span.interval.traffic if part.loaded]
+    return Window(shows="block", start=0, bars=sorted(bars, key=lambda bar: bar.start)[:MOST_BARS])
+
+
+def memory(launch: Launch, about: About) -> Memory:
+    """Bytes, rates, and where a block waits. Rates are at the plain kernel's time."""
+    traffic, in_flight = _traffic(launch)
+    seconds = about.overhead.launch_ms / 1e3
+    moved = sum(t.loaded_bytes + t.stored_bytes for t in traffic)
+    return Memory(
+        traffic=traffic,
+        gb_per_s=moved / seconds / 1e9,
+        waits=_waits(launch),
+        loads_in_flight_bytes=in_flight,
+    )
+
+
+def load_wait(launch: Launch, period_cycles: float) -> LoadWait | None:
+    """Where the groups that issue products wait for loads, into registers or into shared memory; None if nowhere."""
+    filled = {ring for interval in launch.intervals for _, ring in interval.loads}
+    waiting = np.array([bool(i.uses or filled.intersection(i.waits)) for i in launch.intervals], dtype=bool)
+    found = []
+    for group in analysis.issuers(launch):
+        mine = np.flatnonzero(launch.in_loop & waiting & (launch.ran > 0))
+        mine = mine[[launch.intervals[kind].group == group for kind in mine]]
+        names = dict.fromkeys(launch.intervals[kind].name for kind in mine)
+        cycles = float(launch.spent[mine].sum()) / max(launch.trips(group), 1)
+        found.append(LoadWait(warp_group=group, regions=[*names], cycles=cycles, share=cycles / period_cycles))
+    most = max(found, key=lambda wait: wait.cycles, default=None)
+    return most if most and most.regions else None
+
+
+def _recorded_once(launch: Launch) -> NDArray[np.bool_]:
+    """For each of `launch.intervals`: whether it is of its warp group's first recorded warp, so that it counts once."""
+    groups = (interval.group for interval in launch.intervals)
+    return np.array([launch.program.code(group) == group for group in groups], dtype=bool)
+
+
+def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
+    """Bytes by argument, and the bytes of loads that a block has in flight on average.
+
+    A load is in flight from the start of the interval that issues it to the end of the one that uses it first.
+    """
+    counted = _recorded_once(launch)
+    ran = np.where(counted, launch.ran, 0)
+    loaded: dict[str, int] = defaultdict(int)
+    stored: dict[str, int] = defaultdict(int)
+    for interval, times in zip(launch.intervals, ran.tolist(), strict=True):
+        for part in interval.traffic:
+            loaded[part.argument] += times * part.loaded
+            stored[part.argument] += times * part.stored
+    found = [
+        TrafficRecord(argument=argument, loaded_bytes=loaded[argument], stored_bytes=stored[argument])
+        for argument in dict.fromkeys([*loaded, *stored])
+        if loaded[argument] or stored[argument]
+    ]
+    return found, _bytes_in_flight(launch, counted)
+
+
+def _bytes_in_flight(launch: Launch, counted: NDArray[np.bool_]) -> float:
+    """Mean over a block's lifetime: each load's bytes, from its issue to the end of the next gap that uses a load."""
+    size = np.array([sum(part.loaded for part in interval.traffic) for interval in launch.intervals])
+    uses = np.array([category(interval) == WAITING for interval in launch.intervals], dtype=bool)
+    issue = launch.places(counted & (size > 0))
+    use = launch.places(counted & uses)
+    following = np.searchsorted(use, issue)
+    met = following < len(use)
+    issue, use = issue[met], use[following[met]]
+    same = launch.records.row_of(issue) == launch.records.row_of(use)
+    issue, use = issue[same], use[same]
+    held = (launch.records.cycle[use + 1] - launch.records.cycle[issue]).astype(np.float64)
+    lived = float(launch.spent[counted].sum())
+    return float((size[launch.kind[issue]] * held).sum() / lived) if lived else 0.0
+
+
+WAITING = "waiting for loads"
+
+
+def category(interval: Interval) -> str:
+    """What a warp does in an interval, coarsely; a first use of loads counts as waiting, with the arithmetic in it."""
+    name = interval.name
+    if interval.uses or name.startswith("wait "):
+        return WAITING
+    if "barrier" in name:
+        return "barriers"
+    if any(word in name for word in ("reduce", "scan", "histogram")):
+        return "reductions"
+    return {"load": "issuing loads", "store": "stores", "arithmetic": "arithmetic", "tensor": "products"}.get(
+        interval.kind, "other"
+    )
+
+
+def _waits(launch: Launch) -> list[Wait]:
+    """Share of a block's lifetime by what its warps do; the first load that is waited for stands apart."""
+    names = [category(interval) for interval in launch.intervals]
+    cycles: dict[str, int] = defaultdict(int)
+    for name, spent in zip(names, launch.spent.tolist(), strict=True):
+        cycles[name] += spent
+    loads = launch.places(np.array([name == WAITING for name in names], dtype=bool))
+    first = loads[np.flatnonzero(np.diff(launch.records.row_of(loads), prepend=-1))]
+    if len(first) < len(loads):
+        cycles["first load"] = int(launch.cycles[first].sum())
+        cycles[WAITING] -= cycles["first load"]
+        cycles["later loads"] = cycles.pop(WAITING)
+    whole = sum(cycles.values())
+    if not whole:
+        raise UsageError("the records of the launch span no cycle: nothing can be said of it")
+    paths = int((launch.records.counts > 1).sum())
+    ranked = sorted(cycles.items(), key=lambda item: -item[1])
+    return [Wait(doing=name, share=spent / whole, cycles=spent / paths) for name, spent in ranked if spent]

@@ -1,0 +1,111 @@
+"""Run a traced kernel on the GPU beside the plain one, and bring the whole profile buffer home."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from triton.runtime._allocation import set_profile_allocator
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.record import device
+from kperf.trace.instrument.session import Recording, session
+
+Call = Callable[[], Sequence[torch.Tensor]]
+"""A launch with its arguments bound; returns what the kernel wrote."""
+
+_QUEUE_CYCLES = 20_000_000
+"""The GPU spins this long before a timed launch, so that the host's part of the launch is over when it starts."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The raw profile buffer of one whole launch (uint8), and the milliseconds of plain and traced launches in turn."""
+
+    buffer: NDArray[np.uint8]
+    plain_ms: list[float]
+    traced_ms: list[float]
+
+
+class _Allocator:
+    """What Triton asks for the device memory of the records: a buffer of each size, made once, so no launch waits."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, torch.Tensor] = {}
+        self.last: torch.Tensor | None = None
+
+    def __call__(self, size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
+        if size not in self._buffers:
+            try:
+                self._buffers[size] = torch.zeros(size, dtype=torch.uint8, device="cuda")
+            except torch.OutOfMemoryError:
+                raise UsageError(
+                    f"the records of this launch need {size >> 20} MB of GPU memory: trace a smaller workload"
+                ) from None
+        self.last = self._buffers[size]
+        return self.last
+
+
+@contextmanager
+def allocated() -> Iterator[_Allocator]:
+    """While this is open we are alone on the GPU (`device.exclusive`), and records go to a buffer of our own."""
+    allocator = _Allocator()
+    with device.exclusive():
+        set_profile_allocator(allocator)
+        try:
+            yield allocator
+        finally:
+            set_profile_allocator(None)
+
+
+def capture(name: str, plain: Call, traced: Call, recording: Recording, rounds: int) -> Capture:
+    """Launch the kernel `name` and its twin in turn `rounds` times; the buffer is the last launch's.
+
+    Raises `UsageError` where there is no Hopper GPU, another session is open or another process measures on it, and
+    `MeasurementError` unless the twin's outputs are the plain kernel's, bit for bit.
+    """
+    if reason := device.why_static():
+        raise UsageError(reason)
+    recorded = in_session(traced, recording)
+    with allocated() as allocator:
+        expected, found = plain(), recorded()
+        if not all(map(same_bits, expected, found)):
+            raise MeasurementError(f"the traced twin of {name} computes something else than the plain kernel")
+        times = time_in_turn([plain, recorded], rounds)
+        if allocator.last is None:
+            raise MeasurementError(f"the twin of {name} asked for no profile buffer: its records were not lowered")
+        return Capture(allocator.last.cpu().numpy(), *times)
+
+
+def in_session(traced: Call, recording: Recording) -> Call:
+    """A call of the traced kernel, in a session of its own; `allocated` has to be open when it is called."""
+
+    def call() -> Sequence[torch.Tensor]:
+        with session(recording):
+            return traced()
+
+    return call
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors hold the same bytes: NaNs too, and the signs of zeros."""
+    return a.shape == b.shape and bool((a.contiguous().view(torch.uint8) == b.contiguous().view(torch.uint8)).all())
+
+
+def time_in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
+    """Milliseconds of each call in each round, after a warm-up; in every second round the order is reversed."""
+    times: list[list[float]] = [[] for _ in calls]
+    for number in range(-2, rounds):
+        order = list(range(len(calls)))
+        for index in order if number % 2 else reversed(order):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(_QUEUE_CYCLES)
+            start.record()
+            calls[index]()
+            end.record()
+            torch.cuda.synchronize()
+            if number >= 0:
+                times[index].append(start.elapsed_time(end))
+    return times

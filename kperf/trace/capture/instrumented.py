@@ -1,0 +1,172 @@
+"""The instrumented twin of any kernel that was compiled, and how far it is still the plain kernel."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from triton.compiler import CompiledKernel
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir import compile as compiler
+from kperf.ir import sass
+from kperf.ir.occupancy import blocks_per_sm, shared_bytes_left
+from kperf.ir.override import Override, own_cache, recompile
+from kperf.trace.capture.traced import Orders
+from kperf.trace.instrument.events import Detail, Rules, instrument
+from kperf.trace.instrument.program import Program, read_program
+from kperf.trace.instrument.session import RECORD_BYTES, Recording, session
+
+COUNTER_BYTES = 16
+"""A ring's counter and address, which a thread may keep on the stack."""
+
+Place = Literal["shared", "global"]
+
+SMALLEST_RING = 64
+"""Bytes a warp: the last eight records."""
+_RING = 8192
+"""Bytes a warp as long as it is not known how many records a block writes."""
+_LEAST_IN_SHARED_MEMORY = 1024
+"""Of such a ring; where there is less room, records go to device memory."""
+
+
+@dataclass(frozen=True)
+class InstrumentedKernel:
+    """A compiled kernel with records: what it is made of, and how its records are kept."""
+
+    plain: CompiledKernel
+    kernel: CompiledKernel
+    text: str
+    program: Program
+    recording: Recording
+    original_usage: "ResourceUsage"
+    resource_usage: "ResourceUsage"
+
+    @property
+    def spilled_more(self) -> int:
+        """Bytes a thread that the records spill, beyond what their counters may take on the stack outside of loops."""
+        more = self.resource_usage.spilled_bytes - self.original_usage.spilled_bytes
+        return more if more > COUNTER_BYTES else 0
+
+    @property
+    def blocks_lost(self) -> int:
+        """By how many blocks fewer fit on an SM."""
+        return max(self.original_usage.occupancy - self.resource_usage.occupancy, 0)
+
+    def ring_for(self, blocks: int, memory: int, records: int | None) -> Recording:
+        """Where the records of another launch would go, as `ring_for` says."""
+        return ring_for(self.program, self.original_usage, blocks * self.plain.metadata.num_ctas, memory, records)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of device memory for each block of the launch's grid."""
+        clusters: int = self.plain.metadata.num_ctas
+        return self.recording.block_bytes * clusters
+
+
+@dataclass(frozen=True)
+class ResourceUsage:
+    """What a compiled kernel takes of an SM; `occupancy`: how many of its blocks fit at once."""
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    occupancy: int
+
+
+def make_instrumented(
+    kernel: CompiledKernel,
+    blocks: int,
+    folder: Path,
+    *,
+    memory: int,
+    regions: Sequence[str],
+    rules: Rules,
+    records: int | None = None,
+) -> InstrumentedKernel:
+    """The twin of a compiled kernel for a launch of so many blocks, compiled into a cache of its own in `folder`.
+
+    Of all its regions if that costs the kernel no registers and no block on an SM, else of fewer if that costs less.
+    `memory`: bytes that the records of a launch may take; `records`: how many a warp writes, if that is known.
+
+    Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
+    """
+    if not hasattr(kernel.src, "fn") or "ttgir" not in kernel.asm:
+        raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
+    plain = resource_usage(kernel)
+    text = compiler.named_ttgir(kernel.asm["ttgir"])
+
+    def make(detail: Detail) -> InstrumentedKernel:
+        traced = instrument(text, detail=detail, regions=regions, rules=rules)
+        program = read_program(traced, rules)
+        written = records or _straight_records(program)
+        recording = ring_for(program, plain, blocks * kernel.metadata.num_ctas, memory, written)
+        twin = _compile(
+            kernel, Override(folder / f"{kernel.name}.ttgir", traced, program.kernel_name), recording, folder
+        )
+        return InstrumentedKernel(kernel, twin, traced, program, recording, plain, resource_usage(twin))
+
+    made: list[InstrumentedKernel] = []
+    for detail in get_args(Detail):
+        made.append(make(detail))
+        if not made[-1].blocks_lost and not made[-1].spilled_more:
+            break
+    return min(made, key=lambda twin: (twin.blocks_lost, twin.spilled_more))
+
+
+def _compile(kernel: CompiledKernel, override: Override, recording: Recording, folder: Path) -> CompiledKernel:
+    with session(recording), own_cache(folder):
+        twin = recompile(kernel, override)
+    if twin.metadata.profile_scratch_size != recording.block_bytes:
+        raise MeasurementError(
+            f"its records were lowered to {twin.metadata.profile_scratch_size} bytes a block where "
+            f"{recording.block_bytes} are read"
+        )
+    return twin
+
+
+def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, records: int | None = None) -> Recording:
+    """Where the records of a launch go, within `memory` bytes for all of its blocks.
+
+    In shared memory, where a record costs least, if `records` of a warp fit there without one block less on an SM; else
+    straight in device memory. A ring that is too small keeps a warp's last records.
+
+    Raises `UsageError` if not even eight records of each warp fit.
+    """
+    warps = tuple(sorted(group.first_warp for group in program.groups))
+
+    def fits(size: int, kept_in: Place) -> bool:
+        recording = Recording(warps, program.total_warps, size, memory="global")
+        inside = recording.buffer_bytes <= shared_bytes_left(plain.registers, plain.shared_bytes, program.total_warps)
+        return blocks * recording.block_bytes <= memory and (inside or kept_in == "global")
+
+    wanted = _RING if records is None else max(1 << (RECORD_BYTES * records - 1).bit_length(), SMALLEST_RING)
+    least = _LEAST_IN_SHARED_MEMORY if records is None else wanted
+    places: tuple[tuple[Place, int], ...] = (("shared", least), ("global", SMALLEST_RING))
+    for kept_in, smallest in places:
+        size = wanted
+        while size > smallest and not fits(size, kept_in):
+            size //= 2
+        if fits(size, kept_in):
+            return Recording(warps, program.total_warps, size, memory=kept_in)
+    raise UsageError(f"the records of {blocks} blocks do not fit into {memory >> 20} MB: give more with --memory")
+
+
+def _straight_records(program: Program) -> int | None:
+    """How many records a warp writes in a kernel without loops; None in one with loops."""
+    if any(scope.loops for scope in program.scopes):
+        return None
+    return 2 * max(Counter(scope.group for scope in program.scopes).values())
+
+
+def resource_usage(kernel: CompiledKernel) -> ResourceUsage:
+    """Of a kernel as compiled; its warps are those of all partitions."""
+    used = compiler.resources(kernel)
+    fitting = blocks_per_sm(used.registers, used.shared_bytes, kernel.metadata.num_warps)
+    return ResourceUsage(used.registers, used.spilled_bytes, used.shared_bytes, fitting)
+
+
+def orders(twin: InstrumentedKernel) -> Orders:
+    """The order of instructions in both."""
+    return Orders(*(sass.order(compiler.sass(kernel)) for kernel in (twin.plain, twin.kernel)))

@@ -1,0 +1,82 @@
+"""The passes of a kernel that a script launches again and again: a twin of a few edges in the place of each launch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from triton.compiler import CompiledKernel
+
+from kperf.ir import compile as compiler
+from kperf.ir.override import Override, own_cache, recompile
+from kperf.trace.capture.gpu import Mark
+from kperf.trace.capture.instrumented import resource_usage, ring_for
+from kperf.trace.capture.passes import Built, ChosenPass, built, choose_passes, compile_passes, in_sessions, spread
+from kperf.trace.instrument.events import Rules
+from kperf.trace.instrument.probes import Places, ProbedKernel, Probes, find_probes
+from kperf.trace.instrument.session import Recording
+
+
+@dataclass
+class OnePass:
+    """A pass, ready to be launched; `buffer` and `spans` once it was."""
+
+    chosen: ChosenPass
+    kernel: CompiledKernel
+    recording: Recording
+    buffer: NDArray[np.uint8] | None = None
+    spans: Sequence[tuple[Mark, Mark]] = ()
+
+
+@dataclass
+class MultiPass:
+    """All passes of a kernel, for launches of one grid."""
+
+    edges: Probes
+    passes: list[OnePass] = field(default_factory=list)
+    plain_spans: list[tuple[Mark, Mark]] = field(default_factory=list)
+    """Of a plain launch before each of them."""
+
+    @property
+    def waiting(self) -> list[OnePass]:
+        """Those that were not launched yet."""
+        return [one for one in self.passes if one.buffer is None]
+
+
+def plan(
+    kernel: CompiledKernel,
+    blocks: int,
+    folder: Path,
+    *,
+    most: int | None,
+    memory: int,
+    regions: Sequence[str],
+    rules: Rules,
+    say: Callable[[str], None],
+) -> MultiPass:
+    """The passes of a compiled kernel: chosen by what they compile to, or at most so many.
+
+    Raises `UsageError` if it has no loop that issues matrix products, or cannot be recorded.
+    """
+    edges = find_probes(compiler.named_ttgir(kernel.asm["ttgir"]), rules, regions)
+    plain = resource_usage(kernel)
+    made: dict[Places, tuple[CompiledKernel, Recording]] = {}
+
+    def recording_of(twin: ProbedKernel) -> Recording:
+        return ring_for(twin.program, plain, blocks * kernel.metadata.num_ctas, memory)
+
+    def compile_one(twin: ProbedKernel) -> CompiledKernel:
+        return recompile(kernel, Override(folder / f"{kernel.name}.ttgir", twin.text, twin.program.kernel_name))
+
+    def build(twins: Sequence[ProbedKernel]) -> list[Built]:
+        with own_cache(folder):
+            found = in_sessions(twins, recording_of, compile_one)
+        made.update(zip((twin.places for twin in twins), found, strict=True))
+        return [built(twin) for twin, _ in found]
+
+    if most is None:
+        chosen = choose_passes(edges, built(kernel), build, cycles=edges.least_cycles, say=say)
+    else:
+        chosen = compile_passes(edges, built(kernel), build, spread(edges, most), cycles=edges.least_cycles)
+    return MultiPass(edges, [OnePass(one, *made[one.twin.places]) for one in chosen])

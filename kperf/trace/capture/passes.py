@@ -1,0 +1,194 @@
+"""Which edges of a trip are recorded together: passes that leave the kernel as it is, chosen without a GPU.
+
+As hardware profilers replay a kernel for other counters, a trip is recorded over several launches, a few of its edges
+in each, the anchor in all. A first twin is compiled for each edge. Those that the assembler orders as the plain kernel
+come first and are put together as long as it does so with them all and their records cost little; an edge that it
+does not is alone in its pass, and what it moves is told.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from triton.compiler import CompiledKernel
+
+from kperf.errors import UsageError
+from kperf.ir import compile as compiler
+from kperf.ir import sass
+from kperf.trace.capture.instrumented import COUNTER_BYTES, ResourceUsage, resource_usage
+from kperf.trace.capture.traced import Orders, TracedKernel, recording_for
+from kperf.trace.instrument.probes import ANCHOR, BodyClass, Places, ProbedKernel, Probes, probed_kernel
+from kperf.trace.instrument.program import Program
+from kperf.trace.instrument.session import CYCLES_A_RECORD, Recording, session
+
+MOST_COST = 0.03
+"""Of a trip, reckoned from `CYCLES_A_RECORD`: what a pass of more than two edges may cost."""
+
+MOST_COMPILES = 24
+"""Of a kernel: a twin of improved_plus takes up to ten seconds of a processor."""
+
+_PAIR = 2
+
+_MOST_BYTES_A_WARP = 8192
+_LEAST_BYTES_A_WARP = 256
+"""Of a pass's ring: 32 records, the last 16 trips of an anchor and an edge."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a kernel or a twin of it compiled to: the order of its instructions, and what it takes of an SM."""
+
+    order: list[str]
+    resource_usage: ResourceUsage
+
+    def is_no_worse_than(self, plain: "Built") -> bool:
+        """Whether it fits as often on an SM, and spills no more than the records' counters."""
+        spilled_more = self.resource_usage.spilled_bytes - plain.resource_usage.spilled_bytes
+        return self.resource_usage.occupancy >= plain.resource_usage.occupancy and spilled_more <= COUNTER_BYTES
+
+
+Build = Callable[[Sequence[ProbedKernel]], list[Built]]
+"""Compiles twins, in their order."""
+
+
+@dataclass(frozen=True)
+class ChosenPass:
+    """A pass: its twin, what that compiled to, and how its instructions are ordered beside the plain kernel's.
+
+    `cost`: of a trip, reckoned, in the warp group with the most records.
+    """
+
+    twin: ProbedKernel
+    built: Built
+    orders: Orders
+    cost: float
+
+    @property
+    def differences(self) -> list[sass.Difference]:
+        """Where the assembler ordered it differently."""
+        return self.orders.differences
+
+
+def choose_passes(
+    edges: Probes, plain: Built, build: Build, *, cycles: float, say: Callable[[str], None]
+) -> list[ChosenPass]:
+    """The passes that record every edge of a trip, those in the plain kernel's order first.
+
+    `cycles`: what a trip takes at least. `say` gets a line before twins are compiled.
+    """
+    known: dict[Places, ChosenPass] = {}
+
+    def compiled(wanted: Sequence[Places]) -> list[ChosenPass]:
+        new = [places for places in dict.fromkeys(wanted) if places not in known]
+        if new:
+            say(f"compiling twins of a few records a trip: {len(new)}")
+        known.update(zip(new, compile_passes(edges, plain, build, new, cycles=cycles), strict=True))
+        return [known[places] for places in wanted]
+
+    def keeps(found: ChosenPass) -> bool:
+        return not found.differences and found.built.is_no_worse_than(plain)
+
+    found = compiled(single_edges(edges))
+    apart = [one for one in found if not keeps(one)]
+    together = [one for one in found if keeps(one)]
+    grown: list[ChosenPass] = []
+    most = int(MOST_COST * cycles / CYCLES_A_RECORD)
+    while together:
+        first, *together = together
+        while (
+            len(together) >= _PAIR and max(map(len, first.twin.places)) + _PAIR <= most and len(known) < MOST_COMPILES
+        ):
+            (candidate,) = compiled([_together(edges, [one.twin.places for one in (first, *together[:_PAIR])])])
+            if not keeps(candidate):
+                break
+            first, together = candidate, together[_PAIR:]
+        grown.append(first)
+    return [*grown, *apart]
+
+
+def compile_passes(
+    edges: Probes, plain: Built, build: Build, wanted: Sequence[Places], *, cycles: float
+) -> list[ChosenPass]:
+    """The passes that record these places, compiled and held against the plain kernel."""
+    twins = [probed_kernel(edges, places) for places in wanted]
+    return [
+        ChosenPass(twin, made, Orders(plain.order, made.order), max(map(len, twin.places)) * CYCLES_A_RECORD / cycles)
+        for twin, made in zip(twins, build(twins), strict=True)
+    ]
+
+
+def single_edges(edges: Probes) -> list[Places]:
+    """A pass for each edge of the class that has most of them; the others' edges are measured again and again."""
+    measured = [of.measured for of in edges.classes]
+    most = max(map(len, measured))
+    return [tuple((ANCHOR, mine[number % len(mine)]) for mine in measured) for number in range(most)]
+
+
+def spread(edges: Probes, passes: int) -> list[Places]:
+    """All edges in at most so many passes, whatever that costs and moves."""
+    singles = single_edges(edges)
+    count = min(passes, len(singles))
+    shares = [singles[number * len(singles) // count : (number + 1) * len(singles) // count] for number in range(count)]
+    return [_together(edges, share) for share in shares]
+
+
+def _together(edges: Probes, passes: Sequence[Places]) -> Places:
+    """All edges of the passes; of a class in which they are an odd number, another one besides."""
+    by_class = zip(*passes, strict=True)
+    return tuple(_even(set().union(*mine), of) for of, mine in zip(edges.classes, by_class, strict=True))
+
+
+def _even(chosen: set[int], of: BodyClass) -> tuple[int, ...]:
+    others = sorted(set(range(len(of.names))) - chosen, key=lambda place: (place not in of.measured, place))
+    return tuple(sorted(chosen | set(others[: len(chosen) % _PAIR])))
+
+
+def parse(wanted: str) -> int | None:
+    """The most passes that somebody wants, None for `auto`. Raises `UsageError` for anything else."""
+    if wanted == "auto":
+        return None
+    if not wanted.isascii() or not wanted.isdigit() or not int(wanted):
+        raise UsageError(f"--passes {wanted} is no number of passes: give auto, 1 or more")
+    return int(wanted)
+
+
+def built(kernel: CompiledKernel) -> Built:
+    """What it compiled to."""
+    return Built(sass.order(compiler.sass(kernel)), resource_usage(kernel))
+
+
+def recording_of_pass(program: Program, subject: TracedKernel) -> Recording:
+    """In shared memory, where a record costs least, if some trips of a block fit there; of a longer one its last."""
+    warps = tuple(sorted(group.first_warp for group in program.groups))
+    size = _MOST_BYTES_A_WARP
+    while size * len(warps) > compiler.SHARED_MEMORY_LIMIT - subject.shared_bytes and size >= _LEAST_BYTES_A_WARP:
+        size //= 2
+    if size >= _LEAST_BYTES_A_WARP:
+        return Recording(warps, program.total_warps, size)
+    return recording_for(program, subject)
+
+
+def builder(subject: TracedKernel) -> Build:
+    """Compiles twins of a subject."""
+
+    def build(twins: Sequence[ProbedKernel]) -> list[Built]:
+        kernels = in_sessions(
+            twins, lambda twin: recording_of_pass(twin.program, subject), lambda twin: subject.compile(twin.text)
+        )
+        return [built(kernel) for kernel, _ in kernels]
+
+    return build
+
+
+def in_sessions(
+    twins: Sequence[ProbedKernel],
+    recording_of: Callable[[ProbedKernel], Recording],
+    compile_one: Callable[[ProbedKernel], CompiledKernel],
+) -> list[tuple[CompiledKernel, Recording]]:
+    """Each twin compiled, several at once."""
+    recordings = [recording_of(twin) for twin in twins]
+    found: dict[Places, CompiledKernel] = {}
+    for recording in dict.fromkeys(recordings):
+        mine = [twin for twin, own in zip(twins, recordings, strict=True) if own == recording]
+        with session(recording):
+            found |= zip((twin.places for twin in mine), compiler.several(compile_one, mine), strict=True)
+    return [(found[twin.places], recording) for twin, recording in zip(twins, recordings, strict=True)]

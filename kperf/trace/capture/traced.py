@@ -1,0 +1,152 @@
+"""A kernel to look into: its TTGIR, how it is compiled with another one in place, and its traced twin."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import get_args
+
+from triton.compiler import CompiledKernel
+
+from kperf.errors import UsageError
+from kperf.ir import compile as compiler
+from kperf.ir import sass
+from kperf.trace.instrument.events import Detail, Rules, instrument, read_rules, strip
+from kperf.trace.instrument.program import Program, read_program
+from kperf.trace.instrument.session import RECORD_BYTES, SMALLEST_RING, Recording, session
+
+_SHARED_BYTES_PER_WARP = 8192
+"""Of records, where the kernel leaves that much shared memory."""
+
+
+@dataclass(frozen=True)
+class TracedKernel:
+    """A kernel before it runs. `name` is what messages call it, `text` its TTGIR without records.
+
+    `compile`: the kernel with this TTGIR in place, for sm_90a, without a GPU. `most_records`: how many records a warp
+    writes at most in the launch that is traced. `shared_bytes`: what the plain kernel takes. `rules`: what its regions
+    are, and what they are called.
+    """
+
+    name: str
+    text: str
+    shared_bytes: int
+    compile: Callable[[str], CompiledKernel]
+    most_records: Callable[[Program], int]
+    rules: Rules = field(default_factory=read_rules)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced kernel's TTGIR, and how its records are kept."""
+
+    text: str
+    recording: Recording
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The order of instructions in a plain kernel and in its traced twin, as compiled for sm_90a."""
+
+    plain: list[str]
+    traced: list[str]
+
+    @property
+    def differences(self) -> list[sass.Difference]:
+        """Where they differ."""
+        return sass.compare(self.plain, self.traced)
+
+
+def recording_for(program: Program, subject: TracedKernel) -> Recording:
+    """Records of one warp of each group, all of a block's.
+
+    In shared memory, where a record costs least, if they fit into what the kernel leaves of it; else straight in device
+    memory. Raises `UsageError` if the kernel leaves less than nothing.
+    """
+    free = compiler.SHARED_MEMORY_LIMIT - subject.shared_bytes
+    if free < 0:
+        raise UsageError(
+            f"{subject.name} takes {subject.shared_bytes} of {compiler.SHARED_MEMORY_LIMIT} bytes of shared memory: it "
+            "cannot be launched"
+        )
+    warps = tuple(sorted(group.first_warp for group in program.groups))
+    needed = max(SMALLEST_RING, RECORD_BYTES * subject.most_records(program))
+    bytes_per_warp = _SHARED_BYTES_PER_WARP
+    while bytes_per_warp * len(warps) > free and bytes_per_warp > needed:
+        bytes_per_warp //= 2
+    if needed <= bytes_per_warp and bytes_per_warp * len(warps) <= free:
+        return Recording(warps, program.total_warps, bytes_per_warp)
+    return Recording(warps, program.total_warps, 1 << (needed - 1).bit_length(), memory="global")
+
+
+def make_traced(subject: TracedKernel, text: str, path: object) -> tuple[Traced, Program]:
+    """The twin with this text, from `path`. Raises `UsageError` if without its records it is not the plain text."""
+    if strip(text) != subject.text:
+        raise UsageError(f"{path} is not the twin of {subject.name}: `make ttgir` writes it anew")
+    program = read_program(text, subject.rules)
+    return Traced(text, recording_for(program, subject)), program
+
+
+def compile_orders(subject: TracedKernel, traced: Traced) -> Orders:
+    """Compile both for sm_90a and read the order of their instructions.
+
+    Raises `UsageError` if the twin spills more, or takes more shared memory than there is.
+    """
+    plain_kernel = subject.compile(subject.text)
+    with session(traced.recording):
+        traced_kernel = subject.compile(traced.text)
+    before, after = (compiler.resources(kernel) for kernel in (plain_kernel, traced_kernel))
+    # Each warp's counter may live on the stack outside the loops; the stack is a multiple of 8 bytes.
+    counters = -(-4 * len(traced.recording.warps) // 8) * 8
+    if after.local_bytes > before.local_bytes or after.stack_bytes > before.stack_bytes + counters:
+        raise UsageError(
+            f"the traced twin of {subject.name} spills {after.stack_bytes} bytes where the plain kernel spills "
+            f"{before.stack_bytes}: record fewer regions (--regions)"
+        )
+    if after.shared_bytes > compiler.SHARED_MEMORY_LIMIT:
+        raise UsageError(
+            f"{subject.name} takes {before.shared_bytes} of {compiler.SHARED_MEMORY_LIMIT} bytes of shared memory: too "
+            f"little is left for {traced.recording.buffer_bytes} bytes of records"
+        )
+    return Orders(*(sass.order(compiler.sass(kernel)) for kernel in (plain_kernel, traced_kernel)))
+
+
+def choose(subject: TracedKernel) -> str:
+    """The text of the twin to keep.
+
+    First one that shows the arithmetic of the main loop apart from its waits, then one that shows the store of the
+    output apart from them, then one that the assembler orders as the plain kernel, then the one with the fewest
+    records. Raises `UsageError` if all of them spill.
+    """
+    candidates = []
+    for text in {instrument(subject.text, detail=detail, rules=subject.rules) for detail in get_args(Detail)}:
+        traced, program = make_traced(subject, text, subject.name)
+        candidates.append((_hides(program), text.count("proton.record"), text, traced))
+    least: tuple[bool, bool] | None = None
+    found: list[str] = []
+    refused: UsageError | None = None
+    for hides, _, text, traced in sorted(candidates, key=itemgetter(0, 1, 2)):
+        if found and hides != least:
+            break
+        try:
+            differs = bool(compile_orders(subject, traced).differences)
+        except UsageError as error:
+            refused = error
+            continue
+        if not differs:  # the others have more records
+            return text
+        least = hides
+        found.append(text)
+    if refused is not None and not found:
+        raise refused
+    return found[0]
+
+
+def _hides(program: Program) -> tuple[bool, bool]:
+    """Whether the arithmetic of the main loop, and the store of the output, are lost among the waits."""
+    looping = {scope.number for scope in program.scopes if scope.loop}
+    shown = any(
+        interval.kind == "arithmetic" and {first, second} <= looping
+        for ((first, _), (second, _)), interval in program.intervals.items()
+    )
+    stored = any(interval.kind == "store" for interval in program.intervals.values())
+    return not shown, not stored

@@ -1,0 +1,301 @@
+"""Put `proton.record` pairs into TTGIR, and take them out again.
+
+Which operations are recorded is data (`regions.toml`). A pair stands in one block, its start before its end, so the
+records are balanced on every path whatever the control flow around them does. Every warp group has one more pair
+around all it does, its lifetime; where the function's blocks branch, as at an early return, one in each block.
+"""
+
+import re
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+
+from kperf.errors import UsageError
+from kperf.ir.compile import parse_ttgir
+from kperf.ir.dataflow import DOT, Aliases, Dataflow
+from kperf.ir.ttgir import Block, Module, Operation, Region
+from kperf.record.files import write_atomically
+
+RULES = Path(__file__).with_name("regions.toml")
+LIFETIME = "lifetime of "
+"""Prefix of the names of the scopes around all that a warp group does."""
+MAX_SCOPES = 256
+"""A record has 8 bits for the number of its scope."""
+
+_RECORD = re.compile(r'^\s*proton\.record (start|end) "[^"]*"(?: loc\(.*\))?$')
+_TERMINATORS = {"ttg.warp_yield", "ttg.warp_return", "tt.return", "cf.br", "cf.cond_br", "cf.switch"}
+_INDEX_ARITHMETIC = re.compile(r"ttg\.memdesc_index|arith\.\w+")
+
+Kind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store", "signal"]
+Detail = Literal["fine", "coarse"]
+"""How many records.
+
+fine: every recorded operation has its own pair. coarse: as few as leave the assembler free to move the arithmetic as it
+may in the plain kernel. Matrix-product waits with no issue between them share a pair, and a barrier wait that follows
+arithmetic has none: the assembler hoists it over the arithmetic, and a record before it would hold it back.
+"""
+
+
+class Rule(BaseModel):
+    """One entry of `regions.toml`; its comments say what the fields mean."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    operation: str
+    pattern: str = ""
+    region: str
+    kind: Kind
+    record: bool | Literal["without wgmma"]
+    extend: tuple[str, ...] = ()
+
+
+class Rules(BaseModel):
+    """`regions.toml`, and the aliases of a trade for what its regions are called."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rank: tuple[Kind, ...]
+    rule: tuple[Rule, ...]
+    aliases: Aliases = Aliases()
+    _known: dict[str, list[Rule]] = PrivateAttr(default_factory=dict)
+
+    def find(self, operation: Operation) -> Rule | None:
+        """The first rule that fits; none for what the aliases do not tell apart."""
+        rule = next((rule for rule in self._about(operation.name) if re.search(rule.pattern, operation.rest)), None)
+        return rule if rule is not None and self.aliases.regions.get(_general_name(rule, operation), "-") else None
+
+    def _about(self, name: str) -> list[Rule]:
+        """The rules of an operation's name: a module has thousands of operations and a few dozen names."""
+        if name not in self._known:
+            self._known[name] = [rule for rule in self.rule if fnmatchcase(name, rule.operation)]
+        return self._known[name]
+
+    def name(self, operation: Operation, dataflow: Dataflow) -> str:
+        """The region of an operation; empty when no rule is about it."""
+        rule = self.find(operation)
+        if rule is None:
+            return ""
+        name = _fill(rule.region, dataflow.fields(operation))
+        return self.aliases.regions.get(name, name)
+
+
+_NO_FIELDS = {"operation": "", "product": "", "buffer": "", "state": ""}
+
+
+def _fill(template: str, fields: dict[str, str]) -> str:
+    return " ".join(template.format(**(_NO_FIELDS | fields)).split())
+
+
+def _general_name(rule: Rule, operation: Operation) -> str:
+    return _fill(rule.region, {"operation": operation.name.rpartition(".")[2]})
+
+
+def read_rules(path: Path = RULES, aliases: Path | None = None) -> Rules:
+    """Read a rule file, and one of aliases; raises `UsageError` when it is not one."""
+    try:
+        rules = Rules.model_validate(tomllib.loads(path.read_text()))
+        for rule in rules.rule:
+            re.compile(rule.pattern)
+            _fill(rule.region, {})
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the rules {path} cannot be read: {error}") from None
+    except (tomllib.TOMLDecodeError, ValidationError, re.error, KeyError, IndexError, ValueError) as error:
+        raise UsageError(f"{path} is not a set of region rules: {str(error).splitlines()[0]}") from None
+    if aliases is None:
+        return rules
+    try:
+        return rules.model_copy(update={"aliases": Aliases.model_validate(tomllib.loads(aliases.read_text()))})
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the aliases {aliases} cannot be read: {error}") from None
+    except (tomllib.TOMLDecodeError, ValidationError) as error:
+        raise UsageError(f"{aliases} is not a set of aliases: {str(error).splitlines()[0]}") from None
+
+
+@dataclass
+class _Pair:
+    """A region to be recorded: the lines before which it starts and after which it ends."""
+
+    name: str
+    first: int
+    last: int
+
+
+def instrument(
+    text: str, *, detail: Detail = "fine", regions: Sequence[str] = ("*",), rules: Rules | None = None
+) -> str:
+    """The module `text` with a pair of records around every region whose name fits one of the patterns `regions`.
+
+    Only whole lines are added. Raises `UsageError` if the text does not parse, has records already, or no such region.
+    """
+    rules = rules or read_rules()
+    if "proton.record" in text:
+        raise UsageError("the TTGIR has records already: strip them first (kperf instrument --strip)")
+    module = Module(text)
+    _refuse_what_cannot_be_lowered(module)
+    dataflow = Dataflow(module, rules.aliases)
+    wgmma = any(op.name == DOT for op in module.walk())
+    pairs: list[_Pair] = []
+    unknown = list(regions)
+    for group in module.warp_groups():
+        known = [
+            pair
+            for block in _blocks(group.region)
+            for pair in _pairs(block, rules, dataflow, _Placement(detail, wgmma=wgmma))
+        ]
+        unknown = [pattern for pattern in unknown if not any(fnmatchcase(pair.name, pattern) for pair in known)]
+        found = [pair for pair in known if any(fnmatchcase(pair.name, pattern) for pattern in regions)]
+        if found:
+            # The default partition's warps also run what stands around the partitions.
+            own = module.function.regions[0] if group.region.label == "default" else group.region
+            pairs += [*_lifetimes(own, group.name), *found]
+    if unknown:
+        wanted = "" if unknown == ["*"] else f" named {', '.join(unknown)}"
+        raise UsageError(f"the TTGIR has no region{wanted} to record; the rules are in {RULES.name}")
+    if len(pairs) > MAX_SCOPES:
+        raise UsageError(
+            f"{len(pairs)} regions are more than the {MAX_SCOPES} that records can number: choose with --regions"
+        )
+    return _insert(text, pairs)
+
+
+def strip(text: str) -> str:
+    """The text without its records: what `instrument` was given, byte for byte."""
+    return "".join(line for line in text.splitlines(keepends=True) if not _RECORD.match(line.rstrip("\n")))
+
+
+def _refuse_what_cannot_be_lowered(module: Module) -> None:
+    """Say in one sentence what Triton's passes would crash on."""
+    others = [op for op in module.functions if op is not module.function]
+    if others:
+        match = re.search(r"@([\w$.-]+)\(", others[0].rest)
+        raise UsageError(
+            f"{module.kernel_name} calls {match.group(1) if match else 'a function'}, which is not inlined: Triton's "
+            "records reach one function only, so take its noinline away to trace the kernel"
+        )
+    if any(op.name == "ttg.warp_specialize" and op.parent is not module.function.regions[0] for op in module.walk()):
+        raise UsageError(
+            f"{module.kernel_name} starts its warp groups anew inside of a loop or a branch: Triton's records need "
+            "groups that live as long as the block"
+        )
+
+
+def _blocks(region: Region) -> list[Block]:
+    """The blocks of this region and of all inside it."""
+    inside = [sub for op in region.operations for sub in op.regions]
+    return [*region.blocks, *(block for sub in inside for block in _blocks(sub))]
+
+
+def _pairs(block: Block, rules: Rules, dataflow: Dataflow, placement: "_Placement") -> list[_Pair]:
+    for op in block.operations:
+        placement.visit(op, rules.find(op), rules.name(op, dataflow))
+    return placement.pairs
+
+
+class _Placement:
+    """Goes through the operations of one block and decides where pairs start and end."""
+
+    def __init__(self, detail: Detail, *, wgmma: bool) -> None:
+        self.pairs: list[_Pair] = []
+        self._detail = detail
+        self._wgmma = wgmma
+        self._extend: tuple[str, ...] = ()
+        self._joinable: list[str] | None = (
+            None  # names in the last pair, while a later product's wait may still join it
+        )
+        self._after_arithmetic = False  # some stands between the last pair and here
+
+    def visit(self, op: Operation, rule: Rule | None, name: str) -> None:
+        if self.pairs and op.name in self._extend:
+            self.pairs[-1].last = op.last_line
+            return
+        if op.name.startswith("scf."):
+            self._after_arithmetic = False
+        if not _INDEX_ARITHMETIC.fullmatch(op.name):
+            self._extend = ()
+        if rule is None:
+            return
+        if rule.kind == "arithmetic" and not self._recorded(rule):
+            self._after_arithmetic = True
+            if self._joinable is not None:
+                self._joinable.append(name)
+        elif rule.kind == "issue":
+            # A product after arithmetic is recorded from its issue on: that is where the arithmetic ends.
+            self._joinable = None
+            if self._after_arithmetic:
+                self._open(op, name, joinable=True)
+        elif self._recorded(rule) and not (rule.kind == "wait" and self._detail == "coarse" and self._after_arithmetic):
+            self._record(op, rule, name)
+
+    def _recorded(self, rule: Rule) -> bool:
+        return rule.record is True or (rule.record == "without wgmma" and not self._wgmma)
+
+    def _record(self, op: Operation, rule: Rule, name: str) -> None:
+        self._extend = rule.extend
+        coarse = self._detail == "coarse"
+        if rule.kind == "tensor" and self._joinable is not None:
+            self._joinable.append(name)
+            self.pairs[-1].name, self.pairs[-1].last = " + ".join(dict.fromkeys(self._joinable)), op.last_line
+            self._joinable = self._joinable if coarse else None
+            self._after_arithmetic = False
+        else:
+            self._open(op, name, joinable=coarse and rule.kind == "tensor")
+
+    def _open(self, op: Operation, name: str, *, joinable: bool) -> None:
+        self.pairs.append(_Pair(name, op.line, op.last_line))
+        self._joinable = [name] if joinable else None
+        self._after_arithmetic = False
+
+
+def _lifetimes(region: Region, group: str) -> list[_Pair]:
+    """A pair around each block of a region; around one in which nothing happens only if it is the first."""
+    pairs = []
+    for number, block in enumerate(region.blocks):
+        inside = [op for op in block.operations if op.name not in _TERMINATORS]
+        if inside:
+            pairs.append(_Pair(LIFETIME + group, inside[0].line, inside[-1].last_line))
+        elif number == 0 and block.operations:
+            raise UsageError(f"{group} does nothing before it branches: there is no place for a record")
+    return pairs
+
+
+def _insert(text: str, pairs: list[_Pair]) -> str:
+    lines = text.splitlines(keepends=True)
+    before: dict[int, list[str]] = {}
+    after: dict[int, list[str]] = {}
+    for pair in pairs:  # the lifetime comes first: its start is the outermost, its end too
+        indent = lines[pair.first][: len(lines[pair.first]) - len(lines[pair.first].lstrip())]
+        before.setdefault(pair.first, []).append(f'{indent}proton.record start "{pair.name}"\n')
+        after.setdefault(pair.last, []).insert(0, f'{indent}proton.record end "{pair.name}"\n')
+    result: list[str] = []
+    for number, line in enumerate(lines):
+        result += before.get(number, [])
+        result.append(line)
+        result += after.get(number, [])
+    return "".join(result)
+
+
+def run(
+    file: Path, *, regions: Sequence[str], detail: str, rules: Path | None, strip_only: bool, out: Path | None
+) -> None:
+    """`kperf instrument`: read, add or take out, write."""
+    if detail not in get_args(Detail):
+        raise UsageError(f"unknown detail {detail!r}: choose from {', '.join(get_args(Detail))}")
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    if strip_only:
+        result = strip(text)
+    else:
+        result = instrument(text, detail=cast(Detail, detail), regions=regions, rules=read_rules(rules or RULES))
+        parse_ttgir(result)  # what we write is what Triton reads
+    if out is None:
+        sys.stdout.write(result)
+    else:
+        write_atomically(out, result)

@@ -1,0 +1,202 @@
+"""The edges of a trip: where the records of a main loop stand, and the twin of a kernel with a few of them.
+
+A *body* is a main loop of a warp group: of its loops those that issue most, and of these the innermost. Bodies with the
+same regions in the same order, as two consumers have, form a *class* and get the same records. The record before the
+first region is the trip's *anchor*. Proton wants records in pairs, so a twin of a few edges has pairs from one of
+them to the next, whatever regions these edges belong to.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kperf.errors import UsageError
+from kperf.ir.ttgir import Module, Operation
+from kperf.trace.instrument.events import LIFETIME, Rules, instrument
+from kperf.trace.instrument.program import DENSE_FLOP_PER_CYCLE, Interval, Mark, Program, Scope, read_program
+
+_RECORD = re.compile(r'(\s*)proton\.record \w+ "[^"]*"')
+ANCHOR = 0
+"""The place of the anchor in every class."""
+
+Places = tuple[tuple[int, ...], ...]
+"""Of each class the places that a pass records, in order: an even number of them, or none."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """The records of one main loop, in the order in which a trip writes them."""
+
+    group: str
+    loop: int
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True)
+class BodyClass:
+    """Bodies with the same regions; a *place* is an index into the marks of each.
+
+    `names`: what each place is called. `same`: a place -> an earlier one from which nothing that is recorded lies
+    between; the number of places stands for the anchor of the next trip.
+    """
+
+    bodies: tuple[Body, ...]
+    names: tuple[str, ...]
+    same: Mapping[int, int]
+
+    @property
+    def measured(self) -> tuple[int, ...]:
+        """The places to be measured: all but the anchor and those that are another's; at least one."""
+        places = range(ANCHOR + 1, len(self.names))
+        return tuple(place for place in places if place not in self.same) or tuple(places)[:1]
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Every edge of a kernel: `text` and `program` are those of its finest twin, to which the marks belong."""
+
+    text: str
+    program: Program
+    classes: tuple[BodyClass, ...]
+    rules: Rules
+
+    @property
+    def least_cycles(self) -> float:
+        """What a trip takes at least: all groups' products at the peak rates of their types."""
+        loops = {body.group: self.program.loops[body.loop] for of in self.classes for body in of.bodies}
+        products = [product for loop in loops.values() for product in loop.products]
+        return sum(product.flop / DENSE_FLOP_PER_CYCLE[product.dtype] for product in products)
+
+    def named(self, places: Places) -> list[str]:
+        """What a pass records in a trip besides anchors, in words."""
+        chosen = zip(self.classes, places, strict=True)
+        names = [
+            f"{', '.join(dict.fromkeys(body.group for body in of.bodies))}: {of.names[place]}"
+            for of, mine in chosen
+            for place in mine
+            if place != ANCHOR
+        ]
+        return list(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class ProbedKernel:
+    """The twin with a few edges. `marks`: its own records of a trip -> those of `Probes.program`."""
+
+    places: Places
+    text: str
+    program: Program
+    marks: Mapping[Mark, Mark]
+
+
+def find_probes(plain: str, rules: Rules, regions: Sequence[str] = ("*",)) -> Probes:
+    """The edges of the TTGIR `plain`, of the regions whose names fit.
+
+    Raises `UsageError` if it cannot be recorded, or if no loop of it issues matrix products.
+    """
+    text = instrument(plain, regions=regions, rules=rules)
+    program = read_program(text, rules)
+    straight = {mark[0] for op, mark in _records(text) if _every_trip(op, program.scopes[mark[0]])}
+    return Probes(text, program, classes_of(program, straight), rules)
+
+
+def classes_of(program: Program, straight: set[int]) -> tuple[BodyClass, ...]:
+    """The bodies of a program by what they record; `straight`: the scopes that every trip of their loop runs through.
+
+    Raises `UsageError` if none of them issues matrix products.
+    """
+    by_names: dict[tuple[str, ...], list[Body]] = {}
+    for group in dict.fromkeys(scope.group for scope in program.scopes):
+        scopes = [s for s in program.scopes if s.group == group and s.loop and s.number in straight]
+        most = max((_rank(scope, program) for scope in scopes), default=(0, 0))
+        for loop in dict.fromkeys(scope.loop for scope in scopes if _rank(scope, program) == most):
+            mine = [scope for scope in scopes if scope.loop == loop]
+            marks = tuple((scope.number, start) for scope in mine for start in (True, False))
+            by_names.setdefault(tuple(scope.name for scope in mine), []).append(Body(group, loop, marks))
+    if not any("products" in program.group(body.group).issues for bodies in by_names.values() for body in bodies):
+        raise UsageError("it has no loop that issues matrix products")
+    return tuple(_class_of(program, bodies) for bodies in by_names.values())
+
+
+def _rank(scope: Scope, program: Program) -> tuple[int, int]:
+    loop = program.loops[scope.loop]
+    return 2 if loop.products else 1 if loop.loads else 0, len(scope.loops)
+
+
+def _every_trip(record: Operation, scope: Scope) -> bool:
+    """Whether a record stands in its loop itself, and in no branch there."""
+    owner = record.parent.owner if record.parent else None
+    return owner is not None and bool(scope.loop) and owner.line == scope.loop
+
+
+def _class_of(program: Program, bodies: list[Body]) -> BodyClass:
+    marks = bodies[0].marks
+    names = [f"{'start' if start else 'end'} of {program.scopes[scope].name}" for scope, start in marks]
+    same: dict[int, int] = {}
+    for place, (mark, following) in enumerate(pairwise([*marks, marks[ANCHOR]])):
+        if between(program, mark, following).kind != "other":
+            continue
+        if place + 1 == len(marks):
+            same[place] = len(marks)
+        else:
+            same[place + 1] = same.get(place, place)
+    return BodyClass(tuple(bodies), tuple(names), same)
+
+
+def between(program: Program, mark: Mark, following: Mark) -> Interval:
+    """What a trip does between two records that follow each other in it."""
+    return program.intervals[mark, following]
+
+
+def probed_kernel(edges: Probes, places: Places) -> ProbedKernel:
+    """The twin that records these places of each class, and lifetimes."""
+    kept = {
+        body.marks[place]: of.names[place]
+        for of, chosen in zip(edges.classes, places, strict=True)
+        for body in of.bodies
+        for place in chosen
+    }
+    lines: list[str | None] = list(edges.text.splitlines(keepends=True))
+    start: tuple[int, Mark] | None = None
+    pairs: list[tuple[Mark, Mark]] = []
+    for op, mark in _records(edges.text):
+        if edges.program.scopes[mark[0]].name.startswith(LIFETIME):
+            continue
+        if mark not in kept:
+            lines[op.line] = None
+        elif start is None:
+            start = op.line, mark
+        else:
+            line, first = start
+            name = f"{kept[first]} to {kept[mark]}"
+            for at, word in ((line, "start"), (op.line, "end")):
+                lines[at] = _RECORD.sub(rf'\g<1>proton.record {word} "{name}"', lines[at] or "")
+            pairs.append((first, mark))
+            start = None
+    text = "".join(line for line in lines if line is not None)
+    program = read_program(text, edges.rules)
+    inner = [scope.number for scope in program.scopes if not scope.name.startswith(LIFETIME)]
+    marks = {
+        (number, is_start): mark
+        for number, pair in zip(inner, pairs, strict=True)
+        for is_start, mark in zip((True, False), pair, strict=True)
+    }
+    return ProbedKernel(places, text, program, marks)
+
+
+def _records(text: str) -> Iterator[tuple[Operation, Mark]]:
+    """The records of a text and their marks: pairs are numbered in the order of the text."""
+    opened: dict[tuple[int, str], int] = {}
+    number = 0
+    for op in Module(text).walk():
+        if op.name != "proton.record":
+            continue
+        word, name = op.rest.strip().split(" ", 1)
+        key = id(op.parent), name
+        if word == "start":
+            opened[key] = number
+            number += 1
+            yield op, (opened[key], True)
+        else:
+            yield op, (opened.pop(key), False)

@@ -1,0 +1,419 @@
+"""The structure of a traced kernel: its warp groups, its scopes by number, and what happens between any two records.
+
+An *interval* lies between two records that can follow each other in one warp. It is a recorded region, or a gap named
+by the operations in it; either way every cycle between a warp's first record and its last belongs to one interval.
+"""
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from triton._C.libtriton import ir, passes
+
+from kperf.errors import UsageError
+from kperf.ir import compile as compiler
+from kperf.ir.dataflow import (
+    ASYNC_COPY,
+    COPY,
+    DOT,
+    DOT_WAIT,
+    MMA,
+    REGISTER_LOADS,
+    STORES,
+    Dataflow,
+    Value,
+    pendings,
+)
+from kperf.ir.traffic import Traffic, traffic
+from kperf.ir.ttgir import Graph, Module, Operation, Region, control_flow
+from kperf.trace.instrument.events import LIFETIME, Rules, read_rules
+
+Mark = tuple[int, bool]
+"""(scope number, whether it is the start): one record in the text."""
+
+_LOOPS = ("scf.for", "scf.while")
+
+IntervalKind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store", "signal", "other"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """One pair of records. Proton numbers the pairs in the order of the text."""
+
+    number: int
+    name: str
+    group: str
+    loops: tuple[int, ...]
+    """The lines of the loops around it, the innermost last."""
+    ends_tile: bool = False
+    """It stands in a branch of its loop that stores: the end of a tile, in a persistent kernel's flattened loops."""
+
+    @property
+    def loop(self) -> int:
+        """The line of the innermost loop around it, 0 if there is none."""
+        return self.loops[-1] if self.loops else 0
+
+
+Dtype = Literal["fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64"]
+"""Of a product's operands; fp32 is a product without tensor cores."""
+
+_DTYPES: dict[str, Dtype] = {"bf16": "bf16", "f16": "fp16", "f32": "tf32", "f64": "fp64", "i8": "int8", "ui8": "int8"}
+
+DENSE_FLOP_PER_CYCLE: dict[Dtype, int] = {
+    "fp8": 8192,
+    "int8": 8192,
+    "bf16": 4096,
+    "fp16": 4096,
+    "tf32": 2048,
+    "fp64": 256,
+    "fp32": 256,
+}
+"""Operations of one Hopper SM in a cycle, by the type of the operands: 989 TFLOPS of bfloat16 / (132 SMs * 1.83 GHz);
+fp32 is without tensor cores. NVIDIA H100 Tensor Core GPU Architecture, table 2."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix product: what it is called, its floating-point (or integer) operations, its operands' type."""
+
+    name: str
+    flop: int
+    dtype: Dtype
+
+
+@dataclass
+class Interval:
+    """What a warp does from one record to the next."""
+
+    group: str
+    name: str = "other"
+    kind: IntervalKind = "other"
+    waits: tuple[Value, ...] = ()
+    """Rings for which it waits: of barriers, or the buffers that cp.async fills."""
+    signals: tuple[Value, ...] = ()
+    """Rings at which it arrives, each as often as it does."""
+    loads: tuple[tuple[str, Value], ...] = ()
+    """What it loads into shared memory, and the ring for which one waits to have it."""
+    uses: tuple[str, ...] = ()
+    """What was loaded into registers and is used in it for the first time: here the warp waits for those loads."""
+    queue: tuple[Product | int, ...] = ()
+    """What it does to the tensor core's queue, in order: each product that it issues, and for each wait how many of the
+    products issued before it may be left in flight. Products complete in the order of their issue."""
+    traffic: tuple[Traffic, ...] = ()
+    """Bytes that its operations load and store."""
+
+    @property
+    def issues(self) -> tuple[str, ...]:
+        """Names of the products issued in it."""
+        return tuple(step.name for step in self.queue if isinstance(step, Product))
+
+    @property
+    def flop(self) -> int:
+        """Operations of the products issued in it."""
+        return sum(step.flop for step in self.queue if isinstance(step, Product))
+
+
+Issued = Literal["products", "loads"]
+"""What a warp group sets going and does not do itself: matrix products, loads into shared memory."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A warp group: `name` says what it does, `first_warp` where it runs, and where it is recorded.
+
+    `issues`: one of them, both or neither. Where all warps run the same code there are two
+    groups of one partition, `all warps` and `last warp`, which tells how far a block's warps are apart.
+    """
+
+    name: str
+    partition: str
+    first_warp: int
+    num_warps: int
+    issues: frozenset[Issued]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of the program: what one trip of it issues itself, not counting the loops inside it.
+
+    Of two branches that cannot both be taken the one with more operations counts.
+    """
+
+    line: int
+    products: tuple[Product, ...]
+    loads: tuple[str, ...]
+
+    @property
+    def flop(self) -> int:
+        """Operations of a trip's products."""
+        return sum(product.flop for product in self.products)
+
+
+@dataclass
+class Program:
+    """All that is known of a traced kernel before it runs."""
+
+    kernel_name: str
+    groups: list[Group]
+    total_warps: int
+    scopes: list[Scope]
+    intervals: dict[tuple[Mark, Mark], Interval]
+    stages: dict[Value, int] = field(default_factory=dict)
+    """How many mbarriers each ring has."""
+    loops: dict[int, Loop] = field(default_factory=dict)
+    """Line of a loop (`Scope.loops`) -> what it does."""
+
+    def group(self, name: str) -> Group:
+        """The warp group of that name."""
+        return next(group for group in self.groups if group.name == name)
+
+    def code(self, name: str) -> str:
+        """The group under whose name scopes and intervals list what this one runs: the first of its partition."""
+        partitions = {group.partition: group.name for group in reversed(self.groups)}
+        return next((partitions[group.partition] for group in self.groups if group.name == name), name)
+
+
+def read_program(text: str, rules: Rules | None = None) -> Program:
+    """The structure of the traced module `text`, by this generator or edited by hand.
+
+    Raises `UsageError` if it has no records, or if a record is not balanced by its partner in the same block.
+    """
+    rules = rules or read_rules()
+    module = Module(text)
+    dataflow = Dataflow(module, rules.aliases)
+    roles = _roles(module)
+    names = {partition: name for partition, (name, _) in roles.items()}
+    marks: dict[int, Mark] = {}
+    scopes: list[Scope] = []
+    _number_region(module.function.regions[0], names, next(iter(names.values())), (), False, marks, scopes)
+    if not scopes:
+        raise UsageError("the TTGIR has no records: make a traced twin of it with `kperf instrument`")
+    starts, total_warps = _allocate_warps(text)
+    intervals = {}
+    for group in module.warp_groups():
+        region = group.region if group.region.label.startswith("partition") else module.function.regions[0]
+        for key, operations in _between(region, marks).items():
+            intervals[key] = _interval(names[group.name], _scope_name(key, scopes), operations, dataflow, rules)
+    loops = {op.line: _loop(op, dataflow) for op in module.walk() if op.name in _LOOPS}
+    groups = _groups(module, roles, starts)
+    return Program(module.kernel_name, groups, total_warps, scopes, intervals, _stages(module, dataflow), loops)
+
+
+def _roles(module: Module) -> dict[str, tuple[str, frozenset[Issued]]]:
+    """Partition -> its name, and what it issues.
+
+    It is a `consumer N` if it issues matrix products, a `producer` if it only loads, and keeps its own name otherwise.
+    """
+    roles = {}
+    counts: Counter[str] = Counter()
+    for group in module.warp_groups():
+        operations = {op.name for op in group.region.walk()}
+        kinds: dict[Issued, set[str]] = {"products": {DOT, MMA}, "loads": {COPY, ASYNC_COPY}}
+        issues = frozenset(kind for kind, names in kinds.items() if operations & names)
+        role = "consumer" if "products" in issues else "producer" if issues else group.name
+        if group.name == "all":
+            name = "all warps"
+        else:
+            name = f"{role} {counts[role]}" if role == "consumer" or counts[role] else role
+            counts[role] += 1
+        roles[group.name] = (name, issues)
+    return roles
+
+
+def _groups(module: Module, roles: dict[str, tuple[str, frozenset[Issued]]], starts: list[int]) -> list[Group]:
+    groups = []
+    for group in module.warp_groups():
+        name, issues = roles[group.name]
+        isolated = group.region.label.startswith("partition")
+        first = starts[int(group.name.removeprefix("partition"))] if isolated else 0
+        groups.append(Group(name, group.name, first, group.num_warps, issues))
+        if group.name == "all" and group.num_warps > 1:
+            groups.append(Group("last warp", group.name, group.num_warps - 1, 1, issues))
+    return groups
+
+
+def _loop(loop: Operation, dataflow: Dataflow) -> Loop:
+    issued = [op for region in loop.regions for op in _issued(region)]
+    loads = (dataflow.source(op) for op in issued if op.name not in (DOT, MMA))
+    return Loop(
+        loop.line,
+        tuple(_product(op, dataflow) for op in issued if op.name in (DOT, MMA)),
+        tuple(dict.fromkeys(loads)),
+    )
+
+
+def _issued(region: Region) -> list[Operation]:
+    """Products and loads of one pass through a region, but for its loops."""
+    found = []
+    for op in region.operations:
+        if op.name == "scf.if":
+            ways = [_issued(way) for way in op.regions]
+            found += max(ways, key=lambda way: sum(_flop(op) for op in way if op.name in (DOT, MMA)))
+        elif op.name in (DOT, MMA, COPY, ASYNC_COPY, *REGISTER_LOADS):
+            found.append(op)
+    return found
+
+
+def _number_region(
+    region: Region,
+    names: dict[str, str],
+    group: str,
+    loops: tuple[int, ...],
+    ends_tile: bool,
+    marks: dict[int, Mark],
+    scopes: list[Scope],
+) -> None:
+    """Number the scopes of a region and of all inside it, in the order of the text; line of each record -> its mark."""
+    for block in region.blocks:
+        opened: dict[str, int] = {}
+        for op in block.operations:
+            if op.name == "proton.record":
+                match = re.match(r'\s*(start|end) "([^"]*)"', op.rest)
+                if match is None:
+                    raise UsageError(f'line {op.line + 1}: a record reads `proton.record start "name"` or `end "name"`')
+                word, name = match.groups()
+                if word == "start" and name not in opened:
+                    opened[name] = len(scopes)
+                    scopes.append(Scope(len(scopes), name, group, loops, ends_tile))
+                    marks[op.line] = (opened[name], True)
+                elif word == "end" and name in opened:
+                    marks[op.line] = (opened.pop(name), False)
+                else:
+                    raise UsageError(f'line {op.line + 1}: the {word} of "{name}" has no partner in its block')
+            for inner in op.regions:
+                is_loop = op.name in _LOOPS
+                around = (*loops, op.line) if is_loop else loops
+                storing = op.name == "scf.if" and bool(loops) and any(inside.name in STORES for inside in op.walk())
+                ends = not is_loop and (ends_tile or storing)
+                _number_region(inner, names, names.get(inner.label, group), around, ends, marks, scopes)
+        if opened:
+            raise UsageError(f'the record of "{next(iter(opened))}" is started and not ended in its block')
+
+
+def _between(region: Region, marks: dict[int, Mark]) -> dict[tuple[Mark, Mark], list[Operation]]:
+    """The operations between any two records that can follow each other in a region, in the order of the program."""
+    graph = control_flow(region)
+    found = {}
+    for op in region.walk():
+        if op.line in marks and op.line in graph:
+            for last, operations in _ways(op, graph, marks):
+                found[marks[op.line], marks[last]] = operations
+    return found
+
+
+def _ways(start: Operation, graph: Graph, marks: dict[int, Mark]) -> list[tuple[int, list[Operation]]]:
+    """Line of each record that can be the next after `start`, and what is done on the ways to it."""
+    order: list[Operation] = []
+    before: dict[int, set[int]] = {}
+    ends: dict[int, None] = {}
+    visited: set[int] = set()
+    # Depth first, leaving loops before entering them, so that in reverse a body stands before what follows it.
+    stack: list[tuple[Operation, bool]] = [(start, False)]
+    while stack:
+        op, done = stack.pop()
+        if done:
+            order.append(op)
+            continue
+        if op.line in visited:
+            continue
+        visited.add(op.line)
+        stack.append((op, True))
+        for following in graph[op.line]:
+            before.setdefault(following.line, set()).add(op.line)
+            if following.line in marks:
+                ends[following.line] = None
+            else:
+                stack.append((following, False))
+    inside = [op for op in reversed(order) if op is not start]
+    leading = {end: _leading_to(end, before, start.line) for end in sorted(ends)}
+    return [(end, [op for op in inside if op.line in lines]) for end, lines in leading.items()]
+
+
+def _leading_to(end: int, before: dict[int, set[int]], start: int) -> set[int]:
+    found: set[int] = set()
+    todo = [end]
+    while todo:
+        for line in before.get(todo.pop(), set()) - found - {start}:
+            found.add(line)
+            todo.append(line)
+    return found
+
+
+def _scope_name(key: tuple[Mark, Mark], scopes: list[Scope]) -> str | None:
+    (first, first_is_start), (second, second_is_start) = key
+    return scopes[first].name if first == second and first_is_start and not second_is_start else None
+
+
+def _interval(group: str, scope: str | None, operations: list[Operation], dataflow: Dataflow, rules: Rules) -> Interval:
+    named = [(rules.name(op, dataflow), rule.kind) for op in operations if (rule := rules.find(op))]
+    interval = Interval(group)
+    interval.uses = tuple(dict.fromkeys(use for op in operations for use in dataflow.uses(op)))
+    if named:
+        kinds = {kind for _, kind in named}
+        ranked = ["wait", *rules.rank] if scope is not None and scope.startswith("wait") else [*rules.rank, "wait"]
+        interval.kind = next(kind for kind in ranked if kind in kinds)
+        silent = "signal" if kinds != {"signal"} else None
+        interval.name = " + ".join(dict.fromkeys(name for name, kind in named if kind != silent))
+    elif interval.uses:
+        interval.kind = "wait"
+        interval.name = f"use {'+'.join(interval.uses)}"
+    if scope is not None and not scope.startswith(LIFETIME):
+        interval.name = scope
+    interval.waits = tuple(dict.fromkeys(ring for op in operations for ring in dataflow.awaited(op)))
+    # Operations on different ways between the two records may be the same arrival.
+    arrivals = dict.fromkeys(dataflow.arrivals(op) for op in operations if dataflow.signals(op))
+    interval.signals = tuple(ring for ring, _ in arrivals)
+    loaded: dict[Value, dict[str, None]] = {}
+    for op in operations:
+        if op.name in (COPY, ASYNC_COPY):
+            loaded.setdefault(dataflow.filled(op), {})[dataflow.source(op)] = None
+    interval.loads = tuple(("+".join(sorted(buffers)), ring) for ring, buffers in loaded.items())
+    moved = (traffic(op, dataflow.source(op)) for op in operations)
+    interval.traffic = tuple(part for part in moved if part is not None)
+    interval.queue = tuple(step for op in operations for step in _queue(op, dataflow))
+    return interval
+
+
+def _queue(operation: Operation, dataflow: Dataflow) -> list[Product | int]:
+    """An operation's steps in `Interval.queue`; a synchronous product is waited for where it is issued."""
+    if operation.name in (DOT, MMA):
+        done: list[Product | int] = [] if "isAsync = true" in operation.rest else [0]
+        return [_product(operation, dataflow), *done]
+    return [pendings(operation)] if operation.name == DOT_WAIT else []
+
+
+def _product(dot: Operation, dataflow: Dataflow) -> Product:
+    element = re.search(r"<(?:\d+x)+([a-z]\w*)", dot.rest.partition(" : ")[2])
+    name = element.group(1) if element else ""
+    dtype: Dtype = "fp8" if name.startswith("f8") else _DTYPES.get(name, "fp32")
+    if dtype == "tf32" and dot.name == MMA and "inputPrecision = tf32" not in dot.rest:
+        dtype = "fp32"
+    return Product(dataflow.fields(dot)["product"], _flop(dot), dtype)
+
+
+def _flop(dot: Operation) -> int:
+    """2 m n k, and of a batch of products all of them."""
+    types = dot.rest.partition(" : ")[2]
+    shapes = [tuple(map(int, shape.split("x")[:-1])) for shape in re.findall(r"<((?:\d+x){2,})", types)]
+    return 2 * math.prod(shapes[-1]) * shapes[0][-1] if shapes else 0
+
+
+def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:
+    users = [op for op in module.walk() if dataflow.waits(op) or dataflow.signals(op) or op.name == COPY]
+    return {dataflow.barrier(op): dataflow.stages(op) for op in users}
+
+
+def _allocate_warps(text: str) -> tuple[list[int], int]:
+    """First warp of each partition, and how many warps the block has: Triton's own allocation, on a parsed copy."""
+    module = compiler.parse_ttgir(text)
+    manager = ir.pass_manager(module.context)
+    passes.ttgpuir.add_allocate_warp_groups(manager)
+    manager.run(module, "allocate_warp_groups")
+    printed = str(module.str_nodebug())
+    starts = re.search(r"warpGroupStartIds = array<i32: ([\d, ]+)>", printed)
+    total = re.search(r'"ttg\.total-num-warps" = (\d+)', printed) or re.search(r'"ttg\.num-warps" = (\d+)', printed)
+    if total is None:
+        raise UsageError('the TTGIR has no "ttg.num-warps" attribute')
+    return ([int(start) for start in starts.group(1).split(",")] if starts else []), int(total.group(1))

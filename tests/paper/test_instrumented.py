@@ -1,0 +1,14 @@
+"""The committed twins are what the committed overrides and the rules give."""
+
+import pytest
+
+from kperf.attention import overrides
+from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS
+from kperf.paper import instrumented
+
+
+@pytest.mark.parametrize("special", FULL_AND_CAUSAL, ids=lambda special: special.file_name)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_committed_twins_are_generated_byte_for_byte(variant, special, tmp_path):
+    plain = overrides.find(variant, special)
+    assert instrumented.generate(plain, tmp_path).read_bytes() == instrumented.path_of(plain).read_bytes()

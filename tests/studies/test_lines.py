@@ -1,0 +1,252 @@
+import functools
+import io
+import json
+import shutil
+import subprocess
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from rich.console import Console
+
+from kperf.errors import UsageError
+from kperf.ir import offline
+from kperf.record import device
+from kperf.record.store import RecordStore
+from kperf.studies import lines, ncu, sampled
+from kperf.studies.hatchet import Tree
+from kperf.studies.lines import CostRow, LineRow, ncu_samples, proton_samples
+from plots import lines as plot
+from tests.conftest import environment
+
+COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
+GEMM = Path(sampled.EXAMPLES, "gemm_gluon_ws.py").read_text().splitlines()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine_code_is_read_once():
+    """For it nvdisasm takes half a second."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lines, "lines_of", functools.cache(lines.lines_of))
+        yield
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What the script leaves, run on small tensors without a GPU."""
+    folder = tmp_path_factory.mktemp("ran")
+    plain_randn = torch.randn
+    with pytest.MonkeyPatch.context() as patched, offline.noted_launches() as launches:
+        patched.setattr(torch, "randn", lambda *shape, **more: plain_randn(*(min(n, 512) for n in shape), **more))
+        patched.setattr(torch.cuda, "synchronize", lambda: None)
+        patched.setattr(device, "exclusive", nullcontext)
+        sampled.main("plain", "1", str(folder))
+    assert [launch.name for launch in launches] == list(sampled.KERNELS)
+    return folder
+
+
+def test_the_script_leaves_its_time_and_its_machine_code(ran):
+    assert json.loads((ran / "seconds.json").read_text()) > 0
+    for kernel in sampled.KERNELS:
+        found = lines.lines_of(ran / f"{kernel}.cubin", kernel)
+        assert len(found) > 300
+        assert {file for file, _ in found} <= {
+            "examples/attention.py",
+            "examples/gemm_gluon_ws.py",
+            "language/standard.py",
+        }
+    text = " ".join(GEMM[line - 1] for _, line in lines.lines_of(ran / "gemm_gluon.cubin", "gemm_gluon"))
+    assert "warpgroup_mma_wait(0" in text
+    assert "import argparse" not in text
+    with pytest.raises(UsageError, match="unknown profiler nosuch"):
+        sampled.main("nosuch", "1", str(ran))
+
+
+def printed_by_ncu(ran, *, launches=2, extra=0, missing=0):
+    """As `--page source --csv` has it: samples only at the first instruction of the line that waits for products."""
+    rows = ["==PROF== Disconnected"]
+    wait = next(number for number, text in enumerate(GEMM, 1) if "warpgroup_mma_wait(0" in text)
+    for _ in range(launches):
+        for kernel in sampled.KERNELS:
+            rows.append(f'"Kernel Name","{kernel} (2048, 1, 1)x(384, 1, 1)"')
+            rows.append(f'"#","Address","Source","{lines._ALL}","{lines._STALLED}","Instructions Executed"')
+            found = lines.lines_of(ran / f"{kernel}.cubin", kernel)
+            found = found[: len(found) - missing]
+            first = next((i for i, (file, line) in enumerate(found) if file.endswith("_ws.py") and line == wait), 0)
+            for i in range(len(found)):
+                counts = (1_200, 900) if i == first else (0, 0)
+                rows.append(f'"{i}","7f{i:x}0","FFMA R1, R2, R3, R4","{counts[0]:,}","{counts[1]}","5"')
+            rows += ['"9","7f","NOP","","","0"'] * 3
+            rows += ['"9","7f","FADD R1, R2, R3","0","0","0"'] * extra
+    return "\n".join(rows), wait
+
+
+def test_ncus_instructions_are_put_on_lines_and_launches_added_up(ran):
+    printed, wait = printed_by_ncu(ran)
+    found = ncu_samples(printed, ran)
+    assert found["gemm_gluon", "examples/gemm_gluon_ws.py", wait] == (2400, 1800)
+    assert sum(samples for (kernel, *_), (samples, _) in found.items() if kernel == "gemm_gluon") == 2400
+
+
+@pytest.mark.parametrize("change", [{"extra": 1}, {"missing": 5}])
+def test_another_kernels_instructions_are_refused(ran, change):
+    with pytest.raises(UsageError, match="the machine code that ran has"):
+        ncu_samples(printed_by_ncu(ran, **change)[0], ran)
+
+
+@given(
+    text=st.text(max_size=300)
+    | st.sampled_from(["", '"Kernel Name"', f'"Kernel Name","x"\n"Source","{lines._ALL}"\n1,2'])
+)
+def test_no_text_of_ncu_is_taken_for_samples(text):
+    with pytest.raises(UsageError):
+        ncu_samples(text, Path("/nonexistent"))
+
+
+def tree():
+    folder = "/somewhere/examples"
+    return Tree("ROOT", {}, [
+        Tree("attention_forward", {}, [
+            Tree(f"{folder}/attention.py:48@attention_forward", {"num_samples": 90, "num_stalled_samples": 60}),
+            Tree(f"{folder}/attention.py:attention_forward@49", {"num_samples": 10, "num_stalled_samples": 0}),
+            Tree("/x/triton/language/standard.py:7@", {"num_samples": 5, "num_stalled_samples": 5}),
+        ]),
+        Tree("gemm_gluon", {"num_samples": 3}),
+    ])  # fmt: skip
+
+
+def test_protons_frames_are_lines_of_the_repository():
+    assert proton_samples(tree()) == {
+        ("attention_forward", "examples/attention.py", 48): (90, 60),
+        ("attention_forward", "examples/attention.py", 49): (10, 0),
+        ("attention_forward", "language/standard.py", 7): (5, 5),
+    }
+    with pytest.raises(UsageError, match="Proton took no samples"):
+        proton_samples(Tree("ROOT", {}, [Tree("k", {"time (ns)": 1.0})]))
+
+
+def cost(profiler, launches_s, message=""):
+    process_s = None if launches_s is None else launches_s + 5
+    return CostRow(
+        **COMMON, profiler=profiler, launches=40, launches_s=launches_s, process_s=process_s, message=message
+    )
+
+
+def line(samples=90, stalled=60, number=48, text="    x = tl.load(p) < 3"):
+    return LineRow(
+        **COMMON, profiler="ncu", kernel="attention_forward", file="examples/attention.py", line=number, text=text,
+        samples=samples, stalled=stalled,
+    )  # fmt: skip
+
+
+def rows():
+    return [cost("plain", 0.02), cost("proton_sampling", 0.5), cost("ncu", 30.0),
+            cost("trace_passes", None, "no such option"), line(), line(10, 0, 49)]  # fmt: skip
+
+
+def test_a_row_says_what_it_lacks():
+    for broken in ({"launches_s": None}, {"launches_s": None, "process_s": None, "message": ""}):
+        with pytest.raises(ValidationError, match="both times, or a message"):
+            CostRow(**(cost("plain", 1.0).model_dump() | broken))
+    with pytest.raises(ValidationError, match="more than there are samples"):
+        line(samples=1, stalled=2)
+
+
+def test_costs_are_told_beside_the_slides_and_lines_with_their_source():
+    console = Console(width=200, file=io.StringIO(), record=True)
+    assert lines.factors(rows()) == {"plain": 1, "proton_sampling": 25, "ncu": 1500}
+    console.print(lines.costs_table(rows(), "recorded"))
+    console.print(lines.annotated(rows(), "ncu", "attention_forward"))
+    text = console.export_text()
+    assert any("1500.0" in row and "above 1000x" in row for row in text.splitlines())
+    assert "no such option" in text
+    assert any(
+        "90.0%" in row and "x = tl.load(p) < 3" in row and "█" * 12 + "░" * 6 in row for row in text.splitlines()
+    )
+    page = lines.html_page(rows(), "recorded <here>")
+    assert "x = tl.load(p) &lt; 3" in page
+    assert "recorded &lt;here&gt;" in page
+    assert "rgba(213,94,0,0.70)" in page
+
+
+def test_every_profiler_gets_a_row_and_a_failure_its_reason(ran, tmp_path, monkeypatch):
+    commands = []
+    printed = printed_by_ncu(ran)[0]
+
+    def run(command, _limit_s, **_):
+        commands.append(command)
+        if "auto" in command:
+            return subprocess.CompletedProcess(command, 2, "", "kperf: several passes are refused")
+        for name in ("seconds.json", *(f"{kernel}.cubin" for kernel in sampled.KERNELS)):
+            shutil.copy(ran / name, command[-1])
+        if "proton_sampling" in command:
+            frames = [
+                {"frame": {"name": child.name}, "metrics": child.metrics} for child in tree().children[0].children
+            ]
+            root = {"frame": {"name": "ROOT"}, "metrics": {}, "children": frames}
+            Path(command[-1], "lines.hatchet").write_text(json.dumps([root, {}]))
+        return subprocess.CompletedProcess(command, 0, printed, "")
+
+    monkeypatch.setattr(lines.child, "run", run)
+    monkeypatch.setattr(ncu, "find", lambda given: Path("/usr/bin/ncu"))
+    found = list(lines.measure(COMMON, ncu_path=None))
+    costs = {row.profiler: row for row in found if isinstance(row, CostRow)}
+    assert list(costs) == list(lines.PROFILERS)
+    assert "several passes are refused" in costs["trace_passes"].message
+    assert costs["ncu"].launches_s == json.loads((ran / "seconds.json").read_text())
+    assert {row.profiler for row in found if isinstance(row, LineRow)} == {"proton_sampling", "ncu"}
+    (by_ncu,) = [
+        row for row in found if isinstance(row, LineRow) and row.profiler == "ncu" and row.kernel == "gemm_gluon"
+    ]
+    assert "warpgroup_mma_wait" in by_ncu.text
+    trace = next(command for command in commands if "trace" in command)
+    assert trace[trace.index("-m", 3) + 1 :][:3] == ["kperf.studies.sampled", "plain", str(lines.LAUNCHES)]
+    monkeypatch.setattr(ncu, "find", lambda given: (_ for _ in ()).throw(UsageError("there is no ncu")))
+    assert [row.message for row in lines.measure(COMMON, ncu_path=None) if getattr(row, "profiler", "") == "ncu"] == [
+        "there is no ncu"
+    ]
+
+
+def test_a_recorded_run_is_shown_and_without_one_a_sentence_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+    console = Console(width=200, file=io.StringIO(), record=True)
+    with pytest.raises(UsageError, match="nothing is recorded of `make lines`"):
+        lines.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
+    store = RecordStore(tmp_path / "h200", "lines", lines.ROWS)
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        writer.append([row.model_copy(update={"environment": known}) for row in rows()])
+    lines.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
+    assert "recorded on NVIDIA H200" in console.export_text()
+    assert "<pre>" in (tmp_path / "h200/lines.html").read_text()
+    assert (tmp_path / "h200/lines.png").stat().st_size > 10_000
+    assert lines.summary(tmp_path / "h200")["ncu"] == 1500
+
+
+def test_the_figure_has_the_same_lines_for_each_profiler_and_their_shares():
+    def line(profiler, number, samples, stalled, text="x = 1"):
+        told = {"file": "examples/a.py" if text else "language/standard.py", "line": number, "text": text}
+        return lines.LineRow(**COMMON, profiler=profiler, kernel="gemm", samples=samples, stalled=stalled, **told)
+
+    rows = [line("pcsampling", n, 10 * n, 5 * n) for n in range(1, 10)]
+    rows += [line("pcsampling", 170, 50, 10, text=""), line("ncu", 3, 60, 15), line("ncu", 9, 40, 40)]
+    costs, *panels = plot.figure(rows, "recorded on a card").axes
+    assert costs.get_title(loc="left") == "launches, times as long as without"
+    assert [panel.get_title(loc="left").splitlines()[0] for panel in panels] == ["gemm", "gemm"]
+    assert [panel.get_xlabel() for panel in panels] == ["%", "%"]
+    labels = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert labels == [*(f"{n}: x = 1" for n in range(3, 10)), "standard.py:170"]  # those with the largest shares
+    assert [label.get_text() for label in panels[1].get_yticklabels()] == [""] * 8
+    sampled, stalled = panels[0].containers
+    assert [bar.get_width() for bar in sampled] == pytest.approx([100 * n / 500 for n in (*range(30, 100, 10), 50)])
+    assert [bar.get_width() for bar in stalled] == pytest.approx([100 * n / 500 for n in (*range(15, 50, 5), 10)])
+    assert [bar.get_width() for bar in panels[1].containers[0]] == pytest.approx([60, 0, 0, 0, 0, 0, 40, 0])
+
+
+def test_the_figure_says_how_many_times_as_long_each_profiler_takes():
+    said = [text.get_text() for text in plot.figure(rows(), "recorded on a card").axes[0].texts]
+    assert said == ["1.0x", "25x", "1,500x"]  # without any, Proton's sampling, ncu

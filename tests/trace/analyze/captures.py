@@ -1,0 +1,117 @@
+"""Captures of the simulated SM: what a few records a trip show of a kernel that each of them makes slower."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from kperf.ir.dataflow import Aliases
+from kperf.trace.analyze.decode import decode
+from kperf.trace.analyze.timeline import Launch
+from kperf.trace.instrument.events import LIFETIME, Rules, read_rules
+from kperf.trace.instrument.probes import Places, ProbedKernel, Probes, classes_of
+from kperf.trace.instrument.program import Group, Interval, Loop, Mark, Product, Program, Scope
+
+from .machine import EMPTY, FLOP_PER_CYCLE, FULL, INTERVALS, ISSUES, Kernel, Machine
+from .synthetic import encode, recording_of
+
+TRIP = {
+    "consumer": ("wait A full", "issue", "product wait", "arithmetic"),
+    "producer": ("wait A empty", "other"),
+}
+"""What a trip does, from its anchor on: at place n the n-th begins."""
+LINES = {"consumer": 10, "producer": 20}
+ALL: Places = ((0, 1, 2, 3), (0, 1))
+
+
+def role(group: str) -> str:
+    return group.split(maxsplit=1)[0]
+
+
+def program_of(kernel: Kernel, places: Places) -> tuple[Program, dict[Mark, Mark]]:
+    """The program with pairs at these places, each with a scope of its own; its marks -> those of the finest one."""
+    names = [*(f"consumer {n}" for n in range(kernel.consumers)), "producer"]
+    groups = [Group(name, name, 4 * place, 4, ISSUES[name != "producer"]) for place, name in enumerate(names)]
+    scopes: list[Scope] = []
+    table: dict[tuple[Mark, Mark], Interval] = {}
+    marks: dict[Mark, Mark] = {}
+    finest = 0
+    for name in names:
+        trip, chosen = TRIP[role(name)], places[name == "producer"]
+        life = Scope(len(scopes), LIFETIME + name, name, ())
+        scopes.append(life)
+        finest += 1
+        mine: list[tuple[int, Mark]] = []
+        for first, second in zip(chosen[::2], chosen[1::2], strict=True):
+            scope = Scope(len(scopes), f"{trip[first]} to {trip[second]}", name, (LINES[role(name)],))
+            scopes.append(scope)
+            mine += [(first, (scope.number, True)), (second, (scope.number, False))]
+        if mine:
+            table[(life.number, True), mine[0][1]] = Interval(name)
+            table[mine[-1][1], (life.number, False)] = Interval(name)
+        for (first, mark), (second, following) in pairwise([*mine, *mine[:1]]):
+            table[mark, following] = _between(kernel, name, first, second)
+        marks |= {mark: (finest + place // 2, place % 2 == 0) for place, mark in mine}
+        finest += len(trip) // 2
+    product = Product("A @ B", kernel.product * FLOP_PER_CYCLE, "bf16")
+    loops = {10: Loop(10, (product,), ()), 20: Loop(20, (), ("A",))}
+    stages = {EMPTY: kernel.stages, FULL: kernel.stages}
+    return Program("made", groups, 4 * len(groups), scopes, table, stages, loops), marks
+
+
+def _between(kernel: Kernel, group: str, first: int, second: int) -> Interval:
+    trip = TRIP[role(group)]
+    names = trip[first:second] if second > first else trip[first:] + trip[:second]
+    parts = [INTERVALS[name] for name in names]
+    made: dict[str, tuple] = {}
+    for _, options in parts:
+        made |= options
+    if "issue" in names:
+        issued = Product("A @ B", kernel.product * FLOP_PER_CYCLE, "bf16")
+        made["queue"] = (issued, *made.get("queue", ()))
+    return Interval(group, " + ".join(names), parts[0][0], **made)
+
+
+def edges_of(kernel: Kernel) -> Probes:
+    """Every edge of the simulated kernel."""
+    program, _ = program_of(kernel, ALL)
+    straight = {scope.number for scope in program.scopes if scope.loops}
+    return Probes("", program, classes_of(program, straight), rules())
+
+
+def rules() -> Rules:
+    return read_rules().model_copy(update={"aliases": Aliases()})
+
+
+def capture(
+    kernel: Kernel, places: Places, cost: int, lates: Sequence[int] = (0, 7, 13)
+) -> tuple[ProbedKernel, Launch]:
+    """A launch with records at these places, each of `cost` cycles; the second consumer begins later in each block."""
+    program, marks = program_of(kernel, places)
+    blocks = [_records(replace(kernel, late=kernel.late + late), program, places, cost) for late in lates]
+    recording = recording_of(program, bytes_per_warp=16384, memory="global")
+    launch = Launch(decode(encode(blocks, recording, sms=1), recording), program, recording.warps)
+    return ProbedKernel(places, "", program, marks), launch
+
+
+def _records(kernel: Kernel, program: Program, places: Places, cost: int) -> list[list[tuple[int, bool, int]]]:
+    recorded = frozenset(
+        (name, trip[place - 1]) for (name, trip), chosen in zip(TRIP.items(), places, strict=True) for place in chosen
+    )
+    machine = Machine(kernel, recorded, cost).run()
+    blocks = []
+    for group, ended in machine.records.items():
+        trip, chosen = TRIP[role(group)], places[group == "producer"]
+        start = int(group[-1]) * kernel.late if group.startswith("consumer") else 0
+        life, *inner = [scope.number for scope in program.scopes if scope.group == group]
+        mine = [(life, True, start)]
+        # The producer's first trip begins with what it does between two.
+        clocks = [("", start), *ended] if group.startswith("consumer") else ended
+        at = 0
+        for place, (_, clock) in enumerate(clocks):
+            if place % len(trip) in chosen and place < len(clocks) // len(trip) * len(trip):
+                scope = inner[at // 2 % len(inner)]
+                mine.append((scope, at % 2 == 0, clock))
+                at += 1
+        mine.append((life, False, ended[-1][1] + 50))
+        blocks.append(mine)
+    return blocks

@@ -1,0 +1,176 @@
+"""One SM of two or more consumers and a producer, simulated: rings of mbarriers, loads, a queue of products.
+
+Written from what the hardware does and not from what the analysis makes of records: each warp group is a Python
+generator that asks for what it needs, and time passes as its answers come. So the period after a change is known by
+making the change here and running again.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+
+from kperf.trace.analyze.timeline import Block, Span
+from kperf.trace.instrument.program import Group, Interval, Product, Program, Scope
+
+FULL, EMPTY = (0, "full"), (0, "empty")
+FLOP_PER_CYCLE = 4096
+
+Ask = Callable[[], float | None]
+"""When what a warp group asks for is there; None as long as nobody knows."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Cycles of each part of a trip. `late`: by how much each consumer begins after the one before."""
+
+    consumers: int = 2
+    stages: int = 2
+    trips: int = 24
+    load: int = 700
+    product: int = 512
+    issue: int = 110
+    arithmetic: int = 1200
+    barrier: int = 70
+    finish: int = 84
+    late: int = 300
+    jitter: int = 0
+    """Cycles by which every fifth product and load is late: another block of the SM came first."""
+    uneven: int = 0
+    """Cycles by which every second issue takes longer, with its product on its way meanwhile."""
+
+    def late_by(self, n: int) -> int:
+        """Of the n-th product or load."""
+        return self.jitter * (n % 5 == 4)
+
+
+@dataclass
+class Machine:
+    """Runs a kernel; `records[group]` are (name of the interval that ends, its end).
+
+    After the end of an interval that is `recorded`, (consumer or producer, name), a warp writes a record for `cost`
+    cycles.
+    """
+
+    kernel: Kernel
+    recorded: frozenset[tuple[str, str]] = frozenset()
+    cost: int = 0
+    records: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    arrivals: list[int] = field(default_factory=list)
+    empties: dict[str, list[int]] = field(default_factory=dict)
+    core_until: int = 0
+
+    def run(self) -> "Machine":
+        """Until all are done."""
+        names = [f"consumer {n}" for n in range(self.kernel.consumers)]
+        groups = {name: self.consumer(name, n * self.kernel.late) for n, name in enumerate(names)}
+        groups["producer"] = self.producer()
+        self.records = {name: [] for name in groups}
+        self.empties = {name: [] for name in names}
+        asked: dict[str, tuple[int, Ask]] = {name: next(group) for name, group in groups.items()}
+        while asked:
+            answers = [
+                (max(since, found), name) for name, (since, ask) in asked.items() if (found := ask()) is not None
+            ]
+            cycle, name = min(answers)
+            try:
+                asked[name] = groups[name].send(cycle)
+            except StopIteration:
+                del asked[name]
+        return self
+
+    def note(self, group: str, name: str, cycle: int) -> int:
+        """An interval ends; returns when the next begins."""
+        self.records[group].append((name, cycle))
+        return cycle + self.spent(group, name)
+
+    def spent(self, group: str, name: str) -> int:
+        """On a record where that interval ends."""
+        return self.cost if (group.split(maxsplit=1)[0], name) in self.recorded else 0
+
+    def producer(self) -> Generator[tuple[int, Ask], int, None]:
+        """Fill a stage as soon as all consumers have emptied it."""
+        now = 0
+        for n in range(self.kernel.trips):
+            wanted = n - self.kernel.stages
+            now = self.note("producer", "other", now + 30)
+            now = yield now, lambda wanted=wanted: self.emptied(wanted)
+            now += self.kernel.barrier
+            self.arrivals.append(now + self.kernel.load + self.kernel.late_by(n))
+            now = self.note("producer", "wait A empty", now)
+
+    def emptied(self, n: int) -> int | None:
+        """When all consumers had emptied a stage for the n-th time."""
+        if n < 0:
+            return 0
+        times = self.empties.values()
+        return max(mine[n] for mine in times) if all(n < len(mine) for mine in times) else None
+
+    def consumer(self, name: str, start: int) -> Generator[tuple[int, Ask], int, None]:
+        """Wait for a stage, issue a product, wait for it, give the stage back, do arithmetic."""
+        k, now = self.kernel, start + self.spent(name, "arithmetic")
+        for n in range(k.trips):
+            now = yield now, lambda n=n: self.arrivals[n] if n < len(self.arrivals) else None
+            now = self.note(name, "wait A full", now + k.barrier)
+            now = yield now, lambda: 0  # in the order of time
+            taken = max(now, self.core_until)
+            self.core_until = taken + k.product
+            done = self.core_until
+            now = self.note(name, "issue", taken + k.issue + k.uneven * (n % 2))
+            now = max(now, done) + k.finish + k.late_by(n)
+            self.empties[name].append(now)
+            now = self.note(name, "product wait", now)
+            now = self.note(name, "arithmetic", now + k.arithmetic)
+
+    def period(self) -> float:
+        """Mean cycles from trip to trip, from the second trip on."""
+        steps = []
+        for name in self.empties:
+            ends = [cycle for what, cycle in self.records[name] if what == "arithmetic"]
+            steps += [b - a for a, b in pairwise(ends[1:])]
+        return fmean(steps)
+
+
+INTERVALS = {
+    "wait A full": ("wait", {"waits": (FULL,)}),
+    "issue": ("issue", {}),
+    "product wait": ("tensor", {"queue": (0,), "signals": (EMPTY,)}),
+    "arithmetic": ("arithmetic", {}),
+    "other": ("other", {}),
+    "wait A empty": ("wait", {"waits": (EMPTY,), "loads": (("A", FULL),)}),
+}
+
+
+ISSUES = {True: frozenset({"products"}), False: frozenset({"loads"})}
+
+
+def block_and_program(kernel: Kernel) -> tuple[Block, Program, Machine]:
+    """What is recorded of a run, as a block of a program that is written down here by hand."""
+    machine = Machine(kernel).run()
+    intervals: dict[tuple[str, str], Interval] = {}
+    spans: dict[str, list[Span]] = {}
+    for group, records in machine.records.items():
+        start = int(group[-1]) * kernel.late if group.startswith("consumer") else 0
+        spans[group] = []
+        opens = "wait A full" if group != "producer" else "other"
+        trip = -1
+        for name, end in records:
+            kind, options = INTERVALS[name]
+            if name == "issue":
+                options = {"queue": (Product("A @ B", kernel.product * FLOP_PER_CYCLE, "bf16"),)}
+            interval = intervals.setdefault((group, name), Interval(group, name, kind, **options))
+            trip += name == opens
+            spans[group].append(Span(interval, start, end, trip))
+            start = end
+    scopes, table = [], {}
+    for group in machine.records:
+        recorded = ["wait A empty"] if group == "producer" else ["wait A full", "product wait"]
+        gaps = ["other"] if group == "producer" else ["issue", "arithmetic"]
+        numbers = [len(scopes) + place for place in range(len(recorded))]
+        scopes += [Scope(number, name, group, (1,)) for number, name in zip(numbers, recorded, strict=True)]
+        for number, name, gap, following in zip(numbers, recorded, gaps, numbers[1:] + numbers[:1], strict=True):
+            table[(number, True), (number, False)] = intervals[group, name]
+            table[(number, False), (following, True)] = intervals[group, gap]
+    groups = [Group(name, name, 4 * place, 4, ISSUES[name != "producer"]) for place, name in enumerate(machine.records)]
+    program = Program("made", groups, 4 * len(groups), scopes, table, {EMPTY: kernel.stages, FULL: kernel.stages})
+    return Block(0, 0, 0, spans), program, machine

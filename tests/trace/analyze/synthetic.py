@@ -1,0 +1,133 @@
+"""Launches that never ran: profile buffers as Proton writes them, from a traced program and chosen durations.
+
+The simulated time of a record is the chosen one, so what is read from the buffer can be compared with it exactly.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from kperf.ir.dataflow import Value
+from kperf.trace.instrument.program import Mark, Program
+from kperf.trace.instrument.session import Recording
+
+Record = tuple[int, bool, int]
+"""(scope, is start, clock)."""
+
+
+def encode(blocks: Sequence[Sequence[Sequence[Record]]], recording: Recording, sms: int = 132) -> np.ndarray:
+    """Bytes of a buffer: for each block, for each recorded warp, its records in the order they are written."""
+    words = np.zeros((len(blocks), recording.block_bytes // 4), dtype=np.uint32)
+    for number, warps in enumerate(blocks):
+        start_ns = 10**18 + (number // sms) * 100_000
+        last = max((clock for records in warps for _, _, clock in records), default=0)
+        words[number, :4] = 0xDEADBEEF, number, number % sms, recording.buffer_bytes
+        times = (start_ns, start_ns + last * 10 // 17, start_ns + last * 10 // 17 + 448)
+        words[number, 4:10] = [half for time in times for half in (time & 0xFFFFFFFF, time >> 32)]
+        for index, records in enumerate(warps):
+            words[number, 10 + recording.warps[index]] = 2 * len(records)
+            ring = 10 + recording.total_warps + index * recording.bytes_per_warp // 4
+            scope, is_start, clock = np.array(records or np.zeros((0, 3)), dtype=np.int64).T
+            at = ring + 2 * (np.arange(len(records)) % recording.records_per_warp)
+            high = clock >> 32 & 0x7FF if recording.clock_bits == 64 else 0
+            words[number, at] = (1 - is_start) << 31 | scope << 23 | high  # of a place written twice the last stays
+            words[number, at + 1] = clock & 0xFFFFFFFF
+    return words.reshape(-1).view(np.uint8)
+
+
+def recording_of(program: Program, **options: object) -> Recording:
+    """The recording that the program's twin gets."""
+    warps = tuple(sorted(group.first_warp for group in program.groups))
+    return Recording(warps, program.total_warps, **options)  # type: ignore[arg-type]
+
+
+def simulate(
+    program: Program,
+    trips: int,
+    cycles: Mapping[str, int],
+    load_cycles: int = 0,
+    delay: int = 0,
+    clock: int = 0,
+    tiles: int = 1,
+) -> list[list[Record]]:
+    """One block: every interval takes its `cycles`, and a wait also lasts until what it waits for is there.
+
+    A load arrives `load_cycles` after it was issued; consumer 1 starts `delay` cycles late. A persistent kernel
+    computes `tiles` tiles of `trips` trips each, once.
+    """
+    order = {group.first_warp: group.name for group in program.groups}
+    groups = [order[warp] for warp in sorted(order)]
+    marks = {group: marks_of(program, group, trips, tiles) for group in groups}
+    if not is_persistent(program):
+        # A peeled trip of the consumers is one of the producer's loop.
+        rounds = Counter(ring for mark in pairwise(marks["consumer 0"]) for ring in program.intervals[mark].waits)
+        marks["producer"] = marks_of(program, "producer", max(rounds.values()))
+    records = {group: [(*marks[group][0], clock)] for group in groups}
+    loads: dict[Value, list[int]] = defaultdict(list)
+    signals: dict[Value, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    waited: Counter[tuple[str, Value]] = Counter()
+    signallers = {
+        ring: {i.group for i in program.intervals.values() if ring in i.signals}
+        for interval in program.intervals.values()
+        for ring in interval.signals
+    }
+
+    def ready(group: str, ring: Value) -> int | None:
+        number = waited[group, ring]
+        if ring not in signallers:
+            return loads[ring][number] + load_cycles if number < len(loads[ring]) else None
+        number -= program.stages[ring]
+        if number < 0:
+            return 0
+        sent = [signals[ring][other] for other in signallers[ring]]
+        return max(times[number] for times in sent) if all(number < len(times) for times in sent) else None
+
+    unfinished = set(groups)
+    while unfinished:
+        before = sum(map(len, records.values()))
+        for group in sorted(unfinished):
+            while len(records[group]) < len(marks[group]):
+                at = len(records[group])
+                interval = program.intervals[marks[group][at - 1], marks[group][at]]
+                start = records[group][-1][2]
+                releases = [ready(group, ring) for ring in interval.waits]
+                if None in releases:
+                    break
+                first = not any(waited[group, ring] for ring in interval.waits)
+                late = delay if interval.name == "wait Q full" and group == "consumer 1" and first else 0
+                end = max([start + cycles[interval.name] + late, *(time for time in releases if time is not None)])
+                for ring in interval.waits:
+                    waited[group, ring] += 1
+                for _, ring in interval.loads:
+                    loads[ring].append(end if interval.kind == "wait" else start)
+                for ring in interval.signals:
+                    signals[ring][group].append(end)
+                records[group].append((*marks[group][at], end))
+            else:
+                unfinished.discard(group)
+        assert not unfinished or sum(map(len, records.values())) > before, "a deadlock"
+    return [records[group] for group in groups]
+
+
+def is_persistent(program: Program) -> bool:
+    """Whether the loop over the blocks of k is inside one over tiles."""
+    return any(len(scope.loops) > 1 for scope in program.scopes)
+
+
+def marks_of(program: Program, group: str, trips: int, tiles: int = 1) -> list[Mark]:
+    """The records that a group writes, in order, if it takes the first of its outermost loops and no other."""
+    lifetime, *inner = [scope for scope in program.scopes if scope.group == group]
+    outermost = next(scope.loops[0] for scope in inner if scope.loops)
+    body = [scope for scope in inner if scope.loops[:1] == (outermost,)]
+    depth = max(len(scope.loops) for scope in body)
+    loop = [scope for scope in body if len(scope.loops) == depth]
+    head = [scope for scope in body if len(scope.loops) < depth and scope.number < loop[0].number]
+    tail = [scope for scope in body if len(scope.loops) < depth and scope.number > loop[-1].number]
+    before = [scope for scope in inner if not scope.loops and scope.number < body[0].number]
+    after = [scope for scope in inner if not scope.loops and scope.number > body[-1].number]
+    marks: list[Mark] = [(lifetime.number, True)]
+    for scope in [*before, *([*head, *(loop * trips), *tail] * tiles), *after]:
+        marks += [(scope.number, True), (scope.number, False)]
+    return [*marks, (lifetime.number, False)]

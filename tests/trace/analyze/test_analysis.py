@@ -1,0 +1,222 @@
+"""What is read from a timeline, on launches whose durations are known."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from kperf.attention.overrides import TTGIR_DIR
+from kperf.errors import UsageError
+from kperf.paper.instrumented import RULES
+from kperf.trace.analyze import analysis, timeline
+from kperf.trace.analyze.decode import decode
+from kperf.trace.analyze.models import Bound, Hidden, Quantiles
+from kperf.trace.analyze.timeline import Block, Launch, Span
+from kperf.trace.instrument.events import instrument
+from kperf.trace.instrument.program import read_program
+from kperf.trace.instrument.session import Recording
+
+from .synthetic import encode, recording_of, simulate
+
+TEXT = (TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir").read_text()
+PROGRAM = read_program(instrument(TEXT, rules=RULES), RULES)
+RECORDING = recording_of(PROGRAM)
+
+# A trip of a consumer: 70 + 200 + 300 + 1000 + 70 + 200 + 300 + 50 cycles, unless it is held up.
+CYCLES = {
+    "wait K full": 70,
+    "QK issue": 200,
+    "QK wait": 300,
+    "softmax": 1000,
+    "wait V full": 70,
+    "PV issue": 200,
+    "PV wait": 300,
+    "other": 50,
+    "wait Q full": 70,
+    "store O": 700,
+    "load Q": 80,
+    "wait K empty": 70,
+    "wait V empty": 70,
+}
+PERIOD = 2190
+TRIPS = 12
+
+
+def launch(blocks: int = 3, delay: int = 0, load_cycles: int = 0, **changed: int) -> Launch:
+    """All blocks alike, one after another on one SM of 1700 MHz."""
+    cycles = CYCLES | {name.replace("_", " "): value for name, value in changed.items()}
+    made = [simulate(PROGRAM, TRIPS, cycles, load_cycles, delay, clock=170_000 * number) for number in range(blocks)]
+    return Launch(decode(encode(made, RECORDING, sms=1), RECORDING), PROGRAM, RECORDING.warps)
+
+
+def test_period_and_trips():
+    found = launch()
+    assert analysis.period(found) == Quantiles(median=PERIOD, p5=PERIOD, p95=PERIOD)
+    assert found.trips("consumer 0") == 3 * TRIPS
+    assert analysis.issuers(found) == ["consumer 0", "consumer 1"]
+    assert [role.duty for role in analysis.roles(found)] == ["products", "products", "loads"]
+
+
+def test_regions_and_gaps_add_up_to_the_lifetime_of_each_warp_group():
+    found = launch()
+    for group in found.groups:
+        shares = [region.share for region in analysis.region_times(found) if region.warp_group == group]
+        assert sum(shares) == pytest.approx(1)
+    softmax = next(region for region in analysis.region_times(found) if region.name == "softmax")
+    assert softmax.cycles.median == softmax.per_trip == 1000
+
+
+@pytest.mark.parametrize("stretch", [1, 7, 100])
+def test_a_launch_is_read_in_stretches_that_join(monkeypatch, stretch):
+    whole = launch()
+    monkeypatch.setattr(timeline, "_STRETCH", stretch)
+    pieces = launch()
+    for kind, interval in enumerate(whole.intervals):
+        mine = whole.cycles[:-1][(whole.kind == kind)[:-1]]
+        assert pieces.intervals[kind].name == interval.name
+        assert pieces.cycles_of[kind].tolist() == whole.cycles_of[kind].tolist() == mine.tolist()
+    assert pieces.kind.tolist() == whole.kind.tolist()
+    assert sum(whole.ran) > 3 * TRIPS * 2 * 8
+
+
+def test_bubbles_are_where_no_product_is_in_flight_and_add_up_with_the_rest_to_the_period():
+    found = launch()
+    bubbles, in_flight = analysis.bubbles(found, analysis.sample(found), PERIOD)
+    # Both consumers in step: in flight are QK (500) and PV (500); the rest of the trip is a bubble.
+    by_cause = {bubble.cause: bubble.cycles for bubble in bubbles}
+    assert in_flight == pytest.approx(1000 / PERIOD, rel=0.02)
+    assert sum(by_cause.values()) == pytest.approx(PERIOD - 1000, rel=0.02)
+    assert by_cause["both in softmax"] == pytest.approx(1000, rel=0.02)
+
+
+def test_consumers_out_of_step_hide_each_others_softmax():
+    in_step = analysis.hidden_arithmetic(found := launch(), analysis.sample(found))
+    apart = analysis.hidden_arithmetic(found := launch(delay=1100), analysis.sample(found))
+    assert in_step == Hidden(cycles=1000, under_own_products=0, under_any_products=0)
+    assert apart.under_own_products == 0
+    assert apart.under_any_products > 600
+
+
+def test_the_slower_consumer_holds_the_load_back():
+    found = launch(load_cycles=4000, delay=700)
+    block = analysis.sample(found)[0]
+    signals = [r for r in analysis.releases(block, PROGRAM).values() if r.load is None]
+    assert signals
+    assert {release.group for release in signals} == {"consumer 1"}
+
+
+def test_a_load_lasts_until_the_first_warp_group_has_it():
+    (block, *_) = analysis.sample(launch(delay=700))
+    ends = [{span.end for span in block.spans[group]} for group in ("consumer 0", "consumer 1")]
+    loads = analysis.loads(block)
+    assert len(loads) > TRIPS
+    assert all(load.start < load.end for load in loads)
+    shared = [load.end for load in loads if load.buffer in ("K", "V")]
+    assert shared
+    assert {*shared} <= ends[0] - ends[1]
+
+
+def test_a_wait_for_a_full_stage_hangs_on_the_producers_load_of_it():
+    (block, *_) = analysis.sample(launch(load_cycles=4000))
+    found = analysis.releases(block, PROGRAM)
+    for buffer in "KV":
+        hangs_on = {
+            (found[group, index].group, found[group, index].load)
+            for group in ("consumer 0", "consumer 1")
+            for index, span in enumerate(block.spans[group])
+            if span.interval.name == f"wait {buffer} full"
+        }
+        assert hangs_on == {("producer", f"load {buffer}")}
+
+
+def test_the_clock_is_measured_from_block_to_block():
+    assert launch().clock_mhz() == pytest.approx(1700)
+
+
+def test_the_clock_is_measured_where_blocks_that_share_an_sm_start_in_another_order_than_their_records():
+    found = launch(blocks=4)
+    late = found.records.clock[[0, 2, 1, 3]] + 2**32 - 200_000  # and the 32 bits wrap
+    found.records = replace(found.records, clock=late % 2**32)
+    assert found.clock_mhz() == pytest.approx(1700)
+
+
+def test_the_spans_of_a_block_are_each_warps_whole_life():
+    found = launch(delay=400)
+    first, last = found.lifetimes()
+    for number, block in enumerate(found.blocks(np.arange(found.records.n_blocks))):
+        for spans in block.spans.values():
+            assert all(span.end == following.start for span, following in pairwise(spans))
+        assert min(spans[0].start for spans in block.spans.values()) == first[number]
+        assert max(spans[-1].end for spans in block.spans.values()) == last[number]
+
+
+def test_what_is_drawn_of_a_block_is_trips_from_its_middle_with_products_and_loads():
+    found = launch(delay=400)
+    block = next(found.blocks(np.array([1])))
+    (window,) = analysis.windows(block, analysis.issuers(found))
+    assert window.shows == "trips"
+    mine = [bar for bar in window.bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
+    assert mine[0].start <= window.start < mine[0].start + mine[0].cycles
+    assert {bar.trip for bar in mine} == set(range(mine[0].trip, mine[0].trip + analysis.WINDOW_TRIPS))
+    assert mine[0].trip == TRIPS // 2
+    softmax = [bar for bar in mine if bar.name == "softmax"]
+    assert [bar.cycles for bar in softmax] == [1000] * analysis.WINDOW_TRIPS
+    assert {bar.name for bar in window.bars if bar.track == "products"} == {"QK", "PV"}
+    assert {bar.warp_group for bar in window.bars if bar.track == "products"} == {"consumer 0", "consumer 1"}
+    assert {(bar.name, bar.warp_group) for bar in window.bars if bar.track == "loads"} == {
+        ("K", "producer"),
+        ("V", "producer"),
+    }
+
+
+def test_products_bound_the_period():
+    assert analysis.bound(launch()) == Bound(cycles=2048, dtype="bf16")
+
+
+def test_lost_records_are_counted_and_the_steady_state_is_still_read():
+    small = Recording(RECORDING.warps, RECORDING.total_warps, bytes_per_warp=512)
+    block = simulate(PROGRAM, TRIPS, CYCLES)
+    records = decode(encode([block], small), small)
+    assert records.lost == sum(max(len(warp) - 64, 0) for warp in block) > 0
+    found = Launch(records, PROGRAM, small.warps)
+    assert analysis.period(found).median == PERIOD
+    assert found.whole_blocks().size == 0
+
+
+def test_records_that_cannot_follow_each_other_are_refused():
+    block = simulate(PROGRAM, TRIPS, CYCLES)
+    del block[0][7]
+    with pytest.raises(UsageError, match="not balanced"):
+        Launch(decode(encode([block], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
+
+
+def test_another_kernels_records_are_refused():
+    block = [[(200, True, 0), (200, False, 5)]] * 3
+    with pytest.raises(UsageError, match="another kernel"):
+        Launch(decode(encode([block], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
+
+
+def test_a_silent_warp_group_is_said():
+    block = simulate(PROGRAM, TRIPS, CYCLES)
+    block[2] = []
+    with pytest.raises(UsageError, match="no record of producer"):
+        Launch(decode(encode([block], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
+
+
+def test_a_trace_without_a_trip_is_refused():
+    with pytest.raises(UsageError, match="no trip"):
+        analysis.quantiles(np.zeros(0, np.int64))
+
+
+def test_quantiles_are_the_5th_the_50th_and_the_95th_percentile():
+    found = analysis.quantiles(np.arange(101))
+    assert (found.p5, found.median, found.p95) == (5.0, 50.0, 95.0)
+
+
+def test_a_block_lasts_from_its_first_record_to_the_end_of_its_last_warp_group():
+    interval = next(iter(PROGRAM.intervals.values()))
+    early, late = Span(interval, 10, 20, None), Span(interval, 15, 90, None)
+    for spans in ({"a": [early], "b": [late]}, {"a": [late], "b": [early], "silent": []}):
+        block = Block(0, 0, 0, spans)
+        assert (block.start, block.end) == (10, 90)

@@ -1,0 +1,169 @@
+"""The export follows the Trace Event Format to the letter, and the checker would notice if it did not."""
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kperf.errors import UsageError
+from kperf.trace.analyze import chrome, read
+from kperf.trace.analyze.read import decode_launch, export
+from kperf.trace.analyze.timeline import Launch
+
+from .synthetic import encode, marks_of, recording_of
+from .test_analysis import PROGRAM, RECORDING, launch
+from .trace_event_format import problems
+
+TRACE = export(launch(blocks=5, delay=1100), 1700.0, {"variant": "vanilla"}).text
+
+
+def test_the_export_is_a_trace():
+    assert problems(TRACE) == []
+
+
+def test_everything_is_there():
+    document = json.loads(TRACE)
+    events = document["traceEvents"]
+    kinds = {event["ph"] for event in events}
+    assert kinds >= {"X", "M", "b", "e"}
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert names == {"consumer 0", "consumer 1", "producer", "tensor core", "loads"}
+    assert "MHz" in document["otherData"]["clock"]
+    softmax = next(event for event in events if event["name"] == "softmax")
+    assert softmax["args"]["cycles"] == 1000
+    assert softmax["dur"] == pytest.approx(1000 / 1700, abs=1e-3)
+
+
+def test_what_is_in_flight_stands_where_its_cycles_say():
+    """Beside the regions of its block, whose cycles are counted from the block's first record too."""
+    events = json.loads(TRACE)["traceEvents"]
+    begins = {
+        event["args"]["block"]: event["ts"] - event["args"]["start"] / 1700 for event in events if event["ph"] == "X"
+    }
+    ends = {(event["cat"], event["id"]): event["ts"] for event in events if event["ph"] == "e"}
+    begun = [event for event in events if event["ph"] == "b"]
+    assert {event["cat"] for event in begun} == {"product", "load in flight"}
+    for event in begun:
+        block, start, cycles = (event["args"][name] for name in ("block", "start", "cycles"))
+        assert event["ts"] == pytest.approx(begins[block] + start / 1700, abs=2e-3)
+        assert ends[event["cat"], event["id"]] - event["ts"] == pytest.approx(cycles / 1700, abs=2e-3)
+
+
+def test_arrows_lead_from_what_released_a_wait_to_the_wait():
+    slow = export(launch(load_cycles=6000), 1700.0, {}).text
+    assert problems(slow) == []
+    events = json.loads(slow)["traceEvents"]
+    arrows = [event for event in events if event["ph"] in "sf"]
+    assert {event["name"] for event in arrows} == {"signal", "load Q", "load K", "load V"}
+    assert len(arrows) > 10
+    in_flight = {ph: {(e["pid"], e["name"], e["ts"]) for e in events if e["ph"] == ph} for ph in "be"}
+    for event in arrows:
+        if event["name"] != "signal":  # it begins in the slice that begins with the load, and ends before its wait does
+            begins = event["ph"] == "s"
+            off = [
+                ts - event["ts"]
+                for pid, name, ts in in_flight["b" if begins else "e"]
+                if (pid, name) == (event["pid"], event["name"])
+            ]
+            assert min(off, key=abs) == pytest.approx(0 if begins else 1 / 1700, abs=2e-4)
+
+
+def test_the_arrow_of_a_load_with_which_a_track_ends_lies_in_its_last_slice():
+    """Where a block is cut off, or its producer records nothing after its last load."""
+    (block,) = launch(load_cycles=6000).blocks(np.arange(1))
+    spans = block.spans["producer"]
+    last = max(place for place, span in enumerate(spans) if span.interval.kind == "wait" and span.interval.loads)
+    cut = replace(block, spans=block.spans | {"producer": spans[: last + 1]})
+    end = spans[last].end
+    events = chrome._block_events(cut, (block.start, block.end), PROGRAM, 1700.0, 0.0)
+    begun = [event["ts"] for event in events if event["ph"] == "s" and event["name"] == "load V"]
+    assert max(begun) == pytest.approx((end - 1 - block.start) / 1700, abs=2e-4)
+
+
+TRIPS = 30_000
+
+
+@pytest.fixture(scope="module")
+def long_launch():
+    """Two blocks of more than half a million records each, a step of 100 cycles from record to record."""
+    recording = recording_of(PROGRAM, bytes_per_warp=1 << 24, memory="global")
+    marks = [marks_of(PROGRAM, group, TRIPS) for group in ("consumer 0", "consumer 1", "producer")]
+    block = [[(*mark, 100 * place) for place, mark in enumerate(warp)] for warp in marks]
+    assert sum(map(len, block)) > 500_000
+    return decode_launch(encode([block, block], recording), recording, PROGRAM)
+
+
+def test_a_trace_of_just_the_most_bytes_is_not_cut(monkeypatch):
+    whole = export(launch(blocks=1), 1700.0, {})
+    monkeypatch.setattr(read, "EXPORTED_BYTES", len(whole.text))
+    assert export(launch(blocks=1), 1700.0, {}) == whole
+    monkeypatch.setattr(read, "EXPORTED_BYTES", len(whole.text) - 1)
+    assert len(export(launch(blocks=1), 1700.0, {}).text) < len(whole.text)
+
+
+def test_the_trace_of_a_launch_of_a_million_records_is_small_and_says_what_it_shows(long_launch):
+    found = export(long_launch, 1700.0, {})
+    assert 1_000_000 < len(found.text) < 2_000_000
+    assert problems(found.text) == []
+    document = json.loads(found.text)
+    assert document["otherData"]["shows"] == found.shows
+    shown = re.fullmatch(rf"2 of 2 blocks: block 0 trips (\d+) to (\d+) of {TRIPS}, block 1 trips .*", found.shows)
+    first, last = map(int, shown.groups())
+    assert last - first > 100
+    spans = [event for event in document["traceEvents"] if event["ph"] == "X" and event["args"]["block"] == 0]
+    for tid in (1, 2):
+        trips = Counter(span["args"]["iteration"] for span in spans if span["tid"] == tid)
+        assert set(range(first - 1, last)) <= set(trips)
+        assert {trips[trip] for trip in range(first - 1, last)} == {8}
+
+
+def test_of_a_trip_that_is_too_long_the_beginning_is_shown(long_launch, monkeypatch):
+    without = Launch(long_launch.records, PROGRAM, RECORDING.warps)
+    monkeypatch.setattr(without, "in_loop", np.zeros_like(long_launch.in_loop))
+    found = export(without, 1700.0, {})
+    assert 1_000_000 < len(found.text) < 2_000_000
+    assert problems(found.text) == []
+    assert found.shows.startswith("2 of 2 blocks: block 0 from cycle 0 to ")
+
+
+def damage(change) -> str:
+    document = json.loads(TRACE)
+    change(document["traceEvents"])
+    return json.dumps(document)
+
+
+def first(events, ph):
+    return next(event for event in events if event["ph"] == ph)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda events: events.reverse(),
+        lambda events: first(events, "X").pop("dur"),
+        lambda events: first(events, "X").update(pid="SM 0"),
+        lambda events: first(events, "X").update(dur=1e6),
+        lambda events: first(events, "X").update(tid=77),
+        lambda events: events.remove(first(events, "e")),
+        lambda events: events.remove(first(events, "b")),
+        lambda events: first(events, "M").update(args={}),
+        lambda events: first(events, "X").update(ph="?"),
+        lambda events: first(events, "X").update(ts=-1),
+    ],
+)
+def test_the_checker_notices(change):
+    assert problems(damage(change))
+
+
+def test_a_clock_that_stands_still_is_refused_in_a_sentence():
+    still = launch(blocks=2)
+    still.records.clock[:] = 5
+    assert still.clock_mhz() > 0  # the blocks' own cycles tell it
+    still.records.cycle[:] = 0
+    damaged = Launch(still.records, PROGRAM, RECORDING.warps)
+    with pytest.raises(UsageError, match="the SM clock stands still in the trace") as error:
+        damaged.clock_mhz()
+    assert "\n" not in str(error.value)

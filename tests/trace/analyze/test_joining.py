@@ -1,0 +1,207 @@
+"""Several passes of a simulated kernel are put together, each slowed by its own records."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kperf.errors import UsageError
+from kperf.trace.analyze import joining, read
+from kperf.trace.analyze.joining import Captured, join
+from kperf.trace.analyze.models import Overhead, Pass, SassOrder, Timeline, read_timeline
+from kperf.trace.capture.passes import single_edges
+from kperf.trace.instrument.program import Interval
+
+from .captures import ALL, TRIP, capture, edges_of, role
+from .machine import FULL, Kernel, Machine
+from .test_views import about
+
+COST = 22
+"""Cycles of a record: some 1 % of a trip, as on the H200."""
+
+SAME = SassOrder(plain=[], traced=[], same=True, differences=[])
+
+
+def told(kernel, places, cost, disturbed=None):
+    """What the launch of a pass says of itself: its time over the plain kernel's is that of the longest block."""
+    plain, traced = (Machine(k, *how).run() for k, how in ((kernel, ()), (disturbed or kernel, recorded(places, cost))))
+    ends = [max(ended[-1][1] for ended in machine.records.values()) for machine in (plain, traced)]
+    overhead = Overhead(plain_ms=ends[0], traced_ms=ends[1], ratio=ends[1] / ends[0])
+    return Pass(regions=[str(places)], overhead=overhead, sass_order=SAME, records_a_trip=max(map(len, places)))
+
+
+def recorded(places, cost):
+    trips = zip(TRIP.items(), places, strict=True)
+    return frozenset((name, trip[place - 1]) for (name, trip), chosen in trips for place in chosen), cost
+
+
+def joined(kernel, cost=COST, disturbed=None, which=1) -> tuple[Timeline, Timeline]:
+    """The timeline of one pass with all records, and that of several; of these one may run another kernel."""
+    edges = edges_of(kernel)
+    _, launch = capture(kernel, ALL, cost, lates=(0,))
+    one = read.pipeline(launch, about(passes=[told(kernel, ALL, cost)]))
+    captured = []
+    for number, places in enumerate(single_edges(edges)):
+        ran = disturbed if disturbed and number == which else kernel
+        captured.append(Captured(*capture(ran, places, cost), told(kernel, places, cost, ran)))
+    return one, join(one, launch, edges, captured)
+
+
+def undisturbed(kernel):
+    """Period, and (group, region) -> mean cycles, of a run without records; of its later half.
+
+    Between the producer's waits nothing happens that passes would measure apart from them.
+    """
+    machine = Machine(replace(kernel, late=kernel.late + 9)).run()
+    found = {}
+    for group, ended in machine.records.items():
+        for name in TRIP[role(group)]:
+            cycles = [b - a for (_, a), (what, b) in pairwise(ended) if what == name]
+            found[group, name] = sum(cycles[len(cycles) // 2 :]) / len(cycles[len(cycles) // 2 :])
+    found["producer", "wait A empty"] += found.pop(("producer", "other"))
+    return machine.period(), found
+
+
+def per_trip(timeline):
+    return {(region.warp_group, region.name): region.per_trip for region in timeline.regions if region.per_trip}
+
+
+LONG = Kernel(trips=40)
+KERNELS = {
+    "arithmetic": LONG,
+    "tensor cores": replace(LONG, product=1100, arithmetic=900),
+    "loads": replace(LONG, stages=1, load=1500),
+    "one consumer": replace(LONG, consumers=1),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_several_passes_show_the_kernel_as_it_is_without_records(name):
+    kernel = KERNELS[name]
+    period, intervals = undisturbed(kernel)
+    _, several = joined(kernel)
+    assert several.period_cycles.median == pytest.approx(period, rel=0.02)
+    found = per_trip(several)
+    assert found.keys() == intervals.keys()
+    for key, cycles in found.items():
+        assert abs(cycles - intervals[key]) < 0.02 * period, key
+    assert several.apart is None
+    assert several.joined.plain_cycles == pytest.approx(period, rel=0.01)
+    for group in {group for group, _ in found if group != "producer"}:
+        assert sum(c for (g, _), c in found.items() if g == group) == pytest.approx(several.period_cycles.median)
+    number = several.joined.period_pass + 1
+    assert any(
+        f"joined from 3 passes; the period is that of pass {number}, which costs" in line for line in several.verdict
+    )
+
+
+def test_an_earlier_record_is_read_if_its_passes_made_one_trip(tmp_path):
+    _, several = joined(LONG)
+    path = tmp_path / "k.timeline.json"
+    record = several.model_dump(mode="json")
+    record["joined"]["open"] = []
+    path.write_text(json.dumps(record))
+    assert read_timeline(path) == several
+    record["joined"]["open"] = ["the intervals of pass 1 add up to 9"]
+    path.write_text(json.dumps(record))
+    with pytest.raises(UsageError, match=r"its passes do not make one trip.*record it again"):
+        read_timeline(path)
+
+
+def test_one_pass_with_all_records_does_not():
+    one, several = joined(LONG)
+    period, _ = undisturbed(LONG)
+    assert one.period_cycles.median > 1.02 * period
+    assert several.overhead.ratio < 1.025 < one.overhead.ratio
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"arithmetic": LONG.arithmetic + 150}, "add up to"),
+        ({"issue": 900, "arithmetic": LONG.arithmetic - 388}, "which it follows"),  # and the period is what it was
+        ({"late": LONG.late + 1300}, "consumer 1 begins its trips"),  # likewise
+    ],
+    ids=["period", "order", "step"],
+)
+def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
+    one, several = joined(LONG, disturbed=replace(LONG, **change))
+    assert several.joined is None
+    assert any(said in line for line in several.apart.why), several.apart.why
+    kept = {"apart": None, "verdict": []}
+    assert several.model_copy(update=kept) == one.model_copy(update=kept)
+    (line,) = (line for line in several.verdict if "3 passes of a few each do not make one trip" in line)
+    assert several.apart.why[0] in line
+    cycles = sorted(each.trip_cycles for each in several.apart.passes)
+    assert f"theirs take {cycles[0]:.0f} to {cycles[-1]:.0f} cycles" in line
+
+
+def test_a_trip_that_hangs_on_more_than_is_known_keeps_the_slack_of_one_launch_and_says_so(monkeypatch):
+    never = (FULL,) * 100
+    monkeypatch.setattr(joining, "_prologue", lambda _, group: Interval(group, waits=never))
+    one, several = joined(LONG)
+    assert not several.joined.replayed
+    assert (several.graph, several.slack) == (one.graph, one.slack)
+    assert any("tile boundaries, slack and all outside" in line for line in several.verdict)
+    monkeypatch.undo()
+    assert joined(LONG)[1].joined.replayed
+
+
+def test_a_pass_without_a_typical_trip_has_no_period(monkeypatch):
+    """Intervals add up to the mean trip, and the period is the median one."""
+    real = joining.analysis.period
+    monkeypatch.setattr(
+        joining.analysis,
+        "period",
+        lambda launch: real(launch).model_copy(update={"median": 1.03 * real(launch).median}),
+    )
+    _, several = joined(LONG)
+    (why,) = several.apart.why
+    assert "differ too much" in why
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    st.builds(
+        Kernel,
+        consumers=st.integers(1, 3),
+        stages=st.integers(1, 4),
+        trips=st.just(16),
+        load=st.integers(300, 1500),
+        product=st.integers(300, 1200),
+        issue=st.integers(40, 150),
+        arithmetic=st.integers(300, 2000),
+        late=st.integers(0, 500),
+    ),
+    st.integers(0, 40),
+)
+def test_a_joined_trip_is_whole_whatever_the_kernel(kernel, cost):
+    one, several = joined(kernel, cost)
+    assert Timeline.model_validate_json(several.model_dump_json()) == several
+    passes = several.apart.passes if several.apart else several.passes
+    least = min(passes, key=lambda one: abs(one.overhead.ratio - 1))
+    # They are apart if any pass's own trip is further off than the tolerance from that which disturbs least.
+    off = [abs(each.trip_cycles / least.trip_cycles - 1) for each in passes]
+    if several.apart:
+        assert several.period_cycles == one.period_cycles
+        assert any("add up to" in line for line in several.apart.why) == (max(off) > several.apart.tolerance)
+        return
+    assert max(off) <= several.joined.tolerance
+    period = several.period_cycles.median
+    for group in {group for group, _ in per_trip(several)}:
+        parts = [region for region in several.regions if region.warp_group == group and region.per_trip]
+        assert sum(part.per_trip for part in parts) == pytest.approx(period)
+        assert sum(region.share for region in several.regions if region.warp_group == group) == pytest.approx(1)
+        assert all(part.per_trip > 0 and set(part.passes) <= set(range(3)) and part.passes for part in parts)
+    assert several.passes[several.joined.period_pass] == least
+
+
+@pytest.mark.parametrize("trips", [2, 3, 4])
+def test_a_short_loop_is_read_without_a_graph_where_no_two_trips_follow_each_other(trips):
+    _, launch = capture(Kernel(trips=trips), ALL, COST, lates=(0,))
+    timeline = read.pipeline(launch, about(passes=[told(Kernel(trips=trips), ALL, COST)]))
+    assert (timeline.graph is None) == (timeline.slack == []) == (trips == 2)
+    assert timeline.verdict

@@ -1,0 +1,166 @@
+"""What is read from launches of a persistent kernel, whose blocks compute one tile after another."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from kperf.attention import overrides
+from kperf.attention.variants import Specialization
+from kperf.attention.workload import FIG11, Workload
+from kperf.paper import instrumented
+from kperf.trace.analyze import analysis
+from kperf.trace.analyze.models import Bound, Quantiles
+from kperf.trace.analyze.read import decode_launch, export
+from kperf.trace.analyze.timeline import Launch
+from kperf.trace.capture.traced import recording_for
+
+from .synthetic import encode, marks_of, simulate
+from .trace_event_format import problems
+
+PLAIN = overrides.find("improved_plus", Specialization())
+TRACED, PROGRAM = instrumented.find(PLAIN)
+CYCLES = {interval.name: 60 for interval in PROGRAM.intervals.values()} | {
+    "softmax": 600,
+    "QK wait": 300,
+    "store O": 90,
+}
+TRIPS, TILES, BLOCKS = 12, 5, 3
+
+
+def launch(tiles: int = TILES, delay: int = 0, load_cycles: int = 0, **changed: int) -> Launch:
+    """All blocks alike, side by side at 1700 MHz."""
+    cycles = CYCLES | {name.replace("___", " + ").replace("_", " "): value for name, value in changed.items()}
+    made = [simulate(PROGRAM, TRIPS, cycles, load_cycles, delay, tiles=tiles) for _ in range(BLOCKS)]
+    return decode_launch(encode(made, TRACED.recording), TRACED.recording, PROGRAM)
+
+
+def steps(group: str) -> tuple[int, int]:
+    """Cycles of consumer `group` from trip to trip, and from a tile's last trip to the next tile's first."""
+    marks = marks_of(PROGRAM, group, TRIPS, TILES)
+    main = launch().main_scope[group]
+    trips = [place for place, mark in enumerate(marks) if mark == (main, True)]
+    lengths = [
+        sum(CYCLES[PROGRAM.intervals[pair].name] for pair in pairwise(marks[a : b + 1])) for a, b in pairwise(trips)
+    ]
+    return lengths[0], lengths[TRIPS - 1]
+
+
+def test_records_that_do_not_fit_beside_the_kernel_go_to_device_memory():
+    assert TRACED.recording.memory == "global"
+    assert TRACED.recording.bytes_per_warp & (TRACED.recording.bytes_per_warp - 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("workload", "tiles", "trips"),
+    [(FIG11, 63, 64), (Workload(batch=1, seq_len=4096), 4, 32), (Workload(batch=1, heads=1, seq_len=128), 1, 1)],
+)
+def test_there_is_room_for_all_records_of_the_longest_block(workload, tiles, trips):
+    most = max(len(marks_of(PROGRAM, group.name, trips, tiles)) for group in PROGRAM.groups)
+    assert (
+        most <= instrumented.most_records(PROGRAM, PLAIN, workload) <= instrumented.most_records(PROGRAM, PLAIN, FIG11)
+    )
+    recording = recording_for(PROGRAM, instrumented.subject_of(PLAIN, workload))
+    assert most <= instrumented.most_records(PROGRAM, PLAIN, workload) <= recording.records_per_warp
+
+
+def test_nothing_is_lost_and_every_block_is_whole():
+    found = launch()
+    assert found.records.lost == 0
+    assert len(found.whole_blocks()) == BLOCKS
+    assert found.groups == ["consumer 0", "consumer 1", "producer"]
+
+
+def test_a_trip_is_one_of_the_inner_loop_and_no_step_between_tiles():
+    found = launch()
+    period, boundary = steps("consumer 0")
+    for group in analysis.issuers(found):
+        assert found.trips(group) == BLOCKS * TILES * TRIPS
+        assert found.periods(group).size == BLOCKS * TILES * (TRIPS - 1)
+        assert found.boundaries(group).size == BLOCKS * (TILES - 1)
+    assert analysis.period(found) == Quantiles(median=period, p5=period, p95=period)
+    beyond = analysis.boundary(found, period)
+    assert beyond == Quantiles(median=boundary - period, p5=boundary - period, p95=boundary - period)
+    assert analysis.bound(found) == Bound(cycles=2048, dtype="bf16")
+
+
+def test_what_is_between_tiles_has_no_trip():
+    block = analysis.sample(launch())[0]
+    for group in ("consumer 0", "consumer 1"):
+        assert [len(tile) for tile in block.tiles(group)] == [TRIPS] * TILES
+        assert {span.trip for span in block.spans[group] if span.interval.name == "wait Q full"} == {None}
+        trips = [span.trip for span in block.spans[group] if span.trip is not None]
+        assert sorted(set(trips)) == list(range(TILES * TRIPS))
+
+
+def test_bubbles_are_of_trips():
+    found = launch(store_O=50_000)
+    block = analysis.sample(found)[0]
+    windows = analysis.steady_windows(block, ["consumer 0", "consumer 1"])
+    assert len(windows) == TILES
+    assert all(span.interval.name != "store O" for low, high in windows for span in within(block, low, high))
+    bubbles, _ = analysis.bubbles(found, [block], analysis.period(found).median)
+    assert not any("store O" in bubble.cause for bubble in bubbles)
+
+
+def within(block, low, high):
+    return [span for spans in block.spans.values() for span in spans if low <= span.start and span.end <= high]
+
+
+def test_one_tile_has_no_boundary():
+    assert analysis.boundary(launch(tiles=1), 1000.0) is None
+
+
+def test_a_consumer_that_waits_for_its_turn_waits_for_the_other():
+    block = analysis.sample(launch(delay=900))[0]
+    releases = analysis.releases(block, PROGRAM)
+    turns = {
+        (group, release.group)
+        for (group, index), release in releases.items()
+        if block.spans[group][index].interval.name == "wait turn"
+    }
+    assert turns <= {("consumer 0", "consumer 1"), ("consumer 1", "consumer 0")}
+    assert turns
+
+
+def test_who_issues_slowly_keeps_the_other_from_its_turn():
+    block = analysis.sample(launch(QK_issue___PV_issue=2000))[0]
+    releases = analysis.releases(block, PROGRAM)
+    waited = [
+        (block.spans[group][index], release)
+        for (group, index), release in releases.items()
+        if block.spans[group][index].interval.name == "wait turn" and block.spans[group][index].trip is not None
+    ]
+    assert len(waited) > TILES * TRIPS
+    assert all(release.cycle == span.end for span, release in waited)
+
+
+def test_what_is_drawn_is_trips_and_how_a_tile_ends():
+    block = analysis.sample(launch())[0]
+    trips, boundary = analysis.windows(block, ["consumer 0", "consumer 1"])
+    assert (trips.shows, boundary.shows) == ("trips", "tile boundary")
+    ends = [bar.trip for bar in boundary.bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
+    assert ends[0] == TRIPS - 1
+    assert None in ends
+    assert max(trip for trip in ends if trip is not None) >= TRIPS + 2
+
+
+def test_every_load_is_waited_for_by_the_consumer_it_is_for():
+    block = analysis.sample(launch(load_cycles=300))[0]
+    loads = [load.buffer for load in analysis.loads(block)]
+    # The last tile's end loads the first tile's q and k again, in case of another pass.
+    assert (loads.count("Q"), loads.count("K"), loads.count("K+V")) == (2 * (TILES + 1), 1, TILES * (TRIPS + 1))
+
+
+def test_the_export_shows_the_tile_in_the_middle_and_how_the_next_begins():
+    text = export(launch(delay=500, load_cycles=300), 1700.0, {}).text
+    assert problems(text) == []
+    trace = json.loads(text)
+    part = f"trips {2 * TRIPS + 1} to {3 * TRIPS + 3} of {TILES * TRIPS}"
+    assert trace["otherData"]["shows"] == f"3 of 3 blocks: block 0 {part}, block 1 {part}, block 2 {part}"
+    block = trace["otherData"]["typical_block"]
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["args"]["block"] == block and e["tid"] == 1]
+    trips = {span["args"]["iteration"] for span in spans} - {None}
+    assert trips == set(range(2 * TRIPS, max(trips) + 1))
+    assert 3 * TRIPS + 3 <= max(trips) < 3 * TRIPS + 6
+    assert "store O" in {span["name"] for span in spans}

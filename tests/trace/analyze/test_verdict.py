@@ -1,0 +1,25 @@
+"""What is said of two kernels that do the same work."""
+
+from kperf.record.store import RECORDED
+from kperf.trace.analyze.models import read_timeline
+from kperf.trace.analyze.verdict import between
+
+
+def test_what_one_saves_is_of_a_trip_and_what_agrees_is_the_times():
+    slow, fast = (read_timeline(RECORDED / f"h200/fig11/{name}.timeline.json") for name in ("vanilla", "improved"))
+    saved = slow.period_cycles.median - fast.period_cycles.median
+    idle = [sum(bubble.cycles for bubble in timeline.bubbles) for timeline in (slow, fast)]
+    first, second = between(slow, fast)
+    assert first == (
+        f"{fast.label} saves {saved:.0f} cycles a trip against {slow.label}; "
+        f"bubbles go from {idle[0]:.0f} to {idle[1]:.0f}."
+    )
+    plain = slow.overhead.launch_ms / fast.overhead.launch_ms
+    assert (
+        f"{slow.period_cycles.median / fast.period_cycles.median:.3f}, the plain kernels' times by {plain:.3f}"
+        in second
+    )
+    period = slow.period_cycles.model_copy(update={"median": fast.period_cycles.median * plain * 1.06})
+    assert "they do not agree within 5 %" in between(slow.model_copy(update={"period_cycles": period}), fast)[1]
+    period = slow.period_cycles.model_copy(update={"median": fast.period_cycles.median * plain * 1.04})
+    assert "they agree within 5 %" in between(slow.model_copy(update={"period_cycles": period}), fast)[1]

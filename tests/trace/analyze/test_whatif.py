@@ -1,0 +1,205 @@
+"""Slack is held against a machine in which the change is really made."""
+
+import functools
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kperf.errors import UsageError
+from kperf.trace.analyze.predict import predict
+from kperf.trace.analyze.replay import Assumptions, Replay, Step
+from kperf.trace.analyze.whatif import Blocks, slack
+from kperf.trace.instrument.program import Interval, Product
+
+from .machine import FLOP_PER_CYCLE, Kernel, Machine, block_and_program
+
+KERNELS = {
+    "arithmetic, two stages": Kernel(),
+    "one stage: loads stand on the path": Kernel(stages=1, load=1500, arithmetic=300),
+    "three stages": Kernel(stages=3, load=1500, arithmetic=300),
+    "tensor cores": Kernel(consumers=3, product=900, arithmetic=400, stages=4),
+    "one consumer": Kernel(consumers=1),
+}
+CHANGES = {
+    ("arithmetic", "all"): {"arithmetic": 0},
+    ("load A", "producer"): {"load": 0},
+    ("A @ B", "tensor cores"): {"product": 0},
+}
+
+
+@functools.cache
+def rows(kernel):
+    block, program, machine = block_and_program(kernel)
+    graph, found, own = slack([block], program, FLOP_PER_CYCLE)
+    return graph, {(row.region, row.warp_group): row for row in found}, own, machine
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_graph_explains_the_measured_period(name):
+    graph, _, own, machine = rows(KERNELS[name])
+    assert graph.measured_cycles == pytest.approx(machine.period(), rel=0.01)
+    assert abs(graph.error) < 0.005
+    assert own["consumer 0", "arithmetic"] == KERNELS[name].arithmetic
+    assert own["consumer 0", "issue"] == KERNELS[name].issue
+    assert own["consumer 0", "product wait"] == KERNELS[name].finish
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_slack_is_what_the_change_saves(name):
+    kernel = KERNELS[name]
+    _, found, _, machine = rows(kernel)
+    for (region, group), change in CHANGES.items():
+        key = (region, group if kernel.consumers > 1 or group != "all" else "consumer 0")
+        truth = machine.period() - Machine(replace(kernel, **change)).run().period()
+        assert found[key].cycles == pytest.approx(truth, abs=0.01 * machine.period()), key
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_rarely_late_is_part_of_the_period_of_the_graph_too(name):
+    """Products and loads that wait for another block's now and then: no median shows them, the measured mean does."""
+    graph, _, _, machine = rows(replace(KERNELS[name], jitter=1500, trips=64))
+    plain = Machine(replace(KERNELS[name], trips=64)).run()
+    assert machine.period() > plain.period()
+    assert abs(graph.error) < 0.02
+
+
+def test_loads_stand_on_the_path_with_one_stage_and_not_with_three():
+    one, three = (rows(KERNELS[name])[1]["load A", "producer"] for name in list(KERNELS)[1:3])
+    assert one.cycles > 1200
+    assert one.high - one.low > 200, "a longer load costs more"
+    assert three.cycles == pytest.approx(0, abs=20)
+
+
+def test_more_stages_are_what_the_wait_for_an_empty_one_is_worth():
+    kernel = KERNELS["one stage: loads stand on the path"]
+    _, found, _, machine = rows(kernel)
+    many = Machine(replace(kernel, stages=kernel.trips)).run()
+    assert found["wait A empty", "producer"].cycles == pytest.approx(machine.period() - many.period(), rel=0.1)
+
+
+def test_the_sensitivity_holds_the_likely_value():
+    for kernel in KERNELS.values():
+        for row in rows(kernel)[1].values():
+            assert row.low <= row.cycles <= row.high
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    kernel=st.builds(
+        Kernel,
+        trips=st.just(48),  # warp groups that begin late fall into step: of few trips that is more than 2 %
+        consumers=st.integers(1, 3),
+        stages=st.integers(1, 4),
+        load=st.integers(200, 3000),
+        product=st.integers(128, 1024),
+        issue=st.integers(20, 200),
+        arithmetic=st.integers(10, 2500),
+        late=st.integers(0, 900),
+    )
+)
+def test_the_graph_explains_any_such_kernel(kernel):
+    block, program, machine = block_and_program(kernel)
+    blocks = Blocks([block], program)
+    likely = Assumptions(blocks.load_cycles, FLOP_PER_CYCLE)
+    measured, own, _ = blocks.fit(likely)
+    assert blocks.period(likely, own) == pytest.approx(machine.period(), rel=0.02)
+    assert blocks.period(likely, own) == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("groups", [("early", "late"), ("late", "early")])
+def test_products_queue_as_they_are_issued_whatever_group_is_named_first(groups):
+    steps = {}
+    for group in groups:
+        interval = Interval(group, "product", "tensor")
+        interval.queue = (Product("product", 1000, "bf16"), 0)
+        steps[group] = [Step(interval, 100.0, 0, 0)]
+    replay = Replay(steps, {group: {"early": 0.0, "late": 50.0}[group] for group in groups}, {})
+    at_once = {group: [0.0] for group in groups}
+    assert replay.run(Assumptions(0.0, 10.0), at_once) == {"early": [100.0], "late": [200.0]}
+
+
+def test_a_step_may_hang_on_nothing():
+    kernel = Kernel(stages=1, load=1500)
+    block, program, machine = block_and_program(kernel)
+    for interval in program.intervals.values():
+        interval.waits = ()
+    graph, _, _ = slack([block], program, FLOP_PER_CYCLE)
+    assert graph.load_cycles == 0
+    assert graph.cycles == pytest.approx(machine.period(), rel=0.01)  # what hangs on nothing keeps its measured cycles
+
+
+def measured(kernel, **changed):
+    """As much of a timeline as a prediction takes."""
+    block, program, _ = block_and_program(kernel)
+    graph, _, own = slack([block], program, FLOP_PER_CYCLE)
+    kinds = {(interval.group, interval.name): interval.kind for interval in program.intervals.values()}
+    roles = [("consumer" in group.name, group.name) for group in program.groups]
+    return SimpleNamespace(
+        label="measured",
+        graph=graph,
+        roles=[SimpleNamespace(warp_group=name, duty="products" if first else "loads") for first, name in roles],
+        regions=[
+            SimpleNamespace(warp_group=group, name=name, kind=kinds[group, name], own_cycles=cycles)
+            for (group, name), cycles in own.items()
+        ],
+    )
+
+
+@pytest.mark.parametrize("load", [700, 2500])
+def test_the_period_of_another_schedule_is_predicted(load):
+    """One stage is measured, three are predicted, and the other way round."""
+    one, three = (Kernel(stages=stages, load=load, arithmetic=300) for stages in (1, 3))
+    for a, b in ((one, three), (three, one)):
+        _, program, machine = block_and_program(b)
+        assert predict(program, measured(a)) == pytest.approx(machine.period(), rel=0.02)
+    assert Machine(one).run().period() > 1.2 * Machine(three).run().period()
+
+
+def test_what_cannot_be_predicted_is_said():
+    _, program, _ = block_and_program(Kernel())
+    with pytest.raises(UsageError, match="has 3 warp groups of products, the other kernel 2"):
+        predict(program, measured(Kernel(consumers=3)))
+    old = measured(Kernel())
+    old.graph = None
+    with pytest.raises(UsageError, match="has no graph: record it again"):
+        predict(program, old)
+    silent = measured(Kernel())
+    silent.regions = [region for region in silent.regions if region.kind != "arithmetic"]
+    with pytest.raises(UsageError, match="no region of arithmetic"):
+        predict(program, silent)
+    program.stages.update(dict.fromkeys(program.stages, 0))
+    with pytest.raises(UsageError, match="wait for what comes before them"):
+        predict(program, measured(Kernel()))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_loads_that_are_sometimes_late_are_so_in_the_graph_too(stages):
+    """Early loads do not make up for a late one, and one that is late is so for both consumers."""
+    kernel = Kernel(stages=stages, load=1500, arithmetic=300, product=300, trips=80, jitter=800)
+    graph, _, _, machine = rows(kernel)
+    assert machine.period() > 1.07 * Machine(replace(kernel, jitter=0)).run().period()
+    assert abs(graph.error) < 0.02
+
+
+UNEVEN = Kernel(consumers=1, uneven=800, trips=64)
+"""On average its issues last as long as their products; of issue and product the later one takes 40 % longer."""
+
+
+def test_of_an_issue_and_its_product_that_are_now_longer_and_now_shorter_the_later_one_counts():
+    graph, found, _, machine = rows(UNEVEN)
+    assert abs(graph.error) < 0.005
+    changes = {("A @ B", "tensor cores"): {"product": 0}, ("issue", "consumer 0"): {"issue": 0, "uneven": 0}}
+    for key, change in changes.items():
+        truth = machine.period() - Machine(replace(UNEVEN, **change)).run().period()
+        assert truth > 190
+        assert found[key].cycles == pytest.approx(truth, rel=0.05)
+
+
+def test_a_wrong_graph_does_not_give_the_measured_period_back():
+    """As it would if each step had the own cycles of its own trip."""
+    block, program, _ = block_and_program(UNEVEN)
+    graph, _, _ = slack([block], program, FLOP_PER_CYCLE / 3)
+    assert abs(graph.error) > 0.02

@@ -1,0 +1,622 @@
+"""`kperf trace` on a GPU that is not there: kernels and twins are compiled, launches are noted, records made up."""
+
+import io
+import itertools
+import json
+import os
+import sys
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+from rich.console import Console
+
+from kperf.errors import UsageError
+from kperf.ir.compile import canonical_ttgir
+from kperf.record import device
+from kperf.trace import command
+from kperf.trace.analyze.models import read_timeline
+from kperf.trace.capture import instrumented
+from kperf.trace.capture import interceptor as launching
+from kperf.trace.capture.interceptor import TraceOptions
+from kperf.trace.capture.script import Script
+from kperf.trace.instrument.events import instrument
+from tests.command import kperf
+from tests.record.test_lock import another_that_measures
+from tests.trace.capture import fake_gpu
+
+GEMM = """
+import sys, torch, triton, triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+@triton.jit
+def gemm(a_desc, b_desc, c_desc, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tiles = tl.cdiv(N, BN)
+    row = tl.program_id(0) // tiles * BM
+    column = tl.program_id(0) % tiles * BN
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in tl.range(0, tl.cdiv(K, BK), num_stages=3):
+        acc = tl.dot(a_desc.load([row, k * BK]), b_desc.load([column, k * BK]).T, acc)
+    c_desc.store([row, column], acc.to(tl.bfloat16))
+
+def run(times, warps=8):
+    a, b, c = (torch.zeros(256, 256, dtype=torch.bfloat16) for _ in range(3))
+    tensors = zip((a, b, c), ((128, 64), (256, 64), (128, 256)))
+    descriptors = [TensorDescriptor.from_tensor(tensor, list(box)) for tensor, box in tensors]
+    for _ in range(times):
+        gemm[(2,)](*descriptors, 256, 256, 128, 256, 64, num_warps=warps)
+"""
+
+ADD = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def plus(x, y, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n), mask=i < n)
+"""
+
+TUTORIALS = """
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def seeded_dropout(x_ptr, out_ptr, n, p, seed, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    keep = tl.rand(seed, offsets) > p
+    tl.store(out_ptr + offsets, tl.where(keep, libdevice.asin(x) / (1 - p), 0.0), mask=mask)
+
+
+@triton.jit
+def _combine(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def running_max(x, y, rows, columns, stride, B: tl.constexpr):
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
+        c = tl.arange(0, B)
+        v = tl.load(x + row * stride + c, mask=c < columns, other=-float("inf"))
+        v = tl.associative_scan(v, 0, _combine)
+        s = tl.sort(v)
+        tl.store(y + row * stride + c, v + tl.gather(s, c % 4, 0), mask=c < columns)
+
+
+x = torch.rand(10000)
+out = torch.empty_like(x)
+for _ in range(4):
+    seeded_dropout[lambda meta: (triton.cdiv(10000, meta["BLOCK"]),)](x, out, 10000, 0.5, 123, BLOCK=1024)
+m = torch.rand(64, 500)
+y = torch.empty_like(m)
+for _ in range(4):
+    running_max[(8,)](m, y, 64, 500, m.stride(0), B=512, num_warps=4)
+"""
+
+AUTOTUNED = GEMM.replace(
+    "@triton.jit",
+    "@triton.autotune([triton.Config({}, num_warps=4), triton.Config({}, num_warps=8)], key=['N'])\n@triton.jit",
+)
+
+
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    """Runs `kperf trace` on a script's text; returns its exit status, what it printed, and the folder it wrote."""
+    fake_gpu.install(tmp_path, monkeypatch)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    fake_gpu.LAUNCHES.clear()
+    monkeypatch.setattr(fake_gpu, "WRITES", [])
+
+    def run(text, gpu=None, **choice):
+        path = tmp_path / "it.py"
+        path.write_text(text)
+        console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+        status = command.run(
+            console,
+            Script(str(path), ("a", "b")),
+            TraceOptions(**choice),
+            tmp_path / "out",
+            no_figure,
+            gpu or fake_gpu.FakeGpu(),
+        )
+        return status, console.export_text(), tmp_path / "out"
+
+    return run
+
+
+def no_figure(timeline, stamp, out):
+    assert stamp.startswith(f"measured on {timeline.environment.gpu}")
+    return []
+
+
+def launched(name):
+    return [launch.traced for launch in fake_gpu.LAUNCHES if launch.name == name]
+
+
+def test_the_third_launch_is_traced_and_the_first_for_scripts_that_launch_once(trace):
+    status, said, out = trace(GEMM + "run(5); print(sys.argv[1:])")
+    assert status == 0
+    assert launched("gemm") == [True, False, True, False, True]
+    assert {path.name for path in out.iterdir()} == {"gemm.timeline.json", "gemm.chrome_trace.json"}
+    timeline = read_timeline(out / "gemm.timeline.json")
+    assert timeline.kernel == "gemm"
+    assert timeline.file.endswith("it.py:5")
+    assert timeline.grid == (2, 1, 1)
+    assert timeline.period_cycles.median == 4 * fake_gpu.STEP
+    assert timeline.records.lost == 0
+    assert timeline.resources.plain.occupancy == timeline.resources.twin.occupancy == 1
+    assert timeline.arguments["a_desc"] == "bfloat16 [256, 256]"
+    assert timeline.arguments["N"] == "256"
+    assert timeline.verdict[0] in said
+    events = json.loads((out / "gemm.chrome_trace.json").read_text())
+    assert events["otherData"]["kernel"] == "gemm"
+    fake_gpu.LAUNCHES.clear()
+    assert trace(GEMM + "run(1)")[0] == 0
+    assert launched("gemm") == [True]
+
+
+class Heating(fake_gpu.FakeGpu):
+    """A GPU on which a twin takes a fifth longer than its kernel, and everything twice as long from launch 13 on."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def mark(self, stream):
+        return len(fake_gpu.LAUNCHES)
+
+    def milliseconds(self, start, end):
+        assert end == start + 1
+        return (1.2 if fake_gpu.LAUNCHES[start].traced else 1.0) * (2 if end >= 13 else 1)
+
+    def to_host(self, buffer):
+        self.read.append(len(fake_gpu.LAUNCHES))
+        return super().to_host(buffer)
+
+
+class Slow(Heating):
+    """On which a launch of `plus` takes so many milliseconds, and one of another kernel one."""
+
+    def __init__(self, milliseconds):
+        super().__init__()
+        self.plus = milliseconds
+
+    def milliseconds(self, start, end):
+        return self.plus if fake_gpu.LAUNCHES[start].name == "plus" else 1.0
+
+
+@pytest.mark.parametrize(("milliseconds", "traced", "other"), [(1.5, "plus", "gemm"), (1.0, "gemm", "plus")])
+def test_a_kernel_that_comes_late_takes_the_place_of_a_faster_one(
+    trace, monkeypatch, capsys, milliseconds, traced, other
+):
+    """And of none that is as slow."""
+    monkeypatch.setattr(launching, "MOST_KERNELS", 1)
+    monkeypatch.setattr(command, "MOST_KERNELS", 1)
+    plus = ADD + "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, 1024)"
+    out = trace(GEMM + "run(3)" + plus, gpu=Slow(milliseconds), passes=1)[2]
+    assert {path.name.split(".")[0] for path in out.iterdir()} == {traced}
+    why = {"gemm": "1 slower kernels are traced", "plus": "1 other kernels are traced"}[other]
+    assert f"{other} is not traced: {why}: choose it with --kernel" in capsys.readouterr().err
+
+
+def test_twin_and_plain_kernel_are_timed_in_turn_and_the_last_round_is_read(trace):
+    gpu = Heating()
+    status, _, out = trace(GEMM + "run(40)", gpu=gpu, passes=1)
+    assert status == 0
+    assert launched("gemm") == [True, False, *[True, False] * 5, *[False] * 28]
+    assert gpu.read == [1, 3, 11]
+    overhead = read_timeline(out / "gemm.timeline.json").overhead
+    assert (overhead.plain_ms, overhead.traced_ms, overhead.ratio) == (1.0, 1.2, 1.2)
+
+
+def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace, capsys):
+    twins = itertools.count()
+
+    def refuses_the_fourth(twin, _arguments):
+        if twin and next(twins) == 3:
+            raise RuntimeError("out of resources")
+
+    fake_gpu.WRITES.append(refuses_the_fourth)
+    status, _, out = trace(GEMM + "run(12)", passes=1)
+    assert status == 0
+    assert launched("gemm") == [True, False, True, False, True, *[False] * 7]
+    assert "gemm: round 3 is left out: its twin cannot be launched: out of resources" in capsys.readouterr().err
+    assert read_timeline(out / "gemm.timeline.json").records.lost == 0
+
+
+def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
+    status, said, out = trace(GEMM + "run(24)", passes=None)
+    assert status == 0
+    timeline = read_timeline(out / "gemm.timeline.json")
+    count = len(timeline.passes)
+    assert count > 1
+    assert launched("gemm") == [True, False, *[True, False] * 5, *[False, True] * count, *[False] * (12 - 2 * count)]
+    assert f"gemm: {count} passes for the next launches of grid (2, 1, 1)" in capsys.readouterr().err
+    assert f"joined from {count} passes" in said
+    # The records of a pass are made up to be evenly apart, however many there are.
+    assert {one.trip_cycles for one in timeline.passes} == {2 * fake_gpu.STEP}
+    assert all(one.overhead.plain_ms and one.overhead.ratio for one in timeline.passes)
+    assert timeline.joined.one_pass.regions == ["*"]
+    assert all(one.records_a_trip == 2 and one.resources.occupancy == 1 for one in timeline.passes)
+    assert json.loads((out / "gemm.chrome_trace.json").read_text())["otherData"]["passes"] == "one, with all records"
+
+
+def test_passes_that_cannot_be_joined_cost_nothing(trace, monkeypatch):
+    def refuses(*_):
+        raise UsageError("consumer makes no two trips in a row")
+
+    monkeypatch.setattr(command, "join", refuses)
+    status, said, out = trace(GEMM + "run(24)")
+    assert status == 0
+    assert "gemm: one pass, for several cannot be joined: consumer makes no two trips in a row." in said
+    timeline = read_timeline(out / "gemm.timeline.json")
+    assert timeline.joined is None
+    assert timeline.period_cycles.median == 4 * fake_gpu.STEP
+
+
+ADD_14 = ADD + "x = torch.zeros(4096)\nfor _ in range(14): plus[(4,)](x, x, x, 4096, 1024)"
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (GEMM + "run(2)", "gemm: one pass, for the script launches it too few times"),
+        (GEMM + "run(13)", "launches of grid (2, 1, 1) that several would want did not come"),
+        (ADD_14, "no loop that issues matrix"),
+    ],
+)
+def test_why_a_kernel_is_traced_in_one_pass_is_said(trace, script, why):
+    status, said, out = trace(script, gpu=Heating(), passes=None)
+    assert status == 0
+    assert why in said.replace("\n", " ")
+    assert all(read_timeline(path).joined is None for path in out.glob("*.timeline.json"))
+
+
+def test_a_launch_that_disturbs_little_is_enough(trace):
+    """In which the twin takes as long, and its instructions are in the same order; somebody who asks gets passes."""
+    _, said, _ = trace(ADD_14, passes=None)
+    assert "plus: one pass, for one launch with all records costs 0.0% and keeps the order of instructions." in said
+    _, said, _ = trace(ADD_14, passes=3)
+    assert "no loop that issues matrix" in said.replace("\n", " ")
+
+
+def test_a_timeline_names_a_file_below_the_working_directory_from_there(trace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, _, out = trace(GEMM + "run(1)")
+    assert read_timeline(out / "gemm.timeline.json").file == "it.py:5"
+    monkeypatch.chdir(out)
+    _, _, out = trace(GEMM + "run(1)")
+    assert read_timeline(out / "gemm.timeline.json").file == f"{tmp_path / 'it.py'}:5"
+
+
+def test_a_launch_can_be_chosen(trace):
+    assert trace(GEMM + "run(5)", launch=4)[0] == 0
+    assert launched("gemm") == [False, False, False, True, False]
+
+
+def test_a_launch_that_never_came_is_said(trace, capsys):
+    status, _, out = trace(GEMM + "run(2)", launch=4)
+    assert status == 2
+    assert "gemm is not traced: it was launched 2 times" in capsys.readouterr().err
+    assert not list(out.iterdir())
+
+
+def test_autotuners_are_left_alone(trace):
+    assert trace(AUTOTUNED.replace(", num_warps=warps", "") + "run(3)")[0] == 0
+    assert launched("gemm") == [False] * 2 + [True, False, True]
+
+
+def test_the_twin_gets_the_arguments_of_the_launch_it_stands_for(trace):
+    trace(GEMM + "run(2)")
+    traced, plain = fake_gpu.LAUNCHES
+    assert traced.traced
+    assert [str(argument) for argument in traced.arguments] == [str(argument) for argument in plain.arguments]
+
+
+def test_two_specialisations_are_two_kernels(trace):
+    status, _, out = trace(GEMM + "run(3, 8); run(3, 4)")
+    assert status == 0
+    names = sorted(path.name for path in out.glob("*.timeline.json"))
+    assert len(names) == 2
+    assert names[1] == "gemm.timeline.json"
+
+
+def test_the_users_cache_holds_no_instrumented_kernel(trace, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(cache)
+        assert trace(ADD_14)[0] == 0
+        assert triton.knobs.cache.dir == str(cache)
+    files = [path for path in cache.rglob("*") if path.is_file()]
+    assert [path for path in files if path.suffix == ".ttgir"]
+    assert not [path for path in files if b"proton" in path.read_bytes() or "kperf" in str(path.relative_to(tmp_path))]
+    assert all("proton" not in canonical_ttgir(path.read_text()) for path in files if path.suffix == ".ttgir")
+
+
+def test_nothing_stays_behind_in_this_process(trace, monkeypatch):
+    from triton.compiler import CompiledKernel
+    from triton.runtime.autotuner import Autotuner
+
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "5")
+    before = CompiledKernel.run, Autotuner._bench, dict(os.environ)
+    trace(GEMM + "run(1)")
+    assert (CompiledKernel.run, Autotuner._bench, dict(os.environ)) == before
+
+
+def test_the_list_has_every_kernel_and_traces_none(trace):
+    use = "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, BLOCK=1024)\n"
+    status, said, out = trace(GEMM + ADD + "run(2)\n" + use, listing=True)
+    assert status == 0
+    assert not any(launch.traced for launch in fake_gpu.LAUNCHES)
+    assert not out.exists()
+    rows = [line.replace("│", "|").split("|") for line in said.splitlines()]
+    rows = [[cell.strip() for cell in row] for row in rows if len(row) > 9]
+    assert [row[1] for row in rows if row[1] in {"plus", "gemm"}] == ["plus", "gemm"]
+    plus = next(row for row in rows if row[1] == "plus")
+    assert plus[3:6] == ["4", "4 x 1 x 1", "4"]
+    assert plus[-3:-1] == ["4.000 ms", "66.7%"]
+
+
+def test_a_pattern_that_fits_nothing_names_the_nearest(trace, capsys):
+    status, _, _ = trace(GEMM + ADD + "run(1)", patterns=["gem"])
+    assert status == 2
+    said = capsys.readouterr().err
+    assert "no Triton kernel is called gem, but gemm" in said
+    assert not any(launch.traced for launch in fake_gpu.LAUNCHES)
+
+
+def test_a_script_without_kernels_is_said(trace, capsys):
+    assert trace("print('nothing')")[0] == 2
+    assert "launched no Triton kernel" in capsys.readouterr().err
+
+
+def test_a_script_that_fails_keeps_its_status_and_what_was_traced(trace, capsys):
+    status, _, out = trace(GEMM + "run(3)\n1 / 0")
+    assert status == 1
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError" in said
+    assert "kperf/trace" not in said
+    assert (out / "gemm.timeline.json").exists()
+    assert trace(GEMM + "run(3)\nsys.exit(7)")[0] == 7
+
+
+def test_each_rank_has_a_folder(trace, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    _, _, out = trace(GEMM + "run(1)")
+    assert (out / "rank3" / "gemm.timeline.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda patch, folder: patch.setattr("kperf.record.device.why_static", lambda: "there is no GPU"), "no GPU"),
+        (lambda patch, folder: patch.setenv("TRITON_INTERPRET", "1"), "TRITON_INTERPRET is set"),
+        (lambda patch, folder: patch.setenv("TRITON_KERNEL_OVERRIDE", "1"), "TRITON_KERNEL_OVERRIDE is set"),
+        (lambda patch, folder: (folder / "out").write_text(""), "cannot be made"),
+    ],
+)
+def test_what_cannot_work_is_said_before_the_script_runs(trace, tmp_path, monkeypatch, how, said):
+    how(monkeypatch, tmp_path)
+    with pytest.raises(UsageError, match=said):
+        trace(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_kernel_that_cannot_be_traced_runs_plain(trace, capsys):
+    use = "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, BLOCK=1024)\n"
+    status, _, out = trace(GEMM + ADD + "run(3)\n" + use, regions=["nothing like it"])
+    assert status == 2
+    assert not any(launch.traced for launch in fake_gpu.LAUNCHES)
+    assert "gemm is not traced: the TTGIR has no region named nothing like it" in capsys.readouterr().err
+    assert not list(Path(out).iterdir())
+
+
+def adds_one(traced, arguments):
+    """What a kernel does that adds 1 to its output."""
+    arguments[2].base.add_(1)
+
+
+def test_a_check_starts_each_launch_from_the_same_bytes_and_leaves_what_one_launch_leaves(trace, capsys):
+    fake_gpu.WRITES.append(adds_one)
+    status, said, _ = trace(
+        GEMM.replace("    for _", "    global out\n    out = c\n    for _") + "run(4); print(out[0, 0])", check=True
+    )
+    assert status == 0
+    assert "Checked: its twin writes what the plain kernel writes, bit for bit." in said
+    assert "tensor(4., dtype=torch.bfloat16)" in capsys.readouterr().out
+    assert sum(launched("gemm")) > 2
+
+
+def test_a_twin_that_writes_something_else_is_a_failed_check(trace, capsys):
+    def write(traced, arguments):
+        arguments[2].base[200, 200] = -0.0 if traced else 0.0
+
+    fake_gpu.WRITES.append(write)
+    status, _, out = trace(GEMM + "run(4)", check=True)
+    assert status == 1
+    assert "writes other bits than the plain kernel" in capsys.readouterr().err
+    assert not list(out.iterdir())
+
+
+def test_a_pass_that_writes_something_else_is_a_failed_check(trace, capsys):
+    twins = count()
+
+    def write(traced, arguments):
+        # Of the two launches with all records each is launched once to compare, and seven times to be timed.
+        arguments[2].base[200, 200] = -0.0 if traced and next(twins) >= 2 * 8 else 0.0
+
+    fake_gpu.WRITES.append(write)
+    status, _, out = trace(GEMM + "run(12)", check=True, passes=2)
+    assert status == 1
+    assert "writes other bits than the plain kernel" in capsys.readouterr().err
+    assert not list(out.iterdir())
+
+
+def test_a_kernel_that_never_writes_the_same_is_not_compared(trace):
+    def write(traced, arguments):
+        arguments[2].base[0, 0] = len(fake_gpu.LAUNCHES)
+
+    fake_gpu.WRITES.append(write)
+    status, said, _ = trace(GEMM + "run(4)", check=True)
+    assert status == 0
+    assert "does not write the same bits twice" in said
+
+
+def test_the_warm_launch_gets_rings_for_what_the_first_one_wrote(trace, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        fake_gpu.FakeGpu, "buffer", lambda self, size: sizes.append(size) or torch.zeros(size, dtype=torch.uint8)
+    )
+    assert trace(GEMM + "run(3)")[0] == 0
+    first, warm = sizes
+    assert warm < first  # six trips of the loop are few
+    monkeypatch.setattr(fake_gpu, "TRIPS", 300)
+    sizes.clear()
+    assert trace(GEMM + "run(3)")[0] == 0
+    first, warm = sizes
+    assert warm > first
+    timeline = read_timeline(trace(GEMM + "run(3)")[2] / "gemm.timeline.json")
+    assert timeline.records.lost == 0
+    assert trace(GEMM + "run(3)", memory=16 << 10)[0] == 2
+
+
+def test_launches_into_a_graph_are_left_alone_and_said(trace, monkeypatch, capsys):
+    monkeypatch.setattr(fake_gpu.FakeGpu, "capturing", lambda self: True)
+    assert trace(GEMM + "run(3)")[0] == 2
+    assert launched("gemm") == [False] * 3
+    assert "gemm is not traced: it was launched into a CUDA graph alone" in capsys.readouterr().err
+
+
+def test_of_a_kernel_that_is_launched_once_it_is_not_known_what_tracing_costs(trace):
+    overhead = read_timeline(trace(GEMM + "run(1)")[2] / "gemm.timeline.json").overhead
+    assert (overhead.plain_ms, overhead.ratio) == (None, None)
+    overhead = read_timeline(trace(GEMM + "run(2)")[2] / "gemm.timeline.json").overhead
+    assert overhead.ratio == overhead.traced_ms / overhead.plain_ms
+
+
+def test_what_cannot_be_read_does_not_cost_the_others(trace, tmp_path, monkeypatch):
+    read = command.read.timeline
+
+    def breaks_once(launch, about):
+        monkeypatch.setattr(command.read, "timeline", read)
+        raise IndexError("a bug")
+
+    monkeypatch.setattr(command.read, "timeline", breaks_once)
+    with pytest.raises(IndexError, match="a bug"):
+        trace(GEMM + "run(3, 8); run(3, 4)")
+    assert [path.name for path in tmp_path.glob("out/*.timeline.json")] == ["gemm.timeline.json"]
+
+
+def test_fewer_records_where_all_of_them_cost_a_block_on_an_sm(trace, monkeypatch):
+    measured = instrumented.resource_usage
+    details = []
+
+    def claims(kernel):
+        used = measured(kernel)
+        return replace(used, occupancy=0) if details == ["fine"] else used
+
+    def noted(text, *, detail, **options):
+        details.append(detail)
+        return instrument(text, detail=detail, **options)
+
+    monkeypatch.setattr(instrumented, "resource_usage", claims)
+    monkeypatch.setattr(instrumented, "instrument", noted)
+    status, said, _ = trace(GEMM + "run(1)")
+    assert details == ["fine", "coarse"]
+    assert status == 0
+    assert "blocks an SM where" not in said
+
+
+@pytest.mark.parametrize(("blocks", "said_so"), [(-1, True), (+1, False)])
+def test_a_block_lost_on_an_sm_is_said_and_one_won_is_not(trace, monkeypatch, blocks, said_so):
+    measured = instrumented.resource_usage
+    asked = count()
+
+    def claims(kernel):
+        used = measured(kernel)
+        return replace(used, occupancy=used.occupancy + (blocks if next(asked) else 0))  # first the plain kernel's
+
+    monkeypatch.setattr(instrumented, "resource_usage", claims)
+    _, said, _ = trace(GEMM + "run(1)")
+    assert ("leave room for 0 blocks an SM where 1 fit" in said) is said_so
+    assert ("blocks an SM where" in said) is said_so
+
+
+def test_a_twin_that_cannot_be_launched_gives_way_to_the_plain_kernel(trace, capsys):
+    def refuse(traced, arguments):
+        if traced:
+            raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
+
+    fake_gpu.WRITES.append(refuse)
+    assert trace(GEMM + "run(3)")[0] == 2
+    assert launched("gemm") == [False] * 3
+    assert "gemm is not traced: its twin cannot be launched: Triton Error" in capsys.readouterr().err
+
+
+def test_a_kernel_without_products_is_read_too(trace):
+    use = "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, BLOCK=1024)\n"
+    status, said, out = trace(ADD + use)
+    assert status == 0
+    assert launched("plus") == [True, False, True, False]
+    timeline = read_timeline(out / "plus.timeline.json")
+    assert timeline.view == "memory"
+    assert timeline.blocks == 4
+    assert timeline.verdict[0] in said
+
+
+def test_beside_another_that_measures_nothing_is_traced_and_the_script_goes_on(trace, capsys):
+    with another_that_measures():
+        status, _, out = trace(GEMM + "run(3)")
+    assert status == 2
+    assert launched("gemm") == [False] * 3
+    assert "is measuring on GPU pretended: wait for it to end" in capsys.readouterr().err
+    assert list(out.iterdir()) == []
+    with another_that_measures():
+        assert trace(GEMM + "run(3)", listing=True)[0] == 0
+
+
+def test_the_gpu_is_given_back_with_the_scripts_end(trace):
+    script = GEMM + "run(1)\nfrom kperf.record import device; assert device._ours == {'pretended'}"
+    assert trace(script)[0] == 0
+    with device.exclusive():
+        pass
+
+
+def test_what_follows_the_script_is_the_scripts(trace, tmp_path, monkeypatch, unrendered):
+    monkeypatch.setattr(command, "Gpu", fake_gpu.FakeGpu)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a line\n"))
+    (tmp_path / "it.py").write_text(GEMM + "run(1)\nprint(sys.argv, input())\nsys.exit(5)")
+    ours = ["trace", "--kernel", "ge*", "--out", str(tmp_path / "out"), str(tmp_path / "it.py")]
+    found = kperf(*ours, "--list", "-m", "--out=x")
+    assert found.returncode == 5, found.stderr
+    assert found.stdout.startswith(f"['{tmp_path}/it.py', '--list', '-m', '--out=x'] a line\n")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"gemm.{kind}" for kind in ("timeline.json", "chrome_trace.json", "png", "pdf")
+    }
+    refused = kperf("trace", "--lsit", *ours[-1:])
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_arithmetic_of_libraries_and_gathers_have_names(trace):
+    """A dropout with a function of libdevice, and a scan with a sort and a gather, as tutorials write them."""
+    status, _, out = trace(TUTORIALS)
+    assert status == 0
+    names = {
+        kernel: {region.name for region in read_timeline(out / f"{kernel}.timeline.json").regions}
+        for kernel in ("seeded_dropout", "running_max")
+    }
+    assert any("asinf" in name for name in names["seeded_dropout"])
+    assert any("gather" in name for name in names["running_max"])
+    assert "scan" in names["running_max"]

@@ -1,0 +1,123 @@
+"""The structure of a traced kernel, by this generator or edited by hand."""
+
+import pytest
+
+from kperf.attention.overrides import TTGIR_DIR
+from kperf.errors import UsageError
+from kperf.paper.instrumented import RULES
+from kperf.trace.instrument.events import instrument
+from kperf.trace.instrument.program import Interval, read_program
+
+TEXT = (TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir").read_text()
+TRACED = instrument(TEXT, rules=RULES)
+PROGRAM = read_program(TRACED, RULES)
+PERSISTENT = read_program(
+    instrument((TTGIR_DIR / "improved_plus" / "d128_bf16_full.ttgir").read_text(), rules=RULES), RULES
+)
+
+
+def test_warp_groups_are_named_by_what_they_do_and_placed_as_triton_places_them():
+    assert [(group.name, group.first_warp, group.num_warps) for group in PROGRAM.groups] == [
+        ("consumer 0", 0, 4),
+        ("consumer 1", 4, 4),
+        ("producer", 10, 1),
+    ]
+
+
+def test_scopes_are_numbered_as_proton_numbers_them():
+    from triton._C.libtriton import proton
+
+    from kperf.ir.compile import parse_ttgir
+
+    assert [(scope.number, scope.name) for scope in PROGRAM.scopes] == sorted(
+        proton.get_scope_id_names(parse_ttgir(TRACED))
+    )
+
+
+def test_gaps_are_named_by_what_stands_in_them():
+    found = {(interval.group, interval.name): interval.kind for interval in PROGRAM.intervals.values()}
+    assert found["consumer 0", "QK issue"] == "issue"
+    assert found["consumer 0", "softmax"] == "arithmetic"
+    assert found["consumer 1", "PV wait"] == "tensor"
+    assert found["producer", "wait K empty"] == "wait"
+
+
+def test_what_stands_between_two_turns_of_a_region_is_not_called_by_the_region():
+    program = read_program(instrument(TEXT, regions=("PV wait",), rules=RULES), RULES)
+    numbers = [scope.number for scope in program.scopes if scope.name == "PV wait"]
+    called = {key for key, interval in program.intervals.items() if interval.name == "PV wait"}
+    assert called == {((number, True), (number, False)) for number in numbers}
+    assert sum(((number, False), (number, True)) in program.intervals for number in numbers) == 2
+
+
+def test_every_record_can_be_followed_by_another_except_the_last_of_a_group():
+    followed = {first for first, _ in PROGRAM.intervals}
+    marks = {(scope.number, start) for scope in PROGRAM.scopes for start in (True, False)}
+    ends = {(scope.number, False) for scope in PROGRAM.scopes if scope.name.startswith("lifetime")}
+    assert marks - followed == ends
+
+
+def test_products_are_counted():
+    in_loop = [
+        interval for interval in PROGRAM.intervals.values() if interval.issues and interval.group == "consumer 0"
+    ]
+    assert sum(interval.flop for interval in in_loop) == 2 * 2 * 64 * 128 * 128
+
+
+def test_sibling_loops_with_the_same_names_are_told_apart():
+    # Both passes of improved_plus use one name for what they carry; either waits for the same rings.
+    waits = [
+        scope.name for scope in PERSISTENT.scopes if scope.group == "consumer 1" and scope.name.startswith("wait ")
+    ]
+    once = ["wait K+V full", "wait turn", "wait K+V full", "wait Q full", "wait turn"]
+    assert waits == ["wait Q full", "wait K+V full", *once, *once, "wait O full"]
+
+
+def test_a_wait_before_a_load_of_the_groups_own_guards_nothing():
+    # A consumer of improved_plus takes turns, and then reads back what it stored itself.
+    assert not [scope.name for scope in PERSISTENT.scopes if scope.name == "wait O empty"]
+
+
+def test_named_barriers_guard_buffers_or_give_turns():
+    def intervals(group: str, name: str) -> list[Interval]:
+        return [i for i in PERSISTENT.intervals.values() if i.group == group and i.name == name]
+
+    (empty,) = intervals("producer", "wait K+V empty")[0].waits
+    turns = []
+    for group in ("consumer 0", "consumer 1"):
+        # At first all three stages are empty.
+        assert max(i.signals.count(empty) for i in PERSISTENT.intervals.values() if i.group == group) == 3
+        turns += intervals(group, "wait turn")[0].waits
+    assert [intervals(group, "QK issue + PV issue")[0].signals for group in ("consumer 1", "consumer 0")] == [
+        (turn,) for turn in turns
+    ]
+    assert {PERSISTENT.stages[ring] for ring in (empty, *turns)} == {0}
+
+
+def test_a_pair_under_one_barrier_is_one_load():
+    loads = {name for interval in PERSISTENT.intervals.values() for name, _ in interval.loads}
+    assert loads == {"Q", "K", "K+V", "O"}
+    assert all(len(interval.loads) <= 1 for interval in PERSISTENT.intervals.values())
+
+
+def test_a_hand_edited_twin_is_read():
+    lines = TRACED.splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if "math.exp2" in line)
+    lines[at : at + 1] = ['proton.record start "my exp"\n', lines[at], 'proton.record end "my exp"\n']
+    program = read_program("".join(lines))
+    assert "my exp" in {interval.name for interval in program.intervals.values()}
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda text: text.replace('proton.record end "QK wait"\n', "", 1), "has no partner|not ended"),
+        (lambda text: text.replace('proton.record start "QK wait"\n', "", 1), "has no partner"),
+        (lambda text: text.replace('proton.record start "QK wait"', "proton.record begin", 1), "a record reads"),
+        (lambda text: TEXT, "has no records"),
+    ],
+    ids=["no end", "no start", "other word", "plain"],
+)
+def test_unbalanced_records_are_refused(edit, said):
+    with pytest.raises(UsageError, match=said):
+        read_program(edit(TRACED))
