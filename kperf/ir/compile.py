@@ -27,6 +27,8 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.cache import get_cache_key, get_cache_manager
 
 from kperf.errors import UsageError
+from kperf.ir import locations
+from kperf.ir.machine import MachineCode, read_machine_code
 
 HOPPER = GPUTarget("cuda", 90, 32)
 """sm_90a: Triton adds the `a` for compute capability 9.0."""
@@ -37,7 +39,6 @@ SHARED_MEMORY_LIMIT = 232_448
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
-_LOCATION = re.compile(r" loc\((?:[^()]|\([^()]*\))*\)")
 _TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
@@ -113,8 +114,7 @@ def named_ttgir(text: str) -> str:
 
     It is the same module as `canonical_ttgir` gives, where values are numbered.
     """
-    lines = (_LOCATION.sub("", line) for line in text.splitlines(keepends=True) if not line.startswith("#loc"))
-    return "".join(lines)
+    return locations.strip(text)
 
 
 def several(compile_one: Callable[[Item], Made], items: Iterable[Item]) -> list[Made]:
@@ -229,6 +229,14 @@ def sass(kernel: CompiledKernel) -> str:
     """The machine code, an instruction a line, all of it: Triton's own `asm["sass"]` ends after 64 KB of code."""
     listing = _dump(kernel, "nvdisasm", "-c", "-ndf")  # without its dataflow it takes two thirds of the time
     return "".join(f"\t{line}\n" for line in re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+;)", listing))
+
+
+def machine_code(kernel: CompiledKernel) -> MachineCode:
+    """The kernel's instructions with their lines of source.
+
+    Raises `UsageError` if the cubin is not one: Triton's cache is damaged.
+    """
+    return read_machine_code(_dump(kernel, "nvdisasm", "-c", "-gi", "-ndf"), kernel.name)
 
 
 def _dump(kernel: CompiledKernel, tool: str, *options: str) -> str:

@@ -2,7 +2,7 @@
 
 Triton's Python bindings can parse and print a module but hardly walk it; its printer puts one operation on a line and
 one brace at a line's end, which is all that this reader relies on. It reads what `compile.canonical_ttgir` and
-`compile.named_ttgir` give.
+`compile.named_ttgir` give, and a compiled kernel's `asm["ttgir"]` with its locations.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kperf.errors import UsageError
+from kperf.ir.locations import Location, split
 
 _OPERATION = re.compile(r'^(?:(?P<results>%[\w:, %$.-]+?) = )?"?(?P<name>[a-z_]\w*(?:\.\w+)+)"?(?P<rest>.*)$')
 _SSA = re.compile(r"%[\w$.-]+(?:#\d+)?")
@@ -22,7 +23,10 @@ _ARGUMENT = re.compile(r"(%[\w$.-]+): ")
 
 @dataclass
 class Operation:
-    """One operation: `line` is its index in the text, `last_line` that of the brace which closes its last region."""
+    """One operation: `line` is its index in the text, `last_line` that of the brace which closes its last region.
+
+    `location` is None where the text has none.
+    """
 
     name: str
     results: tuple[str, ...]
@@ -31,6 +35,7 @@ class Operation:
     last_line: int
     parent: "Region | None"
     regions: list["Region"] = field(default_factory=list)
+    location: Location | None = None
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -87,8 +92,8 @@ class Module:
     """The tree of one printed module. Raises `UsageError` if the text has no function or its braces do not balance."""
 
     def __init__(self, text: str) -> None:
-        """Read the text, one operation a line."""
-        self.lines = text.splitlines()
+        """Read the text, one operation a line. `lines` are those of the text, without their locations."""
+        self.lines, self._locations = split(text)
         self.root = Region("", "", -1, None)
         self._read()
         self.functions = [op for op in self.root.walk() if op.name == "tt.func"]
@@ -118,6 +123,7 @@ class Module:
                     raise UsageError(f"the TTGIR closes a brace too many on line {number + 1}")
                 owner, parent = region.owner, region.owner.parent
                 owner.last_line = number
+                owner.location = self._locations[number] or owner.location
                 if text.endswith("{"):  # } else {
                     region = Region("", text, number, owner)
                     owner.regions.append(region)
@@ -140,12 +146,13 @@ class Module:
 
     def _operation(self, text: str, number: int, region: Region) -> Operation:
         if text.startswith("module "):
-            return Operation("module", (), text[len("module ") :], number, number, region)
+            return Operation("module", (), text[len("module ") :], number, number, region, [], self._locations[number])
         match = _OPERATION.match(text)
         if match is None:
             raise UsageError(f"line {number + 1} of the TTGIR is not an operation: {text[:60]}")
         results = tuple(name.split(":")[0].strip() for name in (match["results"] or "").split(",") if name.strip())
-        return Operation(match["name"], results, match["rest"], number, number, region)
+        location = self._locations[number]
+        return Operation(match["name"], results, match["rest"], number, number, region, [], location)
 
     def walk(self) -> Iterator[Operation]:
         """All operations of the function, in the order of the text."""

@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kperf.errors import UsageError
+from kperf.ir.machine import read_machine_code
 from kperf.record.files import write_atomically
 from kperf.record.store import RecordStore
 from kperf.studies import child, ncu
@@ -49,8 +50,6 @@ _LIMIT_S = 150
 _NVDISASM = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
 _LINE_LEFT = re.compile(r"(?P<file>.+):(?P<line>\d+)@(?P<function>.*)")
 _LINE_RIGHT = re.compile(r"(?P<file>.+):(?P<function>[^:]*)@(?P<line>\d+)")
-_OF_INSTRUCTION = re.compile(r'//## File "([^"]*)", line (\d+)')
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(\S.*)")
 _PADDING = re.compile(r"(NOP|BRA)\b")
 """What fills the end of a kernel up: not every tool counts it."""
 _ALL, _STALLED = "Warp Stall Sampling (All Samples)", "Warp Stall Sampling (Not-issued Samples)"
@@ -252,18 +251,11 @@ def lines_of(cubin: Path, kernel: str) -> list[tuple[str, int]]:
     done = subprocess.run([_NVDISASM, "-g", "-c", cubin], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UsageError(f"the machine code of {kernel} cannot be read: {(done.stderr.splitlines() or ['no word'])[0]}")
-    found: list[tuple[tuple[str, int], str]] = []
-    here, inside = ("", 0), False
-    for line in done.stdout.splitlines():
-        if line.startswith(".text."):
-            inside = line.startswith(f".text.{kernel}:")
-        elif inside and (match := _OF_INSTRUCTION.search(line)):
-            here = (_as_in_repository(match[1]), int(match[2]))
-        elif inside and (match := _INSTRUCTION.search(line)):
-            found.append((here, match[1]))
-    while found and _PADDING.match(found[-1][1]):
-        del found[-1]
-    return [place for place, _ in found]
+    instructions = list(read_machine_code(done.stdout, kernel).instructions)
+    while instructions and _PADDING.match(instructions[-1].opcode):
+        del instructions[-1]
+    places = (instruction.frames[:1] for instruction in instructions)
+    return [(_as_in_repository(frame[0].file), frame[0].line) if frame else ("", 0) for frame in places]
 
 
 def _as_in_repository(file: str) -> str:

@@ -1,0 +1,83 @@
+"""The machine code of a kernel, an instruction an object, with the lines of source from which it was made.
+
+It reads what `nvdisasm -c -gi` prints. ptxas keeps the innermost line of an inlined call, and the calls around it where
+the PTX names them (`inlined_at`).
+"""
+
+import re
+from dataclasses import dataclass
+
+from kperf.ir.locations import Frame
+
+_SECTION = re.compile(r"^\.text\.(.+):$")
+_LABEL = re.compile(r"^\s*(\.L\w*):")
+_LINE = re.compile(r'//## File "([^"]*)", line (\d+)')
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)\s*([^;]*?)\s*;")
+_TARGET = re.compile(r"`\((\.L\w*)\)")
+_BRANCHES = ("BRA", "BRX", "JMP")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction. frames: its line of source and the calls around it, the innermost first; empty if unknown."""
+
+    address: int
+    predicate: str
+    opcode: str
+    operands: str
+    frames: tuple[Frame, ...]
+
+    @property
+    def frame(self) -> Frame | None:
+        """The innermost frame outside of Triton's library; the innermost of all if there is none outside."""
+        return next((frame for frame in self.frames if not frame.in_library), next(iter(self.frames), None))
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """The instructions of one function, and its loops as (first address, last address), outermost first."""
+
+    instructions: tuple[Instruction, ...]
+    loops: tuple[tuple[int, int], ...]
+
+    def depth(self, instruction: Instruction) -> int:
+        """How many loops are around an instruction."""
+        return sum(first <= instruction.address <= last for first, last in self.loops)
+
+
+def read_machine_code(listing: str, function: str | None = None) -> MachineCode:
+    """The code of `function` (of all functions if None) in what `nvdisasm -c -gi` printed."""
+    instructions: list[Instruction] = []
+    labels: dict[str, int] = {}
+    pending: list[str] = []
+    frames: tuple[Frame, ...] = ()
+    comments: list[Frame] = []
+    inside = function is None
+    for line in listing.splitlines():
+        if section := _SECTION.match(line):
+            inside = function in (None, section[1])
+        elif not inside:
+            continue
+        elif label := _LABEL.match(line):
+            pending.append(label[1])
+        elif comment := _LINE.search(line):
+            comments.append(Frame(comment[1], int(comment[2])))
+        elif match := _INSTRUCTION.search(line):
+            frames, comments = tuple(comments) or frames, []
+            address = int(match[1], 16)
+            labels |= dict.fromkeys(pending, address)
+            pending = []
+            instructions.append(Instruction(address, match[2] or "", match[3], match[4], frames))
+    return MachineCode(tuple(instructions), _loops(instructions, labels))
+
+
+def _loops(instructions: list[Instruction], labels: dict[str, int]) -> tuple[tuple[int, int], ...]:
+    """Where a branch goes back; branches to one place are one loop. A branch to itself, after the end, is none."""
+    found: dict[int, int] = {}
+    for instruction in instructions:
+        target = _TARGET.search(instruction.operands)
+        if instruction.opcode.split(".")[0] in _BRANCHES and target and target[1] in labels:
+            first = labels[target[1]]
+            if first < instruction.address:
+                found[first] = max(found.get(first, 0), instruction.address)
+    return tuple(sorted(found.items()))
