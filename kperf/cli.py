@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import shlex
 import sys
 import tempfile
 import traceback
@@ -17,7 +16,7 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 from typer.exceptions import TyperException
 
 from kperf import __version__
-from kperf.console import of_standard_output
+from kperf.console import complain, of_standard_output, shell_word
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.store import RECORDED
 from kperf.trace import PASSES
@@ -91,7 +90,7 @@ def _say_version(wanted: bool) -> None:
     if wanted:
         from kperf.record.commit import git_commit
 
-        print(f"kperf {__version__}, commit {git_commit()}")
+        console.print(f"kperf {__version__}, commit {git_commit()}")
         raise typer.Exit
 
 
@@ -273,7 +272,9 @@ def instrument(
     detail: Annotated[
         str, typer.Option(help="fine: every wait by itself; coarse: as few records as show the loop.")
     ] = "fine",
-    rules: Annotated[Path | None, typer.Option(help="A rule file in place of kperf/trace/regions.toml.")] = None,
+    rules: Annotated[
+        Path | None, typer.Option(help="A rule file in place of kperf/trace/compiler/regions.toml.")
+    ] = None,
     strip: Annotated[bool, typer.Option("--strip", help="Take the records out instead.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
 ) -> None:
@@ -592,9 +593,9 @@ def stage(
     from kperf.attention.variants import Specialization
 
     override.stage(override.find(variant, Specialization(causal=causal)), to)
-    folder = shlex.quote(str(to.resolve()))
+    folder = shell_word(to.resolve())
     settings = f"TRITON_ALWAYS_COMPILE=1 TRITON_KERNEL_OVERRIDE=1 TRITON_OVERRIDE_DIR={folder}"
-    print(f"{settings} python -m kperf bench --only attn_fwd{' --causal' if causal else ''}")
+    console.print(f"{settings} python -m kperf bench --only attn_fwd{' --causal' if causal else ''}")
 
 
 @app.command()
@@ -624,7 +625,7 @@ def goals(
 
     table = markdown(recorded_folder(results))
     if write is None:
-        print(table)
+        console.print(table)
     else:
         write_between_marks(write, "goals", table)
 
@@ -664,7 +665,7 @@ def restore(results: Results = RECORDED) -> None:
     from kperf.record import recorded
 
     for name in recorded.restore(results):
-        print(f"restored {results / name}")
+        console.print(f"restored {results / name}")
 
 
 @image_app.command()
@@ -743,7 +744,7 @@ def main() -> None:
 
 
 def _end(sentence: str, status: int) -> NoReturn:
-    print(f"kperf: {sentence}", file=sys.stderr)
+    complain(sentence)
     sys.exit(status)
 
 

@@ -1,35 +1,101 @@
-"""The console of all commands, as wide as the terminal. In its tables no word and no number is cut short."""
+"""The console of all commands: text is printed as it is, and in tables no word and no number is cut short.
+
+What users, files and other programs supply is text and nothing else: square brackets are no markup, `:bug:` is no
+picture, and what would move a terminal's cursor or turn its writing around is left out.
+"""
 
 import copy
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Column, Table
 
 PIPED = 160
 """Columns where there is no terminal and COLUMNS says nothing."""
 
 
+_NARROWEST, _WIDEST = 20, 10**4
+"""Columns that COLUMNS can ask for: with fewer there is no table, and nothing printed here is wider."""
+_TURNS_AROUND = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Unicode's bidirectional controls, with which a text reads as another than it is."""
+
+
 class WholeConsole(Console):
     """Of a table that is wider than the console, cells are wrapped; where that is not enough, columns go below."""
+
+    def __init__(self, **settings: Any) -> None:
+        """As rich's, which itself reads COLUMNS and LINES, whatever they say: here `of_standard_output` does."""
+        environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+        text = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
+        super().__init__(_environ=environment, **text | settings)
 
     def print(self, *objects: Any, **settings: Any) -> None:
         """As rich's."""
         parts = [fit(one, self) if isinstance(one, Table) else [one] for one in objects]
         super().print(*chain.from_iterable(parts), **settings)
 
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich's, of what a terminal shows alone; rich's own moves of the cursor stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
 
 def of_standard_output() -> WholeConsole:
-    """As wide as the terminal, or as COLUMNS says."""
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    width = None if terminal or "COLUMNS" in os.environ else PIPED
-    return WholeConsole(width=width, highlight=False, soft_wrap=True)
+    """As wide as COLUMNS says, or as the terminal is."""
+    return WholeConsole(width=_columns(sys.stdout))
+
+
+def of_standard_error() -> WholeConsole:
+    """Likewise; for what is said beside a result."""
+    return WholeConsole(stderr=True, width=_columns(sys.stderr))
+
+
+def complain(sentence: str) -> None:
+    """Say on stderr what is wrong."""
+    print(f"kperf: {printable(sentence)}", file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Without the characters that are none: a terminal would obey them. Ends of lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(sign for sign in text if sign in "\n\t" or not _is_control(sign))
+
+
+def shell_word(path: Path) -> str:
+    """For a shell to read again; $'...' where a name has what no terminal shows, or what is no text at all."""
+    text = str(path)
+    if text.isascii() and text.isprintable():
+        return shlex.quote(text)
+    return (
+        "$'"
+        + "".join(
+            f"\\x{byte:02x}" if not 32 < byte < 127 or byte in b"\\'" else chr(byte) for byte in os.fsencode(path)
+        )
+        + "'"
+    )
+
+
+def _is_control(sign: str) -> bool:
+    return unicodedata.category(sign) == "Cc" or sign in _TURNS_AROUND
+
+
+def _columns(stream: TextIO | None) -> int | None:
+    """None: as wide as the terminal is at the moment."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and (columns := int(said[:9])):
+        return min(max(columns, _NARROWEST), _WIDEST)
+    return None if stream is not None and stream.isatty() else PIPED
 
 
 def fit(table: Table, console: Console) -> list[Table]:
@@ -68,8 +134,9 @@ def _part(table: Table, chosen: Sequence[int], needs: Sequence[Measurement], wid
     widths = [need.minimum for need in needs]
     for _ in range(width - _width(widths)):
         lacks = [need.maximum - given for need, given in zip(needs, widths, strict=True)]
-        if max(lacks) > 0:
-            widths[lacks.index(max(lacks))] += 1
+        if max(lacks) <= 0:
+            break
+        widths[lacks.index(max(lacks))] += 1
     part = copy.copy(table)
     part.columns = [
         replace(table.columns[index], _index=place, width=given, overflow="fold")

@@ -33,8 +33,9 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from docker.types import DeviceRequest, Mount
 from docker.utils import parse_bytes
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
+from kperf.console import of_standard_error, of_standard_output
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.commit import git_commit
 from kperf.record.files import write_atomically
@@ -108,7 +109,7 @@ def build(
     base, triton and with_flash_attn are the Dockerfile's build arguments. Raises `UsageError` if there is no engine or
     no space, `MeasurementError` with the failing step and its last lines if a step fails.
     """
-    console = console or Console()
+    console = console or of_standard_output()
     arguments = {"COMMIT": git_commit()}
     arguments |= {"BASE": base} if base else {}
     arguments |= {"TRITON": triton} if triton else {}
@@ -120,10 +121,7 @@ def build(
         image = engine.images.get(tag)
         layers = len(image.attrs["RootFS"]["Layers"])
         built = BuiltImage(tag, str(image.id), int(image.attrs["Size"]), layers, time.monotonic() - start)
-    console.print(
-        f"{tag}: {built.bytes / 1e9:.2f} GB, {layers} layers, built in {built.seconds:.0f} s, {built.id}",
-        soft_wrap=True,
-    )
+    console.print(f"{tag}: {built.bytes / 1e9:.2f} GB, {layers} layers, built in {built.seconds:.0f} s, {built.id}")
     return built
 
 
@@ -142,7 +140,7 @@ def run(
     NVIDIA driver. memory: as Docker writes it ("32g"), four fifths of the engine's if None. Ctrl-C stops the container
     and returns 130. Raises `UsageError` for what a person has to mend, `MeasurementError` if the container is killed.
     """
-    console = console or Console(stderr=True)
+    console = console or of_standard_error()
     with _session(command, results, image, gpus, memory, console) as container:
         output = container.attach(stream=True, demux=True)
         container.start()
@@ -175,7 +173,7 @@ def shell(
         raise UsageError("no docker command on the PATH, which the shell needs: install Docker's client")
     terminal = sys.stdin.isatty()
     options = {"tty": terminal, "stdin_open": True}
-    with _session(["bash"], results, image, gpus, memory, console or Console(stderr=True), **options) as container:
+    with _session(["bash"], results, image, gpus, memory, console or of_standard_error(), **options) as container:
         return subprocess.run([client, "start", "--attach", "--interactive", container.id], check=False).returncode
 
 
@@ -441,7 +439,7 @@ def _follow_build(events: Iterable[dict[str, Any]], console: Console) -> None:
     def finish() -> None:
         if _LAYER.match(step):
             took = "cached" if " ---> Using cache" in last_lines else f"{time.monotonic() - since:.0f} s"
-            console.print(f"{escape(step)} [dim]{took}[/]", soft_wrap=True, highlight=False)
+            console.print(Text.assemble(f"{step} ", (took, "dim")))
 
     with console.status("sending the build context") as status:
         for event in events:
@@ -454,7 +452,7 @@ def _follow_build(events: Iterable[dict[str, Any]], console: Console) -> None:
                     last_lines.clear()
                 elif line.strip():
                     last_lines.append(line)
-                status.update(escape(f"{step}  {_shorten(line)}"))
+                status.update(Text(f"{step}  {_shorten(line)}"))
     finish()
 
 

@@ -1,8 +1,8 @@
 """What this machine can run, and why not the rest, on the console; never imports torch."""
 
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
+from kperf.console import of_standard_output
 from kperf.record.machine import Machine, Verdict, diagnose
 
 
@@ -23,10 +23,10 @@ def report(machine: Machine) -> bool:
     gpus = ", ".join(gpu.name for gpu in machine.gpus) or "no usable NVIDIA GPU"
     driver = f", driver {machine.driver}" if machine.driver else ""
     packages = ", ".join(f"{name} {version or 'missing'}" for name, version in machine.packages.items())
-    console = Console(soft_wrap=True, highlight=False)
+    console = of_standard_output()
     console.print(f"{gpus}{driver}; Python {machine.python}, {packages}")
     verdicts = diagnose(machine)
     for verdict in verdicts + ([] if machine.in_container else diagnose_engine()):
-        mark = "[green]yes[/]" if verdict.possible else "[red]no [/]"
-        console.print(f"{mark}  {verdict.what}" + (f": {escape(verdict.why)}" if verdict.why else ""))
+        mark = ("yes", "green") if verdict.possible else ("no ", "red")
+        console.print(Text.assemble(mark, f"  {verdict.what}", f": {verdict.why}" if verdict.why else ""))
     return any(verdict.possible for verdict in verdicts if verdict.what.startswith("fig"))

@@ -314,6 +314,13 @@ def test_staging_prints_the_environment_line(tmp_path):
     assert len(list(tmp_path.glob("*/attn_fwd.ttgir"))) == 1
 
 
+def test_files_that_help_names_are_there():
+    done = [kperf(command, "--help", COLUMNS="400").stdout for command in ("instrument", "trace", "ttgir", "tune")]
+    named = {word for text in done for word in re.findall(r"\b(?:kperf|plots|docs|results)/[\w/]+\.\w+", text)}
+    assert named
+    assert [word for word in named if not (ROOT / word).is_file()] == []
+
+
 def test_help_lists_every_target():
     listed = subprocess.run(
         ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True

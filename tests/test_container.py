@@ -18,9 +18,9 @@ import pytest
 import requests
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from kperf import container
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +64,7 @@ class FakeContainer:
 
 def bring_home(made: FakeContainer) -> str:
     said = io.StringIO()
-    container._bring_home(made, Console(file=said, width=200))
+    container._bring_home(made, WholeConsole(file=said, width=200))
     return said.getvalue()
 
 
@@ -141,7 +141,7 @@ def test_build_progress_and_failure():
     ]
     said = io.StringIO()
     with pytest.raises(MeasurementError) as failure:
-        container._follow_build(events, Console(file=said, width=120))
+        container._follow_build(events, WholeConsole(file=said, width=120))
     assert said.getvalue() == "[1/3] FROM base 0 s\n"
     lines = str(failure.value).splitlines()
     assert lines[0] == "the build failed at [2/3] RUN pip install wheels"
@@ -151,7 +151,7 @@ def test_build_progress_and_failure():
 def test_a_base_that_cannot_be_pulled():
     events = [{"stream": "Step 1/3 : FROM base\n"}, {"error": "no such host"}]
     with pytest.raises(UsageError, match=r"the base image cannot be had \(no such host\): .* with --base"):
-        container._follow_build(events, Console(file=io.StringIO()))
+        container._follow_build(events, WholeConsole(file=io.StringIO()))
 
 
 def test_a_results_folder_that_is_a_file(tmp_path):
@@ -231,9 +231,9 @@ def test_a_store_that_is_being_measured_into_is_left_alone(tmp_path):
 HOLDS_A_TURN = """
 import sys, time
 from pathlib import Path
-from rich.console import Console
+from kperf.console import WholeConsole
 from kperf import container
-with container._turn(Path(sys.argv[1]), Console()):
+with container._turn(Path(sys.argv[1]), WholeConsole()):
     print("mine", flush=True)
     input()
     time.sleep(0.1)
@@ -254,7 +254,7 @@ def test_two_runs_into_one_folder_take_turns(tmp_path):
             return super().write(text)
 
     said = EndsTheOther()
-    with container._turn(tmp_path, Console(file=said, width=200)):
+    with container._turn(tmp_path, WholeConsole(file=said, width=200)):
         os.set_blocking(other.stdout.fileno(), False)
         assert other.stdout.read() == b"over\n"
     assert other.wait(timeout=30) == 0
@@ -371,7 +371,7 @@ def test_a_container_of_an_earlier_run_that_still_measures_is_named():
     running = SimpleNamespace(status="running", short_id="c0ffee")
     engine = SimpleNamespace(containers=SimpleNamespace(list=lambda **_: [running]))
     with pytest.raises(UsageError, match="end it with `docker stop c0ffee`"):
-        container._collect_earlier(engine, Path("/results"), Console())
+        container._collect_earlier(engine, Path("/results"), WholeConsole())
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "docker/osdi25.dockerfile", "docker/rocm.dockerfile"])

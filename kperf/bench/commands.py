@@ -11,6 +11,7 @@ from kperf.bench.points import Point, Store, newest_whole_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import METRICS, tritonbench_csv, tritonbench_table
+from kperf.console import of_standard_error
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.store import gpu_slug
@@ -41,7 +42,7 @@ def run_one(
         folder = Path(scratch) if results is None else results / gpu_slug(device.gpu_name())
         store = Store(folder, "bench")
         place: tuple[SweepName, Workload] = ("seq_len", workload)
-        quiet = Console(stderr=True)
+        quiet = of_standard_error()
         with sweep_progress(quiet) as progress:
             run_sweep([[place]], chosen, store, figure="bench", rounds=rounds, fresh=True, progress=progress)
         run = newest_whole_runs(store.points(), [item.key for item in chosen])[place]

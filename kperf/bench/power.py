@@ -132,7 +132,9 @@ def measure(
             inputs = make_inputs(workload, secrets.randbits(32))
             alone = [_Alone(item.key, *prepare_alone(item, workload, inputs, _REPLAY_MS)) for item in chosen]
             alone.append(_Alone(CUBLAS, Ceiling(_CEILING_PRODUCTS), _CEILING_PRODUCTS * CEILING_FLOPS))
-            left = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console)
+            left = Progress(
+                TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn(), console=console
+            )
             with left:
                 task = left.add_task(str(workload), total=passes * len(alone))
                 for done in range(passes):

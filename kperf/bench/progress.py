@@ -18,7 +18,12 @@ def sweep_progress(console: Console) -> Iterator[SweepProgress]:
 
     Ctrl-C says that it can be gone on with.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:", markup=False),
+    )
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
         of_gpu: dict[str, TaskID] = {}
@@ -54,4 +59,4 @@ def _print_points(console: Console, points: list[Point], gpu: str) -> None:
         console.print(f"{f'{gpu}: ' if gpu else ''}{workload}: {', '.join(cells)} TFLOPS")
     for point in points:
         if isinstance(point, FailedPoint) and point.status != "unsupported":
-            console.print(f"  {point.implementation}: {point.message}", markup=False)
+            console.print(f"  {point.implementation}: {point.message}")

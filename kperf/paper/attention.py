@@ -220,7 +220,7 @@ def report(
     console.print(table(runs, wanted, f"{shapes.title}: {stamp}"))
     sentences = said(runs, wanted, shapes)
     for sentence in sentences:
-        console.print(sentence, markup=False)  # a library's own words may have brackets
+        console.print(sentence)
     for path in plot.draw(runs, wanted, (shapes.title, stamp), sentences, store.folder / shapes.stem):
         console.print(f"drawn: {path} ({stamp})")
     require_times(shown)
@@ -239,7 +239,7 @@ def run(
         absent = {item.key: reason for item in chosen if (reason := item.missing())}
         chosen = [item for item in chosen if item.key not in absent]
         for key, reason in absent.items():
-            console.print(f"without {key}: {reason}", markup=False)
+            console.print(f"without {key}: {reason}")
     reason = device.why_not_timed()
     if reason is None:
         store = Store(results / gpu_slug(device.gpu_name()), FILE)

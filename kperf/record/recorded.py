@@ -4,12 +4,12 @@
 """
 
 import os
-import shlex
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+from kperf.console import complain, shell_word
 from kperf.errors import UsageError
 from kperf.record.store import RECORDED
 
@@ -29,7 +29,7 @@ def damage(results: Path) -> str | None:
 def _mend(results: Path) -> str:
     if results.resolve() == RECORDED:
         return "`git checkout -- results` restores it"
-    return f"`python -m kperf restore --results {shlex.quote(str(results))}` puts the recorded ones back"
+    return f"`python -m kperf restore --results {shell_word(results)}` puts the recorded ones back"
 
 
 def _damaged(results: Path) -> list[Path]:
@@ -88,7 +88,7 @@ if __name__ == "__main__":
         if not _files(folder):
             restore(folder)
     except UsageError as error:
-        print(f"kperf: {error}", file=sys.stderr)
+        complain(str(error))
         sys.exit(2)
     if sentence := damage(folder):
-        print(f"kperf: {sentence}", file=sys.stderr)
+        complain(sentence)

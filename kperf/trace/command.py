@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from triton import knobs
 
+from kperf.console import complain
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override, sha256
 from kperf.record import bandwidth, device
@@ -42,7 +43,7 @@ def run(console: Console, script: Script, choice: TraceOptions, out: Path, draw:
     folder = _own_folder(out)
     if not choice.listing:
         make_output(folder)
-    with Interceptor(choice, read_rules(), gpu or Gpu(), _say) as launches:
+    with Interceptor(choice, read_rules(), gpu or Gpu(), complain) as launches:
         status = script.run()
         sys.stdout.flush()
     if choice.listing:
@@ -50,16 +51,12 @@ def run(console: Console, script: Script, choice: TraceOptions, out: Path, draw:
         return status
     problems, written = _report(console, launches, folder, draw)
     for problem in problems:
-        _say(str(problem))
+        complain(str(problem))
     if status or not problems:
         return status
     if any(isinstance(problem, MeasurementError) for problem in problems):
         return 1
     return 0 if written else 2
-
-
-def _say(line: str) -> None:
-    print(f"kperf: {line}", file=sys.stderr, flush=True)
 
 
 def _refuse_what_cannot_work(choice: TraceOptions) -> None:

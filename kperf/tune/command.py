@@ -142,7 +142,11 @@ def _architecture() -> Architecture:
 
 
 def _pruned(console: Console, architecture: Architecture, workload: Workload) -> list[Judged]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}", markup=False),
+    )
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         task = bar.add_task(f"compiling for {architecture.name}", total=len(architecture.space()))
         return prune(architecture, workload, on_judged=lambda _: bar.advance(task))
@@ -150,7 +154,9 @@ def _pruned(console: Console, architecture: Architecture, workload: Workload) ->
 
 @contextmanager
 def _progress(console: Console) -> Iterator[Callable[[str], None]]:
-    with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True) as bar:
+    with Progress(
+        TextColumn("{task.description}", markup=False), TimeElapsedColumn(), console=console, transient=True
+    ) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda text: bar.update(task, description=text, refresh=True)
 

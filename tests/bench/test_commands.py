@@ -7,12 +7,12 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from kperf.attention.implementations import Implementation
 from kperf.attention.workload import Workload
 from kperf.bench import commands, power
 from kperf.bench.points import PowerStore, Store
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from tests.bench.pretended_gpu import COLD_MS, Gpu
@@ -43,7 +43,7 @@ def offered(monkeypatch, module, *made):
 
 def bench(monkeypatch, *made, keys=None, metrics=("latency",), as_csv=True, results=None):
     offered(monkeypatch, commands, *made)
-    console = Console(record=True, width=200, file=io.StringIO())
+    console = WholeConsole(record=True, width=200, file=io.StringIO())
     commands.run_one(console, WORKLOAD, keys, list(metrics), as_csv=as_csv, rounds=8, results=results)
     return console.export_text()
 
@@ -120,7 +120,7 @@ def test_sustained_each_is_alone_in_rotation_beside_cublas(gpu, monkeypatch, tmp
     monkeypatch.setattr(
         power, "prepare_alone", lambda *what: prepared.append(what[0].key) or gpu.ran.clear() or real(*what)
     )
-    sustained = partial(power.measure, Console(quiet=True), PowerStore(tmp_path), None, causal=True, seconds=2.0)
+    sustained = partial(power.measure, WholeConsole(quiet=True), PowerStore(tmp_path), None, causal=True, seconds=2.0)
     sustained(passes=2)
     sustained(passes=2)  # goes on from what is recorded
     assert prepared == ["a", "b"]

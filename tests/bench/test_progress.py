@@ -2,17 +2,16 @@
 
 import io
 
-from rich.console import Console
-
 from kperf.attention.workload import Workload
 from kperf.bench.progress import sweep_progress
+from kperf.console import WholeConsole
 from tests.conftest import failed, point
 
 KEY = ("seq_len", Workload(batch=16, seq_len=1024))
 
 
 def shown(tell):
-    console = Console(width=120, file=io.StringIO(), force_terminal=True, color_system=None)
+    console = WholeConsole(width=120, file=io.StringIO(), force_terminal=True, color_system=None)
     with sweep_progress(console) as progress:
         progress.begin(10, 100)
         tell(progress)

@@ -2,11 +2,11 @@ import io
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from kperf.attention.workload import Workload
 from kperf.bench import repeatability
 from kperf.bench.points import Store
+from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from tests.conftest import environment, failed, point
 
@@ -60,7 +60,7 @@ def test_a_point_without_a_time_has_no_ratio():
 
 
 def test_the_command_prints_both_numbers(tmp_path):
-    console = Console(width=160, file=io.StringIO(), record=True)
+    console = WholeConsole(width=160, file=io.StringIO(), record=True)
     with Store(tmp_path / "h200").writer() as writer:
         writer.record_environment(environment())
         writer.append(a_run("first", WORKLOADS[0]))

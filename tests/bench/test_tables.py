@@ -3,7 +3,6 @@ import io
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from kperf.attention.workload import Workload
 from kperf.bench.tables import (
@@ -15,6 +14,7 @@ from kperf.bench.tables import (
     tritonbench_table,
     when,
 )
+from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from tests.conftest import failed, point
 
@@ -71,7 +71,7 @@ def test_the_interval_holds_the_true_ratio_though_both_drift():
 
 
 def test_tables_hold_every_number():
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     console.print(tritonbench_table([RUN], ["latency", "accuracy"]))
     console.print(ratio_table({("seq_len", Workload(batch=16, seq_len=1024)): RUN}, [("improved", "vanilla")]))
     text = console.export_text()
@@ -86,7 +86,7 @@ def test_each_metric_is_its_field():
 
 
 def test_a_point_that_had_not_settled_is_marked_and_the_mark_explained():
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     settled, shifts = point("improved", 2.0), point("fa3", samples_ms=[1.0] * 8 + [1.2] * 8)
     console.print(tritonbench_table([{"improved": settled, "fa3": shifts}], ["latency"]))
     text = console.export_text()
@@ -98,7 +98,7 @@ def test_a_point_that_had_not_settled_is_marked_and_the_mark_explained():
 
 
 def test_a_row_says_of_which_run_it_is_and_when():
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     later = point("b", run="r2", recorded_at="2026-01-03T04:05:06+00:00")
     console.print(tritonbench_table([{"a": point("a", run="r1"), "b": later}], ["latency"]))
     row = console.export_text().splitlines()[-2]
@@ -120,7 +120,7 @@ def test_the_claims_mean_is_of_long_shapes_alone():
         }
         for seq_len, ratio in ((512, 3.0), (1024, 1.5))
     }
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     console.print(ratio_table(runs, [("a", "b"), ("a", "c")]))
     rows = [line.replace("│", " ").split() for line in console.export_text().splitlines()]
     assert ["16", "x", "512", "3.000", "-"] in rows

@@ -7,13 +7,13 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from rich.console import Console
 
 from kperf.attention.implementations import COMPARED, IMPLEMENTATIONS, Implementation
 from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
 from kperf.bench.points import Store
 from kperf.bench.reference import make_inputs
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import attention
 from kperf.paper.attention import Shapes
@@ -66,7 +66,7 @@ def record(folder, runs):
 
 
 def console():
-    return Console(record=True, width=240, file=io.StringIO())
+    return WholeConsole(record=True, width=240, file=io.StringIO())
 
 
 def test_each_seq_len_is_a_forward_and_a_backward_workload():

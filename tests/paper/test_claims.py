@@ -2,9 +2,9 @@ import io
 import math
 
 import pytest
-from rich.console import Console
 
 from kperf.bench.points import Store
+from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import fig12
 from kperf.paper.claims import CLAIMS_FILE, Outcome, cells, evaluate, markdown, read_claims, report
@@ -196,7 +196,7 @@ def test_a_claim_of_workloads_on_several_cards_says_so(tmp_path):
     outcome = evaluate(claim, tmp_path)
     assert outcome.value == pytest.approx(1.5)
     assert outcome.cards.startswith("on 2 cards, each workload whole on one: card0 ")
-    console = Console(width=300, file=io.StringIO(), record=True)
+    console = WholeConsole(width=300, file=io.StringIO(), record=True)
     (tmp_path / "results").mkdir()
     tmp_path.joinpath("results", "h200").symlink_to(tmp_path, target_is_directory=True)
     report(console, tmp_path / "results")

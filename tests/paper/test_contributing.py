@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS
 from kperf.bench.points import Store
+from kperf.console import WholeConsole
 from kperf.paper import claims, fig12
 from kperf.record.store import RECORDED
 from plots import fig12 as plot
@@ -58,7 +58,7 @@ def run(folder, *command, status=0, given=""):
 
 def look(folder):
     """What the page and the figure say, what the figure holds, and the verdicts of the claims."""
-    console = Console(width=300, file=io.StringIO(), record=True)
+    console = WholeConsole(width=300, file=io.StringIO(), record=True)
     with pytest.MonkeyPatch.context() as patched:
         drawn = []
         patched.setattr(plot, "save", lambda figure, _: drawn.append(figure) or [])

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from kperf import cli
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import everything
 from kperf.paper.everything import STEPS
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def console():
-    return Console(record=True, width=200)
+    return WholeConsole(record=True, width=200)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from rich.console import Console
 
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import offline
 from kperf.paper import examples
@@ -17,8 +17,8 @@ from tests.test_trace_figure import imbalance, memory, pipeline
 
 
 @pytest.fixture
-def console() -> Console:
-    return Console(record=True, width=200, quiet=False)
+def console() -> WholeConsole:
+    return WholeConsole(record=True, width=200, quiet=False)
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from triton import knobs
 
 from kperf.attention import overrides
 from kperf.attention.variants import Specialization
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import SHARED_MEMORY_LIMIT
 from kperf.paper import fig11, instrumented
@@ -110,7 +110,7 @@ def results(tmp_path_factory):
 
 def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkeypatch):
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
-    console = Console(record=True, width=160)
+    console = WholeConsole(record=True, width=160)
     fig11.run(console, results, file=None, rounds=15, require_gpu=False)
     said = console.export_text()
     assert "static: there is no GPU" in said
@@ -125,7 +125,7 @@ def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, mo
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     assert record(tmp_path / "test/fig11", "improved_plus").tile_boundary_cycles is not None
-    console = Console(record=True, width=300)
+    console = WholeConsole(record=True, width=300)
     fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
     said = console.export_text()
     assert "no timeline in" not in said
@@ -142,7 +142,7 @@ def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_pat
     path = tmp_path / "test/fig11/improved.timeline.json"
     timeline = read_timeline(path)
     path.write_text(timeline.model_copy(update={"ttgir_sha256": "0" * 64}).model_dump_json())
-    console = Console(record=True, width=240)
+    console = WholeConsole(record=True, width=240)
     fig11.run(console, tmp_path, file=None, rounds=15, require_gpu=False)
     said = [line for line in console.export_text().splitlines() if "recorded of an earlier override" in line]
     assert len(said) == 1
@@ -179,7 +179,7 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
     claim = next(claim for claim in read_claims() if claim.id == "improved-predicted-from-vanilla")
     found = evaluate(claim, results / "test")
     subjects = [fig11.subject(name) for name in fig11.VARIANTS]
-    console = Console(record=True, width=300)
+    console = WholeConsole(record=True, width=300)
     fig11.report(console, results / "test", subjects, measured=False)
     said = re.search(r"Improved: from stage times measured in Triton-FA3 .* ([-+][\d.]+)% of", console.export_text())
     assert abs(float(said.group(1))) / 100 == pytest.approx(found.value, abs=1e-3)
@@ -262,7 +262,7 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     monkeypatch.setattr(
         costs, "time_in_turn", lambda calls, rounds: [[1.0 + 0.01 * i] * rounds for i in range(len(calls))]
     )
-    console = Console(record=True, width=160)
+    console = WholeConsole(record=True, width=160)
     fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, with_costs=True, passes="1")
     written = {path.name for path in (tmp_path / "test" / "fig11").iterdir()}
     kinds = ("timeline.json", "chrome_trace.json")
@@ -296,7 +296,7 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
         )
     monkeypatch.setattr(fig11, "VARIANTS", ("vanilla",))
     monkeypatch.setattr(fig11, "ALONE", ())
-    console = Console(record=True, width=400)
+    console = WholeConsole(record=True, width=400)
     fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, **options)
     timeline = read_timeline(tmp_path / "test/fig11/vanilla.timeline.json")
     said = console.export_text()
@@ -322,7 +322,7 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
 def test_what_is_no_number_of_passes_is_refused(tmp_path):
     for wanted in ("0", "-1", "many", "1.5", ""):
         with pytest.raises(UsageError, match="is no number of passes"):
-            fig11.run(Console(quiet=True), tmp_path, file=None, rounds=10, require_gpu=False, passes=wanted)
+            fig11.run(WholeConsole(quiet=True), tmp_path, file=None, rounds=10, require_gpu=False, passes=wanted)
 
 
 def test_a_capture_that_fails_leaves_what_was_recorded(results, tmp_path, monkeypatch, gpu):
@@ -336,7 +336,7 @@ def test_a_capture_that_fails_leaves_what_was_recorded(results, tmp_path, monkey
 
     monkeypatch.setattr(fig11, "capture", fails_at_the_second)
     with pytest.raises(MeasurementError):
-        fig11.run(Console(quiet=True), tmp_path, file=None, rounds=10, require_gpu=True, passes="1")
+        fig11.run(WholeConsole(quiet=True), tmp_path, file=None, rounds=10, require_gpu=True, passes="1")
     assert {path.name: path.read_bytes() for path in (tmp_path / "test/fig11").iterdir()} == recorded
 
 
@@ -346,7 +346,7 @@ def test_a_persons_own_file_never_overwrites_a_variants(results, tmp_path, gpu):
     (tmp_path / "test/fig11.png").write_bytes(b"both variants")
     path = tmp_path / "vanilla.ttgir"
     path.write_text(overrides.find("vanilla", Specialization()).text)
-    fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False, passes="1")
+    fig11.run(WholeConsole(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False, passes="1")
     found = {path.name: path.read_bytes() for path in (tmp_path / "test/fig11").iterdir()}
     assert found.keys() - recorded.keys() == {f"override_vanilla.{kind}.json" for kind in ("timeline", "chrome_trace")}
     assert recorded.items() <= found.items()
@@ -357,7 +357,7 @@ def test_a_persons_own_file_never_overwrites_a_variants(results, tmp_path, gpu):
 def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
     with pytest.raises(UsageError, match="holds no recorded fig11"):
-        fig11.run(Console(quiet=True), tmp_path, file=None, rounds=15, require_gpu=False)
+        fig11.run(WholeConsole(quiet=True), tmp_path, file=None, rounds=15, require_gpu=False)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_without_a_recording_it_says_what_to_do(tmp_path, monkeypatch):
 def test_what_needs_a_gpu_says_so(tmp_path, monkeypatch, options):
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "Test is sm_80, and the kernels need Hopper")
     with pytest.raises(UsageError, match="need Hopper"):
-        fig11.run(Console(quiet=True), tmp_path, rounds=15, **options)
+        fig11.run(WholeConsole(quiet=True), tmp_path, rounds=15, **options)
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ def test_a_file_that_cannot_be_traced_is_refused_before_anything_runs(tmp_path, 
     monkeypatch.setattr(fig11, "capture", lambda *_: pytest.fail("ran"))
     path = write_with(tmp_path / "mine.ttgir", added)
     with pytest.raises(UsageError, match=said) as error:
-        fig11.run(Console(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False, passes="1")
+        fig11.run(WholeConsole(quiet=True), tmp_path, file=path, rounds=10, require_gpu=False, passes="1")
     assert "\n" not in str(error.value)
 
 

@@ -7,11 +7,11 @@ import random
 from unittest.mock import patch
 
 import pytest
-from rich.console import Console
 
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS
 from kperf.attention.variants import VARIANTS
 from kperf.bench.points import PowerStore, Store
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import fig12
 from kperf.record.store import recorded_folder
@@ -49,7 +49,7 @@ def fill(folder, mode=fig12.Mode(), *, keys=None, spoil=None, seed=1, places=sli
 
 
 def page(store, mode=fig12.Mode(), measured=False):  # noqa: B008
-    console = Console(width=180, file=io.StringIO(), record=True)
+    console = WholeConsole(width=400, file=io.StringIO(), record=True)
     files = fig12.report(console, store, mode, measured=measured)
     return files, console.export_text()
 
@@ -248,7 +248,7 @@ def test_ctrl_c_says_that_the_sweep_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fig12, "run_sweep", interrupted)
     with pytest.raises(KeyboardInterrupt, match="the same command goes on from there"):
-        fig12.measure_fig12(Console(quiet=True), Store(tmp_path), fig12.Mode(), ["fa3"], rounds=10)
+        fig12.measure_fig12(WholeConsole(quiet=True), Store(tmp_path), fig12.Mode(), ["fa3"], rounds=10)
 
 
 @pytest.mark.parametrize("mix", [False, True])
@@ -265,7 +265,7 @@ def test_on_a_gpu_its_masks_are_measured_and_the_page_is_of_the_measured(tmp_pat
     mode = fig12.Mode(causal=not mix, paper_mix=mix)
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200/fig12.jsonl").write_text('{"a')  # torn by a kill: measuring repairs it
-    fig12.run(Console(quiet=True), tmp_path, mode, rounds=10, fresh=False, require_gpu=True)
+    fig12.run(WholeConsole(quiet=True), tmp_path, mode, rounds=10, fresh=False, require_gpu=True)
     assert measured == ([False, True] if mix else [True])
     assert reported == [(tmp_path / "h200", True)]
 
@@ -274,7 +274,7 @@ def test_without_a_gpu_it_says_so_and_draws_what_is_recorded(tmp_path, monkeypat
     fill(tmp_path / "h200")
     monkeypatch.setattr(fig12.device, "why_static", lambda: "there is no GPU")
     monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: None)
-    console = Console(record=True, width=200)
+    console = WholeConsole(record=True, width=400)
     fig12.run(console, tmp_path, fig12.Mode(), rounds=10, fresh=False, require_gpu=False)
     said = console.export_text()
     assert "static: there is no GPU; the figure is drawn from recorded runs" in said
@@ -302,7 +302,7 @@ def test_several_gpus_measure_into_the_folder_of_their_kind_and_this_process_use
     )
     monkeypatch.setattr(fig12, "report", lambda *_, **__: None)
     # There is no GPU here: to ask this process's for its name would fail.
-    fig12.run(Console(quiet=True), tmp_path, fig12.Mode(), rounds=10, fresh=False, require_gpu=True, gpus="all")
+    fig12.run(WholeConsole(quiet=True), tmp_path, fig12.Mode(), rounds=10, fresh=False, require_gpu=True, gpus="all")
     assert (ran, measured, asked) == ([False], [("h100-80gb-hbm3", Bench)], ["all"])
 
 

@@ -2,11 +2,11 @@
 
 import matplotlib.pyplot as plt
 import pytest
-from rich.console import Console
 
 from kperf.attention import overrides
 from kperf.attention.workload import Workload
 from kperf.bench.points import Store
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import fig12_inputs
 from plots import fig12_inputs as plot
@@ -85,7 +85,7 @@ def record(folder, *found):
 def test_what_is_recorded_is_drawn_and_what_is_missing_said(tmp_path, monkeypatch):
     monkeypatch.setattr(fig12_inputs, "of_other_overrides", lambda _: {"improved"})
     store = record(tmp_path, run(128, "normal"), run(128, "x4"))
-    console = Console(record=True, width=160)
+    console = WholeConsole(record=True, width=160)
     written = fig12_inputs.report(console, store, measured=False)
     assert {path.name for path in written} == {"fig12_inputs.png", "fig12_inputs.pdf"}
     said = console.export_text()
@@ -99,13 +99,13 @@ def test_a_wrong_point_fails_after_the_drawing(tmp_path, monkeypatch):
     place, points = run(128, "normal")
     points["improved"] = failed("improved", "wrong", "r1", place[1]).model_copy(update={"figure": "fig12_inputs"})
     with pytest.raises(MeasurementError, match="1 points have no time"):
-        fig12_inputs.report(Console(quiet=True), record(tmp_path, (place, points)), measured=False)
+        fig12_inputs.report(WholeConsole(quiet=True), record(tmp_path, (place, points)), measured=False)
     assert (tmp_path / "fig12_inputs.png").exists()
 
 
 def test_without_a_record_it_is_said_what_records_it(tmp_path):
     with pytest.raises(UsageError, match="`make inputs` on a Hopper GPU records one"):
-        fig12_inputs.report(Console(quiet=True), Store(tmp_path, "fig12_inputs"), measured=False)
+        fig12_inputs.report(WholeConsole(quiet=True), Store(tmp_path, "fig12_inputs"), measured=False)
 
 
 def whole(folder, run_of):

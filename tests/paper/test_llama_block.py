@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pydantic import ValidationError
-from rich.console import Console
 
 from kperf.bench import turns
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations import operator
 from kperf.paper import llama_block
@@ -128,7 +128,7 @@ def measured(monkeypatch, folder):
     monkeypatch.setattr(device, "environment", environment)
     monkeypatch.setattr(device, "exclusive", nullcontext)
     with pytest.raises(MeasurementError, match="the block with improved_plus"):
-        llama_block.run(Console(file=io.StringIO()), folder, rounds=16, require_gpu=True)
+        llama_block.run(WholeConsole(file=io.StringIO()), folder, rounds=16, require_gpu=True)
     return RecordStore(folder / "h200", "llama-block", llama_block.ROWS).points()
 
 
@@ -208,7 +208,7 @@ def test_without_a_record_it_says_what_records_it(tmp_path):
     assert done.returncode == 2
     assert f"nothing is recorded of `make llama-block` in {tmp_path} yet" in done.stderr
     with pytest.raises(UsageError):
-        llama_block.run(Console(file=io.StringIO()), tmp_path, rounds=16, require_gpu=True)
+        llama_block.run(WholeConsole(file=io.StringIO()), tmp_path, rounds=16, require_gpu=True)
 
 
 @pytest.mark.gpu

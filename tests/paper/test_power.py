@@ -2,10 +2,10 @@ import io
 import json
 
 import pytest
-from rich.console import Console
 
 from kperf.attention.workload import Workload
 from kperf.bench.points import PowerPoint, PowerSample, PowerStore
+from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import power
 from plots import power as plot
@@ -48,7 +48,7 @@ def test_the_newest_run_of_each_workload_is_shown(tmp_path):
         writer.append([alone("fa3", 610, 690, "new"), alone("cublas", 650, 700, "new")])
     runs = power.newest_runs(store.points(), causal=False)
     assert [[p.run for p in run] for run in runs] == [["new", "new"], ["old"]]
-    console = Console(width=160, file=io.StringIO(), record=True)
+    console = WholeConsole(width=160, file=io.StringIO(), record=True)
     console.print(power.table(runs, "recorded"))
     text = console.export_text()
     assert "598 to 628" in text
@@ -69,7 +69,7 @@ def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, monkeypatc
     with store.writer() as writer:
         known = writer.record_environment(environment())
         writer.append([alone("fa3", 600, 700).model_copy(update={"environment": known})])
-    console = Console(width=160, file=io.StringIO(), record=True)
+    console = WholeConsole(width=160, file=io.StringIO(), record=True)
     power.run(console, tmp_path, None, causal=False, seconds=2.0, passes=5)
     text = console.export_text()
     assert "there is no GPU" in text
@@ -91,7 +91,7 @@ def test_causal_stands_beside_non_causal(tmp_path, monkeypatch):
             writer.append([made.model_copy(update={"environment": known})])
     before = store.points_path.read_bytes()
     for causal, stem, tflops, mask in ((True, "power_causal", 500, "sustained, causal"), (False, "power", 600, "non-")):
-        console = Console(width=160, file=io.StringIO(), record=True)
+        console = WholeConsole(width=160, file=io.StringIO(), record=True)
         power.run(console, tmp_path, None, causal=causal, seconds=2.0, passes=5)
         text = console.export_text()
         assert f"{stem}.png" in text
@@ -117,7 +117,7 @@ def test_asking_for_one_shows_one_and_leaves_the_figure_whole(tmp_path, monkeypa
         for run, keys in (("whole", ("fa3", "cudnn", "cublas")), ("partial", ("fa3",))):
             made = [alone(key, 600, 700, run) for key in keys]
             writer.append([p.model_copy(update={"environment": known}) for p in made])
-    console = Console(width=160, file=io.StringIO(), record=True)
+    console = WholeConsole(width=160, file=io.StringIO(), record=True)
     power.run(console, tmp_path, ["fa3"], causal=False, seconds=2.0, passes=5)
     text = console.export_text()
     assert drawn == [{"fa3", "cudnn", "cublas"}]

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 import pytest
 import triton.testing
 from pydantic import ValidationError
-from rich.console import Console
 
 from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations import operator
 from kperf.integrations import tritonbench as integration
@@ -119,7 +119,7 @@ def gpu(monkeypatch):
 
 
 def run(folder):
-    console = Console(file=io.StringIO(), record=True, width=200)
+    console = WholeConsole(file=io.StringIO(), record=True, width=200)
     tritonbench.run(console, folder, require_gpu=False)
     return console.export_text()
 

@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from rich.console import Console
 
 from kperf.bench.points import Store
+from kperf.console import WholeConsole
 from kperf.paper import fig12, power
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.models import read_timeline
@@ -42,7 +42,7 @@ def is_the_recorded(path):
 
 
 def test_fig12(results):
-    console = Console(file=io.StringIO())
+    console = WholeConsole(file=io.StringIO())
     _, png = fig12.report(console, Store(results / "h200"), fig12.Mode(), measured=False)
     is_the_recorded(png)
 
@@ -59,5 +59,5 @@ def test_fig11(results, names):
 
 def test_power(results, monkeypatch):
     monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
-    power.run(Console(file=io.StringIO()), results, None, causal=False, seconds=2.0, passes=5)
+    power.run(WholeConsole(file=io.StringIO()), results, None, causal=False, seconds=2.0, passes=5)
     is_the_recorded(results / "h200" / "power.png")

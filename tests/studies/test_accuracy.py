@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import _TOOLS, compile_kernel, sass
 from kperf.record import device
@@ -165,7 +165,7 @@ def test_models_are_held_against_periods_that_they_were_not_given():
 
 
 def run(results):
-    console = Console(width=160, file=io.StringIO(), record=True)
+    console = WholeConsole(width=160, file=io.StringIO(), record=True)
     accuracy.run(console, results, plot.draw, require_gpu=False)
     return console.export_text()
 
@@ -224,7 +224,7 @@ def test_no_file_of_any_bytes_is_taken_for_a_record(data):
         (path / "accuracy.jsonl").write_bytes(data)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(device, "why_static", lambda: "there is no GPU")
-            console = Console(file=io.StringIO())
+            console = WholeConsole(file=io.StringIO())
             with pytest.raises(UsageError):
                 measured_or_recorded(console, Path(folder), "accuracy", accuracy.ROWS, lambda _: iter(()))
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pydantic import ValidationError
-from rich.console import Console
 
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.store import RecordStore
@@ -58,7 +58,7 @@ def rows():
 
 
 def shown(*parts):
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     for part in parts:
         console.print(part)
     return console.export_text()
@@ -367,7 +367,7 @@ def no_gpu(monkeypatch):
 
 
 def call(results, out, **settings):
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     settings = {"trace": None, "ncu_path": None, "require_gpu": False} | settings
     inductor.run(console, results, plot.draw, out=out, **settings)
     return console.export_text()

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from rich.console import Console
 
+from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.ir import offline
 from kperf.record import device
@@ -157,7 +157,7 @@ def test_a_row_says_what_it_lacks():
 
 
 def test_costs_are_told_beside_the_slides_and_lines_with_their_source():
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     assert lines.factors(rows()) == {"plain": 1, "proton_sampling": 25, "ncu": 1500}
     console.print(lines.costs_table(rows(), "recorded"))
     console.print(lines.annotated(rows(), "ncu", "attention_forward"))
@@ -213,7 +213,7 @@ def test_every_profiler_gets_a_row_and_a_failure_its_reason(ran, tmp_path, monke
 
 def test_a_recorded_run_is_shown_and_without_one_a_sentence_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     with pytest.raises(UsageError, match="nothing is recorded of `make lines`"):
         lines.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
     store = RecordStore(tmp_path / "h200", "lines", lines.ROWS)

@@ -4,8 +4,8 @@ import re
 
 import pytest
 from pydantic import ValidationError
-from rich.console import Console
 
+from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import claims, fig11
 from kperf.paper import overhead as paper
@@ -142,7 +142,7 @@ def test_every_choice_of_both_schedules_is_measured(monkeypatch):
     monkeypatch.setattr(
         overhead, "take", lambda console, subject, traced, bind, rounds: [taken(), taken("as recorded")]
     )
-    rows = list(paper.measure(Console(file=io.StringIO()), COMMON, rounds=10))
+    rows = list(paper.measure(WholeConsole(file=io.StringIO()), COMMON, rounds=10))
     assert [(row.kernel, row.choice) for row in rows] == [
         (name, choice) for name in fig11.VARIANTS for choice in ("device memory", "as recorded")
     ]
@@ -150,7 +150,7 @@ def test_every_choice_of_both_schedules_is_measured(monkeypatch):
 
 def test_without_a_gpu_what_is_recorded_is_told_and_drawn(folder, monkeypatch):
     monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     paper.run(console, folder.parent, rounds=10, require_gpu=False)
     text = console.export_text()
     assert "recorded on NVIDIA H200" in text

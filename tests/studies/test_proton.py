@@ -6,8 +6,8 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.store import RecordStore
@@ -68,7 +68,7 @@ def test_a_tree_is_told_with_what_each_frame_did_and_two_are_subtracted(tmp_path
     profile(tmp_path / "a.hatchet", 2_000_000, ["fa3", "vanilla"])
     profile(tmp_path / "b.hatchet", 500_000, ["fa3"])
     one, other = (read_tree(tmp_path / f"{name}.hatchet") for name in "ab")
-    console = Console(width=150, file=io.StringIO(), record=True)
+    console = WholeConsole(width=150, file=io.StringIO(), record=True)
     console.print(rendered(one, proton.COLUMNS))
     text = console.export_text()
     rate = proton.LAUNCHES * WORKLOADS["full"].flops / 2e-3 / 1e12
@@ -147,7 +147,7 @@ def test_both_sessions_and_the_command_are_recorded(tmp_path, monkeypatch, gpu):
 
 def test_a_recorded_run_is_told(tmp_path, monkeypatch, gpu):
     monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-    console = Console(width=250, file=io.StringIO(), record=True)
+    console = WholeConsole(width=250, file=io.StringIO(), record=True)
     with pytest.raises(UsageError, match="nothing is recorded of `make proton`"):
         proton.run(console, tmp_path, plot.draw, require_gpu=False)
     monkeypatch.setattr(proton.child, "run", children(tmp_path))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from rich.console import Console
 
 from kperf.bench import turns
+from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import compile_kernel, sass
 from kperf.record import device
@@ -176,7 +176,7 @@ def rows():
 
 
 def test_the_table_says_how_far_timers_lie_apart_and_why_one_is_absent():
-    console = Console(width=250, file=io.StringIO(), record=True)
+    console = WholeConsole(width=250, file=io.StringIO(), record=True)
     console.print(timers.table(rows(), "recorded"))
     text = console.export_text()
     assert "100.0 (-2.9%)" in text  # the host clock beside ours, of 103
@@ -196,7 +196,7 @@ def test_the_figure_shows_each_operation_and_the_sizes():
 
 def test_without_a_record_one_sentence_says_what_records_it(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
-    console = Console(width=200, file=io.StringIO(), record=True)
+    console = WholeConsole(width=200, file=io.StringIO(), record=True)
     with pytest.raises(UsageError, match="nothing is recorded of `make timers`"):
         timers.run(console, tmp_path, plot.draw, ncu_path=None, require_gpu=False)
     store = RecordStore(tmp_path / "h200", "timers", timers.ROWS)

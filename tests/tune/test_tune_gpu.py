@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from rich.console import Console
 
 from kperf.attention import configs
 from kperf.attention.configs import Config
@@ -11,6 +10,7 @@ from kperf.attention.kernels import stock
 from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_REL_ERROR
 from kperf.bench.reference import errors, make_inputs
+from kperf.console import WholeConsole
 from kperf.tune import command
 from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, store_in, studies
 from kperf.tune.space import Architecture
@@ -30,7 +30,7 @@ def test_a_tiny_search_is_recorded_written_and_used(tmp_path, monkeypatch):
     monkeypatch.setenv(configs.FOLDER, str(tmp_path / "configs"))
     monkeypatch.setattr(Architecture, "space", lambda _: SPACE)
     asked = command.Asked([SHAPE], trials=2, exhaustive=True)
-    command.run(Console(), tmp_path, asked, draw)
+    command.run(WholeConsole(), tmp_path, asked, draw)
     (folder,) = [path.parent for path in tmp_path.glob("*/tune.jsonl")]
     (study,) = studies(store_in(folder).points())
     assert study.architecture == configs.architecture() == "sm_90a"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 import triton
-from rich.console import Console
 
+from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.ir.compile import canonical_ttgir
 from kperf.record import device
@@ -119,7 +119,7 @@ def trace(tmp_path, monkeypatch):
     def run(text, gpu=None, **choice):
         path = tmp_path / "it.py"
         path.write_text(text)
-        console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+        console = WholeConsole(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
         status = command.run(
             console,
             Script(str(path), ("a", "b")),

@@ -5,9 +5,9 @@
 
 import pytest
 import triton
-from rich.console import Console
 from triton.backends.nvidia.compiler import CUDABackend
 
+from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.ir.compile import named_ttgir, parse_ttgir
 from kperf.record import device
@@ -53,5 +53,5 @@ def test_a_script_is_refused_before_it_runs(tmp_path, monkeypatch):
     path = tmp_path / "it.py"
     path.write_text("raise SystemExit('it ran')")
     with pytest.raises(UsageError, match=REFUSAL):
-        command.run(Console(), Script(str(path), ()), TraceOptions(), tmp_path / "out", lambda *_: [])
+        command.run(WholeConsole(), Script(str(path), ()), TraceOptions(), tmp_path / "out", lambda *_: [])
     assert not (tmp_path / "out").exists()
