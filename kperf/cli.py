@@ -273,7 +273,7 @@ def instrument(
         str, typer.Option(help="fine: every wait by itself; coarse: as few records as show the loop.")
     ] = "fine",
     rules: Annotated[
-        Path | None, typer.Option(help="A rule file in place of kperf/trace/compiler/regions.toml.")
+        Path | None, typer.Option(help="A rule file in place of kperf/trace/instrument/regions.toml.")
     ] = None,
     strip: Annotated[bool, typer.Option("--strip", help="Take the records out instead.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
