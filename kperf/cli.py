@@ -18,13 +18,12 @@ from typer.exceptions import TyperException
 from kperf import __version__
 from kperf.console import complain, of_standard_output, shell_word
 from kperf.errors import MeasurementError, UsageError
+from kperf.installation import TTGIR_DIR, require_checkout
 from kperf.record.store import RECORDED
 from kperf.trace import PASSES
 
 if TYPE_CHECKING:
     from kperf.attention.workload import Workload
-
-_TTGIR = Path(__file__).resolve().parents[1] / "ttgir"
 
 ROUNDS = 40
 """Rounds of a measurement: enough for an interval, few enough for minutes."""
@@ -35,7 +34,7 @@ Reproduces Fig. 11 and Fig. 12 of KPerfIR (OSDI'25) on a Hopper GPU, or from rec
 says which. Status 2 for a mistake in what was asked, 1 for a failed measurement or check, 130 after Ctrl-C.
 """
 
-_VARIANTS = "|".join(sorted(path.parent.name for path in _TTGIR.glob("*/manifest.json")))
+_VARIANTS = "|".join(sorted(path.parent.name for path in TTGIR_DIR.glob("*/manifest.json")))
 
 
 _INTERRUPTED = 130
@@ -306,7 +305,7 @@ def trace(
     from kperf.trace.capture.script import Script
 
     def draw(*arguments: Any) -> list[Path]:
-        from plots.trace import draw  # only after the script has run: it changes matplotlib's settings
+        from kperf.plots.trace import draw  # only after the script has run: it changes matplotlib's settings
 
         return draw(*arguments)
 
@@ -335,8 +334,8 @@ def power(
 @app.command()
 def accuracy(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
     """How right regions of known cycles, launches and the performance models are; models need records alone."""
+    from kperf.plots.accuracy import draw
     from kperf.studies import accuracy
-    from plots.accuracy import draw
 
     accuracy.run(console, results, draw, require_gpu=device is DeviceChoice.cuda)
 
@@ -351,8 +350,8 @@ def timers(
     ] = False,
 ) -> None:
     """One call under ten timers: how far they disagree, and what each counts; y = x * x in five languages."""
+    from kperf.plots.timers import draw
     from kperf.studies import timers
-    from plots.timers import draw
 
     if perf_report:
         timers.perf_report(results / "perf_report")
@@ -363,8 +362,8 @@ def timers(
 @app.command()
 def proton(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
     """Proton over attention and SDPA's back ends: scopes, launch hooks, trees and their difference."""
+    from kperf.plots.proton import draw
     from kperf.studies import proton
-    from plots.proton import draw
 
     proton.run(console, results, draw, require_gpu=device is DeviceChoice.cuda)
 
@@ -380,8 +379,8 @@ def overhead(results: Results = RECORDED, device: DeviceOption = DeviceChoice.au
 @app.command()
 def lines(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, ncu: NcuOption = None) -> None:
     """Samples and stalled samples by line of source (Proton, ncu), and what each profiler costs on one script."""
+    from kperf.plots.lines import draw
     from kperf.studies import lines
-    from plots.lines import draw
 
     lines.run(console, results, draw, ncu_path=ncu, require_gpu=device is DeviceChoice.cuda)
 
@@ -397,8 +396,8 @@ def inductor(
     ] = None,
 ) -> None:
     """What torch.compile makes of a DiT and a Llama block: time, FLOPs, bytes, share of the ceiling of every kernel."""
+    from kperf.plots.inductor import draw
     from kperf.studies import inductor
-    from plots.inductor import draw
 
     require_gpu = device is DeviceChoice.cuda
     inductor.run(console, results, draw, out=out, trace=trace, ncu_path=ncu, require_gpu=require_gpu)
@@ -519,8 +518,8 @@ def tune(
     searched: each trial is checked, timed and recorded, so that a search that was killed goes on.
     KPERF_TRITON_AUTOTUNE=1 makes the kernel autotune itself again; KPERF_TRITON_CONFIGS names the folder of the files.
     """
+    from kperf.plots.tune import draw
     from kperf.tune import command
-    from plots.tune import draw
 
     rows = [_whole_number(word, "--seq-len") for word in _keys(seq_len) or []]
     shape = {"batch": batch, "heads": n_heads, "head_dim": head_dim, "dtype": dtype, "causal": causal}
@@ -531,6 +530,7 @@ def tune(
 @app.command()
 def resources() -> None:
     """Compile the plain Triton kernels for sm_90a and AMD's gfx942: registers, spills, shared memory; no GPU needed."""
+    require_checkout("what `kperf resources` compiles, examples/,")
     from kperf.paper.examples import EXAMPLES
     from kperf.tune import resources
 
@@ -558,6 +558,7 @@ def tritonbench_compare(results: Results = RECORDED, device: DeviceOption = Devi
 @app.command()
 def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a name all of them.")] = "") -> None:
     """Generate ttgir/ and the traced twins from the Gluon sources (no GPU needed) and verify it by compiling."""
+    require_checkout("what `kperf ttgir` writes, ttgir/,")
     from kperf.attention import overrides as override
     from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS, variant_named
     from kperf.attention.workload import FIG11
@@ -678,6 +679,7 @@ def build(
     with_flash_attn: Annotated[bool, typer.Option(help="Build the flash-attn package for fa2; takes hours.")] = False,
 ) -> None:
     """Build the image from the Dockerfile, one line a step."""
+    require_checkout("what the image is made from")
     from kperf import container
 
     container.build(image, base=base, triton=triton, with_flash_attn=with_flash_attn, console=console)

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kperf.plots.style import BLUE, GREEN, ORANGE, PAGE_WIDTH, PURPLE, SMALL, VERMILION, footnote, grid, headline, save
 from kperf.studies.accuracy import GOALS, AccuracyRow, LaunchRow, RegionRow, lines
 from kperf.studies.models import Prediction
-from plots.style import BLUE, GREEN, ORANGE, PAGE_WIDTH, PURPLE, SMALL, VERMILION, footnote, grid, headline, save
 
 LOOKS = {"fma": (BLUE, "o"), "ex2": (ORANGE, "s"), "wgmma": (GREEN, "^"), "spin": (PURPLE, "D")}
 """Instruction -> colour and marker."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from kperf.bench.points import Key, MeasuredPoint, Point, Run
-from plots.style import GREY, PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
+from kperf.plots.style import GREY, PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 

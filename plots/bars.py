@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from kperf.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from kperf.trace.analyze.models import Bar, Timeline, Window
-from plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from kperf.errors import UsageError
+from kperf.plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
+from kperf.plots.style import save
 from kperf.record.store import Environment
 from kperf.trace.analyze.models import Timeline, Window
-from plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
-from plots.style import save
 
 RATE = Look("#555555", "white", "products at the peak rate")
 BEYOND = Look("#b0b0b0", "black", "in flight beyond that: queue and latency")

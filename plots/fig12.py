@@ -15,8 +15,8 @@ from kperf.attention.implementations import FIG12, RATIOS
 from kperf.bench.intervals import SHIFT
 from kperf.bench.points import Key, MeasuredPoint, Point, Run
 from kperf.bench.tables import LONG_SEQ_LEN, SHIFTS, speedup, speedup_interval
+from kperf.plots.style import PAGE_WIDTH, SMALL, compact, footnote, grid, headline, label_and_look, save, value_above
 from kperf.record.store import Environment
-from plots.style import PAGE_WIDTH, SMALL, compact, footnote, grid, headline, label_and_look, save, value_above
 
 REFERENCES = ("fa3", "cudnn")
 """Speedups are shown over the first of these that the figure has."""

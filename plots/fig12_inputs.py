@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from kperf.bench.points import Key, MeasuredPoint, Run
 from kperf.bench.tables import SHIFTS, speedup, speedup_interval
-from plots.style import PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
+from kperf.plots.style import PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
 
 BASELINE = "fa3"
 WIDEST = 1.6

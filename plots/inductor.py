@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from kperf.plots.style import BLUE, ORANGE, PAGE_WIDTH, SMALL, footnote, headline, save
 from kperf.studies.inductor import InductorRow, grouped
-from plots.style import BLUE, ORANGE, PAGE_WIDTH, SMALL, footnote, headline, save
 
 _NAME = 46
 """Letters of a kernel's name that there is room for."""

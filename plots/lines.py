@@ -8,8 +8,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kperf.plots.style import BLUE, ORANGE, PAGE_WIDTH, SMALL, VERMILION, footnote, headline, save
 from kperf.studies.lines import PROFILERS, CostRow, LineRow, LinesRow, factors
-from plots.style import BLUE, ORANGE, PAGE_WIDTH, SMALL, VERMILION, footnote, headline, save
 
 _LINES = 8
 """Of each kernel, those with the most samples."""

@@ -8,9 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from kperf.studies.fig13 import FIG13, PAPER_MEAN, PAPER_WORST, KernelCost
-from kperf.studies.overhead import Cost
-from plots.style import (
+from kperf.plots.style import (
     BLUE,
     GREEN,
     ORANGE,
@@ -22,6 +20,8 @@ from plots.style import (
     headline,
     save,
 )
+from kperf.studies.fig13 import FIG13, PAPER_MEAN, PAPER_WORST, KernelCost
+from kperf.studies.overhead import Cost
 
 MEMORIES = {"shared": (BLUE, "records in shared memory"), "device": (ORANGE, "records in device memory")}
 VARIANTS = (SKY, GREEN)

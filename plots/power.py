@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from kperf.attention.implementations import FIG12
 from kperf.bench.points import CUBLAS, PowerPoint, PowerSample
-from plots.style import PAGE_WIDTH, SMALL, compact, footnote, grid, headline, label_and_look, save, value_above
+from kperf.plots.style import PAGE_WIDTH, SMALL, compact, footnote, grid, headline, label_and_look, save, value_above
 
 _Value = Callable[[PowerSample], float]
 

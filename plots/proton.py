@@ -6,9 +6,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from kperf.plots.style import BLUE, PAGE_WIDTH, SMALL, footnote, headline, save
 from kperf.studies.proton import CLI, ProtonRow
 from kperf.studies.proton_session import ALL
-from plots.style import BLUE, PAGE_WIDTH, SMALL, footnote, headline, save
 
 
 def draw(rows: Sequence[ProtonRow], stamp: str, out: Path) -> list[Path]:

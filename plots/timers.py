@@ -7,9 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kperf.studies.operations import OPERATIONS, N
-from kperf.studies.timers import GOAL, REFERENCE, TIMERS, TimerRow
-from plots.style import (
+from kperf.plots.style import (
     BLACK,
     BLUE,
     GREEN,
@@ -24,6 +22,8 @@ from plots.style import (
     headline,
     save,
 )  # fmt: skip
+from kperf.studies.operations import OPERATIONS, N
+from kperf.studies.timers import GOAL, REFERENCE, TIMERS, TimerRow
 
 LOOKS = {
     "eager": (BLUE, "o"),

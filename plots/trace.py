@@ -10,10 +10,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from kperf.plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
+from kperf.plots.style import BLACK, BLUE, GREY, VERMILION, content, save
 from kperf.record.files import write_atomically
 from kperf.trace.analyze.models import Memory, SmUse, Timeline, Window
-from plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
-from plots.style import BLACK, BLUE, GREY, VERMILION, content, save
 
 WINDOW_TRIPS = 3
 WINDOW_BARS = 48

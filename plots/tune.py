@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 
 from kperf.attention.look import Look
 from kperf.bench.points import MeasuredPoint
-from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, VENDORS, Study
-from kperf.tune.tables import label
-from plots.style import (
+from kperf.plots.style import (
     BLUE,
     GREEN,
     ORANGE,
@@ -30,6 +28,8 @@ from plots.style import (
     save,
     value_above,
 )
+from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, VENDORS, Study
+from kperf.tune.tables import label
 
 _OURS = {DEFAULT_KEY: Look(YELLOW, "xx"), TUNED_KEY: Look(GREEN)}
 _KEYS = (*NATIVE, *VENDORS, *_OURS)

@@ -22,7 +22,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-import plots.trace
+import kperf.plots.trace
 from kperf import cli
 from kperf.attention import overrides
 from kperf.attention.workload import Workload
@@ -390,7 +390,7 @@ def test_a_script_ends_as_under_python_and_what_it_had_launched_is_shown(tmp_pat
 
 def test_after_the_script_a_trace_is_whole_or_not_there(tmp_path):
     session, words = traced(tmp_path, SCRIPT)
-    ended = session.command(words, plots.trace, "draw")
+    ended = session.command(words, kperf.plots.trace, "draw")
     assert (ended.status, ended.stderr.splitlines()[-1]) == (130, KEPT)
     assert [path.name for path in session.results.iterdir()] == ["plus.chrome_trace.json"]
     assert session.is_clean()

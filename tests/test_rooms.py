@@ -9,6 +9,7 @@ KPERF = Path(__file__).resolve().parents[1] / "kperf"
 
 FLOORS = [
     {"errors", "__version__", "console"},
+    {"installation"},
     {"record", "ir"},
     {"trace", "attention"},
     {"bench"},
@@ -36,13 +37,13 @@ def imports(path: Path) -> set[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        found |= {name for name in names if name.split(".")[0] in ("kperf", "plots")}
+        found |= {name for name in names if name.split(".")[0] == "kperf"}
+        assert "plots" not in [name.split(".")[0] for name in names], f"{path}: in a wheel it is kperf.plots alone"
     return found
 
 
 def room(name: str) -> str:
-    parts = name.split(".")
-    return "plots" if parts[0] == "plots" else parts[1]
+    return name.split(".")[1]
 
 
 def modules() -> list[Path]:

@@ -12,10 +12,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from kperf.plots import trace
 from kperf.record.bandwidth import Bandwidth
 from kperf.trace.analyze import read
 from kperf.trace.analyze.models import Timeline
-from plots import trace
 from tests.trace.analyze import test_analysis, test_views
 
 ABOUT = test_views.about(label="a_kernel", bandwidth=Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200))

@@ -34,8 +34,9 @@ def installed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     for name in ("kperf", "plots", "ttgir"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        unwanted = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=unwanted)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "claims.toml"):
         shutil.copy(ROOT / name, source / name)
     pip("install", "--no-deps", "--no-build-isolation", "--no-compile", "--target", folder / "site", ".", cwd=source)
     shutil.rmtree(source)
@@ -55,8 +56,8 @@ def test_the_console_script_works_in_any_folder(installed):
 
 
 def test_rules_and_overrides_are_in_the_wheel(installed):
-    twin = installed / "ttgir/vanilla/traced" / Specialization().file_name
-    plain = installed / "ttgir/vanilla" / Specialization().file_name
+    twin = installed / "kperf/ttgir/vanilla/traced" / Specialization().file_name
+    plain = installed / "kperf/ttgir/vanilla" / Specialization().file_name
     done = run(installed, installed / "bin/kperf", "instrument", twin, "--strip")
     assert (done.returncode, done.stdout) == (0, plain.read_text())
     done = run(installed, installed / "bin/kperf", "instrument", plain)
@@ -65,10 +66,14 @@ def test_rules_and_overrides_are_in_the_wheel(installed):
     assert "TRITON_OVERRIDE_DIR" in done.stdout
 
 
-def test_results_are_sought_where_one_stands(installed):
-    done = run(installed, installed / "bin/kperf", "restore")
-    assert done.returncode == 2
-    assert f"{installed.parent}/results is where the recorded runs are kept" in done.stderr
+def test_nothing_but_kperf_stands_at_the_top_level(installed):
+    assert {path.name for path in installed.iterdir()} == {
+        "bin",
+        "kperf",
+        f"kperf-{PROJECT['project']['version']}.dist-info",
+    }
+    assert (installed / "kperf/py.typed").is_file()
+    assert not [path for path in installed.rglob("*") if path.is_symlink()]
 
 
 @pytest.mark.parametrize("declared", DECLARED)

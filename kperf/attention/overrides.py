@@ -16,12 +16,12 @@ from kperf.attention.schedule import Schedule, schedule
 from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant, variant_named
 from kperf.attention.workload import Workload
 from kperf.errors import MeasurementError, UsageError
+from kperf.installation import TTGIR_DIR
 from kperf.ir import compile as compiler
 from kperf.ir import override as any_kernel
 from kperf.ir.ttgir import Module
 from kperf.record.files import write_atomically
 
-TTGIR_DIR = Path(__file__).resolve().parents[2] / "ttgir"
 ALIASES = Path(__file__).with_name("aliases.toml")
 """The words of attention, for the trace."""
 KERNEL_NAME = attn_fwd.__name__

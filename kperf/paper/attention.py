@@ -22,9 +22,9 @@ from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import SHIFTS, require_times, when
 from kperf.errors import UsageError
 from kperf.paper.fig12 import environments_of, of_other_overrides
+from kperf.plots import attention as plot
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
-from plots import attention as plot
 
 FILE: Literal["attention"] = "attention"
 

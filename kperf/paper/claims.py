@@ -16,6 +16,7 @@ from kperf.bench import cards
 from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
+from kperf.installation import CLAIMS
 from kperf.paper import fig12, fig12_inputs, instrumented
 from kperf.paper.version1 import read_timeline
 from kperf.record import device
@@ -23,8 +24,6 @@ from kperf.record.store import gpu_slug, recorded_folder
 from kperf.studies import accuracy, fig13, inductor, lines, timers
 from kperf.trace.analyze.predict import predict
 from kperf.tune import records as tuning
-
-CLAIMS_FILE = Path(__file__).resolve().parents[2] / "claims.toml"
 
 Verdict = Literal[
     "agrees",
@@ -185,7 +184,7 @@ def _side(interval: tuple[float, float], of: float, words: tuple[Verdict, Verdic
     return words[0] if high < of else words[2] if low > of else words[1]
 
 
-def read_claims(path: Path = CLAIMS_FILE) -> list[Claim]:
+def read_claims(path: Path = CLAIMS) -> list[Claim]:
     """The claims in file order; raises `UsageError` if the file is broken."""
     try:
         return _CLAIMS.validate_python(tomllib.loads(path.read_text())["claim"])

@@ -17,7 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.errors import MeasurementError, UsageError
+from kperf.installation import EXAMPLES as SCRIPTS
+from kperf.installation import require_checkout
 from kperf.ir import offline
+from kperf.plots import trace as plot
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
@@ -26,9 +29,7 @@ from kperf.trace.analyze.models import Timeline, read_timeline
 from kperf.trace.analyze.verdict import verdict
 from kperf.trace.capture.instrumented import make_instrumented, resource_usage
 from kperf.trace.instrument.events import read_rules
-from plots import trace as plot
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "examples"
 FILES = (".timeline.json", ".chrome_trace.json", ".png", ".pdf")
 KPERF = (sys.executable, "-m", "kperf")
 """The command, in this Python."""
@@ -106,8 +107,7 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
     """
     if unknown := [name for name in only if name not in names()]:
         raise UsageError(f"there is no example {unknown[0]}; there are {', '.join(names())}")
-    if not SCRIPTS.is_dir():
-        raise UsageError(f"there are no scripts in {SCRIPTS}: they come with a checkout, and not with the package")
+    require_checkout("what `kperf examples` runs, examples/,")
     scripts = [script for script in EXAMPLES if not only or any(name in only for name in script.kernels)]
     why_static = device.why_static()
     if why_static and require_gpu:

@@ -25,6 +25,7 @@ from kperf.ir.compile import several
 from kperf.ir.override import prove_launched
 from kperf.paper import instrumented
 from kperf.paper.version1 import read_timeline
+from kperf.plots import fig11 as plot
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
@@ -42,7 +43,6 @@ from kperf.trace.capture.traced import Orders, Traced, choose, compile_orders, m
 from kperf.trace.instrument.events import strip
 from kperf.trace.instrument.program import Program
 from kperf.trace.instrument.session import Recording, session
-from plots import fig11 as plot
 
 VARIANTS = tuple(name for name, variant in variants.VARIANTS.items() if variant.in_fig11)
 """The timelines of the figure, from above."""

@@ -19,11 +19,12 @@ from kperf.bench.spread import spread
 from kperf.bench.sweep import Bench, run_sweep
 from kperf.bench.tables import ratio_table, require_times, tritonbench_table, when
 from kperf.errors import UsageError
+from kperf.installation import TTGIR_DIR
 from kperf.paper import power
+from kperf.plots import fig12 as plot
 from kperf.record import device
 from kperf.record.files import require_writable
 from kperf.record.store import Environment, gpu_slug, recorded_folder
-from plots import fig12 as plot
 
 PAPER_MIX_CAUSAL = ("fa2", "cudnn", "fa3")
 """The bars that the paper took from causal runs."""
@@ -109,7 +110,7 @@ def grid(mode: Mode, sweeps: Sequence[SweepName] = ("seq_len", "batch_size")) ->
 def verify_overrides(
     console: Console,
     chosen: Iterable[Variant] = tuple(VARIANTS.values()),
-    root: Path = override.TTGIR_DIR,
+    root: Path = TTGIR_DIR,
     *,
     run_too: bool = True,
 ) -> None:

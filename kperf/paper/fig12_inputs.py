@@ -24,9 +24,9 @@ from kperf.bench.sweep import run_sweep
 from kperf.bench.tables import require_times, speedup, when
 from kperf.errors import UsageError
 from kperf.paper.fig12 import environments_of, of_other_overrides, verify_overrides
+from kperf.plots import fig12_inputs as plot
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
-from plots import fig12_inputs as plot
 
 BASELINE = "fa3"
 COMPARED = tuple(ours for ours, theirs in RATIOS if theirs == BASELINE)

@@ -12,9 +12,10 @@ from rich.table import Table
 from triton.compiler import CompiledKernel
 
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS
-from kperf.attention.overrides import ALIASES, TTGIR_DIR, Override
+from kperf.attention.overrides import ALIASES, Override
 from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
+from kperf.installation import TTGIR_DIR
 from kperf.record import device
 from kperf.record.files import write_atomically
 from kperf.trace.analyze.read import sass_order

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from kperf.attention.workload import FIG11
 from kperf.paper import fig11, instrumented
+from kperf.plots import overhead as plot
 from kperf.record import device
 from kperf.record.store import recorded_folder
 from kperf.studies import fig13, models, overhead
 from kperf.studies.records import Common, measured_or_recorded
-from plots import overhead as plot
 
 
 def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> None:

@@ -16,9 +16,9 @@ from kperf.bench.points import CUBLAS, PowerPoint, PowerStore
 from kperf.bench.power import measure
 from kperf.bench.tables import when
 from kperf.errors import MeasurementError, UsageError
+from kperf.plots import power as plot
 from kperf.record import device
 from kperf.record.store import Environment, gpu_slug, recorded_folder
-from plots import power as plot
 
 
 def run(

@@ -5,13 +5,14 @@ import os
 import subprocess
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
+from kperf.installation import PACKAGE
+
 _OWN = "kperf/__init__.py"
 _SOURCES = ("kperf", "plots", "ttgir", ":(glob)*.py", ":(glob)*.sh", ":(glob)*.toml")
 """Where a file that git does not know yet can change what is measured."""
 
 
-def git_commit(root: Path = _ROOT) -> str:
+def git_commit(root: Path = PACKAGE.parent) -> str:
     """The code's commit; `-dirty-` and a hash of the difference if files differ or sources are new to git.
 
     KPERF_COMMIT where there is no git, else `unknown`: also where git knows the folder and not the code in it, as that

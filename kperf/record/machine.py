@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pynvml
 
+from kperf.installation import PACKAGE
 from kperf.record.recorded import damage
 from kperf.record.store import RECORDED
 
@@ -21,7 +22,6 @@ HOPPER_CAPABILITY = (9, 0)
 PINNED = ("torch", "triton", "fa3-fwd")
 """The packages whose versions decide what is measured."""
 
-_ROOT = Path(__file__).resolve().parents[2]
 _DRIVER_OF_CUDA = {12: 525, 13: 580}
 """First NVIDIA driver branch of each CUDA major version (CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required
 Driver Version"); a driver runs any minor version of its major one."""
@@ -293,7 +293,7 @@ def _results() -> Path:
 
 
 def _pinned() -> dict[str, str]:
-    lock = _ROOT / "requirements" / "lock.txt"
+    lock = PACKAGE.parent / "requirements" / "lock.txt"
     text = lock.read_text() if lock.exists() else ""
     versions = dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", text, re.MULTILINE))
     return {name: versions[name] for name in PINNED if name in versions}

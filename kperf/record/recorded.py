@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kperf.console import complain, shell_word
 from kperf.errors import UsageError
+from kperf.installation import require_checkout
 from kperf.record.store import RECORDED
 
 
@@ -50,8 +51,10 @@ def restore(results: Path) -> list[str]:
     """Put the recorded files into `results` that are missing there, empty or cut short; returns their names.
 
     All others stay as they are. Everything is copied to temporary names first and renamed last. Raises `UsageError`,
-    and leaves what was there, if the folder cannot be written or has too little space, or is the recorded one itself.
+    and leaves what was there, if the folder cannot be written or has too little space, is the recorded one itself, or
+    if there is no checkout to copy from.
     """
+    require_checkout("what `kperf restore` copies, the recorded runs in results/,")
     if results.resolve() == RECORDED:
         raise UsageError(f"{results} is where the recorded runs are kept: `git checkout -- results` restores them")
     missing = [path.relative_to(RECORDED) for path in _files(RECORDED)]

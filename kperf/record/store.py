@@ -25,14 +25,13 @@ from pydantic import (
 from pydantic_core import from_json
 
 from kperf.errors import MeasurementError, UsageError
+from kperf.installation import CHECKOUT
 from kperf.record.files import write_atomically
 
 SCHEMA = 1
 """First version of every kind of record; a reader refuses what is newer than its kind."""
 
-_ROOT = Path(__file__).resolve().parents[2]
-
-RECORDED = (_ROOT if (_ROOT / "pyproject.toml").is_file() else Path.cwd()) / "results"
+RECORDED = (CHECKOUT or Path.cwd()) / "results"
 """Where the recorded runs of this repository lie, one folder a GPU; where it is installed, those of the folder."""
 
 

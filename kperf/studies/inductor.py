@@ -28,6 +28,7 @@ from rich.table import Table
 
 from kperf.bench.turns import CEILING_FLOPS
 from kperf.errors import MeasurementError, UsageError
+from kperf.installation import require_checkout
 from kperf.record import device
 from kperf.record.files import make_output, write_atomically
 from kperf.record.store import Frozen, RecordStore
@@ -150,8 +151,9 @@ def run(
     """Measure, or tell what is written without a GPU and what is recorded; sources go to `out`.
 
     `trace`: a pattern of names; the kernels of Triton's that fit go through `kperf trace`. Raises `UsageError` where
-    that, or `require_gpu`, wants a GPU, and for a pattern that fits none.
+    that, or `require_gpu`, wants a GPU, for a pattern that fits none, and without a checkout.
     """
+    require_checkout("what `kperf inductor` compiles, examples/,")
     reason = device.why_static()
     if reason and (require_gpu or trace):
         raise UsageError(reason)

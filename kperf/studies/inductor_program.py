@@ -2,11 +2,12 @@
 
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "transformer_block.py"
+from kperf.installation import EXAMPLES
+
+SCRIPT = EXAMPLES / "transformer_block.py"
 """Where the blocks are."""
 ROUNDS = 20
 """Calls of the whole block under Proton."""

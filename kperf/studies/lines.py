@@ -25,13 +25,14 @@ from rich.table import Table
 from rich.text import Text
 
 from kperf.errors import UsageError
+from kperf.installation import EXAMPLES, require_checkout
 from kperf.ir.machine import read_machine_code
 from kperf.record.files import write_atomically
 from kperf.record.store import RecordStore
 from kperf.studies import child, ncu
 from kperf.studies.hatchet import Tree, read_tree
 from kperf.studies.records import Common, Row, measured_or_recorded, newest
-from kperf.studies.sampled import EXAMPLES, KERNELS
+from kperf.studies.sampled import KERNELS
 
 LAUNCHES = 20
 PROFILERS = {
@@ -106,7 +107,11 @@ Draw = Callable[[Sequence[LinesRow], str, Path], list[Path]]
 
 
 def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, require_gpu: bool) -> None:
-    """Measure, or read what is recorded; print costs and annotated source. Raises `UsageError` without a record."""
+    """Measure, or read what is recorded; print costs and annotated source.
+
+    Raises `UsageError` without a record, and without a checkout.
+    """
+    require_checkout("what `kperf lines` profiles, examples/,")
     measure_here = partial(measure, ncu_path=ncu_path)
     found = measured_or_recorded(
         console, results, "lines", ROWS, measure_here, require_gpu=require_gpu, in_children=True

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kperf.attention.overrides import ALIASES, TTGIR_DIR, find
+from kperf.attention.overrides import ALIASES, find
 from kperf.attention.variants import Specialization
 from kperf.errors import UsageError
+from kperf.installation import TTGIR_DIR
 from kperf.trace.analyze.models import Timeline, read_timeline
 from kperf.trace.analyze.predict import predict
 from kperf.trace.instrument.events import read_rules

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.errors import MeasurementError, UsageError
+from kperf.installation import EXAMPLES, require_checkout
 from kperf.record.files import write_atomically
 from kperf.studies import child
 from kperf.studies.hatchet import TIME, Tree, read_tree, rendered, subtract
@@ -29,7 +30,7 @@ from kperf.studies.records import Common, Row, folder_of, measured_or_recorded
 LAUNCHES = 20
 CLI = "cli"
 """The session of the `proton` command."""
-_SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "attention.py"
+_SCRIPT = EXAMPLES / "attention.py"
 _LIMIT_S = 120
 
 
@@ -70,7 +71,11 @@ Draw = Callable[[Sequence[ProtonRow], str, Path], list[Path]]
 
 
 def run(console: Console, results: Path, draw: Draw, *, require_gpu: bool) -> None:
-    """Profile, or read what is recorded: tables, trees and their difference. Raises `UsageError` without a record."""
+    """Profile, or read what is recorded: tables, trees and their difference.
+
+    Raises `UsageError` without a record, and without a checkout.
+    """
+    require_checkout("what `kperf proton` profiles, examples/,")
     found = measured_or_recorded(
         console, results, "proton", ROWS, partial(measure, results=results), require_gpu=require_gpu
     )

@@ -16,10 +16,10 @@ import torch
 from triton.runtime import driver
 
 from kperf.errors import UsageError
+from kperf.installation import EXAMPLES
 from kperf.record import device
 from kperf.record.files import write_atomically
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KERNELS = ("attention_forward", "gemm_gluon")
 _WARM = 2
 

@@ -175,9 +175,9 @@ def _sample(rooms: list[list[Job]], count: int, seed: int) -> list[Job]:
 
 def _copy_of_tree(tree: Path) -> Path:
     """What git knows or would add, beside the same environment and history."""
-    for name in _files():
+    for name in _listed():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, tree / name)
+        shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
     git = subprocess.run(
         ["git", "rev-parse", "--absolute-git-dir"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -187,10 +187,14 @@ def _copy_of_tree(tree: Path) -> Path:
 
 
 def _files() -> list[str]:
+    return [name for name in _listed() if (ROOT / name).is_file()]
+
+
+def _listed() -> list[str]:
     listing = subprocess.run(
         ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, stdout=subprocess.PIPE, check=True
     )
-    return [name for name in listing.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+    return [name for name in listing.stdout.decode().split("\0") if name and os.path.lexists(ROOT / name)]
 
 
 def _depends(tree: Path) -> Any:
@@ -318,7 +322,7 @@ def _test(slot: Slot, plugin: object) -> None:
     stream = os.open(slot.beside(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "kperf", "plots")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "kperf")]:
         del sys.modules[name]
     sys.path[:] = [str(slot.tree), *(place for place in sys.path if Path(place or ".").resolve() != ROOT)]
     sys.dont_write_bytecode = True

@@ -26,7 +26,7 @@ class Recorder:
     """
 
     def __init__(self, tree: Path, path: Path) -> None:
-        self._tree = tree
+        self._tree = tree.resolve()
         self._path = path
         self._calls: dict[str, set[CodeType]] = defaultdict(set)
         self._seconds: dict[str, float] = defaultdict(float)
@@ -71,7 +71,7 @@ class Recorder:
         }))  # fmt: skip
 
     def _named(self, codes: set[CodeType]) -> set[str]:
-        places = ((Path(code.co_filename), code.co_firstlineno) for code in codes)
+        places = ((Path(code.co_filename).resolve(), code.co_firstlineno) for code in codes)
         inside = ((path.relative_to(self._tree), line) for path, line in places if path.is_relative_to(self._tree))
         return {f"{path}:{line}" for path, line in inside if path.parts[0] in OURS}
 

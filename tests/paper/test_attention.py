@@ -17,8 +17,8 @@ from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import attention
 from kperf.paper.attention import Shapes
+from kperf.plots import attention as plot
 from kperf.record import device
-from plots import attention as plot
 from tests.bench.pretended_gpu import COLD_MS, Gpu
 from tests.bench.test_on_a_pretended_gpu import attention as pretended
 from tests.bench.test_on_a_pretended_gpu import differentiable, stand_in

@@ -1,5 +1,6 @@
 import io
 import math
+from pathlib import Path
 
 import pytest
 
@@ -7,7 +8,7 @@ from kperf.bench.points import Store
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import fig12
-from kperf.paper.claims import CLAIMS_FILE, Outcome, cells, evaluate, markdown, read_claims, report
+from kperf.paper.claims import Outcome, cells, evaluate, markdown, read_claims, report
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.models import read_timeline
 from tests.conftest import environment, point
@@ -15,7 +16,7 @@ from tests.paper.test_fig12 import committed
 
 CLAIMS = {claim.id: claim for claim in read_claims()}
 SPEEDUP = CLAIMS["improved-over-vanilla"]
-ROOT = CLAIMS_FILE.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 TOLERANCE = SPEEDUP.paper * SPEEDUP.tolerance

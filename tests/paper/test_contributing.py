@@ -16,8 +16,8 @@ from kperf.attention.implementations import FIG12, IMPLEMENTATIONS
 from kperf.bench.points import Store
 from kperf.console import WholeConsole
 from kperf.paper import claims, fig12
+from kperf.plots import fig12 as plot
 from kperf.record.store import RECORDED
-from plots import fig12 as plot
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +41,7 @@ def copy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stranger")
     unwanted = shutil.ignore_patterns("__pycache__", "*.pdf", "*.png")
     for name in ("kperf", "plots", "ttgir", "results"):
-        shutil.copytree(ROOT / name, folder / name, ignore=unwanted)
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=unwanted)
     for name in ("claims.toml", "bench_fa.sh"):
         shutil.copy(ROOT / name, folder)
     return folder

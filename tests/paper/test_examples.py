@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from kperf import installation
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import offline
@@ -86,8 +87,8 @@ def test_what_is_no_example_is_refused(console, tmp_path):
 
 
 def test_without_a_checkout_there_are_no_scripts(console, tmp_path, monkeypatch):
-    monkeypatch.setattr(examples, "SCRIPTS", tmp_path / "examples")
-    with pytest.raises(UsageError, match="come with a checkout"):
+    monkeypatch.setattr(installation, "CHECKOUT", None)
+    with pytest.raises(UsageError, match="examples/, is not in the installed package: run this in a checkout"):
         examples.run(console, tmp_path, only=[], require_gpu=False)
 
 

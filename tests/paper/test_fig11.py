@@ -23,6 +23,7 @@ from kperf.paper import fig11, instrumented
 from kperf.paper.claims import evaluate, read_claims
 from kperf.paper.instrumented import RULES
 from kperf.paper.version1 import read_timeline
+from kperf.plots import fig11 as plot
 from kperf.record.store import Environment
 from kperf.studies import overhead as costs
 from kperf.trace.analyze import models, read
@@ -33,7 +34,6 @@ from kperf.trace.capture.passes import built
 from kperf.trace.capture.traced import compile_orders
 from kperf.trace.instrument.probes import find_probes, probed_kernel
 from kperf.trace.instrument.program import read_program
-from plots import fig11 as plot
 from tests.trace.analyze.synthetic import encode, is_persistent, simulate
 
 pytestmark = pytest.mark.usefixtures("unrendered", "compiled_once")

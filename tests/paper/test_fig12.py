@@ -168,7 +168,7 @@ def test_each_mask_stands_beside_its_own_sustained_run(tmp_path):
 
 def test_an_implementation_that_is_unsupported_is_said_and_leaves_no_gap(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("plots.fig12._bars", lambda _axis, _runs, keys: drawn.append(keys))
+    monkeypatch.setattr("kperf.plots.fig12._bars", lambda _axis, _runs, keys: drawn.append(keys))
     text = page(fill(tmp_path, spoil=("fa3", "unsupported")))[1]
     assert "no bar for FA3: too large" in text
     page(fill(tmp_path, spoil=("fa3", "oom"), seed=2))

@@ -9,7 +9,7 @@ from kperf.bench.points import Store
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import fig12_inputs
-from plots import fig12_inputs as plot
+from kperf.plots import fig12_inputs as plot
 from tests.conftest import environment, failed, point
 
 FA3_MS = {"normal": 4.0, "x4": 3.0}

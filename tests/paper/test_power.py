@@ -8,7 +8,7 @@ from kperf.bench.points import PowerPoint, PowerSample, PowerStore
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import power
-from plots import power as plot
+from kperf.plots import power as plot
 from tests.conftest import environment
 
 pytestmark = pytest.mark.usefixtures("unrendered")

@@ -8,8 +8,8 @@ from matplotlib.text import Text
 
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS
 from kperf.attention.workload import Workload
-from plots import fig12 as plot
-from plots.style import PAGE_WIDTH, SMALL
+from kperf.plots import fig12 as plot
+from kperf.plots.style import PAGE_WIDTH, SMALL
 from tests.conftest import environment, failed, point
 
 PLACES = [

@@ -4,8 +4,8 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.container import BarContainer
 
-from plots import power as plot
-from plots.style import PAGE_WIDTH
+from kperf.plots import power as plot
+from kperf.plots.style import PAGE_WIDTH
 from tests.paper.test_power import alone
 
 

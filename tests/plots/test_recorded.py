@@ -10,11 +10,11 @@ from matplotlib.image import imread
 from kperf.bench.points import Store
 from kperf.console import WholeConsole
 from kperf.paper import fig12, power
+from kperf.plots import fig11 as plot_fig11
+from kperf.plots import style
+from kperf.plots.style import content
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.models import read_timeline
-from plots import fig11 as plot_fig11
-from plots import style
-from plots.style import content
 
 FOLDER = RECORDED / "h200"
 

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from plots.style import content, save
+from kperf.plots.style import content, save
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import _TOOLS, compile_kernel, sass
+from kperf.plots import accuracy as plot
 from kperf.record import device
 from kperf.record.store import RECORDED
 from kperf.studies import accuracy, cupti, kernels, known, models
 from kperf.studies.accuracy import RULES, LaunchRow, RegionRow
 from kperf.studies.records import measured_or_recorded, newest
 from kperf.trace.capture.instrumented import make_instrumented
-from plots import accuracy as plot
 from tests.conftest import environment
 from tests.trace.capture import fake_gpu
 

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
+from kperf.plots import inductor as plot
 from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import inductor, inductor_session, ncu
 from kperf.studies.inductor import ROWS, Counters, InductorRow
 from kperf.studies.inductor_graph import reached
 from kperf.studies.inductor_program import Counts, Kernel, Program, from_json
-from plots import inductor as plot
 from tests.conftest import environment
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.ir import offline
+from kperf.plots import lines as plot
 from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import lines, ncu, sampled
 from kperf.studies.hatchet import Tree
 from kperf.studies.lines import CostRow, LineRow, ncu_samples, proton_samples
-from plots import lines as plot
 from tests.conftest import environment
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}

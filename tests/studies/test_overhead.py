@@ -9,6 +9,7 @@ from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import claims, fig11
 from kperf.paper import overhead as paper
+from kperf.plots import overhead as plot
 from kperf.record import device
 from kperf.record.store import RECORDED, RecordStore
 from kperf.studies import fig13, overhead
@@ -16,7 +17,6 @@ from kperf.studies.fig13 import FIG13, ChoiceRow
 from kperf.studies.overhead import Taken
 from kperf.trace.capture.traced import Traced
 from kperf.trace.instrument.session import Recording
-from plots import overhead as plot
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
 

@@ -9,13 +9,13 @@ import pytest
 
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
+from kperf.plots import proton as plot
 from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import hatchet, proton, proton_session
 from kperf.studies.hatchet import TIME, Tree, read_tree, rendered, subtract
 from kperf.studies.proton import ProtonRow
 from kperf.studies.proton_session import KEYS, WORKLOADS
-from plots import proton as plot
 from tests.conftest import environment
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}

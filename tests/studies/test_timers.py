@@ -14,12 +14,12 @@ from kperf.bench import turns
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import compile_kernel, sass
+from kperf.plots import timers as plot
 from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import hatchet, kernels, ncu, operations, timers
 from kperf.studies.operations import OPERATIONS, N
 from kperf.studies.timers import REFERENCE, TIMERS, TimerRow
-from plots import timers as plot
 from tests.bench.pretended_gpu import COLD_MS, HOST_MS, Gpu
 from tests.conftest import environment
 

@@ -17,10 +17,10 @@ from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
 from kperf.bench.points import MeasuredPoint
 from kperf.errors import UsageError
+from kperf.plots.tune import figure
 from kperf.tune import command, records, tables
 from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, Study, store_in, studies, summary
 from kperf.tune.space import ARCHITECTURES, DEFAULT, Judged, Needs
-from plots.tune import figure
 from tests.command import kperf
 from tests.tune.pretended import OTHERS, SHAPE, SPACE, Pretended, milliseconds
 

@@ -11,10 +11,10 @@ from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_REL_ERROR
 from kperf.bench.reference import errors, make_inputs
 from kperf.console import WholeConsole
+from kperf.plots.tune import draw
 from kperf.tune import command
 from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, store_in, studies
 from kperf.tune.space import Architecture
-from plots.tune import draw
 
 pytestmark = pytest.mark.gpu
 

@@ -14,9 +14,6 @@ from types import CodeType, ModuleType, TracebackType
 
 from kperf.errors import UsageError
 
-OURS = ("plots",)
-"""Modules of this program at the top level, where a script may have some of the same name."""
-
 
 @dataclass(frozen=True)
 class Script:
@@ -36,11 +33,9 @@ class Script:
     def run(self) -> int:
         """Run it to its end, or to its exit; returns the exit status that `python` would give.
 
-        An exception that ends it is shown as `python` shows it: without a frame of this program. Neither sees
-        the other's modules of the same name.
+        An exception that ends it is shown as `python` shows it: without a frame of this program.
         """
         before = list(sys.argv), list(sys.path)
-        hidden = _take_out_ours()
         try:
             if self.is_module:
                 _run_module(self.name, self.arguments)
@@ -54,14 +49,7 @@ class Script:
             return 130 if isinstance(error, KeyboardInterrupt) else 1
         finally:
             sys.argv[:], sys.path[:] = before
-            _take_out_ours()
-            sys.modules.update(hidden)
         return 0
-
-
-def _take_out_ours() -> dict[str, ModuleType]:
-    found = [name for name in sys.modules if name.partition(".")[0] in OURS]
-    return {name: sys.modules.pop(name) for name in found}
 
 
 def _find_module(name: str) -> None:
