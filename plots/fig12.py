@@ -186,7 +186,7 @@ def _explained(points: Sequence[Point], over: str, *, in_turn: bool) -> list[str
     measured = [point for point in points if isinstance(point, MeasuredPoint)]
     if not measured:
         return []
-    old = any(point.schema_version == 1 for point in measured)
+    old = any(point.settling is None for point in measured)
     whiskers = "95 % interval" if old else "where a second run falls 19 times in 20"
     taken = "all of a group in turn" if in_turn else "a group's are of two runs"
     shown = "Bars and filled marks" if over else "Bars"
@@ -201,9 +201,9 @@ def _explained(points: Sequence[Point], over: str, *, in_turn: bool) -> list[str
         lines.append(f"{SHIFTS} The two halves of the samples differ by more than {SHIFT:.0%}.")
     clocks: dict[str, list[int]] = {}
     for point in measured:
-        clocks.setdefault(point.run, []).extend(state.sm_mhz for state in point.device_states)
+        clocks.setdefault(point.run, []).extend(point.device_states.sm_mhz)
     medians = [statistics.median(clock) for clock in clocks.values() if clock]
-    capped = Counter("SW_POWER_CAP" in state.throttle for p in measured for state in p.device_states)
+    capped = Counter("SW_POWER_CAP" in reasons for p in measured for reasons in p.device_states.throttle)
     widest = max(measured, key=lambda p: max(p.samples_ms) / min(p.samples_ms) if p.seq_len >= LONG_SEQ_LEN else 1)
     slow, fast = (widest.flops / ms / 1e9 for ms in (max(widest.samples_ms), min(widest.samples_ms)))
     if medians:

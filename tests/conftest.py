@@ -7,9 +7,8 @@ import statistics
 import pytest
 
 from kperf.attention.workload import Workload
-from kperf.bench.intervals import half_shift, median_interval
 from kperf.bench.points import MAX_REL_ERROR, FailedPoint, MeasuredPoint, Settling
-from kperf.record.store import DeviceState, Environment
+from kperf.record.store import DeviceState, DeviceStates, Environment
 
 STATE = DeviceState(
     sm_mhz=1500, power_w=690.0, temperature_c=60, throttle=["SW_POWER_CAP"], at_s=1.8e9, power_at_s=1.8e9 - 0.05
@@ -53,17 +52,15 @@ def pytest_collection_modifyitems(items):
 
 
 def point(implementation="improved", milliseconds=1.0, run="r1", workload=None, sweep="seq_len", **changes):
-    """A point whose fields agree: what follows from the samples follows from those in `changes`."""
+    """A point; `changes` are of its fields."""
     workload = workload or Workload(batch=16, seq_len=1024)
     samples = changes.get("samples_ms", [milliseconds * factor for factor in (0.99, 1.0, 1.01)] * 4)
-    median = statistics.median(samples)
     fields = {
         "figure": "fig12",
         "run": run,
         "sweep": sweep,
         "implementation": implementation,
         **workload.model_dump(),
-        "flops": workload.flops,
         "override_sha256": None,
         "environment": "e1",
         "recorded_at": "2026-01-02T03:04:05+00:00",
@@ -71,15 +68,11 @@ def point(implementation="improved", milliseconds=1.0, run="r1", workload=None, 
         "lse_error": 1e-6,
         "samples_ms": samples,
         "calls_per_sample": 1,
-        "median_ms": median,
-        "ci95_ms": median_interval(samples),
-        "half_shift": half_shift(samples),
-        "eager_ms": 2 * median,
-        "tflops": workload.flops / median / 1e9,
+        "eager_ms": 2 * statistics.median(samples),
         "ceiling_tflops": 700.0,
         "timer": "cuda_graph_events",
         "round_order": [0] * len(samples),
-        "device_states": [STATE] * len(samples),
+        "device_states": DeviceStates.of([STATE] * len(samples)),
         "settling": Settling(seconds=1.0, shift=0.002, settled=True),
         "other_processes": 0,
     }
@@ -94,7 +87,6 @@ def failed(implementation="improved", status="oom", run="r1", workload=None, swe
         sweep=sweep,
         implementation=implementation,
         **workload.model_dump(),
-        flops=workload.flops,
         override_sha256=None,
         environment="e1",
         recorded_at="2026-01-02T03:04:05+00:00",

@@ -9,14 +9,14 @@ import statistics
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 
 from rich.console import Console
 from rich.table import Table
 
 from kperf.bench.points import Figure, Key, MeasuredPoint, Point, Run, Store, runs_by_place
 from kperf.bench.repeatability import BASELINE, compare
-from kperf.record.store import Environment
+from kperf.record.store import DeviceStates, Environment
 
 _FEW = 3
 """So many workloads are named."""
@@ -72,24 +72,26 @@ def table(places: Mapping[Key, OnCards], title: str) -> Table:
         made.add_column(column, justify="right")
     made.add_column("clock held down in rounds by")
     for uuid in sorted({uuid for cards in places.values() for uuid in cards}):
-        offsets, states = [], []
+        offsets: list[float] = []
+        states: list[DeviceStates] = []
         for cards in places.values():
             for key, point in cards.get(uuid, {}).items():
                 timed = [run[key] for run in cards.values()]
                 times = [other.median_ms for other in timed if isinstance(other, MeasuredPoint)]
                 if isinstance(point, MeasuredPoint) and len(times) == len(timed):
                     offsets.append(math.log(point.median_ms / statistics.geometric_mean(times)))
-                    states += point.device_states
+                    states.append(point.device_states)
         if not states:
             continue
-        reasons = Counter(reason for state in states for reason in state.throttle)
+        throttle = [reasons for one in states for reasons in one.throttle]
+        reasons = Counter(chain.from_iterable(throttle))
         made.add_row(
             uuid[:8],
             f"{math.expm1(statistics.fmean(offsets)):+.2%}",
-            f"{statistics.median(state.sm_mhz for state in states):.0f}",
-            f"{statistics.fmean(state.power_w for state in states):.0f}",
-            f"{max(state.temperature_c for state in states)}",
-            ", ".join(f"{reason} {count / len(states):.0%}" for reason, count in sorted(reasons.items())) or "-",
+            f"{statistics.median(mhz for one in states for mhz in one.sm_mhz):.0f}",
+            f"{statistics.fmean(watts for one in states for watts in one.power_w):.0f}",
+            f"{max(celsius for one in states for celsius in one.temperature_c)}",
+            ", ".join(f"{reason} {count / len(throttle):.0%}" for reason, count in sorted(reasons.items())) or "-",
         )
     return made
 

@@ -19,12 +19,12 @@ import torch
 from kperf.attention.implementations import Implementation
 from kperf.attention.libraries import Call
 from kperf.attention.workload import SweepName, Workload
-from kperf.bench.intervals import half_shift, median_interval
 from kperf.bench.points import BACKWARD_ERROR, MAX_LSE_ERROR, MAX_REL_ERROR, FailedPoint, Figure, MeasuredPoint, Point
 from kperf.bench.reference import Inputs, errors, gradient_error, make_inputs
 from kperf.bench.turns import CEILING_FLOPS, FLUSH_BYTES, TIMER, Ceiling, Timed, Turns, capture_graph, capture_stream
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
+from kperf.record.store import DeviceStates
 
 _SAMPLE_MS = 0.5
 _MAX_CALLS_PER_SAMPLE = 64
@@ -73,7 +73,7 @@ class _Run:
 
     def __init__(self, workload: Workload, **common: Any) -> None:
         self.workload = workload
-        self.common = {"flops": workload.flops, **common, **workload.model_dump()}
+        self.common = {**common, **workload.model_dump()}
         self.points: dict[str, Point] = {}
 
     def fields(self, implementation: Implementation) -> dict[str, Any]:
@@ -192,7 +192,6 @@ def _time_all(
 
 
 def _point(run: _Run, candidate: Candidate, calls: int, timed: Timed, eager_ms: float) -> MeasuredPoint:
-    median = statistics.median(candidate.samples_ms)
     return MeasuredPoint(
         **run.fields(candidate.implementation),
         rel_error=candidate.rel_error,
@@ -201,18 +200,14 @@ def _point(run: _Run, candidate: Candidate, calls: int, timed: Timed, eager_ms: 
         lse_error=candidate.lse_error,
         samples_ms=candidate.samples_ms,
         calls_per_sample=calls,
-        median_ms=median,
-        ci95_ms=median_interval(candidate.samples_ms),
-        half_shift=half_shift(candidate.samples_ms),
         eager_ms=eager_ms,
-        tflops=run.workload.flops / median / 1e9,
         ceiling_tflops=CEILING_FLOPS / statistics.median(timed.ceiling_ms) / 1e9,
         timer=TIMER,
         settling=timed.settling,
         other_processes=timed.other_processes,
         idle_share=timed.idle_share,
         round_order=candidate.places,
-        device_states=timed.states,
+        device_states=DeviceStates.of(timed.states),
         message=candidate.implementation.note(),
     )
 

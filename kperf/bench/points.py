@@ -1,29 +1,31 @@
 """The records of one measured point and of one sustained run, and the choice of whole runs among them.
 
-A point that is not "ok" cannot carry a time.
+A point that is not "ok" cannot carry a time. A file holds what was measured; what follows from it (FLOPs, medians,
+intervals, rates) is computed on reading. Points that were measured together share a line, in which the workload, the
+environment and the timed rounds stand once.
 """
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache, partial
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, computed_field, model_validator
 
 from kperf.attention.workload import InputKind, SweepName, Workload
 from kperf.bench import intervals
-from kperf.record.store import DeviceStates, Frozen, RecordStore
+from kperf.record.store import DeviceState, DeviceStates, Frozen, Instant, Layout, RecordStore, a_line_each, first_of
 
 Figure = Literal["fig12", "fig12_inputs", "bench", "tune", "attention"]
 """What a point was measured for."""
 
-SCHEMA: Literal[2] = 2
-"""Version of a new point. Version 1 took its rounds unsettled and resampled them one by one."""
+SCHEMA: Literal[3] = 3
+"""Version of a file of points."""
 
 MAX_REL_ERROR = {"bfloat16": 4e-3, "float16": 1e-3}
 """|o - ref| / |ref| against float32. Rounding p and o to bfloat16 (8 bits) alone gives about 2e-3."""
@@ -41,14 +43,7 @@ PEAK_TFLOPS = 132 * 4096 * 1.98e9 / 1e12
 GPU Architecture, 2022)."""
 
 
-def _instant(text: str) -> str:
-    if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError(f"{text} has no time zone")
-    return text
-
-
 _Positive = Annotated[float, Field(gt=0)]
-_Instant = Annotated[str, AfterValidator(_instant)]
 _Rate = Annotated[float, Field(gt=0, le=PEAK_TFLOPS)]
 
 
@@ -68,79 +63,132 @@ class Settling(Frozen):
     settled: bool
 
 
-class _PointBase(Frozen):
-    schema_version: Literal[1, 2] = SCHEMA
+class _Together(Frozen):
+    """What the points of one shape have in common that were measured together. run: their id."""
+
     figure: Figure
     run: str
     sweep: SweepName
-    implementation: str
+    environment: str
     batch: int
     heads: int
     seq_len: int
     head_dim: int
     causal: bool
     dtype: str
-    inputs: InputKind = "normal"
     kv_heads: int | None = None
     backward: bool = False
-    flops: int
-    override_sha256: str | None
-    environment: str
-    recorded_at: _Instant
+
+
+class _Rounds(Frozen):
+    """The timed rounds, in each of which every implementation took one sample.
+
+    calls_per_sample: CUDA-graph calls in a sample. settling: what came before (None in records of unsettled rounds).
+    ceiling_tflops: cuBLAS bfloat16 8192^3 taken in turn in the same rounds. other_processes: the most that used the GPU
+    beside this one. idle_share: of the time of the rounds, what the GPU waited for this process between them (None in
+    old records). device_states: the GPU in each round.
+    """
+
+    timer: str
+    calls_per_sample: Annotated[int, Field(ge=1)]
+    ceiling_tflops: _Rate | None
+    settling: Settling | None = None
+    other_processes: Annotated[int, Field(ge=0)] | None = None
+    idle_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    device_states: DeviceStates
+
+
+class _Own(Frozen):
+    """What each point has of its own."""
+
+    implementation: str
+    inputs: InputKind = "normal"
+    override_sha256: str | None = None
+    recorded_at: Instant
     message: str = ""
 
-    @property
-    def workload(self) -> Workload:
-        """What was computed."""
-        return _workload(self)
 
-    @model_validator(mode="after")
-    def _is_a_workload(self) -> Self:
-        _agree("flops", self.flops, _workload(self).flops)
-        return self
+class _Samples(_Own):
+    """What was measured of an implementation that is right.
 
-
-class MeasuredPoint(_PointBase):
-    """One implementation on one workload, right and timed.
-
-    samples_ms: one time a round, a call's share of `calls_per_sample` CUDA-graph calls, L2 flushed before; median_ms
-    and half_shift (second half of the rounds over the first, less 1) are theirs, and ci95_ms is where the median of a
-    second run on the same card falls 19 times in 20 (`bench.intervals`). settling: what came before. eager_ms: median
-    time of a single call without a graph, from Python to the GPU's end. rel_error: |o - ref| / |ref| against float32,
-    or the largest of those of dq, dk and dv; max_rel_error: what it was held to (None in old records, for which it was
-    `MAX_REL_ERROR`); lse_error: largest |lse - ref|. peak_bytes: the most that torch's allocator held during one call
-    beyond what it held before, of a backward pass with its forward pass (None in old records). round_order: the place
-    of this implementation in each round. ceiling_tflops: cuBLAS bfloat16 8192^3 taken in turn in the same rounds.
-    other_processes: the most that used the GPU beside this one. idle_share: of the time of the rounds, what the GPU
-    waited for this process between them (None in old records).
-
-    What follows from other fields is computed again on reading: a record that contradicts itself is none.
+    samples_ms: one time a round, a call's share of `calls_per_sample` CUDA-graph calls, L2 flushed before. eager_ms:
+    median time of a single call without a graph, from Python to the GPU's end. rel_error: |o - ref| / |ref| against
+    float32, or the largest of those of dq, dk and dv; max_rel_error: what it was held to (None in old records, for
+    which it was `MAX_REL_ERROR`); lse_error: largest |lse - ref|. peak_bytes: the most that torch's allocator held
+    during one call beyond what it held before, of a backward pass with its forward pass (None in old records).
+    round_order: the place of this implementation in each round.
     """
 
     status: Literal["ok"] = "ok"
     rel_error: Annotated[float, Field(ge=0)]
     max_rel_error: Annotated[float, Field(gt=0, le=_LOOSEST)] | None = None
     peak_bytes: Annotated[int, Field(ge=0)] | None = None
-    lse_error: Annotated[float, Field(ge=0, le=MAX_LSE_ERROR)] | None
+    lse_error: Annotated[float, Field(ge=0, le=MAX_LSE_ERROR)] | None = None
     samples_ms: Annotated[list[_Positive], Field(min_length=1)]
-    calls_per_sample: Annotated[int, Field(ge=1)]
-    median_ms: _Positive
-    ci95_ms: tuple[_Positive, _Positive]
-    half_shift: float | None = None
     eager_ms: _Positive
-    tflops: _Rate
-    ceiling_tflops: _Rate | None
-    timer: str
-    settling: Settling | None = None
-    other_processes: Annotated[int, Field(ge=0)] | None = None
-    idle_share: Annotated[float, Field(ge=0, le=1)] | None = None
     round_order: list[int]
-    device_states: DeviceStates
+
+
+class _Failure(_Own):
+    """Why there is no time, in one sentence: `message`."""
+
+    status: Literal["wrong", "oom", "unsupported", "failed"]
+    rel_error: float | None = None
+
+
+class _OfAWorkload(_Together):
+    @cached_property
+    def workload(self) -> Workload:
+        """What was computed."""
+        return _workload(self)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of a call."""
+        return self.workload.flops
+
+    @model_validator(mode="after")
+    def _is_a_workload(self) -> Self:
+        _ = self.workload
+        return self
+
+
+class MeasuredPoint(_OfAWorkload, _Rounds, _Samples):
+    """One implementation on one workload, right and timed. What follows from its samples is computed."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def median_ms(self) -> float:
+        """Of the samples."""
+        return statistics.median(self.samples_ms)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def ci95_ms(self) -> tuple[float, float]:
+        """Where the median of a second run on the same card falls 19 times in 20 (`bench.intervals`).
+
+        Unsettled rounds were not taken in blocks that lie apart: theirs are resampled one by one.
+        """
+        rule = intervals.bootstrap_interval if self.settling is None else intervals.median_interval
+        return rule(self.samples_ms)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def half_shift(self) -> float:
+        """Median of the second half of the rounds over that of the first, less 1."""
+        return intervals.half_shift(self.samples_ms)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tflops(self) -> float:
+        """Of the median."""
+        return self.flops / self.median_ms / 1e9
 
     @property
     def shifts(self) -> bool:
         """Whether it had not settled: its halves differ by more than `intervals.SHIFT`."""
-        return abs(intervals.half_shift(self.samples_ms)) > intervals.SHIFT
+        return abs(self.half_shift) > intervals.SHIFT
 
     @model_validator(mode="after")
     def _is_right(self) -> Self:
@@ -150,27 +198,19 @@ class MeasuredPoint(_PointBase):
         return self
 
     @model_validator(mode="after")
-    def _follows_from_its_samples(self) -> Self:
+    def _has_samples_of_its_rounds(self) -> Self:
         if not len(self.samples_ms) == len(self.round_order) == len(self.device_states):
             raise ValueError("samples_ms: not as many as round_order and device_states have")
-        _agree("median_ms", self.median_ms, statistics.median(self.samples_ms))
-        _agree("tflops", self.tflops, self.flops / self.median_ms / 1e9)
-        rule = intervals.bootstrap_interval if self.schema_version == 1 else intervals.median_interval
-        for found, expected in zip(self.ci95_ms, rule(self.samples_ms), strict=True):
-            _agree("ci95_ms", found, expected)
-        if self.schema_version > 1:
-            _agree("half_shift", self.half_shift, intervals.half_shift(self.samples_ms))
-            for name in ("settling", "other_processes"):
-                if getattr(self, name) is None:
-                    raise ValueError(f"{name}: is missing")
+        if self.settling is not None and intervals.blocks(len(self.samples_ms)) < 2:
+            raise ValueError("samples_ms: an interval needs four rounds or more")
+        if self.tflops > PEAK_TFLOPS:
+            raise ValueError(f"samples_ms: {self.tflops:.6g} TFLOPS, more than the {PEAK_TFLOPS:.6g} of any Hopper GPU")
         return self
 
 
-class FailedPoint(_PointBase):
-    """One implementation on one workload without a time: `message` says why in one sentence."""
+class FailedPoint(_OfAWorkload, _Failure):
+    """One implementation on one workload without a time."""
 
-    status: Literal["wrong", "oom", "unsupported", "failed"]
-    rel_error: float | None = None
     lse_error: None = None
     samples_ms: None = None
     median_ms: None = None
@@ -182,6 +222,82 @@ class FailedPoint(_PointBase):
 
 
 Point = MeasuredPoint | FailedPoint
+
+
+class PointsLine(_Together):
+    """A line of a file of points: those of one shape that were measured together, `rounds` if any of them was timed."""
+
+    schema_version: Literal[3]
+    rounds: _Rounds | None = None
+    points: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+    @classmethod
+    def of(cls, points: Iterable[Point]) -> "Iterator[PointsLine]":
+        """Lines of these points, in their order."""
+        for together, found in groupby(points, key=partial(_fields_of, _Together)):
+            rounds: dict[str, Any] = {}
+            own: list[dict[str, Any]] = []
+            for point in found:
+                measured = isinstance(point, MeasuredPoint)
+                its_rounds = _fields_of(_Rounds, point) if measured else rounds
+                if rounds and its_rounds != rounds:
+                    yield cls(schema_version=SCHEMA, **together, rounds=_Rounds(**rounds), points=own)
+                    own = []
+                rounds = its_rounds
+                its_own = _fields_of(_Samples if measured else _Failure, point)
+                own.append({name: value for name, value in its_own.items() if value is not None})
+            yield cls(schema_version=SCHEMA, **together, rounds=_Rounds(**rounds) if rounds else None, points=own)
+
+    @property
+    def whole(self) -> list[Point]:
+        """Each point with what it shares with the others.
+
+        Raises ValueError for one that repeats what is shared, contradicts it, or has samples where there are no rounds.
+        """
+        together = _fields_of(_Together, self)
+        rounds = _fields_of(_Rounds, self.rounds) if self.rounds else {}
+        made = []
+        for number, own in enumerate(self.points):
+            shared = together | rounds if own.get("status") == "ok" else together
+            if twice := sorted(shared.keys() & own.keys()):
+                raise ValueError(f"points.{number}: {twice[0]}: stands in the line already")
+            try:
+                made.append(_POINT.validate_python(shared | own))
+            except ValidationError as error:
+                raise ValueError(f"points.{number}: {first_of(error)}") from None
+        return made
+
+
+_POINT: TypeAdapter[Point] = TypeAdapter(Annotated[Point, Field(discriminator="status")])
+
+
+def _fields_of(kind: type[BaseModel], record: BaseModel) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in kind.model_fields}
+
+
+def _points_in(line: dict[str, Any]) -> list[Point]:
+    return PointsLine.model_validate(line if line["schema_version"] == SCHEMA else _before_3(line)).whole
+
+
+def _before_3(old: dict[str, Any]) -> dict[str, Any]:
+    """Versions 1 and 2 had a line a point, with what follows from it."""
+    computed = {"flops", "median_ms", "ci95_ms", "half_shift", "tflops", "schema_version"}
+    empty = {"lse_error", "samples_ms", "eager_ms", "timer", "round_order"} if old.get("status") != "ok" else set()
+    kept = {name: value for name, value in old.items() if name not in computed | empty}
+    line: dict[str, Any] = {"schema_version": SCHEMA}
+    for name in _Together.model_fields.keys() & kept.keys():
+        line[name] = kept.pop(name)
+    if old.get("status") == "ok":
+        line["rounds"] = {name: kept.pop(name) for name in _Rounds.model_fields.keys() & kept.keys()}
+        states = [DeviceState(**one) for one in line["rounds"]["device_states"]]
+        line["rounds"]["device_states"] = DeviceStates.of(states)
+    return line | {"points": [kept]}
+
+
+POINTS: Layout[Point] = Layout(
+    SCHEMA, _points_in, lambda points: [line.model_dump_json(exclude_none=True) for line in PointsLine.of(points)]
+)
+"""Points that were measured together share a line."""
 
 
 class PowerSample(Frozen):
@@ -204,6 +320,8 @@ class PowerSample(Frozen):
         return self.tflops / self.power_w
 
 
+_POWER_SCHEMA: Literal[2] = 2
+
 CUBLAS = "cublas"
 """Stands in the place of an implementation for cuBLAS's product, which is no attention."""
 
@@ -214,7 +332,7 @@ class PowerPoint(Frozen):
     implementation `CUBLAS` is the product of two bfloat16 8192 x 8192 matrices whatever the workload.
     """
 
-    schema_version: Literal[1, 2] = SCHEMA
+    schema_version: Literal[1, 2] = _POWER_SCHEMA
     figure: Literal["power"] = "power"
     run: str
     implementation: str
@@ -232,7 +350,7 @@ class PowerPoint(Frozen):
     other_processes: Annotated[int, Field(ge=0)] | None = None
     override_sha256: str | None
     environment: str
-    recorded_at: _Instant
+    recorded_at: Instant
 
     @model_validator(mode="after")
     def _follows_from_its_samples(self) -> Self:
@@ -244,7 +362,6 @@ class PowerPoint(Frozen):
         return self
 
 
-_POINTS: TypeAdapter[Point] = TypeAdapter(Annotated[Point, Field(discriminator="status")])
 _POWER_POINTS: TypeAdapter[PowerPoint] = TypeAdapter(PowerPoint)
 
 
@@ -253,7 +370,7 @@ class Store(RecordStore[Point]):
 
     def __init__(self, folder: Path, name: Figure = "fig12") -> None:
         """In a folder of results/."""
-        super().__init__(folder, name, _POINTS, SCHEMA)
+        super().__init__(folder, name, POINTS)
 
 
 class PowerStore(RecordStore[PowerPoint]):
@@ -261,7 +378,7 @@ class PowerStore(RecordStore[PowerPoint]):
 
     def __init__(self, folder: Path) -> None:
         """In a folder of results/."""
-        super().__init__(folder, "power", _POWER_POINTS, SCHEMA)
+        super().__init__(folder, "power", a_line_each(_POWER_POINTS, _POWER_SCHEMA))
 
 
 Key = tuple[SweepName, Workload]

@@ -1,15 +1,14 @@
 """How long sweeps took, and how much less several GPUs take than one."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, field_validator
+from pydantic import Field, TypeAdapter
 
 from kperf.attention.workload import SweepName, Workload
 from kperf.bench.points import Figure
-from kperf.record.store import Frozen, RecordStore
+from kperf.record.store import Frozen, Instant, RecordStore
 
 _Seconds = Annotated[float, Field(ge=0)]
 
@@ -39,14 +38,7 @@ class SweepTime(Frozen):
     seconds: _Seconds
     start_s: _Seconds
     gpus: Annotated[list[Share], Field(min_length=1)]
-    recorded_at: str
-
-    @field_validator("recorded_at")
-    @classmethod
-    def _has_a_time_zone(cls, text: str) -> str:
-        if datetime.fromisoformat(text).tzinfo is None:
-            raise ValueError(f"{text} has no time zone")
-        return text
+    recorded_at: Instant
 
     def same_work(self, other: "SweepTime") -> bool:
         """Whether another one measured the same places with the same implementations and rounds."""

@@ -28,7 +28,7 @@ from kperf.bench.points import Settling
 from kperf.bench.turns import capture_graph, time_in_turn
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations.operator import attention, why_not
-from kperf.record.store import DeviceState
+from kperf.record.store import DeviceState, DeviceStates, Layout, a_line_each
 from kperf.studies.inductor_program import blocks
 from kperf.studies.records import Common, Row, measured_or_recorded
 
@@ -61,6 +61,7 @@ class BlockRow(Row):
     the GPU), idle_share (None in old records), settling: as in the points of Fig. 12.
     """
 
+    schema_version: Literal[2] = 2  # type: ignore[assignment]
     sizes: dict[str, int]
     implementation: str
     backward: bool
@@ -70,7 +71,7 @@ class BlockRow(Row):
     samples_ms: tuple[Annotated[float, Field(gt=0)], ...] = ()
     places: tuple[int, ...] = ()
     ceiling_ms: tuple[Annotated[float, Field(gt=0)], ...] = ()
-    device_states: tuple[DeviceState, ...] = ()
+    device_states: DeviceStates | None = None
     settling: Settling | None = None
     other_processes: int = 0
     idle_share: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -80,14 +81,23 @@ class BlockRow(Row):
     def _has_samples_that_are_right_or_a_reason(self) -> Self:
         if not (self.status == "ok") == bool(self.samples_ms) == (not self.message):
             raise ValueError("samples_ms: samples of what is ok, or a message, and not both")
-        if not len(self.samples_ms) == len(self.places) == len(self.ceiling_ms) == len(self.device_states):
+        states = self.device_states or ()
+        if not len(self.samples_ms) == len(self.places) == len(self.ceiling_ms) == len(states):
             raise ValueError("samples_ms: a round has a sample, a place, a ceiling and a state of the GPU each")
         if self.samples_ms and (self.error is None or (self.gradient_error is None) == self.backward):
             raise ValueError("error: of the output, and with a backward pass of the gradients, of what has samples")
         return self
 
 
-ROWS: TypeAdapter[BlockRow] = TypeAdapter(BlockRow)
+def _rows_in(line: dict[str, Any]) -> list[BlockRow]:
+    if line["schema_version"] == 1:
+        states = line.get("device_states")
+        line = line | {"schema_version": 2}
+        line["device_states"] = DeviceStates.of([DeviceState(**one) for one in states]) if states else None
+    return [BlockRow.model_validate(line)]
+
+
+ROWS: Layout[BlockRow] = Layout(2, _rows_in, a_line_each(TypeAdapter(BlockRow), 2).lines)
 
 
 @dataclass
@@ -145,7 +155,7 @@ def measure(common: Common, *, rounds: int) -> Iterator[BlockRow]:
                 samples_ms=tuple(one.samples_ms),
                 places=tuple(one.places),
                 ceiling_ms=tuple(timed.ceiling_ms),
-                device_states=tuple(timed.states),
+                device_states=DeviceStates.of(timed.states),
                 settling=timed.settling,
                 other_processes=timed.other_processes,
                 idle_share=timed.idle_share,

@@ -1,10 +1,13 @@
 """Files that are either whole or not there."""
 
 import errno
+import json
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
+from typing import Any, NoReturn
 
 from kperf.errors import MeasurementError, UsageError
 
@@ -39,6 +42,55 @@ def make_output(folder: Path) -> None:
         raise UsageError(f"{folder} cannot be made: {error.strerror}; choose another folder with --out") from None
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{folder} cannot be written: choose another folder with --out")
+
+
+def require_regular(descriptor: int) -> None:
+    """Raise OSError for an open pipe, device or folder: its reading might never end."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file, or of the file that a link names.
+
+    Raises FileNotFoundError if it is missing, and `UsageError` if it cannot be read or is no regular file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb", closefd=True) as stream:
+            require_regular(descriptor)
+            return stream.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+class RepeatedKeyError(ValueError):
+    """An object of JSON that has a key twice: which of the values counts is anybody's guess."""
+
+
+def from_json_once(data: bytes) -> Any:
+    """What a JSON text in UTF-8 holds, each key once in its object, and no NaN or infinity.
+
+    Raises ValueError for anything else, of these `RepeatedKeyError` for a key that stands twice.
+    """
+
+    def no_number(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not JSON")
+
+    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RepeatedKeyError(f"{json.dumps(twice)} stands twice in one object")
+        return found
+
+    try:
+        return json.loads(data.decode(), object_pairs_hook=each_once, parse_constant=no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_atomically(path: Path, data: str | bytes) -> None:

@@ -8,25 +8,26 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Generic, NoReturn, TypeVar, cast
+from typing import Annotated, Any, Generic, NoReturn, Self, TypeVar, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
+    model_validator,
 )
-from pydantic_core import from_json
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import CHECKOUT
-from kperf.record.files import write_atomically
+from kperf.record.files import RepeatedKeyError, from_json_once, read_regular, require_regular, write_atomically
 
 SCHEMA = 1
 """First version of every kind of record; a reader refuses what is newer than its kind."""
@@ -41,6 +42,22 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+def _instant(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return text
+
+
+Instant = Annotated[str, AfterValidator(_instant)]
+"""ISO 8601, with a time zone."""
+
+_MHz = Annotated[int, Field(ge=0, le=10_000)]
+_Watts = Annotated[float, Field(ge=0, le=10_000)]
+_Celsius = Annotated[int, Field(ge=-100, le=200)]
+_Seconds = Annotated[float, Field(ge=0, le=1e11)]
+"""Beyond these is no GPU, and no time of ours."""
+
+
 class DeviceState(Frozen):
     """The GPU while it works, through NVML: MHz, watts, degrees Celsius, and why its clock is held down, if it is.
 
@@ -48,27 +65,70 @@ class DeviceState(Frozen):
     old records). The driver reads some ten times a second: states of one power_at_s share one reading.
     """
 
-    sm_mhz: int
-    power_w: float
-    temperature_c: int
+    sm_mhz: _MHz
+    power_w: _Watts
+    temperature_c: _Celsius
     throttle: list[str]
-    at_s: float | None = None
-    power_at_s: float | None = None
+    at_s: _Seconds | None = None
+    power_at_s: _Seconds | None = None
 
 
-def _as_the_line_before(given: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> list[DeviceState]:
-    """What is timed in turn has the states of the same rounds, most of its line: they are made once, not each time."""
-    before = info.context
-    if before is None:
-        return cast(list[DeviceState], validate(given))
-    if before["given"] != given:
-        before |= {"made": validate(given), "given": given}
-    return cast(list[DeviceState], before["made"])
+class DeviceStates(Frozen):
+    """The GPU in each of several rounds, a column a field of `DeviceState`; at_s, power_at_s: None in old records."""
 
+    sm_mhz: list[_MHz]
+    power_w: list[_Watts]
+    temperature_c: list[_Celsius]
+    throttle: list[list[str]]
+    at_s: list[_Seconds] | None = None
+    power_at_s: list[_Seconds] | None = None
 
-DeviceStates = Annotated[list[DeviceState], WrapValidator(_as_the_line_before)]
+    @classmethod
+    def of(cls, states: Sequence[DeviceState]) -> "DeviceStates":
+        """The columns of these; a time that one of them lacks is of none."""
+        columns = {name: [getattr(state, name) for state in states] for name in cls.model_fields}
+        return cls(**{name: None if None in column else column for name, column in columns.items()})
+
+    def __len__(self) -> int:
+        """Rounds."""
+        return len(self.sm_mhz)
+
+    @model_validator(mode="after")
+    def _are_equally_long(self) -> Self:
+        columns = [getattr(self, name) for name in type(self).model_fields]
+        if len({len(column) for column in columns if column is not None}) > 1:
+            raise ValueError("its columns are not equally long")
+        return self
+
 
 _Record = TypeVar("_Record", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Layout(Generic[_Record]):
+    """How records of one kind lie in the lines of a file.
+
+    schema: the newest version that is known, which is written; read: the records in the object of a line, raises
+    ValueError if they are none; lines: these records as lines.
+    """
+
+    schema: int
+    read: Callable[[dict[str, Any]], Sequence[_Record]]
+    lines: Callable[[Sequence[_Record]], Iterable[str]]
+
+
+@functools.cache
+def a_line_each(records: TypeAdapter[_Record], schema: int = SCHEMA) -> Layout[_Record]:
+    """Each record has a line of its own."""
+    return Layout(
+        schema,
+        lambda line: [records.validate_python(line)],
+        lambda found: [record.model_dump_json(round_trip=True) for record in found],
+    )
+
+
+Records = TypeAdapter[_Record] | Layout[_Record]
+"""What is recorded of one kind: a layout, or the type of records of which each has a line."""
 
 
 class Environment(Frozen):
@@ -92,7 +152,7 @@ class Environment(Frozen):
     image: str | None
     git_commit: str
     command_line: str
-    recorded_at: str
+    recorded_at: Instant
 
     @property
     def id(self) -> str:
@@ -117,31 +177,32 @@ def gpu_slug(name: str) -> str:
 class RecordStore(Generic[_Record]):
     """`<folder>/<name>.jsonl` and `<folder>/environment.json`."""
 
-    def __init__(self, folder: Path, name: str, records: TypeAdapter[_Record], schema: int = SCHEMA) -> None:
-        """`schema`: the newest version that `records` knows. Nothing is opened until something is read or written."""
+    def __init__(self, folder: Path, name: str, records: Records[_Record]) -> None:
+        """Nothing is opened until something is read or written."""
         self.folder = folder
         self.points_path = folder / f"{name}.jsonl"
         self.environments_path = folder / "environment.json"
-        self._records = records
-        self._schema = schema
+        self.layout: Layout[_Record] = records if isinstance(records, Layout) else a_line_each(records)
 
     def points(self) -> list[_Record]:
         """All recorded points, in the order they were written; none if there is no file yet.
 
         Raises `UsageError` for a line that is not a point, a torn last line or a newer schema.
         """
-        return [point for point, _ in self._read(allow_torn=False)]
+        return [point for points, _ in self._read(allow_torn=False) for point in points]
 
     def environments(self) -> dict[str, Environment]:
         """All recorded environments by id; empty if there is no file yet."""
-        if not self.environments_path.exists():
-            return {}
         try:
-            return _ENVIRONMENTS.validate_json(self.environments_path.read_bytes())
+            return _ENVIRONMENTS.validate_python(from_json_once(read_regular(self.environments_path)))
+        except FileNotFoundError:
+            return {}
         except ValidationError as error:
             raise UsageError(f"{self.environments_path} is broken: {first_of(error)}") from None
-        except OSError as error:
-            raise UsageError(f"{self.environments_path} cannot be read: {error.strerror}") from None
+        except RepeatedKeyError as error:
+            raise UsageError(f"{self.environments_path} is broken: {error}") from None
+        except ValueError:
+            raise UsageError(f"{self.environments_path} is broken: it is not JSON") from None
 
     @contextmanager
     def writer(self) -> Iterator["Writer[_Record]"]:
@@ -151,7 +212,8 @@ class RecordStore(Generic[_Record]):
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.points_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            descriptor = os.open(self.points_path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
+            require_regular(descriptor)
         except OSError as error:
             raise UsageError(
                 f"{self.points_path} cannot be written ({error.strerror}); name another --results"
@@ -167,14 +229,12 @@ class RecordStore(Generic[_Record]):
         finally:
             os.close(descriptor)
 
-    def _read(self, *, allow_torn: bool) -> Iterator[tuple[_Record, int]]:
-        """Points with the offset at which each line ends; a torn last line ends the reading if that is allowed."""
+    def _read(self, *, allow_torn: bool) -> Iterator[tuple[Sequence[_Record], int]]:
+        """The points of each line and the offset of its end; a torn last line ends the reading if that is allowed."""
         try:
-            data = self.points_path.read_bytes()
+            data = read_regular(self.points_path)
         except FileNotFoundError:
             return
-        except OSError as error:
-            raise UsageError(f"{self.points_path} cannot be read: {error.strerror}") from None
         *lines, tail = data.split(b"\n")
         end = 0
         for number, line in enumerate(lines, 1):
@@ -194,27 +254,25 @@ class RecordStore(Generic[_Record]):
             ) from None
         yield last, end + len(tail)
 
-    def _parse(self, line: bytes, number: int) -> _Record:
+    def _parse(self, line: bytes, number: int) -> Sequence[_Record]:
         try:
-            return cast(_Record, _parsed(self._records, self._schema, line))
+            return cast(Sequence[_Record], _parsed(self.layout, line))
         except UsageError as error:
             raise UsageError(f"{self.points_path}, line {number} {error}") from None
 
 
-_LINE_BEFORE: dict[str, Any] = {"given": [], "made": []}
-"""Of the line that was read last, what the next may have as well."""
-
-
 @functools.lru_cache(maxsize=1 << 14)
-def _parsed(records: TypeAdapter[Any], schema: int, line: bytes) -> Any:
-    """The record in a line. Each claim, figure and table reads the file anew; the same bytes are the same record.
+def _parsed(layout: Layout[Any], line: bytes) -> Any:
+    """The records in a line. Each claim, figure and table reads the file anew; the same bytes are the same records.
 
     There is room for all of results/: with less, who reads its files in turn finds none of their lines.
 
     Raises `UsageError` that says what is wrong with the line.
     """
     try:
-        record = from_json(line)
+        record = from_json_once(line)
+    except RepeatedKeyError as error:
+        raise UsageError(f"is not a recorded point: {error}") from None
     except ValueError:
         raise UsageError("is not JSON: restore the file or delete that line") from None
     if not isinstance(record, dict):
@@ -222,12 +280,14 @@ def _parsed(records: TypeAdapter[Any], schema: int, line: bytes) -> Any:
     version = record.get("schema_version")
     if type(version) is not int or version < SCHEMA:
         raise UsageError(f"is not a recorded point: schema_version is {json.dumps(version)}")
-    if version > schema:
-        raise UsageError(f"has schema {version} and this program knows {schema}: use a newer one")
+    if version > layout.schema:
+        raise UsageError(f"has schema {version} and this program knows {layout.schema}: use a newer one")
     try:
-        return records.validate_python(record, context=_LINE_BEFORE)
+        return layout.read(record)
     except ValidationError as error:
         raise UsageError(f"is not a recorded point: {first_of(error)}") from None
+    except ValueError as error:
+        raise UsageError(f"is not a recorded point: {error}") from None
 
 
 class Writer(Generic[_Record]):
@@ -240,8 +300,8 @@ class Writer(Generic[_Record]):
         self._appended = b""
         self.points: list[_Record] = []
         end = 0
-        for point, line_end in store._read(allow_torn=True):
-            self.points.append(point)
+        for points, line_end in store._read(allow_torn=True):
+            self.points.extend(points)
             end = line_end
         size = os.fstat(descriptor).st_size
         self.repaired = size - end
@@ -260,7 +320,7 @@ class Writer(Generic[_Record]):
         Raises `MeasurementError` if the disk is full, or if another file has taken this one's place, as an editor or
         git puts it there: what was measured since goes into a file beside.
         """
-        data = b"".join(point.model_dump_json().encode() + b"\n" for point in points)
+        data = b"".join(line.encode() + b"\n" for line in self._store.layout.lines(points))
         if not _is_at(self._store.points_path, self._descriptor):
             self._keep_beside(self._appended + data)
         before = os.fstat(self._descriptor).st_size
@@ -315,7 +375,7 @@ def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
 
     Raises `UsageError` when none has.
     """
-    folders = sorted(folder for folder in results.glob("*") if (folder / file).is_file())
+    folders = sorted(folder for folder in results.glob("*") if os.path.lexists(folder / file))
     if not folders:
         raise UsageError(f"{results} holds no recorded {file}: measure on a Hopper GPU, or name another --results")
     return next((folder for folder in folders if folder.name == "h200"), folders[0])
@@ -326,4 +386,5 @@ def first_of(error: ValidationError) -> str:
     detail = error.errors()[0]
     place = ".".join(str(part) for part in detail["loc"])
     message = detail["msg"].removeprefix("Value error, ")
-    return " ".join((f"{place}: {message}" if place else message).split())  # a key may hold a line's end
+    text = " ".join((f"{place}: {message}" if place else message).split())  # a key may hold a line's end
+    return text.encode(errors="backslashreplace").decode()

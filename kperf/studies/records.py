@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
-from pydantic import TypeAdapter
 from rich.console import Console
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.record.store import Environment, Frozen, RecordStore, gpu_slug
+from kperf.record.store import Environment, Frozen, Instant, Records, RecordStore, gpu_slug
 
 
 class Row(Frozen):
@@ -25,7 +24,7 @@ class Row(Frozen):
     schema_version: Literal[1] = 1
     run: str
     environment: str
-    recorded_at: str
+    recorded_at: Instant
 
 
 R = TypeVar("R", bound=Row)
@@ -46,7 +45,7 @@ def measured_or_recorded(
     console: Console,
     results: Path,
     name: str,
-    rows: TypeAdapter[R],
+    rows: Records[R],
     measure: Callable[[Common], Iterator[R]],
     *,
     require_gpu: bool = False,

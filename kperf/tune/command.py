@@ -257,7 +257,6 @@ class _Tuning:
             sweep="seq_len",
             implementation=implementation.key,
             **self.workload.model_dump(),
-            flops=self.workload.flops,
             override_sha256=None,
             environment=self.environment,
             recorded_at=device.now(),

@@ -1,16 +1,17 @@
 """What tuning records in `results/<gpu>/tune.jsonl`, and what follows from it. Reads; never measures."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
-from kperf.bench.points import MeasuredPoint, Point
-from kperf.record.store import Frozen, RecordStore
+from kperf.bench.points import POINTS, MeasuredPoint, Point, PointsLine
+from kperf.record.store import Frozen, Layout, RecordStore
 
 Cost = float | None
 """What a configuration costs, in any unit, less is better; None if it fails or is wrong."""
@@ -33,19 +34,23 @@ GOAL = 0.02
 """The search is to come this near to the best of all, in a tenth of the trials."""
 
 
-class TuneRow(Frozen):
-    """One configuration, or one other implementation, on one workload.
+class _OfAStudy(Frozen):
+    """What rows that were measured together share.
 
     study: what belongs together, the tuning of one workload in one environment; candidates: how many configurations
-    compiling left, and runnable: how many could be launched at all; config: None for what is none of our kernel's.
+    compiling left, and runnable: how many could be launched at all.
     """
 
-    schema_version: Literal[1] = 1
     study: str
     architecture: str
     candidates: Annotated[int, Field(ge=1)]
     runnable: Annotated[int, Field(ge=1)]
     part: Part
+
+
+class TuneRow(_OfAStudy):
+    """One configuration, or one other implementation, on one workload. config: None for what is not our kernel's."""
+
     config: Config | None
     point: Annotated[Point, Field(discriminator="status")]
 
@@ -67,7 +72,39 @@ class TuneRow(Frozen):
         return point.ceiling_tflops / point.tflops
 
 
-ROWS: TypeAdapter[TuneRow] = TypeAdapter(TuneRow)
+class _TuneLine(_OfAStudy):
+    """A line of the file: the points of one part that were measured together, and the configuration of each."""
+
+    schema_version: Literal[2]
+    configs: list[Config | None]
+    measured: PointsLine
+
+
+def _rows_in(line: dict[str, Any]) -> list[TuneRow]:
+    if line["schema_version"] == 1:
+        of_study = {name: line.get(name) for name in _OfAStudy.model_fields}
+        points: Sequence[Point] = POINTS.read(line["point"])
+        return [TuneRow.model_validate(of_study | {"config": line["config"], "point": points[0]})]
+    found = _TuneLine.model_validate(line)
+    shared = {name: getattr(found, name) for name in _OfAStudy.model_fields}
+    points = found.measured.whole
+    if len(points) != len(found.configs):
+        raise ValueError("configs: not as many as points")
+    return [TuneRow(**shared, config=config, point=point) for config, point in zip(found.configs, points, strict=True)]
+
+
+def _lines(rows: Sequence[TuneRow]) -> Iterator[str]:
+    for shared, group in groupby(rows, key=lambda row: {name: getattr(row, name) for name in _OfAStudy.model_fields}):
+        same = list(group)
+        configs = iter([row.config for row in same])
+        for measured in PointsLine.of(row.point for row in same):
+            those = list(islice(configs, len(measured.points)))
+            line = _TuneLine(schema_version=ROWS.schema, **shared, configs=those, measured=measured)
+            yield line.model_dump_json(exclude_none=True)
+
+
+ROWS: Layout[TuneRow] = Layout(2, _rows_in, _lines)
+"""Rows that were measured together share a line."""
 
 
 def store_in(folder: Path) -> RecordStore[TuneRow]:

@@ -16,7 +16,7 @@ from kperf.bench import reference as exactly
 from kperf.bench.reference import make_inputs, reference, reference_gradients
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.record.store import DeviceState
+from kperf.record.store import DeviceState, DeviceStates
 from tests.bench.pretended_gpu import COLD_MS, HOST_MS, Gpu
 
 WORKLOAD = Workload(batch=1, heads=2, seq_len=128, head_dim=64)
@@ -144,7 +144,7 @@ def test_the_order_in_a_round_is_the_one_that_is_recorded(gpu):
     position = 0
     for order in recorded:  # each round's kernels ran one after the other, in this order, and later than the last
         position = ran.index(order, position) + len(order)
-    assert [p.device_states for p in points] == [[STATE] * 16] * 3
+    assert [p.device_states for p in points] == [DeviceStates.of([STATE] * 16)] * 3
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from kperf.integrations import operator
 from kperf.paper import llama_block
 from kperf.paper.llama_block import COMPARED, OURS, TORCH, BlockRow
 from kperf.record import device
-from kperf.record.store import RecordStore
+from kperf.record.store import DeviceStates, RecordStore
 from kperf.studies.inductor_program import blocks
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.bench.pretended_gpu import COLD_MS, Gpu
@@ -154,12 +154,13 @@ def row(**changes):
     fields = {
         "sizes": SIZES, "implementation": OURS, "backward": False, "status": "ok", "error": 2e-3,
         "samples_ms": [4.0, 4.1, 3.9, 4.0], "places": [0, 1, 2, 0], "ceiling_ms": [1.5] * 4,
-        "device_states": [STATE.model_dump()] * 4, "settling": {"seconds": 1.0, "shift": 0.001, "settled": False},
+        "device_states": DeviceStates.of([STATE] * 4).model_dump(),
+        "settling": {"seconds": 1.0, "shift": 0.001, "settled": False},
     }  # fmt: skip
-    return {"schema_version": 1} | COMMON | fields | changes
+    return {"schema_version": 2} | COMMON | fields | changes
 
 
-NO_TIME = {"samples_ms": [], "places": [], "ceiling_ms": [], "device_states": [], "settling": None}
+NO_TIME = {"samples_ms": [], "places": [], "ceiling_ms": [], "device_states": None, "settling": None}
 
 
 @pytest.mark.parametrize(

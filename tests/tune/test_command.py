@@ -223,9 +223,10 @@ def test_a_row_that_contradicts_itself_is_refused(folders, monkeypatch):
     assert tune(folders, "--trials", "1").returncode == 0
     path = folders[0] / "h200" / "tune.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text(json.dumps(rows[0] | {"config": None}) + "\n")
-    with pytest.raises(UsageError, match="config: is missing"):
-        store_in(path.parent).points()
+    for given, words in (([None], "config: is missing"), ([], "configs: not as many as points")):
+        path.write_text(json.dumps(rows[0] | {"configs": given}) + "\n")
+        with pytest.raises(UsageError, match=words):
+            store_in(path.parent).points()
 
 
 def test_before_tuning_is_the_reports_default():
