@@ -9,7 +9,7 @@ KPERF = Path(__file__).resolve().parents[1] / "kperf"
 
 FLOORS = [
     {"errors", "__version__", "console"},
-    {"installation"},
+    {"installation", "arch"},
     {"record", "ir"},
     {"trace", "attention"},
     {"bench"},

@@ -9,9 +9,9 @@ import torch
 from triton import runtime
 from triton.backends.compiler import GPUTarget
 
+from kperf.arch import SM_90A
 from kperf.attention.workload import Workload, make_workload
 from kperf.errors import UsageError
-from kperf.ir.compile import HOPPER
 
 DESCRIPTOR_ALIGNMENT = 16
 """Bytes at whose multiples the tensor of a TMA descriptor begins (CUDA driver API, cuTensorMapEncodeTiled)."""
@@ -66,8 +66,9 @@ def why_not_here(tensor: torch.Tensor) -> str | None:
     if tensor.device != device:
         return f"q is on {tensor.device}, and kernels run on {device}: move q, k and v there"
     target: GPUTarget = driver.get_current_target()
-    if target != HOPPER:
-        return f"{device} is {target.backend} {target.arch}, and the kernels are compiled for sm_90a: use a Hopper GPU"
+    if target != SM_90A.target:
+        wanted = f"the kernels are compiled for {SM_90A.name}: use a Hopper GPU"
+        return f"{device} is {target.backend} {target.arch}, and {wanted}"
     return None
 
 

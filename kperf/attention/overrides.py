@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from triton.compiler import ASTSource, CompiledKernel
 from triton.runtime.cache import _base32
 
+from kperf.arch import SM_90A
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.schedule import Schedule, schedule
 from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant, variant_named
@@ -227,8 +228,8 @@ def verify(override: Override) -> Verification:
         raise MeasurementError(f"{override.path} compiles without wgmma: the tensor cores' fast path is not used")
     if found.spilled_bytes:
         raise MeasurementError(f"{override.path} spills {found.spilled_bytes} bytes of registers")
-    if found.shared_bytes > compiler.SHARED_MEMORY_LIMIT:
-        limit = compiler.SHARED_MEMORY_LIMIT
+    if found.shared_bytes > SM_90A.cta_shared_bytes:
+        limit = SM_90A.cta_shared_bytes
         raise MeasurementError(f"{override.path} wants {found.shared_bytes} bytes of shared memory; an SM has {limit}")
     return found
 
@@ -284,7 +285,7 @@ def _defined(variant: Variant) -> dict[str, Any]:
         "label": variant.label,
         "kernel": KERNEL_NAME,
         "triton": triton.__version__,
-        "target": "sm_90a",
+        "target": SM_90A.name,
         "generator": f"make ttgir, from {variant.source}",
         "grid": variant.grid,
         "tile_rows": TILE_ROWS,

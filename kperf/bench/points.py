@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, computed_field, model_validator
 
+from kperf.arch import H200
 from kperf.attention.workload import InputKind, SweepName, Workload
 from kperf.bench import intervals
 from kperf.record.store import DeviceState, DeviceStates, Frozen, Instant, Layout, RecordStore, a_line_each, first_of
@@ -38,9 +39,8 @@ bfloat16, by 7.6e-3 where eight heads share one."""
 MAX_LSE_ERROR = 1e-3
 """Largest |lse - ref|: the scores themselves are sums of exact products in float32."""
 
-PEAK_TFLOPS = 132 * 4096 * 1.98e9 / 1e12
-"""What no Hopper GPU exceeds in dense bfloat16: 132 SMs, 4096 FLOPs a cycle each, 1.98 GHz (NVIDIA H100 Tensor Core
-GPU Architecture, 2022)."""
+PEAK_TFLOPS = H200.peak_tflops("bf16")
+"""What no Hopper GPU exceeds in dense bfloat16."""
 
 
 _Positive = Annotated[float, Field(gt=0)]

@@ -9,10 +9,11 @@ from types import ModuleType
 
 from rich.console import Console
 
+from kperf.arch import SM_90A
 from kperf.bench.sweep import Bench
 from kperf.errors import UsageError
 from kperf.record import device, machine
-from kperf.record.machine import HOPPER_CAPABILITY, Gpu
+from kperf.record.machine import Gpu
 
 _EXTRA = ("distributed", "cryptography")
 _GRAMMAR = "all, how many (2), which with commas (0,2), or the address of a scheduler (tcp://host:8786)"
@@ -113,7 +114,7 @@ def choose(asked: str, gpus: Sequence[Gpu]) -> list[Numbered]:
             raise UsageError(f"GPU {number} is named twice")
     chosen = [Numbered(number, gpus[number]) for number in numbers]
     for one in chosen:
-        if one.gpu.capability != HOPPER_CAPABILITY:
+        if one.gpu.capability != SM_90A.compute_capability:
             raise UsageError(
                 f"GPU {one.number} is {one.gpu.name}, not Hopper: leave it out, with --gpus 0,2 for instance"
             )

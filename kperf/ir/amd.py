@@ -6,17 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
 
+from kperf.arch import GFX942, Arch
 from kperf.errors import MeasurementError
 from kperf.ir.compile import whole_cache
-
-GFX942 = GPUTarget("hip", "gfx942", 64)
-"""MI300A, MI300X and MI325X; waves of 64 threads."""
-
-LDS_LIMIT = 65_536
-"""Bytes of local data share that one work group may have (AMD CDNA 3 Instruction Set Architecture, 2025, section 1)."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +34,23 @@ class AmdResources:
     @property
     def fits(self) -> bool:
         """Whether a work group gets its local data share."""
-        return self.lds_bytes <= LDS_LIMIT
+        return self.lds_bytes <= GFX942.cta_shared_bytes
 
 
-def compile_for(
-    target: GPUTarget, source: ASTSource, *, num_warps: int, num_stages: int, **more: Any
-) -> CompiledKernel:
-    """A plain Triton kernel for any target; `more` are options of that target's own.
+def compile_for(arch: Arch, source: ASTSource, *, num_warps: int, num_stages: int, **more: Any) -> CompiledKernel:
+    """A plain Triton kernel for any architecture; `more` are options of that target's own.
 
     Raises `MeasurementError` if it does not compile there.
     """
     options = {"num_warps": num_warps, "num_stages": num_stages, **more}
     with whole_cache():
         try:
-            return triton.compile(source, target=target, options=options)
+            return triton.compile(source, target=arch.target, options=options)
         except json.JSONDecodeError:  # half a file in Triton's cache
             raise
         except Exception as error:  # front end, passes and LLVM raise what they like
             last = str(error).strip().splitlines()[-1]
-            raise MeasurementError(f"{source.name} does not compile for {target.arch}: {last}") from None
+            raise MeasurementError(f"{source.name} does not compile for {arch.name}: {last}") from None
 
 
 def amd_resources(kernel: CompiledKernel) -> AmdResources:

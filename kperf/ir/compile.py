@@ -21,20 +21,14 @@ from typing import Any, TypeVar
 import triton
 from triton import knobs
 from triton._C.libtriton import get_cache_invalidating_env_vars, ir, proton
-from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.cache import get_cache_key, get_cache_manager
 
+from kperf.arch import SM_90A
 from kperf.errors import UsageError
 from kperf.ir import locations
 from kperf.ir.machine import MachineCode, read_machine_code
-
-HOPPER = GPUTarget("cuda", 90, 32)
-"""sm_90a: Triton adds the `a` for compute capability 9.0."""
-
-SHARED_MEMORY_LIMIT = 232_448
-"""Bytes of shared memory that one block may have on Hopper (227 KB); ahead-of-time compilation does not check it."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -64,7 +58,7 @@ def parse_ttgir(text: str) -> Any:
     """
     context = ir.context()
     ir.load_dialects(context)
-    make_backend(HOPPER).load_dialects(context)
+    make_backend(SM_90A.target).load_dialects(context)
     proton.load_dialects(context)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.ttgir"
@@ -160,7 +154,9 @@ def compile_kernel(
     source = _source(kernel, signature, constexprs, attributes)
     override = str(ir_override) if ir_override else None
     with whole_cache():
-        return triton.compile(source, target=HOPPER, options=_options(num_warps, ir_override=override, **options))
+        return triton.compile(
+            source, target=SM_90A.target, options=_options(num_warps, ir_override=override, **options)
+        )
 
 
 def ttgir_of_source(kernel: Any, signature: Mapping[str, str], constexprs: Mapping[str, Any]) -> str:
@@ -168,7 +164,7 @@ def ttgir_of_source(kernel: Any, signature: Mapping[str, str], constexprs: Mappi
 
     Triton's cache keeps it under the key of that kernel. Raises `UsageError` under TRITON_INTERPRET.
     """
-    source, backend = _source(kernel, signature, constexprs), make_backend(HOPPER)
+    source, backend = _source(kernel, signature, constexprs), make_backend(SM_90A.target)
     options = backend.parse_options(_options(num_warps=4) | source.parse_options())
 
     def lower() -> str:
@@ -176,7 +172,7 @@ def ttgir_of_source(kernel: Any, signature: Mapping[str, str], constexprs: Mappi
         ir.load_dialects(context)
         backend.load_dialects(context)
         implementation, modules = backend.get_codegen_implementation(options), backend.get_module_map()
-        module = source.make_ir(HOPPER, options, implementation, modules, context)
+        module = source.make_ir(SM_90A.target, options, implementation, modules, context)
         stages: dict[str, Any] = {}
         backend.add_stages(stages, options, source.language)
         return str(stages["ttgir"](module, {}).str_nodebug())

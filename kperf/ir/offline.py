@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
-from kperf.ir.compile import HOPPER, SHARED_MEMORY_LIMIT
+from kperf.arch import H200
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Utils:
     def get_device_properties(self, _device: int) -> dict[str, int]:
         """Of an H200."""
         return {
-            "max_shared_mem": SHARED_MEMORY_LIMIT,
-            "multiprocessor_count": 132,
-            "warpSize": 32,
-            "max_num_regs": 65_536,
+            "max_shared_mem": H200.arch.cta_shared_bytes,
+            "multiprocessor_count": H200.sms,
+            "warpSize": H200.arch.warp_size,
+            "max_num_regs": H200.arch.sm_registers,
         }
 
     def load_binary(self, name: str, binary: bytes, _shared: int, _device: int) -> tuple[object, int, int, int, int]:
@@ -70,7 +70,7 @@ class Driver:
 
     def get_current_target(self) -> GPUTarget:
         """sm_90a."""
-        return HOPPER
+        return H200.arch.target
 
     def get_current_device(self) -> int:
         """The only one."""

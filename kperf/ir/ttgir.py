@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from kperf.arch import Arch, of
 from kperf.errors import UsageError
 from kperf.ir.locations import Location, split
 
@@ -170,6 +171,14 @@ class Module:
         if match is None:
             raise UsageError('the TTGIR has no "ttg.num-warps" attribute')
         return int(match.group(1))
+
+    @property
+    def arch(self) -> Arch:
+        """What it is for: the module's `ttg.target`. Raises `UsageError` for a target that is not known."""
+        match = re.search(r'ttg\.target = "([\w:]+)"', "\n".join(self.lines[:60]))
+        if match is None:
+            raise UsageError('the TTGIR has no "ttg.target" attribute')
+        return of(match.group(1))
 
     def warp_groups(self) -> list[WarpGroup]:
         """The partitions, `default` first; one group named `all` if the kernel is not warp-specialised."""

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.table import Table
 from triton.compiler import CompiledKernel
 
+from kperf.arch import H200
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS
 from kperf.attention.overrides import ALIASES, Override
 from kperf.attention.workload import FIG11, Workload
@@ -27,9 +28,6 @@ from kperf.trace.instrument.program import Program
 
 RULES = read_rules(aliases=ALIASES)
 """What is recorded of any kernel, in the words of attention."""
-
-_SMS = 132
-"""Multiprocessors of the H200, for a machine without a GPU: the fewer, the more tiles a persistent block has."""
 
 
 def subject_of(plain: Override, workload: Workload = FIG11) -> TracedKernel:
@@ -53,7 +51,8 @@ def most_records(program: Program, override: Override, workload: Workload) -> in
 
     Of nested loops the outermost of a persistent kernel is over the tiles of a block, and any other over blocks of k.
     """
-    sms = _SMS if device.why_static() else device.sm_count()
+    # The fewer SMs, the more tiles a persistent CTA has.
+    sms = H200.sms if device.why_static() else device.sm_count()
     tiles = -(-workload.rows // (override.manifest.tile_rows * override.grid(workload.rows, sms)[0]))
     trips = -(-workload.seq_len // KV_BOX_ROWS)
     rounds = (tiles, trips) if override.manifest.grid == "persistent" else (trips,)

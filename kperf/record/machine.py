@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pynvml
 
+from kperf.arch import SM_90A
 from kperf.installation import PACKAGE
 from kperf.record.recorded import damage
 from kperf.record.store import RECORDED
 
-HOPPER_CAPABILITY = (9, 0)
 PINNED = ("torch", "triton", "fa3-fwd")
 """The packages whose versions decide what is measured."""
 
@@ -141,10 +141,10 @@ def _why_old_driver(machine: Machine) -> str | None:
 
 
 def _why_not_hopper(gpus: tuple[Gpu, ...]) -> str | None:
-    hoppers = [index for index, gpu in enumerate(gpus) if gpu.capability == HOPPER_CAPABILITY]
+    hoppers = [index for index, gpu in enumerate(gpus) if gpu.capability == SM_90A.compute_capability]
     if not hoppers:
         major, minor = gpus[0].capability
-        return f"{gpus[0].name} is sm_{major}{minor}: use a machine with a Hopper GPU (sm_90a: H100, H200, GH200)"
+        return f"{gpus[0].name} is sm_{major}{minor}: use a machine with a Hopper GPU ({SM_90A.name}: {SM_90A.gpus})"
     if hoppers[0] != 0:
         return f"GPU 0 is {gpus[0].name}, not Hopper: set CUDA_VISIBLE_DEVICES={hoppers[0]}"
     return None

@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
+from kperf.arch import GFX942
 from kperf.record.store import DeviceState
-
-ARCHITECTURE = "gfx942"
-"""MI300A, MI300X, MI325X: the kernels here that are not Hopper's compile for it."""
 
 
 def why_not_measured() -> str | None:
@@ -19,8 +17,8 @@ def why_not_measured() -> str | None:
     if not torch.cuda.is_available():
         return "ROCm shows no GPU: start the container with --device /dev/kfd --device /dev/dri"
     name = torch.cuda.get_device_properties().gcnArchName.partition(":")[0]
-    if name != ARCHITECTURE:
-        return f"{torch.cuda.get_device_name()} is {name}: use a machine with an MI300X ({ARCHITECTURE})"
+    if name != GFX942.name:
+        return f"{torch.cuda.get_device_name()} is {name}: use a machine with an MI300X ({GFX942.name})"
     if importlib.util.find_spec("amdsmi") is None:
         return "amdsmi is not installed, which says at what clock a GPU works: install the one of ROCm"
     return None

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 from rich.table import Table
 
+from kperf.arch import H200, SM_90A
 from kperf.errors import UsageError
-from kperf.ir.occupancy import shared_bytes_left
 from kperf.record.store import RecordStore
 from kperf.studies import overhead
 from kperf.studies.overhead import Taken
@@ -128,7 +128,7 @@ def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
     added_ms = whole.traced_ms - whole.plain_ms
     records = timeline.records.written / timeline.blocks / len(timeline.roles)
     sms = timeline.sms
-    at_once = sms.sms * sms.resident if sms else 132 * (timeline.blocks_per_sm or 1)
+    at_once = sms.sms * sms.resident if sms else H200.sms * (timeline.blocks_per_sm or 1)
     rounds = max(timeline.blocks / at_once, 1.0)
     warps = max(role.first_warp + role.num_warps for role in timeline.roles)
     return KernelCost(
@@ -139,7 +139,7 @@ def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
         memory="shared" if twin.shared_bytes > plain.shared_bytes else "device",
         records_of_a_warp=records,
         cycles_a_record=added_ms * 1e3 * timeline.clock_mhz / rounds / records,
-        shared_left=shared_bytes_left(plain.registers, plain.shared_bytes, warps),
+        shared_left=SM_90A.shared_bytes_left(plain.registers, plain.shared_bytes, warps),
         same_order=timeline.sass_order.same,
     )
 

@@ -23,25 +23,24 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._triton import has_triton
 from triton.runtime import driver
 
+from kperf.arch import H200
 from kperf.errors import MeasurementError
 from kperf.ir import offline
-from kperf.ir.compile import SHARED_MEMORY_LIMIT
 from kperf.studies.inductor_graph import noted
 from kperf.studies.inductor_program import Program
 
 _H200 = SimpleNamespace(
-    name="NVIDIA H200",
-    major=9,
-    minor=0,
-    multi_processor_count=132,
-    regs_per_multiprocessor=65_536,
-    max_threads_per_multi_processor=2048,
-    max_threads_per_block=1024,
-    warp_size=32,
-    total_memory=150_754_820_096,
+    name=H200.name,
+    **dict(zip(("major", "minor"), H200.arch.compute_capability or (), strict=True)),
+    multi_processor_count=H200.sms,
+    regs_per_multiprocessor=H200.arch.sm_registers,
+    max_threads_per_multi_processor=H200.arch.sm_warps * H200.arch.warp_size,
+    max_threads_per_block=H200.arch.cta_warps * H200.arch.warp_size,
+    warp_size=H200.arch.warp_size,
+    total_memory=H200.memory_bytes,
     shared_memory_per_block=49_152,
-    shared_memory_per_block_optin=SHARED_MEMORY_LIMIT,
-    L2_cache_size=62_914_560,
+    shared_memory_per_block_optin=H200.arch.cta_shared_bytes,
+    L2_cache_size=H200.l2_bytes,
     gcnArchName="",
 )
 

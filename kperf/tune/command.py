@@ -41,7 +41,7 @@ from kperf.tune.records import (
     tuned,
 )  # fmt: skip
 from kperf.tune.search import next_trial
-from kperf.tune.space import ARCHITECTURES, Architecture, Judged, expected, prune
+from kperf.tune.space import SPACES, Judged, SearchSpace, expected, prune
 
 BATCH = 16
 """So many configurations take turns where all are timed."""
@@ -75,7 +75,7 @@ def run(console: Console, results: Path, asked: Asked, draw: Draw) -> None:
         folder = _tune(console, results, asked)
         how = "measured"
     else:
-        pruned = {name: _pruned(console, item, asked.workloads[0]) for name, item in ARCHITECTURES.items()}
+        pruned = {name: _pruned(console, item, asked.workloads[0]) for name, item in SPACES.items()}
         console.print(tables.pruning(pruned, asked.workloads[0]))
         folders = sorted(path.parent for path in results.glob("*/tune.jsonl"))
         if not folders:
@@ -106,20 +106,20 @@ def _show(console: Console, folder: Path, how: str, draw: Draw) -> None:
 
 
 def _tune(console: Console, results: Path, asked: Asked) -> Path:
-    architecture = _architecture()
-    _require_writable(configs.path_of(architecture.name).parent)
-    configs.read(architecture.name)  # a broken file is said now, not when all is measured
+    space = _space()
+    _require_writable(configs.path_of(space.arch.name).parent)
+    configs.read(space.arch.name)  # a broken file is said now, not when all is measured
     store = store_in(results / gpu_slug(device.gpu_name()))
     with device.exclusive(), store.writer() as writer:
         environment = writer.record_environment(device.environment())
         for workload in asked.workloads:
-            judged = _pruned(console, architecture, workload)
-            candidates = expected(architecture, workload, judged)
+            judged = _pruned(console, space, workload)
+            candidates = expected(space, workload, judged)
             runnable = [one.config for one in judged if not one.refused]
             if not candidates:
-                raise MeasurementError(f"compiling leaves no configuration for {workload} on {architecture.name}")
+                raise MeasurementError(f"compiling leaves no configuration for {workload} on {space.arch.name}")
             with _progress(console) as say:
-                _Tuning(writer, architecture, workload, candidates, runnable, environment, asked, say).run()
+                _Tuning(writer, space, workload, candidates, runnable, environment, asked, say).run()
             for name, found in tuned(studies(writer.points)).items():
                 path = configs.write(name, {configs.class_of(one): config for one, config in found.items()})
                 console.print(f"{workload}: written to {path}")
@@ -134,22 +134,22 @@ def _require_writable(folder: Path) -> None:
         raise UsageError(f"{folder} cannot be written: set {configs.FOLDER} to a folder that you can write") from None
 
 
-def _architecture() -> Architecture:
+def _space() -> SearchSpace:
     name = configs.architecture()
-    if name not in ARCHITECTURES:
-        raise UsageError(f"the GPU is {name}: tuned are {' and '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[name]
+    if name not in SPACES:
+        raise UsageError(f"the GPU is {name}: tuned are {' and '.join(SPACES)}")
+    return SPACES[name]
 
 
-def _pruned(console: Console, architecture: Architecture, workload: Workload) -> list[Judged]:
+def _pruned(console: Console, space: SearchSpace, workload: Workload) -> list[Judged]:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}", markup=False),
     )
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(f"compiling for {architecture.name}", total=len(architecture.space()))
-        return prune(architecture, workload, on_judged=lambda _: bar.advance(task))
+        task = bar.add_task(f"compiling for {space.arch.name}", total=len(space.configs()))
+        return prune(space, workload, on_judged=lambda _: bar.advance(task))
 
 
 @contextmanager
@@ -166,7 +166,7 @@ class _Tuning:
     """One workload's study: goes on where it was in this environment. `candidates`: and the cycles they should take."""
 
     writer: Writer[TuneRow]
-    architecture: Architecture
+    space: SearchSpace
     workload: Workload
     candidates: Mapping[Config, float]
     runnable: Sequence[Config]
@@ -215,7 +215,7 @@ class _Tuning:
         if changed or not self.study.comparison:
             self.say(f"{self.workload}: before and after, beside the others")
             others = implementations([key for key in (*NATIVE, *VENDORS) if key in IMPLEMENTATIONS])
-            ours = [_in(self.architecture.default, DEFAULT_KEY), _in(chosen, TUNED_KEY)]
+            ours = [_in(self.space.default, DEFAULT_KEY), _in(chosen, TUNED_KEY)]
             self._measure("comparison", [*((one, None) for one in others), *ours], rounds)
 
     def _measure(self, part: Part, what: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
@@ -242,7 +242,7 @@ class _Tuning:
         self, part: Part, what: Sequence[tuple[Implementation, Config | None]], points: Sequence[Point]
     ) -> None:
         counts = {"candidates": len(self.candidates), "runnable": len(self.runnable)}
-        fields = {"study": self.name, "architecture": self.architecture.name, **counts}
+        fields = {"study": self.name, "architecture": self.space.arch.name, **counts}
         self.writer.append(
             [
                 TuneRow(**fields, part=part, config=config, point=point)
@@ -266,7 +266,7 @@ class _Tuning:
 
     def _begun(self) -> str | None:
         """The name of this environment's newest study of the workload."""
-        mine = (self.architecture.name, self.workload, self.environment, len(self.candidates), len(self.runnable))
+        mine = (self.space.arch.name, self.workload, self.environment, len(self.candidates), len(self.runnable))
         for row in reversed(self.writer.points):
             point = row.point
             if (row.architecture, point.workload, point.environment, row.candidates, row.runnable) == mine:
@@ -276,7 +276,7 @@ class _Tuning:
     def _best_elsewhere(self) -> list[Config]:
         """What was best for other sizes of the same kind, the nearest size first; each once."""
         kind = (self.workload.head_dim, self.workload.causal, self.workload.dtype)
-        found = tuned(studies(self.writer.points)).get(self.architecture.name, {})
+        found = tuned(studies(self.writer.points)).get(self.space.arch.name, {})
         alike = [one for one in found if (one.head_dim, one.causal, one.dtype) == kind and one != self.workload]
         nearest = sorted(alike, key=lambda one: abs(math.log(one.seq_len / self.workload.seq_len)))
         return [*dict.fromkeys(found[one] for one in nearest)]

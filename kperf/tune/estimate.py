@@ -10,8 +10,8 @@ and share the rest.
 
 import heapq
 import math
-from dataclasses import dataclass
 
+from kperf.arch import Device
 from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
 
@@ -25,37 +25,13 @@ _TEAM_WARPS, _TEAM_ROWS = 4, 64
 """Warps that multiply together, and the rows of a product: wgmma's on Hopper, a work group of CDNA 3's four SIMDs."""
 
 
-@dataclass(frozen=True)
-class Processor:
-    """A streaming multiprocessor or compute unit, a cycle: dense 16-bit FLOPs, exponentials, float32 operations, bytes
-    from shared memory and from L2.
-
-    latency: cycles until a load from L2 begins to arrive; number: of them on the GPU.
-    """
-
-    number: int
-    flops: int
-    exponentials: int
-    operations: int
-    shared_bytes: int
-    load_bytes: int
-    latency: int
-
-
-H200 = Processor(132, 4096, 16, 128, 128, 64, 800)
-"""NVIDIA H100 Tensor Core GPU Architecture (2022); CUDA C++ Programming Guide, "Arithmetic Instructions"; L2's rate and
-latency are about those of published microbenchmarks."""
-MI300X = Processor(304, 2048, 16, 64, 128, 64, 700)
-"""AMD CDNA 3 Architecture (white paper, 2023): 1307 TFLOPS of 304 units at 2.1 GHz; the rest about."""
-
-
-def cycles(processor: Processor, workload: Workload, config: Config, resident: int) -> float:
-    """Of the whole launch, about; `resident`: blocks that fit on a processor at once.
+def cycles(device: Device, workload: Workload, config: Config, resident: int) -> float:
+    """Of the whole launch, about; `resident`: blocks that fit on an SM at once.
 
     Blocks go in the order of the grid to the first place that is free: with a causal mask they differ in length, and
     in a short launch the last ones decide.
     """
-    trip, loop, block = _costs(processor, workload, config, resident)
+    trip, loop, block = _costs(device, workload, config, resident)
     rows, columns = config.BLOCK_M, config.BLOCK_N
     lengths = []
     for row in range(0, workload.seq_len, rows):
@@ -65,26 +41,27 @@ def cycles(processor: Processor, workload: Workload, config: Config, resident: i
             loops = [columns_seen for columns_seen in (before, row + rows - before) if columns_seen]
         trips = sum(math.ceil(columns_seen / columns) for columns_seen in loops)
         lengths.append(block + len(loops) * loop + trips * trip)
-    places = [0.0] * (processor.number * resident)
+    places = [0.0] * (device.sms * resident)
     for _ in range(workload.batch * workload.heads):
         for length in lengths:
             heapq.heapreplace(places, places[0] + length)
     return max(places)
 
 
-def _costs(processor: Processor, workload: Workload, config: Config, resident: int) -> tuple[float, float, float]:
+def _costs(device: Device, workload: Workload, config: Config, resident: int) -> tuple[float, float, float]:
     """Cycles of a trip, and of what comes once a loop and once a block besides."""
+    sm = device.arch
     rows, columns, depth = config.BLOCK_M, config.BLOCK_N, workload.head_dim
     teams = max(1, config.num_warps // _TEAM_WARPS)
     repeats = teams // min(teams, max(1, rows // _TEAM_ROWS))
-    product = 2 * rows * columns * depth / processor.flops
+    product = 2 * rows * columns * depth / sm.flop_per_cycle["bf16"]
     tile = columns * depth * _BYTES
-    by_k = max(product, (rows * depth * _BYTES + teams * tile / repeats) / processor.shared_bytes) * repeats
-    by_v = max(product, teams * tile / repeats / processor.shared_bytes)
-    scores = repeats * rows * columns * (1 / processor.exponentials + _OPERATIONS_A_SCORE / processor.operations)
-    scaling = rows * depth / processor.operations
-    load = tile / processor.load_bytes
-    arrival = processor.latency + load
+    by_k = max(product, (rows * depth * _BYTES + teams * tile / repeats) / sm.shared_bytes_per_cycle) * repeats
+    by_v = max(product, teams * tile / repeats / sm.shared_bytes_per_cycle)
+    scores = repeats * rows * columns * (1 / sm.exponentials_per_cycle + _OPERATIONS_A_SCORE / sm.fp32_per_cycle)
+    scaling = rows * depth / sm.fp32_per_cycle
+    load = tile / device.l2_bytes_per_cycle
+    arrival = device.l2_latency + load
     if config.num_stages == 1:
         alone = by_k + scores + scaling + by_v + 4 * _SYNC
         waits = 2 * arrival
@@ -92,8 +69,8 @@ def _costs(processor: Processor, workload: Workload, config: Config, resident: i
         loads_at_once = 2 if config.PRELOAD_V else 1
         alone = by_k + scores + scaling + by_v + (4 - loads_at_once + (repeats > 1)) * _SYNC
         ahead = by_v + (config.num_stages - 2) * alone
-        waits = max(0.0, processor.latency + loads_at_once * load - ahead)
+        waits = max(0.0, device.l2_latency + loads_at_once * load - ahead)
     trip = max(alone + waits, resident * max(by_k + by_v, scores + scaling, 2 * load))
     loop = 0.0 if config.num_stages == 1 else arrival + load
-    block = 2 * (processor.latency + rows * depth * _BYTES / processor.load_bytes)
+    block = 2 * (device.l2_latency + rows * depth * _BYTES / device.l2_bytes_per_cycle)
     return trip, loop, block

@@ -14,6 +14,7 @@ from rich.table import Table
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from kperf.arch import GFX942, SM_90A
 from kperf.attention.configs import Config
 from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import attn_fwd
@@ -22,8 +23,8 @@ from kperf.attention.workload import HEAD_DIMS
 from kperf.errors import MeasurementError
 from kperf.ir import compile as compiler
 from kperf.ir import offline
-from kperf.ir.amd import GFX942, LDS_LIMIT, AmdResources, amd_resources, compile_for
-from kperf.ir.compile import HOPPER, SHARED_MEMORY_LIMIT, Resources
+from kperf.ir.amd import AmdResources, amd_resources, compile_for
+from kperf.ir.compile import Resources
 from kperf.ir.override import options_of
 
 Scripts = Iterable[tuple[Path, Sequence[str]]]
@@ -93,7 +94,7 @@ def plain_kernels(scripts: Scripts) -> Iterator[Kernel]:
 def needs(kernel: Kernel) -> Needs:
     """Compile for both. Raises `MeasurementError` if one of them refuses it."""
     options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
-    nvidia, amd = (compile_for(target, kernel.source, **options) for target in (HOPPER, GFX942))
+    nvidia, amd = (compile_for(target, kernel.source, **options) for target in (SM_90A, GFX942))
     return Needs(kernel, compiler.resources(nvidia), amd_resources(amd))
 
 
@@ -101,8 +102,8 @@ def run(console: Console, scripts: Scripts) -> None:
     """Print a row a kernel; raises `MeasurementError` at the end if one does not compile."""
     table = Table(title="plain Triton kernels, from compiling alone (nothing ran)", title_justify="left")
     table.caption = (
-        f"* more than a work group may have: {SHARED_MEMORY_LIMIT} bytes of shared memory on sm_90a, {LDS_LIMIT} of "
-        f"local data share on {GFX942.arch}"
+        f"* more than a work group may have: {SM_90A.cta_shared_bytes} bytes of shared memory on {SM_90A.name}, "
+        f"{GFX942.cta_shared_bytes} of local data share on {GFX942.name}"
     )
     table.caption_justify = "left"
     table.add_column("kernel", overflow="fold")
@@ -124,7 +125,7 @@ def run(console: Console, scripts: Scripts) -> None:
 def _cells(found: Needs) -> list[str]:
     kernel, nvidia, amd = found.kernel, found.nvidia, found.amd
     name = kernel.source.fn.__name__
-    too_much = "*" if nvidia.shared_bytes > SHARED_MEMORY_LIMIT else ""
+    too_much = "*" if nvidia.shared_bytes > SM_90A.cta_shared_bytes else ""
     return [
         name if kernel.origin in (name, "stock") else f"{kernel.origin}: {name}",
         kernel.choices, f"{kernel.num_warps}, {kernel.num_stages}",

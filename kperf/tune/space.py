@@ -5,17 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 
+from kperf.arch import H200, MI300X, Arch, Device
 from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
 from kperf.errors import MeasurementError
 from kperf.ir import compile as compiler
-from kperf.ir.amd import GFX942, LDS_LIMIT, amd_resources, compile_for
-from kperf.ir.compile import HOPPER, SHARED_MEMORY_LIMIT
-from kperf.ir.occupancy import blocks_per_sm
-from kperf.tune.estimate import H200, MI300X, Processor, cycles
+from kperf.ir.amd import amd_resources, compile_for
+from kperf.tune.estimate import cycles
 from kperf.tune.resources import stock_source
 
 DEFAULT = Config(BLOCK_M=128, BLOCK_N=64, PRELOAD_V=False, num_warps=4, num_stages=1)
@@ -33,28 +31,25 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """What compiles for it, how far a kernel may go, and what is searched.
+class SearchSpace:
+    """What is searched on a GPU, and how far a kernel may go.
 
-    lanes: threads a warp or wave; spill_limit: up to so many `spill_unit` a larger tile may be worth its spills; tiles:
-    choices of BLOCK_M and of BLOCK_N; waves: of waves_per_eu; stages: of num_stages; resident: how many blocks of so
-    many warps fit on a processor at once.
+    spill_limit: up to so many `spill_unit` a larger tile may be worth its spills; tiles: choices of BLOCK_M and of
+    BLOCK_N; waves: of waves_per_eu; stages: of num_stages; read: what a compiled kernel needs.
     """
 
-    name: str
-    target: GPUTarget
-    lanes: int
-    register_limit: int
-    shared_limit: int
-    shared_name: str
+    device: Device
     spill_unit: str
     spill_limit: int
     tiles: tuple[tuple[int, ...], tuple[int, ...]]
     stages: tuple[int, ...]
     waves: tuple[int | None, ...]
-    processor: Processor
     read: Callable[[CompiledKernel], Needs]
-    resident: Callable[[Needs, int], int]
+
+    @property
+    def arch(self) -> Arch:
+        """What is compiled for."""
+        return self.device.arch
 
     @property
     def has_waves(self) -> bool:
@@ -66,7 +61,7 @@ class Architecture:
         """`DEFAULT` as this architecture has it."""
         return DEFAULT.model_copy(update={"waves_per_eu": 2 if self.has_waves else None})
 
-    def space(self) -> list[Config]:
+    def configs(self) -> list[Config]:
         """All that is searched, before anything is known of it."""
         axes = product(*self.tiles, (False, True), self.waves, (4, 8), (1,), self.stages)
         names = Config.model_fields
@@ -78,57 +73,35 @@ def _nvidia(kernel: CompiledKernel) -> Needs:
     return Needs(found.registers, found.spilled_bytes, found.shared_bytes)
 
 
-def _blocks_per_sm(needs: Needs, warps: int) -> int:
-    return blocks_per_sm(needs.registers, needs.shared_bytes, warps)
-
-
 def _amd(kernel: CompiledKernel) -> Needs:
     found = amd_resources(kernel)
     return Needs(found.vgprs, found.vgpr_spills, found.lds_bytes)
 
 
-def _groups_per_unit(needs: Needs, waves: int) -> int:
-    """Of a compute unit: four SIMDs of 512 vector registers a lane and at most eight waves, and the local data share
-    (AMD CDNA 3 Instruction Set Architecture, 2025)."""
-    waves_at_once = 4 * min(8, 512 // max(needs.registers, 1))
-    return min(waves_at_once // waves, LDS_LIMIT // max(needs.shared_bytes, 1))
-
-
-ARCHITECTURES = {
-    "sm_90a": Architecture(
-        name="sm_90a",
-        target=HOPPER,
-        lanes=32,
-        register_limit=255,
-        shared_limit=SHARED_MEMORY_LIMIT,
-        shared_name="shared memory",
-        spill_unit="bytes",
-        spill_limit=64,  # head_dim 256 on an H200: with 56 one of the two fastest, with 200 1.7 times their time
-        tiles=((64, 128), (32, 64, 128)),
-        waves=(None,),
-        stages=(1, 2, 3, 4),
-        processor=H200,
-        read=_nvidia,
-        resident=_blocks_per_sm,
-    ),
-    "gfx942": Architecture(
-        name="gfx942",
-        target=GFX942,
-        lanes=64,
-        register_limit=512,
-        shared_limit=LDS_LIMIT,
-        shared_name="local data share",
-        spill_unit="registers",
-        spill_limit=0,
-        tiles=((32, 64, 128), (16, 32, 64)),
-        waves=(1, 2),
-        stages=(1, 2),
-        processor=MI300X,
-        read=_amd,
-        resident=_groups_per_unit,
-    ),
+SPACES = {
+    space.arch.name: space
+    for space in (
+        SearchSpace(
+            device=H200,
+            spill_unit="bytes",
+            spill_limit=64,  # head_dim 256 on an H200: with 56 one of the two fastest, with 200 1.7 times their time
+            tiles=((64, 128), (32, 64, 128)),
+            waves=(None,),
+            stages=(1, 2, 3, 4),
+            read=_nvidia,
+        ),
+        SearchSpace(
+            device=MI300X,
+            spill_unit="registers",
+            spill_limit=0,
+            tiles=((32, 64, 128), (16, 32, 64)),
+            waves=(1, 2),
+            stages=(1, 2),
+            read=_amd,
+        ),
+    )
 }
-"""Where the plain kernel can be tuned."""
+"""Where the plain kernel can be tuned, by the name of the architecture."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +118,7 @@ class Judged:
 
 
 def prune(
-    architecture: Architecture,
+    space: SearchSpace,
     workload: Workload,
     configs: Sequence[Config] | None = None,
     on_judged: Callable[[Judged], None] = lambda _: None,
@@ -156,59 +129,60 @@ def prune(
     BLOCK_N alone are compiled from the narrowest on, until one spills too much: wider tiles take more registers, and
     minutes.
     """
-    chosen = architecture.space() if configs is None else configs
+    chosen = space.configs() if configs is None else configs
     alike: dict[Config, list[Config]] = {}
     for config in sorted(chosen, key=lambda one: one.BLOCK_N):
         alike.setdefault(config.model_copy(update={"BLOCK_N": 16}), []).append(config)
     judged: dict[Config, Judged] = {}
-    for found in compiler.several(partial(_judge_widening, architecture, workload, on_judged), alike.values()):
+    for found in compiler.several(partial(_judge_widening, space, workload, on_judged), alike.values()):
         judged |= {one.config: one for one in found}
     return [judged[config] for config in chosen]
 
 
 def _judge_widening(
-    architecture: Architecture, workload: Workload, on_judged: Callable[[Judged], None], configs: Sequence[Config]
+    space: SearchSpace, workload: Workload, on_judged: Callable[[Judged], None], configs: Sequence[Config]
 ) -> list[Judged]:
     judged: list[Judged] = []
     spilling: int | None = None
     for config in configs:
         if spilling is None:
-            one = judge(architecture, workload, config)
+            one = judge(space, workload, config)
         else:
             one = Judged(config, None, f"spills with BLOCK_N={spilling} already")
-        if one.needs and one.needs.spills > architecture.spill_limit and spilling is None:
+        if one.needs and one.needs.spills > space.spill_limit and spilling is None:
             spilling = config.BLOCK_N
         judged.append(one)
         on_judged(one)
     return judged
 
 
-def judge(architecture: Architecture, workload: Workload, config: Config) -> Judged:
+def judge(space: SearchSpace, workload: Workload, config: Config) -> Judged:
     """Whether one configuration is worth timing.
 
     What cannot be is not compiled: a float32 accumulator of more registers than a thread may have.
     """
-    accumulator = config.BLOCK_M * workload.head_dim // (architecture.lanes * config.num_warps)
-    if accumulator > architecture.register_limit:
+    accumulator = config.BLOCK_M * workload.head_dim // (space.arch.warp_size * config.num_warps)
+    if accumulator > space.arch.thread_registers:
         return Judged(config, None, f"the accumulator alone takes {accumulator} registers a thread")
     source = stock_source(config, workload.head_dim, workload.causal, workload.dtype)
     options = {name: value for name, value in config.options().items() if name not in source.fn.arg_names}
     try:
-        needs = architecture.read(compile_for(architecture.target, source, **options))
+        needs = space.read(compile_for(space.arch, source, **options))
     except MeasurementError as error:
         return Judged(config, None, str(error), refused=True)
-    if needs.shared_bytes > architecture.shared_limit:
-        too_much = f"{needs.shared_bytes} bytes of {architecture.shared_name}, more than {architecture.shared_limit}"
+    if needs.shared_bytes > space.arch.cta_shared_bytes:
+        too_much = f"{needs.shared_bytes} bytes of {space.arch.shared_name}, more than {space.arch.cta_shared_bytes}"
         return Judged(config, needs, too_much, refused=True)
-    too_many = needs.spills > architecture.spill_limit
-    return Judged(config, needs, f"spills {needs.spills} {architecture.spill_unit}" if too_many else None)
+    too_many = needs.spills > space.spill_limit
+    return Judged(config, needs, f"spills {needs.spills} {space.spill_unit}" if too_many else None)
 
 
-def expected(architecture: Architecture, workload: Workload, judged: Sequence[Judged]) -> dict[Config, float]:
+def expected(space: SearchSpace, workload: Workload, judged: Sequence[Judged]) -> dict[Config, float]:
     """What is left, and how many cycles it should take, the fastest first."""
     found: dict[Config, float] = {}
     for one in judged:
         if one.dropped is None and one.needs is not None:
-            resident = max(architecture.resident(one.needs, one.config.num_warps), 1)
-            found[one.config] = cycles(architecture.processor, workload, one.config, resident)
+            needs, warps = one.needs, one.config.num_warps
+            resident = max(space.arch.ctas_per_sm(needs.registers, needs.shared_bytes, warps), 1)
+            found[one.config] = cycles(space.device, workload, one.config, resident)
     return dict(sorted(found.items(), key=lambda item: item[1]))

@@ -10,7 +10,7 @@ from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.workload import Workload
 from kperf.bench.points import MeasuredPoint, Point
 from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, Study
-from kperf.tune.space import ARCHITECTURES, Architecture, Judged
+from kperf.tune.space import SPACES, Judged, SearchSpace
 
 
 def pruning(judged: Mapping[str, Sequence[Judged]], workload: Workload) -> Table:
@@ -24,12 +24,12 @@ def pruning(judged: Mapping[str, Sequence[Judged]], workload: Workload) -> Table
     table = Table(title=f"{title} (nothing ran); {left}", title_justify="left")
     table.add_column("tile, warps, stages")
     for name in judged:
-        item = ARCHITECTURES[name]
+        item = SPACES[name]
         if item.has_waves:
             table.add_column("waves_per_eu", justify="right")
         table.add_column(f"{name} registers", justify="right")
         table.add_column(f"spilled {item.spill_unit}", justify="right")
-        table.add_column(f"bytes of {item.shared_name}", justify="right")
+        table.add_column(f"bytes of {item.arch.shared_name}", justify="right")
         table.add_column(f"{name}: left, or why not", min_width=16)
     rows: dict[str, dict[str, list[Judged]]] = {}
     for name, found in judged.items():
@@ -37,9 +37,7 @@ def pruning(judged: Mapping[str, Sequence[Judged]], workload: Workload) -> Table
             rows.setdefault(_short(one.config), {}).setdefault(name, []).append(one)
     for choices, by_name in rows.items():
         for beside in zip_longest(*(by_name.get(name, []) for name in judged)):
-            cells = [
-                cell for name, one in zip(judged, beside, strict=True) for cell in _needs(ARCHITECTURES[name], one)
-            ]
+            cells = [cell for name, one in zip(judged, beside, strict=True) for cell in _needs(SPACES[name], one)]
             table.add_row(choices, *cells)
     return table
 
@@ -98,8 +96,8 @@ def _short(config: Config) -> str:
     return f"{config.BLOCK_M}x{config.BLOCK_N}{first}, {config.num_warps}, {config.num_stages}"
 
 
-def _needs(architecture: Architecture, judged: Judged | None) -> list[str]:
-    waves = [str(judged.config.waves_per_eu) if judged else ""] if architecture.has_waves else []
+def _needs(space: SearchSpace, judged: Judged | None) -> list[str]:
+    waves = [str(judged.config.waves_per_eu) if judged else ""] if space.has_waves else []
     if judged is None:
         return [*waves, "", "", "", ""]
     needs = judged.needs

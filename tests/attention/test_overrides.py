@@ -6,13 +6,14 @@ import pytest
 import triton
 from triton.compiler import ASTSource
 
+from kperf.arch import SM_90A
 from kperf.attention import overrides as override
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.schedule import schedule
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import override as any_kernel
-from kperf.ir.compile import HOPPER, canonical_ttgir, compile_kernel, resources, ttgir_of_source
+from kperf.ir.compile import canonical_ttgir, compile_kernel, resources, ttgir_of_source
 from kperf.ir.override import own_cache
 from kperf.ir.ttgir import Module
 from kperf.paper import instrumented
@@ -324,7 +325,7 @@ def test_stock_triton_picks_a_staged_override_up(tmp_path):
         triton.knobs.cache.dir = str(tmp_path / "cache")
         triton.knobs.cache.override_dir = str(tmp_path / "staged")
         triton.knobs.compilation.override = True
-        kernel = triton.compile(source, target=HOPPER, options={"num_warps": 4})
+        kernel = triton.compile(source, target=SM_90A.target, options={"num_warps": 4})
         with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE is set"):
             found.compile()
     assert canonical_ttgir(kernel.asm["ttgir"]) == found.text

@@ -8,8 +8,9 @@ import triton
 import triton.language as tl
 from triton.compiler import ASTSource
 
+from kperf.arch import GFX942
 from kperf.errors import MeasurementError, UsageError
-from kperf.ir.amd import GFX942, AmdResources, amd_resources, compile_for
+from kperf.ir.amd import AmdResources, amd_resources, compile_for
 
 TEXT = """
 \tv_mfma_f32_32x32x8_bf16_1k a[0:15], v[0:1], v[2:3], 0

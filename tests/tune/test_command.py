@@ -20,7 +20,7 @@ from kperf.errors import UsageError
 from kperf.plots.tune import figure
 from kperf.tune import command, records, tables
 from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, Study, store_in, studies, summary
-from kperf.tune.space import ARCHITECTURES, DEFAULT, Judged, Needs
+from kperf.tune.space import DEFAULT, SPACES, Judged, Needs
 from tests.command import kperf
 from tests.tune.pretended import OTHERS, SHAPE, SPACE, Pretended, milliseconds
 
@@ -233,7 +233,7 @@ def test_before_tuning_is_the_reports_default():
     assert DEFAULT.options() == {
         "BLOCK_M": 128, "BLOCK_N": 64, "PRELOAD_V": False, "num_warps": 4, "num_ctas": 1, "num_stages": 1
     }  # fmt: skip
-    assert ARCHITECTURES["gfx942"].default == Config(**DEFAULT.options() | {"waves_per_eu": 2})
+    assert SPACES["gfx942"].default == Config(**DEFAULT.options() | {"waves_per_eu": 2})
 
 
 def test_the_comparisons_times_are_its_own(folders, monkeypatch):

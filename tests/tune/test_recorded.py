@@ -2,29 +2,41 @@
 
 import math
 import random
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kperf.arch import H200
 from kperf.ir.amd import compile_for
 from kperf.ir.compile import sass
 from kperf.ir.sass import order
 from kperf.record.store import RECORDED
 from kperf.tune import estimate
 from kperf.tune.command import TENTH
-from kperf.tune.estimate import H200
 from kperf.tune.records import DEFAULT_KEY, GOAL, REPORTED, TUNED_KEY, ranked, store_in, studies, tuned
 from kperf.tune.resources import stock_source
 from kperf.tune.search import next_trial
-from kperf.tune.space import ARCHITECTURES, expected
+from kperf.tune.space import SPACES, expected
 from tests.tune.compiled import JUDGED
 
 ARTIFACT = " ".join((Path(__file__).resolve().parents[2] / "artifact.md").read_text().split())
 STUDIES = studies(store_in(RECORDED / "h200").points())
-SM_90A = ARCHITECTURES["sm_90a"]
+SM_90A = SPACES["sm_90a"]
 SEEDS = range(3)
-NUMBERS = [field.name for field in fields(H200) if field.name != "number"]
+
+
+def off_by(factors):
+    """An H200 with other numbers, in the order of the estimate's terms."""
+    flops, exponentials, fp32, shared, load, latency = factors
+    arch = replace(
+        H200.arch,
+        flop_per_cycle={dtype: rate * flops for dtype, rate in H200.arch.flop_per_cycle.items()},
+        exponentials_per_cycle=H200.arch.exponentials_per_cycle * exponentials,
+        fp32_per_cycle=H200.arch.fp32_per_cycle * fp32,
+        shared_bytes_per_cycle=H200.arch.shared_bytes_per_cycle * shared,
+    )
+    return replace(H200, arch=arch, l2_bytes_per_cycle=64 * load, l2_latency=800 * latency)
 
 
 def replayed(study, seed, elsewhere=(), of=SM_90A):
@@ -77,9 +89,9 @@ def test_it_does_so_with_an_estimate_whose_numbers_are_wrong(monkeypatch):
     chance = random.Random(7)
     regrets = []
     for seed in range(40):
-        off = {name: getattr(H200, name) * 2 ** chance.uniform(-1, 1) for name in NUMBERS}
+        factors = [2 ** chance.uniform(-1, 1) for _ in range(6)]
         monkeypatch.setattr(estimate, "_SYNC", 100 * 2 ** chance.uniform(-1, 1))
-        wrong = replace(SM_90A, processor=replace(H200, **off))
+        wrong = replace(SM_90A, device=off_by(factors))
         regrets += [replayed(study, seed, of=wrong)[0] for study in STUDIES[:3]]
     missed = sum(regret > GOAL for regret in regrets)
     assert missed <= 0.1 * len(regrets)
@@ -122,11 +134,11 @@ def test_nothing_of_a_block_runs_under_its_exponentials():
         slower.append(100 * (final[ranked(final)[1]] / final[study.chosen] - 1))
         for config, blocks in zip(ranked(final)[:2], (2, 1), strict=True):
             source = stock_source(config, workload.head_dim, workload.causal, workload.dtype)
-            kernel = compile_for(SM_90A.target, source, num_warps=config.num_warps, num_stages=config.num_stages)
+            kernel = compile_for(SM_90A.arch, source, num_warps=config.num_warps, num_stages=config.num_stages)
             needs = SM_90A.read(kernel)
             assert f"{needs.shared_bytes} bytes" in ARTIFACT
             assert f"spill {needs.spills} bytes a thread" in ARTIFACT or not needs.spills
-            assert SM_90A.resident(needs, config.num_warps) == blocks
+            assert SM_90A.arch.ctas_per_sm(needs.registers, needs.shared_bytes, config.num_warps) == blocks
             words = [word.split()[0] for word in order(sass(kernel)) if word.startswith(("wgmma", "wait", "exp2"))]
             trip = [word for word, before in zip(words, ["", *words], strict=False) if word != before]
             assert trip == ["wgmma", "wait", "exp2", "wgmma", "wait"] * 2  # once more after each of the two loops

@@ -7,12 +7,12 @@ import statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kperf.arch import SM_90A
 from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
-from kperf.ir.occupancy import blocks_per_sm
 from kperf.tune.records import GOAL
 from kperf.tune.search import most_promising, next_trial, propose
-from kperf.tune.space import ARCHITECTURES, expected
+from kperf.tune.space import SPACES, expected
 from tests.tune.compiled import JUDGED, RUNNABLE
 from tests.tune.pretended import SPACE, milliseconds
 
@@ -101,7 +101,7 @@ def machine(seed):
 
     def milliseconds(one):
         config, needs = one.config, one.needs
-        at_once = blocks_per_sm(needs.registers, needs.shared_bytes, config.num_warps) * config.num_warps
+        at_once = SM_90A.ctas_per_sm(needs.registers, needs.shared_bytes, config.num_warps) * config.num_warps
         hidden = config.num_stages ** (1.2 if config.num_warps == 8 else 0.6) * (min(at_once, 16) / 8) ** 0.4
         first = 0.05 * worth[5] * (config.num_stages > 2) - 0.06 * worth[4] * (config.num_stages == 1)
         alone = worth[0] * 38 / config.BLOCK_M + worth[1] * 10 / config.BLOCK_N
@@ -115,7 +115,7 @@ def machine(seed):
 
 MACHINES = range(16)
 WIDE = Workload(batch=4, heads=8, seq_len=2048, head_dim=256, causal=True, dtype="float16")
-EXPECTED = expected(ARCHITECTURES["sm_90a"], WIDE, JUDGED)
+EXPECTED = expected(SPACES["sm_90a"], WIDE, JUDGED)
 
 
 def by_wide_optuna(known, trials, seed):

@@ -6,15 +6,13 @@ from kperf.attention.configs import Config
 from kperf.attention.kernels.stock import PLAIN_CONFIGS
 from kperf.attention.workload import Workload
 from kperf.bench.points import Store
-from kperf.ir.amd import LDS_LIMIT
-from kperf.ir.compile import SHARED_MEMORY_LIMIT
 from kperf.record.store import RECORDED as RECORDED_FOLDER
 from kperf.tune import space
-from kperf.tune.space import ARCHITECTURES, Judged, Needs, expected, judge, prune
+from kperf.tune.space import SPACES, Judged, Needs, expected, judge, prune
 from tests.tune.compiled import AUTOTUNED, JUDGED
 
 WIDE = Workload(batch=4, heads=8, seq_len=512, head_dim=256)
-SM_90A, GFX942 = ARCHITECTURES["sm_90a"], ARCHITECTURES["gfx942"]
+SM_90A, GFX942 = SPACES["sm_90a"], SPACES["gfx942"]
 
 
 def config(block_m, block_n, num_warps=4, num_stages=1, **more):
@@ -33,15 +31,14 @@ def test_an_accumulator_that_no_thread_can_hold_is_not_compiled(monkeypatch):
 def test_what_spills_or_does_not_fit_is_dropped_by_what_the_compiler_made():
     fits, too_large = (judge(SM_90A, WIDE, config(64, 64, 8, stages)) for stages in (2, 4))
     assert fits.dropped is None
-    assert 0 < fits.needs.shared_bytes <= SHARED_MEMORY_LIMIT < too_large.needs.shared_bytes
-    assert (
-        too_large.dropped == f"{too_large.needs.shared_bytes} bytes of shared memory, more than {SHARED_MEMORY_LIMIT}"
-    )
+    assert 0 < fits.needs.shared_bytes <= SM_90A.arch.cta_shared_bytes < too_large.needs.shared_bytes
+    limit = SM_90A.arch.cta_shared_bytes
+    assert too_large.dropped == f"{too_large.needs.shared_bytes} bytes of shared memory, more than {limit}"
     # Of which waves_per_eu reaches the compiler: to hold two a SIMD unit, a wave has half of the registers.
     fits, spills = (judge(GFX942, WIDE, config(32, 32, waves_per_eu=waves)) for waves in (1, 2))
     assert fits.needs.registers > 256 >= spills.needs.registers
     assert fits.dropped is None
-    assert fits.needs.shared_bytes <= LDS_LIMIT
+    assert fits.needs.shared_bytes <= GFX942.arch.cta_shared_bytes
     assert spills.needs.spills > 0
     assert spills.dropped == f"spills {spills.needs.spills} registers"
 
@@ -64,7 +61,7 @@ def test_what_does_not_compile_says_so():
     found = judge(SM_90A, wrong, config(64, 32))
     assert found.needs is None
     assert found.refused
-    assert found.dropped.startswith("attention does not compile for 90: ")
+    assert found.dropped.startswith("attention does not compile for sm_90a: ")
 
 
 def test_wider_tiles_of_one_that_spills_are_dropped_uncompiled(monkeypatch):
@@ -88,9 +85,9 @@ def test_wider_tiles_of_one_that_spills_are_dropped_uncompiled(monkeypatch):
     assert len(told) == len(asked)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", SPACES)
 def test_the_space_has_each_configuration_once_and_the_reports_tuned_one(name):
-    every = ARCHITECTURES[name].space()
+    every = SPACES[name].configs()
     assert len(set(every)) == len(every)
     waves = {"gfx942": {"waves_per_eu": 2}}.get(name, {})
     assert config(64, 32, 4, 1, PRELOAD_V=True, **waves) in every

@@ -14,7 +14,7 @@ from kperf.console import WholeConsole
 from kperf.plots.tune import draw
 from kperf.tune import command
 from kperf.tune.records import DEFAULT_KEY, TUNED_KEY, store_in, studies
-from kperf.tune.space import Architecture
+from kperf.tune.space import SearchSpace
 
 pytestmark = pytest.mark.gpu
 
@@ -28,7 +28,7 @@ SPACE = [
 
 def test_a_tiny_search_is_recorded_written_and_used(tmp_path, monkeypatch):
     monkeypatch.setenv(configs.FOLDER, str(tmp_path / "configs"))
-    monkeypatch.setattr(Architecture, "space", lambda _: SPACE)
+    monkeypatch.setattr(SearchSpace, "configs", lambda _: SPACE)
     asked = command.Asked([SHAPE], trials=2, exhaustive=True)
     command.run(WholeConsole(), tmp_path, asked, draw)
     (folder,) = [path.parent for path in tmp_path.glob("*/tune.jsonl")]

@@ -18,7 +18,7 @@ from kperf.errors import UsageError
 from kperf.ir.dataflow import Value
 from kperf.trace.analyze.models import Bar, Bound, Bubble, Duty, Hidden, Quantiles, RegionTime, Role, Window
 from kperf.trace.analyze.timeline import Block, Flight, Launch, Span
-from kperf.trace.instrument.program import DENSE_FLOP_PER_CYCLE, Program
+from kperf.trace.instrument.program import Program
 
 SAMPLED_BLOCKS = 96
 SAMPLED_INTERVALS = 300_000
@@ -72,7 +72,7 @@ def period(launch: Launch) -> Quantiles:
 def bound(launch: Launch) -> Bound:
     """The cycles that the products of a trip take at the peak rates of their types."""
     products = launch.products_per_trip()
-    cycles = sum(product.flop / DENSE_FLOP_PER_CYCLE[product.dtype] for product in products)
+    cycles = sum(product.flop / launch.program.arch.flop_per_cycle[product.dtype] for product in products)
     return Bound(cycles=cycles, dtype="+".join(dict.fromkeys(product.dtype for product in products)))
 
 

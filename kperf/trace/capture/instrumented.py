@@ -8,10 +8,10 @@ from typing import Literal, get_args
 
 from triton.compiler import CompiledKernel
 
+from kperf.arch import of
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
-from kperf.ir.occupancy import blocks_per_sm, shared_bytes_left
 from kperf.ir.override import Override, own_cache, recompile
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.events import Detail, Rules, instrument
@@ -138,7 +138,9 @@ def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, r
 
     def fits(size: int, kept_in: Place) -> bool:
         recording = Recording(warps, program.total_warps, size, memory="global")
-        inside = recording.buffer_bytes <= shared_bytes_left(plain.registers, plain.shared_bytes, program.total_warps)
+        inside = recording.buffer_bytes <= program.arch.shared_bytes_left(
+            plain.registers, plain.shared_bytes, program.total_warps
+        )
         return blocks * recording.block_bytes <= memory and (inside or kept_in == "global")
 
     wanted = _RING if records is None else max(1 << (RECORD_BYTES * records - 1).bit_length(), SMALLEST_RING)
@@ -163,7 +165,7 @@ def _straight_records(program: Program) -> int | None:
 def resource_usage(kernel: CompiledKernel) -> ResourceUsage:
     """Of a kernel as compiled; its warps are those of all partitions."""
     used = compiler.resources(kernel)
-    fitting = blocks_per_sm(used.registers, used.shared_bytes, kernel.metadata.num_warps)
+    fitting = of(kernel.metadata.target).ctas_per_sm(used.registers, used.shared_bytes, kernel.metadata.num_warps)
     return ResourceUsage(used.registers, used.spilled_bytes, used.shared_bytes, fitting)
 
 

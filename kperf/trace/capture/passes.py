@@ -160,7 +160,7 @@ def recording_of_pass(program: Program, subject: TracedKernel) -> Recording:
     """In shared memory, where a record costs least, if some trips of a block fit there; of a longer one its last."""
     warps = tuple(sorted(group.first_warp for group in program.groups))
     size = _MOST_BYTES_A_WARP
-    while size * len(warps) > compiler.SHARED_MEMORY_LIMIT - subject.shared_bytes and size >= _LEAST_BYTES_A_WARP:
+    while size * len(warps) > subject.arch.cta_shared_bytes - subject.shared_bytes and size >= _LEAST_BYTES_A_WARP:
         size //= 2
     if size >= _LEAST_BYTES_A_WARP:
         return Recording(warps, program.total_warps, size)

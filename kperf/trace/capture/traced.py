@@ -7,6 +7,7 @@ from typing import get_args
 
 from triton.compiler import CompiledKernel
 
+from kperf.arch import SM_90A, Arch
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
@@ -22,7 +23,7 @@ _SHARED_BYTES_PER_WARP = 8192
 class TracedKernel:
     """A kernel before it runs. `name` is what messages call it, `text` its TTGIR without records.
 
-    `compile`: the kernel with this TTGIR in place, for sm_90a, without a GPU. `most_records`: how many records a warp
+    `compile`: the kernel with this TTGIR in place, for `arch`, without a GPU. `most_records`: how many records a warp
     writes at most in the launch that is traced. `shared_bytes`: what the plain kernel takes. `rules`: what its regions
     are, and what they are called.
     """
@@ -33,6 +34,7 @@ class TracedKernel:
     compile: Callable[[str], CompiledKernel]
     most_records: Callable[[Program], int]
     rules: Rules = field(default_factory=read_rules)
+    arch: Arch = SM_90A
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,11 @@ def recording_for(program: Program, subject: TracedKernel) -> Recording:
     In shared memory, where a record costs least, if they fit into what the kernel leaves of it; else straight in device
     memory. Raises `UsageError` if the kernel leaves less than nothing.
     """
-    free = compiler.SHARED_MEMORY_LIMIT - subject.shared_bytes
+    limit = subject.arch.cta_shared_bytes
+    free = limit - subject.shared_bytes
     if free < 0:
         raise UsageError(
-            f"{subject.name} takes {subject.shared_bytes} of {compiler.SHARED_MEMORY_LIMIT} bytes of shared memory: it "
-            "cannot be launched"
+            f"{subject.name} takes {subject.shared_bytes} of {limit} bytes of shared memory: it cannot be launched"
         )
     warps = tuple(sorted(group.first_warp for group in program.groups))
     needed = max(SMALLEST_RING, RECORD_BYTES * subject.most_records(program))
@@ -102,9 +104,10 @@ def compile_orders(subject: TracedKernel, traced: Traced) -> Orders:
             f"the traced twin of {subject.name} spills {after.stack_bytes} bytes where the plain kernel spills "
             f"{before.stack_bytes}: record fewer regions (--regions)"
         )
-    if after.shared_bytes > compiler.SHARED_MEMORY_LIMIT:
+    limit = subject.arch.cta_shared_bytes
+    if after.shared_bytes > limit:
         raise UsageError(
-            f"{subject.name} takes {before.shared_bytes} of {compiler.SHARED_MEMORY_LIMIT} bytes of shared memory: too "
+            f"{subject.name} takes {before.shared_bytes} of {limit} bytes of shared memory: too "
             f"little is left for {traced.recording.buffer_bytes} bytes of records"
         )
     return Orders(*(sass.order(compiler.sass(kernel)) for kernel in (plain_kernel, traced_kernel)))

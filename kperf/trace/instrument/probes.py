@@ -14,7 +14,7 @@ from itertools import pairwise
 from kperf.errors import UsageError
 from kperf.ir.ttgir import Module, Operation
 from kperf.trace.instrument.events import LIFETIME, Rules, instrument
-from kperf.trace.instrument.program import DENSE_FLOP_PER_CYCLE, Interval, Mark, Program, Scope, read_program
+from kperf.trace.instrument.program import Interval, Mark, Program, Scope, read_program
 
 _RECORD = re.compile(r'(\s*)proton\.record \w+ "[^"]*"')
 ANCHOR = 0
@@ -66,7 +66,7 @@ class Probes:
         """What a trip takes at least: all groups' products at the peak rates of their types."""
         loops = {body.group: self.program.loops[body.loop] for of in self.classes for body in of.bodies}
         products = [product for loop in loops.values() for product in loop.products]
-        return sum(product.flop / DENSE_FLOP_PER_CYCLE[product.dtype] for product in products)
+        return sum(product.flop / self.program.arch.flop_per_cycle[product.dtype] for product in products)
 
     def named(self, places: Places) -> list[str]:
         """What a pass records in a trip besides anchors, in words."""

@@ -12,6 +12,7 @@ from typing import Literal
 
 from triton._C.libtriton import ir, passes
 
+from kperf.arch import SM_90A, Arch, Dtype
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.dataflow import (
@@ -56,22 +57,7 @@ class Scope:
         return self.loops[-1] if self.loops else 0
 
 
-Dtype = Literal["fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64"]
-"""Of a product's operands; fp32 is a product without tensor cores."""
-
 _DTYPES: dict[str, Dtype] = {"bf16": "bf16", "f16": "fp16", "f32": "tf32", "f64": "fp64", "i8": "int8", "ui8": "int8"}
-
-DENSE_FLOP_PER_CYCLE: dict[Dtype, int] = {
-    "fp8": 8192,
-    "int8": 8192,
-    "bf16": 4096,
-    "fp16": 4096,
-    "tf32": 2048,
-    "fp64": 256,
-    "fp32": 256,
-}
-"""Operations of one Hopper SM in a cycle, by the type of the operands: 989 TFLOPS of bfloat16 / (132 SMs * 1.83 GHz);
-fp32 is without tensor cores. NVIDIA H100 Tensor Core GPU Architecture, table 2."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +150,8 @@ class Program:
     """How many mbarriers each ring has."""
     loops: dict[int, Loop] = field(default_factory=dict)
     """Line of a loop (`Scope.loops`) -> what it does."""
+    arch: Arch = SM_90A
+    """What it is compiled for."""
 
     def group(self, name: str) -> Group:
         """The warp group of that name."""
@@ -198,7 +186,9 @@ def read_program(text: str, rules: Rules | None = None) -> Program:
             intervals[key] = _interval(names[group.name], _scope_name(key, scopes), operations, dataflow, rules)
     loops = {op.line: _loop(op, dataflow) for op in module.walk() if op.name in _LOOPS}
     groups = _groups(module, roles, starts)
-    return Program(module.kernel_name, groups, total_warps, scopes, intervals, _stages(module, dataflow), loops)
+    return Program(
+        module.kernel_name, groups, total_warps, scopes, intervals, _stages(module, dataflow), loops, module.arch
+    )
 
 
 def _roles(module: Module) -> dict[str, tuple[str, frozenset[Issued]]]:

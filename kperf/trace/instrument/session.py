@@ -13,8 +13,8 @@ from triton import knobs
 from triton._C.libtriton import passes, proton
 from triton.backends.nvidia.compiler import CUDABackend
 
+from kperf.arch import KNOWN
 from kperf.errors import UsageError
-from kperf.ir.compile import SHARED_MEMORY_LIMIT
 
 ALIGNMENT = 128
 HEADER_BYTES = 40
@@ -25,6 +25,7 @@ to 265 cycles more, for 6 to 8 records (results/h200/fig11)."""
 SMALLEST_RING = 64
 """Bytes of records of a warp, as Proton has it."""
 
+_MOST_SHARED_BYTES = max(arch.cta_shared_bytes for arch in KNOWN)
 _UNCAPPED = 1 << 24
 """What Proton is told of an SM's shared memory. Of the true size it would keep no more than 4 % for records where two
 blocks fit (`maxSharedMemRatio`), and say nothing; how large the ring is, is chosen before (`trace.capture.traced`)."""
@@ -53,7 +54,7 @@ class Recording:
         size = self.bytes_per_warp
         if size < SMALLEST_RING or size & (size - 1):
             raise UsageError(f"a trace buffer of {size} bytes a warp is not a power of two of at least {SMALLEST_RING}")
-        if self.memory == "shared" and self.buffer_bytes > SHARED_MEMORY_LIMIT:
+        if self.memory == "shared" and self.buffer_bytes > _MOST_SHARED_BYTES:
             raise UsageError(f"a trace buffer of {self.buffer_bytes} bytes is more than an SM's shared memory")
 
     @property

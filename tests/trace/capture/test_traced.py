@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from kperf.arch import SM_90A
 from kperf.errors import UsageError
-from kperf.ir.compile import SHARED_MEMORY_LIMIT, Resources
+from kperf.ir.compile import Resources
 from kperf.trace.capture import traced as traced_module
 from kperf.trace.capture.traced import Orders, Traced, TracedKernel, choose, compile_orders, recording_for
 from kperf.trace.instrument.session import Recording
@@ -27,8 +28,8 @@ def made(shared_bytes=PLAIN.shared_bytes, records=1):
         (2, {"stack_bytes": 24}, "spills 24 bytes"),
         (1, {"stack_bytes": 16}, None),
         (3, {"local_bytes": 8}, "spills 8 bytes"),
-        (3, {"shared_bytes": SHARED_MEMORY_LIMIT}, None),
-        (3, {"shared_bytes": SHARED_MEMORY_LIMIT + 1}, "too little is left for 24576 bytes of records"),
+        (3, {"shared_bytes": SM_90A.cta_shared_bytes}, None),
+        (3, {"shared_bytes": SM_90A.cta_shared_bytes + 1}, "too little is left for 24576 bytes of records"),
     ],
 )
 def test_a_twin_may_keep_a_counter_a_warp_on_the_stack_and_spills_nothing_more(monkeypatch, warps, change, said):
@@ -58,13 +59,13 @@ def test_a_twin_may_keep_a_counter_a_warp_on_the_stack_and_spills_nothing_more(m
 )
 def test_rings_of_records_are_halved_while_all_records_of_a_warp_fit(free, records, memory, bytes_per_warp):
     program = SimpleNamespace(groups=[SimpleNamespace(first_warp=warp) for warp in (4, 0)], total_warps=8)
-    found = recording_for(program, made(SHARED_MEMORY_LIMIT - free, records))
+    found = recording_for(program, made(SM_90A.cta_shared_bytes - free, records))
     assert (found.warps, found.memory, found.bytes_per_warp) == ((0, 4), memory, bytes_per_warp)
 
 
 def test_a_kernel_with_more_shared_memory_than_there_is_cannot_be_launched():
-    with pytest.raises(UsageError, match=f"k takes {SHARED_MEMORY_LIMIT + 1} of {SHARED_MEMORY_LIMIT} bytes"):
-        recording_for(SimpleNamespace(), made(SHARED_MEMORY_LIMIT + 1))
+    with pytest.raises(UsageError, match=f"k takes {SM_90A.cta_shared_bytes + 1} of {SM_90A.cta_shared_bytes} bytes"):
+        recording_for(SimpleNamespace(), made(SM_90A.cta_shared_bytes + 1))
 
 
 IN_ORDER, MOVED, SPILLS = Orders(["a", "b"], ["a", "b"]), Orders(["a", "b"], ["b", "a"]), UsageError("it spills")

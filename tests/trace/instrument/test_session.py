@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from kperf.arch import SM_90A
 from kperf.attention import overrides
 from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS, Specialization
 from kperf.attention.workload import FIG11, Workload
 from kperf.errors import UsageError
-from kperf.ir.compile import SHARED_MEMORY_LIMIT, resources, sass
+from kperf.ir.compile import resources, sass
 from kperf.paper import instrumented
 from kperf.paper.instrumented import RULES
 from kperf.trace.capture import traced
@@ -29,7 +30,7 @@ def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant, special):
     before, after = resources(plain.compile()), resources(kernel)
     assert after.local_bytes == before.local_bytes == 0
     assert after.stack_bytes - before.stack_bytes <= 4 * len(program.groups)
-    assert after.shared_bytes <= SHARED_MEMORY_LIMIT
+    assert after.shared_bytes <= SM_90A.cta_shared_bytes
 
 
 @pytest.mark.parametrize("options", [{"clock_bits": 64}, {"memory": "global"}, {"bytes_per_warp": 1024}])
@@ -71,7 +72,7 @@ def test_there_is_one_session_at_a_time():
 
 
 def with_shared_bytes_left(plain: overrides.Override, left: int, workload: Workload = FIG11) -> traced.TracedKernel:
-    return replace(instrumented.subject_of(plain, workload), shared_bytes=SHARED_MEMORY_LIMIT - left)
+    return replace(instrumented.subject_of(plain, workload), shared_bytes=SM_90A.cta_shared_bytes - left)
 
 
 def test_a_kernel_that_takes_more_shared_memory_than_there_is_is_refused():

@@ -1,0 +1,105 @@
+"""What the tables say, how an architecture is found, and that nothing of a GPU stands elsewhere."""
+
+import ast
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from kperf import arch
+from kperf.arch import H200, KNOWN, MI300X, SM_90A
+from kperf.errors import UsageError
+
+KPERF = Path(arch.__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("one", KNOWN, ids=lambda one: one.name)
+def test_an_architecture_is_found_by_each_of_its_names(one):
+    for name in (one.name, one.target, f"{one.backend}:{one.number}", one.name.removesuffix("a")):
+        assert arch.of(name) is one
+
+
+def test_an_unknown_target_is_refused_by_a_sentence_with_the_known_ones():
+    with pytest.raises(UsageError) as refused:
+        arch.of("sm_75")
+    assert str(refused.value) == (
+        "no GPU architecture 'sm_75' is known: choose from sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_103a, sm_120, "
+        "gfx942, gfx950"
+    )
+
+
+@pytest.mark.parametrize("one", KNOWN, ids=lambda one: one.name)
+def test_the_tables_are_whole(one):
+    assert set(get_args(arch.Dtype)) - {"fp4"} <= set(one.flop_per_cycle)
+    mmas = {name for name, kind in one.operations.items() if kind == "mma"}
+    assert mmas == set(one.completion)
+    for place, opcode in enumerate(one.opcodes):  # the first that fits is taken: none hides a later one
+        assert not [other for other in one.opcodes[:place] if opcode.prefix.startswith(other.prefix)], opcode
+
+
+@pytest.mark.parametrize(
+    ("name", "sms", "mhz", "tflops"),
+    [("sm_80", 108, 1410, 312), ("sm_86", 72, 1695, 125), ("sm_89", 142, 2490, 362), ("sm_90a", 132, 1830, 989),
+     ("sm_100a", 148, 1850, 2250), ("sm_120", 188, 2617, 504), ("gfx942", 304, 2100, 1307),
+     ("gfx950", 256, 2400, 2517)],
+)  # fmt: skip
+def test_peaks_are_those_of_the_data_sheets(name, sms, mhz, tflops):
+    assert sms * mhz * 1e6 * arch.of(name).flop_per_cycle["bf16"] / 1e12 == pytest.approx(tflops, rel=0.01)
+
+
+def test_mmas_complete_as_the_hardware_says():
+    assert {one.name: set(one.completion.values()) for one in KNOWN} == {
+        "sm_80": {"sync"},
+        "sm_86": {"sync"},
+        "sm_89": {"sync"},
+        "sm_90a": {"sync", "wgmma"},
+        "sm_100a": {"sync", "tcgen05"},
+        "sm_103a": {"sync", "tcgen05"},
+        "sm_120": {"sync"},
+        "gfx942": {"sync"},
+        "gfx950": {"sync"},
+    }
+    assert arch.completion("ttng.warp_group_dot") == "wgmma"
+    assert arch.completion("tt.load") is None
+
+
+def numbers_of_gpus() -> set[int]:
+    """Those that mean nothing else: limits of shared memory, and how many SMs a GPU has."""
+    limits = {limit for one in KNOWN for limit in (one.cta_shared_bytes, one.sm_shared_bytes)}
+    return (limits - {64 * 1024}) | {H200.sms, MI300X.sms}
+
+
+NAMES = re.compile(rf"({'|'.join(one.name for one in KNOWN)}|sm_90|sm_100|sm_103|cuda:\d+|hip:\w+)")
+TREES = {
+    path: ast.parse(path.read_text())
+    for path in sorted(KPERF.rglob("*.py"))
+    if path.parent != Path(arch.__file__).parent
+}
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: str(path.relative_to(KPERF)))
+def test_no_number_and_no_target_of_a_gpu_stands_elsewhere(path):
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            assert called != "GPUTarget", f"{path}:{node.lineno} makes a target: take it from kperf.arch"
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            assert node.value not in numbers_of_gpus(), (
+                f"{path}:{node.lineno} has {node.value}: take it from kperf.arch"
+            )
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert not NAMES.fullmatch(node.value), f"{path}:{node.lineno} names {node.value}: take it from kperf.arch"
+
+
+def test_it_imports_nothing_of_the_project_but_errors():
+    for path in Path(arch.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                allowed = ("kperf.arch", "kperf.errors", "__future__", "collections.abc", "dataclasses", "typing")
+                assert node.module.startswith(allowed) or node.module == "triton.backends.compiler", path
+
+
+def test_a_device_has_its_peak():
+    assert H200.arch is SM_90A
+    assert H200.peak_tflops("bf16") == pytest.approx(132 * 4096 * 1.98e9 / 1e12)
