@@ -131,11 +131,11 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
 
 
 def _recorded_folder(results: Path) -> Path:
-    """Where the recorded examples are, or would be."""
+    """Where the recorded examples are; where there are none, `results` itself."""
     try:
         return recorded_folder(results, f"examples/{names()[0]}{FILES[0]}") / "examples"
     except UsageError:
-        return results / "h200" / "examples"
+        return results
 
 
 def recorded(folder: Path, chosen: Sequence[str]) -> Iterator[tuple[str, Timeline]]:

@@ -123,6 +123,11 @@ def probe() -> Machine:
     )
 
 
+def visible_gpus() -> tuple[Gpu, ...]:
+    """The NVIDIA GPUs that a program gets here, in its order; none without a driver."""
+    return _nvml()[2]
+
+
 def headline(machine: Machine) -> str:
     """One line for the start of a container: where the numbers will come from."""
     reason = why_not_measured(machine)

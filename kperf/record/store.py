@@ -371,14 +371,34 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
-    """The folder to draw from without a GPU: the one under `results` that has `file`, h200 if there are several.
+    """The folder to draw from without measuring: the one under `results` that has `file`, `preferred` of several.
 
     Raises `UsageError` when none has.
     """
     folders = sorted(folder for folder in results.glob("*") if os.path.lexists(folder / file))
     if not folders:
         raise UsageError(f"{results} holds no recorded {file}: measure on a Hopper GPU, or name another --results")
-    return next((folder for folder in folders if folder.name == "h200"), folders[0])
+    return preferred(folders, file)
+
+
+def preferred(folders: Sequence[Path], file: str) -> Path:
+    """Of folders that have `file` the one of this machine's GPU, else that of the newest record."""
+    from kperf.record.machine import visible_gpus  # it reads where records are from here
+
+    own = [gpu_slug(gpu.name) for gpu in visible_gpus()[:1]]
+    return next((folder for folder in folders if folder.name in own), None) or max(
+        folders, key=lambda folder: _newest(folder, file)
+    )
+
+
+def _newest(folder: Path, file: str) -> str:
+    """When the last of the environments that `file` names was recorded; empty where that is not known."""
+    try:
+        environments = _ENVIRONMENTS.validate_python(from_json_once(read_regular(folder / "environment.json")))
+        content = read_regular(folder / file)
+        return max(found.recorded_at for key, found in environments.items() if key.encode() in content)
+    except (OSError, ValueError, UsageError):
+        return ""
 
 
 def first_of(error: ValidationError) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.record.store import Environment, Frozen, Instant, Records, RecordStore, gpu_slug
+from kperf.record.store import Environment, Frozen, Instant, Records, RecordStore, gpu_slug, preferred
 
 
 class Row(Frozen):
@@ -94,7 +94,7 @@ def _recorded_in(results: Path, name: str, reason: str) -> Path:
             f"nothing is recorded of `make {name}` in {results} yet: that command records it on a Hopper GPU, "
             f"and here {reason}"
         )
-    return next((folder for folder in folders if folder.name == "h200"), folders[0])
+    return preferred(folders, f"{name}.jsonl")
 
 
 def newest(rows: Sequence[R]) -> list[R]:

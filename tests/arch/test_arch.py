@@ -70,7 +70,7 @@ def numbers_of_gpus() -> set[int]:
     return (limits - {64 * 1024}) | {H200.sms, MI300X.sms}
 
 
-NAMES = re.compile(rf"({'|'.join(one.name for one in KNOWN)}|sm_90|sm_100|sm_103|cuda:\d+|hip:\w+)")
+NAMES = re.compile(rf"({'|'.join(one.name for one in KNOWN)}|sm_90|sm_100|sm_103|cuda:\d+|hip:\w+|h[12]00)")
 TREES = {
     path: ast.parse(path.read_text())
     for path in sorted(KPERF.rglob("*.py"))
