@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kperf.plots.style import BLUE, ORANGE, PAGE_WIDTH, SMALL, VERMILION, footnote, headline, save
-from kperf.studies.lines import PROFILERS, CostRow, LineRow, LinesRow, factors
+from kperf.studies.lines import PROFILERS, CostRow, LineRow, LinesRow, factors, label
 
 _LINES = 8
 """Of each kernel, those with the most samples."""
@@ -35,18 +35,19 @@ def figure(rows: Sequence[LinesRow], stamp: str) -> Figure:
         for column, profiler in enumerate(profilers):
             mine = [row for row in sampled if (row.profiler, row.kernel) == (profiler, kernel)]
             axis = made.add_subplot(grid[place, column])
-            _lines(axis, mine, most, f"{kernel}\n{PROFILERS.get(profiler, profiler)}", named=column == 0)
+            _lines(axis, mine, most, f"{kernel}\n{label(profiler)}", named=column == 0)
     headline(made, ["What profilers cost, and where samples fall", stamp], [], [])
-    missing = [f"{PROFILERS[row.profiler]}: {row.message}" for row in rows if isinstance(row, CostRow) and row.message]
+    missing = [f"{label(row.profiler)}: {row.message}" for row in rows if isinstance(row, CostRow) and row.message]
     footnote(made, [*missing, "Below: share of a kernel's samples; the darker part is stalled."])
     return made
 
 
 def _costs(axis: Axes, times: dict[str, float]) -> None:
-    names = [name for name in PROFILERS if name in times]
-    bars = axis.barh([PROFILERS[name] for name in names], [times[name] for name in names], color=BLUE)
+    names = sorted(times, key=[*PROFILERS, *times].index)
+    bars = axis.barh([label(name) for name in names], [times[name] for name in names], color=BLUE)
     axis.bar_label(bars, [f"{times[name]:,.{0 if times[name] >= _MANY else 1}f}x" for name in names], padding=2)
-    axis.set_xscale("log")
+    if times:
+        axis.set_xscale("log")
     axis.margins(x=0.12)
     axis.invert_yaxis()
     axis.set_title("launches, times as long as without", loc="left", fontsize=SMALL, fontweight="bold")

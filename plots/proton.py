@@ -7,8 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from kperf.plots.style import BLUE, PAGE_WIDTH, SMALL, footnote, headline, save
-from kperf.studies.proton import CLI, ProtonRow
-from kperf.studies.proton_session import ALL
+from kperf.studies.proton import CLI, ProtonRow, label
 
 
 def draw(rows: Sequence[ProtonRow], stamp: str, out: Path) -> list[Path]:
@@ -19,10 +18,11 @@ def draw(rows: Sequence[ProtonRow], stamp: str, out: Path) -> list[Path]:
 def figure(rows: Sequence[ProtonRow], stamp: str) -> Figure:
     """A bar an implementation with a time; what has none is named below."""
     sessions = [session for session in dict.fromkeys(row.session for row in rows) if session != CLI]
-    made, axes = plt.subplots(1, len(sessions), figsize=(PAGE_WIDTH, 2.8), layout="constrained", squeeze=False)
-    for axis, session in zip(axes[0], sessions, strict=True):
+    made, axes = plt.subplots(1, max(len(sessions), 1), figsize=(PAGE_WIDTH, 2.8), layout="constrained", squeeze=False)
+    axes[0, 0].set_visible(bool(sessions))
+    for axis, session in zip(axes[0], sessions, strict=False):  # a figure without a panel cannot be
         mine = [row for row in rows if row.session == session and row.tflops is not None]
-        labels = [ALL[row.implementation].label for row in mine]
+        labels = [label(row.implementation) for row in mine]
         bars = axis.barh(labels, [row.tflops for row in mine], color=BLUE)
         axis.bar_label(bars, [f"{row.tflops:.0f}" for row in mine], padding=2)
         axis.invert_yaxis()

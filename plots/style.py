@@ -13,6 +13,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
+from matplotlib.ticker import LogFormatter
 
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.look import Look
@@ -98,7 +100,20 @@ def save(figure: Figure, out: Path) -> list[Path]:
 
 def content(figure: Figure, suffix: str, dpi: int) -> bytes:
     """What a file of the figure holds: whenever it is drawn the same."""
+    _as_written(figure)
     stream = io.BytesIO()
     metadata = {"pdf": {"CreationDate": None}, "png": {"Software": None}}[suffix]
     figure.savefig(stream, format=suffix, dpi=dpi, metadata=metadata)
     return stream.getvalue()
+
+
+def _as_written(figure: Figure) -> None:
+    """A dollar in what users, files and other programs say begins no formula, as the labels of powers are."""
+    formulas: set[Text] = set()
+    for axis in (axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)):
+        if isinstance(axis.get_major_formatter(), LogFormatter):
+            ticks = (*axis.get_major_ticks(), *axis.get_minor_ticks())
+            formulas.update(label for tick in ticks for label in (tick.label1, tick.label2))
+    for text in figure.findobj(Text):
+        if text not in formulas:
+            text.set_parse_math(False)

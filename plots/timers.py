@@ -23,7 +23,7 @@ from kperf.plots.style import (
     save,
 )  # fmt: skip
 from kperf.studies.operations import OPERATIONS, N
-from kperf.studies.timers import GOAL, REFERENCE, TIMERS, TimerRow
+from kperf.studies.timers import GOAL, REFERENCE, TIMERS, TimerRow, timer_label
 
 LOOKS = {
     "eager": (BLUE, "o"),
@@ -51,7 +51,7 @@ def figure(rows: Sequence[TimerRow], stamp: str) -> Figure:
     _timers(left, rows)
     _sizes(right, rows)
     headline(made, ["One call under many timers", stamp], *left.get_legend_handles_labels())
-    lacking = sorted({TIMERS[row.timer].label for row in rows if not row.samples_us and row.operation == "triton"})
+    lacking = sorted({timer_label(row.timer) for row in rows if not row.samples_us and row.operation == "triton"})
     notes = [f"Grey: {GOAL:.0%}. y = x * x reads and writes {4 * N >> 20} MiB each at the left."]
     footnote(made, [*notes, *([f"No time of Triton's kernel by {', '.join(lacking)}."] if lacking else [])])
     return made

@@ -274,8 +274,13 @@ def table(rows: Sequence[BlockRow], stamp: str) -> Table:
             low, high = median_interval(row.samples_ms)
             cells = [f"{statistics.median(row.samples_ms):.3f}", f"{low:.3f} to {high:.3f}", *_against_torch(row, rows)]
             cells += ["-" if value is None else f"{value:.1e}" for value in (row.error, row.gradient_error)]
-        made.add_row(_PASS[row.backward], _LABEL[row.implementation], *cells)
+        made.add_row(_PASS[row.backward], _label(row.implementation), *cells)
     return made
+
+
+def _label(key: str) -> str:
+    """What an implementation is called; its key for one that this program does not know."""
+    return _LABEL.get(key, key)
 
 
 def _against_torch(row: BlockRow, rows: Sequence[BlockRow]) -> tuple[str, str]:
@@ -289,7 +294,7 @@ def _against_torch(row: BlockRow, rows: Sequence[BlockRow]) -> tuple[str, str]:
 def said(rows: Sequence[BlockRow]) -> list[str]:
     """What has no time and why, and what had not settled."""
     lines = [
-        f"{_LABEL[row.implementation]}, {_PASS[row.backward]}, has no time: {row.message}"
+        f"{_label(row.implementation)}, {_PASS[row.backward]}, has no time: {row.message}"
         for row in rows
         if row.message
     ]

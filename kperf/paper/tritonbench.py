@@ -7,7 +7,6 @@ the same kernels as `kperf bench` binds them, on inputs of ours. The timer of Fi
 """
 
 import hashlib
-import json
 import statistics
 import sys
 import tempfile
@@ -27,8 +26,9 @@ from kperf.attention.workload import Workload
 from kperf.bench.measure import Candidate, prepare_alone
 from kperf.bench.reference import make_inputs
 from kperf.bench.turns import FLUSH_BYTES, TIMER, timed_replay
-from kperf.errors import MeasurementError
+from kperf.errors import MeasurementError, UsageError
 from kperf.integrations import tritonbench
+from kperf.studies import foreign
 from kperf.studies.records import Common, Row, measured_or_recorded
 
 ROUNDS = 4
@@ -196,8 +196,7 @@ def by_tritonbench(path: Path, workload: Workload, options: Sequence[str]) -> di
     with tempfile.TemporaryDirectory(prefix="kperf-tritonbench-") as folder:
         file = Path(folder, "told.json")
         tritonbench.call(path, [*words.split(), *options, "--output-json", str(file)])
-        told: dict[str, object] = json.loads(file.read_bytes())
-    return told
+        return foreign.read_json(file, foreign.Json, "tritonbench")
 
 
 def value(told: dict[str, object], name: str, metric: str) -> float:
@@ -206,8 +205,8 @@ def value(told: dict[str, object], name: str, metric: str) -> float:
     found = [number for key, number in told.items() if key.endswith(end) and "[x_(" in key]  # x_average is not its x
     try:
         (number,) = found
-        return float(str(number))
-    except ValueError:
+        return foreign.number(str(number), "tritonbench")
+    except (ValueError, UsageError):
         raise MeasurementError(f"tritonbench has no {metric} of {name}: its own messages above say why") from None
 
 
@@ -236,6 +235,8 @@ def said(rows: Sequence[ComparedRow]) -> list[str]:
         (row.workload, row.benchmark): statistics.median(row.ours_ms) for row in rows if row.timer == TIMER
     }  # the timer of Fig. 12
     for row in pairs:
+        if (row.workload, row.benchmark) not in ours:  # a run that was killed before it wrote this row
+            continue
         ratio = statistics.median(row.ours_ms) / ours[row.workload, row.benchmark]
         shape = f"{row.workload.batch} x {row.workload.seq_len}"
         lines.append(f"{row.benchmark} {shape}: {row.timer} says {ratio:.3f} times what the timer of Fig. 12 says.")

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -261,6 +262,18 @@ class RecordStore(Generic[_Record]):
             raise UsageError(f"{self.points_path}, line {number} {error}") from None
 
 
+_LONG = re.compile(rb"[:,\[]\s*-?\d{19}")
+"""Where a number may stand that no machine word holds: few lines have as much as that."""
+
+
+def _too_large(value: Any) -> int | None:
+    """A whole number in it that is no 64-bit one."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return next((found for part in parts if (found := _too_large(part))), None)
+    return value if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else None
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _parsed(layout: Layout[Any], line: bytes) -> Any:
     """The records in a line. Each claim, figure and table reads the file anew; the same bytes are the same records.
@@ -275,6 +288,8 @@ def _parsed(layout: Layout[Any], line: bytes) -> Any:
         raise UsageError(f"is not a recorded point: {error}") from None
     except ValueError:
         raise UsageError("is not JSON: restore the file or delete that line") from None
+    if _LONG.search(line) and (number := _too_large(record)):
+        raise UsageError(f"is not a recorded point: {str(number)[:20]}... is no number that anything here counts")
     if not isinstance(record, dict):
         raise UsageError("is not a recorded point: it is no object")
     version = record.get("schema_version")

@@ -5,12 +5,12 @@ The format is Proton's (Triton 3.6): a list of the root and of the devices, [{fr
 pandas.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 from rich.text import Text
 from rich.tree import Tree as RichTree
 
@@ -33,7 +33,7 @@ class _Node(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     frame: _Frame
-    metrics: dict[str, float | int | str]
+    metrics: dict[str, float | str]
     children: list["_Node"] = Field(default_factory=list)
 
 
@@ -70,7 +70,7 @@ class Tree:
 def read_tree(path: Path) -> Tree:
     """The root of a profile. Raises `UsageError` if the file is missing or is none."""
     try:
-        found = json.loads(path.read_bytes())
+        found = from_json(path.read_bytes())
         if not isinstance(found, list) or not found:
             raise ValueError("it is no list of a root and devices")
         return _tree(_Node.model_validate(found[0]))
@@ -85,7 +85,7 @@ def read_tree(path: Path) -> Tree:
 
 
 def _tree(node: _Node) -> Tree:
-    numbers = {name: float(value) for name, value in node.metrics.items() if not isinstance(value, str)}
+    numbers = {name: value for name, value in node.metrics.items() if not isinstance(value, str)}
     return Tree(node.frame.name, numbers, [_tree(child) for child in node.children if child.frame.name != METADATA])
 
 

@@ -6,7 +6,6 @@ held against ncu's counters where there is an ncu. Without a GPU Inductor writes
 kernels are told with what they have to do. The sources are kept, and each of Triton's goes to `kperf trace`.
 """
 
-import json
 import shlex
 import signal
 import statistics
@@ -32,9 +31,9 @@ from kperf.installation import require_checkout
 from kperf.record import device
 from kperf.record.files import make_output, write_atomically
 from kperf.record.store import Frozen, RecordStore
-from kperf.studies import child, ncu
+from kperf.studies import child, foreign, ncu
 from kperf.studies.hatchet import TIME, Tree, read_tree
-from kperf.studies.inductor_program import ROUNDS, SCRIPT, Program, blocks, from_json, round_of, scope_of
+from kperf.studies.inductor_program import PROGRAM, ROUNDS, SCRIPT, Program, blocks, round_of, scope_of
 from kperf.studies.proton import under_proton
 from kperf.studies.records import Common, Row, folder_of, measured_or_recorded, newest
 
@@ -203,8 +202,8 @@ def measure(common: Common, *, results: Path, out: Path, ncu_path: Path | None) 
     for name in BLOCKS:
         with tempfile.TemporaryDirectory(prefix="kperf-inductor-") as folder:
             under_proton([sys.executable, "-m", _SESSION, name, folder], _LIMIT_S)
-            told: dict[str, Any] = json.loads(Path(folder, "session.json").read_bytes())
-            program = from_json(json.loads(Path(folder, "program.json").read_bytes()))
+            told = foreign.read_json(Path(folder, "session.json"), foreign.Json, "the process under Proton")
+            program = foreign.read_json(Path(folder, "program.json"), PROGRAM, "the process under Proton")
             profile = Path(folder, "rounds.hatchet").read_bytes()
         kept = folder_of(results) / "inductor"
         kept.mkdir(parents=True, exist_ok=True)
@@ -251,12 +250,10 @@ def _by_ncu(name: str, launches: Sequence[int], given: Path | None) -> tuple[lis
     """The counters of each launch, whose kernels come in the order of the program; or why there are none."""
     try:
         command = [sys.executable, "-m", _SESSION, name, "ncu"]
-        found = ncu.rows(ncu.run(ncu.find(given), ["--metrics", ",".join(METRICS)], command, _LIMIT_S))
-        if missing := [metric for metric in METRICS if any(metric not in row for row in found)]:
-            raise UsageError(f"ncu's table has no {missing[0]}")
+        found = ncu.metrics(ncu.run(ncu.find(given), ["--metrics", ",".join(METRICS)], command, _LIMIT_S), METRICS)
         if len(found) != sum(launches):
             raise UsageError(f"ncu saw {len(found)} kernels where Proton saw {sum(launches)}")
-        rows = iter([{metric: ncu.number(row[metric]) for metric in METRICS} for row in found])
+        rows = iter(found)
         return [_counters([next(rows) for _ in range(count)]) for count in launches], ""
     except UsageError as error:
         return [], str(error)

@@ -3,7 +3,9 @@
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import TypeAdapter
 
 from kperf.installation import EXAMPLES
 
@@ -46,10 +48,8 @@ class Program:
     sources: dict[str, str] = field(default_factory=dict)
 
 
-def from_json(told: dict[str, Any]) -> Program:
-    """What `dataclasses.asdict` gave."""
-    kernels = [Kernel(**one | {"counts": Counts(**one["counts"])}) for one in told["kernels"]]
-    return Program(kernels, told["code"], told["sources"])
+PROGRAM: TypeAdapter[Program] = TypeAdapter(Program)
+"""Reads what `dataclasses.asdict` gave."""
 
 
 def blocks() -> ModuleType:

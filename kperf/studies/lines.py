@@ -4,9 +4,7 @@ Samples come from Proton's instruction sampling and from Nsight Compute's source
 instruction; the lines are those of the machine code that ran (`nvdisasm`). Every profiler has a process of its own.
 """
 
-import csv
 import html
-import json
 import re
 import subprocess
 import sys
@@ -29,7 +27,7 @@ from kperf.installation import EXAMPLES, require_checkout
 from kperf.ir.machine import read_machine_code
 from kperf.record.files import write_atomically
 from kperf.record.store import RecordStore
-from kperf.studies import child, ncu
+from kperf.studies import child, foreign, ncu
 from kperf.studies.hatchet import Tree, read_tree
 from kperf.studies.records import Common, Row, measured_or_recorded, newest
 from kperf.studies.sampled import KERNELS
@@ -47,6 +45,7 @@ PROFILERS = {
 """In the order of the table."""
 SLIDES = {"proton_sampling": "about 20x", "ncu": "above 1000x"}
 """What the slides on Proton (2024) say of instruction sampling, on a script of theirs."""
+_SECONDS: TypeAdapter[float] = TypeAdapter(foreign.Positive)
 _LIMIT_S = 150
 _NVDISASM = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
 _LINE_LEFT = re.compile(r"(?P<file>.+):(?P<line>\d+)@(?P<function>.*)")
@@ -128,7 +127,7 @@ def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, r
 
 def measure(common: Common, *, ncu_path: Path | None) -> Iterator[LinesRow]:
     """A row for the cost of each profiler, and one for each line that was sampled."""
-    for profiler in PROFILERS:
+    for profiler, words in PROFILERS.items():
         samples: Samples = {}
         seconds = process_s = None
         message = ""
@@ -138,7 +137,7 @@ def measure(common: Common, *, ncu_path: Path | None) -> Iterator[LinesRow]:
             try:
                 printed = _profile(profiler, folder, ncu_path)
                 took = time.perf_counter() - begin
-                seconds, process_s = float(json.loads((folder / "seconds.json").read_bytes())), took
+                seconds, process_s = foreign.read_json(folder / "seconds.json", _SECONDS, words), took
                 samples = _samples(profiler, printed, folder)
             except UsageError as error:
                 message = str(error)
@@ -193,8 +192,8 @@ def proton_samples(tree: Tree) -> Samples:
         match = _LINE_LEFT.fullmatch(frame.name) or _LINE_RIGHT.fullmatch(frame.name)
         if match and "num_samples" in frame.metrics:
             place = (match["function"] or above, _as_in_repository(match["file"]), int(match["line"]))
-            found[place] += int(frame.metrics["num_samples"])
-            stalled[place] += int(frame.metrics.get("num_stalled_samples", 0))
+            found[place] += _whole(frame.metrics["num_samples"], "Proton")
+            stalled[place] += _whole(frame.metrics.get("num_stalled_samples", 0.0), "Proton")
     if not found:
         raise UsageError("Proton took no samples: CUPTI wants the right to read the GPU's counters")
     return {place: (found[place], min(stalled[place], found[place])) for place in found}
@@ -217,7 +216,7 @@ def ncu_samples(printed: str, folder: Path) -> Samples:
     kernel, place = "", 0
     header: dict[str, int] = {}
     places: dict[str, list[tuple[str, int]]] = {}
-    for cells in csv.reader(printed.splitlines()):
+    for cells in foreign.read_csv(printed.splitlines(), "ncu"):
         if len(cells) > 1 and cells[0] == "Kernel Name":
             _all_seen(kernel, place, lines)
             kernel, place, header = re.split(r"[ (]", cells[1])[0], 0, {}
@@ -245,7 +244,13 @@ def _all_seen(kernel: str, seen: int, lines: Sequence[tuple[str, int]]) -> None:
 
 def _count(cells: Sequence[str], column: int | None) -> int:
     text = cells[column] if column is not None and column < len(cells) else ""
-    return round(ncu.number(text)) if text.strip() else 0
+    return _whole(foreign.number(text, "ncu"), "ncu") if text.strip() else 0
+
+
+def _whole(samples: float, program: str) -> int:
+    if not 0 <= samples < 1 << 53:
+        raise UsageError(f"{program} has {samples:g} samples of a line")
+    return round(samples)
 
 
 def lines_of(cubin: Path, kernel: str) -> list[tuple[str, int]]:
@@ -279,6 +284,11 @@ def _sampled(rows: Sequence[LinesRow]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row.profiler, row.kernel) for row in rows if isinstance(row, LineRow)))
 
 
+def label(profiler: str) -> str:
+    """What a profiler is called; its key for one that this program does not know."""
+    return PROFILERS.get(profiler, profiler)
+
+
 def factors(rows: Sequence[LinesRow]) -> dict[str, float]:
     """Profiler -> how many times as long the launches took as without one."""
     seconds = {row.profiler: row.launches_s for row in rows if isinstance(row, CostRow) and row.launches_s is not None}
@@ -297,15 +307,16 @@ def costs_table(rows: Sequence[LinesRow], stamp: str) -> Table:
             seconds = ("-" if value is None else f"{value:.3g}" for value in (row.launches_s, row.process_s))
             launches, process = seconds
             cells = (launches, factor, process, SLIDES.get(row.profiler, ""), row.message)
-            made.add_row(PROFILERS.get(row.profiler, row.profiler), *cells)
+            made.add_row(label(row.profiler), *cells)
     return made
 
 
 def annotated(rows: Sequence[LinesRow], profiler: str, kernel: str) -> Table:
     """The sampled lines of a kernel in the order of the source, with bars; stalled samples are their dark part."""
     mine = [row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)]
-    total = sum(row.samples for row in mine)
-    made = Table(title=f"{kernel} by {PROFILERS.get(profiler, profiler)}: {total} samples", title_justify="left")
+    samples = sum(row.samples for row in mine)
+    total = samples or 1
+    made = Table(title=f"{kernel} by {label(profiler)}: {samples} samples", title_justify="left")
     for column in ("samples", "stalled", "share", "", "line", "source"):
         made.add_column(column, justify="right" if column in {"samples", "stalled", "share", "line"} else "left")
     for row in sorted(mine, key=lambda row: (row.file, row.line)):
@@ -325,7 +336,7 @@ def html_page(rows: Sequence[LinesRow], stamp: str) -> str:
     for profiler, kernel in _sampled(rows):
         mine = [row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)]
         most = max((row.samples for row in mine), default=1) or 1
-        parts.append(f"<h2>{html.escape(kernel)} by {html.escape(PROFILERS.get(profiler, profiler))}</h2><table>")
+        parts.append(f"<h2>{html.escape(kernel)} by {html.escape(label(profiler))}</h2><table>")
         parts.append("<tr><th>samples</th><th>stalled</th><th>line</th><th>source</th></tr>")
         for row in sorted(mine, key=lambda row: (row.file, row.line)):
             parts.append(

@@ -1,6 +1,5 @@
 """Nsight Compute's command line: found by search, run on a process of ours, its CSV read; what it lacks, it says."""
 
-import csv
 import os
 import shutil
 import signal
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kperf.errors import UsageError
-from kperf.studies import child
+from kperf.studies import child, foreign
 
 _FOLDERS = (
     "/usr/local/cuda*/bin",
@@ -73,15 +72,13 @@ def rows(text: str) -> list[dict[str, str]]:
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         raise UsageError("ncu printed no table: it saw no kernel")
-    found = [row for row in csv.DictReader(lines[start:]) if (row.get("ID") or "").isdigit()]
-    return [
-        {key: value for key, value in row.items() if isinstance(key, str) and isinstance(value, str)} for row in found
-    ]
+    header, *cells = foreign.read_csv(lines[start:], "ncu")
+    return [dict(zip(header, row, strict=False)) for row in cells if row and row[0].isdecimal()]
 
 
-def number(text: str) -> float:
-    """1,234.5 as ncu writes it. Raises `UsageError` for what is none."""
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        raise UsageError(f"ncu printed {text!r} where a number belongs") from None
+def metrics(text: str, names: Sequence[str]) -> list[dict[str, float]]:
+    """Of each kernel in such a table these numbers. Raises `UsageError` if one is not there, or is no number."""
+    found = rows(text)
+    if missing := [name for name in names if any(name not in row for row in found)]:
+        raise UsageError(f"ncu's table has no {missing[0]}")
+    return [{name: foreign.number(row[name], "ncu") for name in names} for row in found]

@@ -6,7 +6,6 @@ names of the kernels say which code torch ran. `proton`, the command, is run on 
 """
 
 import importlib.util
-import json
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from rich.table import Table
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import EXAMPLES, require_checkout
 from kperf.record.files import write_atomically
-from kperf.studies import child
+from kperf.studies import child, foreign
 from kperf.studies.hatchet import TIME, Tree, read_tree, rendered, subtract
 from kperf.studies.proton_session import ALL, KEYS, WORKLOADS, bytes_of
 from kperf.studies.records import Common, Row, folder_of, measured_or_recorded
@@ -67,6 +66,7 @@ class ProtonRow(Row):
 
 
 ROWS: TypeAdapter[ProtonRow] = TypeAdapter(ProtonRow)
+_REASONS: TypeAdapter[dict[str, dict[str, str]]] = TypeAdapter(dict[str, dict[str, str]])
 Draw = Callable[[Sequence[ProtonRow], str, Path], list[Path]]
 
 
@@ -102,7 +102,7 @@ def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:
     with tempfile.TemporaryDirectory(prefix="kperf-proton-") as name:
         folder = Path(name)
         under_proton([sys.executable, "-m", "kperf.studies.proton_session", ",".join(KEYS), str(LAUNCHES), name])
-        reasons: dict[str, dict[str, str]] = json.loads((folder / "reasons.json").read_bytes())
+        reasons = foreign.read_json(folder / "reasons.json", _REASONS, "the process under Proton")
         message = ""
         try:
             command = [sys.executable, "-m", "triton.profiler.proton", "-n", str(folder / CLI), "-k", "triton"]
@@ -116,7 +116,7 @@ def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:
         tree = read_tree(kept / f"{session}.hatchet")
         for key in KEYS:
             counts = {"flops": workload.flops, "bytes": bytes_of(workload)}
-            yield _row(common | counts, session, key, tree, reasons[session].get(key, ""))
+            yield _row(common | counts, session, key, tree, reasons.get(session, {}).get(key, ""))
     cli = {"session": CLI, "implementation": _SCRIPT.name, "launches": 1, "flops": 0, "bytes": 0}
     tree = Tree("", {}) if message else read_tree(kept / f"{CLI}.hatchet")
     kernels = _kernels(tree)
@@ -180,9 +180,22 @@ def table(rows: Sequence[ProtonRow], stamp: str) -> Table:
         made.add_column(column, justify="right" if column in {"us", "TFLOP/s", "GB/s"} else "left")
     for row in rows:
         numbers = ("-" if value is None else f"{value:.1f}" for value in (row.time_us, row.tflops, row.gb_per_s))
-        label = ALL[row.implementation].label if row.implementation in ALL else row.implementation
-        made.add_row(row.session, label, *numbers, row.message or "\n".join(_short(name) for name in row.kernels))
+        made.add_row(
+            row.session,
+            label(row.implementation),
+            *numbers,
+            row.message or "\n".join(_short(name) for name in row.kernels),
+        )
     return made
+
+
+def label(key: str) -> str:
+    """What an implementation is called; its key for one that this program does not know, as an example's."""
+    return ALL[key].label if key in ALL else key
+
+
+def _names(row: ProtonRow, between: str) -> str:
+    return between.join(_short(name) for name in row.kernels)
 
 
 def _short(name: str) -> str:
@@ -192,7 +205,7 @@ def _short(name: str) -> str:
 def said(rows: Sequence[ProtonRow]) -> list[str]:
     """Which code SDPA ran, by the names of its kernels."""
     return [
-        f"{ALL[row.implementation].label}, {row.session}, ran {', '.join(_short(name) for name in row.kernels)}."
+        f"{label(row.implementation)}, {row.session}, ran {_names(row, ', ')}."
         for row in rows
         if row.implementation.startswith("sdpa_") and row.kernels
     ]

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
+from pydantic import ValidationError
 from rich.console import Console
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.record.store import Environment, Frozen, Instant, Records, RecordStore, gpu_slug, preferred
+from kperf.record.store import Environment, Frozen, Instant, Records, RecordStore, first_of, gpu_slug, preferred
 
 
 class Row(Frozen):
@@ -79,6 +80,8 @@ def measured_or_recorded(
                 made.append(row)
         except torch.AcceleratorError as error:
             raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
+        except ValidationError as error:  # what other programs measured may be anything
+            raise MeasurementError(f"what was measured is no record of {name}: {first_of(error)}") from None
     return Run(store.folder, made, stamp(store, made, "measured"))
 
 

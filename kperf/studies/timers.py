@@ -5,7 +5,6 @@ CUPTI takes one subscriber. What a timer or an operation lacks on a machine is a
 """
 
 import importlib.util
-import json
 import random
 import statistics
 import subprocess
@@ -29,7 +28,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.files import write_atomically
 from kperf.record.store import RecordStore
-from kperf.studies import child, ncu
+from kperf.studies import child, foreign, ncu
 from kperf.studies.operations import OPERATIONS, N, Samples, made
 from kperf.studies.records import Common, Row, folder_of, measured_or_recorded, newest
 from kperf.trace.analyze.read import decode_launch
@@ -72,6 +71,7 @@ TIMERS = {
     "ncu": Timer("ncu gpu__time_duration", True, "the kernel alone; caches flushed, clocks as they are"),
 }
 """In the order of the table."""
+_DEVICE_SIDE = {key for key, timer in TIMERS.items() if timer.device_side}
 
 
 class TimerRow(Row):
@@ -103,6 +103,7 @@ class TimerRow(Row):
 
 
 ROWS: TypeAdapter[TimerRow] = TypeAdapter(TimerRow)
+_SAMPLES: TypeAdapter[Samples] = TypeAdapter(dict[str, list[foreign.Positive]])
 Draw = Callable[[Sequence[TimerRow], str, Path], list[Path]]
 
 
@@ -290,7 +291,7 @@ def _by_profiler(timer: str, keys: Sequence[str], ncu_path: Path | None, results
             trace = out.with_suffix(".chrome_trace.json")
             if trace.exists():
                 write_atomically(folder_of(results) / "timers.chrome_trace.json", trace.read_bytes())
-            samples: Samples = json.loads(out.read_bytes())
+            samples = foreign.read_json(out, _SAMPLES, TIMERS[timer].label)
         except subprocess.TimeoutExpired:
             return {}, f"{TIMERS[timer].label} took more than {_CHILD_LIMIT_S} s"
         except UsageError as error:
@@ -301,12 +302,12 @@ def _by_profiler(timer: str, keys: Sequence[str], ncu_path: Path | None, results
 def _by_ncu(keys: Sequence[str], command: Sequence[str], program: Path) -> Samples:
     """Raises `UsageError` if it cannot run or saw another number of kernels than were launched."""
     metric = "gpu__time_duration.sum"
-    rows = ncu.rows(ncu.run(program, ["--metrics", metric], command))
+    rows = ncu.metrics(ncu.run(program, ["--metrics", metric], command), [metric])
     if len(rows) != len(keys) * LAUNCHES:
         raise UsageError(f"ncu saw {len(rows)} kernels of {len(keys) * LAUNCHES} launches")
-    if rows and metric not in rows[0]:
-        raise UsageError(f"ncu's table has no {metric}")
-    times = [ncu.number(row[metric]) / 1e3 for row in rows]
+    times = [row[metric] / 1e3 for row in rows]
+    if min(times) <= 0:
+        raise UsageError("ncu printed a kernel that took no time")
     return {key: times[place * LAUNCHES : (place + 1) * LAUNCHES] for place, key in enumerate(keys)}
 
 
@@ -335,6 +336,16 @@ def _cell(row: TimerRow | None, reference: TimerRow | None) -> str:
     return f"{row.median_us:.1f} ({row.median_us / reference.median_us - 1:+.1%})"
 
 
+def timer_label(key: str) -> str:
+    """What a timer is called; its key for one that this program does not know."""
+    return TIMERS[key].label if key in TIMERS else key
+
+
+def operation_label(key: str) -> str:
+    """Likewise."""
+    return OPERATIONS[key].label if key in OPERATIONS else key
+
+
 def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
     """Operation -> the widest distance between medians of its device-side timers, over their median."""
     found = {}
@@ -342,7 +353,7 @@ def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
         medians = [
             row.median_us
             for row in rows
-            if row.operation == key and row.n == N and TIMERS[row.timer].device_side and row.median_us is not None
+            if (row.operation, row.n) == (key, N) and row.timer in _DEVICE_SIDE and row.median_us is not None
         ]
         if len(medians) > 1:
             found[key] = (max(medians) - min(medians)) / statistics.median(medians)
@@ -365,7 +376,5 @@ def said(rows: Sequence[TimerRow]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.message:
-            reasons.setdefault(row.message, []).append(
-                f"{OPERATIONS[row.operation].label} by {TIMERS[row.timer].label}"
-            )
+            reasons.setdefault(row.message, []).append(f"{operation_label(row.operation)} by {timer_label(row.timer)}")
     return lines + [f"No time of {places[0]} and {len(places) - 1} more: {why}" for why, places in reasons.items()]

@@ -19,7 +19,7 @@ from kperf.record.store import RecordStore
 from kperf.studies import inductor, inductor_session, ncu
 from kperf.studies.inductor import ROWS, Counters, InductorRow
 from kperf.studies.inductor_graph import reached
-from kperf.studies.inductor_program import Counts, Kernel, Program, from_json
+from kperf.studies.inductor_program import Counts, Kernel, Program
 from tests.conftest import environment
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
@@ -326,7 +326,7 @@ def test_a_profile_is_made_in_turn_with_cublas(monkeypatch, tmp_path):
     assert log.count("block") == log.count("cublas") == inductor_session.ROUNDS
     told = json.loads((tmp_path / "session.json").read_bytes())
     assert told == {"rel_error": 2e-3, "ceiling_ms": [1.5] * inductor_session.ROUNDS, "copy_gb_per_s": 4200.0}
-    assert from_json(json.loads((tmp_path / "program.json").read_bytes())) == PROGRAM
+    assert inductor.foreign.read_json(tmp_path / "program.json", inductor.PROGRAM, "it") == PROGRAM
 
 
 class Squared(torch.nn.Module):
