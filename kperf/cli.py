@@ -576,7 +576,7 @@ def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a na
 @override_app.command()
 def verify() -> None:
     """Hold every override against its definition and source, compile it outside the cache, run it if there is a GPU."""
-    from kperf.ir.override import own_cache
+    from kperf.compat.triton import own_cache
     from kperf.paper import fig12
 
     with tempfile.TemporaryDirectory() as folder, own_cache(Path(folder)):
@@ -826,7 +826,8 @@ def _failure_of_the_gpu(error: Exception) -> str | None:
     """One sentence for what the GPU or its driver refuses; None for what only a bug raises."""
     import pynvml
     import torch
-    from triton.runtime.errors import OutOfResources
+
+    from kperf.compat.triton import OutOfResources
 
     if isinstance(error, RuntimeError) and "Triton Error [CUDA]" in str(error):
         return f"{str(error).splitlines()[0]}: if it comes again, remove ~/.triton/cache"
