@@ -59,6 +59,16 @@ def looks_beside(
     return found
 
 
+def use_in_words(timeline: Timeline) -> str:
+    """How busy the units are that compute, of the SM and of one CTA, to follow an iteration's cycles."""
+    use = timeline.compute_use
+    if use is None:
+        return ""
+    units = "tensor cores" if timeline.mma_use else "FMA units"
+    alone = f"{use.cta_main_loop:.0%} by a CTA's main loop"
+    return f"; {units}: {alone}" if use.sm is None else f"; {units}: {use.sm:.0%} of the SM's peak, {alone}"
+
+
 def draw_window(
     axis: Axes, timeline: Timeline, window: Window, span: float, beside: dict[tuple[str, str], Look]
 ) -> dict[str, Look]:

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from kperf.plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
+from kperf.plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside, use_in_words
 from kperf.plots.style import BLACK, BLUE, GREY, VERMILION, content, save
 from kperf.record.files import write_atomically
 from kperf.trace.analyze.models import Memory, SmUse, Timeline, Window
@@ -86,9 +86,7 @@ def _title(timeline: Timeline, window: Window) -> str:
     if window.shows == "block":
         rest = "" if _span(timeline, window) >= period * 0.98 else "; its beginning"
         return f"{timeline.label}: {period:.0f} cycles a block{rest}. {trace}"
-    busy = timeline.tensor_core_busy
-    rate = f", tensor cores at {busy.at_issue_rate:.0%} of their peak rate" if busy else ""
-    return f"{timeline.label}: {period:.0f} cycles a trip{rate}. {trace}"
+    return f"{timeline.label}: {period:.0f} cycles an iteration{use_in_words(timeline)}. {trace}"
 
 
 def _stacked(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, Look]]]]:

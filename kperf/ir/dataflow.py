@@ -45,6 +45,8 @@ _ADDRESSES = {
 }
 _NAMED_BARRIER = re.compile(r'^ *"bar(?:rier)?\.(sync|arrive) \$1, (\d+);.*\} (%[\w$.#-]+) : ')
 """Inline PTX on one of the hardware's named barriers: whether it waits, how many threads meet there, its number."""
+_HANDING_ON = {"scf.yield", "scf.condition", "scf.while", "cf.br"}
+"""Operations whose operands are what a loop or a branch carries."""
 _QUEUE = 8
 """Products in flight that are told apart; a schedule has at most a few."""
 
@@ -381,14 +383,28 @@ class Dataflow:
         return int(match.group(1)) if match else 1
 
     def _find_first_uses(self) -> dict[int, dict[str, None]]:
-        """Operation -> what was loaded into registers and is used there first: where a warp waits for it."""
+        """Operation -> what was loaded into registers and is used there first: where a warp waits for it.
+
+        What a loop or a branch hands on is not used by that: a load for the next trip is used where that trip uses it.
+        """
         loads = {(_line(op.parent), op.results[0]): op for op in self._named(*REGISTER_LOADS) if op.results}
         found: dict[int, dict[str, None]] = {}
-        for op in self._operations:
-            for name in op.operands:
-                load = loads.pop(self._resolve(op.parent, name), None)
-                if load is not None:
-                    found.setdefault(id(op), {})[self.source(load)] = None
+
+        def take(op: Operation, value: Value) -> None:
+            if load := loads.pop(value, None):
+                found.setdefault(id(op), {})[self.source(load)] = None
+
+        read = [
+            (op, self._resolve(op.parent, name))
+            for op in self._operations
+            if op.name not in _HANDING_ON
+            for name in (_bounds(op) if op.name == "scf.for" else op.operands)
+        ]
+        for op, value in read:
+            take(op, value)
+        for op, value in read if loads else []:
+            for origin in self._origins(value):
+                take(op, origin)
         return found
 
     def uses(self, operation: Operation) -> tuple[str, ...]:
@@ -440,6 +456,11 @@ def _line(region: Region | None) -> int:
 
 def _is_closed(region: Region) -> bool:
     return region.label.startswith("partition")
+
+
+def _bounds(loop: Operation) -> tuple[str, ...]:
+    """What an `scf.for` itself reads: its first and last number and its step, and nothing that it carries."""
+    return tuple(re.findall(r"%[\w$.-]+(?:#\d+)?", loop.rest.partition(" iter_args")[0].partition("=")[2]))
 
 
 def _yielded(region: Region) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from kperf.trace.analyze import models
+from kperf.trace.analyze import recorded
+from kperf.trace.analyze.models import Timeline
 
 WINDOW_TRIPS = 5
 _TRACKS = {"wgmma": "products", "tma": "loads"}
@@ -13,9 +14,9 @@ _TRACKS = {"wgmma": "products", "tma": "loads"}
 Json = dict[str, Any]
 
 
-def read_timeline(path: Path) -> models.Timeline:
+def read_timeline(path: Path) -> Timeline:
     """A timeline of this kernel, of either version. Raises `UsageError` if it is missing, or not a timeline."""
-    return models.read_timeline(path, upgrade)
+    return recorded.read_timeline(path, upgrade)
 
 
 def upgrade(old: Json, path: Path) -> Json:

@@ -19,7 +19,8 @@ from kperf.record.store import RecordStore
 from kperf.studies import overhead
 from kperf.studies.overhead import Taken
 from kperf.studies.records import Common, Row, newest
-from kperf.trace.analyze.models import Timeline, read_timeline
+from kperf.trace.analyze.models import Timeline
+from kperf.trace.analyze.recorded import read_timeline
 
 PAPER_MEAN, PAPER_WORST = 0.082, 0.15
 """Of the paper's Fig. 13, over its four kernels: 8.2 % on average, the worst below 15 %."""

@@ -17,8 +17,9 @@ from kperf.attention.overrides import ALIASES, find
 from kperf.attention.variants import Specialization
 from kperf.errors import UsageError
 from kperf.installation import TTGIR_DIR
-from kperf.trace.analyze.models import Timeline, read_timeline
+from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.predict import predict
+from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.instrument.events import read_rules
 from kperf.trace.instrument.program import Program, read_program
 

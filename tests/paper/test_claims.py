@@ -10,7 +10,7 @@ from kperf.errors import UsageError
 from kperf.paper import fig12
 from kperf.paper.claims import Outcome, cells, evaluate, markdown, read_claims, report
 from kperf.record.store import RECORDED
-from kperf.trace.analyze.models import read_timeline
+from kperf.trace.analyze.recorded import read_timeline
 from tests.conftest import environment, point
 from tests.paper.test_fig12 import committed
 

@@ -49,7 +49,7 @@ def test_without_a_gpu_kernels_are_lowered_and_the_record_is_drawn(console, no_g
     said = console.export_text()
     assert "gemm_tma: registers 154 -> " in said
     assert "blocks an SM 1 -> 1" in said
-    assert "A trip takes 2190 cycles" in said
+    assert "An iteration takes 2190 cycles" in said
     assert "+5.0%" in said
     assert (recorded / "h200" / "examples" / "gemm_tma.png").stat().st_size > 10_000
     assert not (recorded / "h200" / "examples" / "moe.png").exists()

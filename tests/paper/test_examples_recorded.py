@@ -4,7 +4,8 @@ import pytest
 
 from kperf.paper import examples
 from kperf.record.store import RECORDED
-from kperf.trace.analyze.models import Timeline, read_timeline
+from kperf.trace.analyze.models import Timeline
+from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.verdict import verdict as sentences
 
 FOLDER = RECORDED / "h200" / "examples"

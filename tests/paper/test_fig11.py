@@ -26,7 +26,7 @@ from kperf.paper.version1 import read_timeline
 from kperf.plots import fig11 as plot
 from kperf.record.store import Environment
 from kperf.studies import overhead as costs
-from kperf.trace.analyze import models, read
+from kperf.trace.analyze import read, recorded
 from kperf.trace.analyze.models import About, Overhead, Pass
 from kperf.trace.analyze.verdict import between, verdict
 from kperf.trace.capture.buffers import Capture
@@ -49,7 +49,8 @@ def compiled_once(monkeypatch):
 
 FIELDS = {
     "kernel", "file", "grid", "blocks_per_sm", "resources", "view", "roles", "regions", "unit", "period_cycles",
-    "bound", "slack", "passes", "overhead", "records", "verdict", "environment", "workload",
+    "bound", "slack", "passes", "overhead", "records", "verdict", "environment", "workload", "confidence", "mma_use",
+    "unit_of_compute", "residency", "findings",
 }  # fmt: skip
 
 ENVIRONMENT = Environment(
@@ -115,7 +116,7 @@ def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkey
     said = console.export_text()
     assert "static: there is no GPU" in said
     assert "recorded on NVIDIA Test, 2026-01-02" in said
-    assert "a trip takes" in said
+    assert "an iteration takes" in said
     assert "Triton-FA3 Improved+: no timeline in" in said
     drawn = {path.name for path in (results / "test").glob("*.p*")}
     assert drawn == {"fig11.pdf", "fig11.png"}
@@ -154,7 +155,7 @@ def test_the_timeline_has_the_agreed_fields(results):
     assert timeline.keys() >= FIELDS
     assert timeline["period_cycles"].keys() == {"median", "p5", "p95"}
     assert timeline["overhead"].keys() == {"plain_ms", "traced_ms", "ratio"}
-    assert timeline["schema_version"] == 2
+    assert timeline["schema_version"] == 3
     assert timeline["records"]["lost"] == 0
 
 
@@ -193,7 +194,7 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
 
 
 def fake_capture(name, plain, traced, recording, rounds):
-    assert {(plain, ""), (traced, recording.lowering.key)} <= PROVEN, f"{name} is launched unproven"
+    assert {(plain, ""), (traced, recording.key)} <= PROVEN, f"{name} is launched unproven"
     program = read_program(traced, RULES)
     if any(scope.name.startswith(("start of", "end of")) for scope in program.scopes):
         blocks = of_a_pass(plain, traced)
@@ -391,7 +392,7 @@ def test_a_timeline_of_version_1_is_read(name):
     path = Path(__file__).with_name("version1") / f"{name}.timeline.json"
     old, new = json.loads(path.read_text()), read_timeline(path)
     with pytest.raises(UsageError, match="is not a timeline"):
-        models.read_timeline(path)  # what knows no attention cannot know it
+        recorded.read_timeline(path)  # what knows no attention cannot know it
     assert new.period_cycles.median == old["period_cycles"]["median"]
     assert [window.shows for window in new.windows] == ["trips", "tile boundary"][: 1 + (name == "improved_plus")]
     spans = [bar for bar in new.windows[0].bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]

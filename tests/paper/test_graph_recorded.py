@@ -12,7 +12,7 @@ from kperf.ir import offline
 from kperf.ir.compile import named_ttgir
 from kperf.paper import examples
 from kperf.record.store import RECORDED
-from kperf.trace.analyze.models import read_timeline
+from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.replay import Assumptions
 from kperf.trace.analyze.timeline import Block, Span
 from kperf.trace.analyze.whatif import Blocks

@@ -16,7 +16,7 @@ from kperf.bench.repeatability import compare, pairs
 from kperf.bench.tables import speedup, speedup_interval
 from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench
 from kperf.record.store import RECORDED, RecordStore
-from kperf.trace.analyze.models import read_timeline
+from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.verdict import verdict
 
 ROOT = Path(__file__).resolve().parents[2]

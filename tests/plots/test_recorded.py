@@ -14,7 +14,7 @@ from kperf.plots import fig11 as plot_fig11
 from kperf.plots import style
 from kperf.plots.style import content
 from kperf.record.store import RECORDED
-from kperf.trace.analyze.models import read_timeline
+from kperf.trace.analyze.recorded import read_timeline
 
 FOLDER = RECORDED / "h200"
 

@@ -7,7 +7,7 @@ over SAMPLED_BLOCKS blocks spread evenly over it, or fewer where blocks are long
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Literal
 
@@ -16,9 +16,21 @@ from numpy.typing import NDArray
 
 from kperf.errors import UsageError
 from kperf.ir.dataflow import Value
-from kperf.trace.analyze.models import Bar, Bound, Bubble, Duty, Hidden, Quantiles, RegionTime, Role, Window
+from kperf.trace.analyze.models import (
+    Bar,
+    Bound,
+    Bubble,
+    Duty,
+    Hidden,
+    Quantiles,
+    RegionPart,
+    RegionTime,
+    Role,
+    UnitOfCompute,
+    Window,
+)
 from kperf.trace.analyze.timeline import Block, Flight, Launch, Span
-from kperf.trace.instrument.program import Program
+from kperf.trace.instrument.program import Interval, Product, Program
 
 SAMPLED_BLOCKS = 96
 SAMPLED_INTERVALS = 300_000
@@ -72,8 +84,63 @@ def period(launch: Launch) -> Quantiles:
 def bound(launch: Launch) -> Bound:
     """The cycles that the products of a trip take at the peak rates of their types."""
     products = launch.products_per_trip()
-    cycles = sum(product.flop / launch.program.arch.flop_per_cycle[product.dtype] for product in products)
-    return Bound(cycles=cycles, dtype="+".join(dict.fromkeys(product.dtype for product in products)))
+    return Bound(
+        cycles=sum(map(launch.program.cycles, products)),
+        dtype="+".join(dict.fromkeys(product.dtype for product in products)),
+        instruction="+".join(dict.fromkeys(product.instruction for product in products)),
+    )
+
+
+def unit_of_compute(program: Program) -> UnitOfCompute:
+    """Tensor cores if any matrix product is computed on them."""
+    computed = {
+        step.instruction != "FMA"
+        for interval in program.intervals.values()
+        for step in interval.queue
+        if isinstance(step, Product)
+    }
+    return "tensor core" if True in computed else "fma" if computed else "none"
+
+
+def unit_cycles(launch: Launch) -> float | None:
+    """Cycles that all matrix products of the launch take at their peak rates; None if events were lost."""
+    if launch.records.lost:
+        return None
+    cycles = launch.program.cycles
+    each = [sum(cycles(step) for step in i.queue if isinstance(step, Product)) for i in launch.intervals]
+    return float(np.dot(each, np.where(launch.recorded_once(), launch.ran, 0)))
+
+
+def unit_use_of_sm(launch: Launch, chosen: Sequence[int]) -> tuple[float, float] | None:
+    """Of an SM while one of the chosen blocks runs: the share of the peak rate, and of the time with an MMA in flight.
+
+    All blocks that run beside it count. The operations of an MMA are spread over the time that it is in flight. None if
+    records of one of them were lost.
+    """
+    whole = set(launch.whole_blocks().tolist())
+    work = covered = observed = 0.0
+    for number in chosen:
+        residents = launch.beside(number)
+        if not whole.issuperset(other for other, _ in residents):
+            return None
+        (block,) = launch.blocks(np.array([number]))
+        in_flight: list[Flight] = []
+        for other, later in residents:
+            (beside,) = launch.blocks(np.array([other]))
+            groups = {role for role in launch.groups if launch.program.code(role) == role}
+            in_flight += [
+                replace(flight, start=flight.start + later, end=flight.end + later)
+                for flight in beside.flights
+                if flight.group in groups
+            ]
+        low, high = block.start, block.end
+        observed += high - low
+        covered += sum(end - start for start, end in union(in_flight, low, high))
+        for flight in in_flight:
+            inside = min(flight.end, high) - max(flight.start, low)
+            if inside > 0:
+                work += flight.work * inside / (flight.end - flight.start)
+    return (work / observed, covered / observed) if observed else None
 
 
 def boundary(launch: Launch, period_cycles: float) -> Quantiles | None:
@@ -108,9 +175,16 @@ def region_times(launch: Launch) -> list[RegionTime]:
                     cycles=quantiles(np.concatenate([launch.cycles_of[kind] for kind in inside or named])),
                     share=int(launch.spent[named].sum()) / lifetime,
                     per_trip=float(launch.spent[inside].sum()) / trips,
+                    parts=region_parts(launch.intervals[kind] for kind in named),
                 )
             )
     return result
+
+
+def region_parts(intervals: Iterable[Interval]) -> list[RegionPart]:
+    """The kinds of work of a region's intervals, each once."""
+    parts = dict.fromkeys(part for interval in intervals for part in interval.parts)
+    return [RegionPart(name=part.name, kind=part.kind) for part in parts]
 
 
 def sample(launch: Launch) -> list[Block]:

@@ -28,12 +28,12 @@ from kperf.trace.analyze.models import (
     Pass,
     Quantiles,
     RegionTime,
-    TensorCoreBusy,
     Timeline,
+    UnitUse,
 )
 from kperf.trace.analyze.replay import Assumptions
 from kperf.trace.analyze.timeline import Block, Launch, Span, flights
-from kperf.trace.analyze.verdict import verdict
+from kperf.trace.analyze.verdict import concluded
 from kperf.trace.analyze.whatif import Blocks, slack
 from kperf.trace.instrument.probes import ANCHOR, Body, BodyClass, ProbedKernel, Probes, between
 from kperf.trace.instrument.program import Interval
@@ -122,7 +122,7 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
     gaps = [*_open(passes, number, period.median), *gaps, *_out_of_step(passes, lags, number, period.median)]
     if gaps:
         alone = one.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
-        return alone.model_copy(update={"verdict": verdict(alone)})
+        return concluded(alone, None)
     block = _block(found, lags[number], captured[number].twin, period.median)
     ratio = passes[number].overhead.ratio
     joined = Joined(
@@ -297,7 +297,13 @@ def _block(found: Mapping[str, list[Part]], lags: Mapping[str, float], twin: Pro
             spans[group] += [
                 Span(part.interval, round(anchor + part.start), round(anchor + part.end), trip) for part in parts
             ]
-    return Block(0, 0, 0, spans, [flight for group, mine in spans.items() for flight in flights(group, mine)])
+    return Block(
+        0,
+        0,
+        0,
+        spans,
+        [flight for group, mine in spans.items() for flight in flights(group, mine, twin.program.cycles)],
+    )
 
 
 def _prologue(twin: ProbedKernel, group: str) -> Interval | None:
@@ -336,7 +342,8 @@ def _timeline(
             "overhead": max((told.overhead for told in passes), key=lambda cost: cost.ratio or cost.traced_ms),
             "regions": _regions(one, found, period.median, own),
             "period_cycles": period,
-            "tensor_core_busy": TensorCoreBusy(at_issue_rate=bound.cycles / period.median, in_flight=in_flight),
+            "mma_use": _use(one.mma_use, bound.cycles / period.median, in_flight),
+            "fma_use": _use(one.fma_use, bound.cycles / period.median, in_flight),
             "arithmetic": analysis.hidden_arithmetic(launch, [block]),
             "load_wait": _load_wait(found, issuers, period.median),
             "bubbles": bubbles,
@@ -348,7 +355,11 @@ def _timeline(
             ],
         }
     )
-    return made.model_copy(update={"verdict": verdict(made)})
+    return concluded(made, None)
+
+
+def _use(use: UnitUse | None, cta_main_loop: float, in_flight: float) -> UnitUse | None:
+    return use and use.model_copy(update={"cta_main_loop": cta_main_loop, "in_flight_cta": in_flight})
 
 
 def _flop_per_cycle(launch: Launch, cycles: float) -> float:

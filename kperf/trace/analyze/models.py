@@ -1,16 +1,15 @@
 """What a `timeline.json` holds, of any kernel: the records that the analysis computes are those that are kept."""
 
-import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from kperf.errors import UsageError
 from kperf.record.bandwidth import Bandwidth
-from kperf.record.store import Environment, Frozen, first_of
+from kperf.record.store import Environment, Frozen
 from kperf.trace.instrument.program import IntervalKind
+
+CLOCK_TOLERANCE = 0.01
+"""By how much a measured clock may be above the GPU's highest."""
 
 View = Literal["pipeline", "memory", "imbalance"]
 Unit = Literal["trip", "block"]
@@ -46,6 +45,16 @@ class Resources(Frozen):
 
     plain: KernelResources
     twin: KernelResources
+
+
+class Residency(Frozen):
+    """CTAs of the launch that are on an SM at once: as many as fit, and as there are for each SM.
+
+    None where a kernel's resources were not recorded.
+    """
+
+    original: int | None
+    instrumented: int | None
 
 
 class Overhead(Frozen):
@@ -97,6 +106,37 @@ class Pass(Frozen):
     trip_cycles: float | None = None
 
 
+class Source(Frozen):
+    """A line of the user's source."""
+
+    file: str
+    line: int
+
+
+class Estimate(Frozen):
+    """By what factor the kernel would be faster, and between which."""
+
+    speedup: float
+    low: float
+    high: float
+
+
+class Finding(Frozen):
+    """Something that can be changed about the original kernel: what shows it, where it stands, what to do.
+
+    `evidence`: the numbers behind the message. `estimate`: None where no number supports one.
+    """
+
+    id: str
+    severity: Literal["high", "medium", "low"]
+    confidence: Literal["high", "medium", "low"]
+    source: Source | None
+    message: str
+    evidence: dict[str, float]
+    advice: str
+    estimate: Estimate | None
+
+
 class About(Frozen):
     """What was launched, and what tracing it cost: all of a timeline that is not read from its records.
 
@@ -128,8 +168,18 @@ class Role(Frozen):
     num_warps: int
 
 
+class RegionPart(Frozen):
+    """One kind of work of a region, and what it is called."""
+
+    name: str
+    kind: IntervalKind
+
+
 class RegionTime(Frozen):
     """One region of a warp group: cycles each time, share of the group's lifetime, and cycles in a trip.
+
+    `parts`: all kinds of work in it, in the order of the program; how long each takes is not recorded. `source`: where
+    its first operation stands.
 
     `own_cycles`: each time in the main loop beyond what it hangs on (kperf/trace/analyze/replay.py), in the median;
     None outside of it. `per_trip` and `own_cycles` are None in version 1. `passes`: in which of several passes its two
@@ -144,24 +194,47 @@ class RegionTime(Frozen):
     per_trip: float | None
     own_cycles: float | None = None
     passes: list[int] = Field(default_factory=list)
+    parts: list[RegionPart] = Field(default_factory=list)
+    source: Source | None = None
+
+
+UnitOfCompute = Literal["tensor core", "fma", "none"]
+"""What computes a kernel's matrix products; "none": it has none."""
 
 
 class Bound(Frozen):
-    """The cycles that the products of a trip take at the peak rate of their type, all warp groups' together."""
+    """The cycles that the products of a trip take at the peak rate of their type, all warp groups' together.
+
+    `instruction`: by which they are computed (`kperf.trace.instrument.program.Instruction`); None in version 2.
+    """
 
     cycles: float
     dtype: str
+    instruction: str | None = None
 
 
-class TensorCoreBusy(Frozen):
-    """How busy the tensor cores of an SM are.
+class UnitUse(Frozen):
+    """How busy the units that compute matrix products are: shares of their peak rate, and of the time.
 
-    at_issue_rate: the bound over the period. in_flight: share of the time in which at least one product is between its
-    issue and the end of the wait for it, which counts queueing and latency too.
+    `sm`: of all resident CTAs: the launch's operations over the original kernel's time at the measured clock, on the
+    SMs that have CTAs. `sm_recorded`: operations of all CTAs on the SM while a typical one runs, from the events.
+    `cta_main_loop`: of one CTA in its main loop, the bound over the iteration time. `in_flight_cta`: share of the time
+    in which one CTA has an MMA between its issue and the end of the wait for it, queueing and latency included;
+    `in_flight_sm`: in which any CTA of the SM has one. None: not known.
     """
 
-    at_issue_rate: float
-    in_flight: float
+    sm: float | None
+    sm_recorded: float | None = None
+    cta_main_loop: float
+    in_flight_cta: float
+    in_flight_sm: float | None = None
+
+
+class Confidence(Frozen):
+    """How far the reading is of the original kernel, and what speaks against it, a sentence each."""
+
+    level: Literal["high", "medium", "low"]
+    reasons: list[str]
 
 
 class Hidden(Frozen):
@@ -382,7 +455,7 @@ class Timeline(About):
     block that computes several tiles, cycles from tile to tile beyond those from trip to trip.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     view: View
     roles: list[Role]
     regions: list[RegionTime]
@@ -393,8 +466,13 @@ class Timeline(About):
     period_cycles: Quantiles
     tile_boundary_cycles: Quantiles | None = None
     lifetime_covered: float
+    unit_of_compute: UnitOfCompute
     bound: Bound | None
-    tensor_core_busy: TensorCoreBusy | None
+    mma_use: UnitUse | None
+    fma_use: UnitUse | None = None
+    residency: Residency = Residency(original=None, instrumented=None)
+    confidence: Confidence = Confidence(level="low", reasons=["it was not judged"])
+    findings: list[Finding] = Field(default_factory=list)
     arithmetic: Hidden | None
     bubbles: list[Bubble]
     graph: Graph | None = None
@@ -423,25 +501,18 @@ class Timeline(About):
         ]
         return SassOrder(plain=first.plain, traced=first.traced, same=not moved, differences=differences)
 
+    @property
+    def compute_use(self) -> UnitUse | None:
+        """How busy the units are that compute the matrix products: tensor cores, or else FMA units."""
+        return self.mma_use or self.fma_use
 
-Upgrade = Callable[[dict[str, Any], Path], dict[str, Any]]
-"""Makes of an older record, from a file, the newest version's. Raises what reading a wrong file raises."""
+    @property
+    def clock_is_plausible(self) -> bool:
+        """Whether the GPU can have run at the measured clock: the timer is too coarse for a short launch."""
+        most = self.environment.max_sm_mhz
+        return most <= 0 or self.clock_mhz <= most * (1 + CLOCK_TOLERANCE)
 
-
-def read_timeline(path: Path, upgrade: Upgrade | None = None) -> Timeline:
-    """Read and validate a timeline, of an older version by `upgrade`.
-
-    Raises `UsageError` if it is missing, or not a timeline.
-    """
-    try:
-        found = json.loads(path.read_text())
-        if upgrade is not None and isinstance(found, dict) and found.get("schema_version") == 1:
-            found = upgrade(found, path)
-        return Timeline.model_validate(found)
-    except FileNotFoundError as error:
-        raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None
-    except ValidationError as error:
-        why = first_of(error)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-    raise UsageError(f"{path} is not a timeline ({why}); record it again")
+    @property
+    def likely_clock_mhz(self) -> float:
+        """The measured clock, or the GPU's highest where that is above it."""
+        return self.clock_mhz if self.clock_is_plausible else float(self.environment.max_sm_mhz)

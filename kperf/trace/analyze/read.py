@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from kperf.errors import UsageError
 from kperf.trace.analyze import analysis, chrome, views
 from kperf.trace.analyze.decode import decode
-from kperf.trace.analyze.models import About, RecordCount, SassOrder, TensorCoreBusy, Timeline
+from kperf.trace.analyze.models import About, RecordCount, SassOrder, Timeline, UnitUse
 from kperf.trace.analyze.timeline import Block, Launch
-from kperf.trace.analyze.verdict import verdict
+from kperf.trace.analyze.verdict import concluded
 from kperf.trace.analyze.whatif import slack
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.program import Program
@@ -43,7 +43,7 @@ def timeline(launch: Launch, about: About) -> Timeline:
     view = views.choose(launch)
     imbalance = views.Blocks(launch).imbalance() if view == "imbalance" else None
     found = found.model_copy(update={"view": view, "imbalance": imbalance})
-    return found.model_copy(update={"verdict": verdict(found)})
+    return concluded(found, analysis.unit_cycles(launch))
 
 
 def pipeline(launch: Launch, about: About) -> Timeline:
@@ -64,6 +64,14 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         region.model_copy(update={"own_cycles": own.get((region.warp_group, region.name))})
         for region in common["regions"]
     ]
+    of_sm = analysis.unit_use_of_sm(launch, _at_percentiles(launch, [50]).tolist())
+    use = UnitUse(
+        sm=None,
+        sm_recorded=of_sm[0] if of_sm else None,
+        cta_main_loop=bound.cycles / period.median,
+        in_flight_cta=in_flight,
+        in_flight_sm=of_sm[1] if of_sm else None,
+    )
     found = Timeline(
         **common,
         view="pipeline",
@@ -72,7 +80,8 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         period_cycles=period,
         tile_boundary_cycles=analysis.boundary(launch, period.median),
         bound=bound,
-        tensor_core_busy=TensorCoreBusy(at_issue_rate=bound.cycles / period.median, in_flight=in_flight),
+        mma_use=use if common["unit_of_compute"] == "tensor core" else None,
+        fma_use=use if common["unit_of_compute"] == "fma" else None,
         arithmetic=analysis.hidden_arithmetic(launch, blocks),
         load_wait=views.load_wait(launch, period.median),
         bubbles=bubbles,
@@ -80,7 +89,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         slack=rows,
         windows=analysis.windows(_typical(launch), issuers),
     )
-    return found.model_copy(update={"verdict": verdict(found)})
+    return concluded(found, analysis.unit_cycles(launch))
 
 
 def by_block(launch: Launch, about: About) -> Timeline:
@@ -97,7 +106,7 @@ def by_block(launch: Launch, about: About) -> Timeline:
         units=launch.records.n_blocks,
         period_cycles=analysis.quantiles((last - first)[launch.whole_blocks()]),
         bound=None,
-        tensor_core_busy=None,
+        mma_use=None,
         arithmetic=None,
         bubbles=[],
         windows=[views.block_window(typical)],
@@ -114,6 +123,7 @@ def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
     covered = (last - first)[whole] / np.maximum(measured, 1)  # the timer may stand still in a short block
     return dict(about) | {
         "roles": analysis.roles(launch),
+        "unit_of_compute": analysis.unit_of_compute(launch.program),
         "regions": analysis.region_times(launch),
         "blocks": launch.records.n_blocks,
         "clock_mhz": clock_mhz,

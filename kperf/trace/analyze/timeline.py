@@ -1,7 +1,7 @@
 """What each warp did from record to record: the intervals of a launch, with the wgmma in flight under them."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -40,13 +40,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Flight:
-    """A wgmma product from the start of its issue to the end of the wait that completed it, in cycles of its block."""
+    """An MMA from the start of its issue to the end of the wait that completed it, in cycles of its block.
+
+    `work`: cycles that it takes at the peak rate.
+    """
 
     product: str
     group: str
     start: int
     end: int
     trip: int | None
+    work: float = 0.0
 
 
 @dataclass
@@ -317,6 +321,23 @@ class Launch:
             raise UsageError(f"the {what} stands still in the trace: its header is damaged")
         return cycles / elapsed * 1e3
 
+    def beside(self, number: int) -> list[tuple[int, int]]:
+        """The blocks that are on a block's SM while it runs, itself included, and by how much later their cycle 0 is.
+
+        All of an SM's blocks keep its clock, of 32 bits that wrap.
+        """
+        records = self.records
+        first, last = self.lifetimes()
+        here = np.flatnonzero((records.sm == records.sm[number]) & (first < last))
+        later = (records.clock[here] - records.clock[number] + 2**31) % 2**32 - 2**31
+        met = (first[here] + later < last[number]) & (last[here] + later > first[number])
+        return list(zip(here[met].tolist(), later[met].tolist(), strict=True))
+
+    def recorded_once(self) -> NDArray[np.bool_]:
+        """For each of `intervals`: whether it is of its warp group's first recorded warp, so that it counts once."""
+        groups = (interval.group for interval in self.intervals)
+        return np.array([self.program.code(group) == group for group in groups], dtype=bool)
+
     def whole_blocks(self) -> NDArray[np.int64]:
         """Blocks of which no record was lost: each group's first record is the start of its lifetime."""
         lifetimes = {scope.group: scope.number for scope in reversed(self.program.scopes) if _is_lifetime(scope)}
@@ -353,7 +374,7 @@ class Launch:
                 Span(self.intervals[kind], start, end, trip if trip >= 0 else None)
                 for kind, start, end, trip in zip(kinds.tolist(), at, at[1:], trips.tolist(), strict=False)
             ]
-        in_flight = [flight for group in self.groups for flight in flights(group, spans[group])]
+        in_flight = [flight for group in self.groups for flight in flights(group, spans[group], self.program.cycles)]
         program_id, sm, start_ns = (int(of[number]) for of in (records.program_id, records.sm, records.start_ns))
         return Block(program_id, sm, start_ns, spans, in_flight)
 
@@ -382,18 +403,18 @@ def _is_lifetime(scope: Scope) -> bool:
     return scope.name.startswith(LIFETIME)
 
 
-def flights(group: str, spans: list[Span]) -> Iterator[Flight]:
-    """Products in flight; one that nobody waits for before the end of the trace is left out.
+def flights(group: str, spans: list[Span], cycles: Callable[[Product], float]) -> Iterator[Flight]:
+    """MMAs in flight, each with its `cycles`; one that nobody waits for before the end of the trace is left out.
 
     Where a warp waits for loads into registers and then issues, it issues at the end: what it multiplies was not there.
     """
-    pending: deque[tuple[str, int, int | None]] = deque()
+    pending: deque[tuple[Product, int, int | None]] = deque()
     for span in spans:
         waits_first = span.interval.uses and 0 not in span.interval.queue
         for step in span.interval.queue:
             if isinstance(step, Product):
-                pending.append((step.name, span.end if waits_first else span.start, span.trip))
+                pending.append((step, span.end if waits_first else span.start, span.trip))
             else:
                 while len(pending) > step:
                     product, start, trip = pending.popleft()
-                    yield Flight(product, group, start, span.end, trip)
+                    yield Flight(product.name, group, start, span.end, trip, cycles(product))

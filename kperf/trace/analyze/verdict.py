@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from kperf.trace.analyze import facts
+from kperf.trace.analyze.facts import EXPLAINED, WHAT_TO_DO
 from kperf.trace.analyze.models import (
     Apart,
     Graph,
@@ -26,9 +28,6 @@ LONG_TAIL = 0.1
 """Of a launch, in which half of the SMs have ended: from there on it is said."""
 
 
-EXPLAINED = 0.05
-"""Of the measured period: a graph that is further off explains nothing."""
-
 MOST_SLACK = 6
 """Rows of the table."""
 
@@ -47,10 +46,14 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     if any(t.tile_boundary_cycles for t in timelines):
         beyond = [t.tile_boundary_cycles for t in timelines]
         row("from tile to tile, beyond a trip", [_range(b) if b else "-" for b in beyond])
-    row("SM clock, MHz (measured)", [f"{t.clock_mhz:.0f}" for t in timelines])
-    busy = [t.tensor_core_busy for t in timelines]
-    row("tensor cores at the issue rate", [f"{b.at_issue_rate:.1%}" if b else "-" for b in busy])
-    row("products in flight", [f"{b.in_flight:.1%}" if b else "-" for b in busy])
+    row("SM clock, MHz (measured)", [_clock(t) for t in timelines])
+    uses = [t.compute_use for t in timelines]
+    row("unit of compute", [_unit(t) for t in timelines])
+    row("its use: of the SM", [f"{use.sm:.1%}" if use and use.sm is not None else "-" for use in uses])
+    row("its use: of a CTA's main loop", [f"{use.cta_main_loop:.1%}" if use else "-" for use in uses])
+    row("time with an MMA of a CTA in flight", [f"{use.in_flight_cta:.1%}" if use else "-" for use in uses])
+    row("CTAs on an SM, original, instrumented", [_resident(t) for t in timelines])
+    row("confidence", [t.confidence.level for t in timelines])
     hidden = [t.arithmetic for t in timelines]
     row(
         "arithmetic, of it under own / any products",
@@ -83,8 +86,35 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     return result
 
 
+def _clock(t: Timeline) -> str:
+    """The measured clock, with a flag where the GPU cannot have run at it."""
+    return f"{t.clock_mhz:.0f}{'' if t.clock_is_plausible else ', too high: short launch'}"
+
+
+def _unit(t: Timeline) -> str:
+    by = f" ({t.bound.instruction})" if t.bound and t.bound.instruction else ""
+    return f"{t.unit_of_compute}{by}"
+
+
+def _resident(t: Timeline) -> str:
+    return ", ".join("-" if n is None else str(n) for n in (t.residency.original, t.residency.instrumented))
+
+
 def _range(cycles: Quantiles) -> str:
     return f"{cycles.median:.0f} ({cycles.p5:.0f} to {cycles.p95:.0f})"
+
+
+def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:
+    """The timeline with what follows from its numbers: CTAs on an SM, use of its units, confidence, verdict.
+
+    `unit_cycles`: that all matrix products of the launch take at the peak rate of one SM; None if not known.
+    """
+    t = t.model_copy(update={"residency": facts.residency(t)})
+    for name, use in (("mma_use", t.mma_use), ("fma_use", t.fma_use)):
+        if use and use.sm is None:
+            t = t.model_copy(update={name: use.model_copy(update={"sm": facts.use_of_sm(t, unit_cycles)})})
+    t = t.model_copy(update={"confidence": facts.confidence(t)})
+    return t.model_copy(update={"verdict": verdict(t)})
 
 
 def verdict(t: Timeline) -> list[str]:
@@ -101,13 +131,13 @@ def verdict(t: Timeline) -> list[str]:
 
 
 def _pipeline(t: Timeline) -> list[str]:
-    line = f"{t.label}: a trip takes {t.period_cycles.median:.0f} cycles"
+    line = f"{t.label}: an iteration takes {t.period_cycles.median:.0f} cycles"
     if t.bound:
-        line += f" where its products need {t.bound.cycles:.0f}"
-    line += f"; in {sum(bubble.cycles for bubble in t.bubbles):.0f} of them no product is in flight"
+        line += f"; its {_products(t)} need {t.bound.cycles:.0f} on {_units(t)}"
+    line += f"; in {sum(bubble.cycles for bubble in t.bubbles):.0f} {_one_of(t)} has no {_product(t)} in flight"
     if t.bubbles:
         line += f", mostly with {t.bubbles[0].cause}"
-    lines = [f"{line}."]
+    lines = [f"{line}.", *_use(t)]
     if t.tile_boundary_cycles:
         lines.append(
             f"{t.label}: a block computes one tile after another; from a tile to the next it takes "
@@ -124,6 +154,48 @@ def _pipeline(t: Timeline) -> list[str]:
     if t.graph:
         lines += _slack(t, t.graph)
     return lines
+
+
+def _use(t: Timeline) -> list[str]:
+    """How busy the SM's units are with all CTAs, and what one CTA's main loop asks of them."""
+    use = t.compute_use
+    if use is None:
+        return []
+    alone = f"one CTA's main loop alone uses {use.cta_main_loop:.0%} of it"
+    if use.sm is None:
+        return [f"{t.label}: the peak rate of {_units(t)} is of one SM; {alone}{_shared(t)}."]
+    whose = "original" if t.overhead.plain_ms is not None else "instrumented"
+    measured = f"{whose} kernel's {t.overhead.launch_ms:.3f} ms at {t.likely_clock_mhz:.0f} MHz"
+    return [
+        f"{t.label}: {_units(t)} of an SM are used at {use.sm:.0%} of their peak rate, by the {_products(t)} of all "
+        f"CTAs in the {measured}; {alone}{_shared(t)}."
+    ]
+
+
+def _shared(t: Timeline) -> str:
+    at_once = t.residency.original
+    return f", and {at_once} CTAs share an SM" if at_once and at_once > 1 else ""
+
+
+def _one_of(t: Timeline) -> str:
+    """Whose waits and savings are shown: one CTA's, where others share its SM."""
+    return "one CTA" if (t.residency.original or 1) > 1 else "it"
+
+
+def _units(t: Timeline) -> str:
+    """What computes, by the kind of instruction."""
+    if t.unit_of_compute == "fma":
+        return "the FMA units"
+    by = f" ({t.bound.instruction})" if t.bound and t.bound.instruction else ""
+    return f"the tensor cores{by}"
+
+
+def _product(t: Timeline) -> str:
+    return "matrix product" if t.unit_of_compute == "fma" else "MMA"
+
+
+def _products(t: Timeline) -> str:
+    return f"{_product(t)}s"
 
 
 def _load_wait(t: Timeline, wait: LoadWait) -> str:
@@ -168,11 +240,12 @@ def _slack(t: Timeline, graph: Graph) -> list[str]:
     lines = [f"{line}."]
     best = [row for row in t.slack if row.cycles >= 1][:2]
     if best:
+        alone = "of one CTA, beside which others keep the SM's units busy, " if (t.residency.original or 1) > 1 else ""
         saved = [
             f"{round(row.cycles)} cycles less without {_named(row)} ({round(row.low)} to {round(row.high)})"
             for row in best
         ]
-        lines.append(f"{t.label}: a trip would take {', '.join(saved)}.")
+        lines.append(f"{t.label}: {alone}an iteration would take {', '.join(saved)}.")
     for what, beginning in (("if no load took any time", "load "), ("if every stage were free at once", "wait ")):
         if rows := _of_the_loaders(t, beginning):
             row = max(rows, key=lambda row: row.high)
@@ -212,13 +285,19 @@ def _memory(t: Timeline, m: Memory) -> list[str]:
                 line += ": part of it comes from caches"
         lines.append(f"{line}.")
     most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
-    lines.append(f"{t.label}: a block lives {t.period_cycles.median:.0f} cycles: {', '.join(most)}.")
-    if m.loads_in_flight_bytes and t.sms:
-        lines.append(
-            f"{t.label}: a block has {_bytes(m.loads_in_flight_bytes)} of loads in flight on average, and while it "
-            f"waits {max(t.sms.resident - 1, 0):.1f} other blocks are on its SM."
-        )
+    lines.append(f"{t.label}: a CTA lives {t.period_cycles.median:.0f} cycles: {', '.join(most)}.")
+    if m.loads_in_flight_bytes:
+        line = f"{t.label}: a CTA has {_bytes(m.loads_in_flight_bytes)} of loads in flight on average"
+        if (at_once := t.residency.original) is not None:
+            line += f", and while it waits up to {at_once - 1} other CTAs are on its SM"
+            if t.residency.instrumented != at_once:
+                line += f" ({_others(t.residency.instrumented)} in the instrumented kernel)"
+        lines.append(f"{line}.")
     return lines
+
+
+def _others(at_once: int | None) -> str:
+    return "unknown" if at_once is None else str(at_once - 1)
 
 
 def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
@@ -261,7 +340,9 @@ def _tail(t: Timeline, s: SmUse) -> list[str]:
 
 
 def _trust(t: Timeline) -> list[str]:
-    lines = _cost(t)
+    why = f": {'; '.join(t.confidence.reasons)}" if t.confidence.reasons else ""
+    do = f"; {WHAT_TO_DO}" if t.confidence.level == "low" else ""
+    lines = [f"{t.label}: confidence is {t.confidence.level}{why}{do}.", *_cost(t)]
     if t.records.lost:
         lines.append(f"{t.label}: {t.records.lost} of {t.records.written} records were overwritten; the rest is shown.")
     if t.joined:

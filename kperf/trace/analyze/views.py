@@ -244,18 +244,12 @@ def load_wait(launch: Launch, period_cycles: float) -> LoadWait | None:
     return most if most and most.regions else None
 
 
-def _recorded_once(launch: Launch) -> NDArray[np.bool_]:
-    """For each of `launch.intervals`: whether it is of its warp group's first recorded warp, so that it counts once."""
-    groups = (interval.group for interval in launch.intervals)
-    return np.array([launch.program.code(group) == group for group in groups], dtype=bool)
-
-
 def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
     """Bytes by argument, and the bytes of loads that a block has in flight on average.
 
     A load is in flight from the start of the interval that issues it to the end of the one that uses it first.
     """
-    counted = _recorded_once(launch)
+    counted = launch.recorded_once()
     ran = np.where(counted, launch.ran, 0)
     loaded: dict[str, int] = defaultdict(int)
     stored: dict[str, int] = defaultdict(int)

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kperf.compat.torch import spin
 from kperf.errors import UsageError
 
 Mark = Any
@@ -37,7 +36,7 @@ class Gpu:
     def spin(self, stream: int) -> None:
         """Keep the stream busy while the host prepares a launch."""
         with self.on(stream):
-            spin(_SPIN_CYCLES)
+            torch.cuda._sleep(_SPIN_CYCLES)
 
     def milliseconds(self, start: Mark, end: Mark) -> float:
         """Time between two marks; waits for the second."""

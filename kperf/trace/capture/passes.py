@@ -9,7 +9,8 @@ does not is alone in its pass, and what it moves is told.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kperf.compat.triton import CompiledKernel
+from triton.compiler import CompiledKernel
+
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass

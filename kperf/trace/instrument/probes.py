@@ -66,7 +66,7 @@ class Probes:
         """What a trip takes at least: all groups' products at the peak rates of their types."""
         loops = {body.group: self.program.loops[body.loop] for of in self.classes for body in of.bodies}
         products = [product for loop in loops.values() for product in loop.products]
-        return sum(product.flop / self.program.arch.flop_per_cycle[product.dtype] for product in products)
+        return sum(map(self.program.cycles, products))
 
     def named(self, places: Places) -> list[str]:
         """What a pass records in a trip besides anchors, in words."""

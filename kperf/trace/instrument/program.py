@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
+from triton._C.libtriton import ir, passes
+
 from kperf.arch import SM_90A, Arch, Dtype
-from kperf.compat.triton import allocate_warp_groups
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.dataflow import (
@@ -58,6 +59,10 @@ class Scope:
 
 _DTYPES: dict[str, Dtype] = {"bf16": "bf16", "f16": "fp16", "f32": "tf32", "f64": "fp64", "i8": "int8", "ui8": "int8"}
 
+Instruction = Literal["wgmma", "mma", "FMA"]
+"""By which a matrix product is computed: MMAs on tensor cores, in the background (wgmma) or over when they are issued
+(mma.sync, MFMA); or FMAs without tensor cores."""
+
 
 @dataclass(frozen=True)
 class Product:
@@ -66,6 +71,15 @@ class Product:
     name: str
     flop: int
     dtype: Dtype
+    instruction: Instruction = "wgmma"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of work of an interval, and what it is called."""
+
+    name: str
+    kind: IntervalKind
 
 
 @dataclass
@@ -88,6 +102,13 @@ class Interval:
     products issued before it may be left in flight. Products complete in the order of their issue."""
     traffic: tuple[Traffic, ...] = ()
     """Bytes that its operations load and store."""
+    parts: tuple[Part, ...] = ()
+    """All kinds of work that its operations do, in the order of the program; `kind` is that of the region's colour. A
+    synchronous MMA that needs what was just loaded waits for the load first, so that is a part too."""
+
+    def does(self, *kinds: IntervalKind) -> bool:
+        """Whether work of one of these kinds is done in it."""
+        return not {self.kind, *(part.kind for part in self.parts)}.isdisjoint(kinds)
 
     @property
     def issues(self) -> tuple[str, ...]:
@@ -151,6 +172,10 @@ class Program:
     """Line of a loop (`Scope.loops`) -> what it does."""
     arch: Arch = SM_90A
     """What it is compiled for."""
+
+    def cycles(self, product: Product) -> float:
+        """What an SM takes for a matrix product at the peak rate of its type."""
+        return product.flop / self.arch.flop_per_cycle[product.dtype]
 
     def group(self, name: str) -> Group:
         """The warp group of that name."""
@@ -339,12 +364,15 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
     named = [(rules.name(op, dataflow), rule.kind) for op in operations if (rule := rules.find(op))]
     interval = Interval(group)
     interval.uses = tuple(dict.fromkeys(use for op in operations for use in dataflow.uses(op)))
+    interval.parts = _parts(operations, dataflow, rules)
     if named:
         kinds = {kind for _, kind in named}
         ranked = ["wait", *rules.rank] if scope is not None and scope.startswith("wait") else [*rules.rank, "wait"]
         interval.kind = next(kind for kind in ranked if kind in kinds)
         silent = "signal" if kinds != {"signal"} else None
         interval.name = " + ".join(dict.fromkeys(name for name, kind in named if kind != silent))
+        if interval.uses and interval.kind in ("tensor", "issue"):  # an MMA begins when its operands are there
+            interval.kind = "wait"
     elif interval.uses:
         interval.kind = "wait"
         interval.name = f"use {'+'.join(interval.uses)}"
@@ -365,6 +393,20 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
     return interval
 
 
+def _parts(operations: list[Operation], dataflow: Dataflow, rules: Rules) -> tuple[Part, ...]:
+    """What is done one after another: of each kind of work all names, where its first operation stands."""
+    names: dict[str, Part] = {}
+    used: dict[str, None] = {}
+    for op in operations:
+        if uses := dataflow.uses(op):
+            used |= dict.fromkeys(uses)
+            names["use"] = Part(f"use {'+'.join(used)}", "wait")
+        if rule := rules.find(op):
+            name = rules.name(op, dataflow)
+            names.setdefault(name, Part(name, rule.kind))
+    return tuple(names.values())
+
+
 def _queue(operation: Operation, dataflow: Dataflow) -> list[Product | int]:
     """An operation's steps in `Interval.queue`; a synchronous product is waited for where it is issued."""
     if operation.name in (DOT, MMA):
@@ -374,12 +416,19 @@ def _queue(operation: Operation, dataflow: Dataflow) -> list[Product | int]:
 
 
 def _product(dot: Operation, dataflow: Dataflow) -> Product:
-    element = re.search(r"<(?:\d+x)+([a-z]\w*)", dot.rest.partition(" : ")[2])
+    types = dot.rest.partition(" : ")[2]
+    element = re.search(r"<(?:\d+x)+([a-z]\w*)", types)
     name = element.group(1) if element else ""
     dtype: Dtype = "fp8" if name.startswith("f8") else _DTYPES.get(name, "fp32")
-    if dtype == "tf32" and dot.name == MMA and "inputPrecision = tf32" not in dot.rest:
-        dtype = "fp32"
-    return Product(dataflow.fields(dot)["product"], _flop(dot), dtype)
+    instruction: Instruction = "wgmma" if dot.name == DOT else "mma"
+    if dot.name == MMA and (_is_blocked(types) or (dtype == "tf32" and "inputPrecision = tf32" not in dot.rest)):
+        instruction, dtype = "FMA", "fp64" if dtype == "fp64" else "fp32"
+    return Product(dataflow.fields(dot)["product"], _flop(dot), dtype, instruction)
+
+
+def _is_blocked(types: str) -> bool:
+    """Whether a product's result has a layout of plain registers: then no tensor core computes it."""
+    return re.search(r"-> tensor<[^>]*#(?:ttg\.)?blocked", types) is not None
 
 
 def _flop(dot: Operation) -> int:
@@ -397,7 +446,9 @@ def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:
 def _allocate_warps(text: str) -> tuple[list[int], int]:
     """First warp of each partition, and how many warps the block has: Triton's own allocation, on a parsed copy."""
     module = compiler.parse_ttgir(text)
-    allocate_warp_groups(module)
+    manager = ir.pass_manager(module.context)
+    passes.ttgpuir.add_allocate_warp_groups(manager)
+    manager.run(module, "allocate_warp_groups")
     printed = str(module.str_nodebug())
     starts = re.search(r"warpGroupStartIds = array<i32: ([\d, ]+)>", printed)
     total = re.search(r'"ttg\.total-num-warps" = (\d+)', printed) or re.search(r'"ttg\.num-warps" = (\d+)', printed)

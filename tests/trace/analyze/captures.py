@@ -11,7 +11,7 @@ from kperf.trace.instrument.events import LIFETIME, Rules, read_rules
 from kperf.trace.instrument.probes import Places, ProbedKernel, Probes, classes_of
 from kperf.trace.instrument.program import Group, Interval, Loop, Mark, Product, Program, Scope
 
-from .machine import EMPTY, FLOP_PER_CYCLE, FULL, INTERVALS, ISSUES, Kernel, Machine
+from .machine import EMPTY, FLOP_PER_CYCLE, FULL, INTERVALS, ISSUES, Kernel, Machine, residents
 from .synthetic import encode, recording_of
 
 TRIP = {
@@ -87,21 +87,33 @@ def capture(
 ) -> tuple[ProbedKernel, Launch]:
     """A launch with records at these places, each of `cost` cycles; the second consumer begins later in each block."""
     program, marks = program_of(kernel, places)
-    blocks = [_records(replace(kernel, late=kernel.late + late), program, places, cost) for late in lates]
+    machines = [Machine(replace(kernel, late=kernel.late + late), *recorded(places, cost)).run() for late in lates]
+    blocks = [_records(machine, program, places) for machine in machines]
     recording = recording_of(program, bytes_per_warp=16384, memory="global")
     launch = Launch(decode(encode(blocks, recording, sms=1), recording), program, recording.warps)
     return ProbedKernel(places, "", program, marks), launch
 
 
-def _records(kernel: Kernel, program: Program, places: Places, cost: int) -> list[list[tuple[int, bool, int]]]:
-    recorded = frozenset(
-        (name, trip[place - 1]) for (name, trip), chosen in zip(TRIP.items(), places, strict=True) for place in chosen
-    )
-    machine = Machine(kernel, recorded, cost).run()
+def recorded(places: Places, cost: int) -> tuple[frozenset[tuple[str, str]], int]:
+    """After which intervals a warp writes an event, and what that costs."""
+    trips = zip(TRIP.items(), places, strict=True)
+    return frozenset((name, trip[place - 1]) for (name, trip), chosen in trips for place in chosen), cost
+
+
+def launch_of_residents(kernel: Kernel, starts: Sequence[int]) -> tuple[Launch, list[Machine]]:
+    """A launch with all events, at no cost, of CTAs that share one SM from these cycles on."""
+    program, _ = program_of(kernel, ALL)
+    machines = residents(kernel, starts)
+    recording = recording_of(program, bytes_per_warp=16384, memory="global")
+    buffer = encode([_records(machine, program, ALL) for machine in machines], recording, sms=1, timed=True)
+    return Launch(decode(buffer, recording), program, recording.warps), machines
+
+
+def _records(machine: Machine, program: Program, places: Places) -> list[list[tuple[int, bool, int]]]:
     blocks = []
     for group, ended in machine.records.items():
         trip, chosen = TRIP[role(group)], places[group == "producer"]
-        start = int(group[-1]) * kernel.late if group.startswith("consumer") else 0
+        start = machine.begins(group)
         life, *inner = [scope.number for scope in program.scopes if scope.group == group]
         mine = [(life, True, start)]
         # The producer's first trip begins with what it does between two.

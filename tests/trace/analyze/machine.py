@@ -5,7 +5,7 @@ generator that asks for what it needs, and time passes as its answers come. So t
 making the change here and running again.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
@@ -45,8 +45,18 @@ class Kernel:
 
 
 @dataclass
+class TensorCores:
+    """Those of the SM: when they are done with what was issued, and for how long they worked."""
+
+    until: int = 0
+    worked: int = 0
+
+
+@dataclass
 class Machine:
-    """Runs a kernel; `records[group]` are (name of the interval that ends, its end).
+    """Runs a CTA of a kernel; `records[group]` are (name of the interval that ends, its end).
+
+    It begins at cycle `start`; CTAs that share an SM share its `cores`.
 
     After the end of an interval that is `recorded`, (consumer or producer, name), a warp writes a record for `cost`
     cycles.
@@ -58,26 +68,26 @@ class Machine:
     records: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     arrivals: list[int] = field(default_factory=list)
     empties: dict[str, list[int]] = field(default_factory=dict)
-    core_until: int = 0
+    cores: TensorCores = field(default_factory=TensorCores)
+    start: int = 0
 
     def run(self) -> "Machine":
         """Until all are done."""
+        run_together([self])
+        return self
+
+    def begin(self) -> dict[str, Generator[tuple[int, Ask], int, None]]:
+        """What its warp groups do."""
         names = [f"consumer {n}" for n in range(self.kernel.consumers)]
-        groups = {name: self.consumer(name, n * self.kernel.late) for n, name in enumerate(names)}
+        groups = {name: self.consumer(name, self.begins(name)) for name in names}
         groups["producer"] = self.producer()
         self.records = {name: [] for name in groups}
         self.empties = {name: [] for name in names}
-        asked: dict[str, tuple[int, Ask]] = {name: next(group) for name, group in groups.items()}
-        while asked:
-            answers = [
-                (max(since, found), name) for name, (since, ask) in asked.items() if (found := ask()) is not None
-            ]
-            cycle, name = min(answers)
-            try:
-                asked[name] = groups[name].send(cycle)
-            except StopIteration:
-                del asked[name]
-        return self
+        return groups
+
+    def begins(self, group: str) -> int:
+        """When a warp group begins."""
+        return self.start + (int(group[-1]) * self.kernel.late if group.startswith("consumer") else 0)
 
     def note(self, group: str, name: str, cycle: int) -> int:
         """An interval ends; returns when the next begins."""
@@ -90,7 +100,7 @@ class Machine:
 
     def producer(self) -> Generator[tuple[int, Ask], int, None]:
         """Fill a stage as soon as all consumers have emptied it."""
-        now = 0
+        now = self.start
         for n in range(self.kernel.trips):
             wanted = n - self.kernel.stages
             now = self.note("producer", "other", now + 30)
@@ -113,9 +123,9 @@ class Machine:
             now = yield now, lambda n=n: self.arrivals[n] if n < len(self.arrivals) else None
             now = self.note(name, "wait A full", now + k.barrier)
             now = yield now, lambda: 0  # in the order of time
-            taken = max(now, self.core_until)
-            self.core_until = taken + k.product
-            done = self.core_until
+            taken = max(now, self.cores.until)
+            done = self.cores.until = taken + k.product
+            self.cores.worked += k.product
             now = self.note(name, "issue", taken + k.issue + k.uneven * (n % 2))
             now = max(now, done) + k.finish + k.late_by(n)
             self.empties[name].append(now)
@@ -129,6 +139,27 @@ class Machine:
             ends = [cycle for what, cycle in self.records[name] if what == "arithmetic"]
             steps += [b - a for a, b in pairwise(ends[1:])]
         return fmean(steps)
+
+
+def run_together(machines: Sequence[Machine]) -> None:
+    """CTAs on one SM, until all are done; what is asked for first is answered first."""
+    groups = {(n, name): group for n, one in enumerate(machines) for name, group in one.begin().items()}
+    asked: dict[tuple[int, str], tuple[int, Ask]] = {key: next(group) for key, group in groups.items()}
+    while asked:
+        answers = [(max(since, found), key) for key, (since, ask) in asked.items() if (found := ask()) is not None]
+        cycle, key = min(answers)
+        try:
+            asked[key] = groups[key].send(cycle)
+        except StopIteration:
+            del asked[key]
+
+
+def residents(kernel: Kernel, starts: Sequence[int]) -> list[Machine]:
+    """CTAs of a kernel that run on one SM and share its tensor cores, from these cycles on."""
+    cores = TensorCores()
+    machines = [Machine(kernel, cores=cores, start=start) for start in starts]
+    run_together(machines)
+    return machines
 
 
 INTERVALS = {
@@ -147,10 +178,17 @@ ISSUES = {True: frozenset({"products"}), False: frozenset({"loads"})}
 def block_and_program(kernel: Kernel) -> tuple[Block, Program, Machine]:
     """What is recorded of a run, as a block of a program that is written down here by hand."""
     machine = Machine(kernel).run()
+    block, program = block_of(machine)
+    return block, program, machine
+
+
+def block_of(machine: Machine, program_id: int = 0) -> tuple[Block, Program]:
+    """What is recorded of a CTA."""
+    kernel = machine.kernel
     intervals: dict[tuple[str, str], Interval] = {}
     spans: dict[str, list[Span]] = {}
     for group, records in machine.records.items():
-        start = int(group[-1]) * kernel.late if group.startswith("consumer") else 0
+        start = machine.begins(group)
         spans[group] = []
         opens = "wait A full" if group != "producer" else "other"
         trip = -1
@@ -173,4 +211,4 @@ def block_and_program(kernel: Kernel) -> tuple[Block, Program, Machine]:
             table[(number, False), (following, True)] = intervals[group, gap]
     groups = [Group(name, name, 4 * place, 4, ISSUES[name != "producer"]) for place, name in enumerate(machine.records)]
     program = Program("made", groups, 4 * len(groups), scopes, table, {EMPTY: kernel.stages, FULL: kernel.stages})
-    return Block(0, 0, 0, spans), program, machine
+    return Block(program_id, 0, 0, spans), program

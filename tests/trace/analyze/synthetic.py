@@ -17,12 +17,20 @@ Record = tuple[int, bool, int]
 """(scope, is start, clock)."""
 
 
-def encode(blocks: Sequence[Sequence[Sequence[Record]]], recording: Recording, sms: int = 132) -> np.ndarray:
-    """Bytes of a buffer: for each block, for each recorded warp, its records in the order they are written."""
+def encode(
+    blocks: Sequence[Sequence[Sequence[Record]]], recording: Recording, sms: int = 132, *, timed: bool = False
+) -> np.ndarray:
+    """Bytes of a buffer: for each block, for each recorded warp, its records in the order they are written.
+
+    `timed`: the global timer goes with the SMs' clocks, 1.7 cycles a ns, and not from wave to wave.
+    """
     words = np.zeros((len(blocks), recording.block_bytes // 4), dtype=np.uint32)
     for number, warps in enumerate(blocks):
         start_ns = 10**18 + (number // sms) * 100_000
-        last = max((clock for records in warps for _, _, clock in records), default=0)
+        clocks = [clock for records in warps for _, _, clock in records] or [0]
+        last = max(clocks)
+        if timed:
+            start_ns, last = 10**18 + min(clocks) * 10 // 17, last - min(clocks)
         words[number, :4] = 0xDEADBEEF, number, number % sms, recording.buffer_bytes
         times = (start_ns, start_ns + last * 10 // 17, start_ns + last * 10 // 17 + 448)
         words[number, 4:10] = [half for time in times for half in (time & 0xFFFFFFFF, time >> 32)]

@@ -171,7 +171,7 @@ def test_what_is_drawn_of_a_block_is_trips_from_its_middle_with_products_and_loa
 
 
 def test_products_bound_the_period():
-    assert analysis.bound(launch()) == Bound(cycles=2048, dtype="bf16")
+    assert analysis.bound(launch()) == Bound(cycles=2048, dtype="bf16", instruction="wgmma")
 
 
 def test_lost_records_are_counted_and_the_steady_state_is_still_read():

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from kperf.errors import UsageError
 from kperf.trace.analyze import joining, read
 from kperf.trace.analyze.joining import Captured, join
-from kperf.trace.analyze.models import Overhead, Pass, SassOrder, Timeline, read_timeline
+from kperf.trace.analyze.models import Overhead, Pass, SassOrder, Timeline
+from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.passes import single_edges
 from kperf.trace.instrument.program import Interval
 
-from .captures import ALL, TRIP, capture, edges_of, role
+from .captures import ALL, TRIP, capture, edges_of, recorded, role
 from .machine import FULL, Kernel, Machine
 from .test_views import about
 
@@ -31,11 +32,6 @@ def told(kernel, places, cost, disturbed=None):
     ends = [max(ended[-1][1] for ended in machine.records.values()) for machine in (plain, traced)]
     overhead = Overhead(plain_ms=ends[0], traced_ms=ends[1], ratio=ends[1] / ends[0])
     return Pass(regions=[str(places)], overhead=overhead, sass_order=SAME, records_a_trip=max(map(len, places)))
-
-
-def recorded(places, cost):
-    trips = zip(TRIP.items(), places, strict=True)
-    return frozenset((name, trip[place - 1]) for (name, trip), chosen in trips for place in chosen), cost
 
 
 def joined(kernel, cost=COST, disturbed=None, which=1) -> tuple[Timeline, Timeline]:

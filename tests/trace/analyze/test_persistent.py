@@ -81,7 +81,7 @@ def test_a_trip_is_one_of_the_inner_loop_and_no_step_between_tiles():
     assert analysis.period(found) == Quantiles(median=period, p5=period, p95=period)
     beyond = analysis.boundary(found, period)
     assert beyond == Quantiles(median=boundary - period, p5=boundary - period, p95=boundary - period)
-    assert analysis.bound(found) == Bound(cycles=2048, dtype="bf16")
+    assert analysis.bound(found) == Bound(cycles=2048, dtype="bf16", instruction="wgmma")
 
 
 def test_what_is_between_tiles_has_no_trip():

@@ -1,7 +1,7 @@
 """What is said of two kernels that do the same work."""
 
 from kperf.record.store import RECORDED
-from kperf.trace.analyze.models import read_timeline
+from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.verdict import between
 
 

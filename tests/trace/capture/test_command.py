@@ -18,7 +18,7 @@ from kperf.errors import UsageError
 from kperf.ir.compile import canonical_ttgir
 from kperf.record import device
 from kperf.trace import command
-from kperf.trace.analyze.models import read_timeline
+from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture import instrumented
 from kperf.trace.capture import interceptor as launching
 from kperf.trace.capture.interceptor import TraceOptions

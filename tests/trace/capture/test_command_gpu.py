@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kperf.trace.analyze.models import read_timeline
+from kperf.trace.analyze.recorded import read_timeline
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,32 @@
+"""Timelines of version 2: what version 3 says besides follows from the numbers that they keep."""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def upgrade(old: Json) -> Json:
+    """The record of version 3 with what version 2 knew. Raises LookupError, TypeError, ValueError or AttributeError."""
+    new = {name: value for name, value in old.items() if name not in ("tensor_core_busy", "verdict")}
+    busy, bound = old["tensor_core_busy"], old["bound"]
+    computes = "none"
+    if bound or any(region["kind"] in ("tensor", "issue") for region in old["regions"]):
+        computes = "fma" if bound and bound["dtype"] == "fp32" else "tensor core"
+    use = None
+    if busy:
+        use = {"sm": None, "cta_main_loop": busy["at_issue_rate"], "in_flight_cta": busy["in_flight"]}
+    return new | {
+        "schema_version": 3,
+        "unit_of_compute": computes,
+        "mma_use": use if computes == "tensor core" else None,
+        "fma_use": use if computes == "fma" else None,
+    }
+
+
+def unit_cycles(old: Json) -> float | None:
+    """Cycles of an SM that the MMAs of the main loops take at their peak rate; None if events were lost.
+
+    What is peeled off a loop, one iteration of each tile at most, was not counted.
+    """
+    bound = old["bound"]
+    return float(old["units"] * bound["cycles"]) if bound and not old["records"]["lost"] else None

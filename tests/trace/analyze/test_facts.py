@@ -1,0 +1,186 @@
+"""What is said of a kernel's SM is true of launches whose residency, operations, time and unit are known."""
+
+import numpy as np
+import pytest
+
+from kperf.record.store import RECORDED
+from kperf.trace.analyze import analysis, facts, read
+from kperf.trace.analyze.models import KernelResources, Overhead, Resources
+from kperf.trace.analyze.recorded import read_timeline
+from kperf.trace.instrument.program import Product
+
+from .captures import launch_of_residents
+from .machine import Kernel
+from .test_views import about, norm
+
+MHZ = 1700
+"""Of the simulated SMs."""
+SHARED = Kernel(consumers=1, product=900, arithmetic=1500, stages=3, trips=40)
+"""A CTA of it uses the tensor cores a third of the time: they are the bottleneck of three."""
+
+
+def resources(registers: int, occupancy: int, spilled: int = 0) -> KernelResources:
+    return KernelResources(registers=registers, spilled_bytes=spilled, shared_bytes=0, occupancy=occupancy)
+
+
+def launched(kernel: Kernel, starts: list[int], slower: float = 1.0, **changed: object):
+    """The timeline of CTAs that share an SM, whose original kernel takes the time that they take."""
+    launch, machines = launch_of_residents(kernel, starts)
+    cycles = max(ended[-1][1] for machine in machines for ended in machine.records.values()) - min(starts)
+    ms = cycles / MHZ / 1e3
+    overhead = Overhead(plain_ms=ms, traced_ms=ms * slower, ratio=slower)
+    used = Resources(plain=resources(64, len(starts)), twin=resources(72, len(starts)))
+    timeline = read.pipeline(launch, about(**{"overhead": overhead, "resources": used} | changed))
+    return timeline, machines, cycles
+
+
+@pytest.mark.parametrize("starts", [[0], [0, 700], [0, 700, 1500]], ids=len)
+def test_the_use_of_an_sm_is_of_all_its_ctas_and_that_of_a_main_loop_of_one(starts):
+    t, machines, cycles = launched(SHARED, starts)
+    worked = machines[0].cores.worked
+    assert worked == len(starts) * SHARED.trips * SHARED.product
+    assert t.clock_mhz == pytest.approx(MHZ, rel=0.01)
+    assert t.mma_use.sm == pytest.approx(worked / cycles, rel=0.01)
+    assert t.mma_use.sm_recorded == pytest.approx(worked / cycles, rel=0.05)
+    assert t.mma_use.cta_main_loop == pytest.approx(SHARED.product / machines[len(starts) // 2].period(), rel=0.02)
+    assert t.mma_use.sm == pytest.approx(len(starts) * t.mma_use.cta_main_loop, rel=0.08)
+    said = " ".join(t.verdict)
+    assert f"used at {t.mma_use.sm:.0%} of their peak rate" in said
+    assert f"one CTA's main loop alone uses {t.mma_use.cta_main_loop:.0%}" in said
+    if len(starts) == 1:
+        assert "it has no MMA in flight" in said
+        assert "share an SM" not in said
+    else:
+        assert f"{len(starts)} CTAs share an SM" in said
+        assert "one CTA has no MMA in flight" in said
+        assert "of one CTA, beside which others keep the SM's units busy" in said or not t.slack
+
+
+def test_an_sm_has_an_mma_in_flight_where_any_cta_has():
+    alone, _, _ = launched(SHARED, [0])
+    three, _, _ = launched(SHARED, [0, 700, 1500])
+    assert alone.mma_use.in_flight_sm == pytest.approx(alone.mma_use.in_flight_cta, rel=0.05)
+    assert three.mma_use.in_flight_sm > 0.97
+    assert three.mma_use.in_flight_cta < 0.8
+
+
+def test_ctas_beside_each_other_are_found_by_the_clock_of_their_sm_though_it_wraps():
+    wrap = 2**32 - 20_000
+    launch, _ = launch_of_residents(SHARED, [wrap, wrap + 700, wrap + 200_000])
+    assert launch.beside(0) == [(0, 0), (1, 700)]
+    assert launch.beside(1) == [(0, -700), (1, 0)]
+    assert launch.beside(2) == [(2, 0)]
+
+
+def test_without_the_original_time_the_instrumented_one_is_named():
+    overhead = Overhead(plain_ms=None, traced_ms=1.0, ratio=None)
+    t, machines, _ = launched(SHARED, [0], overhead=overhead)
+    assert t.mma_use.sm == pytest.approx(machines[0].cores.worked / (MHZ * 1e3), rel=0.01)
+    assert any("in the instrumented kernel's 1.000 ms" in line for line in t.verdict)
+    assert t.confidence.level == "medium"
+
+
+def test_operations_that_were_not_recorded_are_not_counted():
+    launch, _ = launch_of_residents(SHARED, [0])
+    assert analysis.unit_cycles(launch) == SHARED.trips * SHARED.product
+    object.__setattr__(launch.records, "lost", 1)
+    assert analysis.unit_cycles(launch) is None
+
+
+def test_a_clock_above_the_gpus_is_flagged_and_not_reckoned_with():
+    launch, machines = launch_of_residents(SHARED, [0])
+    slow = about().environment.model_copy(update={"max_sm_mhz": 1600})
+    t = read.pipeline(launch, about(environment=slow))
+    assert not t.clock_is_plausible
+    assert t.mma_use.sm == pytest.approx(machines[0].cores.worked / (1600 * 1e3), rel=0.01)
+    assert any("1700 MHz is above the GPU's 1600 MHz" in reason for reason in t.confidence.reasons)
+    fast = read.pipeline(launch, about(environment=slow.model_copy(update={"max_sm_mhz": 1700})))
+    assert fast.clock_is_plausible
+    assert not any("MHz" in reason for reason in fast.confidence.reasons)
+
+
+@pytest.mark.parametrize(
+    ("original", "instrumented", "ctas", "at_once", "level"),
+    [
+        (6, 8, 96, (6, 8), "medium"),
+        (8, 6, 96, (8, 6), "medium"),
+        (3, 1, 96, (3, 1), "low"),
+        (6, 8, 8, (4, 4), "high"),  # 8 CTAs on 2 SMs
+        (6, 6, 96, (6, 6), "high"),
+    ],
+)
+def test_ctas_on_an_sm_are_the_originals_and_a_difference_lowers_confidence(
+    original, instrumented, ctas, at_once, level
+):
+    used = Resources(plain=resources(40, original), twin=resources(32, instrumented))
+    t = read.timeline(norm(ctas), about(resources=used))
+    assert (t.residency.original, t.residency.instrumented) == at_once
+    assert t.confidence.level == level
+    (line,) = (line for line in t.verdict if "loads in flight" in line)
+    assert f"up to {at_once[0] - 1} other CTAs are on its SM" in line
+    assert (f"({at_once[1] - 1} in the instrumented kernel)" in line) == (at_once[0] != at_once[1])
+
+
+def judged(ratio: float | None = 1.0, **changed: object):
+    overhead = Overhead(plain_ms=ratio and 1.0, traced_ms=ratio or 1.0, ratio=ratio)
+    return read.timeline(norm(), about(overhead=overhead, **changed)).confidence
+
+
+@pytest.mark.parametrize(
+    ("ratio", "level"),
+    [(1.0, "high"), (1.05, "high"), (1.06, "medium"), (0.94, "medium"), (1.15, "medium"), (1.16, "low"), (0.84, "low")],
+)
+def test_confidence_falls_with_what_events_cost_or_win(ratio, level):
+    found = judged(ratio)
+    assert found.level == level
+    assert bool(found.reasons) == (level != "high")
+    assert all(f"{abs(ratio - 1):.0%} {'slower' if ratio > 1 else 'faster'}" in reason for reason in found.reasons)
+
+
+def test_confidence_falls_with_spills_and_says_how_many():
+    used = Resources(plain=resources(40, 2, spilled=8), twin=resources(40, 2, spilled=264))
+    assert judged(resources=used).model_dump() == {
+        "level": "medium",
+        "reasons": ["events make it spill 256 bytes a thread more"],
+    }
+    counters = Resources(plain=resources(40, 2, spilled=8), twin=resources(40, 2, spilled=24))
+    assert judged(resources=counters).level == "high"
+
+
+def test_a_product_without_tensor_cores_is_computed_by_fmas():
+    launch, _ = launch_of_residents(SHARED, [0])
+    fma = Product("A @ B", 512 * 256, "fp32", "FMA")
+    for interval in [*launch.intervals, *launch.program.intervals.values()]:
+        interval.queue = tuple(fma if isinstance(step, Product) else step for step in interval.queue)
+    loop = launch.program.loops[10]
+    launch.program.loops[10] = type(loop)(loop.line, (fma,), loop.loads)
+    t = read.pipeline(launch, about())
+    assert (t.unit_of_compute, t.mma_use) == ("fma", None)
+    assert (t.bound.cycles, t.bound.instruction) == (512, "FMA")
+    assert t.fma_use.cta_main_loop == pytest.approx(512 / t.period_cycles.median)
+    assert not any("tensor core" in line or "MMA" in line for line in t.verdict)
+    assert "its matrix products need 512 on the FMA units" in t.verdict[0]
+
+
+def test_the_unit_of_compute_of_a_norm_is_none_and_of_a_gemm_the_tensor_cores():
+    assert read.timeline(norm(), about()).unit_of_compute == "none"
+    assert launched(SHARED, [0])[0].unit_of_compute == "tensor core"
+
+
+@pytest.mark.parametrize(
+    ("name", "sm", "cta"),
+    [("attention_forward", 0.401, 0.204), ("split_k", 0.480, 0.418), ("flash_decoding", 0.0705, 0.0273)],
+)
+def test_a_record_of_version_2_is_judged_by_the_same_numbers(name, sm, cta):
+    t = read_timeline(RECORDED / f"h200/examples/{name}.timeline.json")
+    assert t.mma_use.sm == pytest.approx(sm, rel=0.01)
+    assert t.mma_use.cta_main_loop == pytest.approx(cta, rel=0.01)
+
+
+def test_the_layer_norm_has_six_ctas_on_an_sm():
+    t = read_timeline(RECORDED / "h200/examples/layer_norm.timeline.json")
+    assert (t.residency.original, t.residency.instrumented) == (6, 8)
+    assert any("up to 5 other CTAs are on its SM (7 in the instrumented kernel)" in line for line in t.verdict)
+    assert t.confidence.level == "low"
+    assert facts.WHAT_TO_DO in " ".join(t.verdict)
+    assert np.isclose(t.overhead.ratio, 1.247, rtol=1e-3)

@@ -1,0 +1,74 @@
+"""What computes a matrix product, and which work stands in one interval, read from kernels that are compiled here."""
+
+import pytest
+import triton
+import triton.language as tl
+
+from kperf.ir.compile import named_ttgir
+from kperf.trace.instrument.events import instrument, read_rules
+from kperf.trace.instrument.program import Product, Program, read_program
+from tests.trace.kernels import Case, compile_case, compiled
+
+
+@triton.jit
+def product(a, b, c, n, PRECISION: tl.constexpr, M: tl.constexpr):
+    rows, inner, columns = tl.arange(0, M), tl.arange(0, 32), tl.arange(0, 64)
+    acc = tl.zeros((M, 64), tl.float32)
+    for i in range(n):
+        x = tl.load(a + rows[:, None] * 32 + inner[None, :] + i * M * 32)
+        y = tl.load(b + inner[:, None] * 64 + columns[None, :] + i * 32 * 64)
+        acc = tl.dot(x, y, acc, input_precision=PRECISION)
+    tl.store(c + rows[:, None] * 64 + columns[None, :], acc)
+
+
+@triton.jit
+def ahead(x, y, n, BLOCK: tl.constexpr):
+    """Each trip uses what the trip before has loaded."""
+    i = tl.arange(0, BLOCK)
+    part = tl.load(x + i)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, n, BLOCK):
+        following = tl.load(x + start + BLOCK + i)
+        total += tl.exp(part)
+        tl.debug_barrier()
+        part = following
+    tl.store(y + i, total)
+
+
+def program_of(kernel, types: list[str], constants: dict[str, object]) -> Program:
+    text = named_ttgir(compile_case(Case(kernel, tuple(types), constants, {})).asm["ttgir"])
+    return read_program(instrument(text, rules=read_rules()))
+
+
+@pytest.mark.parametrize(
+    ("precision", "rows", "element", "dtype", "instruction", "cycles"),
+    [
+        ("ieee", 32, "*fp32", "fp32", "FMA", 2 * 32 * 32 * 64 / 256),
+        ("ieee", 64, "*fp32", "fp32", "FMA", 2 * 64 * 32 * 64 / 256),
+        ("tf32", 16, "*fp32", "tf32", "mma", 2 * 16 * 32 * 64 / 2048),
+        ("tf32", 64, "*fp32", "tf32", "wgmma", 2 * 64 * 32 * 64 / 2048),
+        ("ieee", 16, "*bf16", "bf16", "mma", 2 * 16 * 32 * 64 / 4096),
+    ],
+)
+def test_what_computes_a_product_is_read_from_its_instruction_and_layout(
+    precision, rows, element, dtype, instruction, cycles
+):
+    program = program_of(product, [element, element, "*fp32", "i32"], {"PRECISION": precision, "M": rows})
+    found = {step for i in program.intervals.values() for step in i.queue if isinstance(step, Product)}
+    assert {(one.dtype, one.instruction, program.cycles(one)) for one in found} == {(dtype, instruction, cycles)}
+
+
+def test_a_loop_carried_load_is_used_where_the_next_trip_uses_it():
+    program = program_of(ahead, ["*fp32", "*fp32", "i32"], {"BLOCK": 512})
+    using = [interval for interval in program.intervals.values() if interval.uses]
+    assert using
+    assert all(interval.uses == ("x",) for interval in using)
+    assert all(interval.does("arithmetic") for interval in using), [interval.name for interval in using]
+
+
+def test_a_product_that_waits_for_its_loads_is_a_wait_and_has_parts():
+    program = read_program(instrument(named_ttgir(compiled("gemm_pointers_1").asm["ttgir"]), rules=read_rules()))
+    mixed = next(i for i in program.intervals.values() if i.uses and i.issues)
+    assert mixed.kind == "wait"
+    assert [part.kind for part in mixed.parts] == ["load", "wait", "load", "issue"]
+    assert [part.name for part in mixed.parts] == ["load a", "use a+b", "load b", "a @ b issue"]
