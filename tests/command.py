@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from kperf import cli
+from kperf.cli.app import console
 from kperf.console import of_standard_output
 
 
@@ -30,7 +31,7 @@ def kperf(*arguments: object, **settings: str) -> Done:
     ):
         os.environ.pop("COLUMNS", None)  # a worker of the tests has the width of a terminal that is not this command's
         os.environ |= {"CUDA_VISIBLE_DEVICES": ""} | settings
-        cli.console = of_standard_output()  # as wide as it is where the command starts, not where tests began
+        console.width = of_standard_output().width  # as it is where the command starts, not where tests began
         try:
             cli.main()
             code = 0

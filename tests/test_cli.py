@@ -184,7 +184,8 @@ def test_an_output_that_takes_nothing_is_one_sentence_and_one_that_is_not_read_n
 
 
 def test_a_console_without_a_letter_gets_another():
-    program = "from kperf.cli import app, main; app.command('say')(lambda: print('16 × 4096')); main()"
+    imports = "from kperf.cli import main; from kperf.cli.app import app"
+    program = f"{imports}; app.command('say')(lambda: print('16 × 4096')); main()"
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
         [sys.executable, "-c", program, "say"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False

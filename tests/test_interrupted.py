@@ -29,6 +29,7 @@ from kperf.attention.workload import Workload
 from kperf.bench import power
 from kperf.bench import sweep as sweeps
 from kperf.bench.points import PowerStore, Store
+from kperf.cli.app import console
 from kperf.console import of_standard_output
 from kperf.ir import compile as compiler
 from kperf.paper import examples, fig11, fig12, fig12_inputs
@@ -106,7 +107,7 @@ class Session:
         if owner is not None:
             setattr(owner, name, standing_still(getattr(owner, name), call, self.there))
         sys.argv = ["kperf", *map(str, words)]
-        cli.console = of_standard_output()
+        console.width = of_standard_output().width
         cli.main()
 
     def is_clean(self) -> bool:

@@ -18,7 +18,7 @@ from kperf.arch.hopper import SM_90A
 from kperf.errors import UsageError
 
 if TYPE_CHECKING:
-    from triton.backends.compiler import GPUTarget
+    from kperf.compat.triton import GPUTarget
 
 __all__ = [
     "GFX942",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from triton.backends.compiler import GPUTarget
+    from kperf.compat.triton import GPUTarget
 
 Dtype = Literal["fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64"]
 """Of an MMA's operands; fp32 is a product without tensor cores."""
@@ -135,7 +135,7 @@ class Arch:
     @property
     def target(self) -> GPUTarget:
         """What Triton compiles for."""
-        from triton.backends.compiler import GPUTarget
+        from kperf.compat.triton import GPUTarget
 
         return GPUTarget(self.backend, self.number, self.warp_size)
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from triton import runtime
 
 from kperf.attention.workload import Workload
+from kperf.compat.triton import active_target
 from kperf.errors import UsageError
 from kperf.record.files import write_atomically
 from kperf.record.store import first_of
@@ -76,7 +76,7 @@ def class_of(workload: Workload) -> str:
 
 def architecture() -> str:
     """Of the GPU that kernels are launched on now: sm_90a, gfx942."""
-    target = runtime.driver.active.get_current_target()
+    target = active_target()
     return f"sm_{target.arch}{'a' if target.arch >= 90 else ''}" if target.backend == "cuda" else str(target.arch)
 
 

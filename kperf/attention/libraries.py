@@ -22,6 +22,7 @@ from torch.backends.cuda import (
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from kperf.compat.torch import compiled_anew
 from kperf.errors import UsageError
 
 Tensor = torch.Tensor
@@ -108,7 +109,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> Call
         return o, None
 
     # A backward pass that is run again and again may not write over what the forward pass saved.
-    with torch._dynamo.config.patch(recompile_limit=_SHAPES), torch._functorch.config.patch(donated_buffer=False):
+    with compiled_anew(_SHAPES):
         call()
     return call
 

@@ -6,11 +6,10 @@ that; what is no workload of this project, or does not lie on the GPU, is refuse
 """
 
 import torch
-from triton import runtime
-from triton.backends.compiler import GPUTarget
 
 from kperf.arch import SM_90A
 from kperf.attention.workload import Workload, make_workload
+from kperf.compat.triton import active_device, active_target
 from kperf.errors import UsageError
 
 DESCRIPTOR_ALIGNMENT = 16
@@ -59,13 +58,12 @@ def workload_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool)
 def why_not_here(tensor: torch.Tensor) -> str | None:
     """None if a Hopper kernel that is launched now runs where the tensor lies, else one sentence."""
     try:
-        driver = runtime.driver.active
+        device = active_device()
     except RuntimeError:  # Triton found no driver
         return f"q is on {tensor.device}, and Triton finds no GPU here: move q, k and v to a Hopper GPU"
-    device: torch.device = driver.get_active_torch_device()
     if tensor.device != device:
         return f"q is on {tensor.device}, and kernels run on {device}: move q, k and v there"
-    target: GPUTarget = driver.get_current_target()
+    target = active_target()
     if target != SM_90A.target:
         wanted = f"the kernels are compiled for {SM_90A.name}: use a Hopper GPU"
         return f"{device} is {target.backend} {target.arch}, and {wanted}"

@@ -8,14 +8,13 @@ from typing import Any, Literal
 
 import triton
 from pydantic import BaseModel, ConfigDict, ValidationError
-from triton.compiler import ASTSource, CompiledKernel
-from triton.runtime.cache import _base32
 
 from kperf.arch import SM_90A
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.schedule import Schedule, schedule
 from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant, variant_named
 from kperf.attention.workload import Workload
+from kperf.compat.triton import ASTSource, CompiledKernel, override_folder
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import TTGIR_DIR
 from kperf.ir import compile as compiler
@@ -315,8 +314,7 @@ def stage(override: Override, directory: Path) -> Path:
     """
     special = override.entry.specialization
     source = ASTSource(attn_fwd, special.signature(), special.constexprs(), {})
-    folder: str = _base32(source.hash())
-    path = directory / folder / f"{KERNEL_NAME}.ttgir"
+    path = directory / override_folder(source) / f"{KERNEL_NAME}.ttgir"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import triton
-from triton.compiler import ASTSource, CompiledKernel
 
 from kperf.arch import GFX942, Arch
+from kperf.compat.triton import ASTSource, CompiledKernel
 from kperf.errors import MeasurementError
 from kperf.ir.compile import whole_cache
 

@@ -19,21 +19,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import triton
-from triton import knobs
-from triton._C.libtriton import get_cache_invalidating_env_vars, ir, proton
-from triton.compiler import ASTSource, CompiledKernel, make_backend
-from triton.experimental.gluon._runtime import GluonASTSource
-from triton.runtime.cache import get_cache_key, get_cache_manager
 
 from kperf.arch import SM_90A
+from kperf.compat import triton as compat
+from kperf.compat.triton import ASTSource, CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import locations
 from kperf.ir.machine import MachineCode, read_machine_code
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
-
-_TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
 @dataclass(frozen=True)
@@ -52,28 +47,21 @@ class Resources:
 
 
 def parse_ttgir(text: str) -> Any:
-    """The module in `text`, in a context of its own that knows Triton's dialects and Proton's records.
+    """The module in `text`, in a context of its own that knows Triton's dialects and Proton's events.
 
     Raises `UsageError` if it does not parse or verify.
     """
-    context = ir.context()
-    ir.load_dialects(context)
-    make_backend(SM_90A.target).load_dialects(context)
-    proton.load_dialects(context)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "module.ttgir"
         path.write_text(text)
         with _standard_error_to(Path(folder) / "diagnostics") as diagnostics:
             try:
-                module = ir.parse_mlir_module(str(path), context)
+                return compat.parse_module(path)
             except RuntimeError:
-                module = None
-        if module is None:
-            found = re.search(r":(\d+):\d+\W.*?error: (.*)", diagnostics.read_text())
-            where = f", line {found.group(1)}: {found.group(2)}" if found else ""
-            raise UsageError(f"the TTGIR does not parse with Triton {triton.__version__}{where}")
-    module.context = context
-    return module
+                pass
+        found = re.search(r":(\d+):\d+\W.*?error: (.*)", diagnostics.read_text())
+        where = f", line {found.group(1)}: {found.group(2)}" if found else ""
+        raise UsageError(f"the TTGIR does not parse with Triton {triton.__version__}{where}")
 
 
 _one_standard_error = threading.Lock()
@@ -164,21 +152,11 @@ def ttgir_of_source(kernel: Any, signature: Mapping[str, str], constexprs: Mappi
 
     Triton's cache keeps it under the key of that kernel. Raises `UsageError` under TRITON_INTERPRET.
     """
-    source, backend = _source(kernel, signature, constexprs), make_backend(SM_90A.target)
-    options = backend.parse_options(_options(num_warps=4) | source.parse_options())
-
-    def lower() -> str:
-        context = ir.context()
-        ir.load_dialects(context)
-        backend.load_dialects(context)
-        implementation, modules = backend.get_codegen_implementation(options), backend.get_module_map()
-        module = source.make_ir(SM_90A.target, options, implementation, modules, context)
-        stages: dict[str, Any] = {}
-        backend.add_stages(stages, options, source.language)
-        return str(stages["ttgir"](module, {}).str_nodebug())
-
-    key = get_cache_key(source, backend, options, get_cache_invalidating_env_vars())
-    return _kept(_sha256(key.encode()), "canonical-ttgir", lower)
+    source, options = _source(kernel, signature, constexprs), _options(num_warps=4)
+    key = compat.cache_key(source, SM_90A.target, options)
+    return _kept(
+        _sha256(key.encode()), "canonical-ttgir", lambda: compat.lower_to_ttgir(source, SM_90A.target, options)
+    )
 
 
 def _source(
@@ -187,15 +165,14 @@ def _source(
     constexprs: Mapping[str, Any],
     attributes: Mapping[tuple[int, ...], Any] | None = None,
 ) -> ASTSource:
-    if knobs.runtime.interpret:
+    if compat.interpreting():
         raise UsageError("TRITON_INTERPRET is set, which makes Triton compile nothing: unset it")
-    source_class = GluonASTSource if kernel.is_gluon() else ASTSource
-    return source_class(kernel, dict(signature), dict(constexprs), dict(attributes or {}))
+    return compat.source_of(kernel, signature, constexprs, attributes)
 
 
 def _options(num_warps: int, **more: Any) -> dict[str, Any]:
     # As the JIT does: the cache must not mix up a kernel with and without its records lowered.
-    return {"num_warps": num_warps, **more, "instrumentation_mode": knobs.compilation.instrumentation_mode}
+    return {"num_warps": num_warps, **more, **compat.instrumentation_option()}
 
 
 @contextmanager
@@ -208,7 +185,7 @@ def whole_cache() -> Iterator[None]:
 
 
 def _damaged_cache(why: str) -> UsageError:
-    return UsageError(f"Triton's cache {knobs.cache.dir} is damaged ({why}): remove that folder and run again")
+    return UsageError(f"Triton's cache {compat.cache_folder()} is damaged ({why}): remove that folder and run again")
 
 
 def resources(kernel: CompiledKernel) -> Resources:
@@ -243,7 +220,9 @@ def _dump(kernel: CompiledKernel, tool: str, *options: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.cubin"
             path.write_bytes(cubin)
-            dumped = subprocess.run([_TOOLS / tool, *options, path], capture_output=True, text=True, check=False)
+            dumped = subprocess.run(
+                [compat.binary_tool(tool), *options, path], capture_output=True, text=True, check=False
+            )
         if dumped.returncode or not dumped.stdout.strip():
             raise _damaged_cache("a cubin is cut short")
         return dumped.stdout
@@ -253,13 +232,12 @@ def _dump(kernel: CompiledKernel, tool: str, *options: str) -> str:
 
 def _kept(key: str, name: str, make: Callable[[], str]) -> str:
     """What Triton's cache keeps in its folder `key` under this name, beside its hash; made where it is not whole."""
-    folder = get_cache_manager(key)
-    if path := folder.get_file(name):
-        digest, _, known = Path(path).read_text().partition("\n")
+    if path := compat.cached_file(key, name):
+        digest, _, known = path.read_text().partition("\n")
         if digest == _sha256(known.encode()):
             return known
     made = make()
-    folder.put(f"{_sha256(made.encode())}\n{made}", name, binary=False)
+    compat.keep_in_cache(key, name, f"{_sha256(made.encode())}\n{made}")
     return made
 
 

@@ -8,14 +8,29 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.compiler import CompiledKernel
-from triton.runtime import driver
 
 from kperf.arch import H200
+from kperf.compat.triton import CompiledKernel, GPUTarget, LaunchCall, driver_in_place, intercepted_launches
+
+PROPERTIES = SimpleNamespace(
+    name=H200.name,
+    **dict(zip(("major", "minor"), H200.arch.compute_capability or (), strict=True)),
+    multi_processor_count=H200.sms,
+    regs_per_multiprocessor=H200.arch.sm_registers,
+    max_threads_per_multi_processor=H200.arch.sm_warps * H200.arch.warp_size,
+    max_threads_per_block=H200.arch.cta_warps * H200.arch.warp_size,
+    warp_size=H200.arch.warp_size,
+    total_memory=H200.memory_bytes,
+    shared_memory_per_block=49_152,
+    shared_memory_per_block_optin=H200.arch.cta_shared_bytes,
+    L2_cache_size=H200.l2_bytes,
+    gcnArchName="",
+)
+"""What torch says of an H200."""
 
 
 @dataclass(frozen=True)
@@ -97,27 +112,20 @@ class Driver:
 @contextmanager
 def noted_launches() -> Iterator[list[Launch]]:
     """Within it kernels compile for sm_90a; the list has each that was launched, once."""
-    before = driver._active, driver._default
-    plain_run = CompiledKernel.run
     found: dict[str, Launch] = {}
 
-    def run(kernel: CompiledKernel) -> Callable[..., None]:
-        launch = plain_run.fget(kernel)
+    def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
+        def noted(call: LaunchCall) -> None:
+            found.setdefault(kernel.hash, Launch(kernel, call.grid))
+            call()
 
-        def seen(gx: int, gy: int, gz: int, *rest: Any) -> None:
-            found.setdefault(kernel.hash, Launch(kernel, (gx, gy, gz)))
-            launch(gx, gy, gz, *rest)
+        return noted
 
-        return seen
-
-    driver._active = driver._default = Driver()
-    CompiledKernel.run = property(run)
     launches: list[Launch] = []
     try:
-        yield launches
+        with driver_in_place(Driver()), intercepted_launches(note):
+            yield launches
     finally:
-        CompiledKernel.run = plain_run
-        driver._active, driver._default = before
         launches += found.values()
 
 

@@ -8,16 +8,20 @@ without the option can never be served an override. What was launched is then co
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import triton
-from triton import knobs
-from triton.compiler import CompiledKernel, make_backend
-from triton.runtime.cache import FileCacheManager
 
+from kperf.compat.triton import (
+    CompiledKernel,
+    cache_folder,
+    default_options,
+    instrumentation_option,
+    overriding,
+    own_cache,
+)
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
@@ -41,7 +45,7 @@ class Override:
     def place(self) -> Path:
         """The content-addressed copy that `ir_override` names; made when it is not there, and re-read when it is."""
         # Beside the kernels that are compiled from it, and as durable as they are.
-        path = Path(knobs.cache.dir) / "kperf-overrides" / self.sha256 / f"{self.kernel_name}.ttgir"
+        path = cache_folder() / "kperf-overrides" / self.sha256 / f"{self.kernel_name}.ttgir"
         if not path.is_file() or path.read_text() != self.text:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, self.text)
@@ -80,7 +84,7 @@ def prove_launched(pairs: Sequence[tuple[Override, CompiledKernel]]) -> None:
     for override, kernel in pairs:
         if _own_cubins[kernel.hash] != kernel.asm["cubin"]:
             raise MeasurementError(
-                f"what was launched is not the machine code of {override.path}: Triton's cache {knobs.cache.dir} holds "
+                f"what was launched is not the machine code of {override.path}: Triton's cache {cache_folder()} holds "
                 "another under its name; remove that folder and run again"
             )
 
@@ -92,10 +96,7 @@ def recompile(kernel: CompiledKernel, override: Override) -> CompiledKernel:
     TRITON_KERNEL_OVERRIDE is set, `MeasurementError` if something else was compiled.
     """
     refuse_environment_override()
-    options = options_of(kernel) | {
-        "ir_override": str(override.place()),
-        "instrumentation_mode": knobs.compilation.instrumentation_mode,
-    }
+    options = options_of(kernel) | {"ir_override": str(override.place()), **instrumentation_option()}
     compiled = triton.compile(kernel.src, target=kernel.metadata.target, options=options)
     override.prove(compiled)
     return compiled
@@ -103,7 +104,7 @@ def recompile(kernel: CompiledKernel, override: Override) -> CompiledKernel:
 
 def options_of(kernel: CompiledKernel) -> dict[str, Any]:
     """The options that `kernel` was compiled with, read back from its metadata."""
-    known = vars(make_backend(kernel.metadata.target).parse_options({}))
+    known = default_options(kernel.metadata.target)
     # The metadata went through JSON: what are lists there were tuples, and options are hashed.
     options = {
         name: tuple(value) if isinstance(value, list) else value
@@ -120,20 +121,9 @@ def options_of(kernel: CompiledKernel) -> dict[str, Any]:
     return options
 
 
-@contextmanager
-def own_cache(folder: Path) -> Iterator[None]:
-    """What is compiled while this is open is kept in `folder`: no cache, dump or listener of the user's sees it."""
-    with knobs.cache.scope(), knobs.compilation.scope():
-        knobs.cache.dir = str(folder)
-        knobs.cache.manager_class = FileCacheManager
-        knobs.compilation.dump_ir = False
-        knobs.compilation.listener = None
-        yield
-
-
 def refuse_environment_override() -> None:
     """Raise `UsageError` while TRITON_KERNEL_OVERRIDE is set."""
-    if knobs.compilation.override:
+    if overriding():
         raise UsageError("TRITON_KERNEL_OVERRIDE is set, which makes Triton ignore our overrides: unset it")
 
 

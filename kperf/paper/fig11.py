@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from triton.runtime.errors import TritonError
 
 from kperf.attention import overrides as override
 from kperf.attention import variants
@@ -20,6 +19,7 @@ from kperf.attention.implementations import bind_attn_fwd
 from kperf.attention.overrides import Override
 from kperf.attention.variants import Specialization
 from kperf.attention.workload import FIG11, Workload
+from kperf.compat.triton import TritonError
 from kperf.errors import UsageError
 from kperf.ir.compile import several
 from kperf.ir.override import prove_launched

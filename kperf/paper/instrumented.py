@@ -9,12 +9,12 @@ from pathlib import Path
 import triton
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.table import Table
-from triton.compiler import CompiledKernel
 
 from kperf.arch import H200
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS
 from kperf.attention.overrides import ALIASES, Override
 from kperf.attention.workload import FIG11, Workload
+from kperf.compat.triton import CompiledKernel
 from kperf.errors import UsageError
 from kperf.installation import TTGIR_DIR
 from kperf.record import device

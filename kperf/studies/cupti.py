@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
+
+from kperf.compat.torch import DeviceType
 
 Kernels = list[tuple[str, float]]
 """Name and microseconds of each kernel, in the order of their start."""

@@ -1,6 +1,6 @@
 """`make inductor`: a transformer block of FLUX and one of Llama through torch.compile, every kernel of it told.
 
-Time by Proton, a scope a launch that carries the FLOPs and bytes which `kperf.studies.inductor_counts` derives from
+Time by Proton, a scope a launch that carries the FLOPs and bytes which `kperf.compat.inductor_counts` derives from
 Inductor's graph; the ceilings are cuBLAS in turn with the rounds (bfloat16, 8192 cubed) and a copy. What is derived is
 held against ncu's counters where there is an ncu. Without a GPU Inductor writes the same program for an H200, and the
 kernels are told with what they have to do. The sources are kept, and each of Triton's goes to `kperf trace`.
@@ -26,14 +26,16 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.bench.turns import CEILING_FLOPS
+from kperf.compat.inductor_program import PROGRAM, Program
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import require_checkout
+from kperf.ir import offline
 from kperf.record import device
 from kperf.record.files import make_output, write_atomically
 from kperf.record.store import Frozen, RecordStore
 from kperf.studies import child, foreign, ncu
 from kperf.studies.hatchet import TIME, Tree, read_tree
-from kperf.studies.inductor_program import PROGRAM, ROUNDS, SCRIPT, Program, blocks, round_of, scope_of
+from kperf.studies.inductor_program import ROUNDS, SCRIPT, blocks, round_of, scope_of
 from kperf.studies.proton import under_proton
 from kperf.studies.records import Common, Row, folder_of, measured_or_recorded, newest
 
@@ -183,10 +185,10 @@ def run(
 
 def written_without_gpu(name: str) -> Program:
     """What Inductor writes of a block for an H200."""
-    from kperf.studies.inductor_pretended import program_of  # Inductor takes seconds to import
+    from kperf.compat.inductor_fake import program_of  # Inductor takes seconds to import
 
     block, inputs = blocks().make(name, "meta", torch.bfloat16)
-    return program_of(block, inputs)
+    return program_of(block, inputs, offline.PROPERTIES, offline.Driver())
 
 
 def keep(program: Program, folder: Path) -> None:

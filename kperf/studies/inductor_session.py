@@ -19,11 +19,12 @@ import torch
 import triton.profiler as proton
 
 from kperf.bench.turns import FLUSH_BYTES, Ceiling, timed_replay
+from kperf.compat.inductor_graph import noted, watched
+from kperf.compat.inductor_program import Kernel, Program
 from kperf.errors import MeasurementError
 from kperf.record import bandwidth
 from kperf.record.files import write_atomically
-from kperf.studies.inductor_graph import noted, watched
-from kperf.studies.inductor_program import ROUNDS, Kernel, Program, blocks, round_of, scope_of
+from kperf.studies.inductor_program import ROUNDS, blocks, round_of, scope_of
 
 MAX_REL_ERROR = 1e-2
 _WARM = 3

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from triton.runtime import driver
 
+from kperf.compat.triton import active_device
 from kperf.errors import MeasurementError
 from kperf.studies.kernels import ex2_chains, fma_chain, products, spin
 
@@ -80,14 +80,14 @@ def _work(*lines: str) -> str:
 
 def _launch_fma(steps: int, blocks: int, trips: int) -> float:
     n = 128 * blocks
-    x, a, b, out = (torch.full((n,), value, device=_device()) for value in (0.0, 0.5, 1.0, math.nan))
+    x, a, b, out = (torch.full((n,), value, device=active_device()) for value in (0.0, 0.5, 1.0, math.nan))
     fma_chain[(blocks,)](x, a, b, out, trips, WORK=fma_ptx(steps), num_warps=4)
     _check("fma", out, 2 - 2 * 0.5 ** min(steps * trips, 24))
     return 4.0 * steps
 
 
 def _launch_ex2(steps: int, blocks: int, trips: int) -> float:
-    x = torch.zeros(1024 * blocks, device=_device())
+    x = torch.zeros(1024 * blocks, device=active_device())
     out = torch.full_like(x, math.nan)
     ex2_chains[(blocks,)](x, out, trips, WORK=ex2_ptx(steps), num_warps=4)
     expected = 0.0
@@ -98,7 +98,7 @@ def _launch_ex2(steps: int, blocks: int, trips: int) -> float:
 
 
 def _launch_spin(steps: int, blocks: int, trips: int) -> float:
-    x = torch.zeros(128 * blocks, dtype=torch.int32, device=_device())
+    x = torch.zeros(128 * blocks, dtype=torch.int32, device=active_device())
     out = torch.empty_like(x)
     spin[(blocks,)](x, out, trips, WORK=spin_ptx(steps), num_warps=4)
     recorded = out.view(blocks, 4, 32)[:, 0]  # the first warp of each block writes the records
@@ -109,17 +109,12 @@ def _launch_spin(steps: int, blocks: int, trips: int) -> float:
 
 
 def _launch_products(steps: int, blocks: int, trips: int) -> float:
-    a = torch.full((64, 64), 0.5, device=_device(), dtype=torch.bfloat16)
-    b = torch.full((64, 256), 0.5, device=_device(), dtype=torch.bfloat16)
-    out = torch.full((blocks * 64, 256), math.nan, device=_device())
+    a = torch.full((64, 64), 0.5, device=active_device(), dtype=torch.bfloat16)
+    b = torch.full((64, 256), 0.5, device=active_device(), dtype=torch.bfloat16)
+    out = torch.full((blocks * 64, 256), math.nan, device=active_device())
     products[(blocks,)](a, b, out, trips, CALLS=steps // _PRODUCTS_A_CALL, num_warps=4)
     _check("wgmma", out, 0.25 * 16 * steps * trips)
     return 128.0 * steps
-
-
-def _device() -> torch.device:
-    found: torch.device = driver.active.get_active_torch_device()
-    return found
 
 
 def _check(name: str, out: torch.Tensor, expected: float) -> None:

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import triton
 from pydantic import Field, TypeAdapter, model_validator
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kperf.compat.triton import binary_tool
 from kperf.errors import UsageError
 from kperf.installation import EXAMPLES, require_checkout
 from kperf.ir.machine import read_machine_code
@@ -47,7 +47,6 @@ SLIDES = {"proton_sampling": "about 20x", "ncu": "above 1000x"}
 """What the slides on Proton (2024) say of instruction sampling, on a script of theirs."""
 _SECONDS: TypeAdapter[float] = TypeAdapter(foreign.Positive)
 _LIMIT_S = 150
-_NVDISASM = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
 _LINE_LEFT = re.compile(r"(?P<file>.+):(?P<line>\d+)@(?P<function>.*)")
 _LINE_RIGHT = re.compile(r"(?P<file>.+):(?P<function>[^:]*)@(?P<line>\d+)")
 _PADDING = re.compile(r"(NOP|BRA)\b")
@@ -258,7 +257,7 @@ def lines_of(cubin: Path, kernel: str) -> list[tuple[str, int]]:
 
     Raises `UsageError` if the file is no machine code.
     """
-    done = subprocess.run([_NVDISASM, "-g", "-c", cubin], capture_output=True, text=True, check=False)
+    done = subprocess.run([binary_tool("nvdisasm"), "-g", "-c", cubin], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UsageError(f"the machine code of {kernel} cannot be read: {(done.stderr.splitlines() or ['no word'])[0]}")
     instructions = list(read_machine_code(done.stdout, kernel).instructions)

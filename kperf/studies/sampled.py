@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from triton.runtime import driver
 
+from kperf.compat.triton import active_device, compiled_for
 from kperf.errors import UsageError
 from kperf.installation import EXAMPLES
 from kperf.record import device
@@ -30,7 +30,7 @@ def calls() -> tuple[list[Callable[[], object]], list[Any]]:
     import attention  # type: ignore[import-not-found]
     import gemm_gluon_ws  # type: ignore[import-not-found]
 
-    here = driver.active.get_active_torch_device()
+    here = active_device()
     q, k, v = (torch.randn(1, 16, 4096, 64, device=here, dtype=torch.bfloat16) for _ in range(3))
     a, b = (torch.randn(4096, 4096, device=here, dtype=torch.bfloat16) for _ in range(2))
     launches = [lambda: attention.Attention.apply(q, k, v, False), lambda: gemm_gluon_ws.gemm(a, b)]
@@ -89,8 +89,7 @@ def main(profiler: str, launches: str, folder: str) -> None:
             torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     for name, function in zip(KERNELS, functions, strict=True):
-        kernels = [kernel for cache, *_ in function.device_caches.values() for kernel in cache.values()]
-        write_atomically(Path(folder, f"{name}.cubin"), kernels[0].asm["cubin"])
+        write_atomically(Path(folder, f"{name}.cubin"), compiled_for(function)[0].asm["cubin"])
     write_atomically(Path(folder, "seconds.json"), json.dumps(seconds))
 
 

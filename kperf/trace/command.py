@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from triton import knobs
 
+from kperf.compat.triton import interpreting, why_no_events
 from kperf.console import complain
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override, sha256
@@ -26,7 +26,6 @@ from kperf.trace.capture.interceptor import MOST_KERNELS, CapturedLaunch, Interc
 from kperf.trace.capture.multipass import MultiPass
 from kperf.trace.capture.script import Script
 from kperf.trace.instrument.events import read_rules, strip
-from kperf.trace.instrument.session import why_no_records
 
 Draw = Callable[[Timeline, str, Path], list[Path]]
 """Draws a timeline, with a stamp on it, as files of a name without a suffix."""
@@ -62,10 +61,10 @@ def run(console: Console, script: Script, choice: TraceOptions, out: Path, draw:
 def _refuse_what_cannot_work(choice: TraceOptions) -> None:
     if reason := device.why_static():
         raise UsageError(f"{reason}; `kperf instrument` needs no GPU and puts records into a TTGIR file")
-    if knobs.runtime.interpret:
+    if interpreting():
         raise UsageError("TRITON_INTERPRET is set, with which no kernel reaches the GPU: unset it")
     refuse_environment_override()
-    if not choice.listing and (reason := why_no_records()):
+    if not choice.listing and (reason := why_no_events()):
         raise UsageError(reason)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from triton.compiler import ASTSource
-from triton.experimental.gluon._runtime import GluonASTSource
 
 from kperf.arch import GFX942, SM_90A
 from kperf.attention.configs import Config
@@ -20,6 +18,7 @@ from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.variants import FULL_AND_CAUSAL
 from kperf.attention.workload import HEAD_DIMS
+from kperf.compat.triton import ASTSource, is_gluon
 from kperf.errors import MeasurementError
 from kperf.ir import compile as compiler
 from kperf.ir import offline
@@ -84,7 +83,7 @@ def plain_kernels(scripts: Scripts) -> Iterator[Kernel]:
     seen = set()
     for script, arguments in scripts:
         for launch in offline.launched_by(script, arguments):
-            if isinstance(launch.kernel.src, GluonASTSource) or launch.kernel.hash in seen:
+            if is_gluon(launch.kernel.src) or launch.kernel.hash in seen:
                 continue
             seen.add(launch.kernel.hash)
             options: dict[str, Any] = options_of(launch.kernel)

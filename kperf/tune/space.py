@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from triton.compiler import CompiledKernel
-
 from kperf.arch import H200, MI300X, Arch, Device
 from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
+from kperf.compat.triton import CompiledKernel
 from kperf.errors import MeasurementError
 from kperf.ir import compile as compiler
 from kperf.ir.amd import amd_resources, compile_for

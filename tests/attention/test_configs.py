@@ -24,8 +24,7 @@ def on(monkeypatch, tmp_path):
 
     def target(backend="cuda", arch=90, lanes=32):
         found = GPUTarget(backend, arch, lanes)
-        driver = type("Driver", (), {"active": type("Active", (), {"get_current_target": lambda: found})})
-        monkeypatch.setattr(configs.runtime, "driver", driver)
+        monkeypatch.setattr(configs, "active_target", lambda: found)
         return tmp_path
 
     return target

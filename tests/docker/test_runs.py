@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kperf import container
+from kperf.cli.app import console
 from kperf.console import of_standard_output
 from kperf.container import BuiltImage
 from kperf.errors import MeasurementError, UsageError
@@ -60,7 +61,7 @@ def test_claims_equal_those_made_outside(
     built: BuiltImage, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)  # none goes in there
-    monkeypatch.setattr("kperf.cli.console", of_standard_output())
+    monkeypatch.setattr(console, "width", of_standard_output().width)
     assert container.run(["kperf", "claims"], tmp_path / "results", image=built.tag, gpus="none") == 0
     within = capfd.readouterr().out
     assert within == kperf("claims").stdout

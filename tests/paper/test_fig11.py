@@ -194,7 +194,7 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
 
 
 def fake_capture(name, plain, traced, recording, rounds):
-    assert {(plain, ""), (traced, recording.key)} <= PROVEN, f"{name} is launched unproven"
+    assert {(plain, ""), (traced, recording.lowering.key)} <= PROVEN, f"{name} is launched unproven"
     program = read_program(traced, RULES)
     if any(scope.name.startswith(("start of", "end of")) for scope in program.scopes):
         blocks = of_a_pass(plain, traced)

@@ -11,6 +11,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from kperf.compat.inductor_graph import reached
+from kperf.compat.inductor_program import Counts, Kernel, Program
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.plots import inductor as plot
@@ -18,8 +20,6 @@ from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import inductor, inductor_session, ncu
 from kperf.studies.inductor import ROWS, Counters, InductorRow
-from kperf.studies.inductor_graph import reached
-from kperf.studies.inductor_program import Counts, Kernel, Program
 from tests.conftest import environment
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}

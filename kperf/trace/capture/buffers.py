@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from triton.runtime._allocation import set_profile_allocator
 
+from kperf.compat.torch import spin
+from kperf.compat.triton import profile_buffer
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.trace.instrument.session import Recording, session
@@ -52,12 +53,8 @@ class _Allocator:
 def allocated() -> Iterator[_Allocator]:
     """While this is open we are alone on the GPU (`device.exclusive`), and records go to a buffer of our own."""
     allocator = _Allocator()
-    with device.exclusive():
-        set_profile_allocator(allocator)
-        try:
-            yield allocator
-        finally:
-            set_profile_allocator(None)
+    with device.exclusive(), profile_buffer(allocator):
+        yield allocator
 
 
 def capture(name: str, plain: Call, traced: Call, recording: Recording, rounds: int) -> Capture:
@@ -101,7 +98,7 @@ def time_in_turn(calls: Sequence[Callable[[], object]], rounds: int) -> list[lis
         order = list(range(len(calls)))
         for index in order if number % 2 else reversed(order):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(_QUEUE_CYCLES)
+            spin(_QUEUE_CYCLES)
             start.record()
             calls[index]()
             end.record()

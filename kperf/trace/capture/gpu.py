@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from kperf.compat.torch import spin
 from kperf.errors import UsageError
 
 Mark = Any
@@ -36,7 +37,7 @@ class Gpu:
     def spin(self, stream: int) -> None:
         """Keep the stream busy while the host prepares a launch."""
         with self.on(stream):
-            torch.cuda._sleep(_SPIN_CYCLES)
+            spin(_SPIN_CYCLES)
 
     def milliseconds(self, start: Mark, end: Mark) -> float:
         """Time between two marks; waits for the second."""

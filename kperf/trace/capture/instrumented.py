@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from triton.compiler import CompiledKernel
-
 from kperf.arch import of
+from kperf.compat.triton import CompiledKernel, own_cache, python_function
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
-from kperf.ir.override import Override, own_cache, recompile
+from kperf.ir.override import Override, recompile
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.events import Detail, Rules, instrument
 from kperf.trace.instrument.program import Program, read_program
@@ -92,7 +91,7 @@ def make_instrumented(
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
     """
-    if not hasattr(kernel.src, "fn") or "ttgir" not in kernel.asm:
+    if python_function(kernel) is None or "ttgir" not in kernel.asm:
         raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
     plain = resource_usage(kernel)
     text = compiler.named_ttgir(kernel.asm["ttgir"])

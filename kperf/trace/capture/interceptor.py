@@ -1,14 +1,12 @@
 """Every launch of a Triton kernel in this process: counted, timed, and a few of each kernel's replaced by its twin.
 
-All of them go through the property `CompiledKernel.run`: the JIT reads it at each launch, `kernel[grid]` too, Inductor
-binds it once. The twin is launched *instead of* the plain kernel, so that what the script sees is what it would have
+The twin is launched *instead of* the plain kernel, so that what the script sees is what it would have
 seen: nothing is copied and nothing runs twice.
 """
 
 import math
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,10 +23,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from triton.compiler import CompiledKernel
-from triton.runtime._allocation import set_profile_allocator
-from triton.runtime.autotuner import Autotuner
 
+from kperf.compat.torch import INDUCTOR_VARIABLES, inductor_autotuner
+from kperf.compat.triton import (
+    Autotuner,
+    CompiledKernel,
+    Launch,
+    LaunchCall,
+    argument_names,
+    intercepted_launches,
+    profile_buffer,
+    python_function,
+)
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.trace import PASSES
@@ -55,12 +62,6 @@ _ALONE = 2
 _SHORT_MS = 0.1
 """Of a shorter kernel an event before the launch may lie before the host is ready: only launches alone are compared."""
 
-_INDUCTOR = {
-    "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",  # it goes past `CompiledKernel.run`
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # kernels from other processes come without their source
-}
-
-Launch = Callable[..., None]
 Span = tuple[Mark, Mark]
 
 
@@ -140,21 +141,6 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A launch of the script's own, as it reached `CompiledKernel.run`; `rest`: metadata, hooks and arguments."""
-
-    plain: Launch
-    grid: tuple[int, int, int]
-    stream: int
-    function: int
-    rest: tuple[Any, ...]
-
-    def launch(self) -> None:
-        """Do what the script wanted."""
-        self.plain(*self.grid, self.stream, self.function, *self.rest)
-
-
-@dataclass(frozen=True)
 class _Seen:
     """What launching it gave: the bytes of its records, the times, whether it wrote the same (see `CapturedLaunch`)."""
 
@@ -176,24 +162,28 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         self._say = say
         self._tuning = threading.local()
         self._tracing = threading.Lock()
-        self._plain_run: Callable[[CompiledKernel], Launch] = CompiledKernel.run.fget
+        self._launch_of: Callable[[CompiledKernel], Launch]
+        """What launches a kernel without being seen here."""
         self._folder = tempfile.TemporaryDirectory(prefix="kperf-trace-")
-        self._restore: list[Callable[[], None]] = []
+        self._patches = ExitStack()
+        """Undoes what was put in place of others' functions and variables."""
         self._alone = ExitStack()
         """Holds the GPU's lock from the first launch that is traced to the script's end."""
 
     def __enter__(self) -> "Interceptor":
-        for name, value in {**_INDUCTOR, "TORCHINDUCTOR_CACHE_DIR": str(Path(self._folder.name) / "inductor")}.items():
+        for name, value in {
+            **INDUCTOR_VARIABLES,
+            "TORCHINDUCTOR_CACHE_DIR": str(Path(self._folder.name) / "inductor"),
+        }.items():
             self._set_variable(name, value)
-        self._set(CompiledKernel, "run", property(self._run))
+        self._launch_of = self._patches.enter_context(intercepted_launches(self._intercept))
         self._mark_tuning(Autotuner, "_bench")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for restore in reversed(self._restore):
-            restore()
+        self._patches.close()
         self._alone.close()
         self._folder.cleanup()
 
@@ -230,22 +220,20 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         names = (kernel.name, kernel.compiled.name)
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.choice.patterns)
 
-    def _run(self, kernel: CompiledKernel) -> Launch:
-        launch = self._plain_run(kernel)
+    def _intercept(self, kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
         self._mark_inductors_tuning()
+        return partial(self._launched, kernel)
 
-        def seen(gx: int, gy: int, gz: int, stream: int, function: int, *rest: Any) -> None:
-            if getattr(self._tuning, "depth", 0):
-                launch(gx, gy, gz, stream, function, *rest)
-            elif self._gpu.capturing():
-                self._kernel(kernel).captured += 1
-                launch(gx, gy, gz, stream, function, *rest)
-            else:
-                self._see(kernel, _Call(launch, (gx, gy, gz), stream, function, rest))
+    def _launched(self, kernel: CompiledKernel, call: LaunchCall) -> None:
+        if getattr(self._tuning, "depth", 0):
+            call()
+        elif self._gpu.capturing():
+            self._kernel(kernel).captured += 1
+            call()
+        else:
+            self._see(kernel, call)
 
-        return seen
-
-    def _see(self, compiled: CompiledKernel, call: _Call) -> None:
+    def _see(self, compiled: CompiledKernel, call: LaunchCall) -> None:
         """One launch of the script's own."""
         kernel = self._kernel(compiled)
         kernel.launches += 1
@@ -258,25 +246,25 @@ class Interceptor(AbstractContextManager["Interceptor"]):
             finally:
                 self._tracing.release()
         if kernel.launches > _TIMED_LAUNCHES and kernel.launches % _TIMED_LAUNCHES:
-            call.launch()
+            call()
         elif kernel.launches == _ALONE and not self.choice.listing:
-            kernel.alone.append(self._timed(call.launch, call.stream))
+            kernel.alone.append(self._timed(call, call.stream))
         else:
             start = self._gpu.mark(call.stream)
-            call.launch()
+            call()
             kernel.spans.append((start, self._gpu.mark(call.stream)))
 
     def _kernel(self, compiled: CompiledKernel) -> Kernel:
         if compiled.hash in self.kernels:
             return self.kernels[compiled.hash]
-        function = getattr(compiled.src, "fn", None)
-        code = getattr(getattr(function, "fn", None), "__code__", None)
-        name = getattr(getattr(function, "fn", None), "__name__", compiled.name)
+        function = python_function(compiled)
+        code = getattr(function, "__code__", None)
+        name = getattr(function, "__name__", compiled.name)
         made = Kernel(compiled, name, code.co_filename if code else "", code.co_firstlineno if code else 0)
         self.kernels[compiled.hash] = made
         return made
 
-    def _instead(self, kernel: Kernel, grid: tuple[int, int, int]) -> Callable[[Kernel, _Call], bool] | None:
+    def _instead(self, kernel: Kernel, grid: tuple[int, int, int]) -> Callable[[Kernel, LaunchCall], bool] | None:
         """What to do in the place of a launch; None for those that stay as they are."""
         taken = kernel.taken
         if taken and self._wants_a_round(taken, grid):
@@ -305,7 +293,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         fastest.problem = UsageError(f"{MOST_KERNELS} slower kernels are traced: choose it with --kernel")
         return True
 
-    def _trace(self, kernel: Kernel, call: _Call) -> bool:
+    def _trace(self, kernel: Kernel, call: LaunchCall) -> bool:
         """Launch the twin; False, with the reason in `kernel.problem`, if the plain kernel still has to be launched."""
         begin = time.monotonic()
         try:
@@ -319,7 +307,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
             kernel.problem = UsageError(f"its twin is refused: {_first_line(error)}")
             return self._give_up(kernel)
         assert seen.records is not None
-        described = _described(kernel.compiled, call.rest[4:])
+        described = _described(kernel.compiled, call.arguments)
         kernel.taken = CapturedLaunch(
             kernel.launches, call.grid, seen.records, seen.spans, twin, described, seen.same, seen.plain_spans
         )
@@ -332,7 +320,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         self,
         twin: CompiledKernel,
         block_bytes: int,
-        call: _Call,
+        call: LaunchCall,
         *,
         check: bool,
         read: bool = True,
@@ -341,30 +329,24 @@ class Interceptor(AbstractContextManager["Interceptor"]):
 
         Raises `UsageError` if the driver refuses it, before anything was written.
         """
-        _, launch_metadata, enter, leave, *arguments = call.rest
-        grid, stream = call.grid, call.stream
-        launch_twin = self._plain_run(twin)  # loads it
+        stream = call.stream
+        twin_call = call.of(twin, self._launch_of(twin))
         with self._gpu.on(stream):
-            buffer = self._gpu.buffer(math.prod(grid) * block_bytes)
-            memory = Memory(arguments) if check else None
+            buffer = self._gpu.buffer(math.prod(call.grid) * block_bytes)
+            memory = Memory(call.arguments) if check else None
             before = memory.copy() if memory else []
 
         def launch_traced() -> None:
-            set_profile_allocator(lambda _size, _alignment, _stream: buffer)
-            try:
-                launch_twin(
-                    *grid, stream, twin.function, twin.packed_metadata, launch_metadata, enter, leave, *arguments
-                )
-            finally:
-                set_profile_allocator(None)
+            with profile_buffer(lambda _size, _alignment, _stream: buffer):
+                twin_call()
 
         try:
             with self._gpu.on(stream):
                 if memory is None:
                     spans = [self._timed(launch_traced, stream)]
                     return _Seen(self._gpu.to_host(buffer) if read else None, spans, [], None)
-                same = self._compare(call.launch, launch_traced, memory, before)
-                spans, plain_spans = self._in_turn(call.launch, launch_traced, memory, before, stream)
+                same = self._compare(call, launch_traced, memory, before)
+                spans, plain_spans = self._in_turn(call, launch_traced, memory, before, stream)
                 return _Seen(self._gpu.to_host(buffer), spans, plain_spans, same)
         except Exception as error:  # the driver refuses it; what the plain kernel meets, the script is told by it
             raise UsageError(f"its twin cannot be launched: {_first_line(error)}") from None
@@ -376,12 +358,12 @@ class Interceptor(AbstractContextManager["Interceptor"]):
     def _is_warm(self, taken: CapturedLaunch) -> bool:
         return taken.number == (self.choice.launch or WARM)
 
-    def _take_round(self, kernel: Kernel, call: _Call) -> bool:
+    def _take_round(self, kernel: Kernel, call: LaunchCall) -> bool:
         """Launch the plain kernel or the twin, whose turn it is; False if the plain kernel still has to be launched."""
         taken = kernel.taken
         assert taken is not None
         if len(taken.plain_spans) < len(taken.spans):
-            taken.plain_spans.append(self._timed(call.launch, call.stream))
+            taken.plain_spans.append(self._timed(call, call.stream))
             return True
         twin, last = taken.twin, len(taken.spans) == taken.rounds - 1
         try:
@@ -433,7 +415,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
             return False
         return taken.several is None or bool(taken.several.waiting)
 
-    def _take_pass(self, kernel: Kernel, call: _Call) -> bool:
+    def _take_pass(self, kernel: Kernel, call: LaunchCall) -> bool:
         """Launch the plain kernel or the pass whose turn it is; False, the reason in `CapturedLaunch`, if neither."""
         taken = kernel.taken
         assert taken is not None
@@ -441,7 +423,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         if several is None:
             return False
         if len(several.plain_spans) + len(several.waiting) == len(several.passes):
-            several.plain_spans.append(self._timed(call.launch, call.stream))
+            several.plain_spans.append(self._timed(call, call.stream))
             return True
         one = several.waiting[0]
         block_bytes = one.recording.block_bytes * kernel.compiled.metadata.num_ctas
@@ -518,9 +500,9 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         return spans, plain_spans
 
     def _mark_inductors_tuning(self) -> None:
-        module = sys.modules.get("torch._inductor.runtime.triton_heuristics")
-        if module is not None and not hasattr(module.CachingAutotuner.bench, "__wrapped__"):
-            self._mark_tuning(module.CachingAutotuner, "bench")
+        autotuner = inductor_autotuner()
+        if autotuner is not None and not hasattr(autotuner.bench, "__wrapped__"):  # type: ignore[attr-defined]
+            self._mark_tuning(autotuner, "bench")
 
     def _mark_tuning(self, owner: type, name: str) -> None:
         """Interceptor inside an autotuner's benchmark are not the script's own."""
@@ -538,7 +520,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
 
     def _set(self, owner: Any, name: str, value: Any) -> None:
         before = owner.__dict__[name]
-        self._restore.append(lambda: setattr(owner, name, before))
+        self._patches.callback(setattr, owner, name, before)
         setattr(owner, name, value)
 
     def _set_variable(self, name: str, value: str) -> None:
@@ -549,7 +531,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
             if before is not None:
                 os.environ[name] = before
 
-        self._restore.append(restore)
+        self._patches.callback(restore)
         os.environ[name] = value
 
 
@@ -559,8 +541,7 @@ def _first_line(error: Exception) -> str:
 
 def _described(kernel: CompiledKernel, arguments: Sequence[Any]) -> dict[str, str]:
     """The arguments of a launch in words: shapes and dtypes of tensors, the values of numbers."""
-    names = getattr(getattr(kernel.src, "fn", None), "arg_names", ())
-    return {name: _in_words(value) for name, value in zip(names, arguments, strict=False)}
+    return {name: _in_words(value) for name, value in zip(argument_names(kernel), arguments, strict=False)}
 
 
 def _in_words(value: Any) -> str:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from triton.compiler import CompiledKernel
 
+from kperf.compat.triton import CompiledKernel, own_cache
 from kperf.ir import compile as compiler
-from kperf.ir.override import Override, own_cache, recompile
+from kperf.ir.override import Override, recompile
 from kperf.trace.capture.gpu import Mark
 from kperf.trace.capture.instrumented import resource_usage, ring_for
 from kperf.trace.capture.passes import Built, ChosenPass, built, choose_passes, compile_passes, in_sessions, spread

@@ -9,8 +9,7 @@ does not is alone in its pass, and what it moves is told.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from triton.compiler import CompiledKernel
-
+from kperf.compat.triton import CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import get_args
 
-from triton.compiler import CompiledKernel
-
 from kperf.arch import SM_90A, Arch
+from kperf.compat.triton import CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass

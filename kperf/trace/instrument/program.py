@@ -10,9 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from triton._C.libtriton import ir, passes
-
 from kperf.arch import SM_90A, Arch, Dtype
+from kperf.compat.triton import allocate_warp_groups
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.dataflow import (
@@ -446,9 +445,7 @@ def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:
 def _allocate_warps(text: str) -> tuple[list[int], int]:
     """First warp of each partition, and how many warps the block has: Triton's own allocation, on a parsed copy."""
     module = compiler.parse_ttgir(text)
-    manager = ir.pass_manager(module.context)
-    passes.ttgpuir.add_allocate_warp_groups(manager)
-    manager.run(module, "allocate_warp_groups")
+    allocate_warp_groups(module)
     printed = str(module.str_nodebug())
     starts = re.search(r"warpGroupStartIds = array<i32: ([\d, ]+)>", printed)
     total = re.search(r'"ttg\.total-num-warps" = (\d+)', printed) or re.search(r'"ttg\.num-warps" = (\d+)', printed)

@@ -1,22 +1,14 @@
 """Lower the records of a traced kernel: Proton's compiler passes, driven without its profiler, its hooks or a GPU."""
 
-import hashlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import triton
-from triton import knobs
-from triton._C.libtriton import passes, proton
-from triton.backends.nvidia.compiler import CUDABackend
-
-from kperf.arch import KNOWN
+from kperf.arch import KNOWN, SM_90A
+from kperf.compat.triton import ALIGNMENT, EventLowering, instrumentation
 from kperf.errors import UsageError
 
-ALIGNMENT = 128
 HEADER_BYTES = 40
 RECORD_BYTES = 8
 CYCLES_A_RECORD = 30
@@ -26,14 +18,6 @@ SMALLEST_RING = 64
 """Bytes of records of a warp, as Proton has it."""
 
 _MOST_SHARED_BYTES = max(arch.cta_shared_bytes for arch in KNOWN)
-_UNCAPPED = 1 << 24
-"""What Proton is told of an SM's shared memory. Of the true size it would keep no more than 4 % for records where two
-blocks fit (`maxSharedMemRatio`), and say nothing; how large the ring is, is chosen before (`trace.capture.traced`)."""
-
-_LOWERING = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
-"""What is lowered in another way than in this file is another kernel, to Triton's cache too."""
-
-_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -74,54 +58,9 @@ class Recording:
         return -(-size // ALIGNMENT) * ALIGNMENT
 
     @property
-    def key(self) -> str:
-        """What tells two lowerings of one module apart: the compile options carry it, or the cache mixes them up."""
-        warps = ",".join(map(str, self.warps))
-        return f"kperf-{_LOWERING}:{warps}:{self.bytes_per_warp}:{self.memory}:{self.clock_bits}"
-
-
-class _Passes:
-    """What the compiler calls at its two instrumentation points."""
-
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-
-    def load_dialects(self, context: Any) -> None:
-        proton.load_dialects(context)
-
-    def patch(self, stage: str, manager: Any, context: Any) -> None:
-        proton.load_dialects(context)
-        if stage == "ttgpuir_to_llvmir":
-            proton.add_convert_proton_to_protongpu(
-                manager,
-                proton.METRIC_TYPE.CYCLE,
-                proton.SAMPLING_STRATEGY.SELECTIVE,
-                ",".join(map(str, self.recording.warps)),
-                proton.GRANULARITY.WARP,
-                proton.BUFFER_STRATEGY.CIRCULAR,
-                {"shared": proton.BUFFER_TYPE.SHARED, "global": proton.BUFFER_TYPE.GLOBAL}[self.recording.memory],
-                self.recording.buffer_bytes,
-                _UNCAPPED,
-                1,  # the least size of the device buffer: it is made to measure
-                ALIGNMENT,
-                self.recording.clock_bits == 64,
-            )
-            # Not Proton's schedule-buffer-store pass: it writes an outer scope's start after the inner scopes' records.
-            passes.common.add_cse(manager)
-            proton.add_allocate_proton_shared_memory(manager)
-        elif stage == "llvmir_to_llvm":
-            proton.add_allocate_proton_global_scratch_buffer(manager)
-            proton.add_convert_proton_nvidia_gpu_to_llvm(manager)
-
-
-def why_no_records() -> str | None:
-    """None where this Triton's compiler has a place for our passes, else a sentence: 3.9 has another, not tried yet."""
-    if hasattr(CUDABackend, "instrumentation"):
-        return None
-    return (
-        f"Triton {triton.__version__} lowers records in another way than Triton 3.6.0, from which they can be read: "
-        "install triton==3.6.0 to trace"
-    )
+    def lowering(self) -> EventLowering:
+        """How the compiler is to make code of them."""
+        return EventLowering(self.warps, self.bytes_per_warp, self.memory, self.clock_bits)
 
 
 @contextmanager
@@ -131,15 +70,5 @@ def session(recording: Recording) -> Iterator[None]:
     Raises `UsageError` when another profiling session is open, this one's or Proton's own: they share the compiler; and
     with a Triton that lowers records in another way.
     """
-    if reason := why_no_records():
-        raise UsageError(reason)
-    if CUDABackend.instrumentation or not _one_at_a_time.acquire(blocking=False):
-        raise UsageError("another profiling session is open: end it first, there can be one at a time")
-    CUDABackend.instrumentation = _Passes(recording)
-    knobs.compilation.instrumentation_mode = recording.key
-    try:
+    with instrumentation(recording.lowering, SM_90A.target):
         yield
-    finally:
-        CUDABackend.instrumentation = None
-        knobs.compilation.instrumentation_mode = ""
-        _one_at_a_time.release()

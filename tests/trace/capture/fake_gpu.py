@@ -18,8 +18,8 @@ import triton
 from triton import knobs
 from triton.runtime import _allocation, driver
 
+from kperf.compat.triton import own_cache
 from kperf.ir import offline, override
-from kperf.ir.override import own_cache
 from kperf.record import bandwidth, device
 from kperf.record.bandwidth import Bandwidth
 from kperf.trace.capture import instrumented, multipass
@@ -63,7 +63,7 @@ def twin_of(path: str, mode: str) -> tuple[Program, Recording]:
     _, warps, size, memory, bits = mode.split(":")
     with open(path) as file:  # noqa: PTH123
         program = read_program(file.read())
-    recorded = tuple(map(int, warps.split(",")))
+    recorded = tuple(map(int, warps.split(".")))
     return program, Recording(recorded, program.total_warps, int(size), memory, int(bits))
 
 

@@ -7,7 +7,6 @@ GPU, is taken for FLASH_ATTENTION.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,38 +20,23 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._triton import has_triton
-from triton.runtime import driver
 
-from kperf.arch import H200
+from kperf.compat.inductor_graph import noted
+from kperf.compat.inductor_program import Program
+from kperf.compat.triton import driver_in_place
 from kperf.errors import MeasurementError
-from kperf.ir import offline
-from kperf.studies.inductor_graph import noted
-from kperf.studies.inductor_program import Program
-
-_H200 = SimpleNamespace(
-    name=H200.name,
-    **dict(zip(("major", "minor"), H200.arch.compute_capability or (), strict=True)),
-    multi_processor_count=H200.sms,
-    regs_per_multiprocessor=H200.arch.sm_registers,
-    max_threads_per_multi_processor=H200.arch.sm_warps * H200.arch.warp_size,
-    max_threads_per_block=H200.arch.cta_warps * H200.arch.warp_size,
-    warp_size=H200.arch.warp_size,
-    total_memory=H200.memory_bytes,
-    shared_memory_per_block=49_152,
-    shared_memory_per_block_optin=H200.arch.cta_shared_bytes,
-    L2_cache_size=H200.l2_bytes,
-    gcnArchName="",
-)
 
 
 class _Written(Exception):  # noqa: N818
     """The program is there: no need to go on."""
 
 
-def program_of(module: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Program:
+def program_of(
+    module: Callable[..., Any], inputs: Sequence[torch.Tensor], properties: object, driver: object
+) -> Program:
     """What Inductor writes for a call of `module` with `inputs`, all on the `meta` device.
 
-    Raises `MeasurementError` if it is not one graph.
+    For the GPU of `fake_gpu`. Raises `MeasurementError` if it is not one graph.
     """
 
     def write(graph: torch.fx.GraphModule, given: Sequence[Any]) -> Callable[..., Any]:
@@ -66,7 +50,7 @@ def program_of(module: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Pr
                 else one
                 for one in given
             ]
-        with pretended(), torch.no_grad():
+        with fake_gpu(properties, driver), torch.no_grad():
             compile_fx(graph, on_gpu)
         raise AssertionError("Inductor wrote no program")
 
@@ -100,14 +84,17 @@ def _flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **settin
 
 
 @contextmanager
-def pretended() -> Iterator[None]:
-    """Within it Inductor and Triton, and whoever else asks torch, are told of an H200."""
+def fake_gpu(properties: object, driver: object) -> Iterator[None]:
+    """Within it Inductor, and whoever else asks torch, see a Hopper GPU of these properties; Triton asks this driver.
+
+    `properties`: as `torch.cuda.get_device_properties` gives them.
+    """
     with ExitStack() as stack:
         for owner, name, value in (
             (torch.cuda, "is_available", lambda: True),
             (torch.cuda, "device_count", lambda: 1),
             (torch.cuda, "current_device", lambda: 0),
-            (torch.cuda, "get_device_properties", lambda *_: _H200),
+            (torch.cuda, "get_device_properties", lambda *_: properties),
             (torch.cuda, "get_device_capability", lambda *_: (9, 0)),
             (torch.cuda, "_lazy_init", lambda: None),
             (torch.cuda, "_exchange_device", lambda _: -1),
@@ -115,14 +102,13 @@ def pretended() -> Iterator[None]:
             (torch.cuda, "get_rng_state", lambda *_: torch.empty(16, dtype=torch.uint8)),
             (CudaInterface, "is_available", staticmethod(lambda: True)),
             (CudaInterface, "current_device", staticmethod(lambda: 0)),
-            (CudaInterface, "get_device_properties", staticmethod(lambda *_: _H200)),
+            (CudaInterface, "get_device_properties", staticmethod(lambda *_: properties)),
             (CudaInterface, "get_compute_capability", staticmethod(lambda *_: 90)),
             (fake_tensor, "init_gpu_context", lambda _: None),
             (fuse_attention, "_sfdp_init", lambda *_: None),  # it makes tensors, and our attention is no pattern
-            (driver, "_active", offline.Driver()),
-            (driver, "_default", offline.Driver()),
         ):
             stack.enter_context(patch.object(owner, name, value))
+        stack.enter_context(driver_in_place(driver))
         stack.enter_context(config.patch(compile_threads=1))
         has_triton.cache_clear()
         stack.callback(has_triton.cache_clear)

@@ -35,7 +35,7 @@ from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import Identity
 
-from kperf.studies.inductor_program import Counts
+from kperf.compat.inductor_program import Counts
 
 ARITHMETIC = {"add": 1, "sub": 1, "mul": 1, "fma": 2}
 """What the machine has an instruction for: operator -> FLOPs."""

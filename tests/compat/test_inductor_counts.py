@@ -1,6 +1,6 @@
 """FLOPs and bytes that are derived from Inductor's graph, against graphs that were counted by hand.
 
-Inductor writes its Triton program for a pretended H200; what is counted is that program.
+Inductor writes its Triton program for a fake H200; what is counted is that program.
 """
 
 import importlib.util
@@ -19,14 +19,20 @@ from torch import library
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
 
+from kperf.compat import inductor_fake
+from kperf.compat.inductor_counts import Access, elements
+from kperf.compat.inductor_graph import noted, watched
 from kperf.errors import MeasurementError
+from kperf.ir import offline
 from kperf.ir.compile import compile_kernel, sass
-from kperf.studies.inductor_counts import Access, elements
-from kperf.studies.inductor_graph import noted, watched
-from kperf.studies.inductor_pretended import pretended, program_of
 
 ROWS, WIDTH = 1024, 4096
 N = ROWS * WIDTH
+H200 = offline.PROPERTIES, offline.Driver()
+
+
+def program_of(function, inputs):
+    return inductor_fake.program_of(function, inputs, *H200)
 
 
 def kernels(function, *shapes, dtype=torch.bfloat16):
@@ -266,7 +272,7 @@ def flops_in_sass(kernel: str, source: str, folder: Path) -> float:
     path.write_text(source.replace("triton_helpers.set_driver_to_gpu()", ""))
     spec = importlib.util.spec_from_file_location(kernel, path)
     module = importlib.util.module_from_spec(spec)
-    with pretended():
+    with inductor_fake.fake_gpu(*H200):
         spec.loader.exec_module(module)
     tuned = getattr(module, kernel)
     config, signature = tuned.configs[0], dict(tuned.triton_meta["signature"])

@@ -2,7 +2,7 @@
 
 `noted` watches Inductor write its program: a `Scheduler` of ours in Inductor's place tells where the code of each node
 begins, and puts a call of `reached` there, so that whoever runs the program knows which kernel is next, one of Triton's
-or of a library alike. Without a GPU `kperf.studies.inductor_pretended` has Inductor write the same program.
+or of a library alike. Without a GPU `kperf.compat.inductor_fake` has Inductor write the same program.
 """
 
 import ast
@@ -19,9 +19,9 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode, NopKernelSchedulerNode, Scheduler
 from torch._inductor.virtualized import V
 
+from kperf.compat.inductor_counts import count
+from kperf.compat.inductor_program import Kernel, Program
 from kperf.errors import MeasurementError
-from kperf.studies.inductor_counts import count
-from kperf.studies.inductor_program import Kernel, Program
 
 _REACHED = "_kperf_reached"
 

@@ -1,0 +1,41 @@
+"""All commands, and how one is run."""
+
+import io
+import sys
+
+import typer
+from typer.exceptions import TyperException
+
+from kperf.cli import bench, container, paper, studies, trace
+from kperf.cli.app import app
+from kperf.cli.ending import end, end_refused, end_usage, failure_of_the_gpu
+from kperf.errors import MeasurementError, UsageError
+
+GROUPS = (trace, bench, paper, studies, container)
+"""Each module registers its commands as it is imported."""
+
+
+def run() -> None:
+    """Run a command: status 2 for a person's mistake, 1 for a failed measurement, one sentence for each."""
+    if sys.stdout is None:
+        end("standard output is closed: send it to a file, or to /dev/null", 2)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has no letter for a sign gets a question mark
+    try:
+        status = app(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(status)
+    except (UsageError, MeasurementError) as error:
+        end(str(error), 2 if isinstance(error, UsageError) else 1)
+    except TyperException as error:
+        end_usage(error)
+    except typer.Abort:
+        end("aborted", 1)
+    except ModuleNotFoundError as error:
+        end(f"{error.name} is not installed: run `make setup`", 2)
+    except OSError as error:
+        end_refused(error)
+    except Exception as error:
+        if (sentence := failure_of_the_gpu(error)) is None:
+            raise
+        end(sentence, 1)

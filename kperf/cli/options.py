@@ -1,0 +1,98 @@
+"""Options that several commands have, and how their words are read."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kperf.errors import UsageError
+
+if TYPE_CHECKING:
+    from kperf.attention.workload import Workload
+
+ROUNDS = 40
+"""Rounds of a measurement: enough for an interval, few enough for minutes."""
+
+
+class DeviceChoice(StrEnum):
+    """Where to run."""
+
+    auto = "auto"
+    cuda = "cuda"
+
+
+class Sweep(StrEnum):
+    """The two panels of Fig. 12."""
+
+    seq_len = "seq_len"
+    batch_size = "batch_size"
+
+
+class Gpus(StrEnum):
+    """The GPUs of a container."""
+
+    auto = "auto"
+    all = "all"
+    none = "none"
+
+
+Results = Annotated[
+    Path,
+    typer.Option(envvar="KPERF_RESULTS", help="Folder of recorded runs, one folder a GPU inside.", show_default=False),
+]
+DeviceOption = Annotated[DeviceChoice, typer.Option(help="auto: static without a Hopper GPU; cuda: fail without one.")]
+Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all take turns; of long samples thrice as many.")]
+Fresh = Annotated[bool, typer.Option(help="Measure again what this environment has recorded already.")]
+Causal = Annotated[bool, typer.Option(help="With the causal mask.")]
+Only = Annotated[str | None, typer.Option(help="Implementations, separated by commas; all that there are.")]
+HeadDim = Annotated[int, typer.Option("--head-dim", "--d-head", help="64, 128 or 256.")]
+Dtype = Annotated[str, typer.Option(help="bfloat16 or float16.")]
+Inputs = Annotated[str, typer.Option(help="Kind of numbers in q, k, v: normal, x2, x4, x10, sink, ramp or local.")]
+Image = Annotated[str, typer.Option(help="Tag of the image.")]
+GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machine has an NVIDIA driver.")]
+SpreadOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        help="Spread over GPUs: all, how many, which (0,2) or tcp://host:8786, a scheduler that `kperf worker` joined.",
+        show_default=False,
+    ),
+]
+NcuOption = Annotated[
+    Path | None, typer.Option("--ncu", help="Nsight Compute's ncu; found on PATH or beside CUDA.", show_default=False)
+]
+Passes = Annotated[str, typer.Option(help="Launches over which a trip's records are spread: auto, 1 or at most N.")]
+Memory = Annotated[str | None, typer.Option(help="Limit as Docker writes it, 32g; four fifths of the engine's memory.")]
+
+
+def workload_of(seq_len: int, **fields: Any) -> "Workload":
+    """Of tritonbench's options, where a `seq_len` below 32 is the power of two. Raises `UsageError`."""
+    from kperf.attention.workload import make_workload
+
+    return make_workload(seq_len=rows_of(seq_len), **fields)
+
+
+def rows_of(seq_len: int) -> int:
+    """Rows: a number below 32 is the power of two, as in tritonbench."""
+    return 2**seq_len if 0 < seq_len < 32 else seq_len
+
+
+def whole_number(word: str, option: str) -> int:
+    """A word of an option that is a list of them. Raises `UsageError` if it is none."""
+    if not word.isdecimal():
+        raise UsageError(f"{option} has {word!r}: give whole numbers with commas between them")
+    return int(word)
+
+
+def listed(text: str | None) -> list[str] | None:
+    """The words between commas, each once; None if nothing is asked for.
+
+    Raises `UsageError` if something is, and it has no word.
+    """
+    if text is None:
+        return None
+    words = list(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
+    if not words:
+        raise UsageError(f"{text!r} names nothing: give words with commas between them, or leave the option out")
+    return words

@@ -1,0 +1,82 @@
+"""Other profilers beside ours, what tracing costs, how right it is, and torch.compile."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kperf.cli.app import app, console
+from kperf.cli.options import DeviceChoice, DeviceOption, NcuOption, Results, Rounds
+from kperf.record.store import RECORDED
+
+
+@app.command()
+def accuracy(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
+    """How right regions of known cycles, launches and the performance models are; models need records alone."""
+    from kperf.plots.accuracy import draw
+    from kperf.studies import accuracy
+
+    accuracy.run(console, results, draw, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
+def timers(
+    results: Results = RECORDED,
+    device: DeviceOption = DeviceChoice.auto,
+    ncu: NcuOption = None,
+    perf_report: Annotated[
+        bool, typer.Option("--perf-report", help="Only run y = x * x as a perf_report of Triton's, into RESULTS.")
+    ] = False,
+) -> None:
+    """One call under ten timers: how far they disagree, and what each counts; y = x * x in five languages."""
+    from kperf.plots.timers import draw
+    from kperf.studies import timers
+
+    if perf_report:
+        timers.perf_report(results / "perf_report")
+    else:
+        timers.run(console, results, draw, ncu_path=ncu, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
+def proton(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
+    """Proton over attention and SDPA's back ends: scopes, launch hooks, trees and their difference."""
+    from kperf.plots.proton import draw
+    from kperf.studies import proton
+
+    proton.run(console, results, draw, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
+def overhead(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, rounds: Rounds = 10) -> None:
+    """What tracing costs every recorded kernel, beside the paper's Fig. 13; other ways to record measured."""
+    from kperf.paper import overhead
+
+    overhead.run(console, results, rounds=rounds, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
+def lines(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, ncu: NcuOption = None) -> None:
+    """Samples and stalled samples by line of source (Proton, ncu), and what each profiler costs on one script."""
+    from kperf.plots.lines import draw
+    from kperf.studies import lines
+
+    lines.run(console, results, draw, ncu_path=ncu, require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
+def inductor(
+    results: Results = RECORDED,
+    device: DeviceOption = DeviceChoice.auto,
+    ncu: NcuOption = None,
+    out: Annotated[Path, typer.Option(help="Folder for the sources that Inductor writes.")] = Path("kperf-inductor"),
+    trace: Annotated[
+        str | None, typer.Option(help="Then trace the kernels whose names fit, with * and ?, through kperf trace.")
+    ] = None,
+) -> None:
+    """What torch.compile makes of a DiT and a Llama block: time, FLOPs, bytes, share of the ceiling of every kernel."""
+    from kperf.plots.inductor import draw
+    from kperf.studies import inductor
+
+    require_gpu = device is DeviceChoice.cuda
+    inductor.run(console, results, draw, out=out, trace=trace, ncu_path=ncu, require_gpu=require_gpu)

@@ -1,0 +1,79 @@
+"""Look inside kernels of one's own: instrument, trace, examples."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kperf.cli.app import app, console
+from kperf.cli.options import DeviceChoice, DeviceOption, Passes, Results, listed
+from kperf.record.store import RECORDED
+from kperf.trace import PASSES
+
+
+@app.command()
+def instrument(
+    file: Annotated[Path, typer.Argument(help="A TTGIR file.")],
+    regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
+    detail: Annotated[
+        str, typer.Option(help="fine: every wait by itself; coarse: as few records as show the loop.")
+    ] = "fine",
+    rules: Annotated[
+        Path | None, typer.Option(help="A rule file in place of kperf/trace/instrument/regions.toml.")
+    ] = None,
+    strip: Annotated[bool, typer.Option("--strip", help="Take the records out instead.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
+) -> None:
+    """Put records into a TTGIR file by the rules, or take them out."""
+    from kperf.trace.instrument import events
+
+    events.run(file, regions=listed(regions) or [], detail=detail, rules=rules, strip_only=strip, out=out)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def trace(
+    script: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT.py [ARGUMENTS]", help="Run as python runs it.", show_default=False)
+    ],
+    kernel: Annotated[str, typer.Option(help="Names of kernels, with * and ?, separated by commas.")] = "*",
+    launch: Annotated[int | None, typer.Option(min=1, help="The launch to trace; the third, or the first.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Only list the kernels that the script launches.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for what is written.")] = Path("kperf-trace"),
+    regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
+    check: Annotated[bool, typer.Option("--check", help="Compare what the twins write, bit for bit.")] = False,
+    memory: Annotated[int, typer.Option(min=1, help="MB that the records of a launch may take.")] = 1024,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m.")] = False,
+    passes: Passes = PASSES,
+) -> None:
+    """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
+    from kperf.trace import command
+    from kperf.trace.capture.interceptor import TraceOptions
+    from kperf.trace.capture.passes import parse
+    from kperf.trace.capture.script import Script
+
+    def draw(*arguments: Any) -> list[Path]:
+        from kperf.plots.trace import draw  # only after the script has run: it changes matplotlib's settings
+
+        return draw(*arguments)
+
+    most = parse(passes)
+    options = TraceOptions(listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most)
+    name, *arguments = script
+    raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), options, out, draw))
+
+
+@app.command()
+def examples(
+    results: Results = RECORDED,
+    only: Annotated[str | None, typer.Option(help="Names of examples, separated by commas; all.")] = None,
+    device: DeviceOption = DeviceChoice.auto,
+    write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
+) -> None:
+    """Trace the scripts of examples/, a row each; without a Hopper GPU lower them and draw the recorded runs."""
+    from kperf.paper import examples
+    from kperf.record.files import write_between_marks
+
+    if write is None:
+        examples.run(console, results, only=listed(only) or [], require_gpu=device is DeviceChoice.cuda)
+    else:
+        write_between_marks(write, "examples", examples.markdown(results))

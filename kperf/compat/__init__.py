@@ -1,0 +1,1 @@
+"""The private interfaces of Triton and torch, version by version: no other package of this program imports one."""

@@ -1,0 +1,406 @@
+"""Triton's private interfaces, from 3.6 to 3.9, as functions and types of the field's names.
+
+Where versions differ, the branch stands here and says from which version on.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import triton
+from triton import knobs
+from triton._C.libtriton import amd, get_cache_invalidating_env_vars, ir, nvidia, passes, proton
+from triton.backends import backends
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, CompiledKernel, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime import driver
+from triton.runtime._allocation import set_profile_allocator
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import FileCacheManager, _base32, get_cache_key, get_cache_manager
+from triton.runtime.errors import OutOfResources, TritonError
+
+from kperf.errors import UsageError
+
+try:
+    from triton import _instrumentation as registry  # from 3.9 on
+except ImportError:
+    registry = None
+
+__all__ = [
+    "ASTSource",
+    "Autotuner",
+    "CompiledKernel",
+    "GPUTarget",
+    "GluonASTSource",
+    "OutOfResources",
+    "TritonError",
+]
+
+VERSION: str = triton.__version__
+
+Launch = Callable[..., None]
+"""What `CompiledKernel.run` gives: called with the grid, the stream, the function, metadata, hooks and arguments."""
+
+
+# Sources and options
+
+
+def source_of(
+    kernel: Any,
+    signature: Mapping[str, str],
+    constexprs: Mapping[str, Any],
+    attributes: Mapping[tuple[int, ...], Any] | None = None,
+) -> ASTSource:
+    """What a @triton.jit or @gluon.jit kernel is compiled from.
+
+    `attributes`: what the JIT knows of an argument's value, {(index,): [["tt.divisibility", 16]]}.
+    """
+    source_class = GluonASTSource if kernel.is_gluon() else ASTSource
+    return source_class(kernel, dict(signature), dict(constexprs), dict(attributes or {}))
+
+
+def is_gluon(source: Any) -> bool:
+    """Whether a source is a Gluon kernel's."""
+    return isinstance(source, GluonASTSource)
+
+
+def python_function(kernel: CompiledKernel) -> Callable[..., None] | None:
+    """The Python function that a kernel was compiled from; None if it came without its source."""
+    return getattr(getattr(kernel.src, "fn", None), "fn", None)
+
+
+def argument_names(kernel: CompiledKernel) -> tuple[str, ...]:
+    """Of the kernel's function, in order; empty if it came without its source."""
+    return tuple(getattr(getattr(kernel.src, "fn", None), "arg_names", ()))
+
+
+def compiled_for(function: Any) -> list[CompiledKernel]:
+    """All that was compiled of a JIT function in this process, on any device."""
+    return [kernel for cache, *_ in function.device_caches.values() for kernel in cache.values()]
+
+
+def default_options(target: GPUTarget) -> dict[str, Any]:
+    """Every compile option of a target, with what it is where nobody gives it."""
+    return dict(vars(make_backend(target).parse_options({})))
+
+
+def instrumentation_option() -> dict[str, str]:
+    """The compile option by which the cache tells kernels of one instrumentation from those of another."""
+    return {"instrumentation_mode": knobs.compilation.instrumentation_mode}
+
+
+def interpreting() -> bool:
+    """Whether TRITON_INTERPRET is set: nothing is compiled."""
+    return bool(knobs.runtime.interpret)
+
+
+def overriding() -> bool:
+    """Whether TRITON_KERNEL_OVERRIDE is set: `ir_override` is ignored."""
+    return bool(knobs.compilation.override)
+
+
+def override_folder(source: ASTSource) -> str:
+    """Name of the folder in TRITON_OVERRIDE_DIR where Triton looks for a source's IR."""
+    folder: str = _base32(source.hash())
+    return folder
+
+
+# Modules
+
+
+def parse_module(path: Path) -> Any:
+    """The printed module in a file, in a context of its own with the dialects of every GPU and of Proton.
+
+    Raises `RuntimeError` if it does not parse or verify; why is written to file descriptor 2.
+    """
+    context = ir.context()
+    ir.load_dialects(context)
+    for dialects in (nvidia, amd, proton):
+        dialects.load_dialects(context)
+    module = ir.parse_mlir_module(str(path), context)
+    module.context = context
+    return module
+
+
+def allocate_warp_groups(module: Any) -> None:
+    """Write into a module where the warps of each partition begin."""
+    manager = ir.pass_manager(module.context)
+    passes.ttgpuir.add_allocate_warp_groups(manager)
+    manager.run(module, "allocate_warp_groups")
+
+
+def lower_to_ttgir(source: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> str:
+    """The TTGIR of a Gluon source, printed without locations: no further stage is run."""
+    backend = make_backend(target)
+    parsed = backend.parse_options(dict(options) | source.parse_options())
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    implementation, modules = backend.get_codegen_implementation(parsed), backend.get_module_map()
+    module = source.make_ir(target, parsed, implementation, modules, context)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, parsed, source.language)
+    return str(stages["ttgir"](module, {}).str_nodebug())
+
+
+# The cache
+
+
+def cache_folder() -> Path:
+    """Where Triton keeps what it compiled."""
+    return Path(knobs.cache.dir)
+
+
+def cache_key(source: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> str:
+    """What tells one compilation from another."""
+    backend = make_backend(target)
+    parsed = backend.parse_options(dict(options) | source.parse_options())
+    key: str = get_cache_key(source, backend, parsed, get_cache_invalidating_env_vars())
+    return key
+
+
+def cached_file(key: str, name: str) -> Path | None:
+    """The file of this name that the cache keeps under a key (hexadecimal digits)."""
+    found = get_cache_manager(key).get_file(name)
+    return Path(found) if found else None
+
+
+def keep_in_cache(key: str, name: str, text: str) -> None:
+    """Put a file of this name into the cache."""
+    get_cache_manager(key).put(text, name, binary=False)
+
+
+@contextmanager
+def own_cache(folder: Path) -> Iterator[None]:
+    """What is compiled while this is open is kept in `folder`: no cache, dump or listener of the user's sees it."""
+    with knobs.cache.scope(), knobs.compilation.scope():
+        knobs.cache.dir = str(folder)
+        knobs.cache.manager_class = FileCacheManager
+        knobs.compilation.dump_ir = False
+        knobs.compilation.listener = None
+        yield
+
+
+def binary_tool(name: str) -> Path:
+    """ptxas, cuobjdump or nvdisasm: of Triton's wheel."""
+    return Path(triton.__file__).parent / "backends/nvidia/bin" / name
+
+
+# Instrumentation
+
+ALIGNMENT = 128
+"""Bytes at whose multiples each CTA's part of the profile buffer begins."""
+
+_UNCAPPED = 1 << 24
+"""What Proton is given as an SM's shared memory. Of the true size it would keep no more than 4 % for events where two
+CTAs fit (`maxSharedMemRatio`), and say nothing; how large the circular buffer is, is chosen before."""
+
+_LOWERING = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+"""What is lowered in another way than in this file is another kernel, to Triton's cache too."""
+
+_POINTS = ("load-dialects", "ttgpuir-to-llvmir", "llvmir-to-llvm")
+_BACKENDS = {"cuda": "nvidia", "hip": "amd"}
+
+_one_at_a_time = threading.Lock()
+
+
+@dataclass(frozen=True)
+class EventLowering:
+    """How events become code: taken by `warps` of a CTA, each in a circular buffer of `bytes_per_warp`.
+
+    `memory`: where the buffer is until the CTA ends; `clock_bits`: of a timestamp.
+    """
+
+    warps: tuple[int, ...]
+    bytes_per_warp: int
+    memory: Literal["shared", "global"]
+    clock_bits: Literal[32, 64]
+
+    @property
+    def key(self) -> str:
+        """What tells two lowerings of one module apart: the compile options carry it, or the cache mixes them up."""
+        warps = ".".join(map(str, self.warps))  # a comma would separate modes
+        return f"kperf-{_LOWERING}:{warps}:{self.bytes_per_warp}:{self.memory}:{self.clock_bits}"
+
+    def add_to_ttgir(self, manager: Any) -> None:
+        """The passes that run when TTGIR becomes LLVM's dialect."""
+        proton.add_convert_proton_to_protongpu(
+            manager,
+            proton.METRIC_TYPE.CYCLE,
+            proton.SAMPLING_STRATEGY.SELECTIVE,
+            ",".join(map(str, self.warps)),
+            proton.GRANULARITY.WARP,
+            proton.BUFFER_STRATEGY.CIRCULAR,
+            {"shared": proton.BUFFER_TYPE.SHARED, "global": proton.BUFFER_TYPE.GLOBAL}[self.memory],
+            self.bytes_per_warp * len(self.warps),
+            _UNCAPPED,
+            1,  # the least size of the device buffer: it is made to measure
+            ALIGNMENT,
+            self.clock_bits == 64,
+        )
+        # Not Proton's schedule-buffer-store pass: it writes an outer scope's start after the inner scopes' events.
+        passes.common.add_cse(manager)
+        proton.add_allocate_proton_shared_memory(manager)
+
+    def add_to_llvm_dialect(self, target: GPUTarget, manager: Any) -> None:
+        """The passes that run before LLVM's dialect becomes LLVM IR."""
+        if hasattr(proton, "add_allocate_proton_global_scratch_buffer"):  # to 3.7
+            proton.add_allocate_proton_global_scratch_buffer(manager)
+        if target.backend == "cuda":
+            proton.add_convert_proton_nvidia_gpu_to_llvm(manager)
+        else:
+            proton.add_convert_proton_amd_gpu_to_llvm(manager, target.arch)
+
+
+class _Hook:
+    """What the compiler calls at its two instrumentation points, to 3.8."""
+
+    def __init__(self, lowering: EventLowering, target: GPUTarget) -> None:
+        self.lowering, self.target = lowering, target
+
+    def load_dialects(self, context: Any) -> None:
+        proton.load_dialects(context)
+
+    def patch(self, stage: str, manager: Any, context: Any) -> None:
+        proton.load_dialects(context)
+        if stage == "ttgpuir_to_llvmir":
+            self.lowering.add_to_ttgir(manager)
+        elif stage == "llvmir_to_llvm":
+            self.lowering.add_to_llvm_dialect(self.target, manager)
+
+
+def why_no_events() -> str | None:
+    """None where this Triton's compiler has a place for our passes, else a sentence."""
+    if registry is not None or hasattr(backends["nvidia"].compiler, "instrumentation"):
+        return None
+    return f"Triton {VERSION} lowers events in a way that is not known here: install triton 3.6 to 3.9 to trace"
+
+
+@contextmanager
+def instrumentation(lowering: EventLowering, target: GPUTarget) -> Iterator[None]:
+    """Within it, kernels with events are compiled for `target` so that they take them.
+
+    Raises `UsageError` when another profiling session is open, this one's or Proton's own: they share the compiler; and
+    with a Triton that lowers events in another way.
+    """
+    if reason := why_no_events():
+        raise UsageError(reason)
+    backend = _BACKENDS[target.backend]
+    if _is_instrumented(backend) or not _one_at_a_time.acquire(blocking=False):
+        raise UsageError("another profiling session is open: end it first, there can be one at a time")
+    with ExitStack() as stack:
+        stack.callback(_one_at_a_time.release)
+        if registry is None:
+            compiler = backends[backend].compiler
+            compiler.instrumentation = _Hook(lowering, target)
+            stack.callback(setattr, compiler, "instrumentation", None)
+        else:
+            callbacks = (proton.load_dialects, lowering.add_to_ttgir, partial(lowering.add_to_llvm_dialect, target))
+            for point, callback in zip(_POINTS, callbacks, strict=True):
+                registry.register_instrumentation(point=point, backend=backend, callback=callback)
+                stack.callback(registry.unregister_instrumentation, point=point, backend=backend)
+        knobs.compilation.instrumentation_mode = lowering.key
+        stack.callback(setattr, knobs.compilation, "instrumentation_mode", "")
+        yield
+
+
+def _is_instrumented(backend: str) -> bool:
+    if registry is not None:
+        return any((point, backend) in registry._callbacks for point in _POINTS)
+    return bool(backends[backend].compiler.instrumentation)
+
+
+# Launches
+
+
+@dataclass(frozen=True)
+class LaunchCall:
+    """A launch as it reaches `CompiledKernel.run`; `rest`: packed metadata, launch metadata, two hooks, arguments."""
+
+    launch: Launch
+    grid: tuple[int, int, int]
+    stream: int
+    function: int
+    rest: tuple[Any, ...]
+
+    def __call__(self) -> None:
+        """Launch what was to be launched."""
+        self.launch(*self.grid, self.stream, self.function, *self.rest)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The kernel's, in order."""
+        return self.rest[4:]
+
+    def of(self, kernel: CompiledKernel, launch: Launch) -> "LaunchCall":
+        """The same grid, stream, hooks and arguments for another kernel, which `launch` launches and has loaded."""
+        rest = (kernel.packed_metadata, *self.rest[1:])
+        return LaunchCall(launch, self.grid, self.stream, kernel.function, rest)
+
+
+@contextmanager
+def intercepted_launches(
+    intercept: Callable[[CompiledKernel], Callable[[LaunchCall], None]],
+) -> Iterator[Callable[[CompiledKernel], Launch]]:
+    """Within it, what `intercept` gives for a kernel is called in the place of its launches, all of this process.
+
+    They go through the property `CompiledKernel.run`, and `intercept` is asked whenever it is read: the JIT does at
+    each launch, `kernel[grid]` too, Inductor once. Yields what gives a kernel's own launch; it loads the kernel.
+    """
+    original = CompiledKernel.__dict__["run"]
+
+    def run(kernel: CompiledKernel) -> Launch:
+        launch, instead = original.fget(kernel), intercept(kernel)
+
+        def intercepted(gx: int, gy: int, gz: int, stream: int, function: int, *rest: Any) -> None:
+            instead(LaunchCall(launch, (gx, gy, gz), stream, function, rest))
+
+        return intercepted
+
+    CompiledKernel.run = property(run)
+    try:
+        yield original.fget
+    finally:
+        CompiledKernel.run = original
+
+
+@contextmanager
+def profile_buffer(allocate: Callable[[int, int, int | None], torch.Tensor]) -> Iterator[None]:
+    """Within it, instrumented kernels ask `allocate(bytes, alignment, stream)` for their profile buffer."""
+    set_profile_allocator(allocate)
+    try:
+        yield
+    finally:
+        set_profile_allocator(None)
+
+
+# Drivers
+
+
+def active_device() -> torch.device:
+    """Where the tensors of kernels that are launched now lie. Raises `RuntimeError` if Triton finds no driver."""
+    device: torch.device = driver.active.get_active_torch_device()
+    return device
+
+
+def active_target() -> GPUTarget:
+    """What kernels that are launched now are compiled for. Raises `RuntimeError` if Triton finds no driver."""
+    return driver.active.get_current_target()
+
+
+@contextmanager
+def driver_in_place(stand_in: Any) -> Iterator[None]:
+    """Within it, Triton asks `stand_in` and no GPU's driver."""
+    before = driver._active, driver._default
+    driver._active = driver._default = stand_in
+    try:
+        yield
+    finally:
+        driver._active, driver._default = before
