@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock libraries figures fig11 fig12 trace examples inputs attention llama-block tritonbench power accuracy timers proton \
-        overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton mutants \
+        overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton test-lowest mutants \
         check image shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -34,6 +34,7 @@ takes_tritonbench := OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
+takes_test-lowest := OPTIONS
 takes_mutants := OPTIONS
 # Images set it; each process, and tests start many, would then compile the package and pytest its assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -159,6 +160,9 @@ test-newest-triton: setup ## the tests of what works with the newest Triton, in 
 	@.venv-newest/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade triton
 	@.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(.venv-newest/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/the-rest.pth
 	@.venv-newest/bin/python -m pytest -q -m "not gpu" -p no:cacheprovider tests/trace/instrument/test_newest_triton.py $(words)
+
+test-lowest: setup ## what pyproject.toml says is new enough, installed (needs uv), and the tests that use it
+	@$(PYTHON) -m tests.lowest $(words)
 
 test-docker: setup ## the tests that need a Docker engine
 	@$(PYTHON) -m pytest -m docker $(words)

@@ -3,14 +3,18 @@
 from rich.text import Text
 
 from kperf.console import of_standard_output
+from kperf.installation import why_missing
 from kperf.record.machine import Machine, Verdict, diagnose
 
 
 def diagnose_engine() -> list[Verdict]:
     """What this machine's Docker engine can run; asks it."""
-    from kperf import container  # the Docker SDK is of no use in a container, nor for measuring
+    try:
+        from kperf import container  # the Docker SDK is of no use in a container, nor for measuring
 
-    engine, toolkit = container.why_no_engine()
+        engine, toolkit = container.why_no_engine()
+    except ModuleNotFoundError as error:
+        engine, toolkit = why_missing(str(error.name)), None
     toolkit = engine or toolkit
     return [
         Verdict("image, docker-fig11 and docker-fig12", engine is None, engine or ""),

@@ -1,4 +1,4 @@
-"""How this program is installed: in a checkout or from a wheel, and where its files lie in each."""
+"""How this program is installed: in a checkout or from a wheel, where its files lie, which packages are beside it."""
 
 from pathlib import Path
 
@@ -16,6 +16,31 @@ CLAIMS = (PACKAGE / "claims.toml").resolve()
 
 EXAMPLES = PACKAGE.parent / "examples"
 """The scripts of a checkout; see `require_checkout`."""
+
+EXTRAS = {
+    "cryptography": "many",
+    "dask": "many",
+    "distributed": "many",
+    "docker": "docker",
+    "fa3-fwd": "attention",
+    "matplotlib": "plots",
+    "optuna": "tune",
+    "scipy": "bench",
+}
+"""Which extra of pyproject.toml brings a package that not every command needs."""
+
+_BROUGHT_BY = {"triton": "torch", "pynvml": "nvidia-ml-py"}
+"""What pip installs for a module of another name."""
+
+
+def why_missing(name: str) -> str:
+    """One sentence for a package that is not installed, with what installs it."""
+    name = name.partition(".")[0]
+    extra = f"[{EXTRAS[name]}]" if name in EXTRAS else ""
+    if CHECKOUT:
+        return f"{name} is not installed: run `make setup`, or `pip install '.{extra}'` in an environment of yours"
+    wanted = f"'kperf{extra}'" if extra else _BROUGHT_BY.get(name, name)
+    return f"{name} is not installed: run `pip install {wanted}`"
 
 
 def require_checkout(name: str) -> None:

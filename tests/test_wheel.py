@@ -19,7 +19,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DECLARED = [
     *PROJECT["build-system"]["requires"],
     *PROJECT["project"]["dependencies"],
-    *(name for names in PROJECT["project"]["optional-dependencies"].values() for name in names),
+    *(
+        name
+        for names in PROJECT["project"]["optional-dependencies"].values()
+        for name in names
+        if not name.startswith("kperf[")
+    ),
 ]
 
 

@@ -25,6 +25,7 @@ from kperf.attention.overrides import Override, specialization_of
 from kperf.attention.variants import TILE_ROWS, VARIANTS
 from kperf.attention.workload import Workload
 from kperf.errors import UsageError
+from kperf.installation import why_missing
 from kperf.record.device import sm_count
 
 Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], Call]
@@ -117,7 +118,7 @@ def _fa3_views(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, 
 
 def _fa3_missing() -> str | None:
     installed = importlib.util.find_spec("fa3_fwd_interface")
-    return None if installed else "fa3-fwd is not installed: `make setup` installs it"
+    return None if installed else why_missing("fa3-fwd")
 
 
 def _fa3_unsupported(workload: Workload) -> str | None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from kperf.arch import SM_90A
 from kperf.bench.sweep import Bench
 from kperf.errors import UsageError
+from kperf.installation import why_missing
 from kperf.record import device, machine
 from kperf.record.machine import Gpu
 
@@ -69,7 +70,7 @@ def join(console: Console, address: str, asked: str) -> None:
 def _many() -> ModuleType:
     """The engine. Raises `UsageError` if packages of the extra `many` are not installed."""
     if absent := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
-        raise UsageError(f"several GPUs need what is not installed: `pip install {' '.join(absent)}`")
+        raise UsageError(f"several GPUs need what is missing here: {why_missing(absent[0])}")
     from kperf.bench import many
 
     return many

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperOption
+from typer.core import TyperCommand
 
 from kperf import __version__
 from kperf.cli.ending import INTERRUPTED, end
@@ -30,10 +30,11 @@ class _Command(TyperCommand):
         for parameter in order:
             if order.count(parameter) > 1 and not parameter.multiple:
                 raise UsageError(f"{parameter.opts[0]} is given twice: give it once, lists with commas")
-            assert isinstance(parameter, TyperArgument | TyperOption)
-            if parameter.type_descriptor.annotation is Path and given[parameter.name] == "":
+        rest = super().parse_args(ctx, args)
+        for parameter in order:
+            if given[parameter.name] == "" and isinstance(ctx.params[parameter.name], Path):
                 raise UsageError(f"{parameter.opts[0]} is empty: give a path, . is this folder")
-        return super().parse_args(ctx, args)
+        return rest
 
     def invoke(self, ctx: Any) -> Any:
         """As typer's, but Ctrl-C is answered with a sentence: what is kept, and with what else is known of it."""

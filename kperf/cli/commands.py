@@ -10,6 +10,7 @@ from kperf.cli import bench, container, paper, studies, trace
 from kperf.cli.app import app
 from kperf.cli.ending import end, end_refused, end_usage, failure_of_the_gpu
 from kperf.errors import MeasurementError, UsageError
+from kperf.installation import why_missing
 
 GROUPS = (trace, bench, paper, studies, container)
 """Each module registers its commands as it is imported."""
@@ -32,7 +33,7 @@ def run() -> None:
     except typer.Abort:
         end("aborted", 1)
     except ModuleNotFoundError as error:
-        end(f"{error.name} is not installed: run `make setup`", 2)
+        end(why_missing(error.name or str(error)), 2)
     except OSError as error:
         end_refused(error)
     except Exception as error:

@@ -63,7 +63,9 @@ def end_usage(error: TyperException) -> NoReturn:
 
 
 def failure_of_the_gpu(error: Exception) -> str | None:
-    """One sentence for what the GPU or its driver refuses; None for what only a bug raises."""
+    """One sentence for what the GPU or its driver refuses; None for what only a bug raises, as without torch."""
+    if "torch" not in sys.modules:
+        return None
     import pynvml
     import torch
 

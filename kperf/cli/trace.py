@@ -1,5 +1,6 @@
 """Look inside kernels of one's own: instrument, trace, examples."""
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,6 +8,8 @@ import typer
 
 from kperf.cli.app import app, console
 from kperf.cli.options import DeviceChoice, DeviceOption, Passes, Results, listed
+from kperf.console import complain
+from kperf.installation import why_missing
 from kperf.record.store import RECORDED
 from kperf.trace import PASSES
 
@@ -52,10 +55,15 @@ def trace(
     from kperf.trace.capture.script import Script
 
     def draw(*arguments: Any) -> list[Path]:
+        if not drawn:
+            return []
         from kperf.plots.trace import draw  # only after the script has run: it changes matplotlib's settings
 
         return draw(*arguments)
 
+    drawn = importlib.util.find_spec("matplotlib") is not None
+    if not drawn and not listing:
+        complain(f"timelines are written without pictures: {why_missing('matplotlib')}")
     most = parse(passes)
     options = TraceOptions(listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most)
     name, *arguments = script

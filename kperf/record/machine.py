@@ -15,7 +15,7 @@ from pathlib import Path
 import pynvml
 
 from kperf.arch import SM_90A
-from kperf.installation import PACKAGE
+from kperf.installation import PACKAGE, why_missing
 from kperf.record.recorded import damage
 from kperf.record.store import RECORDED
 
@@ -170,7 +170,7 @@ def _warnings(machine: Machine) -> str:
 
 
 def _why_missing(machine: Machine, name: str) -> str | None:
-    return None if machine.packages[name] else f"{name} is not installed: run `make setup`"
+    return None if machine.packages[name] else why_missing(name)
 
 
 def _nvml() -> tuple[str | None, tuple[int, int] | None, tuple[Gpu, ...], str | None]:

@@ -9,6 +9,7 @@ import pynvml
 import pytest
 
 from kperf import doctor as report
+from kperf.installation import why_missing
 from kperf.record import machine as doctor
 from kperf.record.machine import Gpu, Machine
 from tests.command import kperf
@@ -69,8 +70,8 @@ def test_what_stands_in_the_way_of_measuring(change, reason):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"packages": PINNED | {"torch": None}}, "torch is not installed: run `make setup`"),
-        ({"packages": PINNED | {"triton": None}}, "triton is not installed: run `make setup`"),
+        ({"packages": PINNED | {"torch": None}}, why_missing("torch")),
+        ({"packages": PINNED | {"triton": None}}, why_missing("triton")),
         ({"why_no_cache": "no cache"}, "no cache"),
     ],
 )
@@ -92,7 +93,7 @@ def test_a_newer_minor_cuda_than_the_drivers_is_no_obstacle():
 
 def test_missing_fa3_alone_leaves_the_rest():
     found = verdicts(replace(READY, packages=PINNED | {"fa3-fwd": None}))
-    assert found["FA3 among them"] == (False, "fa3-fwd is not installed: run `make setup`")
+    assert found["FA3 among them"] == (False, why_missing("fa3-fwd"))
     assert found["fig11 and fig12, measured here"][0]
 
 

@@ -1,0 +1,97 @@
+"""What is imported before it is needed, and what is said of packages that are not installed."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from kperf import installation
+from kperf.installation import EXTRAS, why_missing
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ("torch", "triton", "matplotlib", "scipy", "docker", "optuna", "distributed")
+OF_EXTRAS = ("matplotlib", "scipy", "docker", "optuna", "dask", "distributed", "cryptography", "fa3_fwd_interface")
+
+
+def python(program, *arguments):
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["trace", "--help"], ["fig12", "--help"], ["nosuch"]])
+def test_nothing_heavy_is_imported_for_help(words):
+    done = python(
+        "import sys\nfrom kperf.cli import main\ntry:\n    main()\nfinally:\n"
+        f"    print('imported', [name for name in {HEAVY} if name in sys.modules])",
+        *words,
+    )
+    assert done.stdout.splitlines()[-1] == "imported []", done
+
+
+def test_tracing_and_the_ir_import_no_package_of_an_extra():
+    program = (
+        f"import sys, json\nsys.modules.update(dict.fromkeys({OF_EXTRAS}))\n"
+        "import pkgutil, importlib, kperf\nfor room in ('record', 'ir', 'trace'):\n"
+        "    folder = importlib.import_module(f'kperf.{room}')\n"
+        "    for module in pkgutil.walk_packages(folder.__path__, f'kperf.{room}.'):\n"
+        "        importlib.import_module(module.name)\n"
+        "print(json.dumps([name for name in sys.modules if name.startswith('kperf.')]))"
+    )
+    done = python(program)
+    assert done.returncode == 0, done.stderr
+    imported = set(json.loads(done.stdout))
+    assert {
+        "kperf.trace.command",
+        "kperf.trace.capture.interceptor",
+        "kperf.ir.compile",
+        "kperf.record.device",
+    } <= imported
+
+
+MISSING = {
+    "docker": ["image", "build"],
+    "matplotlib": ["fig12"],
+    "optuna": ["tune"],
+    "scipy": ["bench"],
+    "torch": ["resources"],
+    "triton": ["trace", "script.py"],
+}
+
+
+def test_a_package_that_is_missing_is_one_sentence_with_what_installs_it():
+    """Each in a fork of one process that has torch: importing it is what costs."""
+    program = (
+        "import json, os, sys, torch, triton\nfrom kperf.cli import main\n"
+        "for name, words in json.loads(sys.argv[1]).items():\n"
+        "    if (child := os.fork()) == 0:\n"
+        "        sys.modules[name] = None\n"
+        "        sys.argv = ['kperf', *words]\n"
+        "        main()\n"
+        "    print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"
+    )
+    done = python(program, json.dumps(MISSING))
+    assert done.stdout.splitlines() == [f"{name} 2" for name in MISSING]
+    assert done.stderr.splitlines() == [f"kperf: {why_missing(name)}" for name in MISSING]
+
+
+def test_the_sentence_names_the_extra_and_where_it_is_installed_from(monkeypatch):
+    assert why_missing("scipy.special") == (
+        "scipy is not installed: run `make setup`, or `pip install '.[bench]'` in an environment of yours"
+    )
+    monkeypatch.setattr(installation, "CHECKOUT", None)
+    assert why_missing("matplotlib.pyplot") == "matplotlib is not installed: run `pip install 'kperf[plots]'`"
+    assert why_missing("triton") == "triton is not installed: run `pip install torch`"
+    assert why_missing("rich") == "rich is not installed: run `pip install rich`"
+
+
+def test_each_extra_brings_what_it_is_named_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    brought = {
+        extra: {Requirement(one).name for one in wanted} for extra, wanted in project["optional-dependencies"].items()
+    }
+    assert all(name in brought[extra] or name == "dask" for name, extra in EXTRAS.items())  # dask is distributed's
+    assert {Requirement(one).name for one in project["dependencies"]}.isdisjoint(EXTRAS)
