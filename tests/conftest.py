@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import statistics
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_REL_ERROR, FailedPoint, MeasuredPoint, Settling
 from kperf.record.store import DeviceState, DeviceStates, Environment
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; what tests start would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STATE = DeviceState(
     sm_mhz=1500, power_w=690.0, temperature_c=60, throttle=["SW_POWER_CAP"], at_s=1.8e9, power_at_s=1.8e9 - 0.05

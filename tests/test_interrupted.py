@@ -395,3 +395,59 @@ def test_after_the_script_a_trace_is_whole_or_not_there(tmp_path):
     assert (ended.status, ended.stderr.splitlines()[-1]) == (130, KEPT)
     assert [path.name for path in session.results.iterdir()] == ["plus.chrome_trace.json"]
     assert session.is_clean()
+
+
+STARTING = """
+import builtins, os, signal, sys
+{setting}
+imported = builtins.__import__
+def interrupted(name, *rest):
+    if name == {name!r}:
+        os.kill(os.getpid(), signal.SIGINT)
+    return imported(name, *rest)
+builtins.__import__ = interrupted
+sys.argv = ["kperf", "doctor"]
+from kperf.cli import main
+main()
+"""
+
+
+def started(name, setting=""):
+    """A command in which the signal comes as it imports this."""
+    program = [sys.executable, "-c", STARTING.format(name=name, setting=setting)]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["kperf.cli.commands", "typer", "rich.console", "pydantic", "kperf.record.machine", "pynvml"]
+)
+def test_a_command_that_has_hardly_begun_ends_in_a_sentence_too(name):
+    ended = started(name)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"{KEPT}\n")
+
+
+def test_where_the_signal_is_ignored_it_stays_ignored():
+    ended = started("typer", "signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    assert ended.returncode in {0, 1}
+    assert ended.stderr == ""
+    assert "Python 3" in ended.stdout
+
+
+@pytest.mark.parametrize("library", ["pydantic_core", "multiarray_umath", "libtorch_cpu"])
+def test_a_signal_while_a_library_is_imported_is_no_error_of_that_library(library):
+    """It comes as soon as the library's machine code is mapped; numpy and torch make other errors of an exception."""
+    process = subprocess.Popen([sys.executable, "-m", "kperf", "claims"], stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + LIMIT_S
+    while library not in Path(f"/proc/{process.pid}/maps").read_text():
+        assert process.poll() is None
+        assert time.monotonic() < until
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, said) == (130, f"{KEPT}\n")
+
+
+def test_a_script_finds_pythons_own_handler(tmp_path):
+    session, words = traced(tmp_path, SCRIPT + "import signal\nprint(signal.getsignal(signal.SIGINT))\n")
+    ended = session.command(words)
+    assert ended.status == 0
+    assert "default_int_handler" in ended.stdout

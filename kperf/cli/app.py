@@ -8,7 +8,8 @@ import typer
 from typer.core import TyperCommand
 
 from kperf import __version__
-from kperf.cli.ending import INTERRUPTED, end
+from kperf.cli import interrupt
+from kperf.cli.ending import end
 from kperf.console import of_standard_output
 from kperf.errors import UsageError
 
@@ -39,9 +40,10 @@ class _Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """As typer's, but Ctrl-C is answered with a sentence: what is kept, and with what else is known of it."""
         try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as interrupt:
-            end(", ".join(["interrupted: what was recorded is kept", *map(str, interrupt.args)]), INTERRUPTED)
+            with interrupt.raised():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as interrupted:
+            end(", ".join([interrupt.KEPT, *map(str, interrupted.args)]), interrupt.STATUS)
 
 
 class _App(typer.Typer):

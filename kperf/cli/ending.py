@@ -11,9 +11,6 @@ from typer.exceptions import TyperException
 
 from kperf.console import complain
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
-
 
 def end(sentence: str, status: int) -> NoReturn:
     """Say it, and exit with the status."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kperf.cli import interrupt
 from kperf.cli.app import app, console
 from kperf.cli.options import DeviceChoice, DeviceOption, Passes, Results, listed
 from kperf.console import complain
@@ -67,7 +68,9 @@ def trace(
     most = parse(passes)
     options = TraceOptions(listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most)
     name, *arguments = script
-    raise typer.Exit(command.run(console, Script(name, tuple(arguments), module), options, out, draw))
+    with interrupt.as_python():
+        status = command.run(console, Script(name, tuple(arguments), module), options, out, draw)
+    raise typer.Exit(status)
 
 
 @app.command()
