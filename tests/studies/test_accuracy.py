@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kperf.compat.triton import binary_tool
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
-from kperf.ir.compile import _TOOLS, compile_kernel, sass
+from kperf.ir.compile import compile_kernel, sass
 from kperf.plots import accuracy as plot
 from kperf.record import device
 from kperf.record.store import RECORDED
@@ -48,7 +49,7 @@ def instructions(kernel, tmp_path):
     """(opcode, cycles to stall) of each instruction; the assembler's control field says how long the next one waits."""
     path = tmp_path / "kernel.cubin"
     path.write_bytes(kernel.asm["cubin"])
-    dump = subprocess.run([_TOOLS / "cuobjdump", "-sass", path], capture_output=True, text=True, check=True).stdout
+    dump = subprocess.run([binary_tool("cuobjdump"), "-sass", path], capture_output=True, text=True, check=True).stdout
     lines = re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+);[^\n]*\n\s+/\* (0x[0-9a-f]+) \*/", dump)
     return [(re.sub(r"^@!?U?P\w+ ", "", text).split()[0], int(high, 16) >> 41 & 0xF) for text, high in lines]
 
