@@ -29,6 +29,13 @@ class Sweep(StrEnum):
     batch_size = "batch_size"
 
 
+class Origin(StrEnum):
+    """Who claims."""
+
+    paper = "paper"
+    ours = "ours"
+
+
 class Gpus(StrEnum):
     """The GPUs of a container."""
 

@@ -16,6 +16,7 @@ from kperf.cli.options import (
     Fresh,
     HeadDim,
     Inputs,
+    Origin,
     Passes,
     Results,
     Rounds,
@@ -95,16 +96,17 @@ def inputs(
 @app.command()
 def claims(
     results: Results = RECORDED,
-    write: Annotated[Path | None, typer.Option(help="Put the table into this file, between its claims marks.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Put a table into this file, between its claims marks.")] = None,
+    of: Annotated[Origin, typer.Option(help="Whose claims --write puts there.")] = Origin.paper,
 ) -> None:
-    """Print the paper's claims, ours with its interval, and a verdict, from the recorded runs."""
+    """Print the paper's claims and our goals, our values with intervals, and a verdict each, from recorded runs."""
     from kperf.paper import claims
     from kperf.record.files import write_between_marks
 
     if write is None:
         claims.report(console, results)
     else:
-        write_between_marks(write, "claims", claims.markdown(results))
+        write_between_marks(write, "claims", claims.markdown(results, of.value))
 
 
 @app.command()

@@ -43,10 +43,15 @@ Verdict = Literal[
 ]
 
 
+Origin = Literal["paper", "ours"]
+"""Who claims: the paper and its authors' slides, or this project."""
+
+
 class _Claim(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
+    origin: Origin = "ours"
     figure: Literal["fig11", "fig12", "fig12_inputs", "accuracy", "overhead", "lines", "timers", "inductor", "tune"]
     statement: str
     command: str
@@ -238,14 +243,21 @@ def cells(outcome: Outcome) -> tuple[str, str, str, str]:
     return f"{claim.paper:g}", f"{claim.tolerance:.0%}", value, interval
 
 
-def markdown(results: Path) -> str:
-    """The claims table of artifact.md: claim, command, minutes, hardware, expected value and tolerance, output."""
+_VALUE = {"paper": "the paper's value", "ours": "goal"}
+"""Over the column of what is expected."""
+
+
+def markdown(results: Path, origin: Origin) -> str:
+    """The claims table of artifact.md ("paper") or docs/goals.md: claim, command, value, tolerance, verdict, output."""
     folder = recorded_folder(results)
     lines = [
-        "| claim | command | minutes | hardware | paper | tolerance | recorded (95 % interval) | verdict | output |",
+        f"| claim | command | minutes | hardware | {_VALUE[origin]} | tolerance | recorded (95 % interval) | verdict |"
+        " output |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for claim in read_claims():
+        if claim.origin != origin:
+            continue
         outcome = evaluate(claim, folder)
         paper, tolerance, value, interval = cells(outcome)
         recorded = value if interval == "-" else f"{value} ({interval})"

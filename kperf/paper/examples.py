@@ -237,7 +237,7 @@ def _said(timeline: Timeline) -> list[str]:
 
 
 def markdown(results: Path) -> str:
-    """The examples' table of artifact.md, from the records."""
+    """The examples' table of docs/examples.md, from the records."""
     timelines = dict(recorded(_recorded_folder(results), names()))
     lines = ["| example | view | verdict | overhead |", "|---|---|---|---|"]
     for name, timeline in timelines.items():

@@ -121,7 +121,7 @@ def summary(folder: Path) -> dict[str, float]:
 
 
 def markdown(results: Path) -> str:
-    """The table of artifact.md: Improved+ over FA3, a row a kind, both masks.
+    """The table of docs/improved_plus.md: Improved+ over FA3, a row a kind, both masks.
 
     Raises `UsageError` if a kind is not recorded.
     """

@@ -41,7 +41,7 @@ BOUND = CLAIMS["tracing-overhead-vanilla"]
         (OURS, 1.02, (1.01, OURS.yardstick - 0.01), "below"),
         (BOUND, BOUND.at_most, None, "holds"),
         (BOUND, BOUND.at_most + 0.001, None, "does not hold"),
-        (BOUND, 1.110, None, "does not hold"),
+        (BOUND, 1.160, None, "does not hold"),
         (BOUND, 1.0, None, "holds"),
     ],
 )
@@ -50,10 +50,9 @@ def test_verdicts(claim, value, interval, verdict):
 
 
 def test_a_bound_is_the_papers_and_nothing_is_added_to_it():
-    """Its own text says 8.2 %."""
-    for claim in CLAIMS.values():
-        if claim.kind == "timeline" and "8.2 %" in claim.statement:
-            assert claim.at_most == 1.082
+    """8.2 % on average over its four kernels, less than 15 % for each."""
+    assert {claim.at_most for claim in CLAIMS.values() if claim.kind == "timeline"} == {1.15}
+    assert (CLAIMS["fig13-mean"].at_most, CLAIMS["fig13-worst"].at_most) == (0.082, 0.15)
 
 
 def test_agreement_is_not_said_of_our_kernel_and_the_papers_number_for_its_own():
@@ -174,10 +173,17 @@ def test_a_broken_file_is_one_sentence(tmp_path, content):
         read_claims(path)
 
 
-def test_artifact_md_holds_the_numbers_of_the_recorded_runs():
-    text = (ROOT / "artifact.md").read_text()
+@pytest.mark.parametrize(("page", "origin"), [("artifact.md", "paper"), ("docs/goals.md", "ours")])
+def test_the_pages_hold_the_numbers_of_the_recorded_runs(page, origin):
+    text = (ROOT / page).read_text()
     written = text.split("<!-- claims -->")[1].split("<!-- /claims -->")[0].strip()
-    assert written == markdown(RECORDED)
+    assert written == markdown(RECORDED, origin)
+
+
+def test_each_claim_stands_on_one_page():
+    tables = [markdown(RECORDED, origin) for origin in ("paper", "ours")]
+    for claim in read_claims():
+        assert [claim.statement in table for table in tables] == [claim.origin == "paper", claim.origin == "ours"]
 
 
 def test_a_claim_of_workloads_on_several_cards_says_so(tmp_path):

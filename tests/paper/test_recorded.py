@@ -18,17 +18,13 @@ from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.verdict import verdict
+from tests.pages import between_marks, said
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = Store(RECORDED / "h200")
 MODES = [
     fig12.Mode(causal, **other) for other in ({}, {"head_dim": 64}, {"dtype": "float16"}) for causal in (False, True)
 ]
-
-
-def said(sentence):
-    """Whether artifact.md has it, wherever its lines end."""
-    return " ".join(sentence.split()) in " ".join((ROOT / "artifact.md").read_text().split())
 
 
 @pytest.fixture(scope="module", params=MODES, ids=lambda mode: mode.stem)
@@ -108,10 +104,8 @@ def test_the_notes_have_the_recorded_numbers():
     assert written == goals.markdown(STORE.folder)
 
 
-def test_artifact_md_has_the_recorded_table_of_inputs_all_of_them_of_the_committed_override():
-    page = (ROOT / "artifact.md").read_text()
-    written = page.split("<!-- inputs -->")[1].split("<!-- /inputs -->")[0].strip()
-    assert written == fig12_inputs.markdown(RECORDED)
+def test_the_page_has_the_recorded_table_of_inputs_all_of_them_of_the_committed_override():
+    assert between_marks("docs/improved_plus.md", "inputs") == fig12_inputs.markdown(RECORDED)
     assert fig12_inputs.summary(STORE.folder)["least_causal"] > 1.05
 
 
@@ -156,8 +150,7 @@ def share(count, of):
     return f"{count} ({count / of:.1%}".replace("%", " %")
 
 
-def test_what_artifact_md_says_of_repeated_and_of_unsettled_runs_is_what_the_records_give():
-    text = " ".join((ROOT / "artifact.md").read_text().split())
+def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_records_give():
     newest = {p.run for run in fig12.figure_runs(STORE, fig12.Mode()).values() for p in run.values()}
     newest |= {p.run for run in fig12.figure_runs(STORE, fig12.Mode(causal=True)).values() for p in run.values()}
     cards = {name: environment.gpu_uuid[:8] for name, environment in STORE.environments().items()}
@@ -189,18 +182,17 @@ def test_what_artifact_md_says_of_repeated_and_of_unsettled_runs_is_what_the_rec
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
     assert said(f"{100 * max(waited):.1f} % at most and {100 * statistics.median(waited):.2f} % in the median")
     between = agreement(on_several(STORE.points(), STORE.environments()).values())
-    assert f"{between.ratios_held} of {between.ratios} ratios and {between.times_held} of {between.times} times" in text
+    assert said(f"{between.ratios_held} of {between.ratios} ratios and {between.times_held} of {between.times} times")
     points = [p for p in STORE.points() if p.run in newest]
     of_kinds = Store(STORE.folder, "fig12_inputs").points()
-    assert (
+    assert said(
         f"Of the {len(points)} recorded points of both masks {share(sum(p.shifts for p in points), len(points))}"
-        in text
     )
-    assert f"of the {len(of_kinds)} of `make inputs` {share(sum(p.shifts for p in of_kinds), len(of_kinds))}" in text
+    assert said(f"of the {len(of_kinds)} of `make inputs` {share(sum(p.shifts for p in of_kinds), len(of_kinds))}")
     assert sum(p.shifts for p in points) <= 0.03 * len(points)
 
 
-def test_artifact_md_says_what_a_sweep_over_two_gpus_took():
+def test_the_pages_say_what_a_sweep_over_two_gpus_took():
     sweeps = walltime.SweepStore(RECORDED / "h200").points()
     (spread,) = (sweep for sweep in sweeps if len(sweep.gpus) > 1)
     cards = {name: environment.gpu_uuid[:8] for name, environment in STORE.environments().items()}
@@ -224,7 +216,7 @@ def test_improved_plus_is_called_eagerly_in_less_time_than_fa3_at_every_point():
         r for (sweep, w), r in fig12.figure_runs(STORE, fig12.Mode()).items() if (w.batch, w.seq_len) == (16, 128)
     )
     ours, fa3 = (f"{run[key].eager_ms * 1e3:.0f}" for key in ("improved_plus", "fa3"))
-    assert f"in {ours} us against {fa3}" in (ROOT / "artifact.md").read_text()
+    assert said(f"in {ours} us against {fa3}")
 
 
 @pytest.mark.parametrize("variant", ["vanilla", "improved"])
@@ -237,7 +229,7 @@ def test_the_verdict_blames_no_load_that_slack_acquits(variant):
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_artifact_md_says_what_was_recorded_of_attention_at_large(backward):
+def test_the_pages_say_what_was_recorded_of_attention_at_large(backward):
     shape = Workload(batch=4, seq_len=8192, backward=backward)
     points = [point for point in Store(RECORDED / "h200", "attention").points() if point.workload == shape]
     fastest = sorted((p for p in points if p.status == "ok"), key=lambda p: -p.tflops)
@@ -247,7 +239,7 @@ def test_artifact_md_says_what_was_recorded_of_attention_at_large(backward):
     assert said(", ".join(f"{labels[p.implementation]} {p.tflops:.0f}" for p in fastest))
 
 
-def test_artifact_md_says_what_was_recorded_of_the_llama_block():
+def test_the_pages_say_what_was_recorded_of_the_llama_block():
     rows = RecordStore(RECORDED / "h200", llama_block.NAME, llama_block.ROWS).points()
     rows = [row for row in rows if row.run == rows[-1].run]
     for backward, words in ((False, "{:.3f} x with {} ({:.3f} to {:.3f})"), (True, "{:.3f} x with {}")):
@@ -258,7 +250,7 @@ def test_artifact_md_says_what_was_recorded_of_the_llama_block():
             assert said(words.format(value, label, *interval))
 
 
-def test_artifact_md_says_what_was_recorded_of_tritonbench():
+def test_the_pages_say_what_was_recorded_of_tritonbench():
     rows = RecordStore(RECORDED / "h200", "tritonbench", tritonbench.ROWS).points()
     off = [statistics.median(row.off) for row in rows if row.run == rows[-1].run and row.off]
     within = [one for one in off if abs(one) <= tritonbench.GOAL]

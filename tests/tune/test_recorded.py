@@ -1,9 +1,8 @@
-"""The search of now, replayed on what all configurations took on an H200, and what artifact.md says of that record."""
+"""The search of now, replayed on what all configurations took on an H200, and what the pages say of that record."""
 
 import math
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,9 @@ from kperf.tune.records import DEFAULT_KEY, GOAL, REPORTED, TUNED_KEY, ranked, s
 from kperf.tune.resources import stock_source
 from kperf.tune.search import next_trial
 from kperf.tune.space import SPACES, expected
+from tests.pages import said
 from tests.tune.compiled import JUDGED
 
-ARTIFACT = " ".join((Path(__file__).resolve().parents[2] / "artifact.md").read_text().split())
 STUDIES = studies(store_in(RECORDED / "h200").points())
 SM_90A = SPACES["sm_90a"]
 SEEDS = range(3)
@@ -95,7 +94,7 @@ def test_it_does_so_with_an_estimate_whose_numbers_are_wrong(monkeypatch):
         regrets += [replayed(study, seed, of=wrong)[0] for study in STUDIES[:3]]
     missed = sum(regret > GOAL for regret in regrets)
     assert missed <= 0.1 * len(regrets)
-    assert f"{missed} of {len(regrets)} replays" in ARTIFACT
+    assert said(f"{missed} of {len(regrets)} replays")
 
 
 def each(numbers, form):
@@ -103,30 +102,30 @@ def each(numbers, form):
     return f"{', '.join(first)} and {last}"
 
 
-def test_artifact_md_says_what_is_recorded():
+def test_the_pages_say_what_is_recorded():
     comparisons = [study.comparison for study in STUDIES]
     tuned_ms = [run[TUNED_KEY].median_ms for run in comparisons]
-    assert f"{each(tuned_ms, '.4f')} ms" in ARTIFACT
+    assert said(f"{each(tuned_ms, '.4f')} ms")
     before = [run[DEFAULT_KEY].median_ms / ms for run, ms in zip(comparisons, tuned_ms, strict=True)]
-    assert f"{each(before, '.1f')} times as fast as before" in ARTIFACT
+    assert said(f"{each(before, '.1f')} times as fast as before")
     assert {study.ratio_to_vendor[0] for study in STUDIES} == {"cudnn"}
-    assert f"{each([study.ratio_to_vendor[1] for study in STUDIES], '.3f')} times as fast as cuDNN" in ARTIFACT
-    assert f"off the best by {each([100 * study.regret for study in STUDIES], '.1f')} %" in ARTIFACT
+    assert said(f"{each([study.ratio_to_vendor[1] for study in STUDIES], '.3f')} times as fast as cuDNN")
+    assert said(f"off the best by {each([100 * study.regret for study in STUDIES], '.1f')} %")
     (runnable,) = {study.runnable for study in STUDIES}
     (failed,) = {sum(cost is None for cost in study.tried("exhaustive").values()) for study in STUDIES}
-    assert f"{runnable} configurations that compiling does not refuse, {failed} of which fail" in ARTIFACT
+    assert said(f"{runnable} configurations that compiling does not refuse, {failed} of which fail")
 
 
-def test_artifact_md_says_what_the_estimate_and_the_search_of_now_give():
+def test_the_pages_say_what_the_estimate_and_the_search_of_now_give():
     ranks = [correlation(study) for study in STUDIES]
-    assert f"rank correlation with the recorded times is {min(ranks):.2f} to {max(ranks):.2f}" in ARTIFACT
+    assert said(f"rank correlation with the recorded times is {min(ranks):.2f} to {max(ranks):.2f}")
     found = [replayed(study, seed) for study in STUDIES for seed in SEEDS]
     assert {regret for regret, _ in found} == {0.0}
-    assert f"finds the best of all in {max(trial for _, trial in found)} trials at most" in ARTIFACT
+    assert said(f"finds the best of all in {max(trial for _, trial in found)} trials at most")
 
 
 def test_nothing_of_a_block_runs_under_its_exponentials():
-    """What artifact.md says of the distance to cuDNN, for what was chosen and what comes next: one wait a trip."""
+    """What the pages say of the distance to cuDNN, for what was chosen and what comes next: one wait a trip."""
     slower = []
     for study in STUDIES[2:]:
         workload, final = study.workload, study.tried("final")
@@ -136,10 +135,10 @@ def test_nothing_of_a_block_runs_under_its_exponentials():
             source = stock_source(config, workload.head_dim, workload.causal, workload.dtype)
             kernel = compile_for(SM_90A.arch, source, num_warps=config.num_warps, num_stages=config.num_stages)
             needs = SM_90A.read(kernel)
-            assert f"{needs.shared_bytes} bytes" in ARTIFACT
-            assert f"spill {needs.spills} bytes a thread" in ARTIFACT or not needs.spills
+            assert said(f"{needs.shared_bytes} bytes")
+            assert said(f"spill {needs.spills} bytes a thread") or not needs.spills
             assert SM_90A.arch.ctas_per_sm(needs.registers, needs.shared_bytes, config.num_warps) == blocks
             words = [word.split()[0] for word in order(sass(kernel)) if word.startswith(("wgmma", "wait", "exp2"))]
             trip = [word for word, before in zip(words, ["", *words], strict=False) if word != before]
             assert trip == ["wgmma", "wait", "exp2", "wgmma", "wait"] * 2  # once more after each of the two loops
-    assert f"are {' and '.join(f'{part:.1f}' for part in slower)} % slower" in ARTIFACT
+    assert said(f"are {' and '.join(f'{part:.1f}' for part in slower)} % slower")
