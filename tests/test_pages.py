@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kperf.cli import app
+from kperf.cli.commands import app
 from tests.pages import PAGES, ROOT
 
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]+)?\)")
