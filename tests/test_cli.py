@@ -17,6 +17,7 @@ import pytest
 from kperf import __version__
 from kperf.attention.overrides import TTGIR_DIR
 from kperf.errors import MeasurementError
+from kperf.paper import fig12
 from kperf.paper.fig12 import verify_overrides
 from kperf.record.files import write_atomically
 from kperf.record.store import RECORDED
@@ -46,6 +47,11 @@ OUTSIDE = "KPERF_IN_CONTAINER" not in os.environ
         (["fig12", "--dtype", "float8"], "dtype"),
         (["fig12", "--gpus", "some"], "--gpus 'some' says nothing: it is all, how many (2), which"),
         (["worker", "host:8786"], "'host:8786' is no address of a scheduler: tcp://host:8786 is one"),
+        (["worker", "tcp://[::1]:8786", "--gpus", "-2"], "--gpus '-2' says nothing"),
+        (
+            ["worker", "tcp://[::1:8786"],
+            "kperf: 'tcp://[::1:8786' is no address of a scheduler",
+        ),
         (["worker", "tcp://host:8786", "--gpus", "-2"], "--gpus '-2' says nothing"),
         (["sweep", "seq_len", "--only", "fa3,fa3_views", "--head-dim", "64"], "no run of fa3, fa3_views"),
         (["examples", "--write", "/nonexistent.md"], "cannot be read"),
@@ -313,6 +319,14 @@ def test_staging_prints_the_environment_line(tmp_path):
     assert done.returncode == 0
     assert f"TRITON_KERNEL_OVERRIDE=1 TRITON_OVERRIDE_DIR={tmp_path}" in done.stdout
     assert len(list(tmp_path.glob("*/attn_fwd.ttgir"))) == 1
+
+
+def test_a_figure_of_which_nothing_is_recorded_is_refused_before_anything_is_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(fig12, "verify_overrides", lambda *_, **__: pytest.fail("it compiles"))
+    shutil.copytree(RECORDED / "h200", tmp_path / "h200", ignore=lambda _, names: {*names} - {"fig12.jsonl"})
+    done = kperf("fig12", "--results", tmp_path, "--dtype", "float16", "--head-dim", "64", "--causal")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has no run of fig12_d64_fp16_causal" in done.stderr
 
 
 def test_files_that_help_names_are_there():

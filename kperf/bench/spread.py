@@ -80,8 +80,8 @@ def is_address(asked: str) -> bool:
     """Whether it names a scheduler and not GPUs of this machine. Raises `UsageError` if it only looks like it."""
     if "://" not in asked:
         return False
-    if not re.fullmatch(r"(tcp|tls)://[^\s/:]+:\d{1,5}", asked):
-        raise UsageError(f"--gpus {asked!r} is no address of a scheduler: tcp://host:8786 is one")
+    if not re.fullmatch(r"(tcp|tls)://([^\s/:\[\]]+|\[[\da-fA-F:.]+(%\w+)?\]):\d{1,5}", asked):
+        raise UsageError(f"{asked!r} is no address of a scheduler: tcp://host:8786 is one")
     return True
 
 

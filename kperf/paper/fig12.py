@@ -236,15 +236,21 @@ def _at(places: int, everywhere: int) -> str:
     return "" if places == everywhere else f" at {places} of {everywhere} workloads"
 
 
+def _require_run(store: Store, mode: Mode) -> dict[Key, Run]:
+    """What the figure shows. Raises `UsageError` if nothing of it is recorded."""
+    runs = figure_runs(store, mode)
+    if not runs:
+        raise UsageError(f"{store.points_path} has no run of {mode.stem}: measure it on a Hopper GPU")
+    return runs
+
+
 def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> list[Path]:
     """Draw the figure and print its table and ratios; says whether it was measured now or recorded before.
 
     Raises `UsageError` if nothing of it is recorded or its environment is missing; after drawing, `MeasurementError`
     if a point is wrong or failed.
     """
-    runs = figure_runs(store, mode)
-    if not runs:
-        raise UsageError(f"{store.points_path} has no run of {mode.stem}: measure it on a Hopper GPU")
+    runs = _require_run(store, mode)
     environments = environments_of(store, runs.values())
     gpus = ", ".join(sorted({environment.gpu for environment in environments.values()}))
     day = when(point.recorded_at for run in runs.values() for point in run.values())
@@ -296,8 +302,8 @@ def run(
         name = bench.environments[0].gpu if bench else None if reason else device.gpu_name()
         store = Store(results / gpu_slug(name) if name else recorded_folder(results))
         require_writable(store.folder)
-        if reason is not None:  # a damaged file is refused now, and not after minutes of compiling
-            store.points()  # measuring begins with that, and repairs a line that a kill has torn
+        if reason is not None:  # what is damaged or not there is refused now, and not after minutes of compiling
+            _require_run(store, mode)  # measuring begins with that, and repairs a line that a kill has torn
         verify_overrides(console, run_too=bench is None)
         if reason is None:
             for one_mask in (Mode(), Mode(causal=True)) if mode.paper_mix else (mode,):

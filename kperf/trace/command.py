@@ -161,9 +161,13 @@ def _why_not(kernel: Kernel, choice: TraceOptions) -> UsageError:
     return UsageError(f"{MOST_KERNELS} other kernels are traced: choose it with --kernel")
 
 
+_LETTERS = 120
+"""Of a kernel's name in a file's: with ending and a temporary name's letters it may have 255 bytes."""
+
+
 def _file_name(kernel: Kernel, used: set[str]) -> str:
     """The kernel's name; with the start of its hash if another of that name has the file."""
-    name = re.sub(r"[^\w.-]", "_", kernel.name)
+    name = re.sub(r"[^\w.-]", "_", kernel.name)[:_LETTERS]
     name = f"{name}.{kernel.compiled.hash[:8]}" if name in used else name
     used.add(name)
     return name

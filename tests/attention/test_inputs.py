@@ -76,3 +76,21 @@ def test_few_keys_have_most_of_a_row_that_is_scaled():
 
     assert largest("normal") < largest("x2") < largest("x4") < largest("x10")
     assert largest("x10") > 0.5
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_local_adds_one_vector_a_head_turned_by_its_position(head_dim):
+    """RoFormer's rotary positions (arXiv 2104.09864), of base 10000, on pairs half a head apart."""
+    shape = (1, 3, 300, head_dim)
+    (q, k, v), (plain_q, plain_k, plain_v) = (
+        draw(kind, shape, torch.float32, seed=3, device="cpu") for kind in ("local", "normal")
+    )
+    turned = q - plain_q / 2
+    assert torch.allclose(turned, k - plain_k / 2, atol=1e-5)
+    assert torch.equal(v, plain_v)
+    pairs = torch.complex(turned[..., : head_dim // 2], turned[..., head_dim // 2 :])
+    frequency = 10_000.0 ** (-2 * torch.arange(head_dim // 2, dtype=torch.float64) / head_dim)
+    angle = torch.arange(300, dtype=torch.float64)[:, None] * frequency
+    expected = pairs[:, :, :1] * torch.polar(torch.ones_like(angle), angle)
+    assert torch.allclose(pairs, expected.to(pairs.dtype), atol=2e-4)
+    assert float(turned[:, :, 0].std()) == pytest.approx(1.5, rel=0.15)

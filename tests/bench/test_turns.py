@@ -80,6 +80,23 @@ def test_every_candidate_has_its_own_samples_whatever_the_order(monkeypatch):
     assert len({tuple(round_.places) for round_ in taken}) > 3
 
 
+def test_a_place_is_where_in_the_round_a_candidate_came(monkeypatch):
+    mixture, begun = Mixture(monkeypatch, settles_s=0.0), []
+    monkeypatch.setattr(turns, "timed_replay", lambda graph, flush: begun.append(graph) or (lambda: graph))
+    candidates = [SimpleNamespace(graph=float(number), samples_ms=[], places=[]) for number in range(10, 15)]
+    mixture.turns.ceiling.graph = None
+    rounds = mixture.turns.mixture(candidates)
+    taken = [next(rounds) for _ in range(12)]
+    orders = [begun[number * 6 + 1 : number * 6 + 6] for number in range(12)]  # the ceiling is first of each
+    for round_, order in zip(taken, orders, strict=True):
+        assert [order[place] for place in round_.places] == [10.0, 11.0, 12.0, 13.0, 14.0]
+        assert round_.samples_ms == [5.0, 5.5, 6.0, 6.5, 7.0]  # of two calls
+    assert any(
+        [order.index(graph) for graph in (10.0, 11.0, 12.0, 13.0, 14.0)] != [int(g - 10) for g in order]
+        for order in orders
+    )
+
+
 class Queue:
     """A GPU that computes what is queued for it, 5 ms a sample, on a clock beside that of the host."""
 

@@ -219,3 +219,16 @@ def test_on_a_gpu_every_block_is_right_and_timed(tmp_path):
     (path,) = tmp_path.glob("*/llama-block.jsonl")
     rows = RecordStore(path.parent, "llama-block", llama_block.ROWS).points()
     assert [row.status for row in rows] == ["ok"] * 2 * len(COMPARED)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_gradient_that_is_not_a_number_is_wrong_wherever_it_stands(place):
+    exact = [torch.full((4,), 2.0) for _ in range(4)]
+    output = [one * factor for one, factor in zip(exact, (1.001, 1.002, 1.004, 1.003), strict=True)]
+    assert llama_block.checked(output, exact) == {
+        "error": pytest.approx(0.001, rel=1e-3),
+        "gradient_error": pytest.approx(0.004, rel=1e-3),
+    }
+    output[place] = torch.full((4,), float("nan"))
+    with pytest.raises(llama_block._WrongError, match="a gradient is off by nan"):
+        llama_block.checked(output, exact)

@@ -4,8 +4,10 @@ import math
 import random
 import statistics
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.samplers import RandomSampler
 
 from kperf.arch import SM_90A
 from kperf.attention.configs import Config
@@ -155,3 +157,18 @@ def test_what_is_told_guides_it():
     )
     assert ours < 0.6 * deaf
     assert ours < 0.6 * misled
+
+
+def test_the_search_is_told_what_was_measured_and_of_what_failed_that_it_is_as_dear_as_the_worst():
+    tried = dict(zip(SPACE[:5], (2.0, None, 7.0, 3.0, None), strict=True))
+    told = []
+
+    class Listens(RandomSampler):
+        def infer_relative_search_space(self, study, trial):
+            told.append([one.value for one in study.get_trials() if one.value is not None])
+            return super().infer_relative_search_space(study, trial)
+
+    propose(SPACE, tried, seed=3, sampler=lambda seed: Listens(seed=seed))
+    assert told[0] == pytest.approx([math.log(cost) for cost in (2.0, 7.0, 7.0, 3.0, 7.0)])
+    propose(SPACE, dict.fromkeys(SPACE[:3]), seed=3, sampler=lambda seed: Listens(seed=seed))
+    assert told[-1][:3] == [0.0, 0.0, 0.0]

@@ -21,6 +21,7 @@ from kperf.ir.compile import parse_ttgir
 from kperf.ir.dataflow import DOT, Aliases, Dataflow
 from kperf.ir.ttgir import Block, Module, Operation, Region
 from kperf.record.files import write_atomically
+from kperf.record.store import first_of
 
 RULES = Path(__file__).with_name("regions.toml")
 LIFETIME = "lifetime of "
@@ -105,7 +106,9 @@ def read_rules(path: Path = RULES, aliases: Path | None = None) -> Rules:
             _fill(rule.region, {})
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the rules {path} cannot be read: {error}") from None
-    except (tomllib.TOMLDecodeError, ValidationError, re.error, KeyError, IndexError, ValueError) as error:
+    except ValidationError as error:
+        raise UsageError(f"{path} is not a set of region rules: {first_of(error)}") from None
+    except (tomllib.TOMLDecodeError, re.error, KeyError, IndexError, ValueError) as error:
         raise UsageError(f"{path} is not a set of region rules: {str(error).splitlines()[0]}") from None
     if aliases is None:
         return rules
@@ -113,7 +116,9 @@ def read_rules(path: Path = RULES, aliases: Path | None = None) -> Rules:
         return rules.model_copy(update={"aliases": Aliases.model_validate(tomllib.loads(aliases.read_text()))})
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the aliases {aliases} cannot be read: {error}") from None
-    except (tomllib.TOMLDecodeError, ValidationError) as error:
+    except ValidationError as error:
+        raise UsageError(f"{aliases} is not a set of aliases: {first_of(error)}") from None
+    except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{aliases} is not a set of aliases: {str(error).splitlines()[0]}") from None
 
 
@@ -291,6 +296,8 @@ def run(
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
     if strip_only:
+        if [*regions] != ["*"] or detail != "fine" or rules is not None:
+            raise UsageError("--strip takes all records out: leave --regions, --detail and --rules out")
         result = strip(text)
     else:
         result = instrument(text, detail=cast(Detail, detail), regions=regions, rules=read_rules(rules or RULES))

@@ -1,10 +1,13 @@
 """`kperf instrument`, as a person runs it."""
 
+from pathlib import Path
+
 import pytest
 
 from kperf.attention.overrides import TTGIR_DIR
 from tests.command import kperf
 
+ROOT = Path(__file__).resolve().parents[3]
 PLAIN = TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir"
 UNDEFINED = PLAIN.read_text().replace("ttng.wait_barrier %14", "ttng.wait_barrier %nowhere", 1)
 
@@ -23,10 +26,13 @@ def test_there_and_back(tmp_path):
         (None, (), "cannot be read"),
         (PLAIN.read_text(), ("--regions", "nothing"), "no region named nothing"),
         (PLAIN.read_text(), ("--detail", "finest"), "unknown detail"),
+        (PLAIN.read_text(), ("--strip", "--regions", "nothing"), "--strip takes all records out: leave --regions"),
+        (PLAIN.read_text(), ("--strip", "--detail", "coarse"), "--strip takes all records out: leave --regions"),
+        (PLAIN.read_text(), ("--rules", ROOT / "pyproject.toml"), "is not a set of region rules: rank: Field required"),
         (UNDEFINED, (), "does not parse with Triton 3.6.0, line 59: use of undeclared"),
         ("no TTGIR\n", (), "not an operation"),
     ],
-    ids=["missing", "region", "detail", "undefined value", "words"],
+    ids=["missing", "region", "detail", "strip a region", "strip a detail", "other rules", "undefined value", "words"],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(tmp_path, content, options, said):
     path, out = tmp_path / "file.ttgir", tmp_path / "out.ttgir"
