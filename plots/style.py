@@ -1,9 +1,11 @@
 """What the figures share: the look, and how they are written."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import matplotlib
 
@@ -27,19 +29,27 @@ PAGE_WIDTH = 7.0
 SMALL = 7.0
 """Points: the smallest type."""
 
-plt.rcParams.update(
-    {
-        "font.size": SMALL,
-        "pdf.fonttype": 42,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "hatch.linewidth": 0.7,
-    }
-)
+_SETTINGS: dict[Any, Any] = {
+    "font.size": SMALL,
+    "pdf.fonttype": 42,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "hatch.linewidth": 0.7,
+}
+plt.rcParams.update(_SETTINGS)
 
 # Okabe and Ito's colours, told apart with any colour vision.
 BLUE, SKY, GREEN, YELLOW = "#0072b2", "#56b4e9", "#009e73", "#f0e442"
 ORANGE, VERMILION, PURPLE, GREY, BLACK = "#e69f00", "#d55e00", "#cc79a7", "#999999", "#000000"
+
+
+@contextmanager
+def own_settings() -> Iterator[None]:
+    """Within it, matplotlib has its defaults and ours, whatever a script has set in this process."""
+    with plt.rc_context():
+        plt.rcdefaults()
+        plt.rcParams.update(_SETTINGS)
+        yield
 
 
 def label_and_look(key: str) -> tuple[str, Look]:

@@ -9,9 +9,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from kperf.plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside, use_in_words
-from kperf.plots.style import BLACK, BLUE, GREY, VERMILION, content, save
+from kperf.plots.style import BLACK, BLUE, GREY, VERMILION, content, own_settings, save
 from kperf.record.files import write_atomically
 from kperf.trace.analyze.models import Memory, SmUse, Timeline, Window
 
@@ -37,11 +39,17 @@ SLOWEST = Look(VERMILION, "white", "the slowest block")
 
 def draw(timeline: Timeline, stamp: str, out: Path) -> list[Path]:
     """The figure of the timeline's view; `out` without a suffix. Returns the files."""
+    with own_settings():
+        out = out.with_name(f"{out.name}.png")  # a kernel's name may have a point
+        return save(_figure(timeline, stamp), out)
+
+
+def _figure(timeline: Timeline, stamp: str) -> Figure:
     windows = timeline.windows
     heights = [*(0.6 + 0.28 * _rows(timeline, window) for window in windows), 0.55 + 0.22 * len(_stacked(timeline))]
     heights += [1.1] if timeline.sms else []
-    out = out.with_name(f"{out.name}.png")  # a kernel's name may have a point
-    figure = plt.figure(figsize=(WIDTH_INCHES, 1.5 + sum(heights)), layout="constrained")
+    figure = Figure(figsize=(WIDTH_INCHES, 1.5 + sum(heights)), layout="constrained")
+    FigureCanvasAgg(figure)  # and not pyplot's, whose back end a script may have chosen
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     products = looks_beside([timeline], "products", PRODUCTS, "{} in flight")
     loads = looks_beside([timeline], "loads", LOADS, "load of {}, from issue to use")
@@ -60,7 +68,7 @@ def draw(timeline: Timeline, stamp: str, out: Path) -> list[Path]:
     e = timeline.environment
     versions = f"torch {e.torch}, triton {e.triton}, driver {e.driver}"
     figure.supxlabel(f"{stamp}\n{versions}", fontsize=7, color="#444444")
-    return save(figure, out)
+    return figure
 
 
 def _rows(timeline: Timeline, window: Window) -> int:

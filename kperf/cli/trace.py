@@ -45,13 +45,14 @@ def trace(
     out: Annotated[Path, typer.Option(help="Folder for what is written.")] = Path("kperf-trace"),
     regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
     check: Annotated[bool, typer.Option("--check", help="Compare what the twins write, bit for bit.")] = False,
-    memory: Annotated[int, typer.Option(min=1, help="MB that the records of a launch may take.")] = 1024,
+    memory: Annotated[int, typer.Option(min=1, max=2047, help="MB that the records of a launch may take.")] = 1024,
+    stop: Annotated[bool, typer.Option("--stop", help="End the script when all that was asked for is read.")] = False,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m.")] = False,
     passes: Passes = PASSES,
 ) -> None:
     """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
     from kperf.trace import command
-    from kperf.trace.capture.interceptor import TraceOptions
+    from kperf.trace.capture.kernels import TraceOptions
     from kperf.trace.capture.passes import parse
     from kperf.trace.capture.script import Script
 
@@ -66,7 +67,9 @@ def trace(
     if not drawn and not listing:
         complain(f"timelines are written without pictures: {why_missing('matplotlib')}")
     most = parse(passes)
-    options = TraceOptions(listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most)
+    options = TraceOptions(
+        listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most, stop
+    )
     name, *arguments = script
     with interrupt.as_python():
         status = command.run(console, Script(name, tuple(arguments), module), options, out, draw)

@@ -6,8 +6,8 @@ Where versions differ, the branch stands here and says from which version on.
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from triton.runtime._allocation import set_profile_allocator
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.cache import FileCacheManager, _base32, get_cache_key, get_cache_manager
 from triton.runtime.errors import OutOfResources, TritonError
+from triton.runtime.jit import JITFunction
 
 from kperf.errors import UsageError
 
@@ -93,7 +94,7 @@ def default_options(target: GPUTarget) -> dict[str, Any]:
 
 def instrumentation_option() -> dict[str, str]:
     """The compile option by which the cache tells kernels of one instrumentation from those of another."""
-    return {"instrumentation_mode": knobs.compilation.instrumentation_mode}
+    return {"instrumentation_mode": _apart or knobs.compilation.instrumentation_mode}
 
 
 def interpreting() -> bool:
@@ -284,8 +285,10 @@ def why_no_events() -> str | None:
 
 
 @contextmanager
-def instrumentation(lowering: EventLowering, target: GPUTarget) -> Iterator[None]:
+def instrumentation(lowering: EventLowering, target: GPUTarget, *, apart: bool = False) -> Iterator[None]:
     """Within it, kernels with events are compiled for `target` so that they take them.
+
+    `apart`: what has `instrumentation_option` alone, and not what the JIT launches meanwhile, in any thread.
 
     Raises `UsageError` when another profiling session is open, this one's or Proton's own: they share the compiler; and
     with a Triton that lowers events in another way.
@@ -306,9 +309,26 @@ def instrumentation(lowering: EventLowering, target: GPUTarget) -> Iterator[None
             for point, callback in zip(_POINTS, callbacks, strict=True):
                 registry.register_instrumentation(point=point, backend=backend, callback=callback)
                 stack.callback(registry.unregister_instrumentation, point=point, backend=backend)
-        knobs.compilation.instrumentation_mode = lowering.key
-        stack.callback(setattr, knobs.compilation, "instrumentation_mode", "")
+        if apart:
+            stack.enter_context(_compiled_apart(lowering.key))
+        else:
+            knobs.compilation.instrumentation_mode = lowering.key
+            stack.callback(setattr, knobs.compilation, "instrumentation_mode", "")
         yield
+
+
+_apart = ""
+"""The mode of what is compiled with `instrumentation_option` alone."""
+
+
+@contextmanager
+def _compiled_apart(mode: str) -> Iterator[None]:
+    global _apart  # noqa: PLW0603
+    _apart = mode
+    try:
+        yield
+    finally:
+        _apart = ""
 
 
 def _is_instrumented(backend: str) -> bool:
@@ -344,6 +364,10 @@ class LaunchCall:
         rest = (kernel.packed_metadata, *self.rest[1:])
         return LaunchCall(launch, self.grid, self.stream, kernel.function, rest)
 
+    def again(self, stream: int) -> "LaunchCall":
+        """The same launch on another stream, without the hooks of a profiler."""
+        return replace(self, stream=stream, rest=(self.rest[0], None, None, None, *self.arguments))
+
 
 @contextmanager
 def intercepted_launches(
@@ -369,6 +393,22 @@ def intercepted_launches(
         yield original.fget
     finally:
         CompiledKernel.run = original
+
+
+@contextmanager
+def compilations_within(lock: AbstractContextManager[Any]) -> Iterator[None]:
+    """Within it, whatever the JIT compiles, in any thread, is compiled while `lock` is held."""
+    original = JITFunction._do_compile
+
+    def compile_within(*arguments: Any, **options: Any) -> Any:
+        with lock:
+            return original(*arguments, **options)
+
+    JITFunction._do_compile = compile_within
+    try:
+        yield
+    finally:
+        JITFunction._do_compile = original
 
 
 @contextmanager

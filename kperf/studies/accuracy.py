@@ -28,7 +28,8 @@ from kperf.studies.records import Common, Row, Run, measured_or_recorded, newest
 from kperf.trace.analyze.read import decode_launch
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.gpu import Gpu
-from kperf.trace.capture.interceptor import WARM, CapturedLaunch, Interceptor, TraceOptions
+from kperf.trace.capture.interceptor import Interceptor
+from kperf.trace.capture.kernels import WARM, CapturedLaunch, TraceOptions
 from kperf.trace.instrument.events import Rule, read_rules
 
 GOALS = {"region": 0.01, "launch": 0.01, "model": 0.03}
@@ -172,7 +173,7 @@ def _trace(known: Known, steps: int, gpu: Gpu) -> tuple[float, Launch, float]:
             known.launch(steps, blocks, TRIPS)
         cycles: list[float] = []
         times = cupti.kernel_times(lambda: cycles.append(known.launch(steps, blocks, TRIPS)))
-        (kernel,) = launches.chosen
+        (kernel,) = launches.scheduler.chosen
         taken = kernel.taken
     if taken is None:
         raise kernel.problem or MeasurementError(f"{known.kernel} was not traced")

@@ -33,7 +33,8 @@ from kperf.studies.operations import OPERATIONS, N, Samples, made
 from kperf.studies.records import Common, Row, folder_of, measured_or_recorded, newest
 from kperf.trace.analyze.read import decode_launch
 from kperf.trace.capture.gpu import Gpu
-from kperf.trace.capture.interceptor import WARM, Interceptor, TraceOptions
+from kperf.trace.capture.interceptor import Interceptor
+from kperf.trace.capture.kernels import WARM, TraceOptions
 from kperf.trace.instrument.events import read_rules
 
 ROUNDS = 5
@@ -219,7 +220,7 @@ def _traced(call: Callable[[], object]) -> list[float]:
     with Interceptor(TraceOptions(passes=1), read_rules(), Gpu(), lambda _: None) as launches:
         for _ in range(WARM):
             call()
-        (kernel,) = launches.chosen
+        (kernel,) = launches.scheduler.chosen
     if kernel.taken is None:
         raise kernel.problem or MeasurementError(f"{kernel.name} was not traced")
     twin = kernel.taken.twin

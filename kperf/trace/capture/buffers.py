@@ -12,7 +12,7 @@ from kperf.compat.torch import spin
 from kperf.compat.triton import profile_buffer
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.trace.instrument.session import Recording, session
+from kperf.trace.instrument.session import BUFFER_LIMIT, Recording, session
 
 Call = Callable[[], Sequence[torch.Tensor]]
 """A launch with its arguments bound; returns what the kernel wrote."""
@@ -38,6 +38,10 @@ class _Allocator:
         self.last: torch.Tensor | None = None
 
     def __call__(self, size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
+        if size > BUFFER_LIMIT:
+            raise UsageError(
+                f"the records of this launch are {size >> 20} MB, and 2047 can be addressed: trace a smaller one"
+            )
         if size not in self._buffers:
             try:
                 self._buffers[size] = torch.zeros(size, dtype=torch.uint8, device="cuda")

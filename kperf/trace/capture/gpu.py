@@ -1,5 +1,6 @@
 """What tracing a script asks of the GPU: events around launches, a buffer for records, and its bytes."""
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,12 +18,56 @@ _SPIN_CYCLES = 200_000
 """The GPU spins this long (about 0.1 ms) before a launch that is timed alone, so that the host is ahead of it."""
 
 
+class Span:
+    """From one mark in a stream to another; once it is over and was asked for, only its milliseconds are kept."""
+
+    def __init__(self, start: Mark, end: Mark) -> None:
+        """Both marks are in the stream already."""
+        self._marks: tuple[Mark, Mark] | None = (start, end)
+        self._milliseconds = 0.0
+
+    def milliseconds(self, gpu: "Gpu") -> float:
+        """Its time; waits for its end."""
+        if self._marks is not None:
+            self._milliseconds, self._marks = gpu.milliseconds(*self._marks), None
+        return self._milliseconds
+
+    def is_over(self, gpu: "Gpu") -> bool:
+        """Whether to ask for its time waits for nothing."""
+        return self._marks is None or gpu.is_over(self._marks[1])
+
+
+def times(spans: Iterable[Span], gpu: "Gpu", *, wait: bool) -> list[float]:
+    """Milliseconds of each span; without `wait` of those that are over. A GPU that has failed knows no more of them."""
+    found = []
+    for span in spans:
+        try:
+            if wait or span.is_over(gpu):
+                found.append(span.milliseconds(gpu))
+        except RuntimeError:  # an error of the script's own kernels, after which the driver answers nothing
+            continue
+    return found
+
+
 class Gpu:
     """The current CUDA device. Streams are the integers that Triton launches on."""
 
     def __init__(self) -> None:
         """Nothing is asked of the device before the script's first launch."""
-        self._streams: dict[int, torch.cuda.Stream] = {}
+        self._streams: dict[tuple[int, int], torch.cuda.Stream] = {}
+
+    def device(self) -> int:
+        """Which of the process's GPUs is the current one."""
+        return torch.cuda.current_device()
+
+    def at(self, device: int) -> AbstractContextManager[Any]:
+        """Within it, that GPU is the current one."""
+        return torch.cuda.device(device)
+
+    def stream(self) -> int:
+        """The current stream."""
+        current: int = torch.cuda.current_stream().cuda_stream
+        return current
 
     def capturing(self) -> bool:
         """Whether launches go into a CUDA graph now instead of being run."""
@@ -38,6 +83,11 @@ class Gpu:
         """Keep the stream busy while the host prepares a launch."""
         with self.on(stream):
             spin(_SPIN_CYCLES)
+
+    def is_over(self, mark: Mark) -> bool:
+        """Whether all before a mark is done."""
+        over: bool = mark.query()
+        return over
 
     def milliseconds(self, start: Mark, end: Mark) -> float:
         """Time between two marks; waits for the second."""
@@ -64,7 +114,7 @@ class Gpu:
         return host
 
     def _stream(self, stream: int) -> torch.cuda.Stream:
-        if stream not in self._streams:
-            known = torch.cuda.ExternalStream(stream) if stream else torch.cuda.default_stream()
-            self._streams[stream] = known
-        return self._streams[stream]
+        key = self.device(), stream  # 0 is the default stream of each
+        if key not in self._streams:
+            self._streams[key] = torch.cuda.ExternalStream(stream) if stream else torch.cuda.default_stream()
+        return self._streams[key]

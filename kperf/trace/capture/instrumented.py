@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,7 +16,7 @@ from kperf.ir.override import Override, recompile
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.events import Detail, Rules, instrument
 from kperf.trace.instrument.program import Program, read_program
-from kperf.trace.instrument.session import RECORD_BYTES, Recording, session
+from kperf.trace.instrument.session import BUFFER_LIMIT, RECORD_BYTES, Recording, session
 
 COUNTER_BYTES = 16
 """A ring's counter and address, which a thread may keep on the stack."""
@@ -93,7 +94,7 @@ def make_instrumented(
     """
     if python_function(kernel) is None or "ttgir" not in kernel.asm:
         raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
-    plain = resource_usage(kernel)
+    plain = resource_usage(kernel, folder)
     text = compiler.named_ttgir(kernel.asm["ttgir"])
 
     def make(detail: Detail) -> InstrumentedKernel:
@@ -104,7 +105,7 @@ def make_instrumented(
         twin = _compile(
             kernel, Override(folder / f"{kernel.name}.ttgir", traced, program.kernel_name), recording, folder
         )
-        return InstrumentedKernel(kernel, twin, traced, program, recording, plain, resource_usage(twin))
+        return InstrumentedKernel(kernel, twin, traced, program, recording, plain, resource_usage(twin, folder))
 
     made: list[InstrumentedKernel] = []
     for detail in get_args(Detail):
@@ -115,7 +116,7 @@ def make_instrumented(
 
 
 def _compile(kernel: CompiledKernel, override: Override, recording: Recording, folder: Path) -> CompiledKernel:
-    with session(recording), own_cache(folder):
+    with session(recording, apart=True), own_cache(folder):
         twin = recompile(kernel, override)
     if twin.metadata.profile_scratch_size != recording.block_bytes:
         raise MeasurementError(
@@ -135,6 +136,8 @@ def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, r
     """
     warps = tuple(sorted(group.first_warp for group in program.groups))
 
+    memory = min(memory, BUFFER_LIMIT)
+
     def fits(size: int, kept_in: Place) -> bool:
         recording = Recording(warps, program.total_warps, size, memory="global")
         inside = recording.buffer_bytes <= program.arch.shared_bytes_left(
@@ -151,7 +154,8 @@ def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, r
             size //= 2
         if fits(size, kept_in):
             return Recording(warps, program.total_warps, size, memory=kept_in)
-    raise UsageError(f"the records of {blocks} blocks do not fit into {memory >> 20} MB: give more with --memory")
+    mend = "give more with --memory" if memory >> 20 < BUFFER_LIMIT >> 20 else "no buffer can be larger; launch fewer"
+    raise UsageError(f"the records of {blocks} blocks do not fit into {memory >> 20} MB: {mend}")
 
 
 def _straight_records(program: Program) -> int | None:
@@ -161,13 +165,18 @@ def _straight_records(program: Program) -> int | None:
     return 2 * max(Counter(scope.group for scope in program.scopes).values())
 
 
-def resource_usage(kernel: CompiledKernel) -> ResourceUsage:
-    """Of a kernel as compiled; its warps are those of all partitions."""
-    used = compiler.resources(kernel)
+def resource_usage(kernel: CompiledKernel, folder: Path | None = None) -> ResourceUsage:
+    """Of a kernel as compiled; its warps are those of all partitions.
+
+    What is read of its machine code is kept in the cache of `folder`, if there is one, and not in the user's.
+    """
+    with own_cache(folder) if folder else nullcontext():
+        used = compiler.resources(kernel)
     fitting = of(kernel.metadata.target).ctas_per_sm(used.registers, used.shared_bytes, kernel.metadata.num_warps)
     return ResourceUsage(used.registers, used.spilled_bytes, used.shared_bytes, fitting)
 
 
-def orders(twin: InstrumentedKernel) -> Orders:
-    """The order of instructions in both."""
-    return Orders(*(sass.order(compiler.sass(kernel)) for kernel in (twin.plain, twin.kernel)))
+def orders(twin: InstrumentedKernel, folder: Path) -> Orders:
+    """The order of instructions in both, kept in the cache of `folder`."""
+    with own_cache(folder):
+        return Orders(*(sass.order(compiler.sass(kernel)) for kernel in (twin.plain, twin.kernel)))

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from kperf.compat.triton import CompiledKernel, own_cache
 from kperf.ir import compile as compiler
 from kperf.ir.override import Override, recompile
-from kperf.trace.capture.gpu import Mark
-from kperf.trace.capture.instrumented import resource_usage, ring_for
+from kperf.trace.capture.gpu import Span
+from kperf.trace.capture.instrumented import ring_for
 from kperf.trace.capture.passes import Built, ChosenPass, built, choose_passes, compile_passes, in_sessions, spread
 from kperf.trace.instrument.events import Rules
 from kperf.trace.instrument.probes import Places, ProbedKernel, Probes, find_probes
@@ -26,7 +26,7 @@ class OnePass:
     kernel: CompiledKernel
     recording: Recording
     buffer: NDArray[np.uint8] | None = None
-    spans: Sequence[tuple[Mark, Mark]] = ()
+    spans: Sequence[Span] = ()
 
 
 @dataclass
@@ -35,7 +35,7 @@ class MultiPass:
 
     edges: Probes
     passes: list[OnePass] = field(default_factory=list)
-    plain_spans: list[tuple[Mark, Mark]] = field(default_factory=list)
+    plain_spans: list[Span] = field(default_factory=list)
     """Of a plain launch before each of them."""
 
     @property
@@ -60,11 +60,12 @@ def plan(
     Raises `UsageError` if it has no loop that issues matrix products, or cannot be recorded.
     """
     edges = find_probes(compiler.named_ttgir(kernel.asm["ttgir"]), rules, regions)
-    plain = resource_usage(kernel)
+    with own_cache(folder):
+        plain = built(kernel)
     made: dict[Places, tuple[CompiledKernel, Recording]] = {}
 
     def recording_of(twin: ProbedKernel) -> Recording:
-        return ring_for(twin.program, plain, blocks * kernel.metadata.num_ctas, memory)
+        return ring_for(twin.program, plain.resource_usage, blocks * kernel.metadata.num_ctas, memory)
 
     def compile_one(twin: ProbedKernel) -> CompiledKernel:
         return recompile(kernel, Override(folder / f"{kernel.name}.ttgir", twin.text, twin.program.kernel_name))
@@ -72,11 +73,11 @@ def plan(
     def build(twins: Sequence[ProbedKernel]) -> list[Built]:
         with own_cache(folder):
             found = in_sessions(twins, recording_of, compile_one)
-        made.update(zip((twin.places for twin in twins), found, strict=True))
-        return [built(twin) for twin, _ in found]
+            made.update(zip((twin.places for twin in twins), found, strict=True))
+            return [built(twin) for twin, _ in found]
 
     if most is None:
-        chosen = choose_passes(edges, built(kernel), build, cycles=edges.least_cycles, say=say)
+        chosen = choose_passes(edges, plain, build, cycles=edges.least_cycles, say=say)
     else:
-        chosen = compile_passes(edges, built(kernel), build, spread(edges, most), cycles=edges.least_cycles)
+        chosen = compile_passes(edges, plain, build, spread(edges, most), cycles=edges.least_cycles)
     return MultiPass(edges, [OnePass(one, *made[one.twin.places]) for one in chosen])

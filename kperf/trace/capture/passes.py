@@ -188,6 +188,6 @@ def in_sessions(
     found: dict[Places, CompiledKernel] = {}
     for recording in dict.fromkeys(recordings):
         mine = [twin for twin, own in zip(twins, recordings, strict=True) if own == recording]
-        with session(recording):
+        with session(recording, apart=True):
             found |= zip((twin.places for twin in mine), compiler.several(compile_one, mine), strict=True)
     return [(found[twin.places], recording) for twin, recording in zip(twins, recordings, strict=True)]

@@ -14,6 +14,8 @@ RECORD_BYTES = 8
 CYCLES_A_RECORD = 30
 """What a record costs the warp that writes it: with all records a trip of vanilla, improved and improved_plus takes 160
 to 265 cycles more, for 6 to 8 records (results/h200/fig11)."""
+BUFFER_LIMIT = (1 << 31) - ALIGNMENT
+"""Bytes of a launch's buffer: Proton computes where a CTA's part begins in 32 bits, and wraps around from 2 GiB on."""
 SMALLEST_RING = 64
 """Bytes of records of a warp, as Proton has it."""
 
@@ -64,11 +66,13 @@ class Recording:
 
 
 @contextmanager
-def session(recording: Recording) -> Iterator[None]:
+def session(recording: Recording, *, apart: bool = False) -> Iterator[None]:
     """Within it, kernels with records are compiled so that they write them.
+
+    `apart`: those that `ir.compile` or `ir.override` compiles, and not what a script launches meanwhile.
 
     Raises `UsageError` when another profiling session is open, this one's or Proton's own: they share the compiler; and
     with a Triton that lowers records in another way.
     """
-    with instrumentation(recording.lowering, SM_90A.target):
+    with instrumentation(recording.lowering, SM_90A.target, apart=apart):
         yield

@@ -96,6 +96,18 @@ class FakeGpu(Gpu):
     def __init__(self):
         self._clock = count()
 
+    def device(self):
+        return 0
+
+    def at(self, device):
+        return nullcontext()
+
+    def stream(self):
+        return 7
+
+    def is_over(self, mark):
+        return True
+
     def capturing(self):
         return False
 

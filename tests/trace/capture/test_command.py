@@ -17,11 +17,11 @@ from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.ir.compile import canonical_ttgir
 from kperf.record import device
-from kperf.trace import command
+from kperf.trace import command, results
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture import instrumented
-from kperf.trace.capture import interceptor as launching
-from kperf.trace.capture.interceptor import TraceOptions
+from kperf.trace.capture import scheduler as scheduling
+from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
 from kperf.trace.instrument.events import instrument
 from tests.command import kperf
@@ -199,7 +199,7 @@ def test_a_kernel_that_comes_late_takes_the_place_of_a_faster_one(
     trace, monkeypatch, capsys, milliseconds, traced, other
 ):
     """And of none that is as slow."""
-    monkeypatch.setattr(launching, "MOST_KERNELS", 1)
+    monkeypatch.setattr(scheduling, "MOST_KERNELS", 1)
     monkeypatch.setattr(command, "MOST_KERNELS", 1)
     plus = ADD + "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, 1024)"
     out = trace(GEMM + "run(3)" + plus, gpu=Slow(milliseconds), passes=1)[2]
@@ -229,7 +229,10 @@ def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace,
     status, _, out = trace(GEMM + "run(12)", passes=1)
     assert status == 0
     assert launched("gemm") == [True, False, True, False, True, *[False] * 7]
-    assert "gemm: round 3 is left out: its twin cannot be launched: out of resources" in capsys.readouterr().err
+    assert (
+        "gemm: round 3 is left out: its instrumented kernel cannot be launched: out of resources"
+        in capsys.readouterr().err
+    )
     assert read_timeline(out / "gemm.timeline.json").records.lost == 0
 
 
@@ -240,7 +243,7 @@ def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
     count = len(timeline.passes)
     assert count > 1
     assert launched("gemm") == [True, False, *[True, False] * 5, *[False, True] * count, *[False] * (12 - 2 * count)]
-    assert f"gemm: {count} passes for the next launches of grid (2, 1, 1)" in capsys.readouterr().err
+    assert f"gemm: {count} passes for the next launches of grid 2 x 1 x 1" in capsys.readouterr().err
     assert f"joined from {count} passes" in said
     # The records of a pass are made up to be evenly apart, however many there are.
     assert {one.trip_cycles for one in timeline.passes} == {2 * fake_gpu.STEP}
@@ -254,7 +257,7 @@ def test_passes_that_cannot_be_joined_cost_nothing(trace, monkeypatch):
     def refuses(*_):
         raise UsageError("consumer makes no two trips in a row")
 
-    monkeypatch.setattr(command, "join", refuses)
+    monkeypatch.setattr(results, "join", refuses)
     status, said, out = trace(GEMM + "run(24)")
     assert status == 0
     assert "gemm: one pass, for several cannot be joined: consumer makes no two trips in a row." in said
@@ -270,7 +273,7 @@ ADD_14 = ADD + "x = torch.zeros(4096)\nfor _ in range(14): plus[(4,)](x, x, x, 4
     ("script", "why"),
     [
         (GEMM + "run(2)", "gemm: one pass, for the script launches it too few times"),
-        (GEMM + "run(13)", "launches of grid (2, 1, 1) that several would want did not come"),
+        (GEMM + "run(13)", "launches of grid 2 x 1 x 1 that several would want did not come"),
         (ADD_14, "no loop that issues matrix"),
     ],
 )
@@ -432,7 +435,7 @@ def test_a_check_starts_each_launch_from_the_same_bytes_and_leaves_what_one_laun
         GEMM.replace("    for _", "    global out\n    out = c\n    for _") + "run(4); print(out[0, 0])", check=True
     )
     assert status == 0
-    assert "Checked: its twin writes what the plain kernel writes, bit for bit." in said
+    assert "Checked: its instrumented kernel writes what the original kernel writes, bit for bit." in said
     assert "tensor(4., dtype=torch.bfloat16)" in capsys.readouterr().out
     assert sum(launched("gemm")) > 2
 
@@ -444,7 +447,7 @@ def test_a_twin_that_writes_something_else_is_a_failed_check(trace, capsys):
     fake_gpu.WRITES.append(write)
     status, _, out = trace(GEMM + "run(4)", check=True)
     assert status == 1
-    assert "writes other bits than the plain kernel" in capsys.readouterr().err
+    assert "writes other bits than the original kernel" in capsys.readouterr().err
     assert not list(out.iterdir())
 
 
@@ -458,7 +461,7 @@ def test_a_pass_that_writes_something_else_is_a_failed_check(trace, capsys):
     fake_gpu.WRITES.append(write)
     status, _, out = trace(GEMM + "run(12)", check=True, passes=2)
     assert status == 1
-    assert "writes other bits than the plain kernel" in capsys.readouterr().err
+    assert "writes other bits than the original kernel" in capsys.readouterr().err
     assert not list(out.iterdir())
 
 
@@ -505,13 +508,13 @@ def test_of_a_kernel_that_is_launched_once_it_is_not_known_what_tracing_costs(tr
 
 
 def test_what_cannot_be_read_does_not_cost_the_others(trace, tmp_path, monkeypatch):
-    read = command.read.timeline
+    read = results.read.timeline
 
     def breaks_once(launch, about):
-        monkeypatch.setattr(command.read, "timeline", read)
+        monkeypatch.setattr(results.read, "timeline", read)
         raise IndexError("a bug")
 
-    monkeypatch.setattr(command.read, "timeline", breaks_once)
+    monkeypatch.setattr(results.read, "timeline", breaks_once)
     with pytest.raises(IndexError, match="a bug"):
         trace(GEMM + "run(3, 8); run(3, 4)")
     assert [path.name for path in tmp_path.glob("out/*.timeline.json")] == ["gemm.timeline.json"]
@@ -521,8 +524,8 @@ def test_fewer_records_where_all_of_them_cost_a_block_on_an_sm(trace, monkeypatc
     measured = instrumented.resource_usage
     details = []
 
-    def claims(kernel):
-        used = measured(kernel)
+    def claims(kernel, folder):
+        used = measured(kernel, folder)
         return replace(used, occupancy=0) if details == ["fine"] else used
 
     def noted(text, *, detail, **options):
@@ -542,8 +545,8 @@ def test_a_block_lost_on_an_sm_is_said_and_one_won_is_not(trace, monkeypatch, bl
     measured = instrumented.resource_usage
     asked = count()
 
-    def claims(kernel):
-        used = measured(kernel)
+    def claims(kernel, folder):
+        used = measured(kernel, folder)
         return replace(used, occupancy=used.occupancy + (blocks if next(asked) else 0))  # first the plain kernel's
 
     monkeypatch.setattr(instrumented, "resource_usage", claims)
@@ -560,7 +563,7 @@ def test_a_twin_that_cannot_be_launched_gives_way_to_the_plain_kernel(trace, cap
     fake_gpu.WRITES.append(refuse)
     assert trace(GEMM + "run(3)")[0] == 2
     assert launched("gemm") == [False] * 3
-    assert "gemm is not traced: its twin cannot be launched: Triton Error" in capsys.readouterr().err
+    assert "gemm is not traced: its instrumented kernel cannot be launched: Triton Error" in capsys.readouterr().err
 
 
 def test_a_kernel_without_products_is_read_too(trace):

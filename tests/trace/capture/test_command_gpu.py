@@ -123,7 +123,7 @@ def test_a_twin_writes_what_the_plain_kernel_writes(tmp_path):
     plain, checked = both_ways(tmp_path, GEMM + "run(); tell('once')", "--check")
     assert checked.stdout.startswith(plain.stdout)
     assert checked.returncode == 0
-    assert "Checked: its twin writes what the plain kernel writes, bit for bit." in checked.stdout
+    assert "Checked: its instrumented kernel writes what the original kernel writes, bit for bit." in checked.stdout
 
 
 def test_compiled_models_are_reached(tmp_path):

@@ -12,7 +12,7 @@ from kperf.errors import UsageError
 from kperf.ir.compile import named_ttgir, parse_ttgir
 from kperf.record import device
 from kperf.trace import command
-from kperf.trace.capture.interceptor import TraceOptions
+from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
 from kperf.trace.instrument.events import instrument, strip
 from kperf.trace.instrument.program import read_program

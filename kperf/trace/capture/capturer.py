@@ -1,0 +1,295 @@
+"""Launch instrumented kernels in the place of a script's own, and bring their events home.
+
+The instrumented kernel is launched *instead of* the original, so that what the script sees is what it would have seen:
+nothing is copied and nothing runs twice, but where `check` asks for both.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kperf.compat.triton import CompiledKernel, Launch, LaunchCall, argument_names, profile_buffer
+from kperf.errors import MeasurementError, UsageError
+from kperf.record import device
+from kperf.trace.capture.check import Memory
+from kperf.trace.capture.gpu import Gpu, Span
+from kperf.trace.capture.instrumented import InstrumentedKernel, make_instrumented, orders
+from kperf.trace.capture.kernels import ROUNDS, WARM, CapturedLaunch, Kernel, TraceOptions
+from kperf.trace.capture.multipass import plan
+from kperf.trace.capture.scheduler import Scheduler
+from kperf.trace.instrument.events import Rules
+
+LITTLE = 0.03
+"""Of the original kernel's time: a launch with all events that costs no more, in its order, is enough."""
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """What launching it gave: the bytes of its events, the times, whether it wrote the same (see `CapturedLaunch`)."""
+
+    events: NDArray[np.uint8] | None
+    spans: list[Span]
+    plain_spans: list[Span]
+    same: bool | None
+
+
+class Capturer:
+    """Traces launches. Each method returns whether it launched; else the original kernel still has to be.
+
+    Threads of the script compile one after another: what Triton's compiler is asked to add, and where its cache lies,
+    is one for the whole process. For the same reason an instrumented kernel is not compiled beside the running script:
+    a launch of another thread would meanwhile be compiled with events, into our cache. To launch, a thread waits only
+    for another's launch and never for the GPU: what a kernel waits for may be launched by another thread.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        rules: Rules,
+        gpu: Gpu,
+        say: Callable[[str], None],
+        folder: Path,
+        launch_of: Callable[[CompiledKernel], Launch],
+    ) -> None:
+        """`folder`: where what is compiled here is kept; `launch_of`: loads a kernel, and gives its own launch."""
+        self.compiling = threading.RLock()
+        self._launching = threading.Lock()
+        self._scheduler = scheduler
+        self._options: TraceOptions = scheduler.options
+        self._rules = rules
+        self._gpu = gpu
+        self._say = say
+        self._folder = folder
+        self._launch_of = launch_of
+        self._alone = ExitStack()
+        """Holds the lock of each GPU from its first launch that is traced on."""
+
+    def close(self) -> None:
+        """Give the GPUs' locks back."""
+        self._alone.close()
+
+    def trace(self, kernel: Kernel, number: int, call: LaunchCall) -> bool:
+        """Trace launch `number` of a kernel; why not, is in `kernel.problem`."""
+        begin = time.monotonic()
+        try:
+            with self.compiling:
+                self._alone.enter_context(device.exclusive())
+                twin = self._instrumented(kernel, call.grid)
+            launched = self._launch(twin.kernel, twin.block_bytes, call, check=self._options.check)
+        except (UsageError, MeasurementError) as error:
+            kernel.problem = error
+        except Exception as error:  # a pass of Triton's, ptxas or the driver refuses it: the script goes on
+            kernel.problem = UsageError(f"its instrumented kernel is refused: {why(error)}")
+        if kernel.problem:
+            self._say(f"{kernel.name} is not traced: {kernel.problem}")
+            return False
+        assert launched.events is not None
+        kernel.taken = CapturedLaunch(
+            number,
+            number >= WARM or self._options.launch is not None,
+            call.grid,
+            launched.events,
+            launched.spans,
+            twin,
+            _described(kernel.compiled, call.arguments),
+            launched.same,
+            launched.plain_spans,
+        )
+        took, megabytes = time.monotonic() - begin, launched.events.size >> 20
+        self._say(f"traced {kernel.name}, launch {number}, {megabytes} MB of events ({took:.1f} s)")
+        return True
+
+    def take_round(self, kernel: Kernel, _number: int, call: LaunchCall) -> bool:
+        """Launch the original or the instrumented kernel, whose turn it is."""
+        taken = kernel.taken
+        assert taken is not None
+        if len(taken.plain_spans) < len(taken.spans):
+            taken.plain_spans.append(self.timed(call, call.stream))
+            return True
+        twin, last = taken.twin, len(taken.spans) == taken.rounds - 1
+        try:
+            launched = self._launch(twin.kernel, twin.block_bytes, call, check=False, read=last)
+        except Exception as error:  # as in `trace`; what was recorded before stands
+            taken.rounds = len(taken.plain_spans)
+            self._say(f"{kernel.name}: round {len(taken.spans) + 1} is left out: {why(error)}")
+            return False
+        taken.spans += launched.spans
+        if launched.events is not None:
+            taken.buffer = launched.events
+        return True
+
+    def take_pass(self, kernel: Kernel, _number: int, call: LaunchCall) -> bool:
+        """Launch the original kernel or the pass whose turn it is; why neither, is in `CapturedLaunch.why_one`."""
+        taken = kernel.taken
+        assert taken is not None
+        if taken.several is None:
+            with self.compiling:
+                self._plan_passes(kernel, taken)
+        if taken.several is None:
+            return False
+        several = taken.several
+        if len(several.plain_spans) + len(several.waiting) == len(several.passes):
+            several.plain_spans.append(self.timed(call, call.stream))
+            return True
+        one = several.waiting[0]
+        block_bytes = one.recording.block_bytes * kernel.compiled.metadata.num_ctas
+        try:
+            launched = self._launch(one.kernel, block_bytes, call, check=self._options.check)
+        except Exception as error:  # as in `trace`
+            taken.why_one = f"a pass was refused: {why(error)}"
+            return False
+        one.buffer, one.spans = launched.events, launched.spans
+        if launched.same is False:
+            taken.same_outputs = False
+        return True
+
+    def timed(self, launch: Callable[[], None], stream: int) -> Span:
+        """A launch, with the host ahead of it."""
+        self._gpu.spin(stream)
+        return self.span(launch, stream)
+
+    def span(self, launch: Callable[[], None], stream: int) -> Span:
+        """A launch between two marks."""
+        start = self._gpu.mark(stream)
+        launch()
+        return Span(start, self._gpu.mark(stream))
+
+    def _instrumented(self, kernel: Kernel, grid: tuple[int, int, int]) -> InstrumentedKernel:
+        """The kernel for this launch: the last one's, if what its events showed would not make another buffer."""
+        ctas, before = math.prod(grid), kernel.taken
+        records = before.records_of_a_warp if before else None
+        if before and before.twin.recording == before.twin.ring_for(ctas, self._options.memory, records):
+            return before.twin
+        return make_instrumented(
+            kernel.compiled,
+            ctas,
+            self._folder,
+            memory=self._options.memory,
+            regions=self._options.regions,
+            rules=self._rules,
+            records=records,
+        )
+
+    def _plan_passes(self, kernel: Kernel, taken: CapturedLaunch) -> None:
+        """Choose and compile the passes of a kernel, while the script waits; or say why there are none."""
+        if self._options.passes is None and (cost := self._small_cost(kernel, taken)) is not None:
+            taken.why_one = f"one launch with all records costs {cost:.1%} and keeps the order of instructions"
+            return
+        begin = time.monotonic()
+        try:
+            taken.several = plan(
+                kernel.compiled,
+                math.prod(taken.grid),
+                self._folder,
+                most=self._options.passes,
+                memory=self._options.memory,
+                regions=self._options.regions,
+                rules=self._rules,
+                say=lambda line: self._say(f"{kernel.name}: {line}"),
+            )
+        except (UsageError, MeasurementError) as error:
+            taken.why_one = str(error)
+        except Exception as error:  # as in `trace`
+            taken.why_one = f"an instrumented kernel of a few events is refused: {why(error)}"
+        else:
+            count, took = len(taken.several.passes), time.monotonic() - begin
+            grid = " x ".join(map(str, taken.grid))
+            self._say(f"{kernel.name}: {count} passes for the next launches of grid {grid} ({took:.1f} s)")
+
+    def _small_cost(self, kernel: Kernel, taken: CapturedLaunch) -> float | None:
+        """What the launch with all events costs, if no passes are wanted for that: it is little, and moves nothing."""
+        plain_ms = self._scheduler.plain_ms(kernel, wait=False)
+        traced_ms = self._scheduler.median_ms(taken.spans, wait=False)
+        if plain_ms is None or traced_ms is None or (cost := traced_ms / plain_ms - 1) > LITTLE:
+            return None
+        return None if orders(taken.twin, self._folder).differences else cost
+
+    def _launch(
+        self, twin: CompiledKernel, block_bytes: int, call: LaunchCall, *, check: bool, read: bool = True
+    ) -> _Launched:
+        """Launch an instrumented kernel in the place of the original; to check it both, several times.
+
+        Its events if they are to be read. Raises `UsageError` if the driver refuses it, before anything was written.
+        """
+        instead = call.of(twin, self._launch_of(twin))
+        stream = call.stream
+        with self._gpu.on(stream):
+            buffer = self._gpu.buffer(math.prod(call.grid) * block_bytes)
+            memory = Memory(call.arguments) if check else None
+            before = memory.copy() if memory else []
+
+        def launch_traced() -> None:
+            with self._launching, profile_buffer(lambda _size, _alignment, _stream: buffer):
+                instead()
+
+        try:
+            with self._gpu.on(stream):
+                if memory is None:
+                    spans = [self.timed(launch_traced, stream)]
+                    return _Launched(self._gpu.to_host(buffer) if read else None, spans, [], None)
+                same = _compare(call, launch_traced, memory, before)
+                spans, plain_spans = self._in_turn(call, launch_traced, memory, before, stream)
+                return _Launched(self._gpu.to_host(buffer), spans, plain_spans, same)
+        except Exception as error:  # the driver refuses it; what the original kernel meets, the script is told by it
+            raise UsageError(f"its instrumented kernel cannot be launched: {why(error)}") from None
+
+    def _in_turn(
+        self,
+        plain: Callable[[], None],
+        traced: Callable[[], None],
+        memory: Memory,
+        before: Sequence[torch.Tensor],
+        stream: int,
+    ) -> tuple[list[Span], list[Span]]:
+        """Both, several times from the same bytes; what stays is the original kernel's if they differ."""
+        spans, plain_spans = [], []
+        for _ in range(ROUNDS):
+            memory.restore(before)
+            spans.append(self.timed(traced, stream))
+            memory.restore(before)
+            plain_spans.append(self.timed(plain, stream))
+        return spans, plain_spans
+
+
+def _compare(
+    plain: Callable[[], None], traced: Callable[[], None], memory: Memory, before: Sequence[torch.Tensor]
+) -> bool | None:
+    """Whether both write the same bits from the same bytes; None if the original kernel alone does not."""
+    plain()
+    expected = memory.copy()
+    memory.restore(before)
+    plain()
+    repeats = memory.equals(expected)
+    memory.restore(before)
+    traced()
+    same = memory.equals(expected)
+    return same if same or repeats else None
+
+
+def why(error: Exception) -> str:
+    """An error in a few words: the first line of what it says; of one that says no sentence, what it is."""
+    lines = str(error).splitlines()
+    if not lines or isinstance(error, LookupError | AssertionError | AttributeError | TypeError):
+        return f"{type(error).__name__}, an error in this program"
+    return lines[0]
+
+
+def _described(kernel: CompiledKernel, arguments: Sequence[Any]) -> dict[str, str]:
+    """The arguments of a launch in words: shapes and dtypes of tensors, the values of numbers."""
+    return {name: _in_words(value) for name, value in zip(argument_names(kernel), arguments, strict=False)}
+
+
+def _in_words(value: Any) -> str:
+    tensor = getattr(value, "base", value)  # a tensor descriptor's
+    if hasattr(tensor, "shape") and hasattr(tensor, "dtype"):
+        return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    return str(value)

@@ -1,0 +1,306 @@
+"""What is kept and printed of the kernels of a traced script: each one's files as soon as it has been read."""
+
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir.override import sha256
+from kperf.record import bandwidth, device
+from kperf.record.files import write_atomically
+from kperf.record.store import Environment
+from kperf.trace.analyze import read
+from kperf.trace.analyze.joining import Captured, join
+from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, Timeline
+from kperf.trace.analyze.read import Exported, decode_launch, export, sass_order
+from kperf.trace.analyze.timeline import Launch
+from kperf.trace.capture.capturer import why
+from kperf.trace.capture.instrumented import InstrumentedKernel, ResourceUsage, orders
+from kperf.trace.capture.interceptor import Interceptor
+from kperf.trace.capture.kernels import CapturedLaunch, Kernel, KernelKey, TraceOptions
+from kperf.trace.capture.multipass import MultiPass
+from kperf.trace.instrument.events import strip
+
+Draw = Callable[[Timeline, str, Path], list[Path]]
+"""Draws a timeline, with a stamp on it, as files of a name without a suffix."""
+
+_LETTERS = 120
+"""Of a kernel's name in a file's: with ending and a temporary name's letters it may have 255 bytes."""
+_FRAMES = 10_000
+"""Depth of calls that reading and drawing may have, whatever the script allows itself."""
+
+
+@dataclass
+class Kept:
+    """A kernel whose files are written: what they hold, and which of its launches that was read from.
+
+    `one_pass`: its timeline by `launch` alone; `timeline`: what passes add, and what is said of both.
+    """
+
+    kernel: Kernel
+    path: Path
+    buffer: NDArray[np.uint8]
+    launch: Launch
+    one_pass: Timeline
+    timeline: Timeline
+    passes: object = None
+    """What was known of its passes."""
+    trace: Exported | None = None
+    suffixes: list[str] = field(default_factory=list)
+    """Of the files that are there."""
+
+
+class Results:
+    """The files of a run, in `folder`, which is called `shown` in what is printed.
+
+    One kernel's error costs no other kernel anything, and none of its own files that was written before: the timeline
+    comes first, the picture last. `problems` and `bugs` say what went wrong.
+    """
+
+    def __init__(self, folder: Path, shown: Path, draw: Draw, say: Callable[[str], None]) -> None:
+        """Made before the script runs, which may go to another folder and change `sys.argv`."""
+        self.problems: dict[KernelKey, UsageError | MeasurementError] = {}
+        self.bugs: list[Exception] = []
+        self.kept: dict[KernelKey, Kept] = {}
+        self._folder = folder
+        self._shown = shown
+        self._draw = draw
+        self._say = say
+        self._here = Path.cwd()
+        self._command_line = device.command_line()
+        self._environments: dict[int, Environment] = {}
+
+    def captured(self, launches: Interceptor, kernel: Kernel) -> None:
+        """After a launch that was traced: reads and writes the kernel if its launches in turn, or its passes, are over.
+
+        What is to be known of the GPU is asked now: an error of the script's own kernels may leave it without answers.
+        """
+        taken = kernel.taken
+        if taken is None or taken.same_outputs is False:
+            return
+        with launches.gpu.at(kernel.device):
+            if kernel.device not in self._environments:
+                environment = device.environment()
+                self._environments[kernel.device] = environment.model_copy(update={"command_line": self._command_line})
+            if launches.scheduler.is_timed(kernel) and (
+                kernel.key not in self.kept or launches.scheduler.is_whole(kernel)
+            ):
+                self.keep(launches, kernel)
+
+    def keep(self, launches: Interceptor, kernel: Kernel) -> None:
+        """Read a kernel and write what was read, unless that is done already."""
+        taken = kernel.taken
+        if taken is None or self._is_current(kernel, taken):
+            return
+        known = kernel.key in self.kept
+        begin = time.monotonic()
+        try:
+            with launches.capturer.compiling, _own_settings():
+                kept = self._read(launches, kernel, taken)
+        except (UsageError, MeasurementError) as error:
+            self._refuse(kernel, error)
+        except Exception as error:  # the other kernels are written all the same
+            error.add_note(f"while what {kernel.name} recorded was read")
+            self.bugs.append(error)
+        else:
+            took, again = time.monotonic() - begin, " again, with its passes" if known and taken.several else ""
+            self._say(f"read {kernel.name}: {self._shown / kept.path.name}.timeline.json{again} ({took:.1f} s)")
+
+    def draw(self, kept: Kept) -> None:
+        """The picture of a kernel."""
+        environment = kept.timeline.environment
+        stamp = f"measured on {environment.gpu}, {environment.recorded_at[:10]}"
+        try:
+            with _own_settings():
+                drawn = self._draw(kept.timeline, stamp, kept.path)
+        except (UsageError, MeasurementError) as error:
+            self._refuse(kept.kernel, error, "has no picture")
+        except Exception as error:  # its timeline is there
+            self._refuse(kept.kernel, MeasurementError(why(error)), "has no picture")
+        else:
+            kept.suffixes += sorted((path.suffix for path in drawn), reverse=True)
+
+    def print(self, console: Console, kept: Kept, *, checked: bool) -> None:
+        """What was read of a kernel, and where it is."""
+        for line in kept.timeline.verdict:
+            console.print(line)
+        if checked and kept.kernel.taken is not None:
+            console.print(_checked(kept.kernel.taken))
+        if kept.trace is not None:
+            console.print(f"The Chrome trace shows {kept.trace.shows}.")
+        console.print(f"written: {self._shown / kept.path.name}{', '.join(kept.suffixes)}")
+
+    def refuse(self, kernel: Kernel, error: UsageError | MeasurementError) -> None:
+        """Say at the end why a kernel is not traced; what was written of it before is no longer so."""
+        self._refuse(kernel, error)
+        if kept := self.kept.pop(kernel.key, None):
+            for suffix in kept.suffixes:
+                kept.path.with_name(kept.path.name + suffix).unlink(missing_ok=True)
+
+    def _refuse(self, kernel: Kernel, error: UsageError | MeasurementError, does: str = "is not traced") -> None:
+        self.problems[kernel.key] = type(error)(f"{kernel.name} {does}: {error}")
+
+    def _is_current(self, kernel: Kernel, taken: CapturedLaunch) -> bool:
+        kept = self.kept.get(kernel.key)
+        return kept is not None and kept.buffer is taken.buffer and kept.passes == _passes_of(taken)
+
+    def _read(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch) -> Kept:
+        kept = self.kept.get(kernel.key)
+        if kept is None or kept.buffer is not taken.buffer:
+            launch = decode_launch(taken.buffer, taken.twin.recording, taken.twin.program)
+            timeline = self._of_one_pass(launches, kernel, taken, launch)
+            kept = Kept(kernel, self._path(kernel), taken.buffer, launch, timeline, timeline)
+        kept.timeline, kept.passes = _with_passes(launches, kernel, taken, kept), _passes_of(taken)
+        path = kept.path.with_name(f"{kept.path.name}.timeline.json")
+        write_atomically(path, kept.timeline.model_dump_json(indent=1) + "\n")
+        self.kept[kernel.key] = kept
+        if not kept.suffixes:
+            kept.suffixes.append(".timeline.json")
+            environment = kept.timeline.environment
+            about = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
+            about |= {"passes": "one, with all records"}
+            kept.trace = export(kept.launch, kept.timeline.clock_mhz, about)
+            write_atomically(kept.path.with_name(f"{kept.path.name}.chrome_trace.json"), kept.trace.text)
+            kept.suffixes.append(".chrome_trace.json")
+        return kept
+
+    def _path(self, kernel: Kernel) -> Path:
+        """A file without a suffix: the kernel's name, and as much of its hash and its GPU as tells it from others."""
+        if kernel.key in self.kept:
+            return self.kept[kernel.key].path
+        used = {kept.path.name for kept in self.kept.values()}
+        name = re.sub(r"[^\w.-]", "_", kernel.name)[:_LETTERS]
+        names = (name, f"{name}.{kernel.compiled.hash[:8]}", f"{name}.{kernel.compiled.hash[:8]}.gpu{kernel.device}")
+        return self._folder / next(one for one in names if one not in used)
+
+    def _of_one_pass(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, launch: Launch) -> Timeline:
+        twin, scheduler = taken.twin, launches.scheduler
+        plain_ms, traced_ms = scheduler.plain_ms(kernel), scheduler.median_ms(taken.spans)
+        if traced_ms is None:
+            raise MeasurementError("the GPU did not say how long it took: an error of the script's ended its work")
+        overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms if plain_ms else None)
+        order = sass_order(orders(twin, launches.folder))
+        about = About(
+            kernel=kernel.name,
+            label=kernel.name,
+            file=f"{self._from_here(Path(kernel.file))}:{kernel.line}",
+            ttgir_sha256=sha256(strip(twin.text)),
+            grid=taken.grid,
+            blocks_per_sm=twin.original_usage.occupancy,
+            resources=Resources(plain=_resources(twin.original_usage), twin=_resources(twin.resource_usage)),
+            arguments=taken.arguments,
+            environment=self._environments[kernel.device],
+            overhead=overhead,
+            passes=[Pass(regions=list(launches.options.regions), overhead=overhead, sass_order=order)],
+            bandwidth=bandwidth.measure(),
+        )
+        return read.timeline(launch, about)
+
+    def _from_here(self, file: Path) -> Path:
+        """Relative to the folder of the command if it is in there: a record that travels names no machine's folder."""
+        return file.relative_to(self._here) if file.is_relative_to(self._here) else file
+
+
+@contextmanager
+def _own_settings() -> Iterator[None]:
+    """What a script can set for its whole process, and what reading and drawing would stumble over."""
+    frames = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(frames, _FRAMES))
+    try:
+        with np.errstate(all="warn"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.setrecursionlimit(frames)
+
+
+def _passes_of(taken: CapturedLaunch) -> object:
+    """What is known of a kernel's passes: equal as long as nothing more is."""
+    return taken.why_one, taken.several and (len(taken.several.passes), len(taken.several.waiting))
+
+
+def _with_passes(launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, kept: Kept) -> Timeline:
+    """The timeline with what passes add to it, or with why there are none, and with what events change."""
+    timeline, why_one = kept.one_pass, _why_one(taken, launches.options)
+    if taken.several and why_one is None:
+        try:
+            timeline = join(timeline, kept.launch, taken.several.edges, _passes(launches, taken.several))
+        except UsageError as error:
+            why_one = f"for several cannot be joined: {error}"
+    more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
+    return timeline.model_copy(update={"verdict": [*timeline.verdict, *more, *_disturbance(kernel, taken.twin)]})
+
+
+def _why_one(taken: CapturedLaunch, options: TraceOptions) -> str | None:
+    """Why there are not several passes, if they were asked for."""
+    if options.passes == 1:
+        return None
+    if taken.why_one:
+        return f"for {taken.why_one}"
+    if taken.several is None:
+        return "for the script launches it too few times"
+    if waiting := len(taken.several.waiting):
+        count = len(taken.several.passes)
+        grid = " x ".join(map(str, taken.grid))
+        return f"for {waiting} of the {count} launches of grid {grid} that several would want did not come"
+    return None
+
+
+def _passes(launches: Interceptor, several: MultiPass) -> list[Captured]:
+    """The passes of a kernel as they ran, in turn with the original kernel."""
+    found = []
+    plain_ms = launches.scheduler.median_ms(several.plain_spans)
+    for one in several.passes:
+        assert one.buffer is not None
+        twin, traced_ms = one.chosen.twin, launches.scheduler.median_ms(one.spans)
+        if traced_ms is None or plain_ms is None:
+            raise UsageError("the GPU did not say how long they took")
+        told = Pass(
+            regions=several.edges.named(twin.places),
+            overhead=Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms),
+            sass_order=sass_order(one.chosen.orders),
+            resources=_resources(one.chosen.built.resource_usage),
+            records_a_trip=max(map(len, twin.places)),
+        )
+        found.append(Captured(twin, decode_launch(one.buffer, one.recording, twin.program), told))
+    return found
+
+
+def _checked(taken: CapturedLaunch) -> str:
+    if taken.same_outputs is None:
+        return "Checked: the original kernel itself does not write the same bits twice, so they are not compared."
+    return "Checked: its instrumented kernel writes what the original kernel writes, bit for bit."
+
+
+def _resources(found: ResourceUsage) -> KernelResources:
+    return KernelResources(
+        registers=found.registers,
+        spilled_bytes=found.spilled_bytes,
+        shared_bytes=found.shared_bytes,
+        occupancy=found.occupancy,
+    )
+
+
+def _disturbance(kernel: Kernel, twin: InstrumentedKernel) -> list[str]:
+    """Sentences on what events change in the kernel that they observe."""
+    sentences = []
+    if twin.spilled_more:
+        sentences.append(
+            f"{kernel.name}: its records make it spill {twin.spilled_more} bytes a thread more: record fewer regions "
+            "with --regions."
+        )
+    if twin.blocks_lost:
+        sentences.append(
+            f"{kernel.name}: its records leave room for {twin.resource_usage.occupancy} blocks an SM where "
+            f"{twin.original_usage.occupancy} fit: record fewer regions with --regions."
+        )
+    return sentences

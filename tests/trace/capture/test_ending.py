@@ -1,0 +1,159 @@
+"""However a script ends, and whatever it does to its process, what was traced of its kernels is there and is told."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+import kperf.plots.trace
+from tests.test_interrupted import FORK, LIMIT_S, traced
+
+RUN = """
+import os, pathlib, signal, sys, threading, time
+x, out = torch.ones(256), torch.empty(256)
+def run(times):
+    for _ in range(times):
+        plus[(2,)](x, x, out, 256, BLOCK=128)
+run(12)
+"""
+"""Launches after which the kernel is read: it has no loop for passes."""
+WAITS = "pathlib.Path(os.environ['THERE']).touch()\nsys.stdout.flush()\nwhile True: time.sleep(0.01)\n"
+
+
+def run(folder, script, *, after=None, options=(), draw=None):
+    """`kperf trace` of a script in a process of its own, in `folder`; `after`: the signal that it gets where it waits.
+
+    Returns the process's exit code, what it printed, what it said on stderr, and the names of the files.
+    """
+    session, words = traced(folder, script)
+    words = [words[0], *options, *words[1:]]
+    if draw:
+        before, session.prepare = session.prepare, lambda: (before(), setattr(kperf.plots.trace, "draw", draw))
+    process = FORK.Process(target=session._run, args=(words, None, "", 1))
+    process.start()
+    if after is not None:
+        until = time.monotonic() + LIMIT_S
+        while not session.there.exists() and process.is_alive():
+            assert time.monotonic() < until, session.said("err")
+            time.sleep(0.02)
+        os.kill(process.pid, after)
+    process.join(LIMIT_S)
+    files = sorted(str(path.relative_to(session.results)) for path in session.results.rglob("*.*"))
+    assert not list((folder / "tmp").glob("kperf-trace-*")) or process.exitcode == -signal.SIGKILL
+    return process.exitcode, session.said("out"), session.said("err"), files
+
+
+ALL = ["plus.chrome_trace.json", "plus.pdf", "plus.png", "plus.timeline.json"]
+DATA = ["plus.chrome_trace.json", "plus.timeline.json"]
+
+
+@pytest.mark.parametrize(
+    ("launches", "ends", "after", "status"),
+    [
+        ("", WAITS, signal.SIGTERM, 143),
+        ("", WAITS, signal.SIGHUP, 129),
+        ("", WAITS, signal.SIGINT, 130),
+        ("", "try:\n    " + WAITS.replace("\n", "\n    ") + "\nexcept BaseException: run(5)", signal.SIGTERM, 143),
+        ("", "os._exit(0)", None, 0),
+        ("", "os._exit(7)", None, 7),
+        ("", "threading.Thread(target=os._exit, args=(3,)).start(); time.sleep(60)", None, 3),
+        ("run(12)", "run(1)\n" + WAITS, signal.SIGTERM, 143),
+    ],
+    ids=["TERM", "HUP", "INT", "TERM caught", "exit 0", "exit 7", "exit of a thread", "launched once"],
+)
+def test_a_script_that_is_ended_is_reported(tmp_path, launches, ends, after, status):
+    found, printed, said, files = run(
+        tmp_path, RUN.replace("\nrun(12)", f"\n{launches or 'run(12)'}") + ends, after=after
+    )
+    assert found == status
+    assert files == ALL
+    assert f"written: {tmp_path}/results/plus.timeline.json, .chrome_trace.json, .png, .pdf" in printed
+    assert "Traceback" not in said or after == signal.SIGINT
+
+
+def test_what_was_read_is_there_after_a_kill(tmp_path):
+    status, printed, said, files = run(tmp_path, RUN + WAITS, after=signal.SIGKILL)
+    assert (status, printed) == (-signal.SIGKILL, "")
+    assert files == DATA
+    assert f"kperf: read plus: {tmp_path}/results/plus.timeline.json (" in said
+    assert json.loads((tmp_path / "results/plus.timeline.json").read_text())["kernel"] == "plus"
+
+
+def test_a_process_that_the_script_forks_ends_as_it_would(tmp_path):
+    script = """
+child = os.fork()
+if not child:
+    os._exit(9)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+ready, says = os.pipe()
+child = os.fork()
+if not child:
+    os.write(says, b".")
+    time.sleep(60)
+    os._exit(1)
+os.read(ready, 1)
+os.kill(child, signal.SIGTERM)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+"""
+    status, printed, _, files = run(tmp_path, RUN + script)
+    assert (status, files) == (0, ALL)
+    assert printed.count("written: ") == 1
+
+
+def test_a_script_that_listens_to_the_signal_itself_goes_on(tmp_path):
+    script = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+    assert run(tmp_path, RUN + script + WAITS, after=signal.SIGTERM)[0] == 5
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = sys.stderr = None",
+        "import io; sys.stdout, sys.stderr = io.StringIO(), io.StringIO(); print('lost')",
+        "os.close(1); os.close(2)",
+        "os.dup2(os.open(os.devnull, os.O_WRONLY), 1); os.dup2(os.open(os.devnull, os.O_WRONLY), 2)",
+        "sys.setrecursionlimit(120)",
+        "import matplotlib; matplotlib.rcParams['text.usetex'] = True",
+        "import warnings; warnings.simplefilter('error'); import numpy; numpy.seterr(all='raise')",
+        "sys.argv.clear()",
+    ],
+)
+def test_what_a_script_does_to_its_process_costs_no_report(tmp_path, does):
+    status, printed, said, files = run(tmp_path, "print('before')\n" + RUN + does)
+    assert (status, files) == (0, ALL), said
+    assert printed.startswith("before\n")
+    assert "written: " in printed
+    assert "kperf: read plus" in said
+    assert "Traceback" not in said
+
+
+def test_files_go_to_the_folder_where_the_command_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("elsewhere", "it"):
+        (tmp_path / name).mkdir()
+    session, words = traced(tmp_path / "it", RUN + f"os.chdir({str(tmp_path / 'elsewhere')!r})")
+    process = FORK.Process(target=session._run, args=([words[0], words[-1]], None, "", 1))
+    process.start()
+    process.join(LIMIT_S)
+    assert process.exitcode == 0
+    assert sorted(path.name for path in (tmp_path / "kperf-trace").iterdir()) == ALL
+    assert "written: kperf-trace/plus.timeline.json" in session.said("out")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert json.loads((tmp_path / "kperf-trace/plus.timeline.json").read_text())["file"].startswith("it/it.py:")
+
+
+def test_a_picture_that_fails_costs_nothing_else(tmp_path):
+    def draw(timeline, stamp, out):
+        raise RuntimeError("latex could not be found\nand more")
+
+    second = "plus[(2,)](x, x, out, 256, BLOCK=64)\n"
+    status, printed, said, files = run(tmp_path, RUN + second, draw=draw)
+    assert status == 1
+    assert len(files) == 4
+    assert {path.split(".", 1)[1] for path in files} >= {"timeline.json", "chrome_trace.json"}
+    assert printed.count("written: ") == 2
+    assert "kperf: plus has no picture: latex could not be found\n" in said
+    assert "Traceback" not in said
