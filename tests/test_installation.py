@@ -84,7 +84,7 @@ def test_the_sentence_names_the_extra_and_where_it_is_installed_from(monkeypatch
     )
     monkeypatch.setattr(installation, "CHECKOUT", None)
     assert why_missing("matplotlib.pyplot") == "matplotlib is not installed: run `pip install 'kperf[plots]'`"
-    assert why_missing("triton") == "triton is not installed: run `pip install torch`"
+    assert why_missing("triton") == "triton is not installed: run `pip install --force-reinstall torch`"
     assert why_missing("rich") == "rich is not installed: run `pip install rich`"
 
 

@@ -34,6 +34,8 @@ def run() -> None:
         end("aborted", 1)
     except ModuleNotFoundError as error:
         end(why_missing(error.name or str(error)), 2)
+    except ImportError as error:
+        end(f"a package cannot be imported ({' '.join(str(error).split())}): install it anew", 2)
     except OSError as error:
         end_refused(error)
     except Exception as error:

@@ -10,7 +10,9 @@ from kperf.cli import interrupt
 from kperf.cli.app import app, console
 from kperf.cli.options import DeviceChoice, DeviceOption, Passes, Results, listed
 from kperf.console import complain
+from kperf.errors import UsageError
 from kperf.installation import why_missing
+from kperf.record import stack
 from kperf.record.store import RECORDED
 from kperf.trace import PASSES
 
@@ -51,6 +53,11 @@ def trace(
     passes: Passes = PASSES,
 ) -> None:
     """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
+    installed = stack.look()
+    if reason := installed.why_no_compiler() or installed.why_no_cuda():
+        raise UsageError(reason)
+    for warning in installed.warnings():
+        complain(warning)
     from kperf.trace import command
     from kperf.trace.capture.kernels import TraceOptions
     from kperf.trace.capture.passes import parse

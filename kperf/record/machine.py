@@ -17,6 +17,7 @@ import pynvml
 from kperf.arch import SM_90A
 from kperf.installation import PACKAGE, why_missing
 from kperf.record.recorded import damage
+from kperf.record.stack import look
 from kperf.record.store import RECORDED
 
 PINNED = ("torch", "triton", "fa3-fwd")
@@ -53,11 +54,15 @@ class Machine:
     wheels_cuda: tuple[int, int] | None
     gpus: tuple[Gpu, ...]
     why_no_gpu: str | None
+    why_no_compiler: str | None
+    why_no_cuda: str | None
     why_no_launcher: str | None
     why_no_cache: str | None
     why_no_results: str | None
     recorded: tuple[str, ...]
     why_no_recorded: str | None
+    warnings: tuple[str, ...] = ()
+    """Of the installed Triton."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,11 @@ class Verdict:
 def why_not_measured(machine: Machine) -> str | None:
     """None if kernels can be measured on this machine, else the first reason, one sentence with the mend."""
     return (
-        machine.why_no_gpu
+        machine.why_no_compiler
+        or machine.why_no_cuda
+        or machine.why_no_gpu
         or _why_old_driver(machine)
         or _why_not_hopper(machine.gpus)
-        or _why_missing(machine, "torch")
-        or _why_missing(machine, "triton")
         or machine.why_no_launcher
         or machine.why_no_cache
     )
@@ -85,10 +90,10 @@ def why_not_measured(machine: Machine) -> str | None:
 def diagnose(machine: Machine) -> list[Verdict]:
     """What this machine can run of the figures and of ttgir/."""
     measured = why_not_measured(machine)
-    not_compiled = _why_missing(machine, "torch") or _why_missing(machine, "triton") or machine.why_no_cache
+    not_compiled = machine.why_no_compiler or machine.why_no_cache
     recorded = ", ".join(machine.recorded)
     why_not_drawn = not_compiled or machine.why_no_results or machine.why_no_recorded
-    fa3 = _why_missing(machine, "fa3-fwd") or measured
+    fa3 = (None if machine.packages["fa3-fwd"] else why_missing("fa3-fwd")) or measured
     return [
         Verdict("fig11 and fig12, measured here", measured is None, measured or _warnings(machine)),
         Verdict("FA3 among them", fa3 is None, fa3 or ""),
@@ -105,21 +110,25 @@ def probe() -> Machine:
     """Look at this machine; takes well under two seconds."""
     driver, driver_cuda, gpus, why_no_gpu = _nvml()
     runtime = _version("nvidia-cuda-runtime")
+    stack = look()
     return Machine(
         in_container="KPERF_IN_CONTAINER" in os.environ,
         python=platform.python_version(),
-        packages={name: _version(name) for name in PINNED},
+        packages={"torch": stack.torch, "triton": stack.triton, "fa3-fwd": _version("fa3-fwd")},
         pinned=_pinned(),
         driver=driver,
         driver_cuda=driver_cuda,
         wheels_cuda=_major_minor(runtime) if runtime else None,
         gpus=gpus,
         why_no_gpu=why_no_gpu,
+        why_no_compiler=stack.why_no_compiler(),
+        why_no_cuda=stack.why_no_cuda(),
         why_no_launcher=_why_no_launcher() or _why_no_execution(),
         why_no_cache=_why_no_cache(),
         why_no_results=_why_no_results(),
         recorded=_recorded(_results()),
         why_no_recorded=_why_no_recorded(_results()),
+        warnings=tuple(stack.warnings()),
     )
 
 
@@ -157,7 +166,8 @@ def _why_not_hopper(gpus: tuple[Gpu, ...]) -> str | None:
 
 def _warnings(machine: Machine) -> str:
     gpu = machine.gpus[0]
-    warnings = [
+    warnings = [*machine.warnings]
+    warnings += [
         f"{name} is {found}, not the {machine.pinned[name]} of the record"
         for name, found in machine.packages.items()
         if found and name in machine.pinned and found.partition("+")[0] != machine.pinned[name]
@@ -167,10 +177,6 @@ def _warnings(machine: Machine) -> str:
     if gpu.processes:
         warnings.append(f"{gpu.processes} other process(es) on the GPU will disturb the times")
     return "; ".join(warnings)
-
-
-def _why_missing(machine: Machine, name: str) -> str | None:
-    return None if machine.packages[name] else why_missing(name)
 
 
 def _nvml() -> tuple[str | None, tuple[int, int] | None, tuple[Gpu, ...], str | None]:

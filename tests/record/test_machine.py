@@ -12,6 +12,7 @@ from kperf import doctor as report
 from kperf.installation import why_missing
 from kperf.record import machine as doctor
 from kperf.record.machine import Gpu, Machine
+from kperf.record.stack import Stack
 from tests.command import kperf
 
 H200 = Gpu("NVIDIA H200", (9, 0), mig=False, processes=0, uuid="5a1b-h")
@@ -27,6 +28,8 @@ READY = Machine(
     wheels_cuda=(13, 0),
     gpus=(H200,),
     why_no_gpu=None,
+    why_no_compiler=None,
+    why_no_cuda=None,
     why_no_launcher=None,
     why_no_cache=None,
     why_no_results=None,
@@ -49,6 +52,7 @@ def test_a_machine_that_has_everything():
     ("change", "reason"),
     [
         ({"gpus": (), "why_no_gpu": "no GPU"}, "no GPU"),
+        ({"gpus": (), "why_no_gpu": "no GPU", "why_no_cuda": "built without CUDA"}, "built without CUDA"),
         ({"driver": "550.54", "driver_cuda": (12, 4)},
          "driver 550.54 runs CUDA 12.4 and the wheels need 13.0: install driver 580 or newer"),
         ({"driver_cuda": (13, 0), "wheels_cuda": (14, 1)},
@@ -70,8 +74,7 @@ def test_what_stands_in_the_way_of_measuring(change, reason):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"packages": PINNED | {"torch": None}}, why_missing("torch")),
-        ({"packages": PINNED | {"triton": None}}, why_missing("triton")),
+        ({"why_no_compiler": "torch is not installed"}, "torch is not installed"),
         ({"why_no_cache": "no cache"}, "no cache"),
     ],
 )
@@ -281,10 +284,12 @@ def test_a_gpu_is_what_nvml_says_of_it(monkeypatch, mig, processes, found):
 
 
 def test_what_the_wheels_and_the_lock_say_is_read(monkeypatch):
-    monkeypatch.setattr(doctor, "_version", {"nvidia-cuda-runtime": "13.0.96", "torch": "2.11.0"}.get)
+    monkeypatch.setattr(doctor, "_version", {"nvidia-cuda-runtime": "13.0.96"}.get)
+    monkeypatch.setattr(doctor, "look", lambda: Stack(torch="2.11.0+cu130", cuda="13.0"))
     machine = doctor.probe()
     assert machine.wheels_cuda == (13, 0)
-    assert machine.packages == {"torch": "2.11.0", "triton": None, "fa3-fwd": None}
+    assert machine.packages == {"torch": "2.11.0+cu130", "triton": None, "fa3-fwd": None}
+    assert (machine.why_no_compiler, machine.why_no_cuda) == (why_missing("triton"), None)
     assert machine.pinned == PINNED
     monkeypatch.setattr(doctor, "_version", lambda name: None)
     assert doctor.probe().wheels_cuda is None
