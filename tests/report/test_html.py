@@ -1,0 +1,189 @@
+"""The HTML page of traced kernels: what it shows, and what it does in a real browser.
+
+KPERF_REQUIRE_VIEWER=1, as in CI, makes a missing browser a failure.
+"""
+
+import base64
+import gzip
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+
+import pytest
+
+from kperf.errors import UsageError
+from kperf.record.store import RECORDED
+from kperf.report.events import read_typical_cta, trace_beside
+from kperf.report.html import listing, page, read_report
+
+AXE = "axe-core@4.10.3"
+EXAMPLES = RECORDED / "h200" / "examples"
+GEMM, SOFTMAX = (EXAMPLES / f"{name}.timeline.json" for name in ("gemm_tma", "softmax"))
+HOSTILE = "<img src=x onerror=alert(1)> & 'x'"
+
+
+@pytest.fixture(scope="module")
+def text():
+    """Of two recorded kernels, one of which has a hostile name."""
+    first, second = read_report(GEMM), read_report(SOFTMAX)
+    hostile = second.timeline.model_copy(update={"label": HOSTILE, "verdict": [HOSTILE, *second.timeline.verdict]})
+    return page([first, type(second)(hostile, second.cta, second.trace)], RECORDED.parent)
+
+
+def without(reason):
+    """No browser: skip, or fail where one is required."""
+    if os.environ.get("KPERF_REQUIRE_VIEWER"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+DRIVE = """<script>{axe}</script><textarea id="seen" aria-label="seen"></textarea><script>
+const errors = []
+window.addEventListener("error", (event) => errors.push(event.message))
+const pause = (milliseconds) => new Promise((then) => setTimeout(then, milliseconds))
+const figure = (name) => Bokeh.documents.map((one) => one.get_model_by_name(name)).find(Boolean)
+async function drive() {{
+  while (document.querySelectorAll(".figure[data-ready]").length < 2) await pause(50)
+  const part = document.querySelector(".figure"), range = figure("timeline0").x_range
+  const source = figure("timeline0").renderers[0].data_source
+  const seen = {{ bounds: [...range.bounds], begin: [range.start, range.end] }}
+  const press = (key) => part.querySelector(".paper").dispatchEvent(new KeyboardEvent("keydown", {{ key, bubbles: true }}))
+  press("+"); seen.zoomed = [range.start, range.end]
+  press("ArrowRight"); seen.moved = [range.start, range.end]
+  part.querySelector("[data-move=all]").click(); seen.whole = [range.start, range.end]
+  press("0"); seen.reset = [range.start, range.end]
+  const search = part.querySelector("input")
+  search.value = "STORE"; search.dispatchEvent(new Event("input"))
+  seen.pale = source.data.alpha.filter((alpha) => alpha < 1).length
+  seen.names = source.data.name.filter((_, index) => source.data.alpha[index] === 1)
+  seen.count = part.querySelector("output").value
+  search.dispatchEvent(new KeyboardEvent("keydown", {{ key: "Enter" }}))
+  seen.first = [source.data.left, source.data.right].map((side) => side[source.data.name.findIndex((name) => name.includes("store"))])
+  seen.jumped = [range.start, range.end]
+  seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth
+  seen.fetched = performance.getEntriesByType("resource").map((entry) => entry.name).filter((name) => !name.startsWith("data:"))
+  seen.images = document.querySelectorAll("img").length
+  const found = await axe.run(document, {{ resultTypes: ["violations"] }})
+  seen.violations = found.violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 120))])
+  seen.errors = errors
+  document.querySelector("#seen").textContent = JSON.stringify(seen)
+}}
+drive()
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def driven(text, tmp_path_factory):
+    """What somebody sees who zooms, moves and searches, on a phone's width; and axe-core's violations."""
+    if not (shutil.which("chromium") and shutil.which("npm")):
+        without("needs chromium and npm (apt install chromium npm)")
+    folder = tmp_path_factory.mktemp("page")
+    packed = subprocess.run(["npm", "pack", AXE], cwd=folder, capture_output=True, text=True, check=False)
+    if packed.returncode:
+        without(f"npm could not fetch {AXE}:\n{packed.stderr}")
+    with tarfile.open(folder / packed.stdout.split()[-1]) as archive:
+        axe = archive.extractfile("package/axe.min.js").read().decode()
+    (folder / "page.html").write_text(text.replace("</body>", DRIVE.format(axe=axe)))
+    chromium = [
+        "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        f"--user-data-dir={folder}/profile", "--window-size=500,900", "--virtual-time-budget=20000",
+        "--enable-logging=stderr", "--dump-dom", f"file://{folder}/page.html",
+    ]  # fmt: skip
+    done = subprocess.run(chromium, capture_output=True, text=True, check=True, timeout=120)
+    said = re.findall(r'CONSOLE:\d+\] "([^"]*)"', done.stderr)
+    seen = re.search(r'<textarea id="seen"[^>]*>([^<]+)</textarea>', done.stdout)
+    assert seen, f"the page did not get ready: {said}"
+    return json.loads(html.unescape(seen.group(1))) | {"console": said}
+
+
+def test_the_page_needs_no_network_and_stays_small(text):
+    assert len(text) < 5_000_000 * 2
+    document = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    outside = re.findall(r"""(?:src|href)=["']?(\w+:[^"' >]{0,40})""", document)
+    assert {link.partition(",")[0] for link in outside} == {"data:application/gzip;base64", "https://ui.perfetto.dev"}
+
+
+def test_the_saved_trace_is_the_recorded_one(text):
+    saved = re.findall(r'href="data:application/gzip;base64,([^"]+)"', text)
+    recorded = trace_beside(GEMM)
+    assert len(saved) == 2
+    kept = gzip.open(recorded).read() if recorded.suffix == ".gz" else recorded.read_bytes()
+    assert gzip.decompress(base64.b64decode(saved[0])) == kept
+
+
+def test_what_files_say_is_text(text):
+    assert HOSTILE not in text
+    assert html.escape(HOSTILE, quote=False).replace("'", "&#39;") in text
+
+
+def test_zoom_move_reset_and_the_bounds(driven):
+    least, most = driven["bounds"]
+    begin, end = driven["begin"]
+    assert driven["zoomed"] == pytest.approx([begin + (end - begin) / 4, end - (end - begin) / 4])
+    width = (end - begin) / 2
+    assert driven["moved"] == pytest.approx([driven["zoomed"][0] + width / 4, driven["zoomed"][1] + width / 4])
+    assert driven["whole"] == [least, most]
+    assert driven["reset"] == pytest.approx([begin, end])
+
+
+def test_search_pales_the_others_and_enter_goes_to_a_match(driven):
+    stores = [event for event in read_typical_cta(trace_beside(GEMM)).events if "store" in event.name]
+    everything = read_typical_cta(trace_beside(GEMM)).events
+    assert driven["names"] == [event.name for event in stores]
+    assert driven["pale"] == len(everything) - len(stores)
+    assert driven["count"] == f"{len(stores)} events"
+    start, end = driven["jumped"]
+    assert start <= driven["first"][0] <= end
+
+
+def test_the_console_is_clean_and_nobody_is_shut_out(driven):
+    assert driven["errors"] == []
+    assert [line for line in driven["console"] if "[bokeh" not in line] == []
+    assert driven["violations"] == []
+    assert driven["images"] == 0
+    assert driven["fetched"] == []
+    assert driven["wide"] <= 0, "the page is wider than a phone"
+
+
+def test_source_lines_have_cycles_and_findings(tmp_path):
+    report = read_report(GEMM).timeline
+    source = {"file": "kernel.py", "line": 5}
+    finding = {
+        "id": "x", "severity": "high", "confidence": "low", "source": source, "message": "found here", "evidence": {},
+        "advice": "do", "estimate": None,
+    }  # fmt: skip
+    region = report.regions[0].model_dump() | {"source": source, "per_trip": 12.0}
+    other = report.regions[1].model_dump() | {"source": source | {"line": 6}, "per_trip": 3.5}
+    told = report.model_dump() | {"file": "kernel.py:2", "regions": [region, other, region], "findings": [finding]}
+    (tmp_path / "kernel.py").write_text("\n".join(f"line {number}" for number in range(1, 9)))
+    lines = listing(type(report).model_validate(told), tmp_path)
+    assert [line.number for line in lines] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert lines[4].text == "line 5"
+    assert lines[4].cycles == {region["warp_group"]: 24.0}
+    assert lines[4].findings == ("found here",)
+    assert lines[5].cycles == {other["warp_group"]: 3.5}
+    assert listing(type(report).model_validate(told), tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"otherData": 1}', '{"otherData": {"blocks": []}, "traceEvents": []}'])
+def test_another_programs_trace_is_refused_in_a_sentence(tmp_path, content):
+    path = tmp_path / "a.chrome_trace.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=r"is not a Chrome trace of kperf: trace the kernel again"):
+        read_typical_cta(path)
+
+
+def test_a_cut_packed_trace_is_refused_in_a_sentence(tmp_path):
+    path = tmp_path / "a.chrome_trace.json.gz"
+    path.write_bytes(gzip.compress(b"{}" * 1000)[:20])
+    with pytest.raises(UsageError, match="is not a Chrome trace"):
+        read_typical_cta(path)
+
+
+def test_a_page_of_nothing_is_refused():
+    with pytest.raises(UsageError, match="no timeline to report"):
+        page([], RECORDED)
