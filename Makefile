@@ -1,7 +1,7 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock libraries figures fig11 fig12 trace examples inputs attention llama-block tritonbench power accuracy timers proton \
+.PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block tritonbench power accuracy timers proton \
         overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton test-lowest mutants \
         check image shell docker-fig11 docker-fig12 clean
 
@@ -21,6 +21,7 @@ takes_fig12 := CAUSAL PAPER_MIX FRESH HEAD_DIM DTYPE INPUTS GPUS OPTIONS
 takes_docker-fig11 := $(takes_fig11)
 takes_docker-fig12 := $(takes_fig12)
 takes_trace := SCRIPT OPTIONS
+takes_report := FILES OPTIONS
 takes_inputs := FRESH GPUS OPTIONS
 takes_attention := CAUSAL HEAD_DIM DTYPE INPUTS FRESH OPTIONS
 takes_power := CAUSAL FRESH OPTIONS
@@ -39,7 +40,7 @@ takes_mutants := OPTIONS
 # Images set it; each process, and tests start many, would then compile the package and pytest its assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Make would expand what it exports.
-unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE INPUTS GPUS OVERRIDE SCRIPT OPTIONS
+unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE INPUTS GPUS OVERRIDE SCRIPT FILES OPTIONS
 TAKEN_BY_ALL := PYTHON KPERF_RESULTS
 SWITCHES := CAUSAL PAPER_MIX FRESH COSTS
 
@@ -95,6 +96,9 @@ fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=
 
 trace: setup ## inside the kernels of a script of yours: SCRIPT="script.py its arguments", OPTIONS="--list"
 	@$(KPERF) trace $(words) $(foreach word,$(value SCRIPT),$(call quote,$(word)))
+
+report: setup ## traced kernels on one HTML page: FILES="kperf-trace" (files or folders), OPTIONS="--out page.html"
+	@$(KPERF) report $(words) $(foreach word,$(value FILES),$(call quote,$(word)))
 
 inputs: setup ## speed over FA3 by kind of inputs (normal, peaked, sink, ramp, local): measured on a Hopper GPU, else as recorded
 	@$(KPERF) inputs $(call switch,FRESH,--fresh) $(call option,GPUS,--gpus) $(words)

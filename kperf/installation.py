@@ -18,11 +18,13 @@ EXAMPLES = PACKAGE.parent / "examples"
 """The scripts of a checkout; see `require_checkout`."""
 
 EXTRAS = {
+    "bokeh": "report",
     "cryptography": "many",
     "dask": "many",
     "distributed": "many",
     "docker": "docker",
     "fa3-fwd": "attention",
+    "jinja2": "report",
     "matplotlib": "plots",
     "optuna": "tune",
     "scipy": "bench",

@@ -16,6 +16,7 @@ FLOORS = [
     {"record"},
     {"ir"},
     {"trace", "attention"},
+    {"report"},
     {"bench"},
     {"studies", "integrations", "tune"},
     {"plots"},

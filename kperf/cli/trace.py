@@ -84,6 +84,21 @@ def trace(
 
 
 @app.command()
+def report(
+    timelines: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES", help="*.timeline.json files, or folders of them.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("kperf-report.html"),
+    source: Annotated[Path, typer.Option(help="Folder from which the kernels' files are named.")] = Path(),
+) -> None:
+    """Put traced kernels on one HTML page: findings, timeline, source, provenance; several side by side."""
+    from kperf.report import html
+
+    html.write(console, timelines, source, out)
+
+
+@app.command()
 def examples(
     results: Results = RECORDED,
     only: Annotated[str | None, typer.Option(help="Names of examples, separated by commas; all.")] = None,

@@ -1,6 +1,6 @@
-"""The timeline of a CTA as an interactive figure: zoom, pan, hover. Drawn by Bokeh, whose script travels in the page."""
+"""The timeline of a CTA as an interactive figure, with zoom, pan and hover; Bokeh's script travels in the page."""
 
-from bokeh.models import ColumnDataSource, HoverTool, Range1d
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d
 from bokeh.plotting import figure
 
 from kperf.report.events import TracedCta
@@ -17,7 +17,7 @@ KINDS = {
     "product": ("MMA in flight", "#332288"),
     "load in flight": ("load in flight", "#a6dcc8"),
 }
-"""Kind of an event: its words and its colour (Okabe and Ito's where there is one, told apart with any colour vision)."""
+"""Kind of an event: its words and its colour (Okabe and Ito's, told apart with any colour vision)."""
 
 _ROW_PIXELS = 34
 _SHOWN_FIRST = 60
@@ -30,6 +30,7 @@ def timeline_figure(cta: TracedCta, name: str) -> figure:
     `name` is what scripts of the page find the figure and its source by (`name`, `name-events`).
     """
     rows = list(reversed(cta.rows))
+    begin, end = _first_view(cta)
     kinds = [KINDS.get(event.kind, KINDS["other"]) for event in cta.events]
     source = ColumnDataSource(
         {
@@ -47,8 +48,8 @@ def timeline_figure(cta: TracedCta, name: str) -> figure:
     )
     made = figure(
         name=name,
-        y_range=rows,
-        x_range=Range1d(*_first_view(cta), bounds=(0, _end(cta))),
+        y_range=FactorRange(factors=rows),
+        x_range=Range1d(start=begin, end=end, bounds=(0, _end(cta))),
         height=90 + _ROW_PIXELS * len(rows),
         sizing_mode="stretch_width",
         tools="xpan,xwheel_zoom,xbox_zoom,reset",

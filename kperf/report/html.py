@@ -10,15 +10,19 @@ from importlib.resources import files
 from pathlib import Path
 
 from bokeh.embed import components
+from bokeh.model import Model
 from bokeh.resources import Resources
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
+from rich.console import Console
 
+from kperf.console import shell_word
 from kperf.errors import UsageError
+from kperf.record.files import make_output, write_atomically
 from kperf.report.events import TracedCta, read_typical_cta, trace_beside
 from kperf.report.figure import KINDS, timeline_figure
 from kperf.trace.analyze.models import RegionTime, Timeline
-from kperf.trace.analyze.read import read_timeline
+from kperf.trace.analyze.recorded import read_timeline
 
 LINES_AROUND = 4
 """Lines of source that are shown before the first and after the last line that has numbers."""
@@ -59,6 +63,18 @@ def read_report(path: Path) -> Report:
     return Report(timeline, read_typical_cta(beside), packed)
 
 
+def write(console: Console, paths: Sequence[Path], sources: Path, out: Path) -> None:
+    """Write the page of the timelines that `paths` name, files or folders, and print where it is.
+
+    Raises `UsageError` if there is none, one of them is damaged, or `out` cannot be written.
+    """
+    timelines = [one for path in paths for one in (sorted(path.glob("*.timeline.json")) if path.is_dir() else [path])]
+    text = page([read_report(path) for path in timelines], sources)
+    make_output(out.parent)
+    write_atomically(out, text)
+    console.print(f"written: {shell_word(out)} ({len(timelines)} kernels, {len(text) / 1e6:.1f} MB)")
+
+
 def page(reports: Sequence[Report], sources: Path) -> str:
     """The page's text. `sources`: the folder from which the kernels' files are named.
 
@@ -66,7 +82,7 @@ def page(reports: Sequence[Report], sources: Path) -> str:
     """
     if not reports:
         raise UsageError("there is no timeline to report: give *.timeline.json files or their folder")
-    figures = {
+    figures: dict[str, Model] = {
         f"timeline{number}": timeline_figure(report.cta, f"timeline{number}")
         for number, report in enumerate(reports)
         if report.cta is not None
@@ -106,7 +122,9 @@ def listing(timeline: Timeline, sources: Path) -> list[SourceLine]:
     lines = linecache.getlines(str(sources / name)) if numbers else []
     shown = range(max(min(numbers, default=1) - LINES_AROUND, 1), max(numbers, default=0) + LINES_AROUND + 1)
     return [
-        SourceLine(number, lines[number - 1].rstrip("\n"), dict(cycles.get(number, {})), tuple(findings.get(number, ())))
+        SourceLine(
+            number, lines[number - 1].rstrip("\n"), dict(cycles.get(number, {})), tuple(findings.get(number, ()))
+        )
         for number in shown
         if number <= len(lines)
     ]
