@@ -136,3 +136,16 @@ def test_a_broken_gpu_ends_the_measurement_in_one_sentence(on_the_cpu):
         measuring.measure(
             [WORKLOAD], [implementation("x", broken)], figure="bench", sweep="seq_len", environment="e", rounds=10
         )
+
+
+def test_each_run_draws_its_inputs_anew_and_all_its_workloads_the_same(on_the_cpu, inputs, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(measuring, "make_inputs", lambda workload, seed: drawn.append((workload, seed)) or inputs)
+    workloads = [WORKLOAD, WORKLOAD.model_copy(update={"inputs": "x4"})]
+    right = implementation("right", lambda *_: lambda: (inputs.o.to(torch.bfloat16), inputs.lse))
+    for _ in range(3):
+        measuring.measure(workloads, [right], figure="fig12", sweep="seq_len", environment="e", rounds=10)
+    seeds = [seed for _, seed in drawn]
+    assert [workload for workload, _ in drawn] == workloads * 3
+    assert seeds[::2] == seeds[1::2]
+    assert len(set(seeds)) == 3

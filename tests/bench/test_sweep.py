@@ -6,6 +6,7 @@ import os
 import random
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from kperf.attention.workload import Workload
 from kperf.bench import sweep as sweeps
 from kperf.bench.points import Store, newest_whole_runs
 from kperf.bench.sweep import Progress, run_sweep
+from kperf.bench.walltime import SweepStore
 from kperf.errors import MeasurementError
 from tests.conftest import environment, failed, point
 
@@ -238,3 +240,25 @@ def test_a_line_that_was_torn_is_said(tmp_path, faked):
     measure_into(tmp_path, progress=Progress(say=said.append))
     assert "repaired" in said[0]
     assert len(Store(tmp_path).points()) == 12  # the workload whose line was torn is measured again, whole
+
+
+def test_each_gpu_has_its_own_share_of_the_tasks_and_of_the_time(tmp_path):
+    cards = [environment(gpu_uuid=uuid) for uuid in ("first", "second", "idle")]
+    taken = [(0, 3.0), (1, 5.0), (0, 0.5), (1, 7.0), (1, 11.0)]
+    measured = [
+        sweeps.Measured(sweeps.Task((place,)), [point(run=f"r{number}", workload=place[1])], cards[card], seconds)
+        for number, (place, (card, seconds)) in enumerate(zip(PLACES, taken, strict=False))
+    ]
+    told = []
+    bench = SimpleNamespace(environments=cards, start_s=2.5)
+    asked = sweeps.Asked(IMPLEMENTATIONS, "fig12", 10)
+    sweeps._keep_time(Store(tmp_path), asked, measured, 24.0, bench, replace(Progress(), say=told.append))
+    (record,) = SweepStore(tmp_path).points()
+    assert [(share.environment, share.tasks, share.busy_s) for share in record.gpus] == [
+        (cards[0].id, 2, 3.5),
+        (cards[1].id, 3, 23.0),
+        (cards[2].id, 0, 0.0),
+    ]
+    assert (record.seconds, record.start_s, record.runs) == (24.0, 2.5, ["r0", "r1", "r2", "r3", "r4"])
+    assert record.places == PLACES[:5]
+    assert len(told) == 1

@@ -520,3 +520,37 @@ def test_on_a_gpu_a_cuda_graph_computes_new_numbers(variant):
     q.neg_()
     graph.replay()
     assert distance(o, exact(q.cpu(), k.cpu(), v.cpu(), False)[0]) < 4e-3
+
+
+class OnGpu(torch.Tensor):
+    """One that says that it lies on a GPU."""
+
+    is_cuda = property(lambda self: True)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("applies", "rule"),
+    [("_flash_applies", "can_use_flash_attention"), ("_cudnn_applies", "can_use_cudnn_attention")],
+)
+def test_torchs_rule_is_asked_about_groups_of_heads_where_there_are_groups(
+    monkeypatch, kv_heads, causal, applies, rule
+):
+    """Without that torch has no fused kernel for them, and the formula in O(seq_len^2) memory computes them."""
+    q, k = (torch.zeros(2, heads, 128, 64, dtype=torch.bfloat16).as_subclass(OnGpu) for heads in (4, kv_heads))
+    asked = []
+    monkeypatch.setattr(operator, rule, lambda params: asked.append(params) or True)
+    assert getattr(operator, applies)(q, k, k, causal)
+    (params,) = asked
+    assert params.enable_gqa == (kv_heads < 4)
+    assert params.is_causal == causal
+    assert params.dropout == 0.0
+    assert params.attn_mask is None
+    assert [tuple(tensor.shape) for tensor in (params.query, params.key, params.value)] == [q.shape, k.shape, k.shape]
+    monkeypatch.setattr(operator, rule, lambda params: False)
+    assert not getattr(operator, applies)(q, k, k, causal)
+    monkeypatch.setattr(operator, rule, lambda params: pytest.fail("there is no GPU"))
+    assert not getattr(operator, applies)(
+        *(torch.zeros_like(one).as_subclass(torch.Tensor) for one in (q, k, k)), causal
+    )

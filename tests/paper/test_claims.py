@@ -165,6 +165,18 @@ def test_a_timeline_of_another_override_is_not_judged_and_a_broken_one_is_refuse
         evaluate(BOUND, tmp_path)
 
 
+def test_a_claim_of_a_timeline_is_about_the_very_entry_that_it_names():
+    recorded = read_timeline(RECORDED / "h200/fig11/vanilla.timeline.json")
+    cycles = [region.cycles.median for region in recorded.regions]
+    assert len(set(cycles[:4])) > 2
+    for place, expected in enumerate(cycles):
+        claim = BOUND.model_copy(update={"field": f"regions.{place}.cycles.median"})
+        assert evaluate(claim, RECORDED / "h200").value == expected
+    for field in (f"regions.{len(cycles)}.cycles.median", "regions.first.cycles", "regions", "nosuch", "kernel"):
+        with pytest.raises(UsageError, match=f"vanilla.timeline.json has no number {field}"):
+            evaluate(BOUND.model_copy(update={"field": field}), RECORDED / "h200")
+
+
 @pytest.mark.parametrize("content", ["", "claim = 3", "[[claim]]\nid = 'x'\n", "not toml ["])
 def test_a_broken_file_is_one_sentence(tmp_path, content):
     path = tmp_path / "claims.toml"
