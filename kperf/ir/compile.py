@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import triton
 
-from kperf.arch import SM_90A
+from kperf.arch import KNOWN, OPERATIONS, SM_90A, Arch
 from kperf.compat import triton as compat
 from kperf.compat.triton import ASTSource, CompiledKernel
 from kperf.errors import UsageError
@@ -132,19 +132,37 @@ def compile_kernel(
     attributes: Mapping[tuple[int, ...], Any] | None = None,
     ir_override: Path | None = None,
     num_warps: int = 4,
+    arch: Arch = SM_90A,
     **options: Any,
 ) -> CompiledKernel:
-    """Compile a @triton.jit or @gluon.jit kernel for sm_90a; `ir_override` replaces its TTGIR by a file's.
+    """Compile a @triton.jit or @gluon.jit kernel; `ir_override` replaces its TTGIR by a file's.
 
     `attributes` are what the JIT knows of an argument's value: {(index,): [["tt.divisibility", 16]]}. Raises
-    `UsageError` under TRITON_INTERPRET, and if Triton's cache is damaged.
+    `UsageError` under TRITON_INTERPRET, if Triton's cache is damaged, and for what `arch` cannot compile: a Gluon
+    kernel of another architecture, or an `ir_override` on AMD, where Triton would ignore it.
     """
     source = _source(kernel, signature, constexprs, attributes)
-    override = str(ir_override) if ir_override else None
+    if arch.backend == "hip" and ir_override is not None:
+        raise UsageError(f"Triton replaces no TTGIR for {arch.name}: give the TTGIR file itself as the source")
+    if kernel.is_gluon():
+        _refuse_foreign(source, arch, _options(num_warps, **options))
+    override = {} if arch.backend == "hip" else {"ir_override": str(ir_override) if ir_override else None}
     with whole_cache():
-        return triton.compile(
-            source, target=SM_90A.target, options=_options(num_warps, ir_override=override, **options)
-        )
+        return triton.compile(source, target=arch.target, options=_options(num_warps, **override, **options))
+
+
+def _refuse_foreign(source: ASTSource, arch: Arch, options: dict[str, Any]) -> None:
+    """Raises `UsageError` for a Gluon kernel with an operation of another architecture: LLVM ends the process on it."""
+    with tempfile.TemporaryDirectory() as folder, _standard_error_to(Path(folder) / "diagnostics"):
+        try:
+            text = _lowered(source, arch, options)
+        except RuntimeError:  # a layout that is another's
+            raise UsageError(f"{source.name} is written for another GPU: it does not compile for {arch.name}") from None
+    used = set(re.findall(r"\b(?:ttng|amdg)\.\w+", text))
+    foreign = sorted(name for name in used if name in OPERATIONS and name not in arch.operations)
+    if foreign:
+        has = ", ".join(other.name for other in KNOWN if foreign[0] in other.operations)
+        raise UsageError(f"{source.name} does {foreign[0]}, which {arch.name} has not: it is written for {has}")
 
 
 def ttgir_of_source(kernel: Any, signature: Mapping[str, str], constexprs: Mapping[str, Any]) -> str:
@@ -152,11 +170,12 @@ def ttgir_of_source(kernel: Any, signature: Mapping[str, str], constexprs: Mappi
 
     Triton's cache keeps it under the key of that kernel. Raises `UsageError` under TRITON_INTERPRET.
     """
-    source, options = _source(kernel, signature, constexprs), _options(num_warps=4)
-    key = compat.cache_key(source, SM_90A.target, options)
-    return _kept(
-        _sha256(key.encode()), "canonical-ttgir", lambda: compat.lower_to_ttgir(source, SM_90A.target, options)
-    )
+    return _lowered(_source(kernel, signature, constexprs), SM_90A, _options(num_warps=4))
+
+
+def _lowered(source: ASTSource, arch: Arch, options: dict[str, Any]) -> str:
+    key = compat.cache_key(source, arch.target, options)
+    return _kept(_sha256(key.encode()), "canonical-ttgir", lambda: compat.lower_to_ttgir(source, arch.target, options))
 
 
 def _source(

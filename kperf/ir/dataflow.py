@@ -5,30 +5,44 @@ is loaded under it, or by what the warp group that loads waits for before it loa
 source, where the text still has their names (`compile.named_ttgir`); aliases give words of a trade.
 """
 
+import operator
 import re
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
 from pydantic import BaseModel, ConfigDict
 
+from kperf.arch import completion, operations
 from kperf.ir.ttgir import Module, Operation, Region, control_flow
 
 DOT = "ttng.warp_group_dot"
 DOT_WAIT = "ttng.warp_group_dot_wait"
-MMA = "tt.dot"
-"""A product on mma.sync: over when it is issued, as far as the program can tell."""
+MMAS = operations("mma")
+COMMIT = "ttng.tc_gen5_commit"
 COPY = "ttng.async_tma_copy_global_to_local"
 ASYNC_COPY = "ttg.async_copy_global_to_local"
 ASYNC_WAIT = "ttg.async_wait"
 WAIT = "ttng.wait_barrier"
 ARRIVE = "ttng.arrive_barrier"
-REGISTER_LOADS = ("tt.load", "tt.descriptor_load", "tt.descriptor_gather")
-STORES = ("tt.store", "tt.descriptor_store", "ttng.async_tma_copy_local_to_global")
+REGISTER_LOADS = operations("load")
+STORES = operations("store")
 _ASSEMBLY = "tt.elementwise_inline_asm"
-_ALLOCATION = "ttg.local_alloc"
-_STORE = "ttg.local_store"
+_ALLOCATIONS = ("ttg.local_alloc", "ttng.tmem_alloc")
+_STORES = ("ttg.local_store", "ttng.tmem_store")
+_TENSOR_MEMORY = {"ttng.tmem_load": "empty", "ttng.tmem_store": "full"}
+"""Who arrives at a barrier after one of these says that the buffer in tensor memory is read or written."""
 
-_VIEWS = {"ttg.memdesc_index", "ttg.memdesc_trans", "ttg.memdesc_subslice", "ttg.memdesc_reinterpret"}
+_VALUE_FIRST = {"amdg.buffer_store", "amdg.buffer_atomic_rmw"}
+"""Their first operand is what they store, the second where."""
+
+_VIEWS = {
+    "ttg.memdesc_index",
+    "ttg.memdesc_trans",
+    "ttg.memdesc_subslice",
+    "ttg.memdesc_reinterpret",
+    "ttg.memdesc_reshape",
+    "ttng.tmem_subslice",
+}
 _COPIES = {"ttg.local_load", "ttg.convert_layout"}
 """From shared memory to registers, and from register to register: what a product reads may have come so."""
 _CASTS = {"arith.extf", "arith.truncf", "arith.bitcast", "tt.fp_to_fp", "tt.bitcast", "tt.trans", "tt.reshape"}
@@ -47,8 +61,26 @@ _NAMED_BARRIER = re.compile(r'^ *"bar(?:rier)?\.(sync|arrive) \$1, (\d+);.*\} (%
 """Inline PTX on one of the hardware's named barriers: whether it waits, how many threads meet there, its number."""
 _HANDING_ON = {"scf.yield", "scf.condition", "scf.while", "cf.br"}
 """Operations whose operands are what a loop or a branch carries."""
-_QUEUE = 8
+_EVALUATED: dict[str, Callable[[int, int], int]] = {
+    "addi": operator.add,
+    "subi": operator.sub,
+    "xori": operator.xor,
+    "andi": operator.and_,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "slt": operator.lt,
+    "sle": operator.le,
+    "sgt": operator.gt,
+    "sge": operator.ge,
+}
+"""Arithmetic of phases, and comparisons by their predicate."""
+_DEEPEST = 12
+"""Steps from a phase to the constants that it is made of."""
+_MOST_IN_FLIGHT = 8
 """Products in flight that are told apart; a schedule has at most a few."""
+
+_Queue = tuple[tuple[str, tuple["Value", ...]], ...]
+"""Asynchronous MMAs in flight, and the rings of mbarriers at which the tensor core arrives when they are done."""
 
 Value = tuple[int, str]
 """(line of the region that makes it, SSA name): sibling regions use the same names for other values."""
@@ -91,11 +123,12 @@ class Dataflow:
             self._passed_as[argument] = [self._resolve(region, name) for region, name in sources]
         self._described = {self._operand(op, 0): self._operand(op, 1) for op in self._named("ttng.tensormap_create")}
         self._contents = self._find_contents()
-        self._products = {id(op): self._name_product(op) for op in self._named(DOT, MMA)}
-        self._completed = self._follow_queues(module)
-        users = [op for op in self._operations if self.waits(op) or self.signals(op) or op.name == COPY]
-        self._shared = {self._ring(op) for op in users if self._number(op) is None}
+        self._products = {id(op): self._name_product(op) for op in self._named(*MMAS)}
+        barriers = [barrier for op in self._operations for barrier in self._barriers_of(op)]
+        self._shared = {ring for ring, number in barriers if number is None}
+        self._arriving = self._find_arriving(module)
         self._barriers = self._name_barriers(module)
+        self._completed, self._left = self._follow_queues(module)
         self._first_uses = self._find_first_uses()
 
     def _partition_arguments(self, module: Module) -> dict[Value, list[tuple[Region | None, str]]]:
@@ -200,7 +233,7 @@ class Dataflow:
 
     def source(self, operation: Operation) -> str:
         """The arguments at which the addresses of a load, a store or an atomic begin."""
-        return self._argument(self._operand(operation, 0))
+        return self._argument(self._operand(operation, 1 if operation.name in _VALUE_FIRST else 0))
 
     def _argument(self, address: Value) -> str:
         names: dict[str, None] = {}
@@ -220,8 +253,8 @@ class Dataflow:
     def _find_contents(self) -> dict[Value, list[Operation]]:
         """Buffer in shared memory -> the operations that fill it."""
         found: dict[Value, list[Operation]] = {}
-        for op in self._named(COPY, ASYNC_COPY, _STORE):
-            place = {COPY: -3, ASYNC_COPY: 1, _STORE: 1}[op.name]
+        for op in self._named(COPY, ASYNC_COPY, *_STORES):
+            place = -3 if op.name == COPY else 1
             found.setdefault(self._root(self._operand(op, place)), []).append(op)
         return found
 
@@ -234,16 +267,20 @@ class Dataflow:
         """What a product reads: what was loaded, or the variable that was computed."""
         names: dict[str, None] = {}
         for origin in self._origins(
-            value, lambda op: op.name in _CASTS or (op.name == _ALLOCATION and bool(op.operands))
+            value, lambda op: op.name in _CASTS or (op.name in _ALLOCATIONS and bool(op.operands))
         ):
             op = self._maker(origin)
             if op is not None and op.name in REGISTER_LOADS:
                 names[self.source(op)] = None
             elif origin in self._contents and origin not in seen:
                 fills = self._contents[origin]
-                loads = [fill for fill in fills if fill.name != _STORE]  # what a loaded buffer is used for afterwards
+                loads = [
+                    fill for fill in fills if fill.name not in _STORES
+                ]  # what a loaded buffer is used for afterwards
                 names |= dict.fromkeys(
-                    self._content(self._operand(fill, 0), seen | {origin}) if fill.name == _STORE else self.source(fill)
+                    self._content(self._operand(fill, 0), seen | {origin})
+                    if fill.name in _STORES
+                    else self.source(fill)
                     for fill in loads or fills
                 )
             else:
@@ -251,28 +288,59 @@ class Dataflow:
                 names["computed" if not variable or variable[0].isdigit() else variable] = None
         return "+".join(names) or "computed"
 
-    def _follow_queues(self, module: Module) -> dict[int, str]:
-        """Wait -> the products that it completes, along all ways on which a warp can come to it."""
+    def _find_arriving(self, module: Module) -> dict[Value, dict[str, None]]:
+        """Ring of mbarriers -> the MMAs at whose end the tensor core arrives there.
+
+        A commit arrives for all MMAs that its warp group issued before.
+        """
+        found: dict[Value, dict[str, None]] = {}
+        for group in module.warp_groups():
+            issued: dict[str, None] = {}
+            for op in group.region.walk():
+                if op.name in MMAS:
+                    issued[self._products[id(op)]] = None
+                for ring in self.arrives(op):
+                    products = issued if op.name == COMMIT else [self._products[id(op)]]
+                    found.setdefault(ring, {}).update(dict.fromkeys(products))
+        return found
+
+    def _follow_queues(self, module: Module) -> tuple[dict[int, str], dict[int, int]]:
+        """Wait -> the MMAs that it completes, along all ways on which a warp can come to it.
+
+        Wait for an mbarrier -> how many MMAs of its own warp group it leaves in flight, at most.
+        """
         completed: dict[int, dict[str, None]] = {}
+        left: dict[int, int] = {}
         for group in module.warp_groups():
             region = group.region if _is_closed(group.region) else module.function.regions[0]
             graph = control_flow(region)
-            reached: dict[int, set[tuple[str, ...]]] = {}
-            todo: list[tuple[Operation, tuple[str, ...]]] = [(region.operations[0], ())] if region.operations else []
+            own = {ring for op in group.region.walk() for ring in self.arrives(op)}
+            reached: dict[int, set[_Queue]] = {}
+            todo: list[tuple[Operation, _Queue]] = [(region.operations[0], ())] if region.operations else []
             while todo:
                 op, queue = todo.pop()
                 if queue in reached.setdefault(op.line, set()):
                     continue
                 reached[op.line].add(queue)
-                if op.name == DOT:
-                    asynchronous = "isAsync = true" in op.rest
-                    queue = (*queue, self._products[id(op)])[-_QUEUE:] if asynchronous else ()
+                if op.name in MMAS and completion(op.name) != "sync":
+                    asynchronous = op.name != DOT or "isAsync = true" in op.rest
+                    issued = self._products[id(op)], self.arrives(op)
+                    queue = (*queue, issued)[-_MOST_IN_FLIGHT:] if asynchronous else ()
+                elif op.name == COMMIT and queue:
+                    product, rings = queue[-1]
+                    queue = (*queue[:-1], (product, (*rings, *self.arrives(op))))
                 elif op.name == DOT_WAIT:
                     done = max(len(queue) - pendings(op), 0)
-                    completed.setdefault(id(op), {}).update(dict.fromkeys(queue[:done]))
+                    completed.setdefault(id(op), {}).update(dict.fromkeys(product for product, _ in queue[:done]))
                     queue = queue[done:]
+                elif self.completes(op):
+                    ring = self.barrier(op)
+                    done = next((place for place, (_, rings) in enumerate(queue, 1) if ring in rings), 0)
+                    queue = queue[done:]
+                    if ring in own:
+                        left[id(op)] = max(len(queue), left.get(id(op), 0))
                 todo += [(following, queue) for following in reversed(graph.get(op.line, ()))]
-        return {key: "+".join(products) for key, products in completed.items()}
+        return {key: "+".join(products) for key, products in completed.items()}, left
 
     def _name_barriers(self, module: Module) -> dict[Value, tuple[str, str]]:
         """Ring of barriers -> (what it guards, full or empty).
@@ -300,7 +368,28 @@ class Dataflow:
                 elif self.waits(op) and self.barrier(op) not in full:
                     awaited = [*([] if used else awaited), self.barrier(op)]
                     used = False
+            self._name_tensor_memory(group.region, loaded)
         return {ring: ("+".join(buffers), state) for (ring, state), buffers in loaded.items()}
+
+    def _name_tensor_memory(self, region: Region, named: dict[tuple[Value, str], dict[str, None]]) -> None:
+        """A barrier at which a group arrives after it read or wrote tensor memory guards that, if nothing else."""
+        last: Operation | None = None
+        for op in region.walk():
+            if op.name in _TENSOR_MEMORY:
+                last = op
+            elif op.name == ARRIVE and last is not None:
+                ring, state = self.barrier(op), _TENSOR_MEMORY[last.name]
+                if not any((ring, other) in named for other in ("full", "empty") if other != state):
+                    named.setdefault((ring, state), {})[self._accumulated(last)] = None
+                last = None
+
+    def _accumulated(self, operation: Operation) -> str:
+        """What a load from or a store to tensor memory is about: an MMA's result, or what is stored for one."""
+        place = self._operand(operation, 1 if operation.name in _STORES else 0)
+        ring = self._root(place)
+        results = (op for op in self._named(*MMAS) if op.name not in ("tt.dot", DOT, "tt.dot_scaled"))
+        products = dict.fromkeys(self._products[id(op)] for op in results if self._root(self._operand(op, 2)) == ring)
+        return "+".join(products) or self._content(place)
 
     @staticmethod
     def waits(operation: Operation) -> bool:
@@ -314,35 +403,83 @@ class Dataflow:
         named = _named_barrier(operation)
         return operation.name == ARRIVE or (named is not None and named[1] == "arrive")
 
-    def _number(self, operation: Operation) -> int | None:
-        """Which barrier of its ring an operation uses; None if that is computed."""
+    def completes(self, operation: Operation) -> bool:
+        """Whether it waits for an mbarrier at which the tensor core arrives when MMAs are done, to use their results.
+
+        A group that waits there before it loads waits for an empty buffer.
+        """
+        if operation.name != WAIT:
+            return False
+        ring = self.barrier(operation)
+        return ring in self._arriving and ring not in self._barriers and not self._is_free(operation)
+
+    def _is_free(self, wait: Operation) -> bool:
+        """Whether a wait for an mbarrier is for the phase before its first, as constants say: it is over at once."""
+        return self.barrier(wait) in self._arriving and self._constant(self._operand(wait, 1)) == 1
+
+    def arrives(self, operation: Operation) -> tuple[Value, ...]:
+        """The rings at which the tensor core arrives when an MMA, or all before a commit, is done."""
+        if operation.name != COMMIT and completion(operation.name) != "tcgen05":
+            return ()
+        return tuple(self._one_of(*barrier) for barrier in self._barriers_of(operation))
+
+    def _barriers_of(self, operation: Operation) -> list[tuple[Value, int | None]]:
+        """The barriers that an operation waits for or arrives at, or has arrived at when it is done.
+
+        Each is a ring, named ones by how many threads meet there, and which of the ring; None if that is computed.
+        """
         if named := _named_barrier(operation):
-            return self._constant(self._resolve(operation.parent, named[3]))
-        value = self._operand(operation, -2 if operation.name == COPY else 0)
+            return [((_HARDWARE, named[2]), self._constant(self._resolve(operation.parent, named[3])))]
+        values = []
+        if operation.name in (WAIT, ARRIVE, COMMIT, COPY):
+            values = [self._operand(operation, -2 if operation.name == COPY else 0)]
+        elif completion(operation.name) == "tcgen05":
+            head, accumulator = operation.rest.split(" : ")[0], operation.operands[2]
+            names = re.findall(r"(%[\w$.#-]+)\[%", head)
+            values = [self._resolve(operation.parent, name) for name in names if name != accumulator]
+        return [(self._root(value), self._number(value)) for value in values]
+
+    def _number(self, barrier: Value) -> int | None:
         while True:
-            op = self._maker(value)
-            if len(self._passed_as.get(value, ())) == 1:
-                value = self._passed_as[value][0]
+            op = self._maker(barrier)
+            if len(self._passed_as.get(barrier, ())) == 1:
+                barrier = self._passed_as[barrier][0]
             elif op is not None and op.name == "ttg.memdesc_index":
                 return self._constant(self._operand(op, 1))
             else:
                 return None
 
-    def _ring(self, operation: Operation) -> Value:
-        """All barriers among which an operation's is chosen: named ones by how many threads meet there."""
-        if named := _named_barrier(operation):
-            return _HARDWARE, named[2]
-        return self._root(self._operand(operation, -2 if operation.name == COPY else 0))
-
     def barrier(self, operation: Operation) -> Value:
         """The ring of barriers that a wait, an arrive or a load uses; one of them, if nobody computes which."""
-        ring = self._ring(operation)
-        return ring if ring in self._shared else (ring[0], f"{ring[1]}[{self._number(operation)}]")
+        return self._one_of(*self._barriers_of(operation)[0])
+
+    def _one_of(self, ring: Value, number: int | None) -> Value:
+        return ring if ring in self._shared else (ring[0], f"{ring[1]}[{number}]")
+
+    def _first(self, value: Value, depth: int = 0) -> int | None:
+        """The number that a value is when a loop around it begins; None if constants do not say."""
+        op = self._maker(value)
+        if depth == _DEEPEST:
+            return None
+        if value in self._passed_as:
+            return self._first(self._passed_as[value][0], depth + 1)
+        if op is None or not op.name.startswith("arith.") or op.name == "arith.constant":
+            return self._constant(value)
+        numbers = [self._first(self._resolve(op.parent, name), depth + 1) for name in op.operands]
+        known = [number for number in numbers if number is not None]
+        if len(known) < len(numbers):
+            return None
+        if op.name == "arith.select":
+            return known[1] if known[0] else known[2]
+        name = op.rest.partition(",")[0].strip() if op.name == "arith.cmpi" else op.name.removeprefix("arith.")
+        return int(_EVALUATED[name](*known)) if name in _EVALUATED else None
 
     def awaited(self, operation: Operation) -> tuple[Value, ...]:
         """The rings for which an operation waits: a barrier's, or the buffers that cp.async fills."""
         if operation.name == ASYNC_WAIT:
             return tuple(dict.fromkeys(self.filled(copy) for copy in self._copies(operation)))
+        if operation.name == WAIT and self._is_free(operation):
+            return ()
         return (self.barrier(operation),) if self.waits(operation) else ()
 
     def filled(self, load: Operation) -> Value:
@@ -368,16 +505,18 @@ class Dataflow:
 
     def arrivals(self, operation: Operation) -> tuple[Value, int | None]:
         """The ring at which an operation arrives, and at which of its barriers, if that is a constant."""
-        return self.barrier(operation), self._number(operation)
+        return self.barrier(operation), self._barriers_of(operation)[0][1]
 
     def stages(self, operation: Operation) -> int:
         """How many waits for the ring of an operation are over before anyone has arrived there.
 
-        A wait for an mbarrier's phase before the first is over at once; a named barrier has no such wait.
+        A wait for an mbarrier's phase before the first is over at once; a named barrier has no such wait, nor
+        has who waits for an MMA's result or operand, beginning with the first phase.
         """
-        ring = self._ring(operation)
+        ring = self._barriers_of(operation)[0][0]
         maker = self._maker(ring)
-        if ring[0] == _HARDWARE:
+        phased = operation.name == WAIT and bool(self._arriving)
+        if ring[0] == _HARDWARE or (phased and self._first(self._operand(operation, 1)) == 0):
             return 0
         match = re.search(r"memdesc<(\d+)x\d+xi64", maker.rest if maker else "") if ring in self._shared else None
         return int(match.group(1)) if match else 1
@@ -407,6 +546,10 @@ class Dataflow:
                 take(op, origin)
         return found
 
+    def leaves(self, wait: Operation) -> int | None:
+        """How many MMAs of its own warp group a wait for an mbarrier leaves in flight; None if it waits for none."""
+        return self._left.get(id(wait))
+
     def uses(self, operation: Operation) -> tuple[str, ...]:
         """What was loaded into registers and is used here for the first time."""
         return tuple(self._first_uses.get(id(operation), ()))
@@ -415,15 +558,23 @@ class Dataflow:
         """`operation`, and `product`, `buffer` and `state` as far as they apply."""
         name = operation.name
         found = {"operation": name.rpartition(".")[2]}
-        if name in (DOT, MMA):
+        if name in MMAS:
             found["product"] = self._products[id(operation)]
+        elif self.completes(operation):
+            found["product"] = "+".join(self._arriving[self.barrier(operation)]) or "tcgen05"
+        elif name == COMMIT:
+            rings = self.arrives(operation)
+            found["product"] = "+".join(product for ring in rings for product in self._arriving[ring])
+        elif name in _TENSOR_MEMORY:
+            found["buffer"] = self._accumulated(operation)
         elif name == DOT_WAIT:
             found["product"] = self._completed.get(id(operation)) or "wgmma"
         elif name == ASYNC_WAIT:
             found["buffer"] = "+".join(dict.fromkeys(map(self.source, self._copies(operation)))) or "cp.async"
         elif self.waits(operation) or self.signals(operation):
-            unknown = "barrier" if name in (WAIT, ARRIVE) else "turn"
-            found["buffer"], found["state"] = self._barriers.get(self.barrier(operation), (unknown, ""))
+            ring = self.barrier(operation)
+            unknown = "+".join(self._arriving.get(ring, ())) or ("barrier" if name in (WAIT, ARRIVE) else "turn")
+            found["buffer"], found["state"] = self._barriers.get(ring, (unknown, ""))
         elif name == _ASSEMBLY:
             found["buffer"] = "turn"  # a named barrier written in another way
         elif name == "tt.extern_elementwise":

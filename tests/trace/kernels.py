@@ -161,13 +161,24 @@ def grouped(x, w, ids, offsets, y, N, K, BM: tl.constexpr, BN: tl.constexpr, BK:
 
 
 @triton.jit
-def attention(q_desc, k_desc, v_desc, o_desc, scale, length, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+def attention(
+    q_desc,
+    k_desc,
+    v_desc,
+    o_desc,
+    scale,
+    length,
+    D: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    special: tl.constexpr,
+):
     row = tl.program_id(0) * M
     q = q_desc.load([row, 0])
     m_i = tl.full([M], float("-inf"), tl.float32)
     l_i = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, D], tl.float32)
-    for start in tl.range(0, length, N):
+    for start in tl.range(0, length, N, warp_specialize=special):
         s = tl.dot(q, k_desc.load([start, 0]).T) * scale
         m_new = tl.maximum(m_i, tl.max(s, 1))
         p = tl.exp2(s - m_new[:, None])
@@ -319,7 +330,7 @@ CASES: dict[str, Case] = {
     "attention": _case(
         attention,
         [_box(128, 64), _box(128, 64), _box(128, 64), _box(128, 64), "fp32", "i32"],
-        {"D": 64, "M": 128, "N": 128},
+        {"D": 64, "M": 128, "N": 128, "special": False},
     ),
     "flash_decoding": _case(
         flash_decoding, "*bf16 *bf16 *bf16 *fp32 *fp32 fp32 i32", {"D": 64, "M": 16, "N": 64}, num_stages=2

@@ -16,9 +16,10 @@ from typing import Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
+from kperf.arch import completion
 from kperf.errors import UsageError
 from kperf.ir.compile import parse_ttgir
-from kperf.ir.dataflow import DOT, Aliases, Dataflow
+from kperf.ir.dataflow import Aliases, Dataflow
 from kperf.ir.ttgir import Block, Module, Operation, Region
 from kperf.record.files import write_atomically
 from kperf.record.store import first_of
@@ -50,6 +51,7 @@ class Rule(BaseModel):
 
     operation: str
     pattern: str = ""
+    completes: bool = False
     region: str
     kind: Kind
     record: bool | Literal["without wgmma"]
@@ -66,9 +68,10 @@ class Rules(BaseModel):
     aliases: Aliases = Aliases()
     _known: dict[str, list[Rule]] = PrivateAttr(default_factory=dict)
 
-    def find(self, operation: Operation) -> Rule | None:
+    def find(self, operation: Operation, dataflow: Dataflow) -> Rule | None:
         """The first rule that fits; none for what the aliases do not tell apart."""
-        rule = next((rule for rule in self._about(operation.name) if re.search(rule.pattern, operation.rest)), None)
+        fitting = (rule for rule in self._about(operation.name) if re.search(rule.pattern, operation.rest))
+        rule = next((rule for rule in fitting if not rule.completes or dataflow.completes(operation)), None)
         return rule if rule is not None and self.aliases.regions.get(_general_name(rule, operation), "-") else None
 
     def _about(self, name: str) -> list[Rule]:
@@ -79,7 +82,7 @@ class Rules(BaseModel):
 
     def name(self, operation: Operation, dataflow: Dataflow) -> str:
         """The region of an operation; empty when no rule is about it."""
-        rule = self.find(operation)
+        rule = self.find(operation, dataflow)
         if rule is None:
             return ""
         name = _fill(rule.region, dataflow.fields(operation))
@@ -144,20 +147,17 @@ def instrument(
     module = Module(text)
     _refuse_what_cannot_be_lowered(module)
     dataflow = Dataflow(module, rules.aliases)
-    wgmma = any(op.name == DOT for op in module.walk())
+    asynchronous = any(completion(op.name) in ("wgmma", "tcgen05") for op in module.walk())
     pairs: list[_Pair] = []
     unknown = list(regions)
     for group in module.warp_groups():
-        known = [
-            pair
-            for block in _blocks(group.region)
-            for pair in _pairs(block, rules, dataflow, _Placement(detail, wgmma=wgmma))
-        ]
+        # The default partition's warps also run what stands around the partitions.
+        own = module.function.regions[0] if group.region.label == "default" else group.region
+        placed = (_place(region, rules, dataflow, detail, asynchronous) for region in (group.region, own))
+        known = next((pairs for pairs in placed if pairs), [])
         unknown = [pattern for pattern in unknown if not any(fnmatchcase(pair.name, pattern) for pair in known)]
         found = [pair for pair in known if any(fnmatchcase(pair.name, pattern) for pattern in regions)]
         if found:
-            # The default partition's warps also run what stands around the partitions.
-            own = module.function.regions[0] if group.region.label == "default" else group.region
             pairs += [*_lifetimes(own, group.name), *found]
     if unknown:
         wanted = "" if unknown == ["*"] else f" named {', '.join(unknown)}"
@@ -183,32 +183,47 @@ def _refuse_what_cannot_be_lowered(module: Module) -> None:
             f"{module.kernel_name} calls {match.group(1) if match else 'a function'}, which is not inlined: Triton's "
             "records reach one function only, so take its noinline away to trace the kernel"
         )
-    if any(op.name == "ttg.warp_specialize" and op.parent is not module.function.regions[0] for op in module.walk()):
+    if any(op.name == "ttg.warp_specialize" and _is_repeated(op) for op in module.walk()):
         raise UsageError(
-            f"{module.kernel_name} starts its warp groups anew inside of a loop or a branch: Triton's records need "
-            "groups that live as long as the block"
+            f"{module.kernel_name} starts its warp groups anew inside of a loop: Triton's records need groups that "
+            "start once"
         )
 
 
+def _is_repeated(op: Operation) -> bool:
+    """Whether a loop is around it."""
+    owner = op.parent.owner if op.parent else None
+    return owner is not None and (owner.name in ("scf.for", "scf.while") or _is_repeated(owner))
+
+
 def _blocks(region: Region) -> list[Block]:
-    """The blocks of this region and of all inside it."""
-    inside = [sub for op in region.operations for sub in op.regions]
+    """The blocks of this region and of all inside it, but for other warps' partitions."""
+    inside = [sub for op in region.operations for sub in op.regions if not sub.label.startswith("partition")]
     return [*region.blocks, *(block for sub in inside for block in _blocks(sub))]
+
+
+def _place(region: Region, rules: Rules, dataflow: Dataflow, detail: Detail, asynchronous: bool) -> list[_Pair]:
+    """The pairs in all blocks of a region that one warp group runs."""
+    return [
+        pair
+        for block in _blocks(region)
+        for pair in _pairs(block, rules, dataflow, _Placement(detail, asynchronous=asynchronous))
+    ]
 
 
 def _pairs(block: Block, rules: Rules, dataflow: Dataflow, placement: "_Placement") -> list[_Pair]:
     for op in block.operations:
-        placement.visit(op, rules.find(op), rules.name(op, dataflow))
+        placement.visit(op, rules.find(op, dataflow), rules.name(op, dataflow))
     return placement.pairs
 
 
 class _Placement:
     """Goes through the operations of one block and decides where pairs start and end."""
 
-    def __init__(self, detail: Detail, *, wgmma: bool) -> None:
+    def __init__(self, detail: Detail, *, asynchronous: bool) -> None:
         self.pairs: list[_Pair] = []
         self._detail = detail
-        self._wgmma = wgmma
+        self._asynchronous = asynchronous
         self._extend: tuple[str, ...] = ()
         self._joinable: list[str] | None = (
             None  # names in the last pair, while a later product's wait may still join it
@@ -238,7 +253,7 @@ class _Placement:
             self._record(op, rule, name)
 
     def _recorded(self, rule: Rule) -> bool:
-        return rule.record is True or (rule.record == "without wgmma" and not self._wgmma)
+        return rule.record is True or (rule.record == "without wgmma" and not self._asynchronous)
 
     def _record(self, op: Operation, rule: Rule, name: str) -> None:
         self._extend = rule.extend

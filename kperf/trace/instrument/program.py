@@ -10,16 +10,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kperf.arch import SM_90A, Arch, Dtype
+from kperf.arch import SM_90A, Arch, Dtype, completion
 from kperf.compat.triton import allocate_warp_groups
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.dataflow import (
     ASYNC_COPY,
     COPY,
-    DOT,
     DOT_WAIT,
-    MMA,
+    MMAS,
     REGISTER_LOADS,
     STORES,
     Dataflow,
@@ -29,6 +28,9 @@ from kperf.ir.dataflow import (
 from kperf.ir.traffic import Traffic, traffic
 from kperf.ir.ttgir import Graph, Module, Operation, Region, control_flow
 from kperf.trace.instrument.events import LIFETIME, Rules, read_rules
+
+_SCALED = re.compile(r"lhs = (\w+) rhs = (\w+)")
+"""What the operands of an MMA with scales are."""
 
 Mark = tuple[int, bool]
 """(scope number, whether it is the start): one record in the text."""
@@ -58,8 +60,8 @@ class Scope:
 
 _DTYPES: dict[str, Dtype] = {"bf16": "bf16", "f16": "fp16", "f32": "tf32", "f64": "fp64", "i8": "int8", "ui8": "int8"}
 
-Instruction = Literal["wgmma", "mma", "FMA"]
-"""By which a matrix product is computed: MMAs on tensor cores, in the background (wgmma) or over when they are issued
+Instruction = Literal["tcgen05", "wgmma", "mma", "FMA"]
+"""By which a matrix product is computed: MMAs on tensor cores, in the background (wgmma, tcgen05) or over when they are issued
 (mma.sync, MFMA); or FMAs without tensor cores."""
 
 
@@ -101,6 +103,8 @@ class Interval:
     products issued before it may be left in flight. Products complete in the order of their issue."""
     traffic: tuple[Traffic, ...] = ()
     """Bytes that its operations load and store."""
+    arrives: tuple[Value, ...] = ()
+    """Rings at which the tensor core arrives when all MMAs are done that the group issued up to its end."""
     parts: tuple[Part, ...] = ()
     """All kinds of work that its operations do, in the order of the program; `kind` is that of the region's colour. A
     synchronous MMA that needs what was just loaded waits for the load first, so that is a part too."""
@@ -223,7 +227,7 @@ def _roles(module: Module) -> dict[str, tuple[str, frozenset[Issued]]]:
     counts: Counter[str] = Counter()
     for group in module.warp_groups():
         operations = {op.name for op in group.region.walk()}
-        kinds: dict[Issued, set[str]] = {"products": {DOT, MMA}, "loads": {COPY, ASYNC_COPY}}
+        kinds: dict[Issued, set[str]] = {"products": set(MMAS), "loads": {COPY, ASYNC_COPY}}
         issues = frozenset(kind for kind, names in kinds.items() if operations & names)
         role = "consumer" if "products" in issues else "producer" if issues else group.name
         if group.name == "all":
@@ -249,10 +253,10 @@ def _groups(module: Module, roles: dict[str, tuple[str, frozenset[Issued]]], sta
 
 def _loop(loop: Operation, dataflow: Dataflow) -> Loop:
     issued = [op for region in loop.regions for op in _issued(region)]
-    loads = (dataflow.source(op) for op in issued if op.name not in (DOT, MMA))
+    loads = (dataflow.source(op) for op in issued if op.name not in MMAS)
     return Loop(
         loop.line,
-        tuple(_product(op, dataflow) for op in issued if op.name in (DOT, MMA)),
+        tuple(_product(op, dataflow) for op in issued if op.name in MMAS),
         tuple(dict.fromkeys(loads)),
     )
 
@@ -263,8 +267,8 @@ def _issued(region: Region) -> list[Operation]:
     for op in region.operations:
         if op.name == "scf.if":
             ways = [_issued(way) for way in op.regions]
-            found += max(ways, key=lambda way: sum(_flop(op) for op in way if op.name in (DOT, MMA)))
-        elif op.name in (DOT, MMA, COPY, ASYNC_COPY, *REGISTER_LOADS):
+            found += max(ways, key=lambda way: sum(_flop(op) for op in way if op.name in MMAS))
+        elif op.name in {*MMAS, COPY, ASYNC_COPY, *REGISTER_LOADS}:
             found.append(op)
     return found
 
@@ -360,7 +364,7 @@ def _scope_name(key: tuple[Mark, Mark], scopes: list[Scope]) -> str | None:
 
 
 def _interval(group: str, scope: str | None, operations: list[Operation], dataflow: Dataflow, rules: Rules) -> Interval:
-    named = [(rules.name(op, dataflow), rule.kind) for op in operations if (rule := rules.find(op))]
+    named = [(rules.name(op, dataflow), rule.kind) for op in operations if (rule := rules.find(op, dataflow))]
     interval = Interval(group)
     interval.uses = tuple(dict.fromkeys(use for op in operations for use in dataflow.uses(op)))
     interval.parts = _parts(operations, dataflow, rules)
@@ -377,7 +381,10 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
         interval.name = f"use {'+'.join(interval.uses)}"
     if scope is not None and not scope.startswith(LIFETIME):
         interval.name = scope
-    interval.waits = tuple(dict.fromkeys(ring for op in operations for ring in dataflow.awaited(op)))
+    # Who waits for MMAs of its own waits for the queue.
+    waits = [op for op in operations if dataflow.leaves(op) is None]
+    interval.waits = tuple(dict.fromkeys(ring for op in waits for ring in dataflow.awaited(op)))
+    interval.arrives = tuple(ring for op in operations for ring in dataflow.arrives(op))
     # Operations on different ways between the two records may be the same arrival.
     arrivals = dict.fromkeys(dataflow.arrivals(op) for op in operations if dataflow.signals(op))
     interval.signals = tuple(ring for ring, _ in arrivals)
@@ -400,7 +407,7 @@ def _parts(operations: list[Operation], dataflow: Dataflow, rules: Rules) -> tup
         if uses := dataflow.uses(op):
             used |= dict.fromkeys(uses)
             names["use"] = Part(f"use {'+'.join(used)}", "wait")
-        if rule := rules.find(op):
+        if rule := rules.find(op, dataflow):
             name = rules.name(op, dataflow)
             names.setdefault(name, Part(name, rule.kind))
     return tuple(names.values())
@@ -408,10 +415,15 @@ def _parts(operations: list[Operation], dataflow: Dataflow, rules: Rules) -> tup
 
 def _queue(operation: Operation, dataflow: Dataflow) -> list[Product | int]:
     """An operation's steps in `Interval.queue`; a synchronous product is waited for where it is issued."""
-    if operation.name in (DOT, MMA):
-        done: list[Product | int] = [] if "isAsync = true" in operation.rest else [0]
+    if operation.name in MMAS:
+        way = completion(operation.name)
+        waits = way == "sync" or (way == "wgmma" and "isAsync = true" not in operation.rest)
+        done: list[Product | int] = [0] if waits else []
         return [_product(operation, dataflow), *done]
-    return [pendings(operation)] if operation.name == DOT_WAIT else []
+    if operation.name == DOT_WAIT:
+        return [pendings(operation)]
+    left = dataflow.leaves(operation)
+    return [] if left is None else [left]
 
 
 def _product(dot: Operation, dataflow: Dataflow) -> Product:
@@ -419,8 +431,11 @@ def _product(dot: Operation, dataflow: Dataflow) -> Product:
     element = re.search(r"<(?:\d+x)+([a-z]\w*)", types)
     name = element.group(1) if element else ""
     dtype: Dtype = "fp8" if name.startswith("f8") else _DTYPES.get(name, "fp32")
-    instruction: Instruction = "wgmma" if dot.name == DOT else "mma"
-    if dot.name == MMA and (_is_blocked(types) or (dtype == "tf32" and "inputPrecision = tf32" not in dot.rest)):
+    way = completion(dot.name)
+    instruction: Instruction = "mma" if way is None or way == "sync" else way
+    if scaled := _SCALED.search(dot.rest):
+        dtype = "fp4" if set(scaled.groups()) == {"e2m1"} else "fp8"
+    elif dot.name == "tt.dot" and (_is_blocked(types) or (dtype == "tf32" and "inputPrecision = tf32" not in dot.rest)):
         instruction, dtype = "FMA", "fp64" if dtype == "fp64" else "fp32"
     return Product(dataflow.fields(dot)["product"], _flop(dot), dtype, instruction)
 
@@ -431,15 +446,22 @@ def _is_blocked(types: str) -> bool:
 
 
 def _flop(dot: Operation) -> int:
-    """2 m n k, and of a batch of products all of them."""
+    """2 m n k, and of a batch of products all of them; two numbers of 4 bits lie in one element."""
     types = dot.rest.partition(" : ")[2]
     shapes = [tuple(map(int, shape.split("x")[:-1])) for shape in re.findall(r"<((?:\d+x){2,})", types)]
-    return 2 * math.prod(shapes[-1]) * shapes[0][-1] if shapes else 0
+    if not shapes:
+        return 0
+    scaled = _SCALED.search(dot.rest)
+    packed = 2 if scaled is not None and scaled.group(1) == "e2m1" else 1
+    result = shapes[2] if completion(dot.name) == "tcgen05" else shapes[-1]  # after it come scales
+    return 2 * math.prod(result) * shapes[0][-1] * packed
 
 
 def _stages(module: Module, dataflow: Dataflow) -> dict[Value, int]:
-    users = [op for op in module.walk() if dataflow.waits(op) or dataflow.signals(op) or op.name == COPY]
-    return {dataflow.barrier(op): dataflow.stages(op) for op in users}
+    waits = [op for op in module.walk() if dataflow.waits(op) and dataflow.awaited(op)]
+    others = [op for op in module.walk() if dataflow.signals(op) or op.name == COPY]
+    # The first wait in the text comes last here: it says more than how many barriers there are.
+    return {dataflow.barrier(op): dataflow.stages(op) for op in [*others, *reversed(waits)]}
 
 
 def _allocate_warps(text: str) -> tuple[list[int], int]:
