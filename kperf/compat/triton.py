@@ -412,6 +412,26 @@ def compilations_within(lock: AbstractContextManager[Any]) -> Iterator[None]:
 
 
 @contextmanager
+def refused_kernels() -> Iterator[list[CompiledKernel]]:
+    """Within it, the list gets each kernel that is not launched because it needs more than the GPU has."""
+    original = CompiledKernel._init_handles
+    refused: list[CompiledKernel] = []
+
+    def load(kernel: CompiledKernel) -> None:
+        try:
+            original(kernel)
+        except OutOfResources:
+            refused.append(kernel)
+            raise
+
+    CompiledKernel._init_handles = load
+    try:
+        yield refused
+    finally:
+        CompiledKernel._init_handles = original
+
+
+@contextmanager
 def profile_buffer(allocate: Callable[[int, int, int | None], torch.Tensor]) -> Iterator[None]:
     """Within it, instrumented kernels ask `allocate(bytes, alignment, stream)` for their profile buffer."""
     set_profile_allocator(allocate)

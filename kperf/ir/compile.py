@@ -231,6 +231,20 @@ def machine_code(kernel: CompiledKernel) -> MachineCode:
     return read_machine_code(_dump(kernel, "nvdisasm", "-c", "-gi", "-ndf"), kernel.name)
 
 
+def ptxas_says(ptx: str, arch: str) -> str:
+    """What ptxas prints of a kernel's PTX, its warnings among it: Triton throws that away, its cache keeps it here."""
+
+    def assemble() -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kernel.ptx"
+            path.write_text(ptx)
+            options = ["-lineinfo", "-v", f"--gpu-name={arch}", str(path), "-o", f"{path}.cubin"]
+            command = [str(compat.binary_tool("ptxas")), *options]
+            return subprocess.run(command, capture_output=True, text=True, check=False).stderr.replace(folder, "")
+
+    return _kept(_sha256(ptx.encode()), f"ptxas-{triton.__version__}-{arch}", assemble)
+
+
 def _dump(kernel: CompiledKernel, tool: str, *options: str) -> str:
     """What a tool prints of a cubin, up to half a second of work: Triton's cache keeps it, and its hash."""
     cubin = kernel.asm["cubin"]

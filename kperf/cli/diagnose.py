@@ -1,0 +1,56 @@
+"""Say what to change in a kernel: diagnose."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kperf.cli.app import app, console
+
+
+@app.command()
+def diagnose(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WHAT [-- ARGUMENTS]",
+            help="script.py, kernel.py:function, a folder of Triton's cache, or a TTGIR file.",
+            show_default=False,
+        ),
+    ],
+    static: Annotated[bool, typer.Option("--static", help="From the compiled kernels alone: needs no GPU.")] = False,
+    target: Annotated[str, typer.Option(help="Architecture: sm_80, sm_90a, sm_100a, gfx942, ...")] = "sm_90a",
+    signature: Annotated[
+        str | None, typer.Option(help='Types of a function\'s arguments, in order: "*bf16,*bf16,i32:16".')
+    ] = None,
+    constexpr: Annotated[
+        list[str] | None, typer.Option(help="NAME=value of a tl.constexpr; once for each.", show_default=False)
+    ] = None,
+    num_warps: Annotated[int | None, typer.Option(min=1, max=32, help="Of a function.", show_default=False)] = None,
+    num_stages: Annotated[int | None, typer.Option(min=0, help="Of a function.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/finding.schema.json.")] = False,
+    sarif: Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 here; - prints it.", show_default=False)] = None,
+    fail_if: Annotated[
+        str | None, typer.Option(help="Exit with status 1 at a finding this severe: high, medium or low.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="All findings, and what their rules say.")] = False,
+) -> None:
+    """Find what makes Triton kernels slow, at which line, and what to write instead.
+
+    `# kperf: ignore[id] reason` in the source silences a finding at its line.
+    """
+    from kperf.diagnose import command
+
+    given = {"num_warps": num_warps, "num_stages": num_stages}
+    request = command.Request(
+        target=target,
+        signature=signature,
+        constexprs=tuple(constexpr or ()),
+        options={name: value for name, value in given.items() if value is not None},
+        as_json=as_json,
+        as_sarif=sarif,
+        fail_if=fail_if,
+        explain=explain,
+    )
+    name, *arguments = what
+    raise typer.Exit(command.run(console, name, arguments, request, static=static))

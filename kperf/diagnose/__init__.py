@@ -1,0 +1,1 @@
+"""What is wrong with a kernel, where, what to write instead, and what that gives."""

@@ -1,0 +1,174 @@
+"""`kperf diagnose`: read kernels, run the rules, print, and say by the exit status whether findings are bad."""
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from kperf.arch import of
+from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+from kperf.diagnose.finding import LEVELS, Diagnoses, Diagnosis, Finding
+from kperf.diagnose.kernel import source_line
+from kperf.diagnose.pages import page
+from kperf.diagnose.sarif import sarif
+from kperf.errors import UsageError
+from kperf.record import device
+from kperf.record.files import write_atomically
+from kperf.trace import command as trace
+from kperf.trace.analyze.recorded import read_timeline
+from kperf.trace.capture.gpu import Gpu
+from kperf.trace.capture.interceptor import TraceOptions
+from kperf.trace.capture.script import Script
+
+_STYLES = {"high": "bold red", "medium": "yellow", "low": "cyan"}
+_SHOWN = 3
+"""Findings a kernel that are printed unless all are wanted."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    target: an architecture. signature, constexprs, options: of `file.py:function`. as_json, as_sarif: print or write
+    this instead of text. fail_if: a severity at which, or above, the exit status is 1. explain: print all findings,
+    with the rules' pages.
+    """
+
+    target: str = "sm_90a"
+    signature: str | None = None
+    constexprs: Sequence[str] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    as_json: bool = False
+    as_sarif: Path | None = None
+    fail_if: str | None = None
+    explain: bool = False
+
+
+def run(console: Console, what: str, arguments: Sequence[str], request: Request, *, static: bool) -> int:
+    """`kperf diagnose`; returns the exit status. Raises `UsageError` if a GPU is asked for and there is none."""
+    if request.fail_if is not None and request.fail_if not in LEVELS:
+        raise UsageError(f"--fail-if {request.fail_if} is no severity: choose from {', '.join(LEVELS)}")
+    if static:
+        return run_static(console, what, arguments, request)
+    return run_traced(console, what, arguments, request)
+
+
+def run_traced(
+    console: Console, script: str, arguments: Sequence[str], request: Request, gpu: Gpu | None = None
+) -> int:
+    """Trace a script's kernels and diagnose them by what was measured and by how they were compiled.
+
+    Returns the script's exit status if it is not 0. Raises `UsageError` without a GPU.
+    """
+    if reason := device.why_static():
+        raise UsageError(f"{reason}; `kperf diagnose --static` needs no GPU")
+    launched: dict[str, tuple[CompiledKernel, tuple[int, int, int]]] = {}
+
+    def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
+        def noted(call: LaunchCall) -> None:
+            launched.setdefault(kernel.hash, (kernel, call.grid))
+            call()
+
+        return noted
+
+    with tempfile.TemporaryDirectory() as folder, intercepted_launches(note):
+        traced = Script(script, tuple(arguments))
+        status = trace.run(Console(quiet=True), traced, TraceOptions(), Path(folder), lambda *_: [], gpu)
+        timelines = [read_timeline(path) for path in sorted(Path(folder).glob("*.timeline.json"))]
+    kernels = [
+        inputs.of_compiled(kernel, of(kernel.metadata.target), grid)
+        for kernel, grid in launched.values()
+        if "proton.record" not in kernel.asm.get("ttgir", "proton.record")
+    ]
+    found = Diagnoses(kernels=[diagnose(kernel, timelines=timelines) for kernel in kernels])
+    show(console, found, request)
+    return status or exit_status(found, request.fail_if)
+
+
+def run_static(console: Console, what: str, arguments: Sequence[str], request: Request) -> int:
+    """Diagnose without a GPU; returns the exit status.
+
+    Raises `UsageError` for what cannot be read, compiled or is not known.
+    """
+    arch = of(request.target)
+    kernels = inputs.read(
+        what,
+        arguments,
+        arch,
+        signature=request.signature,
+        constexprs=request.constexprs,
+        options=request.options,
+    )
+    found = Diagnoses(kernels=[diagnose(kernel) for kernel in kernels])
+    show(console, found, request)
+    return exit_status(found, request.fail_if)
+
+
+def show(console: Console, found: Diagnoses, request: Request) -> None:
+    """Print what was found, as text, JSON or SARIF."""
+    if request.as_sarif is not None:
+        text = json.dumps(sarif(found), indent=1) + "\n"
+        if str(request.as_sarif) == "-":
+            console.out(text, end="", highlight=False)
+        else:
+            write_atomically(request.as_sarif, text)
+    if request.as_json:
+        console.out(found.model_dump_json(indent=1), highlight=False)
+    elif str(request.as_sarif) != "-":
+        for diagnosis in found.kernels:
+            _show_kernel(console, diagnosis, explain=request.explain)
+
+
+def exit_status(found: Diagnoses, fail_if: str | None) -> int:
+    """1 if there is a finding of this severity or a worse one."""
+    if fail_if is None:
+        return 0
+    bad = LEVELS[: LEVELS.index(fail_if) + 1]  # type: ignore[arg-type]
+    return int(any(finding.severity in bad for one in found.kernels for finding in one.findings))
+
+
+def _show_kernel(console: Console, diagnosis: Diagnosis, *, explain: bool) -> None:
+    console.print(Text(f"{diagnosis.kernel} for {diagnosis.target}", style="bold"))
+    shown = diagnosis.findings if explain else diagnosis.findings[:_SHOWN]
+    for finding in shown:
+        _show_finding(console, finding)
+    if explain:
+        for rule in dict.fromkeys(finding.id for finding in shown):
+            console.print(Text(page(rule)))
+    hidden = len(diagnosis.findings) - len(shown)
+    if hidden:
+        console.print(Text(f"  and {hidden} more: --explain shows all"))
+    if not diagnosis.findings:
+        console.print(Text(f"  nothing found; {diagnosis.bound.message}"))
+    for ignored in diagnosis.ignored:
+        console.print(Text(f"  ignored: {ignored}"))
+    if diagnosis.skipped:
+        reasons = sorted(set(diagnosis.skipped.values()))
+        console.print(
+            Text(
+                f"  {len(diagnosis.skipped)} rules could not run ({'; '.join(reasons)}): {', '.join(diagnosis.skipped)}"
+            )
+        )
+
+
+def _show_finding(console: Console, finding: Finding) -> None:
+    name = Path(finding.source.file).name or finding.kernel
+    place = f"{name}:{finding.source.line}" if finding.source.line else name
+    head = Text("  ")
+    head.append(f"{finding.severity:<6}", style=_STYLES[finding.severity])
+    head.append(f"  {place}  {source_line(finding.source)}")
+    console.print(head)
+    console.print(Text(f"          {finding.message} [{finding.id}]"))
+    gain = ""
+    if finding.estimate is not None:
+        one = finding.estimate
+        gain = f" (estimated {one.speedup:.2g} x, {one.low:.2g} to {one.high:.2g})"
+    tried = "".join(f"; measured {one.speedup:.2f} x with {one.change}" for one in finding.tried)
+    console.print(Text(f"          {finding.advice}{gain}{tried}"))

@@ -1,0 +1,93 @@
+"""Runs the rules on a kernel, merges what they say of one line, silences what the source ignores, and sorts."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kperf.diagnose.bound import bound_of
+from kperf.diagnose.finding import LEVELS, Diagnosis, Finding
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.rule import dynamic_rules, static_rules
+from kperf.trace.analyze.models import Timeline
+
+_IGNORE = re.compile(r"#\s*kperf:\s*ignore\[([\w\-, ]+)\]\s*(\S.*)?$")
+IGNORE_WITHOUT_REASON = "needs a reason: `# kperf: ignore[id] why`"
+
+
+def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
+    """Everything that rules find in a kernel, the worst first, and what bounds it.
+
+    Of `timelines` those of this kernel are read by the dynamic rules.
+    """
+    found: list[Finding] = []
+    skipped: dict[str, str] = {}
+    for rule in static_rules():
+        if not kernel.arch.name.startswith(rule.targets):
+            continue
+        lacks = rule.lacks(kernel)
+        if lacks is None:
+            found += rule.check(kernel)
+        else:
+            skipped[rule.id] = lacks
+    mine = [timeline for timeline in timelines if timeline.kernel == kernel.name]
+    found += [finding for one in dynamic_rules() for timeline in mine for finding in one.check(kernel, timeline)]
+    kept, ignored = without_ignored(merged(found))
+    return Diagnosis(
+        kernel=kernel.name,
+        target=kernel.arch.name,
+        findings=ranked(kept),
+        bound=bound_of(kernel),
+        skipped=skipped,
+        ignored=ignored,
+    )
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding a rule and line: the worst. A pipelined loop has each of its loads twice and more."""
+    best: dict[tuple[str, str, int], Finding] = {}
+    for finding in findings:
+        key = (finding.id, finding.source.file, finding.source.line)
+        if key not in best or _rank(finding) < _rank(best[key]):
+            best[key] = finding
+    return list(best.values())
+
+
+def ranked(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first: by severity, then by what the advice gives."""
+    return sorted(findings, key=_rank)
+
+
+def _rank(finding: Finding) -> tuple[int, float, int, str]:
+    gain = finding.estimate.speedup if finding.estimate is not None else 1.0
+    return LEVELS.index(finding.severity), -gain, LEVELS.index(finding.confidence), finding.id
+
+
+def without_ignored(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:
+    """Findings that their line (or the line above, or that of the `def`) does not silence, and words on the others."""
+    kept, ignored = [], []
+    for finding in findings:
+        reason = _ignored_by(finding)
+        if reason:
+            ignored.append(f"{finding.id} at line {finding.source.line}: {reason}")
+        else:
+            kept.append(finding)
+    return kept, ignored
+
+
+def _ignored_by(finding: Finding) -> str | None:
+    """The reason why a finding is ignored; None if it is not, or if no reason is given."""
+    try:
+        lines = Path(finding.source.file).read_text().splitlines() if finding.source.file else []
+    except (OSError, ValueError):
+        return None
+    above = finding.source.line - 1
+    while 0 < above <= len(lines) and lines[above - 1].strip().startswith("#"):
+        above -= 1
+    for number in range(max(above, 0), finding.source.line + 1):
+        match = _IGNORE.search(lines[number - 1]) if 0 < number <= len(lines) else None
+        on_its_own = match is not None and lines[number - 1].strip().startswith("#")
+        if match and (number == finding.source.line or on_its_own):
+            ids = {name.strip() for name in match[1].split(",")}
+            if finding.id in ids and match[2]:
+                return match[2].strip()
+    return None

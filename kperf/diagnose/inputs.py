@@ -1,0 +1,178 @@
+"""Kernels to read: what a script launches, a function with a signature, an entry of Triton's cache, a TTGIR file."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import triton
+
+from kperf.arch import Arch, of
+from kperf.compat.triton import ASTSource, CompiledKernel
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.without_gpu import imported, launches_of
+from kperf.errors import UsageError
+from kperf.ir import compile as compiler
+from kperf.ir.layouts import split_commas
+from kperf.ir.ttgir import Module
+from kperf.trace.capture.script import Script
+
+
+def read(
+    what: str,
+    arguments: Sequence[str],
+    arch: Arch,
+    *,
+    signature: str | None = None,
+    constexprs: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+) -> list[Kernel]:
+    """The kernels that `what` names, compiled for `arch` where they are not compiled yet.
+
+    `script.py` with its arguments, `file.py:function`, a folder of Triton's cache, or a TTGIR file. `signature`: types
+    of the arguments as Triton writes them, `*bf16,*fp32,i32:16`; `constexprs`: `NAME=value`; `options`: num_warps and
+    the like. Raises `UsageError` for anything else.
+    """
+    name, colon, function = what.rpartition(":")
+    if colon and name.endswith(".py"):
+        if signature is None:
+            kernels = [one for one in _of_script(Script(name, tuple(arguments)), arch) if one.name == function]
+            if not kernels:
+                raise UsageError(
+                    f"{name} launches no kernel {function}: give its arguments' types with --signature, in order, as "
+                    '"*bf16,*bf16,i32", and its constants with --constexpr NAME=value'
+                )
+            return kernels
+        return [_of_function(Path(name), function, arch, signature, constexprs, dict(options or {}))]
+    path = Path(what)
+    if path.is_dir():
+        return _of_folder(path)
+    if path.suffix == ".ttgir":
+        return [_of_ttgir(path, arch)]
+    if path.suffix == ".py":
+        return _of_script(Script(what, tuple(arguments)), arch)
+    missing = "there is no" if not path.exists() else "there is nothing to read in"
+    raise UsageError(f"{missing} {what}: give a script, file.py:function, a folder of Triton's cache, or a TTGIR file")
+
+
+def of_compiled(
+    kernel: CompiledKernel | SimpleNamespace, arch: Arch, grid: tuple[int, int, int] | None = None
+) -> Kernel:
+    """What static rules read, of a kernel that Triton compiled."""
+    native = "cubin" in kernel.asm
+    module = Module(kernel.asm["ttgir"])
+    assembled = native and "ptx" in kernel.asm and any(op.name == "ttng.warp_group_dot" for op in module.walk())
+    return Kernel(
+        kernel.name,
+        arch,
+        module,
+        num_stages=getattr(kernel.metadata, "num_stages", None),
+        code=compiler.machine_code(kernel) if native else None,
+        resources=compiler.resources(kernel) if native else None,
+        ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch.name) if assembled else "",
+        grid=grid,
+    )
+
+
+def _of_script(script: Script, arch: Arch) -> list[Kernel]:
+    launches, _ = launches_of(script, arch)
+    return [of_compiled(launch.kernel, arch, launch.grid) for launch in launches if "ttgir" in launch.kernel.asm]
+
+
+def _of_function(
+    path: Path, function: str, arch: Arch, signature: str, constexprs: Sequence[str], options: dict[str, Any]
+) -> Kernel:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    names, why = imported(path, arch)
+    jitted: Any = names.get(function)
+    while hasattr(jitted, "configs") or hasattr(jitted, "values"):
+        jitted = getattr(jitted, "fn", None)  # inside of an autotuner and heuristics
+    if not hasattr(jitted, "arg_names"):
+        ended = f" (it ended with {why})" if why else ""
+        raise UsageError(f"{path} has no kernel {function}{ended}: name a @triton.jit function of it")
+    constants = dict(_constant(text) for text in constexprs)
+    given = split_commas(signature)
+    runtime = [name for name in jitted.arg_names if name not in constants]
+    if len(given) != len(runtime):
+        raise UsageError(
+            f"{function} takes {len(runtime)} arguments beside its constants ({', '.join(runtime)}), and --signature "
+            f"has {len(given)} types: give one each, and --constexpr NAME=value for what is a tl.constexpr"
+        )
+    types = dict(zip(runtime, given, strict=True))
+    places = {name: place for place, name in enumerate(jitted.arg_names)}
+    # Tensors of torch begin at multiples of 16 bytes; of a number that is said only where `:16` says so.
+    aligned = {
+        (places[name],): [["tt.divisibility", 16]]
+        for name, text in types.items()
+        if text.endswith(":16") or (text.startswith("*") and ":" not in text)
+    }
+    plain = {name: text.partition(":")[0] for name, text in types.items()} | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(jitted, {name: plain[name] for name in jitted.arg_names}, constants, aligned)
+    return of_compiled(_compiled(source, arch, options), arch)
+
+
+def _compiled(source: Any, arch: Arch, options: dict[str, Any]) -> CompiledKernel:
+    try:
+        with compiler.whole_cache():
+            return triton.compile(source, target=arch.target, options=options)
+    except UsageError:
+        raise
+    except Exception as error:  # front end, passes and ptxas raise what they like
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UsageError(f"it does not compile for {arch.name}: {last}") from None
+
+
+def _constant(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--constexpr {text} has no value: write NAME=value")
+    try:
+        return name.strip(), json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+    except json.JSONDecodeError:
+        if re.fullmatch(r"tl\.\w+", value):
+            return name.strip(), getattr(triton.language, value[3:], value)
+        return name.strip(), value
+
+
+def _of_folder(path: Path) -> list[Kernel]:
+    found = []
+    for ttgir in sorted(path.rglob("*.ttgir")):
+        metadata = ttgir.with_suffix(".json")
+        try:
+            described = json.loads(metadata.read_text())
+            asm: dict[str, Any] = {"ttgir": ttgir.read_text()}
+        except (OSError, ValueError):
+            continue
+        for suffix in ("ptx", "cubin"):
+            made = ttgir.with_suffix(f".{suffix}")
+            if made.is_file():
+                asm[suffix] = made.read_bytes() if suffix == "cubin" else made.read_text()
+        target = described["target"]
+        arch = of(f"{target['backend']}:{target['arch']}")
+        kernel = SimpleNamespace(asm=asm, name=described["name"], metadata=SimpleNamespace(**described))
+        found.append(of_compiled(kernel, arch))
+    if not found:
+        raise UsageError(f"{path} holds no kernel: give an entry of Triton's cache (*.ttgir and *.json)")
+    return found
+
+
+def _of_ttgir(path: Path, arch: Arch) -> Kernel:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    module = Module(text)
+    written = re.search(r'ttg\.target = "([^"]+)"', text)
+    if written is not None and of(written[1]) != arch:
+        name = of(written[1]).name
+        raise UsageError(f"{path} is for {name}, not for {arch.name}: say --target {name}")
+    compiler.parse_ttgir(text)
+    kernel = _compiled(str(path), arch, {"num_warps": module.num_warps})
+    asm = {name: kernel.asm[name] for name in ("ptx", "cubin") if name in kernel.asm} | {"ttgir": text}
+    shared = SimpleNamespace(shared=kernel.metadata.shared, num_stages=None)
+    return of_compiled(SimpleNamespace(asm=asm, name=kernel.name, metadata=shared), arch)

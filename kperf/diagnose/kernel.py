@@ -1,0 +1,331 @@
+"""What static rules read of one kernel: its TTGIR with locations, its machine code, resources, and what follows."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.arch import Arch
+from kperf.diagnose.finding import Estimate, Finding, Level, Source
+from kperf.diagnose.thresholds import SECTOR_BYTES, VECTOR_BYTES
+from kperf.ir.compile import Resources
+from kperf.ir.layouts import Layouts, TensorType, tensor_types
+from kperf.ir.locations import Frame
+from kperf.ir.machine import Instruction, MachineCode
+from kperf.ir.ttgir import Module, Operation
+from kperf.ir.values import Argument, Value, Values, arguments_of
+
+LOADS = ("tt.load", "ttg.async_copy_global_to_local", "amdg.buffer_load")
+STORES = ("tt.store", "amdg.buffer_store")
+ATOMICS = ("tt.atomic_rmw", "tt.atomic_cas")
+TMA_LOADS = ("ttng.async_tma_copy_global_to_local", "tt.descriptor_load")
+ASYNC_COPIES = ("ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local")
+MMAS = ("tt.dot", "tt.dot_scaled", "ttng.warp_group_dot", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled")
+LOOPS = ("scf.for", "scf.while")
+_MEMORY_OPCODES = {"load": ("LDG", "LDGSTS"), "store": ("STG",)}
+
+
+@dataclass(frozen=True)
+class Access:
+    """A load or a store of a tensor of pointers, and how the threads of a warp ask for it.
+
+    tensor: of pointers. used_bytes, sectors: of all requests of a CTA together, distinct bytes that are used in a
+    request and sectors of 32 bytes that it touches. tile_bytes, tile_sectors: as if the cache kept every sector.
+    thread_bytes: consecutive bytes that a thread could ask for at once.
+    """
+
+    operation: Operation
+    tensor: TensorType
+    value: Value
+    used_bytes: int
+    sectors: int
+    tile_sectors: int
+    tile_bytes: int
+    thread_bytes: int
+
+    @property
+    def sector_use(self) -> float:
+        """Used share of the bytes that move, request by request."""
+        return self.used_bytes / max(self.sectors * SECTOR_BYTES, 1)
+
+    @property
+    def tile_sector_use(self) -> float:
+        """Used share of the bytes that move from device memory if the cache keeps what neighbours use."""
+        return self.tile_bytes / max(self.tile_sectors * SECTOR_BYTES, 1)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel for one architecture.
+
+    code, resources, ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where
+    only the TTGIR is known. grid: of a launch, None without one. arguments: numbers of the launch, by name.
+    """
+
+    name: str
+    arch: Arch
+    module: Module
+    num_stages: int | None = None
+    code: MachineCode | None = None
+    resources: Resources | None = None
+    ptxas: str = ""
+    grid: tuple[int, int, int] | None = None
+    arguments: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def layouts(self) -> Layouts:
+        """Of its module."""
+        return Layouts(self.module.lines)
+
+    @cached_property
+    def values(self) -> Values:
+        """Its index arithmetic."""
+        return Values(self.module, self.arguments)
+
+    @cached_property
+    def parameters(self) -> dict[str, Argument]:
+        """The arguments of its function by name, without `%`."""
+        return {argument.name.removeprefix("%"): argument for argument in arguments_of(self.module)}
+
+    @property
+    def num_warps(self) -> int:
+        """Of the default warp group."""
+        return self.module.num_warps
+
+    @property
+    def threads(self) -> int:
+        """Of the default warp group."""
+        return self.num_warps * self.arch.warp_size
+
+    @cached_property
+    def operations(self) -> list[Operation]:
+        """All of the function, in the order of the text."""
+        return list(self.module.walk())
+
+    def named(self, *names: str) -> Iterator[Operation]:
+        """The operations of these names."""
+        return (op for op in self.operations if op.name in names)
+
+    @cached_property
+    def total_warps(self) -> int:
+        """Of a CTA, with all its warp groups."""
+        groups = self.module.warp_groups()
+        return sum(group.num_warps for group in groups) if len(groups) > 1 else self.num_warps
+
+    @cached_property
+    def main_loops(self) -> list[Operation]:
+        """The innermost loops that multiply matrices; without any those that load; else those that there are."""
+        loops = [op for op in self.operations if op.name in LOOPS]
+        innermost = [loop for loop in loops if not any(inner.name in LOOPS for inner in inside(loop))]
+        multiplying = [loop for loop in loops if any(op.name in MMAS for op in own(loop))]
+        loading = [loop for loop in innermost if any(op.name in (*LOADS, *TMA_LOADS) for op in inside(loop))]
+        return multiplying or loading or innermost
+
+    @cached_property
+    def accesses(self) -> list[Access]:
+        """Loads and stores of tensors of pointers whose addresses and layouts are known."""
+        found = (self._access(op) for op in self.named(*LOADS, *STORES))
+        return [access for access in found if access is not None]
+
+    def _access(self, op: Operation) -> Access | None:
+        value = self.values.operand(op, 0)
+        pointers = next((tensor for tensor in tensor_types(op.rest) if tensor.element.startswith("!tt.ptr")), None)
+        if value is None or pointers is None or value.numbers.shape != pointers.shape or not pointers.shape:
+            return None
+        places = self.layouts.elements(pointers)
+        if places is None:
+            return None
+        addresses = value.numbers[tuple(np.moveaxis(places, -1, 0))]  # [warp, register, lane]
+        run = _run(addresses, pointers.bytes)
+        used, sectors = _requests(addresses, pointers.bytes, run)
+        distinct = np.unique(addresses)
+        return Access(
+            op,
+            pointers,
+            value,
+            used,
+            sectors,
+            len(np.unique(distinct // SECTOR_BYTES)),
+            len(distinct) * pointers.bytes,
+            run * pointers.bytes,
+        )
+
+    def instructions_of(self, op: Operation) -> list[Instruction]:
+        """The machine code of the operation's line of source; empty where that is not known."""
+        if self.code is None or op.location is None or not op.location.frames:
+            return []
+        frame = op.location.frames[0]
+        return self._by_line.get((frame.file, frame.line), [])
+
+    @cached_property
+    def _by_line(self) -> dict[tuple[str, int], list[Instruction]]:
+        found: dict[tuple[str, int], list[Instruction]] = {}
+        for instruction in self.code.instructions if self.code else ():
+            if instruction.frames:
+                frame = instruction.frames[0]
+                found.setdefault((frame.file, frame.line), []).append(instruction)
+        return found
+
+    def machine_bytes(self, op: Operation) -> int | None:
+        """Bytes that a thread asks for in one instruction at the operation's line: the most; None if there is none."""
+        kinds = _MEMORY_OPCODES["store" if op.name in STORES else "load"]
+        widths = [width(i) for i in self.instructions_of(op) if i.opcode.split(".")[0] in kinds]
+        return max(widths, default=None)
+
+    def finding(
+        self,
+        rule: str,
+        where: Operation | Frame | None,
+        severity: Level,
+        message: str,
+        advice: str,
+        evidence: dict[str, float | int | str],
+        *,
+        confidence: Level = "high",
+        estimate: tuple[float, float, float] | None = None,
+    ) -> Finding:
+        """A finding at an operation or a line of source; `estimate` is (speedup, low, high)."""
+        frame = where if isinstance(where, Frame) or where is None else frame_of(where)
+        frame = frame or frame_of(self.module.function)
+        return Finding(
+            id=rule,
+            severity=severity,
+            confidence=confidence,
+            source=source_of(frame),
+            kernel=self.name,
+            message=message,
+            evidence={name: round(value, 4) if isinstance(value, float) else value for name, value in evidence.items()},
+            advice=advice,
+            estimate=None if estimate is None else Estimate(speedup=estimate[0], low=estimate[1], high=estimate[2]),
+        )
+
+
+def frame_of(op: Operation) -> Frame | None:
+    """The line of source of an operation, or of what is around it where it has none."""
+    current: Operation | None = op
+    while current is not None:
+        if current.location is not None and current.location.frame is not None:
+            return current.location.frame
+        current = current.parent.owner if current.parent is not None else None
+    return None
+
+
+def source_of(frame: Frame | None) -> Source:
+    """The line, and the function that it is in if the file can be read."""
+    if frame is None:
+        return Source(file="", line=0)
+    return Source(file=frame.file, line=frame.line, function=_function_at(frame.file, frame.line))
+
+
+@cache
+def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
+    try:
+        tree = ast.parse(Path(file).read_text())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return tuple((node.lineno, node.end_lineno or node.lineno, node.name) for node in nodes)
+
+
+def _function_at(file: str, line: int) -> str:
+    around = [found for found in _functions(file) if found[0] <= line <= found[1]]
+    return max(around)[2] if around else ""
+
+
+def source_line(source: Source) -> str:
+    """The text of a line of source; empty if it cannot be read."""
+    lines = _lines(source.file)
+    return lines[source.line - 1].strip() if 0 < source.line <= len(lines) else ""
+
+
+@cache
+def _lines(file: str) -> tuple[str, ...]:
+    try:
+        return tuple(Path(file).read_text().splitlines())
+    except (OSError, ValueError):
+        return ()
+
+
+def inside(op: Operation) -> Iterator[Operation]:
+    """All operations in the regions of one."""
+    for region in op.regions:
+        yield from region.walk()
+
+
+def own(loop: Operation) -> Iterator[Operation]:
+    """What an iteration of a loop does itself, without the loops inside it."""
+    for region in loop.regions:
+        for op in region.operations:
+            yield op
+            if op.name not in LOOPS:
+                yield from own(op)
+
+
+def loops_around(op: Operation) -> list[Operation]:
+    """The loops around an operation, the innermost first."""
+    found = []
+    region = op.parent
+    while region is not None and region.owner is not None:
+        if region.owner.name in LOOPS:
+            found.append(region.owner)
+        region = region.owner.parent
+    return found
+
+
+def width(instruction: Instruction) -> int:
+    """Bytes that a thread asks for in a load or store of machine code."""
+    parts = instruction.opcode.split(".")
+    sizes = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "16": 2, "8": 1}
+    return next((sizes[part] for part in parts if part in sizes), 4)
+
+
+def name_of(value: Value, kernel: Kernel) -> str:
+    """The pointer arguments on which an address depends, for messages."""
+    pointers = [name for name in sorted(value.arguments) if kernel.parameters[name].type.startswith("!tt.ptr")]
+    return ", ".join(pointers) or "the pointer"
+
+
+def _run(addresses: NDArray[np.int64], size: int) -> int:
+    """Registers of a thread that are neighbours in memory and aligned, at most 16 bytes: a power of two."""
+    run = 1
+    while run * 2 * size <= VECTOR_BYTES and addresses.shape[1] % (run * 2) == 0:
+        groups = addresses.reshape(addresses.shape[0], -1, run * 2, addresses.shape[2])
+        consecutive = np.all(np.diff(groups, axis=2) == size)
+        if not consecutive or np.any(groups[:, :, 0, :] % (run * 2 * size)):
+            break
+        run *= 2
+    return run
+
+
+def _requests(addresses: NDArray[np.int64], size: int, run: int) -> tuple[int, int]:
+    """Bytes used, and sectors touched, of all requests of a CTA: one a warp and `run` registers."""
+    groups = addresses.reshape(addresses.shape[0] * addresses.shape[1] // run, run * addresses.shape[2])
+    ordered = np.sort(groups, axis=1)
+    distinct = 1 + np.count_nonzero(np.diff(ordered, axis=1), axis=1)
+    sectors = 1 + np.count_nonzero(np.diff(ordered // SECTOR_BYTES, axis=1), axis=1)
+    return int(distinct.sum()) * size, int(sectors.sum())
+
+
+def mma_shape(op: Operation) -> tuple[int, int, int] | None:
+    """(rows, columns, depth) of an MMA's tile; None if its types do not say."""
+    types = tensor_types(op.rest.partition(" : ")[2])
+    if len(types) < 2 or len(types[0].shape) < 2 or len(types[1].shape) < 2:
+        return None
+    return types[0].shape[-2], types[1].shape[-1], types[0].shape[-1]
+
+
+def mma_element(op: Operation) -> str:
+    """Element type of an MMA's operands."""
+    types = tensor_types(op.rest.partition(" : ")[2])
+    return types[0].element if types else ""
+
+
+def attribute(op: Operation, name: str) -> str | None:
+    """An attribute of an operation, as printed."""
+    match = re.search(rf"\b{re.escape(name)} = (-?\w+)", op.rest)
+    return match[1] if match else None

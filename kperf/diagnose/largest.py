@@ -1,0 +1,34 @@
+"""The value of a kernel that takes most of a thread's registers."""
+
+from dataclasses import dataclass
+
+from kperf.diagnose.kernel import MMAS, Kernel, loops_around
+from kperf.ir.layouts import TensorType, tensor_types
+from kperf.ir.ttgir import Operation
+
+_MADE = ("tt.load", *MMAS)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """An operation, its result, and the 32-bit registers of a thread that it takes."""
+
+    operation: Operation
+    tensor: TensorType
+    registers: int
+
+
+def largest_value(kernel: Kernel) -> Largest | None:
+    """Of what loads and MMAs give; in a loop before outside of one."""
+    found = []
+    for op in kernel.named(*_MADE):
+        types = [tensor for tensor in tensor_types(op.rest.partition(" : ")[2]) if tensor.shape]
+        if types:
+            tensor = types[-1]
+            registers = -(-tensor.size * tensor.bytes // (4 * kernel.threads))
+            found.append(Largest(op, tensor, registers))
+
+    def weight(one: Largest) -> tuple[int, int, int]:
+        return one.registers, len(loops_around(one.operation)), -one.operation.line
+
+    return max(found, key=weight, default=None)

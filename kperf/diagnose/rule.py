@@ -1,0 +1,68 @@
+"""A rule: what it is called, what it needs to know of a kernel, and its check. The registry is the folder `rules`."""
+
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Literal
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import Kernel
+from kperf.trace.analyze.models import Timeline
+
+Stage = Literal["ttgir", "machine code", "ptxas", "launch"]
+"""What a static rule reads besides the TTGIR, which all of them do: `launch` is a grid."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A static rule, in `rules/<id with underscores>.py` as `RULE`; its page is docs/rules/<id>.md.
+
+    targets: beginnings of the targets to which it applies (`sm_90a`).
+    """
+
+    id: str
+    title: str
+    check: Callable[[Kernel], Iterable[Finding]]
+    needs: Stage = "ttgir"
+    targets: tuple[str, ...] = ("sm_", "gfx")
+
+    def lacks(self, kernel: Kernel) -> str | None:
+        """Why it cannot run on a kernel; None if it can."""
+        if self.needs in ("machine code", "ptxas") and kernel.code is None:
+            return "no machine code was made for this target"
+        if self.needs == "launch" and kernel.grid is None:
+            return "no launch is known"
+        return None
+
+
+@dataclass(frozen=True)
+class DynamicRule:
+    """A rule on what was measured, in `rules/<id with underscores>.py` as `RULE`."""
+
+    id: str
+    title: str
+    check: Callable[[Kernel, Timeline], Iterable[Finding]]
+
+
+def _modules() -> list[str]:
+    from kperf.diagnose import rules
+
+    return sorted(module.name for module in pkgutil.iter_modules(rules.__path__))
+
+
+@cache
+def all_rules() -> tuple[Rule | DynamicRule, ...]:
+    """Every rule, by name."""
+    return tuple(import_module(f"kperf.diagnose.rules.{name}").RULE for name in _modules())
+
+
+def static_rules() -> tuple[Rule, ...]:
+    """Rules that need no GPU."""
+    return tuple(rule for rule in all_rules() if isinstance(rule, Rule))
+
+
+def dynamic_rules() -> tuple[DynamicRule, ...]:
+    """Rules on a timeline."""
+    return tuple(rule for rule in all_rules() if isinstance(rule, DynamicRule))

@@ -1,0 +1,29 @@
+"""Prints and barriers that were left in a loop."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import MMAS, Kernel, loops_around, own
+from kperf.diagnose.rule import Rule
+
+_LEFT = {"tt.print": "tl.device_print", "gpu.barrier": "tl.debug_barrier", "ttg.barrier": "tl.debug_barrier"}
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of `tt.print` anywhere and barriers in a loop, outside of warp-specialised kernels."""
+    specialised = len(kernel.module.warp_groups()) > 1
+    for op in kernel.named(*_LEFT):
+        if op.name != "tt.print" and (specialised or not loops_around(op)):
+            continue
+        yield kernel.finding(
+            RULE.id,
+            op,
+            "high" if any(op.name in MMAS for loop in loops_around(op)[:1] for op in own(loop)) else "medium",
+            f"{_LEFT[op.name]} makes the warps wait for each other{' in each iteration' if loops_around(op) else ''}",
+            "take it out: the compiler puts barriers where they are needed",
+            {"operation": op.name},
+            estimate=(2.0, 1.0, 3.0),
+        )
+
+
+RULE = Rule("debug-in-kernel", "Prints and barriers left in a kernel", check)

@@ -1,0 +1,35 @@
+"""A `tl.dot` that the tensor cores do not do."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import Kernel, mma_element
+from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of a product in a layout of no MMA."""
+    for op in kernel.named("tt.dot"):
+        types = tensor_types(op.rest.partition(" : ")[2])
+        if not types or kernel.layouts.kind(types[-1].layout) not in ("blocked", "linear"):
+            continue
+        element = mma_element(op)
+        if element == "f32":
+            why = "its operands are float32 and input_precision is 'ieee'"
+            advice = "convert the operands to bfloat16, or pass input_precision='tf32' ('tf32x3' is as exact)"
+        else:
+            why = f"no MMA of this target takes {element} operands in this shape"
+            advice = "use float16, bfloat16, fp8 or int8 operands, and tiles of at least 16 x 8 x 16"
+        yield kernel.finding(
+            RULE.id,
+            op,
+            "high",
+            f"tl.dot runs on the FMA units, not on the tensor cores: {why}",
+            advice,
+            {"operand": element, "result_layout": kernel.layouts.kind(types[-1].layout)},
+            estimate=(6.0, 2.0, 16.0),
+        )
+
+
+RULE = Rule("dot-on-fma", "tl.dot without tensor cores", check)

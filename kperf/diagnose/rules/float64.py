@@ -1,0 +1,37 @@
+"""Arithmetic in 64 bits on data of 32 or fewer."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import LOADS, Kernel
+from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
+
+_SMALL = 128
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of the first operation on float64 tensors, if no argument points at float64."""
+    if any("f64" in argument.type for argument in kernel.parameters.values()):
+        return
+    wide = [
+        op
+        for op in kernel.operations
+        if op.name.startswith(("arith.", "math.", "tt.dot", "tt.extern"))
+        and op.name != "arith.constant"
+        and any(tensor.element == "f64" and tensor.size >= _SMALL for tensor in tensor_types(op.rest))
+    ]
+    if wide and any(True for _ in kernel.named(*LOADS)):
+        yield kernel.finding(
+            RULE.id,
+            wide[0],
+            "high",
+            f"{len(wide)} operations are done in float64, though no argument is: twice the registers, and 1/2 (H100) "
+            "to 1/64 (others) of float32's rate",
+            "convert to tl.float32 instead, and write constants as plain Python floats",
+            {"operations": len(wide)},
+            estimate=(1.8, 1.1, 8.0),
+        )
+
+
+RULE = Rule("float64", "Arithmetic in float64", check)

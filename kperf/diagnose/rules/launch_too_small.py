@@ -1,0 +1,31 @@
+"""A grid of fewer CTAs than the GPU has SMs."""
+
+from collections.abc import Iterator
+
+from kperf.arch import H200
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import GRID_WAVES
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """By the grid of the launch."""
+    assert kernel.grid is not None
+    sms = H200.sms
+    count = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
+    if count >= GRID_WAVES * sms or count < 2:
+        return
+    yield kernel.finding(
+        RULE.id,
+        None,
+        "medium",
+        f"{count} CTAs leave {sms - count} of {sms} SMs without work",
+        "split the work further: smaller tiles, split-K, or several kernels' work in one launch",
+        {"ctas": count, "sms": sms},
+        confidence="low",
+        estimate=(min(sms / count, 4.0), 1.0, sms / count),
+    )
+
+
+RULE = Rule("launch-too-small", "A launch too small for the GPU", check, needs="launch", targets=("sm_90a",))

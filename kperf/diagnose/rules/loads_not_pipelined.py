@@ -1,0 +1,67 @@
+"""Loads of a loop with products that wait for memory in each iteration."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import MMAS, Kernel, inside, loops_around, own
+from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
+from kperf.ir.ttgir import Operation
+
+_SMALL = 1024
+"""Elements: vectors of scales or a bias are not worth a buffer."""
+_CP_ASYNC_BYTES = 4
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of tiles that a loop with MMAs loads into registers, or by TMA and waits for at once."""
+    for loop in kernel.main_loops:
+        if not any(op.name in MMAS for op in own(loop)):
+            continue
+        for op in own(loop):
+            if op.name not in ("tt.load", "tt.descriptor_load"):
+                continue
+            sizes = [tensor.size for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2]
+            if max(sizes, default=0) >= _SMALL:
+                why, advice = _reason(kernel, loop, op)
+                yield kernel.finding(
+                    RULE.id,
+                    op,
+                    "high",
+                    f"the load is not pipelined, so each iteration waits for memory: {why}",
+                    advice,
+                    {"elements": max(sizes), "num_stages": kernel.num_stages or 0},
+                    estimate=(1.8, 1.2, 3.0),
+                )
+
+
+def _reason(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str]:  # noqa: PLR0911 (a case a reason)
+    access = next((access for access in kernel.accesses if access.operation is op), None)
+    around = loops_around(op)[0]
+    if kernel.num_stages == 1:
+        return "num_stages=1", "launch with num_stages=3 (or 4)"
+    if loop.name == "scf.while":
+        return "the compiler pipelines no while loop", "write it as a for loop over tl.range"
+    if any(inner.name == "scf.if" and op in list(inside(inner)) for inner in own(around)):
+        return "it stands in a branch", "load outside of the branch, with a mask that the branch's condition decides"
+    if any(inner.name in ("gpu.barrier", "ttg.barrier", "ttg.local_barrier", "tt.print") for inner in own(around)):
+        return "a barrier or a print in the loop forbids it", "take tl.debug_barrier and prints out of the loop"
+    if any(inner.name == "scf.for" for inner in own(around)):
+        return "another loop stands inside this one", "flatten the two loops into one, or pipeline the inner one"
+    if access is not None and access.value.loaded:
+        return (
+            "its address depends on what another load of the same iteration gives",
+            "load the indices an iteration ahead, in a variable that the loop carries",
+        )
+    if access is not None and access.thread_bytes < _CP_ASYNC_BYTES:
+        return (
+            f"a thread can prove only {access.thread_bytes} contiguous bytes, and cp.async copies {_CP_ASYNC_BYTES} or "
+            "more",
+            "make the inner stride a constexpr of 1 and the other strides multiples of 16",
+        )
+    if kernel.num_stages is None:
+        return "no buffer is filled ahead", "compile it with num_stages=3"
+    return "the compiler found no distance between load and use", "load the operands of tl.dot directly in the loop"
+
+
+RULE = Rule("loads-not-pipelined", "Loads of a product that are not pipelined", check)

@@ -1,0 +1,40 @@
+"""Division and remainder of index tensors in a loop."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import LOOPS, Kernel, own
+from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
+
+_DIVISIONS = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
+_SMALL = 32
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of divisions of tensors, by anything but a power of two, that each iteration does."""
+    for loop in kernel.named(*LOOPS):
+        for op in own(loop):
+            types = tensor_types(op.rest) if op.name in _DIVISIONS else []
+            if not types or types[0].size < _SMALL:
+                continue
+            divisor = kernel.values.operand(op, 1)
+            fixed = divisor is not None and not divisor.arguments and not divisor.loaded and not divisor.iterations
+            number = int(divisor.numbers.flat[0]) if divisor is not None and fixed else 0
+            if number > 0 and number & (number - 1) == 0:
+                continue
+            by = number or "a number known at run time"
+            yield kernel.finding(
+                RULE.id,
+                op,
+                "medium",
+                f"each iteration divides {types[0].size} indices by {by}, some twenty instructions each",
+                "keep quotient and remainder in variables that the loop carries, make the divisor a tl.constexpr, or "
+                "loop over the dimensions one by one",
+                {"elements": types[0].size, "divisor": number},
+                confidence="medium",
+                estimate=(1.3, 1.0, 2.0),
+            )
+
+
+RULE = Rule("loop-division", "Division of indices in a loop", check)

@@ -1,0 +1,60 @@
+"""Registers or shared memory that leave few warps on an SM, in a kernel that waits for memory."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel
+from kperf.diagnose.largest import largest_value
+from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, REGISTERS_NEAR
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of kernels without products that leave fewer than `FEW_WARPS_ON_SM` warps; of others what a little less gives."""
+    if kernel.resources is None or kernel.resources.shared_bytes > kernel.arch.cta_shared_bytes:
+        return
+    now, registers = ctas(kernel), kernel.resources.registers
+    if now == 0:
+        return
+    by_registers, by_shared = ctas(kernel, shared_bytes=0), ctas(kernel, registers=32)
+    resource = "registers" if by_registers <= by_shared else "shared memory"
+    value = largest_value(kernel)
+    where = value.operation if value is not None else None
+    warps = now * kernel.total_warps
+    evidence: dict[str, float | int | str] = {
+        "ctas_per_sm": now,
+        "warps_per_sm": warps,
+        "registers": registers,
+        "shared_bytes": kernel.resources.shared_bytes,
+    }
+    if not any(True for _ in kernel.named(*MMAS, *TMA_LOADS)):
+        if warps < FEW_WARPS_ON_SM and max(by_registers, by_shared) > now:
+            yield kernel.finding(
+                RULE.id,
+                where,
+                "medium",
+                f"an SM holds {warps} warps of it, by {resource}: too few to hide the latency of memory",
+                f"launch with num_warps={min(kernel.num_warps * 2, 32)}, or a smaller tile"
+                if resource == "registers"
+                else "use fewer stages or a smaller tile",
+                evidence,
+                estimate=(1.4, 1.0, 2.0),
+            )
+        return
+    wanted = next((n for n in range(registers, 31, -1) if ctas(kernel, registers=n) > now), None)
+    if wanted is not None and registers - wanted <= REGISTERS_NEAR * registers and now <= 2:
+        yield kernel.finding(
+            RULE.id,
+            where,
+            "low",
+            f"{registers} registers a thread leave room for {now} CTA{'s' if now > 1 else ''} on an SM; {wanted} would "
+            "leave room for one more",
+            f"try maxnreg={wanted}, or num_warps={min(kernel.num_warps * 2, 32)}",
+            evidence | {"registers_for_one_more": wanted},
+            confidence="low",
+            estimate=(1.05, 0.9, 1.3),
+        )
+
+
+RULE = Rule("low-occupancy", "Few warps on an SM", check, needs="machine code", targets=("sm_90a",))

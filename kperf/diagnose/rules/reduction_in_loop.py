@@ -1,0 +1,71 @@
+"""A reduction across warps in each iteration."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import LOOPS, Kernel, own
+from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
+from kperf.ir.ttgir import Operation
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of reductions along a dimension that several warps share, in a loop."""
+    for loop in kernel.named(*LOOPS):
+        for op in own(loop):
+            if op.name != "tt.reduce":
+                continue
+            types = tensor_types(kernel.module.lines[op.last_line])
+            places = kernel.layouts.elements(types[0]) if types else None
+            axis = _axis(op.rest)
+            if places is None or types[0].size <= kernel.arch.warp_size:
+                continue
+            along = places[..., axis]
+            others = np.delete(places, axis, axis=3)
+            if len(places) < 2 or not _shared_by_warps(along, others) or not _carried(loop, op):
+                continue
+            yield kernel.finding(
+                RULE.id,
+                op,
+                "medium",
+                f"each iteration reduces {types[0].size} elements across {kernel.num_warps} warps, through shared "
+                "memory and a barrier",
+                "keep a vector that the loop carries and reduce it once after the loop; or let each warp have whole "
+                "rows",
+                {"elements": types[0].size, "num_warps": kernel.num_warps},
+                confidence="medium",
+                estimate=(1.4, 1.0, 3.0),
+            )
+
+
+def _carried(loop: Operation, op: Operation) -> bool:
+    """Whether what comes of it goes into the next iteration: a sum that the loop makes."""
+    reached = set(op.results)
+    for following in loop.regions[-1].operations:
+        read = {name.partition("#")[0] for name in following.operands}
+        if following.name == "scf.yield":
+            return bool(reached & read)
+        if reached & read and not following.regions:
+            reached |= set(following.results)
+    return False
+
+
+def _axis(rest: str) -> int:
+    return int(rest.partition("axis = ")[2].partition(" ")[0] or 0)
+
+
+def _shared_by_warps(along: NDArray[np.int64], others: NDArray[np.int64]) -> bool:
+    """Whether two warps hold different parts of one row."""
+    rows = [{tuple(row) for row in warp.reshape(along[0].size, -1).tolist()} for warp in others]
+    parts = [frozenset(warp.ravel().tolist()) for warp in along]
+    return any(
+        rows[one] & rows[other] and parts[one] != parts[other]
+        for one in range(len(rows))
+        for other in range(one + 1, len(rows))
+    )
+
+
+RULE = Rule("reduction-in-loop", "A reduction across warps in a loop", check)

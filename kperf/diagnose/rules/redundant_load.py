@@ -1,0 +1,79 @@
+"""The same addresses, loaded again."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, frame_of, loops_around, name_of, own
+from kperf.diagnose.rule import Rule
+from kperf.ir.ttgir import Operation
+
+_SMALL = 256
+"""Elements: a few numbers come from the cache."""
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of loads whose addresses do not change in their loop, and of two loads of the same addresses."""
+    loads = [access for access in kernel.accesses if access.operation.name in LOADS and access.tensor.size >= _SMALL]
+    for access in loads:
+        loops = loops_around(access.operation)
+        if loops and loops[0].name == "scf.for" and "isVolatile = true" not in access.operation.rest:
+            if loops[0].line in access.value.iterations or access.value.loaded or _stores(loops[0], access, kernel):
+                continue
+            yield kernel.finding(
+                RULE.id,
+                access.operation,
+                "medium",
+                f"each iteration loads the same {access.tile_bytes} bytes of {name_of(access.value, kernel)} again",
+                "load it once before the loop",
+                {"bytes": access.tile_bytes},
+                estimate=(1.3, 1.0, 2.0),
+            )
+    for place, later in enumerate(loads):
+        earlier = next((one for one in loads[:place] if _same(one, later)), None)
+        if earlier is None:
+            continue
+        before = frame_of(earlier.operation)
+        yield kernel.finding(
+            RULE.id,
+            later.operation,
+            "medium",
+            f"{name_of(later.value, kernel)} is read at the same addresses as on line {before.line if before else 0}",
+            "keep what was loaded in registers; where the row is too long for that, let the first pass be the only one "
+            "(an online algorithm), or a larger BLOCK hold the row",
+            {"bytes": later.tile_bytes, "first_line": before.line if before else 0},
+            confidence="medium",
+            estimate=(1.3, 1.0, 2.0),
+        )
+
+
+def _same(one: Access, other: Access) -> bool:
+    """Whether both read the same addresses, in the same CTA, at different lines, whatever the iteration."""
+    lines = frame_of(one.operation), frame_of(other.operation)
+    if lines[0] == lines[1] or None in lines or (lines[0] and lines[1] and lines[0].line == lines[1].line):
+        return False
+    if one.value.loaded or other.value.loaded or one.tensor.shape != other.tensor.shape:
+        return False
+    loops = [loops_around(access.operation)[:1] for access in (one, other)]
+    if bool(loops[0]) != bool(loops[1]) or (loops[0] and _bounds(loops[0][0]) != _bounds(loops[1][0])):
+        return False
+    return np.array_equal(one.value.numbers, other.value.numbers)
+
+
+def _bounds(loop: Operation) -> str:
+    """Where a loop begins and ends, as printed."""
+    return loop.rest.partition(" = ")[2].partition(" iter_args")[0].partition(" : ")[0].strip()
+
+
+def _stores(loop: Operation, access: Access, kernel: Kernel) -> bool:
+    """Whether the loop also writes what it reads."""
+    pointers = {name for name in access.value.arguments if kernel.parameters[name].type.startswith("!tt.ptr")}
+    for op in own(loop):
+        value = kernel.values.operand(op, 0) if op.name in (*STORES, "tt.atomic_rmw") else None
+        if value is not None and value.arguments & pointers:
+            return True
+    return False
+
+
+RULE = Rule("redundant-load", "The same addresses loaded again", check)

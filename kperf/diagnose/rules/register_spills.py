@@ -1,0 +1,43 @@
+"""Values that do not fit into a thread's registers and go through memory."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.largest import largest_value
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import SPILLED_BYTES, SPILLS_IN_LOOP
+
+_LOCAL = ("STL", "LDL")
+_MUCH = 128
+"""Bytes of a thread: 32 registers."""
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """By ptxas' report, at the value that takes most registers."""
+    if kernel.resources is None or kernel.code is None or kernel.resources.spilled_bytes < SPILLED_BYTES:
+        return
+    local = [i for i in kernel.code.instructions if i.opcode.split(".")[0] in _LOCAL]
+    looping = sum(kernel.code.depth(i) > 0 for i in local)
+    spilled = kernel.resources.spilled_bytes
+    much = looping > SPILLS_IN_LOOP or spilled >= _MUCH
+    value = largest_value(kernel)
+    each = f"; its largest value takes {value.registers} registers of each" if value is not None else ""
+    yield kernel.finding(
+        RULE.id,
+        value.operation if value is not None else None,
+        "high" if much and local else "medium",
+        f"{spilled} bytes of a thread's registers are spilled to memory ({looping} loads and stores of them in loops)"
+        f"{each}",
+        f"launch with num_warps={min(kernel.num_warps * 2, 32)}, or halve the tile",
+        {
+            "spilled_bytes": spilled,
+            "registers": kernel.resources.registers,
+            "local_instructions": len(local),
+            "in_loops": looping,
+        },
+        estimate=(1.5, 1.1, 4.0) if much else (1.1, 1.0, 1.3),
+    )
+
+
+RULE = Rule("register-spills", "Registers spilled to memory", check, needs="machine code")

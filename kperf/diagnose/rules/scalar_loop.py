@@ -1,0 +1,35 @@
+"""A loop that loads one number at a time."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import LOOPS, TMA_LOADS, Kernel, inside
+from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of innermost loops whose loads are of scalars alone, at addresses that follow the iteration."""
+    for loop in kernel.named("scf.for"):
+        inner = list(inside(loop))
+        if any(op.name in (*LOOPS, *TMA_LOADS) for op in inner):
+            continue
+        loads = [op for op in inner if op.name == "tt.load"]
+        if not loads or any(tensor_types(op.rest) for op in loads):
+            continue
+        moving = [
+            op for op in loads if (value := kernel.values.operand(op, 0)) is not None and loop.line in value.iterations
+        ]
+        if moving and not any(op.name == "tt.store" and tensor_types(op.rest) for op in inner):
+            yield kernel.finding(
+                RULE.id,
+                moving[0],
+                "high",
+                "each iteration loads one number and waits for it: all threads of the CTA do the same",
+                "load a block of numbers at once (tl.arange), and reduce it with tl.sum or tl.max",
+                {"loads": len(moving)},
+                estimate=(8.0, 2.0, 100.0),
+            )
+
+
+RULE = Rule("scalar-loop", "A loop over single numbers", check)

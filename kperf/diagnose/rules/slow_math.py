@@ -1,0 +1,75 @@
+"""Functions that take many instructions where a few would do."""
+
+import re
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding, Level
+from kperf.diagnose.kernel import MMAS, Kernel, loops_around
+from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
+from kperf.ir.ttgir import Operation
+
+_SMALL = 256
+_INSTEAD = {
+    "pow": "write x * x for a square, tl.sqrt for a root, tl.exp2(y * tl.log2(x)) else",
+    "tanh": "write 2 * tl.sigmoid(2 * x) - 1",
+    "exp": "use tl.exp or tl.exp2, which are one MUFU instruction",
+    "log": "use tl.log or tl.log2, which are one MUFU instruction",
+    "div": "multiply by the reciprocal, computed once",
+    "sqrt": "use tl.sqrt, which is approximate",
+    "sin": "use tl.sin of a reduced argument, or a table",
+    "cos": "use tl.cos of a reduced argument, or a table",
+    "erf": "use the tanh form of GELU, if its error of 1e-3 is allowed",
+}
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of calls into libdevice and precise division and roots; of exp beside products, which exp2 does with less."""
+    for op in kernel.operations:
+        called = _called(op)
+        types = tensor_types(op.rest)
+        if called is None or not types or types[-1].size < _SMALL or types[-1].element == "f64":
+            continue
+        looping = bool(loops_around(op))
+        if called == "exp beside products":
+            if not any(True for _ in kernel.named(*MMAS)) or not looping:
+                continue
+            yield kernel.finding(
+                RULE.id,
+                op,
+                "low",
+                "tl.exp multiplies each element by log2(e) first, beside products that wait for it",
+                "fold log2(e) = 1.44269504 into the scale that the scores are multiplied with, and use tl.exp2",
+                {"elements": types[-1].size},
+                confidence="medium",
+                estimate=(1.03, 1.0, 1.1),
+            )
+            continue
+        severity: Level = "medium"
+        stem = re.sub(r"f$|_rn$|f_rn$", "", called)
+        advice = next((text for name, text in _INSTEAD.items() if stem.startswith(name) or stem.endswith(name)), "")
+        yield kernel.finding(
+            RULE.id,
+            op,
+            severity,
+            f"{called} of {types[-1].size} elements is a library function of tens of instructions, not one MUFU",
+            advice or "use Triton's own function (tl.*), or a polynomial that is accurate enough",
+            {"function": called, "elements": types[-1].size, "in_loop": int(looping)},
+            confidence="medium",
+            estimate=(1.3, 1.0, 3.0),
+        )
+
+
+def _called(op: Operation) -> str | None:
+    if op.name == "tt.extern_elementwise":
+        symbol = re.search(r'symbol = "(?:__nv_)?(\w+)"', op.rest)
+        name = symbol[1] if symbol else "a library function"
+        return None if re.match(r"(fast_|rsqrt|floor|ceil|trunc|rint|fabs|fma|abs|f?min|f?max)", name) else name
+    if op.name == "tt.precise_divf":
+        return "div_rn"
+    if op.name == "tt.precise_sqrt":
+        return "sqrt_rn"
+    return "exp beside products" if op.name == "math.exp" else None
+
+
+RULE = Rule("slow-math", "Library functions of many instructions", check)

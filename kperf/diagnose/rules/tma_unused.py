@@ -1,0 +1,35 @@
+"""Tiles that are copied by cp.async though a TMA descriptor could describe them."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import LOADS, MMAS, Kernel, own
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import VECTOR_BYTES
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of tiles with contiguous rows at a fixed distance, in a loop with MMAs."""
+    copies = {access.operation.line: access for access in kernel.accesses if access.operation.name == LOADS[1]}
+    for loop in kernel.main_loops:
+        inner = list(own(loop))
+        if not any(op.name in MMAS for op in inner):
+            continue
+        for op in inner:
+            access = copies.get(op.line)
+            if access is None or access.value.loaded or access.thread_bytes < VECTOR_BYTES:
+                continue
+            yield kernel.finding(
+                RULE.id,
+                op,
+                "low",
+                "every thread computes addresses and copies 16 bytes at a time, where one thread could have TMA copy "
+                "the tile",
+                "make a tl.make_tensor_descriptor (or a TensorDescriptor on the host) and load with desc.load",
+                {"thread_bytes": access.thread_bytes, "tile_bytes": access.tile_bytes},
+                confidence="medium",
+                estimate=(1.1, 1.0, 1.3),
+            )
+
+
+RULE = Rule("tma-unused", "cp.async where TMA would do", check, targets=("sm_90a", "sm_10"))

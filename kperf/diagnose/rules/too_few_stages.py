@@ -1,0 +1,36 @@
+"""A pipelined loop with too few buffers, though shared memory is left."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import MMAS, Kernel, own
+from kperf.diagnose.loops import buffers
+from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import STAGES_WANTED
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of loops whose copies fill fewer buffers than `STAGES_WANTED`, if another one costs no CTA."""
+    for loop in kernel.main_loops:
+        copies = buffers(kernel, loop) if any(op.name in MMAS for op in own(loop)) else []
+        depth = min((count for _, count, _ in copies), default=STAGES_WANTED)
+        if depth >= STAGES_WANTED or kernel.resources is None:
+            continue
+        more = sum(size for _, _, size in copies)
+        if ctas(kernel, shared_bytes=kernel.resources.shared_bytes + more) < max(ctas(kernel), 1):
+            continue
+        yield kernel.finding(
+            RULE.id,
+            copies[0][0],
+            "medium",
+            f"the loop fills {depth} buffers ahead, so one iteration has to hide a load's whole latency",
+            f"launch with num_stages={STAGES_WANTED} or {STAGES_WANTED + 1}: a stage more takes {more} bytes of shared "
+            "memory and costs no CTA",
+            {"buffers": depth, "stage_bytes": more, "shared_bytes": kernel.resources.shared_bytes},
+            confidence="medium",
+            estimate=(1.2, 1.0, 1.6),
+        )
+
+
+RULE = Rule("too-few-stages", "Too few pipeline stages", check, needs="machine code", targets=("sm_90a", "sm_10"))

@@ -1,0 +1,41 @@
+"""Wide rows on few warps."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding, Level
+from kperf.diagnose.kernel import LOADS, MMAS, Kernel
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LEAST_WARPS_OF_ROW
+
+_WIDE = 32
+"""Elements of a thread that one warp, which has its SM's attention a quarter of the time, needs not be given."""
+_WANTED = 16
+"""Elements of a thread after the advice: two accesses of 16 bytes of bfloat16."""
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of kernels without products, by the elements that a thread has of what it loads."""
+    if any(True for _ in kernel.named(*MMAS)):
+        return
+    loads = [access for access in kernel.accesses if access.operation.name in LOADS]
+    widest = max(loads, key=lambda access: access.tensor.size, default=None)
+    if widest is None:
+        return
+    each = widest.tensor.size // (kernel.threads)
+    if each < ELEMENTS_OF_THREAD and not (kernel.num_warps < LEAST_WARPS_OF_ROW and each >= _WIDE):
+        return
+    severity: Level = "high" if kernel.num_warps < LEAST_WARPS_OF_ROW and each >= ELEMENTS_OF_THREAD else "medium"
+    wanted = min(32, max(4, 1 << (widest.tensor.size // (32 * _WANTED)).bit_length() - 1))
+    yield kernel.finding(
+        RULE.id,
+        widest.operation,
+        severity,
+        f"{kernel.num_warps} warp{'s' if kernel.num_warps > 1 else ''} hold {widest.tensor.size} elements, {each} a "
+        "thread: too few loads are in flight, and the registers fill up",
+        f"launch with num_warps={wanted}",
+        {"elements": widest.tensor.size, "elements_of_a_thread": each, "num_warps": kernel.num_warps},
+        estimate=(2.0, 1.2, 6.0) if severity == "high" else (1.3, 1.0, 2.0),
+    )
+
+
+RULE = Rule("too-few-warps", "Few warps on wide rows", check)

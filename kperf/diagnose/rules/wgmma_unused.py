@@ -1,0 +1,47 @@
+"""mma.sync on Hopper, where wgmma would do the product at nearly twice the rate."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding, Level
+from kperf.diagnose.kernel import Kernel, loops_around, mma_element, mma_shape
+from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
+
+_ROWS = 64
+"""Of a wgmma (PTX ISA, "wgmma.mma_async")."""
+_WARPS = 4
+"""A warp group, which issues it."""
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of a product whose result has the layout of MMA version 2."""
+    for op in kernel.named("tt.dot"):
+        types = tensor_types(op.rest.partition(" : ")[2])
+        shape, element = mma_shape(op), mma_element(op)
+        version = kernel.layouts.parameters(types[-1].layout).get("versionMajor") if types else None
+        if version != [2] or shape is None or element == "f64":
+            continue
+        rows, columns, _ = shape
+        severity: Level = "high" if loops_around(op) else "medium"
+        if rows < _ROWS:
+            severity = "low" if rows <= 16 else "medium"
+            why = f"its tile has {rows} rows, and wgmma takes {_ROWS}"
+            advice = f"use tiles of {_ROWS} or 128 rows; swap the operands (compute the transpose) if the rows are few"
+        elif kernel.num_warps % _WARPS:
+            why = f"num_warps={kernel.num_warps}, and wgmma is issued by {_WARPS} warps"
+            advice = f"launch with num_warps={_WARPS}, or 8 for tiles of 128 rows"
+        else:
+            why = f"{element} operands of {rows}x{columns} do not meet its conditions on layout"
+            advice = "give the second operand with the reduction dimension contiguous, and use 2-D operands"
+        yield kernel.finding(
+            RULE.id,
+            op,
+            severity,
+            f"the product runs as mma.sync, not as wgmma: {why}",
+            advice,
+            {"rows": rows, "columns": columns, "num_warps": kernel.num_warps, "operand": element},
+            estimate=(1.6, 1.1, 2.5) if severity == "high" else (1.3, 1.0, 2.0),
+        )
+
+
+RULE = Rule("wgmma-unused", "mma.sync where wgmma fits", check, targets=("sm_90a",))

@@ -1,0 +1,47 @@
+"""Operands of a product that were 16-bit numbers in memory and were made float32 before it."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.kernel import MMAS, Kernel
+from kperf.diagnose.rule import Rule
+from kperf.ir.ttgir import Operation
+
+_PASSED = ("ttg.convert_layout", "ttg.local_alloc", "ttg.local_load", "tt.trans", "ttg.memdesc_trans", "tt.fp_to_fp")
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of an `arith.extf` from 16 to 32 bits between a load and an MMA."""
+    for op in kernel.named(*MMAS):
+        for place in (0, 1):
+            widening = _widening(kernel, op, place)
+            if widening is not None:
+                narrow = widening.rest.partition(" : ")[2].partition(" to ")[0]
+                element = "bfloat16" if "bf16" in narrow else "float16"
+                yield kernel.finding(
+                    RULE.id,
+                    op,
+                    "high",
+                    f"an operand of tl.dot is {element} in memory and is made float32 before the product, which halves "
+                    "the tensor cores' rate at least",
+                    f"give tl.dot the {element} operands; it sums in float32",
+                    {"operand": place, "loaded_as": element},
+                    estimate=(2.0, 1.3, 8.0),
+                )
+
+
+def _widening(kernel: Kernel, op: Operation, place: int) -> Operation | None:
+    maker = kernel.values.maker(op, place)
+    for _ in range(8):
+        if maker is None:
+            return None
+        if maker.name == "arith.extf":
+            wide = "f32" in maker.rest.rpartition(" to ")[2]
+            return maker if wide and "16" in maker.rest.partition(" to ")[0].partition(" : ")[2] else None
+        if maker.name not in _PASSED:
+            return None
+        maker = kernel.values.maker(maker, 0)
+    return None
+
+
+RULE = Rule("widened-operands", "Operands widened before a product", check)

@@ -1,0 +1,63 @@
+"""Every number at which a rule speaks, with its reason."""
+
+SECTOR_BYTES = 32
+"""Device memory and L2 are read and written by sectors (CUDA C++ Programming Guide, "Device Memory Accesses")."""
+
+POOR_SECTOR_USE = 0.55
+"""Used share of the sectors that a request touches. Misaligned rows use 0.8 and more; every second element uses 0.5."""
+
+BAD_SECTOR_USE = 0.3
+"""Here a kernel that waits for memory takes more than three times as long: high."""
+
+VECTOR_BYTES = 16
+"""A thread's largest access: a copy of 4-byte accesses reaches the bandwidth only with many more warps in flight."""
+
+BYTES_IN_FLIGHT = 8
+"""Bytes a thread asks for before it waits. Little's law on an H200: 4.8 TB/s * 700 ns = 3.4 MB in flight = 25 KB an SM,
+12 bytes a thread at full occupancy; a kernel without a loop that asks for less cannot fill the memory's pipe."""
+
+SPILLED_BYTES = 16
+"""A few bytes around a call cost nothing that shows."""
+
+SPILLS_IN_LOOP = 4
+"""Local loads and stores inside a loop: beyond a few each iteration waits for them."""
+
+ELEMENTS_OF_THREAD = 128
+"""Of one tensor of 32-bit numbers: half of the 255 registers of a thread. With a second such tensor it spills."""
+
+LEAST_WARPS_OF_ROW = 2
+"""A single warp has a single scheduler slot of four on its SM."""
+
+SMALL_TILE_INTENSITY = 24.0
+"""Operations per byte that an MMA loop loads. An H200's L2 gives an SM 64 bytes a cycle and its tensor cores do 4096
+bfloat16 operations: 64 operations a byte keep them busy, 128 x 128 tiles have 64, 64 x 64 have 32, 32 x 32 have 16."""
+
+STAGES_WANTED = 3
+"""Buffers of a pipelined loop on Hopper: with two, one iteration must hide a load's whole latency."""
+
+REGISTERS_NEAR = 0.12
+"""Share of the registers by which a kernel may exceed what one CTA more would need for that to be worth a remark."""
+
+FEW_WARPS_ON_SM = 16
+"""A kernel that has more resident warps than this hides its latencies in most cases."""
+
+CONVERSION_BYTES = 4096
+"""A layout conversion in a loop of fewer bytes is lost among the rest."""
+
+ATOMICS_OF_CTA = 1
+"""Atomics of a CTA on one address that L2 serialises; one at the end of a CTA is how sums are made."""
+
+GRID_WAVES = 1.0
+"""A grid of fewer CTAs than the GPU has SMs leaves SMs idle."""
+
+LATE_TAIL = 0.8
+"""Share of the last wave's slots that are used, below which a tail is worth a remark if there are few waves."""
+
+FEW_WAVES = 4
+"""With more waves than this a tail costs less than a tenth."""
+
+BANK_WAYS = 4
+"""Lanes that meet in one bank. Two-way conflicts cost little beside what surrounds them."""
+
+FLOAT64_SHARE = 0.1
+"""Of the arithmetic instructions; a few come from reading a scalar."""

@@ -1,0 +1,81 @@
+"""How many bytes a thread asks for at once, how many it could, and what is in the way."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kperf.diagnose.kernel import Access, Kernel
+from kperf.diagnose.thresholds import VECTOR_BYTES
+
+Cause = Literal["mask", "alignment"]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Of one access: bytes of an instruction in the machine code, bytes that were possible, what forbade them.
+
+    unknown: arguments of which the compiler does not know that they are multiples of 16.
+    """
+
+    access: Access
+    machine_bytes: int
+    possible_bytes: int
+    cause: Cause
+    unknown: tuple[str, ...]
+
+
+def vectors(kernel: Kernel) -> list[Vector]:
+    """The accesses that the machine code cuts into pieces, though their rows are contiguous."""
+    found = []
+    for access in kernel.accesses:
+        machine = kernel.machine_bytes(access.operation)
+        possible = _possible(kernel, access)
+        if machine is None or access.value.loaded or machine >= possible:
+            continue
+        unknown = _not_divisible(kernel, access.value.arguments)
+        of_mask = _limits(kernel, access)
+        if unknown and np.any(access.value.numbers.reshape(-1, access.value.numbers.shape[-1])[:, 0] % VECTOR_BYTES):
+            found.append(Vector(access, machine, possible, "alignment", unknown))
+        elif of_mask:
+            found.append(Vector(access, machine, possible, "mask", of_mask))
+    return found
+
+
+def _limits(kernel: Kernel, access: Access) -> tuple[str, ...]:
+    """Arguments at which a mask ends along the contiguous dimension, and which may not be multiples of 16."""
+    found: set[str] = set()
+    todo = [kernel.values.maker(access.operation, _mask_place(access))]
+    while todo:
+        op = todo.pop()
+        if op is None:
+            continue
+        if op.name in ("arith.andi", "tt.broadcast", "tt.expand_dims", "ttg.convert_layout"):
+            todo += [kernel.values.maker(op, place) for place in range(len(op.operands))]
+        elif op.name == "arith.cmpi":
+            index, limit = kernel.values.operand(op, 0), kernel.values.operand(op, 1)
+            if index is not None and limit is not None and np.all(np.diff(index.numbers, axis=-1) == 1):
+                found |= set(_not_divisible(kernel, limit.arguments)) if index.numbers.shape[-1:] > (1,) else set()
+    return tuple(sorted(found))
+
+
+def _mask_place(access: Access) -> int:
+    return {"tt.load": 1, "tt.store": 2, "ttg.async_copy_global_to_local": 2}.get(access.operation.name, 1)
+
+
+def _possible(kernel: Kernel, access: Access) -> int:
+    """Bytes of a thread's share of the contiguous dimension: a power of two, at most 16."""
+    numbers, size = access.value.numbers, access.tensor.bytes
+    contiguous = [
+        length
+        for dim, length in enumerate(numbers.shape)
+        if length > 1 and np.all(np.diff(np.take(numbers, [0, 1], axis=dim), axis=dim) == size)
+    ]
+    each = access.tensor.size * size // (kernel.threads)
+    bytes_each = min(VECTOR_BYTES, each, max(contiguous, default=1) * size)
+    return 1 << (max(bytes_each, 1).bit_length() - 1)
+
+
+def _not_divisible(kernel: Kernel, names: frozenset[str]) -> tuple[str, ...]:
+    known = kernel.parameters
+    return tuple(sorted(name for name in names if name in known and not known[name].divisible))

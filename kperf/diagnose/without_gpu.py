@@ -1,0 +1,209 @@
+"""A script's launches on a machine without a GPU: its tensors are on torch's `meta` device, where nothing is computed.
+
+`cuda` means `meta` meanwhile. What a script asks of numbers that do not exist (a comparison, `.item()`, a copy to the
+CPU) is answered so that it goes on: comparisons hold, numbers are 1. It is run for the kernels that it launches alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import triton
+from torch.overrides import TorchFunctionMode
+
+from kperf.arch import H200, Arch
+from kperf.compat.triton import OutOfResources, refused_kernels
+from kperf.errors import UsageError
+from kperf.ir import offline
+from kperf.ir.offline import Launch, noted_launches
+from kperf.trace.capture.script import Script
+
+_META = torch.device("meta")
+_HOLD = {"allclose", "equal", "is_nonzero", "__bool__", "__contains__"}
+_ONE = {"item", "__int__", "__float__", "__index__"}
+_LARGEST = 1 << 26
+"""Elements of a tensor that is copied to the CPU."""
+
+
+class _OnMeta(TorchFunctionMode):
+    """Whatever asks for `cuda` gets `meta`."""
+
+    def __torch_function__(
+        self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        first = args[0] if args else None
+        if name == "cuda":
+            return torch.Tensor.to(args[0], _META)
+        if isinstance(first, torch.Tensor) and first.is_meta:
+            if func is torch.Tensor.is_cuda.__get__ or name in _HOLD:  # type: ignore[attr-defined]
+                return True
+            if name in _ONE:
+                return 1
+            to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))
+            if to_cpu or name in ("cpu", "numpy", "tolist"):
+                return _on_cpu(first, "cpu" if to_cpu else name)
+        options = {key: _redirected(value) for key, value in (kwargs or {}).items()}
+        if options.get("device") == _META:
+            options.pop("generator", None)
+        return func(*map(_redirected, args), **options)
+
+
+def _redirected(value: Any) -> Any:
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(map(_redirected, value))
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return _META
+    return _META if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
+
+
+def _on_cpu(tensor: torch.Tensor, name: str) -> Any:
+    if tensor.numel() > _LARGEST:
+        raise MemoryError(f"a tensor of {tensor.numel()} numbers that were not computed")
+    ones = torch.ones(tensor.shape, dtype=tensor.dtype)
+    return ones if name == "cpu" else getattr(ones, name)()
+
+
+class _Event:
+    """Of a clock that stands still."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def record(self, *_: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, _other: Any) -> float:
+        return 1.0
+
+
+def launches_of(script: Script, arch: Arch) -> tuple[list[Launch], str | None]:
+    """The kernels that a script launches, compiled for an architecture, and why it ended early (None if it did not).
+
+    What it prints is dropped. Raises `UsageError` if there is no such script, or if it launches nothing.
+    """
+    script.check()
+    why: list[str] = []
+    with pretended_cuda(arch), refused_kernels() as refused, noted_launches() as launches, _quiet(why):
+        script.run()
+    if why and why[-1].startswith(OutOfResources.__name__) and refused:  # it ends here on a GPU too
+        launches.append(Launch(refused[-1], (0, 0, 0)))
+    if not launches:
+        reason = f": it ended with {why[-1]}" if why else ""
+        raise UsageError(
+            f"{script.name} launches no kernel{reason}; or name one: {script.name}:function --signature ..."
+        )
+    return launches, why[-1] if why else None
+
+
+@contextmanager
+def _quiet(why: list[str]) -> Iterator[None]:
+    """Drop what a script prints, and keep the exception that ended it as words."""
+
+    def ended(kind: type[BaseException], error: BaseException, _traceback: Any) -> None:
+        why.append(f"{kind.__name__}: {(str(error).splitlines() or [''])[0]}"[:200])
+
+    class Dropped:
+        def write(self, text: str) -> int:
+            return len(text)
+
+        def flush(self) -> None:
+            pass
+
+        def isatty(self) -> bool:
+            return False
+
+    dropped = Dropped()
+    with (
+        contextlib.redirect_stdout(dropped),  # type: ignore[type-var]
+        contextlib.redirect_stderr(dropped),  # type: ignore[type-var]
+        patch.object(sys, "excepthook", ended),
+    ):
+        yield
+
+
+def imported(path: Path, arch: Arch) -> tuple[dict[str, Any], str | None]:
+    """What a file defines, and the words of the exception that ended it, None without one; its launches do nothing."""
+    names: dict[str, Any] = {}
+    module = importlib.util.module_from_spec(spec) if (spec := _spec_of(path)) else None
+    why: list[str] = []
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        with pretended_cuda(arch), noted_launches(), _quiet(why):
+            if module is not None and spec is not None and spec.loader is not None:
+                names = vars(module)
+                spec.loader.exec_module(module)
+    except Exception as error:
+        why.append(f"{type(error).__name__}: {error}")
+    finally:
+        sys.path.pop(0)
+    return names, why[-1] if why else None
+
+
+def _spec_of(path: Path) -> ModuleSpec | None:
+    return importlib.util.spec_from_file_location(f"_kperf_{path.stem}", path)
+
+
+@contextmanager
+def pretended_cuda(arch: Arch) -> Iterator[None]:
+    """Within it torch has a GPU of this architecture, whose tensors are on `meta`."""
+    properties = SimpleNamespace(
+        name=H200.name,
+        major=9,
+        minor=0,
+        multi_processor_count=H200.sms,
+        total_memory=H200.memory_bytes,
+        L2_cache_size=H200.l2_bytes,
+        shared_memory_per_block_optin=arch.cta_shared_bytes,
+        warp_size=arch.warp_size,
+    )
+    capability = arch.compute_capability or (9, 4)
+    nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "synchronize": nothing,
+        "set_device": nothing,
+        "empty_cache": nothing,
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "reset_peak_memory_stats": nothing,
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "get_device_capability": lambda *_: capability,
+        "get_device_properties": lambda *_: properties,
+        "get_device_name": lambda *_: properties.name,
+        "max_memory_allocated": lambda *_: 0,
+        "memory_allocated": lambda *_: 0,
+        "Event": _Event,
+        "device": lambda *_: contextlib.nullcontext(),
+        "stream": lambda *_: contextlib.nullcontext(),
+        "current_stream": lambda *_: SimpleNamespace(cuda_stream=7, synchronize=nothing),
+    }
+    with contextlib.ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(patch.object(torch.cuda, name, answer))
+        stack.enter_context(patch.object(offline.Driver, "get_current_target", lambda _: arch.target))
+        stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _META))
+        for name in ("do_bench", "do_bench_cudagraph"):
+            stack.enter_context(patch.object(triton.testing, name, _bench))
+        stack.enter_context(_OnMeta())
+        yield
+
+
+def _bench(call: Callable[[], object], *_: Any, quantiles: Sequence[float] | None = None, **__: Any) -> Any:
+    """As `triton.testing.do_bench` of a call that takes a millisecond."""
+    call()
+    return [1.0 for _ in quantiles] if quantiles else 1.0

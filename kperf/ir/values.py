@@ -1,0 +1,261 @@
+"""What the integers and addresses of a TTGIR module are in one CTA: its index arithmetic, carried out.
+
+Arguments, and whatever is read from memory, are sampled: an argument that is a multiple of 16 by the compiler's own
+knowledge is one, another is not; sizes are large, so that masks let through what lies inside. Loops stand at their
+first iteration. What depends on data that was loaded is marked: no pattern can be read from it.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.ir.layouts import element_bytes, split_commas, tensor_types
+from kperf.ir.ttgir import Module, Operation, Region
+
+_LARGEST = 1 << 20
+"""Elements of a tensor that are computed; larger ones are unknown."""
+_DEEPEST = 2000
+_POINTER = re.compile(r"!tt\.ptr<([^<>]*?)(?:, \d+)?>")
+_COMPARE: dict[str, Callable[..., NDArray[np.bool_]]] = {
+    "eq": np.equal, "ne": np.not_equal, "slt": np.less, "ult": np.less, "sle": np.less_equal, "ule": np.less_equal,
+    "sgt": np.greater, "ugt": np.greater, "sge": np.greater_equal, "uge": np.greater_equal,
+}  # fmt: skip
+_BINARY: dict[str, Callable[..., NDArray[np.int64]]] = {
+    "arith.addi": np.add, "arith.subi": np.subtract, "arith.muli": np.multiply, "arith.andi": np.bitwise_and,
+    "arith.ori": np.bitwise_or, "arith.xori": np.bitwise_xor, "arith.maxsi": np.maximum, "arith.minsi": np.minimum,
+    "arith.maxui": np.maximum, "arith.minui": np.minimum, "arith.shli": lambda a, b: a << np.clip(b, 0, 62),
+    "arith.shrsi": lambda a, b: a >> np.clip(b, 0, 62), "arith.shrui": lambda a, b: a >> np.clip(b, 0, 62),
+    "arith.divsi": lambda a, b: a // np.where(b == 0, 1, b), "arith.divui": lambda a, b: a // np.where(b == 0, 1, b),
+    "arith.remsi": lambda a, b: a % np.where(b == 0, 1, b), "arith.remui": lambda a, b: a % np.where(b == 0, 1, b),
+    "arith.floordivsi": lambda a, b: a // np.where(b == 0, 1, b),
+    "arith.ceildivsi": lambda a, b: -(-a // np.where(b == 0, 1, b)),
+}  # fmt: skip
+_SAME = {
+    "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui", "ttg.convert_layout",
+    "tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int", "arith.bitcast", "tt.unsplat",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Value:
+    """Numbers of a tensor (or of a scalar, an array without dimensions).
+
+    loaded: it depends on what was read from memory. arguments: those of the function that it depends on. iterations:
+    the lines of the loops whose iteration it depends on. program: it depends on which CTA this is.
+    """
+
+    numbers: NDArray[np.int64]
+    loaded: bool = False
+    arguments: frozenset[str] = frozenset()
+    iterations: frozenset[int] = frozenset()
+    program: bool = False
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of the function: its type, and the attributes that the compiler has of its value."""
+
+    name: str
+    type: str
+    divisible: bool
+
+
+def arguments_of(module: Module) -> list[Argument]:
+    """The arguments of the module's function, in order."""
+    inside = module.function.rest.partition("(")[2].rpartition(" attributes ")[0] or module.function.rest
+    found = []
+    for part in split_commas(inside):
+        match = re.match(r"(%[\w$.-]+): (\S.*?)(?: \{(.*)\})?\)?$", part)
+        if match is not None:
+            divisible = re.search(r"tt\.divisibility = (\d+)", match[3] or "")
+            found.append(Argument(match[1], match[2], divisible is not None and int(divisible[1]) % 16 == 0))
+    return found
+
+
+class Values:
+    """The numbers behind the SSA names of a module, each computed when it is first asked for."""
+
+    def __init__(self, module: Module, known: dict[str, int] | None = None) -> None:
+        """`known`: the numbers of arguments, by name without `%`, where a launch says them."""
+        self._made: dict[tuple[int, str], Operation] = {}
+        self._carried: dict[tuple[int, str], tuple[Operation, int]] = {}
+        for op in module.walk():
+            for result in op.results:
+                self._made[_line(op.parent), result] = op
+            if op.name == "scf.for":
+                for place, name in enumerate(_loop_arguments(op)):
+                    self._carried[op.regions[0].line, name] = (op, place)
+        self._arguments = {argument.name: argument for argument in arguments_of(module)}
+        self._sampled = {
+            name: _sample(argument, place, (known or {}).get(name.removeprefix("%")))
+            for place, (name, argument) in enumerate(self._arguments.items())
+        }
+        self._random = np.random.default_rng(0)
+        self._found: dict[tuple[int, str], Value | None] = {}
+        self._depth = 0
+
+    def operand(self, operation: Operation, index: int) -> Value | None:
+        """The numbers of an operand; None if they are not integers or addresses, or not known."""
+        names = operation.operands
+        return self._value(operation.parent, names[index]) if index < len(names) else None
+
+    def maker(self, operation: Operation, index: int) -> Operation | None:
+        """The operation that makes an operand; None of arguments and of what loops carry."""
+        names = operation.operands
+        return self._made.get(self._resolve(operation.parent, names[index])) if index < len(names) else None
+
+    def _resolve(self, region: Region | None, name: str) -> tuple[int, str]:
+        bare = name.partition("#")[0]
+        while region is not None:
+            for key in ((region.line, bare), (region.line, name)):
+                if key in self._made or key in self._carried:
+                    return key
+            region = region.owner.parent if region.owner is not None else None
+        return -1, bare
+
+    def _value(self, region: Region | None, name: str) -> Value | None:
+        key = self._resolve(region, name)
+        place = int(name.partition("#")[2] or 0)
+        known = (key[0], f"{key[1]}#{place}")
+        if known not in self._found:
+            self._found[known] = None  # of what depends on itself nothing is known
+            self._depth += 1
+            if self._depth < _DEEPEST:
+                self._found[known] = self._compute(key, place)
+            self._depth -= 1
+        return self._found[known]
+
+    def _compute(self, key: tuple[int, str], place: int) -> Value | None:
+        if key in self._carried:
+            loop, position = self._carried[key]
+            first = self._value(loop.parent, _initial(loop)[position])
+            if first is None:
+                return None
+            return Value(first.numbers, first.loaded, first.arguments, first.iterations | {loop.line}, first.program)
+        op = self._made.get(key)
+        if op is None:
+            return self._sampled.get(key[1])
+        if op.name in ("scf.for", "scf.if", "scf.while"):
+            return self._of_region(op, place)
+        return self._of_operation(op)
+
+    def _of_region(self, op: Operation, place: int) -> Value | None:
+        """What a loop ends with is taken to be what it began with, a branch's the first way's."""
+        if op.name == "scf.for":
+            carried = _initial(op)[1:]
+            return self._value(op.parent, carried[place]) if place < len(carried) else None
+        last = op.regions[0].operations[-1] if op.regions and op.regions[0].operations else None
+        if last is None or last.name != "scf.yield" or place >= len(last.operands):
+            return None
+        return self._value(op.regions[0], last.operands[place])
+
+    def _of_operation(self, op: Operation) -> Value | None:  # noqa: PLR0911 (a case a kind of operation)
+        name = op.name
+        if name == "arith.constant":
+            return _constant(op)
+        if name == "tt.get_program_id":
+            return Value(np.array({"x": 5, "y": 3, "z": 2}.get(op.rest.split()[0], 1), dtype=np.int64), program=True)
+        if name == "tt.get_num_programs":
+            return Value(np.array(1024, dtype=np.int64))
+        if name == "tt.make_range":
+            ends = {key: int(value) for key, value in re.findall(r"(start|end) = (\d+)", op.rest)}
+            return Value(np.arange(ends["start"], ends["end"], dtype=np.int64))
+        if name in ("tt.load", "tt.gather") or "atomic" in name:
+            return self._data(op)
+        operands = [self.operand(op, index) for index in range(len(op.operands))]
+        values = [value for value in operands if value is not None]
+        if not values or len(values) < len(operands):
+            return None
+        numbers = _apply(op, [value.numbers for value in values])
+        if numbers is None or numbers.size > _LARGEST:
+            return None
+        return Value(
+            np.asarray(numbers, dtype=np.int64),
+            any(value.loaded for value in values),
+            frozenset().union(*(value.arguments for value in values)),
+            frozenset().union(*(value.iterations for value in values)),
+            any(value.program for value in values),
+        )
+
+    def _data(self, op: Operation) -> Value | None:
+        """What is read from memory: any integer, and no float."""
+        pointer = self.operand(op, 0)
+        element = _POINTER.search(op.rest)
+        if pointer is None or element is None or not re.match(r"i\d+|!tt", element[1]):
+            return None
+        numbers = self._random.integers(1 << 12, 1 << 24, pointer.numbers.shape)
+        return Value(numbers, True, pointer.arguments, pointer.iterations, pointer.program)
+
+
+def _apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:  # noqa: PLR0911 (likewise)
+    """An operation on the numbers of its operands; None if it is not one of indices."""
+    name, first = op.name, numbers[0]
+    if name in _BINARY and len(numbers) == 2:
+        return _BINARY[name](first, numbers[1])
+    if name in _SAME:
+        return first
+    types = tensor_types(op.rest)
+    if name == "arith.cmpi":
+        compare = _COMPARE.get(op.rest.split(",")[0].strip())
+        return compare(first, numbers[1]).astype(np.int64) if compare else None
+    if name == "arith.select" and len(numbers) == 3:
+        return np.where(first != 0, numbers[1], numbers[2])
+    if name == "tt.addptr":
+        element = _POINTER.search(op.rest)
+        return first + numbers[1] * (element_bytes(element[1]) if element else 1)
+    if name in ("tt.splat", "tt.broadcast") and types:
+        return np.broadcast_to(first, types[-1].shape)
+    if name == "tt.expand_dims":
+        axis = re.search(r"axis = (\d+)", op.rest)
+        return np.expand_dims(first, int(axis[1])) if axis else None
+    if name == "tt.reshape" and types and types[-1].size == first.size:
+        return first.reshape(types[-1].shape)
+    if name == "tt.trans":
+        order = re.search(r"order = array<i32: ([\d, ]+)>", op.rest)
+        return np.transpose(first, [int(dim) for dim in order[1].split(",")]) if order else None
+    return None
+
+
+def _constant(op: Operation) -> Value | None:
+    match = re.match(r"\s*(?:dense<)?(true|false|-?\d+)>?(?:\s*:|\s*$)", op.rest)
+    if match is None:
+        return None
+    number = {"true": 1, "false": 0}.get(match[1])
+    types = tensor_types(op.rest.partition(" : ")[2])
+    shape = types[0].shape if types else ()
+    if types and types[0].size > _LARGEST:
+        return None
+    return Value(np.full(shape, int(match[1]) if number is None else number, dtype=np.int64))
+
+
+def _sample(argument: Argument, place: int, known: int | None) -> Value:
+    """A pointer is far from all others; a number is large, and a multiple of 16 only if the compiler knows it."""
+    only = frozenset({argument.name.removeprefix("%")})
+    if argument.type.startswith("!tt.ptr"):
+        base = (place + 1) << 40
+        return Value(np.array(base if argument.divisible else base + element_bytes(argument.type)), arguments=only)
+    number = known if known is not None else (1 << 13) + 16 * (2 * place + 1) + (0 if argument.divisible else 5)
+    return Value(np.array(number, dtype=np.int64), arguments=only)
+
+
+def _loop_arguments(loop: Operation) -> list[str]:
+    """The induction variable of `scf.for`, then what it carries."""
+    header = loop.rest.partition("->")[0]
+    induction = re.match(r"\s*(?:unsigned )?(%[\w$.-]+) = ", header)
+    carried = re.findall(r"(%[\w$.-]+) = %", header.partition("iter_args(")[2])
+    return [induction[1] if induction else "", *carried]
+
+
+def _initial(loop: Operation) -> list[str]:
+    """The lower bound of `scf.for`, then the values with which it begins what it carries."""
+    header = loop.rest.partition("->")[0]
+    lower = re.match(r"\s*(?:unsigned )?%[\w$.-]+ = (%[\w$.#-]+)", header)
+    carried = re.findall(r"%[\w$.-]+ = (%[\w$.#-]+)", header.partition("iter_args(")[2])
+    return [lower[1] if lower else "", *carried]
+
+
+def _line(region: Region | None) -> int:
+    return -1 if region is None else region.line

@@ -1,0 +1,27 @@
+"""A convolution whose loop computes where each weight lies."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def conv(x, w, out, C, H, W, R, S, BLOCK: tl.constexpr):
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK,), dtype=tl.float32)
+    for step in range(0, C * R * S):
+        c = step // (R * S)
+        r = step // S % R
+        s = step % S
+        place = pixel + r * W + s
+        row = place // W  # planted: loop-division
+        column = place % W
+        inside = (row < H) & (column < W)
+        acc += tl.load(x + (c * H + row) * W + column, mask=inside, other=0.0) * tl.load(w + step)
+    tl.store(out + pixel, acc)
+
+
+x = torch.randn(64, 512, 512, device="cuda")
+w = torch.randn(64, 3, 3, device="cuda")
+out = torch.empty(512, 512, device="cuda")
+conv[(512 * 512 // 256,)](x, w, out, 64, 512, 512, 3, 3, 256)

@@ -1,0 +1,21 @@
+"""A layer norm that sums in each iteration."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def variance(x, out, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    mean = 0.0
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        a = tl.load(x + row * n + i, mask=i < n, other=0.0)
+        mean += tl.sum(a * a, axis=0) / n  # planted: reduction-in-loop
+    tl.store(out + row, mean)
+
+
+x = torch.randn(8192, 32768, device="cuda")
+out = torch.empty(8192, device="cuda")
+variance[(8192,)](x, out, 32768, 1024)

@@ -1,0 +1,20 @@
+"""Sums of rows with indices of 64 bits."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_sums(x, y, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, columns, BLOCK):
+        i = (start + tl.arange(0, BLOCK)).to(tl.int64)
+        offsets = row * columns + i * 1  # planted: int64-index
+        total += tl.load(x + offsets).to(tl.float32)
+    tl.store(y + row, tl.sum(total, 0))
+
+
+x = torch.randn(65536, 16384, device="cuda", dtype=torch.bfloat16)
+row_sums[(65536,)](x, torch.empty(65536, device="cuda"), 16384, 1024)

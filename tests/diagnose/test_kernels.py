@@ -1,0 +1,55 @@
+"""The proof set: planted faults, first drafts as people write them, and kernels in which nothing is wrong.
+
+A line `# planted: rule` says what is to be found there, first or second of all.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+from kperf.diagnose.rule import static_rules
+
+KERNELS = Path(__file__).parent / "kernels"
+FAULTY = sorted([*KERNELS.glob("planted/*.py"), *KERNELS.glob("drafts/*.py")])
+CLEAN = sorted(KERNELS.glob("clean/*.py"))
+
+
+def planted(path):
+    lines = enumerate(path.read_text().splitlines(), 1)
+    return {(match[1], number) for number, line in lines if (match := re.search(r"# planted: (\S+)", line))}
+
+
+def diagnosis_of(path):
+    (kernel,) = inputs.read(str(path), (), SM_90A)
+    return diagnose(kernel)
+
+
+def test_there_are_enough():
+    assert len(FAULTY) >= 30
+    assert len([path for path in FAULTY if path.parent.name == "drafts"]) >= 15
+    assert len(CLEAN) >= 15
+
+
+def test_each_static_rule_has_a_kernel_with_its_fault_and_a_page():
+    rules = {rule.id for rule in static_rules()}
+    assert {rule for path in FAULTY for rule, _ in planted(path)} == rules
+    pages = {path.stem for path in (KERNELS.parents[2] / "docs/rules").glob("*.md")}
+    assert rules <= pages
+
+
+@pytest.mark.parametrize("path", FAULTY, ids=lambda path: path.stem)
+def test_a_fault_is_named_first_or_second_at_its_line(path):
+    found = diagnosis_of(path).findings
+    assert planted(path) <= {(finding.id, finding.source.line) for finding in found[:2]}
+    assert {finding.source.file for finding in found} == {str(path)}
+
+
+@pytest.mark.parametrize("path", CLEAN, ids=lambda path: path.stem)
+def test_nothing_is_severe_in_a_clean_kernel(path):
+    found = diagnosis_of(path)
+    assert [finding for finding in found.findings if finding.severity == "high"] == []
+    assert found.bound.unit in ("tensor core", "memory")
