@@ -62,8 +62,9 @@ def _title(timeline: Timeline, window: Window) -> str:
     if window.shows == "tile boundary" and timeline.tile_boundary_cycles is not None:
         beyond = timeline.tile_boundary_cycles.median
         return f"{timeline.label}, from a tile's last trip to the next tile: {beyond:.0f} cycles beyond a trip"
-    use = timeline.compute_use
-    rate = f", tensor cores at {use.cta_main_loop:.0%} of their peak rate" if use else ""
+    bound = timeline.bound
+    share = bound.cycles / timeline.period_cycles.median if bound else 0.0
+    rate = f", tensor cores at {share:.0%} of their peak rate" if bound else ""
     order = "keeps the order of instructions" if timeline.sass_order.same else "moves instructions (see the verdict)"
     return (
         f"{timeline.label}: {timeline.period_cycles.median:.0f} cycles a trip{rate}\n"

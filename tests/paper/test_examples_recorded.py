@@ -55,7 +55,7 @@ def test_loads_are_not_blamed_where_the_products_fill_the_trip():
     timeline = recorded("gemm_tma")
     assert timeline.period_cycles.median <= 1.01 * timeline.bound.cycles
     assert timeline.load_wait.share > 0.2  # its warps do wait, while the tensor cores work
-    assert "loads lengthen a trip by 0 cycles at most" in verdict("gemm_tma")
+    assert "loads lengthen an iteration by 0 cycles at most" in verdict("gemm_tma")
 
 
 @pytest.mark.parametrize("name", ["gemm_1_stage", "gemm_2_stages", "gemm_3_stages", "gemm_tma", "gemm_133_tiles"])

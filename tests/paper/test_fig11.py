@@ -49,7 +49,7 @@ def compiled_once(monkeypatch):
 
 FIELDS = {
     "kernel", "file", "grid", "blocks_per_sm", "resources", "view", "roles", "regions", "unit", "period_cycles",
-    "bound", "slack", "passes", "overhead", "records", "verdict", "environment", "workload", "confidence", "mma_use",
+    "bound", "what_if", "passes", "overhead", "records", "verdict", "environment", "workload", "confidence", "mma_use",
     "unit_of_compute", "residency", "findings",
 }  # fmt: skip
 
@@ -166,9 +166,10 @@ def test_the_verdict_is_made_of_the_numbers(results):
     assert any("cycles of arithmetic under products" in line for line in said)
     assert any("within 5 %" in line for line in said)
     for timeline in timelines:
-        assert timeline.slack
-        best = timeline.slack[0]
-        assert any(f"{best.cycles:.0f} cycles less without {best.region}" in line for line in timeline.verdict)
+        assert timeline.what_if
+        best = timeline.what_if[0]
+        interval = f"{best.cycles:.0f} ({best.low:.0f} to {best.high:.0f})"
+        assert any(f"{interval} cycles less without {best.region}" in line for line in timeline.verdict)
         assert any("if no load took any time" in line for line in timeline.verdict)
     unexplained = timelines[0].graph.model_copy(update={"cycles": 2 * timelines[0].graph.measured_cycles})
     doubtful = verdict(timelines[0].model_copy(update={"graph": unexplained}))
@@ -308,8 +309,9 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     named = {name for one in timeline.passes for name in one.regions}
     assert named == {name for places in instrumented.spread(edges, 100) for name in edges.named(places)}
     assert timeline.apart is None
-    assert f"joined from {len(timeline.passes)} passes" in said
-    assert "single blocks, tile boundaries and all outside of the main loop are from one launch" in said
+    agree = len(timeline.passes) - len(timeline.joined.left_out)
+    assert f"joined from {agree} of {len(timeline.passes)} passes that agree" in said
+    assert "single CTAs, tile boundaries and all outside of the main loop are from one launch" in said
     events = json.loads((tmp_path / "test/fig11/vanilla.chrome_trace.json").read_text())
     assert events["otherData"]["passes"] == "one, with all records"
     inside = [region for region in timeline.regions if region.warp_group == "consumer 0" and region.per_trip]

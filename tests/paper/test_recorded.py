@@ -1,5 +1,6 @@
 """The recorded H200 run is whole, right, and of the overrides that are committed."""
 
+import re
 import statistics
 from pathlib import Path
 
@@ -220,12 +221,12 @@ def test_improved_plus_is_called_eagerly_in_less_time_than_fa3_at_every_point():
 
 
 @pytest.mark.parametrize("variant", ["vanilla", "improved"])
-def test_the_verdict_blames_no_load_that_slack_acquits(variant):
+def test_the_verdict_blames_no_load_that_a_what_if_saving_acquits(variant):
     timeline = read_timeline(RECORDED / "h200" / "fig11" / f"{variant}.timeline.json")
     assert abs(timeline.graph.error) < 0.02
     words = " ".join(verdict(timeline))
     assert "loads stand on the path" not in words
-    assert "if no load took any time, a trip would take 0 cycles less" in words
+    assert re.search(r"if no load took any time, an iteration would take at most \d{2,3} cycles less", words)
 
 
 @pytest.mark.parametrize("backward", [False, True])

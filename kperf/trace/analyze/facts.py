@@ -3,7 +3,16 @@
 All of it is computed from what a record keeps, so that records of an earlier version are judged as those of now.
 """
 
-from kperf.trace.analyze.models import Confidence, KernelResources, Residency, Timeline
+from kperf.trace.analyze.models import (
+    Confidence,
+    IterationTime,
+    KernelResources,
+    Overhead,
+    Residency,
+    Timeline,
+    WhatIf,
+    WithheldWhatIf,
+)
 
 EXPLAINED = 0.05
 """Of the measured iteration time: a replay that is further off explains nothing."""
@@ -12,6 +21,8 @@ CLOSE = 0.02
 
 _MEDIUM_COST, _LOW_COST = 0.05, 0.15
 """Of the original kernel's time: what events may take, or win, for a high and for a medium confidence."""
+_MUCH_DRAWN = 0.1
+"""Share by which an iteration that is drawn may differ from the least disturbed one for a medium confidence."""
 _MUCH_ELSE = 0.5
 """Share by which the CTAs on an SM differ for a low confidence."""
 _COUNTER_BYTES = 16
@@ -46,6 +57,107 @@ def use_of_sm(t: Timeline, unit_cycles: float | None) -> float | None:
     return unit_cycles / (t.sms.sms * t.overhead.launch_ms * t.likely_clock_mhz * 1e3)
 
 
+def iteration(t: Timeline) -> IterationTime | None:
+    """The iteration time of the launch whose time is nearest to the original kernel's; None without iterations."""
+    if t.unit != "trip":
+        return None
+    launches: list[tuple[int | None, float, Overhead]] = []
+    if t.joined is None:
+        launches.append((None, t.period_cycles.median, t.overhead))
+    passes = (t.joined and t.passes) or (t.apart and t.apart.passes) or []
+    launches += [
+        (number, one.trip_cycles, one.overhead)
+        for number, one in enumerate(passes, 1)
+        if one.trip_cycles is not None and not (t.joined and number - 1 in t.joined.left_out)
+    ]
+    all_cycles = [one.trip_cycles for one in passes if one.trip_cycles is not None]
+    all_cycles += [cycles for _, cycles, _ in launches]
+    number, cycles, overhead = min(launches, key=lambda launch: changes(launch[2]))
+    if t.joined:
+        number, cycles = t.joined.period_pass + 1, t.period_cycles.median
+        overhead = passes[t.joined.period_pass].overhead
+    cost = None if overhead.ratio is None else overhead.ratio - 1
+    return IterationTime(cycles=cycles, pass_number=number, cost=cost, least=min(all_cycles), most=max(all_cycles))
+
+
+def changes(overhead: Overhead) -> float:
+    """By what share events change a launch's time, either way; infinite where that is not known."""
+    return float("inf") if overhead.ratio is None else abs(overhead.ratio - 1)
+
+
+def events_cost(t: Timeline) -> float:
+    """Cycles by which an iteration that is drawn takes longer than that of the launch which events change least."""
+    return t.period_cycles.median - t.iteration.cycles if t.iteration else 0.0
+
+
+def at_bound(t: Timeline) -> bool:
+    """Whether an iteration takes no longer than its matrix products at the peak rate."""
+    return bool(t.iteration and t.bound and abs(t.iteration.cycles / t.bound.cycles - 1) <= CLOSE)
+
+
+def what_ifs(t: Timeline) -> tuple[list[WhatIf], list[WithheldWhatIf]]:
+    """Savings that may be said, with all that is uncertain about them, and those that may not."""
+    rows = [*t.what_if, *t.withheld]
+    if t.graph is None or t.iteration is None:
+        return rows, []
+    unknown, most = _unknown_cycles(t), _above_the_bound(t)
+    said: list[WhatIf] = []
+    withheld: list[WithheldWhatIf] = []
+    for row in rows:
+        cap = t.iteration.cycles if row.warp_group == "tensor cores" else most
+        made = WhatIf(
+            region=row.region,
+            warp_group=row.warp_group,
+            cycles=min(row.cycles, cap),
+            low=min(row.assumed_low - unknown, cap),
+            high=min(row.assumed_high + unknown, cap),
+            assumed_low=row.assumed_low,
+            assumed_high=row.assumed_high,
+        )
+        why = _why_withheld(t, made, unknown, cap)
+        if why is None:
+            said.append(made)
+        else:
+            withheld.append(WithheldWhatIf(**dict(made), why=why))
+    return sorted(said, key=lambda row: -row.cycles), withheld
+
+
+def _unknown_cycles(t: Timeline) -> float:
+    """Of an iteration: what the replay is off, and what the events or the differences between passes may be."""
+    assert t.graph is not None
+    assert t.iteration is not None
+    off = abs(t.graph.cycles - t.graph.measured_cycles)
+    drawn = t.period_cycles.median
+    if t.iteration.most > t.iteration.least:
+        disturbed = max(abs(events_cost(t)), (t.iteration.most - t.iteration.least) / 2)
+    else:
+        disturbed = drawn * (_MEDIUM_COST if t.iteration.cost is None else abs(t.iteration.cost))
+    return off + disturbed
+
+
+def _above_the_bound(t: Timeline) -> float:
+    """Cycles of an iteration that something else than the matrix products of the SM's CTAs can take."""
+    assert t.iteration is not None
+    cycles = t.iteration.cycles
+    if t.iteration.pass_number is None and t.graph:
+        cycles = max(cycles, t.graph.measured_cycles)  # savings are of the mean iteration
+    return max(cycles - (t.residency.original or 1) * t.bound.cycles, 0.0) if t.bound else cycles
+
+
+def _why_withheld(t: Timeline, row: WhatIf, unknown: float, cap: float) -> str | None:
+    assert t.iteration is not None
+    assert t.graph is not None
+    if abs(t.graph.error) > EXPLAINED:
+        return "the replay does not explain the iteration time"
+    if t.confidence.level == "low":
+        return f"confidence is low: {t.confidence.reasons[0]}"
+    if cap <= CLOSE * t.iteration.cycles:
+        return "the iteration is at its bound"
+    if row.low <= 0:
+        return f"{unknown:.0f} cycles are uncertain, so that it may save nothing"
+    return None
+
+
 def confidence(t: Timeline) -> Confidence:
     """High unless something speaks against it; the worst reason decides."""
     reasons = [*_of_cost(t), *_of_resources(t), *_of_schedule(t), *_of_events(t)]
@@ -78,6 +190,13 @@ def _of_resources(t: Timeline) -> list[Reason]:
 
 def _of_schedule(t: Timeline) -> list[Reason]:
     reasons: list[Reason] = []
+    if t.iteration and abs(cost := events_cost(t)) > CLOSE * t.iteration.cycles:
+        share = cost / t.iteration.cycles
+        why = f"an iteration that is drawn takes {abs(share):.0%} {'more' if cost > 0 else 'less'} than with few events"
+        reasons.append((2 if abs(share) > _MUCH_DRAWN else 1, why))
+    if t.iteration and t.iteration.most - t.iteration.least > CLOSE * t.iteration.cycles:
+        why = f"launches show iterations of {t.iteration.least:.0f} to {t.iteration.most:.0f} cycles"
+        reasons.append((1, why))
     if not t.sass_order.same:
         reasons.append((1, "events change the order of instructions"))
     if t.graph and abs(t.graph.error) > EXPLAINED:

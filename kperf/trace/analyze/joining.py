@@ -6,9 +6,10 @@ between them, whether one pass measured both or two did; medians would not. What
 that it keeps, so an edge of a pass of two stands where it would without its record, and the rest of the trip grows.
 
 So each pass says by itself whether it can be joined: its own intervals add up to its own trip, and that has to be the
-period of the pass that changes the kernel's time least. A pass that changed the schedule has another trip, an edge out
-of the program's order, or warp groups in another step: then there is no one trip that the passes measured, and the
-timeline stays that of one launch with all records, which is at least the trip of some kernel.
+period of the pass that changes the kernel's time least. A pass that changed the schedule has another trip, or warp
+groups in another step: it is left out, and what only it measured is not told apart. Where less than half of the passes
+agree, or an edge lies out of the program's order, there is no one trip that they measured, and the timeline stays that
+of one launch with all records; the iteration time is that of the least disturbed pass even so.
 """
 
 from collections import defaultdict
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from kperf.errors import UsageError
 from kperf.trace.analyze import analysis
+from kperf.trace.analyze.facts import changes
 from kperf.trace.analyze.models import (
     Apart,
     Joined,
@@ -34,15 +36,19 @@ from kperf.trace.analyze.models import (
 from kperf.trace.analyze.replay import Assumptions
 from kperf.trace.analyze.timeline import Block, Launch, Span, flights
 from kperf.trace.analyze.verdict import concluded
-from kperf.trace.analyze.whatif import Blocks, slack
+from kperf.trace.analyze.whatif import Blocks, what_if
 from kperf.trace.instrument.probes import ANCHOR, Body, BodyClass, ProbedKernel, Probes, between
 from kperf.trace.instrument.program import Interval
+from kperf.trace.instrument.program import Part as WorkPart
 
 TOLERANCE = 0.02
 """Of the period: by how much a pass's trip may differ from it, and an edge lie before the one it follows."""
 
 STEP = 0.1
 """Of the period: by how much two warp groups may be in another step with each other than in the period's pass."""
+
+ENOUGH = 0.5
+"""Of the passes have to agree for an iteration to be joined from them."""
 
 _TRIPS = 24
 """Of the joined block, all alike: what follows one block at a time needs some."""
@@ -107,19 +113,22 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
     `one`, `launch`: of the launch with all records, from which stays what is outside of the main loop. Raises
     `UsageError` if a pass has no trip to measure.
     """
-    number = min(range(len(captured)), key=lambda n: _disturbs(captured[n].told))
+    number = min(range(len(captured)), key=lambda n: changes(captured[n].told.overhead))
     period = analysis.period(captured[number].launch)
     groups = [group for group, main in captured[number].launch.main_scope.items() if main is not None]
     trips = [{group: _trips(one_pass, edges, group) for group in groups} for one_pass in captured]
     lags = [_lags(one_pass.launch, launch, period.median) for one_pass in captured]
-    found: dict[str, list[Part]] = {}
-    gaps: list[str] = []
-    for group in groups:
-        placed = _placed(trips, group, captured)
-        gaps += _disorder(placed, trips[number][group].of, group, period.median)
-        found[group] = list(_parts(edges, group, trips[number][group], placed, period.median))
     passes = [_told(one_pass, mine) for one_pass, mine in zip(captured, trips, strict=True)]
-    gaps = [*_open(passes, number, period.median), *gaps, *_out_of_step(passes, lags, number, period.median)]
+    others = {**_out_of_step(passes, lags, number, period.median), **_open(passes, number, period.median)}
+    agreeing = [n for n in range(len(captured)) if n not in others]
+    gaps = list(others.values())
+    found: dict[str, list[Part]] = {}
+    if number in agreeing and len(agreeing) >= len(captured) * ENOUGH:
+        gaps = []
+        for group in groups:
+            placed = _placed(trips, group, captured, agreeing)
+            gaps += _disorder(placed, trips[number][group].of, group, period.median)
+            found[group] = list(_parts(edges, group, trips[number][group], placed, period.median))
     if gaps:
         alone = one.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
         return concluded(alone, None)
@@ -130,13 +139,10 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
         period_pass=number,
         plain_cycles=period.median / ratio if ratio else None,
         tolerance=TOLERANCE,
+        left_out=sorted(others),
+        why=list(others.values()),
     )
     return _timeline(one, launch, edges, block, found, period, passes, joined)
-
-
-def _disturbs(told: Pass) -> tuple[int, float]:
-    ratio = told.overhead.ratio
-    return told.records_a_trip or 0, told.overhead.traced_ms if ratio is None else abs(ratio - 1)
 
 
 def _trips(captured: Captured, edges: Probes, group: str) -> Trips:
@@ -199,9 +205,11 @@ def _anchors(launch: Launch, group: str) -> tuple[NDArray[np.int64], NDArray[np.
     return block << 32 | from_last, records.cycle[at]
 
 
-def _placed(trips: Sequence[Mapping[str, Trips]], group: str, captured: Sequence[Captured]) -> dict[int, Edge]:
-    """Place -> where it lies: of several passes that measured it, in that which disturbs least."""
-    order = sorted(range(len(trips)), key=lambda n: (not captured[n].told.sass_order.same, _disturbs(captured[n].told)))
+def _placed(
+    trips: Sequence[Mapping[str, Trips]], group: str, captured: Sequence[Captured], agreeing: Sequence[int]
+) -> dict[int, Edge]:
+    """Place -> where it lies: of several passes that agree and measured it, in that which disturbs least."""
+    order = sorted(agreeing, key=lambda n: (not captured[n].told.sass_order.same, changes(captured[n].told.overhead)))
     found: dict[int, Edge] = {}
     for number in order:
         for place, cycles in trips[number][group].edges.items():
@@ -212,13 +220,18 @@ def _placed(trips: Sequence[Mapping[str, Trips]], group: str, captured: Sequence
 
 
 def _parts(edges: Probes, group: str, trips: Trips, placed: Mapping[int, Edge], period: float) -> Iterator[Part]:
-    """The intervals of a trip on one period; the last reaches to the next anchor."""
+    """The intervals of a trip on one period; the last reaches to the next anchor.
+
+    Two between which no pass that agrees has a probe are one.
+    """
     marks, places = trips.body.marks, len(trips.body.marks)
     end = Edge(period, np.full(101, period), placed[ANCHOR].number)
-    at = [end if trips.of.same.get(n) == places else placed[trips.of.same.get(n, n)] for n in range(places)] + [end]
+    known = {**placed, places: end}
+    at = [(n, known[trips.of.same.get(n, n)]) for n in range(places) if trips.of.same.get(n, n) in known]
     low = 0.0
-    for place, (edge, following) in enumerate(pairwise(at)):
-        interval = replace(between(edges.program, marks[place], marks[(place + 1) % places]), group=group)
+    for (place, edge), (following_place, following) in pairwise([*at, (places, end)]):
+        steps = pairwise([*marks, marks[ANCHOR]][place : following_place + 1])
+        interval = _merged(group, [between(edges.program, *step) for step in steps])
         start, low = low, min(max(low, following.cycles), period)
         # The length of which quantile goes with which is not known of two passes: the early trips of one are taken to
         # be those of the other, which keeps the mean.
@@ -227,31 +240,49 @@ def _parts(edges: Probes, group: str, trips: Trips, placed: Mapping[int, Edge], 
         yield Part(interval, start, low, spread, tuple(sorted({edge.number, following.number})))
 
 
+def _merged(group: str, intervals: Sequence[Interval]) -> Interval:
+    """One interval that does what these do, one after another."""
+    first, *others = intervals
+    if not others:
+        return replace(first, group=group)
+    working = [interval for interval in intervals if interval.kind != "other"] or list(intervals)
+    return Interval(
+        group,
+        " + ".join(dict.fromkeys(interval.name for interval in working)),
+        working[0].kind,
+        **{
+            name: tuple(item for interval in intervals for item in getattr(interval, name))
+            for name in ("waits", "signals", "loads", "uses", "queue", "traffic")
+        },
+        parts=tuple(part for one in working for part in (one.parts or (WorkPart(one.name, one.kind),))),
+    )
+
+
 def _told(captured: Captured, trips: Mapping[str, Trips]) -> Pass:
     issuers = analysis.issuers(captured.launch)
     cycles = float(np.mean([trips[group].period for group in issuers]))
     return captured.told.model_copy(update={"trip_cycles": cycles})
 
 
-def _open(passes: Sequence[Pass], number: int, period: float) -> list[str]:
+def _open(passes: Sequence[Pass], number: int, period: float) -> dict[int, str]:
     """Passes whose intervals add up to something else than those of the period's pass, the furthest off first.
 
     At last that pass, if it has no typical trip: the period is the median, and intervals add up to the mean.
     """
     mean = passes[number].trip_cycles or period
     off = {place: (one.trip_cycles or 0.0) / mean - 1 for place, one in enumerate(passes)}
-    lines = [
-        f"the intervals of {_called(place, passes[place])} add up to {passes[place].trip_cycles:.0f} cycles, "
+    found = {
+        place: f"the intervals of {_called(place, passes[place])} add up to {passes[place].trip_cycles:.0f} cycles, "
         f"{off[place]:+.1%} of the {mean:.0f} of pass {number + 1}"
         for place in sorted(off, key=lambda place: -abs(off[place]))
         if abs(off[place]) > TOLERANCE
-    ]
+    }
     if abs(mean / period - 1) > TOLERANCE:
-        lines.append(
+        found[number] = (
             f"trips of {_called(number, passes[number])} differ too much: {mean:.0f} cycles in the mean, {period:.0f} "
             "in the median"
         )
-    return lines
+    return found
 
 
 def _disorder(placed: Mapping[int, Edge], of: BodyClass, group: str, period: float) -> list[str]:
@@ -265,18 +296,21 @@ def _disorder(placed: Mapping[int, Edge], of: BodyClass, group: str, period: flo
     ]
 
 
-def _out_of_step(passes: Sequence[Pass], lags: Sequence[Mapping[str, float]], number: int, period: float) -> list[str]:
+def _out_of_step(
+    passes: Sequence[Pass], lags: Sequence[Mapping[str, float]], number: int, period: float
+) -> dict[int, str]:
     """Passes in which warp groups follow each other at another distance than in the period's pass."""
-    lines = []
+    found: dict[int, str] = {}
     for place, (one, mine) in enumerate(zip(passes, lags, strict=True)):
         for group, lag in mine.items():
             apart = (lag - lags[number][group] + period / 2) % period - period / 2
             if abs(apart) > STEP * period:
-                lines.append(
+                found.setdefault(
+                    place,
                     f"in {_called(place, one)} {group} begins its trips {abs(apart):.0f} cycles "
-                    f"{'later' if apart > 0 else 'earlier'} than in pass {number + 1}"
+                    f"{'later' if apart > 0 else 'earlier'} than in pass {number + 1}",
                 )
-    return lines
+    return found
 
 
 def _called(place: int, one: Pass) -> str:
@@ -328,11 +362,11 @@ def _timeline(
     issuers = [group for group in analysis.issuers(launch) if group in found]
     bubbles, in_flight = analysis.bubbles(launch, [block], period.median)
     bound = analysis.bound(launch)
-    graph, rows = one.graph, one.slack
+    graph, rows = one.graph, [*one.what_if, *one.withheld]
     own = {(region.warp_group, region.name): region.own_cycles or 0.0 for region in one.regions}
     rate, again = _flop_per_cycle(launch, bound.cycles), Blocks([block], edges.program)
     if again.run_through(Assumptions(again.load_cycles, rate)):
-        graph, rows, own = slack([block], edges.program, rate)
+        graph, rows, own = what_if([block], edges.program, rate)
     else:
         joined = joined.model_copy(update={"replayed": False})
     made = one.model_copy(
@@ -348,7 +382,8 @@ def _timeline(
             "load_wait": _load_wait(found, issuers, period.median),
             "bubbles": bubbles,
             "graph": graph,
-            "slack": rows,
+            "what_if": rows,
+            "withheld": [],
             "windows": [
                 *(window for window in analysis.windows(block, issuers) if window.shows == "trips"),
                 *(window for window in one.windows if window.shows != "trips"),

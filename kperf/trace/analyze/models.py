@@ -270,11 +270,13 @@ class Graph(Frozen):
         return self.cycles / self.measured_cycles - 1
 
 
-class Slack(Frozen):
-    """By how many cycles a trip would be shorter if a region of a warp group took no time, nor what it waits for.
+class WhatIf(Frozen):
+    """A what-if saving: by how many cycles an iteration would be shorter if a region of a warp group took no time.
 
-    `warp_group` is "all" for the region in all groups at once, "tensor cores" for a product on them. `low`, `high`: the
-    least and the most when a load takes a fifth less or more, or the tensor cores are a fifth slower or faster.
+    Nor what it waits for. `warp_group` is "all" for the region in all groups at once, "tensor cores" for an MMA on
+    them. `assumed_low`, `assumed_high`: the least and the most when a load takes a fifth less or more, or the tensor
+    cores are a fifth slower or faster. `low`, `high`: these, wider by what events, passes and the replay leave open,
+    and no more than the iteration is above its bound.
     """
 
     region: str
@@ -282,6 +284,28 @@ class Slack(Frozen):
     cycles: float
     low: float
     high: float
+    assumed_low: float
+    assumed_high: float
+
+
+class WithheldWhatIf(WhatIf):
+    """A saving that the other launches contradict, or that is not told apart from none; `why` says so."""
+
+    why: str
+
+
+class IterationTime(Frozen):
+    """Cycles from iteration to iteration, in the launch that events change least.
+
+    `pass_number`: which of several passes that is, from 1; None: the launch with all events. `cost`: share by which
+    that launch takes longer than the original kernel's; None if not known. `least`, `most`: of all launches.
+    """
+
+    cycles: float
+    pass_number: int | None
+    cost: float | None
+    least: float
+    most: float
 
 
 class RecordCount(Frozen):
@@ -417,8 +441,9 @@ class Joined(Frozen):
 
     The period is that of `period_pass`, which changes the kernel's time least; `plain_cycles`: what it would be without
     any, from that pass's own time and the plain kernel's (None where that is unknown). The intervals of every pass add
-    up to the period within `tolerance`, its share. `replayed`: whether graph and slack are of the joined trip; of one
-    that hangs on more of what comes before its loop than is known they are of `one_pass`.
+    up to the period within `tolerance`, its share, but for those of the passes `left_out`: `why` they show another
+    schedule. `replayed`: whether graph and savings are of the joined trip; of one that hangs on more of what comes
+    before its loop than is known they are of `one_pass`.
     """
 
     one_pass: Pass
@@ -426,6 +451,8 @@ class Joined(Frozen):
     plain_cycles: float | None
     tolerance: float
     replayed: bool = True
+    left_out: list[int] = Field(default_factory=list)
+    why: list[str] = Field(default_factory=list)
 
     @model_validator(mode="before")
     @classmethod
@@ -451,8 +478,10 @@ class Apart(Frozen):
 class Timeline(About):
     """`<name>.timeline.json`. Cycles are SM cycles at `clock_mhz`; a unit is a trip of the main loop, or a block.
 
-    `lifetime_covered`: recorded cycles of a block over its lifetime by the global timer. `tile_boundary_cycles`: of a
-    block that computes several tiles, cycles from tile to tile beyond those from trip to trip.
+    `period_cycles`: of the launch that is drawn, with all events, or of passes that were joined. `iteration`: of the
+    launch that events change least; None where a unit is a block. `lifetime_covered`: recorded cycles of a block over
+    its lifetime by the global timer. `tile_boundary_cycles`: of a block that computes several tiles, cycles from tile
+    to tile beyond those from trip to trip.
     """
 
     schema_version: Literal[3] = 3
@@ -464,6 +493,7 @@ class Timeline(About):
     blocks: int
     clock_mhz: float
     period_cycles: Quantiles
+    iteration: IterationTime | None = None
     tile_boundary_cycles: Quantiles | None = None
     lifetime_covered: float
     unit_of_compute: UnitOfCompute
@@ -476,7 +506,8 @@ class Timeline(About):
     arithmetic: Hidden | None
     bubbles: list[Bubble]
     graph: Graph | None = None
-    slack: list[Slack] = Field(default_factory=list)
+    what_if: list[WhatIf] = Field(default_factory=list)
+    withheld: list[WithheldWhatIf] = Field(default_factory=list)
     windows: list[Window]
     sms: SmUse | None = None
     memory: Memory | None = None

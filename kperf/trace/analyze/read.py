@@ -14,7 +14,7 @@ from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.models import About, RecordCount, SassOrder, Timeline, UnitUse
 from kperf.trace.analyze.timeline import Block, Launch
 from kperf.trace.analyze.verdict import concluded
-from kperf.trace.analyze.whatif import slack
+from kperf.trace.analyze.whatif import what_if
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.program import Program
 from kperf.trace.instrument.session import Recording
@@ -58,7 +58,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     flop_per_cycle = sum(product.flop for product in launch.products_per_trip()) / bound.cycles
     issuers = analysis.issuers(launch)
     typical = list(launch.blocks(np.unique(_at_percentiles(launch, EXPORTED_PERCENTILES))))
-    graph, rows, own = slack(typical, launch.program, flop_per_cycle)
+    graph, rows, own = what_if(typical, launch.program, flop_per_cycle)
     common = _of_any_kernel(launch, about)
     common["regions"] = [
         region.model_copy(update={"own_cycles": own.get((region.warp_group, region.name))})
@@ -86,7 +86,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         load_wait=views.load_wait(launch, period.median),
         bubbles=bubbles,
         graph=graph,
-        slack=rows,
+        what_if=rows,
         windows=analysis.windows(_typical(launch), issuers),
     )
     return concluded(found, analysis.unit_cycles(launch))

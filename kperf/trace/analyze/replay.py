@@ -180,9 +180,9 @@ class Replay:
     ) -> tuple[Times, Times]:
         """`cycles`: own cycles, or where they are `measured` all of a step.
 
-        Steps begin in the order of time, so that products queue in the order of their issue. Slack runs millions of
-        steps: what does not change with the durations was looked up before, and no other group's step comes between
-        those that nobody sees.
+        Steps begin in the order of time, so that products queue in the order of their issue. What-if savings run
+        millions of steps: what does not change with the durations was looked up before, and no other group's step comes
+        between those that nobody sees.
         """
         ends: Times = {group: [] for group in self.steps}
         own: Times = {group: [] for group in self.steps}

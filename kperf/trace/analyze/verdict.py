@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from kperf.trace.analyze import facts
-from kperf.trace.analyze.facts import EXPLAINED, WHAT_TO_DO
+from kperf.trace.analyze.facts import CLOSE, EXPLAINED, WHAT_TO_DO
 from kperf.trace.analyze.models import (
     Apart,
     Graph,
@@ -14,9 +14,9 @@ from kperf.trace.analyze.models import (
     LoadWait,
     Memory,
     Quantiles,
-    Slack,
     SmUse,
     Timeline,
+    WhatIf,
 )
 from kperf.trace.instrument.session import CYCLES_A_RECORD
 
@@ -28,7 +28,7 @@ LONG_TAIL = 0.1
 """Of a launch, in which half of the SMs have ended: from there on it is said."""
 
 
-MOST_SLACK = 6
+MOST_WHAT_IFS = 6
 """Rows of the table."""
 
 
@@ -42,7 +42,8 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     def row(name: str, cells: Sequence[str]) -> None:
         result.add_row(name, *cells)
 
-    row("period", [_range(t.period_cycles) for t in timelines])
+    row("iteration, least disturbed launch", [_least_disturbed(t) for t in timelines])
+    row("iteration, drawn", [_range(t.period_cycles) for t in timelines])
     if any(t.tile_boundary_cycles for t in timelines):
         beyond = [t.tile_boundary_cycles for t in timelines]
         row("from tile to tile, beyond a trip", [_range(b) if b else "-" for b in beyond])
@@ -68,14 +69,15 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
         cells = [next((f"{b.cycles:.0f}" for b in t.bubbles if b.cause == cause), "-") for t in timelines]
         row(f"bubble: {cause}", cells)
     result.add_section()
-    for place in range(MOST_SLACK):
-        best = [t.slack[place : place + 1] if t.graph and _explains(t.graph) else [] for t in timelines]
+    for place in range(max(min(MOST_WHAT_IFS, max(len(t.what_if) for t in timelines)), 1)):
+        best = [t.what_if[place : place + 1] for t in timelines]
         row(
-            "slack: cycles without" if not place else "",
-            [f"{_named(b[0])} {b[0].cycles:.0f}" if b else "-" for b in best],
+            "what-if saving: cycles without" if not place else "",
+            [f"{_named(b[0])} {_saved(b[0])}" if b else "-" for b in best],
         )
+    row("what-if savings withheld", [str(len(t.withheld)) if t.withheld else "-" for t in timelines])
     explained = [f"{t.graph.cycles:.0f} ({t.graph.error:+.1%})" if t.graph else "-" for t in timelines]
-    row("period from the graph", explained)
+    row("iteration by replay", explained)
     result.add_section()
     row(
         "launch",
@@ -110,10 +112,15 @@ def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:
     `unit_cycles`: that all matrix products of the launch take at the peak rate of one SM; None if not known.
     """
     t = t.model_copy(update={"residency": facts.residency(t)})
+    t = t.model_copy(update={"iteration": facts.iteration(t)})
     for name, use in (("mma_use", t.mma_use), ("fma_use", t.fma_use)):
-        if use and use.sm is None:
-            t = t.model_copy(update={name: use.model_copy(update={"sm": facts.use_of_sm(t, unit_cycles)})})
+        if use and t.iteration and t.bound:
+            of_sm = facts.use_of_sm(t, unit_cycles) if use.sm is None else use.sm
+            changed = {"sm": of_sm, "cta_main_loop": t.bound.cycles / t.iteration.cycles}
+            t = t.model_copy(update={name: use.model_copy(update=changed)})
     t = t.model_copy(update={"confidence": facts.confidence(t)})
+    said, withheld = facts.what_ifs(t)
+    t = t.model_copy(update={"what_if": said, "withheld": withheld})
     return t.model_copy(update={"verdict": verdict(t)})
 
 
@@ -131,13 +138,17 @@ def verdict(t: Timeline) -> list[str]:
 
 
 def _pipeline(t: Timeline) -> list[str]:
-    line = f"{t.label}: an iteration takes {t.period_cycles.median:.0f} cycles"
+    assert t.iteration is not None
+    line = f"{t.label}: an iteration takes {t.iteration.cycles:.0f} cycles"
     if t.bound:
         line += f"; its {_products(t)} need {t.bound.cycles:.0f} on {_units(t)}"
-    line += f"; in {sum(bubble.cycles for bubble in t.bubbles):.0f} {_one_of(t)} has no {_product(t)} in flight"
+        line += ": it is at its bound" if facts.at_bound(t) else ""
+    lines = [f"{line}.", *_launches(t)]
+    line = f"{t.label}: in {sum(bubble.cycles for bubble in t.bubbles):.0f} of {_drawn(t)} {_one_of(t)} has no "
+    line += f"{_product(t)} in flight"
     if t.bubbles:
         line += f", mostly with {t.bubbles[0].cause}"
-    lines = [f"{line}.", *_use(t)]
+    lines += [f"{line}.", *_use(t)]
     if t.tile_boundary_cycles:
         lines.append(
             f"{t.label}: a block computes one tile after another; from a tile to the next it takes "
@@ -152,8 +163,39 @@ def _pipeline(t: Timeline) -> list[str]:
             f"products, {hidden.under_own_products:.0f} of them under its own warp group's."
         )
     if t.graph:
-        lines += _slack(t, t.graph)
+        lines += _what_ifs(t, t.graph)
     return lines
+
+
+def _launches(t: Timeline) -> list[str]:
+    """From which launch the iteration time is, if there were several, and what the events of the drawn one cost."""
+    assert t.iteration is not None
+    if t.iteration.pass_number is None and t.iteration.least == t.iteration.most:
+        return []
+    count = len(t.passes) if t.joined else len(t.apart.passes) if t.apart else 0
+    which = "the launch with all events"
+    if t.iteration.pass_number is not None:
+        which = f"pass {t.iteration.pass_number} of {count} with a few events each"
+    line = f"{t.label}: that is {which}"
+    if t.iteration.cost is not None:
+        line += f", whose events cost {t.iteration.cost:+.1%} of the original kernel's time"
+    line += f"; all launches show {t.iteration.least:.0f} to {t.iteration.most:.0f}"
+    cost = facts.events_cost(t)
+    if abs(cost) > CLOSE * t.iteration.cycles:
+        line += f"; what is drawn has all events and takes {t.period_cycles.median:.0f}"
+        line += f": {cost:.0f} are the events' cost" if cost > 0 else ""
+    return [f"{line}."]
+
+
+def _drawn(t: Timeline) -> str:
+    """The cycles of an iteration whose parts are known: of the launch that is drawn."""
+    return f"the {t.period_cycles.median:.0f} cycles of an iteration{' as drawn' if facts.events_cost(t) else ''}"
+
+
+def _least_disturbed(t: Timeline) -> str:
+    if t.iteration is None:
+        return "-"
+    return f"{t.iteration.cycles:.0f} ({t.iteration.least:.0f} to {t.iteration.most:.0f} in all launches)"
 
 
 def _use(t: Timeline) -> list[str]:
@@ -199,68 +241,72 @@ def _products(t: Timeline) -> str:
 
 
 def _load_wait(t: Timeline, wait: LoadWait) -> str:
-    spent = (
-        f"of the {t.period_cycles.median:.0f} cycles of a trip {wait.cycles:.0f} ({wait.share:.0%}) go to "
-        f"{' and '.join(wait.regions)} of {wait.warp_group}"
-    )
+    where = f"{' and '.join(wait.regions)} of {wait.warp_group}"
+    spent = f"of {_drawn(t)} {wait.cycles:.0f} ({wait.share:.0%}) go to {where}"
     if wait.share < LOADS_ON_THE_PATH:
         return f"{t.label}: loads are there in time: {spent}."
     cost = _most_that_loads_cost(t, wait)
     if cost < LOADS_ON_THE_PATH * t.period_cycles.median:
-        return f"{t.label}: loads lengthen a trip by {cost:.0f} cycles at most, though {spent}."
+        return f"{t.label}: loads lengthen an iteration by {cost:.0f} cycles at most, though {spent}."
     return f"{t.label}: loads stand on the path: {spent}."
 
 
 def _most_that_loads_cost(t: Timeline, wait: LoadWait) -> float:
-    """Cycles: a trip gets no shorter than its products, nor by more than the slack of the loads, where that is known.
+    """Cycles: an iteration gets no shorter than its MMAs, nor by more than the loads' what-if saving, if it is known.
 
     A recorded region may hold more than the wait for a load, so that what is waited alone says too much.
     """
     bounds = [wait.cycles]
-    if t.bound:
-        bounds.append(max(t.period_cycles.median - t.bound.cycles, 0.0))
-    if t.graph and _explains(t.graph) and (loads := _of_the_loaders(t, "load ")):
-        bounds.append(max(row.high for row in loads))
+    if t.bound and t.iteration:
+        bounds.append(max(t.iteration.cycles - t.bound.cycles, 0.0))
+    if loads := _of_the_loaders(t, "load "):
+        bounds.append(max(max(row.high, 0.0) for row in loads))
     return min(bounds)
 
 
-def _of_the_loaders(t: Timeline, beginning: str) -> list[Slack]:
-    """The slack of what warp groups do that only load."""
+def _of_the_loaders(t: Timeline, beginning: str) -> list[WhatIf]:
+    """The savings of what warp groups do that only load; none where savings are not to be relied on."""
+    if not t.graph or not _explains(t.graph) or t.confidence.level == "low":
+        return []
     loaders = {role.warp_group for role in t.roles if role.duty == "loads"}
-    return [row for row in t.slack if row.region.startswith(beginning) and row.warp_group in loaders]
+    rows = [*t.what_if, *t.withheld]
+    return [row for row in rows if row.region.startswith(beginning) and row.warp_group in loaders]
 
 
-def _slack(t: Timeline, graph: Graph) -> list[str]:
+def _what_ifs(t: Timeline, graph: Graph) -> list[str]:
     line = (
-        f"{t.label}: run again from what hangs on what, a trip takes {graph.cycles:.0f} cycles where those blocks "
+        f"{t.label}: by replay of the dependency graph an iteration takes {graph.cycles:.0f} cycles where those CTAs "
         f"took {graph.measured_cycles:.0f} ({graph.error:+.1%})"
     )
     if not _explains(graph):
-        return [f"{line}: the graph does not explain them, and what it says of slack is not to be relied on."]
+        return [f"{line}: the graph does not explain them, and its what-if savings are not to be relied on."]
     lines = [f"{line}."]
-    best = [row for row in t.slack if row.cycles >= 1][:2]
-    if best:
+    if best := t.what_if[:2]:
         alone = "of one CTA, beside which others keep the SM's units busy, " if (t.residency.original or 1) > 1 else ""
-        saved = [
-            f"{round(row.cycles)} cycles less without {_named(row)} ({round(row.low)} to {round(row.high)})"
-            for row in best
-        ]
+        saved = [f"{_saved(row)} cycles less without {_named(row)}" for row in best]
         lines.append(f"{t.label}: {alone}an iteration would take {', '.join(saved)}.")
+    elif t.withheld:
+        lines.append(f"{t.label}: no what-if saving is given: {t.withheld[0].why}.")
     for what, beginning in (("if no load took any time", "load "), ("if every stage were free at once", "wait ")):
         if rows := _of_the_loaders(t, beginning):
             row = max(rows, key=lambda row: row.high)
-            lines.append(
-                f"{t.label}: {what}, a trip would take {round(row.cycles)} cycles less "
-                f"({round(row.low)} to {round(row.high)})."
-            )
+            less = _saved(row) if row in t.what_if else f"at most {max(row.high, 0.0):.0f}"
+            lines.append(f"{t.label}: {what}, an iteration would take {less} cycles less.")
     return lines
+
+
+def _saved(row: WhatIf) -> str:
+    """The likely saving and its interval; the most alone where the bound leaves no interval."""
+    if round(row.low) >= round(row.high):
+        return f"up to {row.high:.0f}"
+    return f"{row.cycles:.0f} ({row.low:.0f} to {row.high:.0f})"
 
 
 def _explains(graph: Graph) -> bool:
     return abs(graph.error) <= EXPLAINED
 
 
-def _named(row: Slack) -> str:
+def _named(row: WhatIf) -> str:
     everywhere = {"all": " in all warp groups", "tensor cores": " on the tensor cores"}
     return row.region + everywhere.get(row.warp_group, f" of {row.warp_group}")
 
@@ -383,29 +429,31 @@ def _cost(t: Timeline) -> list[str]:
 
 def _joined(t: Timeline, joined: Joined) -> list[str]:
     """How several passes fit together, and what is not from them."""
-    number = joined.period_pass
-    line = f"{t.label}: joined from {len(t.passes)} passes; the period is that of pass {number + 1}"
-    if joined.plain_cycles:
-        cost = t.passes[number].overhead.cost
-        line += f", which {cost} of the plain kernel's time: its trip takes {joined.plain_cycles:.0f} cycles by that"
-    return [
-        f"{line}.",
-        f"{t.label}: the passes close: each one's intervals add up to it within {joined.tolerance:.0%}.",
-        f"{t.label}: single blocks, tile boundaries{'' if joined.replayed else ', slack'} and all outside of the main "
-        f"loop are from one launch with all records ({joined.one_pass.overhead}).",
+    agree = len(t.passes) - len(joined.left_out)
+    lines = [
+        f"{t.label}: an iteration is joined from {agree} of {len(t.passes)} passes that agree: each one's intervals "
+        f"add up to it within {joined.tolerance:.0%}."
     ]
+    if joined.left_out:
+        lines.append(f"{t.label}: {len(joined.left_out)} show another schedule and are left out: {joined.why[0]}.")
+    if joined.plain_cycles:
+        lines.append(
+            f"{t.label}: by the launches' times the original's iteration takes {joined.plain_cycles:.0f} cycles."
+        )
+    savings = "" if joined.replayed else ", what-if savings"
+    lines.append(
+        f"{t.label}: single CTAs, tile boundaries{savings} and all outside of the main loop are from one launch with "
+        f"all events ({joined.one_pass.overhead})."
+    )
+    return lines
 
 
 def _apart(t: Timeline, apart: Apart) -> str:
     """What several passes showed that do not fit together."""
-    cycles = [one.trip_cycles for one in apart.passes if one.trip_cycles]
     costs = [one.overhead.ratio - 1 for one in apart.passes if one.overhead.ratio]
-    line = (
-        f"{t.label}: this is one launch with all records, for {len(apart.passes)} passes of a few each do not make one "
-        f"trip: theirs take {min(cycles):.0f} to {max(cycles):.0f} cycles"
-    )
+    line = f"{t.label}: what is drawn is one launch with all events, for {len(apart.passes)} passes do not agree"
     if costs:
-        line += f", and cost {min(costs):+.1%} to {max(costs):+.1%} of the plain kernel's time"
+        line += f"; they cost {min(costs):+.1%} to {max(costs):+.1%} of the original kernel's time"
     return f"{line}; {apart.why[0]}."
 
 

@@ -7,7 +7,7 @@ Json = dict[str, Any]
 
 def upgrade(old: Json) -> Json:
     """The record of version 3 with what version 2 knew. Raises LookupError, TypeError, ValueError or AttributeError."""
-    new = {name: value for name, value in old.items() if name not in ("tensor_core_busy", "verdict")}
+    new = {name: value for name, value in old.items() if name not in ("tensor_core_busy", "verdict", "slack")}
     busy, bound = old["tensor_core_busy"], old["bound"]
     computes = "none"
     if bound or any(region["kind"] in ("tensor", "issue") for region in old["regions"]):
@@ -20,6 +20,7 @@ def upgrade(old: Json) -> Json:
         "unit_of_compute": computes,
         "mma_use": use if computes == "tensor core" else None,
         "fma_use": use if computes == "fma" else None,
+        "what_if": [row | {"assumed_low": row["low"], "assumed_high": row["high"]} for row in old.get("slack", [])],
     }
 
 

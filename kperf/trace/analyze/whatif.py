@@ -1,4 +1,4 @@
-"""Slack: how much shorter a trip would be if one region took no time, from the graph of what hangs on what.
+"""What-if savings: how much shorter an iteration would be if one region took no time, by replay of dependencies.
 
 First the graph has to earn trust: the blocks are run again, with the measured cycles of every step that hangs on
 nothing, and of every other one only its own cycles, so that how long it waits comes from the graph. These are another
@@ -19,7 +19,7 @@ from statistics import fmean, median
 
 from kperf.ir.dataflow import Value
 from kperf.trace.analyze.analysis import issued_loads, waits
-from kperf.trace.analyze.models import Graph, Slack
+from kperf.trace.analyze.models import Graph, WhatIf
 from kperf.trace.analyze.replay import UNCHANGED, Assumptions, Change, Replay, Step, Times
 from kperf.trace.analyze.timeline import Block
 from kperf.trace.instrument.program import Program
@@ -111,12 +111,12 @@ class Blocks:
         return found
 
 
-def slack(
+def what_if(
     blocks: Sequence[Block], program: Program, flop_per_cycle: float
-) -> tuple[Graph | None, list[Slack], dict[tuple[str, str], float]]:
+) -> tuple[Graph | None, list[WhatIf], dict[tuple[str, str], float]]:
     """How well the graph explains the blocks, what each region has to give, and own cycles by (warp group, region).
 
-    Blocks that make no two trips in a row have no period that could be explained: no graph, and no slack.
+    Blocks that make no two trips in a row have no period that could be explained: no graph, and no saving.
     `flop_per_cycle`: peak rate of an SM for the kernel's products.
     """
     again = Blocks(blocks, program)
@@ -139,7 +139,15 @@ def slack(
         for key, change in changes.items():
             saved[key].append(base - again.period(assumed, own, change))
     rows = [
-        Slack(region=region, warp_group=group, cycles=cycles[0], low=min(cycles), high=max(cycles))
+        WhatIf(
+            region=region,
+            warp_group=group,
+            cycles=cycles[0],
+            low=min(cycles),
+            high=max(cycles),
+            assumed_low=min(cycles),
+            assumed_high=max(cycles),
+        )
         for (region, group), cycles in saved.items()
     ]
     return graph, sorted(rows, key=lambda row: -row.cycles), by_region

@@ -5,8 +5,9 @@ import pytest
 
 from kperf.record.store import RECORDED
 from kperf.trace.analyze import analysis, facts, read
-from kperf.trace.analyze.models import KernelResources, Overhead, Resources
+from kperf.trace.analyze.models import Apart, KernelResources, Overhead, Resources, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
+from kperf.trace.analyze.verdict import concluded
 from kperf.trace.instrument.program import Product
 
 from .captures import launch_of_residents
@@ -53,7 +54,7 @@ def test_the_use_of_an_sm_is_of_all_its_ctas_and_that_of_a_main_loop_of_one(star
     else:
         assert f"{len(starts)} CTAs share an SM" in said
         assert "one CTA has no MMA in flight" in said
-        assert "of one CTA, beside which others keep the SM's units busy" in said or not t.slack
+        assert "of one CTA, beside which others keep the SM's units busy" in said or not t.what_if
 
 
 def test_an_sm_has_an_mma_in_flight_where_any_cta_has():
@@ -169,7 +170,7 @@ def test_the_unit_of_compute_of_a_norm_is_none_and_of_a_gemm_the_tensor_cores():
 
 @pytest.mark.parametrize(
     ("name", "sm", "cta"),
-    [("attention_forward", 0.401, 0.204), ("split_k", 0.480, 0.418), ("flash_decoding", 0.0705, 0.0273)],
+    [("attention_forward", 0.401, 0.204), ("split_k", 0.480, 0.418), ("flash_decoding", 0.0705, 0.0283)],
 )
 def test_a_record_of_version_2_is_judged_by_the_same_numbers(name, sm, cta):
     t = read_timeline(RECORDED / f"h200/examples/{name}.timeline.json")
@@ -184,3 +185,94 @@ def test_the_layer_norm_has_six_ctas_on_an_sm():
     assert t.confidence.level == "low"
     assert facts.WHAT_TO_DO in " ".join(t.verdict)
     assert np.isclose(t.overhead.ratio, 1.247, rtol=1e-3)
+
+
+def several_launches(bound: float, drawn: float, passes: list[tuple[float, float]], slower: float = 1.05, **changed):
+    """A timeline with this bound, iteration as drawn, and (iteration, time over the original's) of its passes."""
+    t, _, _ = launched(SHARED, [0], slower)
+    one = t.passes[0]
+    apart = Apart(
+        passes=[
+            one.model_copy(update={"trip_cycles": cycles, "overhead": Overhead(plain_ms=1, traced_ms=r, ratio=r)})
+            for cycles, r in passes
+        ],
+        tolerance=0.02,
+        why=["pass 4 shows another schedule"],
+    )
+    period = t.period_cycles.model_copy(update={"median": drawn})
+    graph = t.graph.model_copy(update={"measured_cycles": drawn, "cycles": drawn})
+    limit = t.bound.model_copy(update={"cycles": bound})
+    changed = {"period_cycles": period, "apart": apart, "graph": graph, "bound": limit, "withheld": []} | changed
+    return concluded(t.model_copy(update=changed), None)
+
+
+def saving(cycles: float, low: float, high: float, region: str = "arithmetic", group: str = "consumer 0") -> WhatIf:
+    found = {"cycles": cycles, "low": low, "high": high, "assumed_low": low, "assumed_high": high}
+    return WhatIf(region=region, warp_group=group, **found)
+
+
+def test_a_kernel_at_its_bound_is_said_to_be_and_the_excess_is_the_events():
+    at_bound = [(2049.7, 0.9989), (2048.4, 0.9983), (2115.9, 1.019), (2048.35, 1.0001), (2050, 0.9968)]
+    t = several_launches(2048, 2324, at_bound, 1.09, what_if=[saving(513, 427, 974), saving(317, 8, 660)])
+    assert (t.iteration.cycles, t.iteration.pass_number) == (2048.35, 4)
+    assert (t.iteration.least, t.iteration.most) == (2048.35, 2324)
+    assert t.mma_use.cta_main_loop == pytest.approx(2048 / 2048.35)
+    assert facts.events_cost(t) == pytest.approx(2324 - 2048.35)
+    assert "an iteration takes 2048 cycles; its MMAs need 2048" in t.verdict[0]
+    assert "it is at its bound" in t.verdict[0]
+    assert "all launches show 2048 to 2324; what is drawn has all events and takes 2324: 276 are" in t.verdict[1]
+    assert (t.what_if, len(t.withheld)) == ([], 2)
+    assert t.confidence.level == "low"
+    assert not any("cycles less without" in line for line in t.verdict)
+    assert concluded(t, None) == t
+
+
+def test_a_saving_has_the_interval_that_events_passes_and_replay_leave_and_none_beyond_the_bound():
+    rows = [saving(900, 900, 900), saving(150, 140, 160), saving(1500, 1200, 2500), saving(90, 20, 95)]
+    t = several_launches(1000, 2100, [(2000, 1.0), (2060, 1.03)], 1.05, what_if=rows)
+    assert [round(row.cycles) for row in t.what_if] == [1000, 900, 150]
+    wide = 100  # what is drawn takes 100 cycles more; passes differ by 60
+    assert (t.what_if[1].low, t.what_if[1].high) == (pytest.approx(800), pytest.approx(1000))
+    assert (t.what_if[2].low, t.what_if[2].high) == (pytest.approx(40), pytest.approx(260))
+    assert (t.what_if[0].low, t.what_if[0].high) == (pytest.approx(1000), pytest.approx(1000))
+    assert any("up to 1000 cycles less" in line for line in t.verdict)
+    (row,) = t.withheld
+    assert row.why == f"{wide} cycles are uncertain, so that it may save nothing"
+    off = t.graph.model_copy(update={"cycles": 2100 + 21})
+    wider = concluded(t.model_copy(update={"graph": off}), None)
+    assert wider.what_if[1].high - wider.what_if[1].low == pytest.approx(2 * (100 + 21) - 21)  # but for the bound
+
+
+def test_without_passes_what_events_cost_is_uncertain():
+    t, _, _ = launched(SHARED, [0], 1.04)
+    assert t.iteration.pass_number is None
+    for row in t.what_if:
+        below = row.assumed_low - row.low
+        assert below == pytest.approx(
+            0.04 * t.period_cycles.median + abs(t.graph.cycles - t.graph.measured_cycles), abs=1e-6
+        ) or row.low == facts._above_the_bound(t)
+
+
+def test_a_replay_that_is_off_and_a_low_confidence_give_no_saving():
+    t, _, _ = launched(SHARED, [0])
+    assert t.what_if
+    slower = {"overhead": Overhead(plain_ms=1, traced_ms=1.3, ratio=1.3)}
+    off = {"graph": t.graph.model_copy(update={"cycles": 1.06 * t.graph.measured_cycles})}
+    for changed in (slower, off):
+        found = concluded(t.model_copy(update=changed), None)
+        assert not found.what_if
+        assert found.withheld
+
+
+def test_improved_plus_reads_2048_cycles_at_its_bound():
+    """From the recorded passes: what is drawn takes 2324, and the excess is what its events cost."""
+    t = read_timeline(RECORDED / "h200/fig11/improved_plus.timeline.json")
+    assert 2048 <= t.iteration.cycles <= 2050
+    assert facts.at_bound(t)
+    assert round(facts.events_cost(t)) == 276
+    assert t.mma_use.cta_main_loop > 0.999
+    assert not t.what_if
+    vanilla = read_timeline(RECORDED / "h200/fig11/vanilla.timeline.json")
+    assert vanilla.iteration.cycles == pytest.approx(2908, abs=1)
+    assert (round(vanilla.iteration.least), round(vanilla.iteration.most)) == (2590, 3059)
+    assert not facts.at_bound(vanilla)

@@ -1,4 +1,4 @@
-"""Slack is held against a machine in which the change is really made."""
+"""What-if savings are held against a machine in which the change is really made."""
 
 import functools
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kperf.errors import UsageError
 from kperf.trace.analyze.predict import predict
 from kperf.trace.analyze.replay import Assumptions, Replay, Step
-from kperf.trace.analyze.whatif import Blocks, slack
+from kperf.trace.analyze.whatif import Blocks, what_if
 from kperf.trace.instrument.program import Interval, Product
 
 from .machine import FLOP_PER_CYCLE, Kernel, Machine, block_and_program
@@ -33,7 +33,7 @@ CHANGES = {
 @functools.cache
 def rows(kernel):
     block, program, machine = block_and_program(kernel)
-    graph, found, own = slack([block], program, FLOP_PER_CYCLE)
+    graph, found, own = what_if([block], program, FLOP_PER_CYCLE)
     return graph, {(row.region, row.warp_group): row for row in found}, own, machine
 
 
@@ -48,7 +48,7 @@ def test_the_graph_explains_the_measured_period(name):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_slack_is_what_the_change_saves(name):
+def test_a_saving_is_what_the_change_saves(name):
     kernel = KERNELS[name]
     _, found, _, machine = rows(kernel)
     for (region, group), change in CHANGES.items():
@@ -126,7 +126,7 @@ def test_a_step_may_hang_on_nothing():
     block, program, machine = block_and_program(kernel)
     for interval in program.intervals.values():
         interval.waits = ()
-    graph, _, _ = slack([block], program, FLOP_PER_CYCLE)
+    graph, _, _ = what_if([block], program, FLOP_PER_CYCLE)
     assert graph.load_cycles == 0
     assert graph.cycles == pytest.approx(machine.period(), rel=0.01)  # what hangs on nothing keeps its measured cycles
 
@@ -134,7 +134,7 @@ def test_a_step_may_hang_on_nothing():
 def measured(kernel, **changed):
     """As much of a timeline as a prediction takes."""
     block, program, _ = block_and_program(kernel)
-    graph, _, own = slack([block], program, FLOP_PER_CYCLE)
+    graph, _, own = what_if([block], program, FLOP_PER_CYCLE)
     kinds = {(interval.group, interval.name): interval.kind for interval in program.intervals.values()}
     roles = [("consumer" in group.name, group.name) for group in program.groups]
     return SimpleNamespace(
@@ -201,5 +201,5 @@ def test_of_an_issue_and_its_product_that_are_now_longer_and_now_shorter_the_lat
 def test_a_wrong_graph_does_not_give_the_measured_period_back():
     """As it would if each step had the own cycles of its own trip."""
     block, program, _ = block_and_program(UNEVEN)
-    graph, _, _ = slack([block], program, FLOP_PER_CYCLE / 3)
+    graph, _, _ = what_if([block], program, FLOP_PER_CYCLE / 3)
     assert abs(graph.error) > 0.02
