@@ -244,7 +244,7 @@ def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
     assert count > 1
     assert launched("gemm") == [True, False, *[True, False] * 5, *[False, True] * count, *[False] * (12 - 2 * count)]
     assert f"gemm: {count} passes for the next launches of grid 2 x 1 x 1" in capsys.readouterr().err
-    assert f"joined from {count} passes" in said
+    assert f"joined from {count} of {count} passes that agree" in said
     # The records of a pass are made up to be evenly apart, however many there are.
     assert {one.trip_cycles for one in timeline.passes} == {2 * fake_gpu.STEP}
     assert all(one.overhead.plain_ms and one.overhead.ratio for one in timeline.passes)
