@@ -24,7 +24,7 @@ from kperf.record.files import write_atomically
 from kperf.trace import command as trace
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.gpu import Gpu
-from kperf.trace.capture.interceptor import TraceOptions
+from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
 
 _STYLES = {"high": "bold red", "medium": "yellow", "low": "cyan"}
