@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import triton
 
-from kperf.arch import KNOWN, OPERATIONS, SM_90A, Arch
+from kperf.arch import KNOWN, OPERATIONS, SM_90A, Arch, of
 from kperf.compat import triton as compat
 from kperf.compat.triton import ASTSource, CompiledKernel
 from kperf.errors import UsageError
@@ -226,7 +226,7 @@ def sass(kernel: CompiledKernel) -> str:
 def machine_code(kernel: CompiledKernel) -> MachineCode:
     """The kernel's instructions with their lines of source.
 
-    Raises `UsageError` if the cubin is not one: Triton's cache is damaged.
+    Raises `UsageError` if the cubin is not one (Triton's cache is damaged), or too new for Triton's tools.
     """
     return read_machine_code(_dump(kernel, "nvdisasm", "-c", "-gi", "-ndf"), kernel.name)
 
@@ -255,6 +255,12 @@ def _dump(kernel: CompiledKernel, tool: str, *options: str) -> str:
             path.write_bytes(cubin)
             dumped = subprocess.run(
                 [compat.binary_tool(tool), *options, path], capture_output=True, text=True, check=False
+            )
+        if "Cannot decode architecture" in dumped.stderr:
+            arch = of(kernel.metadata.target)
+            raise UsageError(
+                f"the {tool} of Triton {triton.__version__} cannot read machine code of {arch.name} ({arch.gpus}): "
+                "install triton 3.7 or newer"
             )
         if dumped.returncode or not dumped.stdout.strip():
             raise _damaged_cache("a cubin is cut short")

@@ -9,45 +9,15 @@ import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from kperf.arch import SM_90A, Arch
+
 _INSTRUCTION = re.compile(r"\t(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)(.*?);")
 _CLOCK = re.compile(r"CS2R\.32 R(\d+), SR_CLOCKLO")
 _STORED = re.compile(r"(?:STS\.64|STG\.E\.64)\S* .*, R(\d+) ?;")
+_ASYNCHRONOUS = re.compile(r"\t(?:@!?U?P\w+ )?(?:[HQIB]GMMA|UTC[A-Z]*MMA)", re.MULTILINE)
 _WGMMA = re.compile(r"([HQIB])GMMA\.(\d+x\d+x\d+)")
 
 _TYPES = {"H": "wgmma", "Q": "fp8 wgmma", "I": "int8 wgmma", "B": "binary wgmma"}
-_SCHEDULE = {
-    "HMMA": "mma.sync",
-    "IMMA": "int8 mma.sync",
-    "QMMA": "fp8 mma.sync",
-    "DMMA": "fp64 mma.sync",
-    "LDGSTS": "cp.async",
-    "LDGDEPBAR": "cp.async group",
-    "DEPBAR.LE": "wait for cp.async",
-    "ATOM": "atomic",
-    "REDUX": "warp reduce",
-    "RED": "atomic",
-    "MUFU.EX2": "exp2",
-    "UTMALDG": "TMA load",
-    "UTMASTG": "TMA store",
-    "UTMAREDG": "TMA reduce",
-    "SYNCS.PHASECHK": "mbarrier wait",
-    "SYNCS.ARRIVE.TRANS64.A": "mbarrier arrive",
-}
-"""Beginning of an opcode -> what it does, in any kernel; the first that fits."""
-
-_WITHOUT_WGMMA = {
-    "LDG": "load",
-    "LDSM": "ldmatrix",
-    "LDS": "shared load",
-    "STG": "store",
-    "STSM": "stmatrix",
-    "STS": "shared store",
-    "BAR": "barrier",
-    "SHFL": "shuffle",
-    "MUFU": "special function",
-}
-"""Likewise, where no product is asynchronous. Under those the assembler mixes these freely, which says nothing."""
-
 _BOOKKEEPING = {"store", "shared load", "barrier"}
 """What a traced kernel does besides, where a block begins and ends: its header, the records' way to device memory."""
 
@@ -61,9 +31,12 @@ class Difference:
     traced: str
 
 
-def order(sass: str) -> list[str]:
+def order(sass: str, arch: Arch = SM_90A) -> list[str]:
     """The instructions that make up the schedule; runs of one kind are one entry, `exp2 x66`."""
-    names = _SCHEDULE if _WGMMA.search(sass) else _SCHEDULE | _WITHOUT_WGMMA
+    asynchronous = _ASYNCHRONOUS.search(sass) is not None
+    # Under asynchronous MMAs the assembler mixes some freely with others, which says nothing.
+    shown = [op for op in arch.opcodes if op.ordered == "always" or (op.ordered != "never" and not asynchronous)]
+    names = {op.prefix: op.name for op in shown}
     runs: list[tuple[str, int]] = []
     clock: int | None = None
     for line in sass.splitlines():

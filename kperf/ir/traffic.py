@@ -4,29 +4,15 @@ import math
 import re
 from dataclasses import dataclass
 
+from kperf.arch import operations
 from kperf.ir.ttgir import Operation
 
-_LOADS = {
-    "tt.load",
-    "tt.descriptor_load",
-    "tt.descriptor_gather",
-    "ttg.async_copy_global_to_local",
-    "ttng.async_tma_copy_global_to_local",
-    "ttng.async_tma_gather",
-}
-_STORES = {
-    "tt.store",
-    "tt.descriptor_store",
-    "tt.descriptor_scatter",
-    "tt.descriptor_reduce",
-    "tt.atomic_rmw",
-    "tt.atomic_cas",
-    "ttng.async_tma_copy_local_to_global",
-    "ttng.async_tma_scatter",
-    "ttng.async_tma_reduce",
-}
+_LOADS = operations("load", "copy")
+_STORES = operations("store", "atomic")
 _POINTERS = re.compile(r"(?:tensor<((?:\d+x)+))?!tt\.ptr<(?:bf|f|i)(\d+)")
 _DESCRIPTOR = re.compile(r"!tt\.tensordesc<tensor<((?:\d+x)+)(?:bf|f|i)(\d+)")
+_VALUES = re.compile(r" : .*?tensor<((?:\d+x)+)(?:bf|f|i)(\d+)")
+"""Of AMD's buffer operations, which print the type of what they move and not that of its addresses."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +31,8 @@ def traffic(operation: Operation, argument: str) -> Traffic | None:
     """What `operation` moves from or to `argument`, None if it moves nothing: its tensor's size."""
     if operation.name not in _LOADS | _STORES:
         return None
-    found = _DESCRIPTOR.search(operation.rest) or _POINTERS.search(operation.rest)
+    patterns = [_VALUES] if operation.name.startswith("amdg.") else [_DESCRIPTOR, _POINTERS]
+    found = next((match for pattern in patterns if (match := pattern.search(operation.rest))), None)
     if found is None:
         return None
     shape, bits = found.groups()

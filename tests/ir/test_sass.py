@@ -3,6 +3,7 @@
 import pytest
 from triton import knobs
 
+from kperf.arch import SM_100A
 from kperf.attention import overrides
 from kperf.attention.variants import Specialization
 from kperf.compat import triton as compat
@@ -137,3 +138,24 @@ def test_a_cubin_is_taken_apart_once_and_another_one_anew(tmp_path, monkeypatch)
             listing.write_text(left)
             with pytest.raises(UsageError, match="a cubin is cut short"):
                 compiler.sass(vanilla)
+
+
+def test_blackwells_schedule_has_words_of_its_own():
+    listing = """
+\tUTCHMMA gdesc[UR8], gdesc[UR10], tmem[UR4], tmem[UR12], idesc[UR13], !UPT ;
+\tUTCHMMA gdesc[UR14], gdesc[UR16], tmem[UR4], tmem[UR12], idesc[UR13], UPT ;
+\tUTCBAR [UR6], URZ ;
+\tSYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR10+0x280e0], R6 ;
+\tLDTM.x128 R4, tmem[UR4] ;
+\tLDS.128 R12, [R3+UR16] ;
+\tMUFU.EX2 R9, R9 ;
+\tSTTM.x64 tmem[UR4], R4 ;
+"""
+    assert sass.order(listing, SM_100A) == [
+        "tcgen05 x2",
+        "tcgen05 commit",
+        "mbarrier wait",
+        "tensor memory load",
+        "exp2",
+        "tensor memory store",
+    ]

@@ -3,10 +3,16 @@
 from pathlib import Path
 
 import pytest
+import triton
 
-from kperf.arch import GFX942, SM_80, SM_100A
+from kperf.arch import GFX942, GFX950, SM_80, SM_100A, SM_103A
+from kperf.compat.triton import instrumentation_option
 from kperf.errors import UsageError
-from kperf.ir.compile import resources
+from kperf.ir.amd import amd_resources
+from kperf.ir.compile import named_ttgir, resources, sass
+from kperf.trace.instrument.events import instrument
+from kperf.trace.instrument.program import read_program
+from kperf.trace.instrument.session import Recording, session
 from tests.trace.kernels import CASES, compile_case
 
 
@@ -27,6 +33,39 @@ def test_a_plain_kernel_compiles_for_another_gpu():
     assert kernel.metadata.target == SM_80.target
     assert resources(kernel).registers > 32
     assert "HMMA" in kernel.asm["sass"]
+
+
+def test_code_that_tritons_own_tools_cannot_read_is_no_damaged_cache():
+    with pytest.raises(
+        UsageError, match=r"^the nvdisasm of Triton .* cannot read machine code of sm_103a \(B300, GB300\)"
+    ):
+        sass(compile_case(CASES["add"], arch=SM_103A))
+
+
+@pytest.mark.parametrize("name", ["softmax", "gemm_pointers_2", "split_k"])
+@pytest.mark.parametrize("one", [GFX942, GFX950], ids=lambda one: one.name)
+def test_kernels_for_cdna_are_instrumented_and_compile(tmp_path, one, name):
+    """AMD's buffer operations have their arguments' names and sizes; MFMAs are over when they are issued."""
+    text = instrument(named_ttgir(compile_case(CASES[name], arch=one).asm["ttgir"]))
+    program = read_program(text)
+    assert program.arch is one
+    moved = {(part.argument, part.loaded, part.stored) for of in program.intervals.values() for part in of.traffic}
+    expected = {
+        "softmax": {("x", 8192, 0), ("y", 0, 8192)},
+        "gemm_pointers_2": {("a", 128 * 64 * 2, 0), ("b", 64 * 256 * 2, 0), ("c", 0, 128 * 256 * 2)},
+        "split_k": {("a", 128 * 64 * 2, 0), ("b", 64 * 128 * 2, 0), ("c", 0, 128 * 128 * 4), ("locks", 0, 4)},
+    }[name]
+    assert moved == expected
+    if name != "softmax":
+        mmas = {mma for loop in program.loops.values() for mma in loop.products}
+        assert [(mma.name, mma.dtype, mma.instruction) for mma in mmas] == [("a @ b", "bf16", "mma")]
+    path = tmp_path / "k.ttgir"
+    path.write_text(text)
+    recording = Recording((0,), program.total_warps, 512, arch=one)
+    with session(recording):
+        kernel = triton.compile(str(path), target=one.target, options=instrumentation_option())
+    assert kernel.asm["amdgcn"].count("s_memtime") >= text.count("proton.record")
+    assert bool(amd_resources(kernel).mfma) == (name != "softmax")
 
 
 def test_an_override_that_amd_would_ignore_is_refused(tmp_path: Path):

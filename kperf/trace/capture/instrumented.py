@@ -139,7 +139,7 @@ def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, r
     memory = min(memory, BUFFER_LIMIT)
 
     def fits(size: int, kept_in: Place) -> bool:
-        recording = Recording(warps, program.total_warps, size, memory="global")
+        recording = Recording(warps, program.total_warps, size, memory="global", arch=program.arch)
         inside = recording.buffer_bytes <= program.arch.shared_bytes_left(
             plain.registers, plain.shared_bytes, program.total_warps
         )
@@ -153,7 +153,7 @@ def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, r
         while size > smallest and not fits(size, kept_in):
             size //= 2
         if fits(size, kept_in):
-            return Recording(warps, program.total_warps, size, memory=kept_in)
+            return Recording(warps, program.total_warps, size, memory=kept_in, arch=program.arch)
     mend = "give more with --memory" if memory >> 20 < BUFFER_LIMIT >> 20 else "no buffer can be larger; launch fewer"
     raise UsageError(f"the records of {blocks} blocks do not fit into {memory >> 20} MB: {mend}")
 
@@ -179,4 +179,6 @@ def resource_usage(kernel: CompiledKernel, folder: Path | None = None) -> Resour
 def orders(twin: InstrumentedKernel, folder: Path) -> Orders:
     """The order of instructions in both, kept in the cache of `folder`."""
     with own_cache(folder):
-        return Orders(*(sass.order(compiler.sass(kernel)) for kernel in (twin.plain, twin.kernel)))
+        return Orders(
+            *(sass.order(compiler.sass(kernel), of(kernel.metadata.target)) for kernel in (twin.plain, twin.kernel))
+        )

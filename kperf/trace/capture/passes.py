@@ -9,6 +9,7 @@ does not is alone in its pass, and what it moves is told.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kperf.arch import of
 from kperf.compat.triton import CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
@@ -152,7 +153,7 @@ def parse(wanted: str) -> int | None:
 
 def built(kernel: CompiledKernel) -> Built:
     """What it compiled to."""
-    return Built(sass.order(compiler.sass(kernel)), resource_usage(kernel))
+    return Built(sass.order(compiler.sass(kernel), of(kernel.metadata.target)), resource_usage(kernel))
 
 
 def recording_of_pass(program: Program, subject: TracedKernel) -> Recording:
@@ -162,7 +163,7 @@ def recording_of_pass(program: Program, subject: TracedKernel) -> Recording:
     while size * len(warps) > subject.arch.cta_shared_bytes - subject.shared_bytes and size >= _LEAST_BYTES_A_WARP:
         size //= 2
     if size >= _LEAST_BYTES_A_WARP:
-        return Recording(warps, program.total_warps, size)
+        return Recording(warps, program.total_warps, size, arch=subject.arch)
     return recording_for(program, subject)
 
 

@@ -75,8 +75,9 @@ def recording_for(program: Program, subject: TracedKernel) -> Recording:
     while bytes_per_warp * len(warps) > free and bytes_per_warp > needed:
         bytes_per_warp //= 2
     if needed <= bytes_per_warp and bytes_per_warp * len(warps) <= free:
-        return Recording(warps, program.total_warps, bytes_per_warp)
-    return Recording(warps, program.total_warps, 1 << (needed - 1).bit_length(), memory="global")
+        return Recording(warps, program.total_warps, bytes_per_warp, arch=subject.arch)
+    size = 1 << (needed - 1).bit_length()
+    return Recording(warps, program.total_warps, size, memory="global", arch=subject.arch)
 
 
 def make_traced(subject: TracedKernel, text: str, path: object) -> tuple[Traced, Program]:
@@ -109,7 +110,7 @@ def compile_orders(subject: TracedKernel, traced: Traced) -> Orders:
             f"{subject.name} takes {before.shared_bytes} of {limit} bytes of shared memory: too "
             f"little is left for {traced.recording.buffer_bytes} bytes of records"
         )
-    return Orders(*(sass.order(compiler.sass(kernel)) for kernel in (plain_kernel, traced_kernel)))
+    return Orders(*(sass.order(compiler.sass(kernel), subject.arch) for kernel in (plain_kernel, traced_kernel)))
 
 
 def choose(subject: TracedKernel) -> str:

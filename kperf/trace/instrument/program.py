@@ -61,8 +61,8 @@ class Scope:
 _DTYPES: dict[str, Dtype] = {"bf16": "bf16", "f16": "fp16", "f32": "tf32", "f64": "fp64", "i8": "int8", "ui8": "int8"}
 
 Instruction = Literal["tcgen05", "wgmma", "mma", "FMA"]
-"""By which a matrix product is computed: MMAs on tensor cores, in the background (wgmma, tcgen05) or over when they are issued
-(mma.sync, MFMA); or FMAs without tensor cores."""
+"""By which a matrix product is computed: MMAs on tensor cores, in the background (wgmma, tcgen05) or over when they are
+issued (mma.sync, MFMA); or FMAs without tensor cores."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from kperf.arch import KNOWN, SM_90A
+from kperf.arch import SM_90A, Arch
 from kperf.compat.triton import ALIGNMENT, EventLowering, instrumentation
 from kperf.errors import UsageError
 
@@ -19,12 +19,11 @@ BUFFER_LIMIT = (1 << 31) - ALIGNMENT
 SMALLEST_RING = 64
 """Bytes of records of a warp, as Proton has it."""
 
-_MOST_SHARED_BYTES = max(arch.cta_shared_bytes for arch in KNOWN)
-
 
 @dataclass(frozen=True)
 class Recording:
-    """How records are kept: by one warp of each group, in a ring of `bytes_per_warp`, with a clock of 32 or 64 bits.
+    """How records are kept on `arch`: by one warp of each group, in a ring of `bytes_per_warp`, with a clock of 32 or 64
+    bits.
 
     `shared`: in shared memory, copied out when the block ends. `global`: straight to device memory.
     """
@@ -34,13 +33,14 @@ class Recording:
     bytes_per_warp: int = 8192
     memory: Literal["shared", "global"] = "shared"
     clock_bits: Literal[32, 64] = 32
+    arch: Arch = SM_90A
 
     def __post_init__(self) -> None:
         """Refuse what Proton would refuse late, or crash on."""
         size = self.bytes_per_warp
         if size < SMALLEST_RING or size & (size - 1):
             raise UsageError(f"a trace buffer of {size} bytes a warp is not a power of two of at least {SMALLEST_RING}")
-        if self.memory == "shared" and self.buffer_bytes > _MOST_SHARED_BYTES:
+        if self.memory == "shared" and self.buffer_bytes > self.arch.cta_shared_bytes:
             raise UsageError(f"a trace buffer of {self.buffer_bytes} bytes is more than an SM's shared memory")
 
     @property
@@ -74,5 +74,5 @@ def session(recording: Recording, *, apart: bool = False) -> Iterator[None]:
     Raises `UsageError` when another profiling session is open, this one's or Proton's own: they share the compiler; and
     with a Triton that lowers records in another way.
     """
-    with instrumentation(recording.lowering, SM_90A.target, apart=apart):
+    with instrumentation(recording.lowering, recording.arch.target, apart=apart):
         yield
