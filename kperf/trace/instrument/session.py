@@ -22,10 +22,10 @@ SMALLEST_RING = 64
 
 @dataclass(frozen=True)
 class Recording:
-    """How records are kept on `arch`: by one warp of each group, in a ring of `bytes_per_warp`, with a clock of 32 or 64
-    bits.
+    """How records are kept: by one warp of each group, in a ring of `bytes_per_warp`, with a clock of 32 or 64 bits.
 
-    `shared`: in shared memory, copied out when the block ends. `global`: straight to device memory.
+    `shared`: in shared memory, copied out when the block ends. `global`: straight to device memory. `arch`: what
+    the kernel is compiled for.
     """
 
     warps: tuple[int, ...]
