@@ -86,7 +86,8 @@ lock: setup ## resolve requirements/lock.txt and libraries.txt anew (needs uv)
 libraries: setup ## TileLang, FlashInfer and Numba into .venv, for `make attention` and `make timers` (2 GB)
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/libraries.txt
 
-figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from the recorded runs
+figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from the recorded runs; then all others that are recorded
+	@$(KPERF) figures
 
 fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of yours, COSTS=1 what records cost
 	@$(KPERF) fig11 $(FIG11_OPTIONS)

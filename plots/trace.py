@@ -170,8 +170,8 @@ def _occupancy(axis: Axes, timeline: Timeline, sms: SmUse) -> dict[str, Look]:
     return shown
 
 
-def gallery(figures: Sequence[Path], out: Path) -> None:
-    """The figures of several kernels (PNG) as one picture, `out`."""
+def gallery(figures: Sequence[Path], out: Path) -> Path:
+    """Write the figures of several kernels (PNG) as one picture, `out`."""
     columns = 3
     rows = -(-len(figures) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(15, 4.6 * rows), layout="constrained", squeeze=False)
@@ -182,3 +182,4 @@ def gallery(figures: Sequence[Path], out: Path) -> None:
         axis.set_title(path.stem, fontsize=11, loc="left")
     write_atomically(out, content(figure, "png", dpi=110))
     plt.close(figure)
+    return out

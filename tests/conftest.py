@@ -26,6 +26,7 @@ def unrendered(request, monkeypatch):
 
     if request.node.get_closest_marker("rendered") is None:
         monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: stream.write(b"not rendered"))
+        monkeypatch.setattr("kperf.plots.style.quantised", lambda png: png)
 
 
 def pytest_configure(config):

@@ -122,6 +122,14 @@ def worker(
 
 
 @app.command()
+def figures(results: Results = RECORDED) -> None:
+    """Every figure of the recorded runs, drawn beside them and nothing measured."""
+    from kperf.paper import figures
+
+    figures.run(console, results)
+
+
+@app.command()
 def power(
     results: Results = RECORDED,
     causal: Causal = False,

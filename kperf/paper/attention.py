@@ -201,10 +201,8 @@ def said(runs: dict[Key, Run], keys: Sequence[str], shapes: Shapes) -> list[str]
     return lines
 
 
-def report(
-    console: Console, store: Store, shapes: Shapes, keys: Sequence[str] | None, *, measured: bool
-) -> dict[Key, Run]:
-    """Print and draw what is recorded of these shapes; returns that, nothing if there is none.
+def report(console: Console, store: Store, shapes: Shapes, keys: Sequence[str] | None, *, measured: bool) -> list[Path]:
+    """Print and draw what is recorded of these shapes; returns the figures' files, none if nothing is recorded.
 
     Raises `UsageError` for a broken record and, after drawing, `MeasurementError` if a point is wrong or failed.
     """
@@ -212,7 +210,7 @@ def report(
     found = fullest_runs(store.points(), wanted, keys or ())
     runs = {place: found[place] for place in shapes.places if place in found}
     if not runs:
-        return {}
+        return []
     environments = environments_of(store, runs.values())
     gpus = ", ".join(sorted({environment.gpu for environment in environments.values()}))
     shown = [run[key] for run in runs.values() for key in wanted if key in run]
@@ -221,10 +219,11 @@ def report(
     sentences = said(runs, wanted, shapes)
     for sentence in sentences:
         console.print(sentence)
-    for path in plot.draw(runs, wanted, (shapes.title, stamp), sentences, store.folder / shapes.stem):
+    written = plot.draw(runs, wanted, (shapes.title, stamp), sentences, store.folder / shapes.stem)
+    for path in written:
         console.print(f"drawn: {path} ({stamp})")
     require_times(shown)
-    return runs
+    return written
 
 
 def run(

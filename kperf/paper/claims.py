@@ -18,11 +18,11 @@ from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
 from kperf.installation import CLAIMS
 from kperf.paper import fig12, fig12_inputs, instrumented
-from kperf.paper.version1 import read_timeline
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
 from kperf.studies import accuracy, fig13, inductor, lines, timers
 from kperf.trace.analyze.predict import predict
+from kperf.trace.analyze.recorded import read_timeline
 from kperf.tune import records as tuning
 
 Verdict = Literal[

@@ -3,6 +3,7 @@
 Without a GPU each script's kernels are compiled, instrumented and lowered here, and drawn from the recorded run.
 """
 
+import gzip
 import shutil
 import statistics
 import subprocess
@@ -31,7 +32,8 @@ from kperf.trace.analyze.verdict import verdict
 from kperf.trace.capture.instrumented import make_instrumented, resource_usage
 from kperf.trace.instrument.events import read_rules
 
-FILES = (".timeline.json", ".chrome_trace.json", ".png", ".pdf")
+FILES = (".timeline.json", ".chrome_trace.json.gz", ".png", ".pdf")
+"""What is kept of an example; Perfetto opens a packed trace as well."""
 KPERF = (sys.executable, "-m", "kperf")
 """The command, in this Python."""
 _RECORDS_BYTES = 1 << 30
@@ -171,8 +173,10 @@ def _trace_all(console: Console, scripts: Sequence[Script], folder: Path) -> lis
                     failed.append(f"{name} was not traced")
                     continue
                 for suffix in FILES:
-                    kept = found.parent / f"{found.name.removesuffix(FILES[0])}{suffix}"
-                    write_atomically(folder / f"{name}{suffix}", kept.read_bytes())
+                    written = found.parent / f"{found.name.removesuffix(FILES[0])}{suffix.removesuffix('.gz')}"
+                    content = written.read_bytes()
+                    packed = gzip.compress(content, mtime=0) if suffix.endswith(".gz") else content
+                    write_atomically(folder / f"{name}{suffix}", packed)
     return failed
 
 

@@ -24,7 +24,6 @@ from kperf.errors import UsageError
 from kperf.ir.compile import several
 from kperf.ir.override import prove_launched
 from kperf.paper import instrumented
-from kperf.paper.version1 import read_timeline
 from kperf.plots import fig11 as plot
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
@@ -35,6 +34,7 @@ from kperf.trace.analyze.joining import Captured, join
 from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, Timeline
 from kperf.trace.analyze.predict import predict
 from kperf.trace.analyze.read import decode_launch, export, pipeline, sass_order
+from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.verdict import between, table, verdict
 from kperf.trace.capture.buffers import Call, Capture, capture
 from kperf.trace.capture.instrumented import resource_usage
@@ -263,13 +263,9 @@ def report(console: Console, folder: Path, subjects: Sequence[TracedKernel], *, 
 
     Raises `UsageError` if one of the files is missing or broken.
     """
-    names = tuple(item.name for item in subjects)
+    names = [item.name for item in subjects]
     timelines = [read_timeline(folder / "fig11" / f"{name}.timeline.json") for name in names]
-    gpus = ", ".join(dict.fromkeys(timeline.environment.gpu for timeline in timelines))
-    newest = max(timeline.environment.recorded_at for timeline in timelines)
-    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {newest[:10]}; {timelines[0].workload}"
-    stem = "fig11" if names == VARIANTS else f"fig11_{'_'.join(names)}"
-    written = plot.draw(timelines, stamp, folder / stem)
+    stamp, written = draw(timelines, folder, names, measured=measured)
     console.print(table(timelines, stamp))
     for item, timeline in zip(subjects, timelines, strict=True):
         if timeline.ttgir_sha256 != item.plain.sha256:
@@ -285,6 +281,17 @@ def report(console: Console, folder: Path, subjects: Sequence[TracedKernel], *, 
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
     return written
+
+
+def draw(
+    timelines: Sequence[Timeline], folder: Path, names: Sequence[str], *, measured: bool
+) -> tuple[str, list[Path]]:
+    """Draw the timelines of these names; where they come from in words, and the figure's files."""
+    gpus = ", ".join(dict.fromkeys(timeline.environment.gpu for timeline in timelines))
+    newest = max(timeline.environment.recorded_at for timeline in timelines)
+    stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {newest[:10]}; {timelines[0].workload}"
+    stem = "fig11" if (*names,) == VARIANTS else f"fig11_{'_'.join(names)}"
+    return stamp, plot.draw(timelines, stamp, folder / stem)
 
 
 def _predicted(timelines: Sequence[Timeline], subjects: Sequence[TracedKernel]) -> list[str]:

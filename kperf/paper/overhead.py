@@ -28,6 +28,11 @@ def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> N
     else:
         console.print(f"static: {device.why_static()}; drawn from what is recorded")
         folder = recorded_folder(results, f"fig11/{fig11.VARIANTS[0]}.timeline.json")
+    report(console, folder)
+
+
+def report(console: Console, folder: Path) -> list[Path]:
+    """Print and draw what is recorded in the folder; returns the figure's files."""
     costs, choices = fig13.kernel_costs(folder), fig13.choices(folder)
     stamp = models.stamp(folder)
     console.print(fig13.table(costs, stamp))
@@ -35,8 +40,10 @@ def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> N
         console.print(overhead.table(found, name))
     for line in fig13.said(folder, costs):
         console.print(line)
-    for path in plot.draw(costs, choices, stamp, folder / "overhead"):
+    written = plot.draw(costs, choices, stamp, folder / "overhead")
+    for path in written:
         console.print(f"drawn: {path} ({stamp})")
+    return written
 
 
 def measure(console: Console, common: Common, *, rounds: int) -> Iterator[fig13.ChoiceRow]:

@@ -52,6 +52,16 @@ def run(
     else:
         console.print(f"static: {reason}; drawn from recorded runs")
         store = PowerStore(recorded_folder(results, "power.jsonl"))
+    report(console, store, keys, causal=causal, measured=measured)
+
+
+def report(
+    console: Console, store: PowerStore, keys: Sequence[str] | None = None, *, causal: bool, measured: Container[str]
+) -> list[Path]:
+    """Print the newest runs of one mask, of those in `measured` if there is one; draw them, return the figure's files.
+
+    Raises `UsageError` if there is no such run, or its environment is missing.
+    """
     points = store.points()
     now = [point for point in points if point.run in measured]
     asked = newest_runs(now or points, causal, keys)
@@ -66,8 +76,10 @@ def run(
     stamp, said = _stamp(whole, environments, measured), notes(whole)
     for sentence in said:
         console.print(sentence)
-    for path in plot.draw(whole, stamp, said, store.folder / ("power_causal" if causal else "power")):
+    written = plot.draw(whole, stamp, said, store.folder / ("power_causal" if causal else "power"))
+    for path in written:
         console.print(f"drawn: {path} ({stamp})")
+    return written
 
 
 def _stamp(

@@ -130,6 +130,11 @@ def run(console: Console, results: Path, draw: Draw, *, require_gpu: bool) -> No
             raise
         why = str(error)
     folder = measured.folder if measured else recorded_folder(results, "fig11/vanilla.timeline.json")
+    report(console, folder, measured, draw, why)
+
+
+def report(console: Console, folder: Path, measured: Run[AccuracyRow] | None, draw: Draw, why: str = "") -> list[Path]:
+    """Print and draw the models, and beside them what was measured or `why` nothing was; returns the figure's files."""
     modelled = predictions(folder)
     stamp = measured.stamp if measured else f"{models.stamp(folder)}; of regions and launches nothing is recorded"
     rows = measured.rows if measured else []
@@ -141,8 +146,10 @@ def run(console: Console, results: Path, draw: Draw, *, require_gpu: bool) -> No
     console.print(model_table(modelled))
     for sentence in [*said(rows, modelled), PAPER_TABLE_5]:
         console.print(sentence)
-    for path in draw(rows, modelled, stamp, folder / "accuracy"):
+    written = list(draw(rows, modelled, stamp, folder / "accuracy"))
+    for path in written:
         console.print(f"drawn: {path} ({stamp})")
+    return written
 
 
 def measure(common: Common, gpu: Gpu | None = None) -> Iterator[AccuracyRow]:

@@ -62,10 +62,9 @@ def measured_or_recorded(
     if reason is not None:
         if require_gpu:
             raise UsageError(reason)
-        store = RecordStore(_recorded_in(results, name, reason), name, rows)
-        found = newest(store.points())
+        found = recorded(_recorded_in(results, name, reason), name, rows)
         console.print(f"static: {reason}; shown is what was recorded")
-        return Run(store.folder, found, stamp(store, found, "recorded"))
+        return found
     store = RecordStore(folder_of(results), name, rows)
     made: list[R] = []
     with nullcontext() if in_children else device.exclusive(), store.writer() as writer:
@@ -83,6 +82,13 @@ def measured_or_recorded(
         except ValidationError as error:  # what other programs measured may be anything
             raise MeasurementError(f"what was measured is no record of {name}: {first_of(error)}") from None
     return Run(store.folder, made, stamp(store, made, "measured"))
+
+
+def recorded(folder: Path, name: str, rows: Records[R]) -> Run[R]:
+    """The newest run in `<name>.jsonl`. Raises `UsageError` if it is broken or has no row."""
+    store = RecordStore(folder, name, rows)
+    found = newest(store.points())
+    return Run(folder, found, stamp(store, found, "recorded"))
 
 
 def folder_of(results: Path) -> Path:

@@ -86,10 +86,11 @@ def run(console: Console, results: Path, asked: Asked, draw: Draw) -> None:
             return
         console.print(f"nothing was timed: {reason}; shown is what was recorded")
         folder, how = preferred(folders, "tune.jsonl"), "recorded"
-    _show(console, folder, how, draw)
+    report(console, folder, how, draw)
 
 
-def _show(console: Console, folder: Path, how: str, draw: Draw) -> None:
+def report(console: Console, folder: Path, how: str, draw: Draw) -> list[Path]:
+    """Print and draw the studies in the folder; returns the figure's files. Raises `UsageError` if there is none."""
     store = store_in(folder)
     found = studies(store.points())
     if not found:
@@ -101,8 +102,10 @@ def _show(console: Console, folder: Path, how: str, draw: Draw) -> None:
     stamp = f"{how} on {known[last.environment].gpu}, {last.recorded_at[:10]}"
     for table in (tables.before_and_after(found, stamp), tables.searches(found, stamp)):
         console.print(table)
-    for path in draw(found, stamp, folder / "tune"):
+    written = list(draw(found, stamp, folder / "tune"))
+    for path in written:
         console.print(f"drawn: {path} ({stamp})")
+    return written
 
 
 def _tune(console: Console, results: Path, asked: Asked) -> Path:

@@ -1,5 +1,7 @@
 """`make examples` with and without a GPU: what is traced, lowered, drawn, told and kept."""
 
+import gzip
+import json
 import sys
 from pathlib import Path
 
@@ -103,6 +105,9 @@ def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monk
         examples.run(console, tmp_path, only=[], require_gpu=True)
     kept = {path.name for path in (tmp_path / "h200" / "examples").iterdir()}
     assert kept == {"gallery.png", *(f"gemm_tma{suffix}" for suffix in examples.FILES)}
+    packed = (tmp_path / "h200/examples/gemm_tma.chrome_trace.json.gz").read_bytes()
+    assert json.loads(gzip.decompress(packed))["traceEvents"]
+    assert packed == gzip.compress(gzip.decompress(packed), mtime=0)  # the same bytes whenever it is packed
     assert "pipeline" in console.export_text()
 
 

@@ -1,5 +1,6 @@
 """The graph of what hangs on what, held against the blocks in the recorded Chrome traces."""
 
+import gzip
 import json
 from collections import defaultdict
 from fnmatch import fnmatchcase
@@ -43,7 +44,7 @@ def program_of(name: str) -> Program:
 
 def blocks_of(name: str, program: Program) -> list[Block]:
     """Those of the Chrome trace, each shown whole."""
-    document = json.loads((FOLDER / f"{name}.chrome_trace.json").read_text())
+    document = json.loads(gzip.decompress((FOLDER / f"{name}.chrome_trace.json.gz").read_bytes()))
     named = [event for event in document["traceEvents"] if event["name"] == "thread_name"]
     groups = {(event["pid"], event["tid"]): event["args"]["name"] for event in named}
     found: dict[tuple[int, int], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))

@@ -1,7 +1,9 @@
 """The recorded figures are what the recorded runs draw, to the pixel: who changes how they look draws them anew."""
 
 import io
+import re
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -9,14 +11,16 @@ from matplotlib.image import imread
 
 from kperf.bench.points import Store
 from kperf.console import WholeConsole
-from kperf.paper import fig12, power
-from kperf.plots import fig11 as plot_fig11
+from kperf.paper import fig11, fig12
 from kperf.plots import style
+from kperf.plots import tune as plot_tune
 from kperf.plots.style import content
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.recorded import read_timeline
+from kperf.tune import command as tune
 
 FOLDER = RECORDED / "h200"
+ROOT = RECORDED.parent
 
 
 @pytest.fixture(autouse=True)
@@ -47,17 +51,33 @@ def test_fig12(results):
     is_the_recorded(png)
 
 
-@pytest.mark.parametrize("names", [("vanilla", "improved"), ("improved_plus",)])
-def test_fig11(results, names):
+def test_fig11(results):
+    names = ("vanilla", "improved")
     timelines = [read_timeline(results / "h200" / "fig11" / f"{name}.timeline.json") for name in names]
-    newest = max(timeline.environment.recorded_at for timeline in timelines)
-    stamp = f"recorded on {timelines[0].environment.gpu}, {newest[:10]}; {timelines[0].workload}"
-    stem = "fig11" if len(names) == 2 else f"fig11_{names[0]}"
-    _, png = plot_fig11.draw(timelines, stamp, results / "h200" / stem)
+    _, (_, png) = fig11.draw(timelines, results / "h200", names, measured=False)
     is_the_recorded(png)
 
 
-def test_power(results, monkeypatch):
-    monkeypatch.setattr("kperf.record.device.why_static", lambda: "there is no GPU")
-    power.run(WholeConsole(file=io.StringIO()), results, None, causal=False, seconds=2.0, passes=5)
-    is_the_recorded(results / "h200" / "power.png")
+def test_tuning(results):
+    _, png = tune.report(WholeConsole(file=io.StringIO()), results / "h200", "recorded", plot_tune.draw)
+    is_the_recorded(png)
+
+
+SHOWN = sorted({
+    path
+    for document in (ROOT / "README.md", ROOT / "artifact.md", *(ROOT / "docs").glob("*.md"))
+    for path in re.findall(r"\((?:\.\./)?(results/[^)]*\.png)\)", document.read_text())
+})  # fmt: skip
+
+
+def test_the_figures_that_documents_show_are_small_and_the_others_are_not_committed():
+    listed = subprocess.run(["git", "ls-files", "results"], cwd=ROOT, capture_output=True, text=True, check=True)
+    drawn = [path for path in listed.stdout.splitlines() if path.endswith((".png", ".pdf"))]
+    assert drawn == SHOWN
+    assert max((ROOT / path).stat().st_size for path in drawn) < 150_000
+
+
+def test_what_is_recorded_is_small():
+    text = [path for path in FOLDER.rglob("*") if path.suffix in {".jsonl", ".json", ".hatchet"}]
+    records = [path for path in text if not path.name.endswith(".chrome_trace.json")]
+    assert sum(path.stat().st_size for path in records) < 10_000_000
