@@ -15,12 +15,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, computed_field, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from kperf.arch import H200
 from kperf.attention.workload import InputKind, SweepName, Workload
 from kperf.bench import intervals
-from kperf.record.store import DeviceState, DeviceStates, Frozen, Instant, Layout, RecordStore, a_line_each, first_of
+from kperf.record.store import DeviceStates, Frozen, Instant, Layout, RecordStore, a_line_each, first_of
 
 Figure = Literal["fig12", "fig12_inputs", "bench", "tune", "attention"]
 """What a point was measured for."""
@@ -142,7 +142,6 @@ class _OfAWorkload(_Together):
         """What was computed."""
         return _workload(self)
 
-    @computed_field  # type: ignore[prop-decorator]
     @property
     def flops(self) -> int:
         """Floating-point operations of a call."""
@@ -157,13 +156,11 @@ class _OfAWorkload(_Together):
 class MeasuredPoint(_OfAWorkload, _Rounds, _Samples):
     """One implementation on one workload, right and timed. What follows from its samples is computed."""
 
-    @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def median_ms(self) -> float:
         """Of the samples."""
         return statistics.median(self.samples_ms)
 
-    @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def ci95_ms(self) -> tuple[float, float]:
         """Where the median of a second run on the same card falls 19 times in 20 (`bench.intervals`).
@@ -173,13 +170,11 @@ class MeasuredPoint(_OfAWorkload, _Rounds, _Samples):
         rule = intervals.bootstrap_interval if self.settling is None else intervals.median_interval
         return rule(self.samples_ms)
 
-    @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def half_shift(self) -> float:
         """Median of the second half of the rounds over that of the first, less 1."""
         return intervals.half_shift(self.samples_ms)
 
-    @computed_field  # type: ignore[prop-decorator]
     @property
     def tflops(self) -> float:
         """Of the median."""
@@ -276,27 +271,14 @@ def _fields_of(kind: type[BaseModel], record: BaseModel) -> dict[str, Any]:
 
 
 def _points_in(line: dict[str, Any]) -> list[Point]:
-    return PointsLine.model_validate(line if line["schema_version"] == SCHEMA else _before_3(line)).whole
+    return PointsLine.model_validate(line).whole
 
 
-def _before_3(old: dict[str, Any]) -> dict[str, Any]:
-    """Versions 1 and 2 had a line a point, with what follows from it."""
-    computed = {"flops", "median_ms", "ci95_ms", "half_shift", "tflops", "schema_version"}
-    empty = {"lse_error", "samples_ms", "eager_ms", "timer", "round_order"} if old.get("status") != "ok" else set()
-    kept = {name: value for name, value in old.items() if name not in computed | empty}
-    line: dict[str, Any] = {"schema_version": SCHEMA}
-    for name in _Together.model_fields.keys() & kept.keys():
-        line[name] = kept.pop(name)
-    if old.get("status") == "ok":
-        line["rounds"] = {name: kept.pop(name) for name in _Rounds.model_fields.keys() & kept.keys()}
-        states = [DeviceState(**one) for one in line["rounds"]["device_states"]]
-        line["rounds"]["device_states"] = DeviceStates.of(states)
-    return line | {"points": [kept]}
+def _lines(points: Sequence[Point]) -> Iterator[str]:
+    return (line.model_dump_json(exclude_none=True) for line in PointsLine.of(points))
 
 
-POINTS: Layout[Point] = Layout(
-    SCHEMA, _points_in, lambda points: [line.model_dump_json(exclude_none=True) for line in PointsLine.of(points)]
-)
+POINTS: Layout[Point] = Layout(SCHEMA, _points_in, _lines)
 """Points that were measured together share a line."""
 
 
@@ -351,6 +333,11 @@ class PowerPoint(Frozen):
     override_sha256: str | None
     environment: str
     recorded_at: Instant
+
+    @property
+    def tflops(self) -> float:
+        """Median over the passes."""
+        return statistics.median(sample.tflops for sample in self.samples)
 
     @model_validator(mode="after")
     def _follows_from_its_samples(self) -> Self:

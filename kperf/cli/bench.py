@@ -1,5 +1,6 @@
-"""Time attention and choose: bench, attention, sweep, worker, power, tune."""
+"""Time attention and choose: bench, attention, sweep, worker, power, tune; print and draw what is recorded."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from kperf.cli.options import (
     ROUNDS,
     Causal,
     Dtype,
+    Form,
     Fresh,
     HeadDim,
     Inputs,
@@ -119,6 +121,19 @@ def worker(
     from kperf.bench import spread
 
     spread.join(console, scheduler, gpus)
+
+
+@app.command()
+def export(
+    name: Annotated[str, typer.Argument(help="A kind of record: fig12, attention, tune, ... as in results/<gpu>/.")],
+    gpu: Annotated[str | None, typer.Option(help="The folder in results/.", show_default="h200, or the first")] = None,
+    form: Annotated[Form, typer.Option("--format", help="An object of JSON, or a row of CSV, a record.")] = Form.jsonl,
+    results: Results = RECORDED,
+) -> None:
+    """Recorded points with what is computed from them: medians, intervals, rates."""
+    from kperf.paper import export
+
+    export.run(sys.stdout, results, name, gpu, form.value)
 
 
 @app.command()

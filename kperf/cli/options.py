@@ -22,6 +22,13 @@ class DeviceChoice(StrEnum):
     cuda = "cuda"
 
 
+class Form(StrEnum):
+    """How records are printed."""
+
+    jsonl = "jsonl"
+    csv = "csv"
+
+
 class Sweep(StrEnum):
     """The two panels of Fig. 12."""
 

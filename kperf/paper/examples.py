@@ -32,8 +32,10 @@ from kperf.trace.analyze.verdict import verdict
 from kperf.trace.capture.instrumented import make_instrumented, resource_usage
 from kperf.trace.instrument.events import read_rules
 
-FILES = (".timeline.json", ".chrome_trace.json.gz", ".png", ".pdf")
-"""What is kept of an example; Perfetto opens a packed trace as well."""
+RECORDS = (".timeline.json", ".chrome_trace.json.gz")
+"""What is recorded of an example; Perfetto opens a packed trace as well."""
+FILES = (*RECORDS, ".png", ".pdf")
+"""What is kept of it."""
 KPERF = (sys.executable, "-m", "kperf")
 """The command, in this Python."""
 _RECORDS_BYTES = 1 << 30

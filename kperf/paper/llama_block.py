@@ -28,7 +28,7 @@ from kperf.bench.points import Settling
 from kperf.bench.turns import capture_graph, time_in_turn
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations.operator import attention, why_not
-from kperf.record.store import DeviceState, DeviceStates, Layout, a_line_each
+from kperf.record.store import DeviceStates, Layout, a_line_each
 from kperf.studies.inductor_program import blocks
 from kperf.studies.records import Common, Row, measured_or_recorded
 
@@ -77,6 +77,16 @@ class BlockRow(Row):
     idle_share: Annotated[float, Field(ge=0, le=1)] | None = None
     message: str = ""
 
+    @property
+    def median_ms(self) -> float | None:
+        """Of the samples, None without."""
+        return statistics.median(self.samples_ms) if self.samples_ms else None
+
+    @property
+    def ci95_ms(self) -> tuple[float, float] | None:
+        """Where the median of a second run falls 19 times in 20."""
+        return median_interval(self.samples_ms) if self.samples_ms else None
+
     @model_validator(mode="after")
     def _has_samples_that_are_right_or_a_reason(self) -> Self:
         if not (self.status == "ok") == bool(self.samples_ms) == (not self.message):
@@ -89,15 +99,7 @@ class BlockRow(Row):
         return self
 
 
-def _rows_in(line: dict[str, Any]) -> list[BlockRow]:
-    if line["schema_version"] == 1:
-        states = line.get("device_states")
-        line = line | {"schema_version": 2}
-        line["device_states"] = DeviceStates.of([DeviceState(**one) for one in states]) if states else None
-    return [BlockRow.model_validate(line)]
-
-
-ROWS: Layout[BlockRow] = Layout(2, _rows_in, a_line_each(TypeAdapter(BlockRow), 2).lines)
+ROWS: Layout[BlockRow] = a_line_each(TypeAdapter(BlockRow), 2)
 
 
 @dataclass

@@ -124,7 +124,7 @@ def a_line_each(records: TypeAdapter[_Record], schema: int = SCHEMA) -> Layout[_
     return Layout(
         schema,
         lambda line: [records.validate_python(line)],
-        lambda found: [record.model_dump_json(round_trip=True) for record in found],
+        lambda found: [record.model_dump_json() for record in found],
     )
 
 

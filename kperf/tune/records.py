@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from kperf.attention.configs import Config
 from kperf.attention.workload import Workload
-from kperf.bench.points import POINTS, MeasuredPoint, Point, PointsLine
+from kperf.bench.points import MeasuredPoint, Point, PointsLine
 from kperf.record.store import Frozen, Layout, RecordStore
 
 Cost = float | None
@@ -81,10 +81,6 @@ class _TuneLine(_OfAStudy):
 
 
 def _rows_in(line: dict[str, Any]) -> list[TuneRow]:
-    if line["schema_version"] == 1:
-        of_study = {name: line.get(name) for name in _OfAStudy.model_fields}
-        points: Sequence[Point] = POINTS.read(line["point"])
-        return [TuneRow.model_validate(of_study | {"config": line["config"], "point": points[0]})]
     found = _TuneLine.model_validate(line)
     shared = {name: getattr(found, name) for name in _OfAStudy.model_fields}
     points = found.measured.whole

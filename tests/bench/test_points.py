@@ -107,11 +107,11 @@ def test_a_newer_schema_is_refused_though_it_would_be_read(tmp_path):
 
 
 def test_a_point_that_is_not_ok_cannot_have_a_time():
-    record = failed().model_dump(round_trip=True)
+    record = failed().model_dump()
     with pytest.raises(ValidationError):
         FailedPoint(**(record | {"median_ms": 1.0}))
     with pytest.raises(ValidationError):
-        MeasuredPoint(**(point().model_dump(round_trip=True) | {"status": "wrong"}))
+        MeasuredPoint(**(point().model_dump() | {"status": "wrong"}))
     with pytest.raises(ValidationError):
         point(eager_ms=float("nan"))
 

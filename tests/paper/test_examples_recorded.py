@@ -32,7 +32,7 @@ def test_every_example_is_recorded_whole(name: str):
     assert timeline.verdict
     assert timeline.environment.gpu.startswith("NVIDIA H200")
     assert timeline.file.startswith("examples/") or name.startswith("mlp_")  # Inductor writes its kernels elsewhere
-    assert all((FOLDER / f"{name}{suffix}").stat().st_size for suffix in examples.FILES)
+    assert all((FOLDER / f"{name}{suffix}").stat().st_size for suffix in examples.RECORDS)
 
 
 @pytest.mark.parametrize("name", examples.names())
