@@ -14,7 +14,7 @@ from kperf.errors import UsageError
 from kperf.paper import export
 from kperf.record.store import RECORDED
 from tests.command import kperf
-from tests.conftest import failed, point
+from tests.conftest import environment, failed, point
 
 FIELDS = [
     "figure", "run", "sweep", "implementation", "batch", "heads", "seq_len", "head_dim", "causal", "dtype", "flops",
@@ -29,7 +29,7 @@ def results(tmp_path):
     with Store(tmp_path / "b200").writer() as writer:
         writer.append([slow, failed("fa3", workload=slow.workload, message='too "large", by far')])
     with Store(tmp_path / "h200").writer() as writer:
-        writer.append([point("fa2", run="r2")])
+        writer.append([point("fa2", run="r2", environment=writer.record_environment(environment()))])
     return tmp_path
 
 
@@ -57,7 +57,7 @@ def test_csv_has_the_same_in_cells(results):
     assert (rows[1]["message"], rows[1]["median_ms"]) == ('too "large", by far', "")
 
 
-def test_without_a_gpu_it_is_the_h200s(results):
+def test_without_the_name_of_a_gpu_it_is_the_newest_record(results):
     assert [json.loads(line)["run"] for line in exported(results).splitlines()] == ["r2"]
 
 
