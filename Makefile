@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block tritonbench power accuracy timers proton \
-        overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton test-lowest mutants \
+        overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton test-lowest mutants dist \
         check image shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -95,7 +95,8 @@ fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of your
 fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=64, DTYPE=float16, INPUTS=local, PAPER_MIX=1, FRESH=1, GPUS=all|2|0,2
 	@$(KPERF) fig12 $(FIG12_OPTIONS)
 
-trace: setup ## inside the kernels of a script of yours: SCRIPT="script.py its arguments", OPTIONS="--list"
+# An interpreter of the user's own has its own packages.
+trace: $(if $(filter command,$(origin PYTHON)),,setup) ## inside the kernels of a script of yours: SCRIPT="script.py its arguments", OPTIONS="--list", PYTHON=yours
 	@$(KPERF) trace $(words) $(foreach word,$(value SCRIPT),$(call quote,$(word)))
 
 report: setup ## traced kernels on one HTML page: FILES="kperf-trace" (files or folders), OPTIONS="--out page.html"
@@ -177,6 +178,9 @@ mutants: setup ## do the tests fail when the program is wrong? The listed change
 
 check: setup ## ruff, ruff format, mypy
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
+
+dist: ## the sdist, the wheel and the lock's bill of materials into dist/, the same bytes twice (needs uv)
+	@.ci/dist
 
 image: setup ## build the image `kperf`
 	@$(KPERF) image build

@@ -16,6 +16,12 @@ CLAIMS = (PACKAGE / "claims.toml").resolve()
 
 EXAMPLES = PACKAGE.parent / "examples"
 """The scripts of a checkout; see `require_checkout`."""
+RESTORE = (
+    "`python -m kperf restore --results FOLDER` makes one that holds the recorded runs"
+    if CHECKOUT
+    else "a checkout has the recorded runs"
+)
+"""What is said where a folder does not hold the recorded runs."""
 
 EXTRAS = {
     "bokeh": "report",

@@ -275,7 +275,8 @@ def test_results_that_cannot_be_written_are_said_before_anything_is_compiled(tmp
     assert done.returncode == 2
     assert "/h200" in done.stderr
     assert (
-        "cannot be written (Read-only file system): name another folder with --results; `kperf restore" in done.stderr
+        "cannot be written (Read-only file system): name another folder with --results; `python -m kperf restore"
+        in done.stderr
     )
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""

@@ -78,6 +78,22 @@ def test_a_package_that_is_missing_is_one_sentence_with_what_installs_it():
     assert done.stderr.splitlines() == [f"kperf: {why_missing(name)}" for name in MISSING]
 
 
+@pytest.mark.parametrize("name", ["rich", "typer", "pydantic"])
+def test_without_what_the_command_line_needs_there_is_a_sentence_too(name):
+    program = f"import sys\nsys.modules[{name!r}] = None\nfrom kperf.cli import main\nmain()"
+    done = python(program, "--help")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"kperf: {why_missing(name)}\n")
+
+
+@pytest.mark.parametrize(("words", "installs"), [((), True), (("PYTHON=/usr/bin/python3",), False)])
+def test_make_trace_with_an_interpreter_of_ones_own_installs_nothing(words, installs):
+    command = ["make", "--dry-run", "--assume-new=requirements/lock.txt", "trace", "SCRIPT=a.py b", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ("pip install" in done.stdout) == installs
+    interpreter = words[0].removeprefix("PYTHON=") if words else ".venv/bin/python"
+    assert done.stdout.splitlines()[-1].split() == [interpreter, "-m", "kperf", "trace", "'a.py'", "'b'"]
+
+
 def test_the_sentence_names_the_extra_and_where_it_is_installed_from(monkeypatch):
     assert why_missing("scipy.special") == (
         "scipy is not installed: run `make setup`, or `pip install '.[bench]'` in an environment of yours"

@@ -1,5 +1,6 @@
 """`pip install .`: what a wheel carries, and that it works where there is no checkout."""
 
+import json
 import os
 import re
 import shutil
@@ -48,10 +49,12 @@ def installed(tmp_path_factory):
     return folder / "site"
 
 
-def run(installed, *command):
+def run(installed, *command, cwd=None):
     environment = {name: value for name, value in os.environ.items() if name != "KPERF_RESULTS"}
     environment |= {"PYTHONPATH": str(installed), "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(command, cwd=installed.parent, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=cwd or installed.parent, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_console_script_works_in_any_folder(installed):
@@ -69,6 +72,47 @@ def test_rules_and_overrides_are_in_the_wheel(installed):
     assert done.stdout.count("proton.record") > 10
     done = run(installed, installed / "bin/kperf", "override", "stage", "improved_plus", "--to", "staged")
     assert "TRITON_OVERRIDE_DIR" in done.stdout
+
+
+OF_A_CHECKOUT = [
+    "examples", "image build", "inductor", "lines", "proton", "resources", "restore",
+    "restore --results there", "ttgir",
+]  # fmt: skip
+OF_RECORDED_RUNS = [
+    "accuracy", "choose --seq-len 4096", "choose", "claims", "fig11", "fig12", "goals", "inputs", "llama-block",
+    "overhead", "power", "repeatability", "sweep seq_len --only fa3", "timers", "tritonbench-compare",
+]  # fmt: skip
+
+
+def test_every_command_says_what_it_lacks_in_an_empty_folder(installed, tmp_path):
+    """Each in a fork of one process that has imported what they share, and each leaves the folder empty."""
+    program = (
+        "import json, os, sys, torch, triton, kperf.paper.claims\nfrom kperf.cli import main\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    if (child := os.fork()) == 0:\n"
+        "        sys.argv = ['kperf', *words.split()]\n"
+        "        main()\n"
+        "    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+        "    print('END', words, status, os.listdir(), file=sys.stderr, flush=True)\n"
+    )
+    commands = [*OF_A_CHECKOUT, *OF_RECORDED_RUNS]
+    done = run(installed, sys.executable, "-c", program, json.dumps(commands), cwd=tmp_path)
+    ends = re.findall(r"(.*)\nEND (.*) (\d+) (\[.*\])\n", done.stderr)
+    assert [(words, status, left) for _, words, status, left in ends] == [(words, "2", "[]") for words in commands]
+    for sentence, words, *_ in ends:
+        if words in OF_A_CHECKOUT:
+            assert sentence.endswith("is not in the installed package: run this in a checkout, as `python -m kperf`")
+        else:
+            assert re.match(r"kperf: (\S+/results holds no recorded \S+:|nothing is recorded of `make \S+`)", sentence)
+        assert str(installed) not in sentence
+
+
+def test_the_doctor_advises_nothing_that_only_a_checkout_can(installed, tmp_path):
+    done = run(installed, installed / "bin/kperf", "doctor", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "restore" not in done.stdout
+    assert "make setup" not in done.stdout
+    assert f"{tmp_path}/results is not a folder that you can write" in done.stdout
 
 
 def test_nothing_but_kperf_stands_at_the_top_level(installed):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kperf.errors import MeasurementError, UsageError
+from kperf.installation import RESTORE
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """A disk, a quota or a limit of the process."""
@@ -26,8 +27,7 @@ def require_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(
-            f"{folder} cannot be written ({error.strerror}): name another folder with --results; "
-            "`kperf restore --results FOLDER` makes one that holds the recorded runs"
+            f"{folder} cannot be written ({error.strerror}): name another folder with --results; {RESTORE}"
         ) from None
 
 

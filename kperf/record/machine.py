@@ -15,7 +15,7 @@ from pathlib import Path
 import pynvml
 
 from kperf.arch import SM_90A
-from kperf.installation import PACKAGE, why_missing
+from kperf.installation import PACKAGE, RESTORE, why_missing
 from kperf.record.recorded import damage
 from kperf.record.stack import look
 from kperf.record.store import RECORDED
@@ -285,7 +285,7 @@ def _why_no_results() -> str | None:
     folder = _results()
     if folder.is_dir() and os.access(folder, os.W_OK):
         return None
-    return f"{folder} is not a folder that you can write: set KPERF_RESULTS to one, and `kperf restore` fills it"
+    return f"{folder} is not a folder that you can write: set KPERF_RESULTS to one; {RESTORE}"
 
 
 def _recorded(results: Path) -> tuple[str, ...]:
@@ -295,7 +295,7 @@ def _recorded(results: Path) -> tuple[str, ...]:
 
 
 def _why_no_recorded(results: Path) -> str | None:
-    missing = f"{results} does not hold both: `python -m kperf restore --results FOLDER` makes a folder that does"
+    missing = f"{results} does not hold both: {RESTORE}"
     return damage(results) or (None if _recorded(results) else missing)
 
 

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from kperf import doctor as report
-from kperf.installation import why_missing
+from kperf.installation import RESTORE, why_missing
 from kperf.record import machine as doctor
 from kperf.record.machine import Gpu, Machine
 from kperf.record.stack import Stack
@@ -140,7 +140,7 @@ def test_nothing_at_all_is_reported_as_such(capsys):
 def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
     monkeypatch.setenv("KPERF_RESULTS", str(tmp_path / "missing"))
     machine = doctor.probe()
-    mend = "set KPERF_RESULTS to one, and `kperf restore` fills it"
+    mend = f"set KPERF_RESULTS to one; {RESTORE}"
     assert machine.why_no_results == f"{tmp_path}/missing is not a folder that you can write: {mend}"
     assert machine.recorded == ()
     (tmp_path / "missing/h100/fig11").mkdir(parents=True)
