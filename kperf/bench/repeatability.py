@@ -56,6 +56,8 @@ def pairs(first: Iterable[Point], second: Iterable[Point] | None = None) -> dict
     for key, runs in (earlier if second is None else runs_by_place(second)).items():
         for place in reversed(range(len(runs))):
             before = runs[:place] if second is None else earlier.get(key, [])
+            if _ids([runs[place]]) & _ids(before):
+                continue  # it is no second run of itself
             same = [run for run in before if BASELINE in run and _what_ran(run) == _what_ran(runs[place])]
             if same:
                 found[key] = (same[-1], runs[place])
@@ -98,6 +100,8 @@ def run(console: Console, results: Path, other: Path | None) -> None:
     """
     store = Store(recorded_folder(results))
     second = None if other is None else Store(recorded_folder(other)).points()
+    if second and {point.run for point in second} <= {point.run for point in store.points()}:
+        raise UsageError(f"every run in {other} is in {results} too, and a run repeats itself: name a folder of others")
     figures: dict[str, list[Pair]] = defaultdict(list)
     for (_, workload), pair in pairs(store.points(), second).items():
         mask = "causal" if workload.causal else "full"
@@ -141,6 +145,10 @@ def _shares(outcome: Repeated) -> list[str]:
 
 def _share(count: int, of: int) -> str:
     return f"{count} of {of} ({count / of:.1%})" if of else "-"
+
+
+def _ids(runs: Iterable[dict[str, Point]]) -> set[str]:
+    return {point.run for run in runs for point in run.values()}
 
 
 def _what_ran(run: dict[str, Point]) -> set[tuple[str, str | None, str]]:

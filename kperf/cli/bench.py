@@ -128,7 +128,7 @@ def export(
     name: Annotated[str, typer.Argument(help="A kind of record: fig12, attention, tune, ... as in results/<gpu>/.")],
     gpu: Annotated[
         str | None,
-        typer.Option(help="The folder in results/; without it this machine's, else that of the newest record."),
+        typer.Option(help="A folder in results/; this machine's, else the newest record's."),
     ] = None,
     form: Annotated[Form, typer.Option("--format", help="An object of JSON, or a row of CSV, a record.")] = Form.jsonl,
     results: Results = RECORDED,

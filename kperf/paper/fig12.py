@@ -1,7 +1,7 @@
 """Fig. 12 from end to end: measure where there is a Hopper GPU, else verify the overrides by compiling; then draw."""
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from kperf.attention.variants import VARIANTS, Variant
 from kperf.attention.workload import SweepName, Workload, fig12_grid
 from kperf.bench import cards
 from kperf.bench.measure import check
-from kperf.bench.points import Key, PowerStore, Run, Store, fullest_runs
+from kperf.bench.points import Key, PowerStore, Run, Store, fullest_runs, runs_by_place
 from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import Bench, run_sweep
@@ -232,6 +232,23 @@ def notes(runs: dict[Key, Run], mode: Mode) -> list[str]:
     return said
 
 
+def unknown(store: Store, runs: Mapping[Key, Run]) -> list[str]:
+    """Newer runs of these places that are not drawn and name an implementation that is not registered."""
+    of_places: dict[str, set[str]] = defaultdict(set)
+    for key, every in runs_by_place(store.points()).items():
+        drawn = {point.run for point in runs.get(key, {}).values()}
+        for run in reversed(every if drawn else []):
+            if drawn & {point.run for point in run.values()}:
+                break
+            for name in run.keys() - IMPLEMENTATIONS.keys():
+                of_places[name].add(run[name].run)
+    return [
+        f"{store.points_path} has {name!r} in run {min(ids)}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}, "
+        "which is no registered implementation: older runs are drawn there, unless you correct the name"
+        for name, ids in sorted(of_places.items())
+    ]
+
+
 def _at(places: int, everywhere: int) -> str:
     return "" if places == everywhere else f" at {places} of {everywhere} workloads"
 
@@ -272,6 +289,10 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
     alone = power.newest_runs(PowerStore(store.folder).points(), mode.causal) if with_power else []
     if alone:
         console.print(power.table(alone, f"recorded {when(point.recorded_at for run in alone for point in run)}"))
+    elif with_power:
+        console.print("each implementation alone at the power cap: not in the record, `make power` measures it")
+    for sentence in unknown(store, runs):
+        console.print(sentence)
     for sentence in said:
         console.print(sentence)
     for path in written:

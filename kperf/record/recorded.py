@@ -55,8 +55,11 @@ def restore(results: Path) -> list[str]:
     if there is no checkout to copy from.
     """
     require_checkout("what `kperf restore` copies, the recorded runs in results/,")
-    if results.resolve() == RECORDED:
-        raise UsageError(f"{results} is where the recorded runs are kept: `git checkout -- results` restores them")
+    if results.resolve().is_relative_to(RECORDED.resolve()):
+        raise UsageError(
+            f"{results} is where the recorded runs are kept: `git checkout -- results` restores them; name a folder "
+            "outside of it for a copy"
+        )
     missing = [path.relative_to(RECORDED) for path in _files(RECORDED)]
     names = _damaged(results) + [name for name in missing if not (results / name).exists()]
     try:

@@ -37,6 +37,20 @@ def test_a_second_run_is_held_against_the_first():
     assert repeatability.pairs([], second) == {}
 
 
+def test_a_run_is_not_held_against_itself(tmp_path):
+    first, again = (a_run(name, WORKLOADS[0]) for name in ("first", "again"))
+    assert repeatability.pairs(first, first) == {}
+    (pair,) = repeatability.pairs(first, [*again, *first]).values()  # the newest of both is in both
+    assert [run["fa3"].run for run in pair] == ["first", "again"]
+    for folder, points in (("one", [*first, *again]), ("other", again)):
+        with Store(tmp_path / folder / "h200").writer() as writer:
+            writer.append(points)
+    console = WholeConsole(file=io.StringIO())
+    for other in ("one", "other"):
+        with pytest.raises(UsageError, match=f"every run in .*{other} is in .*one too, and a run repeats itself"):
+            repeatability.run(console, tmp_path / "one", tmp_path / other)
+
+
 @pytest.mark.parametrize("changes", [{"environment": "other"}, {"override_sha256": "other"}])
 def test_runs_of_other_machines_or_kernels_do_not_compare(changes):
     points = a_run("first", WORKLOADS[0]) + a_run("again", WORKLOADS[0], **changes)

@@ -103,6 +103,24 @@ def test_a_wrong_point_fails_the_command_after_drawing(tmp_path, status):
     assert (tmp_path / "fig12.png").exists()
 
 
+def test_an_older_run_is_not_drawn_in_silence_where_the_newest_has_a_name_that_nobody_knows(tmp_path):
+    store = fill(tmp_path)
+    assert "is no registered implementation" not in page(store)[1]
+    first = store.points()[0].run
+    fill(tmp_path, seed=2, places=slice(1))
+    newest = store.points()[-1].run
+    assert newest != first
+    *lines, last = store.points_path.read_text().splitlines()
+    store.points_path.write_text("\n".join([*lines, last.replace('"improved"', '"improvde"'), ""]))
+    text = page(store)[1]
+    assert f"has 'improvde' in run {newest}, which is no registered implementation: older runs are drawn" in text
+
+
+def test_that_nothing_is_recorded_at_the_power_cap_is_said(tmp_path):
+    store = fill(tmp_path)
+    assert "alone at the power cap: not in the record, `make power` measures it" in page(store)[1]
+
+
 def test_masks_are_never_mixed_unless_asked_and_labelled(tmp_path, monkeypatch):
     draw, in_turn = fig12.plot.draw, []
     monkeypatch.setattr(fig12.plot, "draw", lambda *of, **how: in_turn.append(how["in_turn"]) or draw(*of, **how))
@@ -234,11 +252,13 @@ def test_points_without_their_environment_are_refused(tmp_path):
         page(store)
 
 
-def test_recorded_runs_are_found_h200_first(tmp_path):
+def test_of_several_recorded_gpus_the_newest_is_found(tmp_path):
     with pytest.raises(UsageError, match="holds no recorded fig12"):
         recorded_folder(tmp_path)
-    for name in ("a100", "h200"):
+    for name in ("a100", "h200", "l40"):
         fill(tmp_path / name)
+    kept = tmp_path / "h200" / "environment.json"
+    kept.write_text(kept.read_text().replace("2026-01-02", "2026-01-03"))
     assert recorded_folder(tmp_path).name == "h200"
 
 

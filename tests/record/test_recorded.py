@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 
+from kperf.bench.points import Store
 from kperf.errors import UsageError
 from kperf.record import recorded, store
-from kperf.record.store import RECORDED
+from kperf.record.store import RECORDED, recorded_folder
 from tests.command import kperf
 
 NAMES = {path.relative_to(RECORDED) for path in RECORDED.rglob("*") if path.is_file()}
@@ -74,6 +75,36 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     assert held(tmp_path).keys() == {(tmp_path / "mine").relative_to(tmp_path)}
 
 
-def test_the_record_itself_is_gits_to_restore():
-    with pytest.raises(UsageError, match="`git checkout -- results` restores them"):
-        recorded.restore(RECORDED)
+@pytest.mark.parametrize("inside", ["", "h200", "h200/examples", "a copy", "h200/../h200"])
+def test_the_record_itself_is_gits_to_restore_and_holds_no_copy_of_itself(inside):
+    before = set(RECORDED.rglob("*"))
+    with pytest.raises(UsageError, match="`git checkout -- results` restores them; name a folder outside of it"):
+        recorded.restore(RECORDED / inside)
+    assert set(RECORDED.rglob("*")) == before
+
+
+def test_a_link_into_the_record_is_the_record(tmp_path):
+    (tmp_path / "results").symlink_to(RECORDED / "h200")
+    with pytest.raises(UsageError, match="is where the recorded runs are kept"):
+        recorded.restore(tmp_path / "results")
+
+
+@pytest.mark.parametrize("name", ["fig12.jsonl", "environment.json"])
+@pytest.mark.parametrize("make", ["a folder", "a pipe", "a device"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path, make, name):
+    path = tmp_path / "h200" / name
+    path.parent.mkdir()
+    records = Store(path.parent)
+    if make == "a folder":
+        path.mkdir()
+    elif make == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    read = records.points if name == "fig12.jsonl" else records.environments
+    with pytest.raises(UsageError, match=f"{path} cannot be read: "):
+        read()
+    if name == "fig12.jsonl":
+        assert recorded_folder(tmp_path) == path.parent  # and no other is drawn in its place
+        with pytest.raises(UsageError, match="cannot be written"), records.writer():
+            pass
