@@ -336,7 +336,7 @@ def _block(found: Mapping[str, list[Part]], lags: Mapping[str, float], twin: Pro
         0,
         0,
         spans,
-        [flight for group, mine in spans.items() for flight in flights(group, mine, twin.program.cycles)],
+        list(flights(spans, twin.program.cycles)),
     )
 
 

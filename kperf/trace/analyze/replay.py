@@ -2,9 +2,10 @@
 
 The graph is that of the records. A warp group does its steps in order. A step that waits for a full stage hangs on the
 load that fills it, which takes `load_cycles` from its issue; one that waits for an empty stage or at a named barrier,
-on the arrives of every group that arrives there. Products of all warp groups go through the tensor cores' queue, one
-after another, each for its operations at the peak rate: a step that issues one ends after the queue has taken it up, a
-step that waits for one after it is done. What a step takes beyond the last of what it hangs on are its *own* cycles.
+on the arrives of every group that arrives there, or of the tensor core when the group's MMAs are done. Products of all
+warp groups go through the tensor cores' queue, one after another, each for its operations at the peak rate: a step that
+issues one ends after the queue has taken it up (but for tcgen05's, of which it holds several), a step that waits for one
+after it is done. What a step takes beyond the last of what it hangs on are its *own* cycles.
 """
 
 import heapq
@@ -79,7 +80,8 @@ class _TensorCores:
             else:
                 if (taken := self._idle_from) < issued:
                     taken = issued
-                reached = max(reached, taken)
+                if entry.instruction != "tcgen05":  # it takes up more than one
+                    reached = max(reached, taken)
                 cycles = 0.0 if entry.name in self._free else entry.flop / self._flop_per_cycle
                 self._idle_from = taken + cycles
                 in_flight.append(self._idle_from)
@@ -91,9 +93,11 @@ _Waits = tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
 class _Seen(NamedTuple):
-    """What others see of an interval. `wakes`: whose sending they may wait for."""
+    """What others see of an interval. `arrives`: what the tensor core sends when the group's MMAs so far are done.
+    `wakes`: whose sending others may wait for."""
 
     sends: tuple[int, ...]
+    arrives: tuple[int, ...]
     loads: tuple[tuple[str, int], ...]
     wakes: tuple[int, ...]
     sends_at_end: bool
@@ -137,7 +141,7 @@ class Replay:
                 senders[ring] = senders[ring] or {"": next(numbers)}
         loaded = set(senders)
         for group, interval in together:
-            for ring in interval.signals:
+            for ring in (*interval.signals, *interval.arrives):
                 if ring not in loaded and group not in senders[ring]:
                     senders[ring][group] = next(numbers)
         counted: dict[tuple[str, Value], int] = defaultdict(lambda: next(counters))
@@ -148,15 +152,19 @@ class Replay:
                 for ring in interval.waits
             )
             sends = tuple(senders[ring][group] for ring in interval.signals if ring not in loaded)
+            arrives = tuple(senders[ring][group] for ring in interval.arrives if ring not in loaded)
             loads = tuple((buffer, senders[ring][""]) for buffer, ring in interval.loads)
             seen = _Seen(
                 sends,
+                arrives,
                 loads,
-                wakes=(*sends, *(ring for _, ring in loads)),
+                wakes=(*sends, *arrives, *(ring for _, ring in loads)),
                 sends_at_end=interval.kind in ("tensor", "wait", "issue"),
                 loads_at_end=interval.kind == "wait",
             )
-            return _Plan(number, tuple(waits), interval.queue, seen if sends or loads or interval.issues else None)
+            return _Plan(
+                number, tuple(waits), interval.queue, seen if sends or arrives or loads or interval.issues else None
+            )
 
         plans = {
             (group, id(interval)): plan(number, group, interval) for number, (group, interval) in enumerate(together)
@@ -194,18 +202,21 @@ class Replay:
         parked: dict[int, list[_Ready]] = {}
         woken: list[_Ready] = []
 
-        def show(seen: _Seen, begun: float, ended: float) -> None:
+        def show(seen: _Seen, begun: float, ended: float, done: float) -> None:
             for buffer, ring in seen.loads:
                 issued = ended if seen.loads_at_end else begun
                 times[ring].append(issued if buffer in unloaded else issued + load_cycles)
             for sender in seen.sends:
                 times[sender].append(ended if seen.sends_at_end else begun)
+            for sender in seen.arrives:
+                times[sender].append(done)
             if parked:
                 for sender in seen.wakes:
                     woken.extend(parked.pop(sender, ()))
 
         def walk(group: str, start: float) -> _Walk:
-            ended, beyond, work = ends[group].append, own[group].append, partial(cores.work, deque())
+            in_flight: deque[float] = deque()
+            ended, beyond, work = ends[group].append, own[group].append, partial(cores.work, in_flight)
             for (region, waits, queue, seen), taken in zip(self._planned[group], cycles[group], strict=True):
                 if seen:
                     yield start, None
@@ -229,7 +240,7 @@ class Replay:
                     start = end
                 ended(start)
                 if seen:
-                    show(seen, begun, start)
+                    show(seen, begun, start, in_flight[-1] if in_flight else begun)
 
         _in_order([(start, group, walk(group, start)) for group, start in self.starts.items()], parked, woken)
         return ends, own

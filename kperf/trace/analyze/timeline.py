@@ -1,15 +1,17 @@
 """What each warp did from record to record: the intervals of a launch, with the wgmma in flight under them."""
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kperf.errors import UsageError
+from kperf.ir.dataflow import Value
 from kperf.trace.analyze.decode import Records
 from kperf.trace.instrument.events import LIFETIME
 from kperf.trace.instrument.program import Interval, Product, Program, Scope
@@ -374,7 +376,7 @@ class Launch:
                 Span(self.intervals[kind], start, end, trip if trip >= 0 else None)
                 for kind, start, end, trip in zip(kinds.tolist(), at, at[1:], trips.tolist(), strict=False)
             ]
-        in_flight = [flight for group in self.groups for flight in flights(group, spans[group], self.program.cycles)]
+        in_flight = list(flights(spans, self.program.cycles))
         program_id, sm, start_ns = (int(of[number]) for of in (records.program_id, records.sm, records.start_ns))
         return Block(program_id, sm, start_ns, spans, in_flight)
 
@@ -403,8 +405,17 @@ def _is_lifetime(scope: Scope) -> bool:
     return scope.name.startswith(LIFETIME)
 
 
-def flights(group: str, spans: list[Span], cycles: Callable[[Product], float]) -> Iterator[Flight]:
-    """MMAs in flight, each with its `cycles`; one that nobody waits for before the end of the trace is left out.
+def flights(spans: Mapping[str, list[Span]], cycles: Callable[[Product], float]) -> Iterator[Flight]:
+    """MMAs in flight, each with its `cycles`; one that nobody waits for before the end of the trace is left out."""
+    for group, mine in spans.items():
+        if any(isinstance(step, int) for span in mine for step in span.interval.queue):
+            yield from _awaited_in_order(group, mine, cycles)
+        elif any(span.interval.arrives for span in mine):
+            yield from _awaited_by_others(group, spans, cycles)
+
+
+def _awaited_in_order(group: str, spans: list[Span], cycles: Callable[[Product], float]) -> Iterator[Flight]:
+    """Those whose end their own warp group waits for.
 
     Where a warp waits for loads into registers and then issues, it issues at the end: what it multiplies was not there.
     """
@@ -418,3 +429,32 @@ def flights(group: str, spans: list[Span], cycles: Callable[[Product], float]) -
                 while len(pending) > step:
                     product, start, trip = pending.popleft()
                     yield Flight(product.name, group, start, span.end, trip, cycles(product))
+
+
+def _awaited_by_others(
+    group: str, spans: Mapping[str, list[Span]], cycles: Callable[[Product], float]
+) -> Iterator[Flight]:
+    """Those whose end other warp groups wait for, at mbarriers at which the tensor core arrives (tcgen05).
+
+    An arrival ends the first wait for its ring that is over after the MMA's issue and that no earlier arrival ended. It
+    says that all MMAs before it are over too: an MMA is in flight until the first such wait is over.
+    """
+    waits: dict[Value, dict[str, deque[int]]] = defaultdict(lambda: defaultdict(deque))
+    for other, theirs in spans.items():
+        for span in theirs if other != group else ():
+            for ring in span.interval.waits:
+                waits[ring][other].append(span.end)
+    issued: list[tuple[Product, Span, int]] = []
+    seen: list[int] = []
+    for span in spans[group]:
+        issued += [(step, span, len(seen)) for step in span.interval.queue if isinstance(step, Product)]
+        for ring in span.interval.arrives:
+            for ends in waits[ring].values():
+                while ends and ends[0] <= span.start:
+                    ends.popleft()
+                if ends:
+                    seen.append(ends.popleft())
+    first = list(accumulate(reversed(seen), min))[::-1]
+    for product, span, place in issued:
+        if place < len(first):
+            yield Flight(product.name, group, span.start, first[place], span.trip, cycles(product))

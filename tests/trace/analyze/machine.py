@@ -212,3 +212,94 @@ def block_of(machine: Machine, program_id: int = 0) -> tuple[Block, Program]:
     groups = [Group(name, name, 4 * place, 4, ISSUES[name != "producer"]) for place, name in enumerate(machine.records)]
     program = Program("made", groups, 4 * len(groups), scopes, table, {EMPTY: kernel.stages, FULL: kernel.stages})
     return Block(program_id, 0, 0, spans), program
+
+
+DONE, FREE = (0, "done"), (0, "free")
+ACCUMULATORS = 2
+
+
+@dataclass
+class TensorCoreMachine(Machine):
+    """tcgen05: a warp issues MMAs and goes on; the tensor core arrives at mbarriers when each is done.
+
+    It gives the stage back to the producer, and the result to a reader, who gives the accumulator back.
+    """
+
+    done: list[int] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)
+
+    def begin(self) -> dict[str, Generator[tuple[int, Ask], int, None]]:
+        """Who issues, who reads, who loads."""
+        groups = {"issuer": self.issuer(), "reader": self.reader(), "producer": self.producer()}
+        self.records = {name: [] for name in groups}
+        return groups
+
+    def emptied(self, n: int) -> int | None:
+        """When the MMA that read a stage was done."""
+        return 0 if n < 0 else self.done[n] if n < len(self.done) else None
+
+    def freed(self, n: int) -> int | None:
+        """When an accumulator had been read."""
+        return 0 if n < 0 else self.free[n] if n < len(self.free) else None
+
+    def issuer(self) -> Generator[tuple[int, Ask], int, None]:
+        """Wait for a stage and an accumulator, issue."""
+        k, now = self.kernel, 0
+        for n in range(k.trips):
+            now = yield now, lambda n=n: self.arrivals[n] if n < len(self.arrivals) else None
+            now = self.note("issuer", "wait A full", now + k.barrier)
+            now = yield now, lambda n=n: self.freed(n - ACCUMULATORS)
+            now = self.note("issuer", "wait result empty", now + k.barrier)
+            now = yield now, lambda: 0  # in the order of time
+            self.cores.until = max(now, self.cores.until) + k.product
+            self.done.append(self.cores.until)
+            now = self.note("issuer", "issue", now + k.issue)
+
+    def reader(self) -> Generator[tuple[int, Ask], int, None]:
+        """Wait for a result, read it, do arithmetic."""
+        k, now = self.kernel, 0
+        for n in range(k.trips):
+            now = yield now, lambda n=n: self.done[n] if n < len(self.done) else None
+            self.free.append(now + k.finish)
+            now = self.note("reader", "product wait", now + k.finish)
+            now = self.note("reader", "arithmetic", now + k.arithmetic)
+
+    def period(self) -> float:
+        """Mean cycles from trip to trip of who reads, from the second trip on."""
+        ends = [cycle for what, cycle in self.records["reader"] if what == "arithmetic"]
+        return fmean(b - a for a, b in pairwise(ends[1:]))
+
+
+TENSOR_CORE_INTERVALS = {
+    "issuer": {
+        "wait A full": ("wait", {"waits": (FULL,)}),
+        "wait result empty": ("wait", {"waits": (FREE,)}),
+        "issue": ("issue", {"arrives": (EMPTY, DONE)}),
+    },
+    "reader": {
+        "product wait": ("tensor", {"waits": (DONE,), "signals": (FREE,)}),
+        "arithmetic": ("arithmetic", {}),
+    },
+    "producer": {"other": INTERVALS["other"], "wait A empty": INTERVALS["wait A empty"]},
+}
+TENSOR_CORE_STAGES = {DONE: 0, FREE: ACCUMULATORS}
+
+
+def tensor_core_block(kernel: Kernel) -> tuple[Block, dict, TensorCoreMachine]:
+    """What is recorded of a run, the stages of its rings, and the run."""
+    machine = TensorCoreMachine(kernel).run()
+    product = Product("A @ B", kernel.product * FLOP_PER_CYCLE, "bf16", "tcgen05")
+    intervals = {
+        (group, name): Interval(group, name, kind, **options, **({"queue": (product,)} if name == "issue" else {}))
+        for group, named in TENSOR_CORE_INTERVALS.items()
+        for name, (kind, options) in named.items()
+    }
+    spans: dict[str, list[Span]] = {}
+    for group, records in machine.records.items():
+        start, opens, trip, spans[group] = 0, next(iter(TENSOR_CORE_INTERVALS[group])), -1, []
+        for name, end in records:
+            trip += name == opens
+            spans[group].append(Span(intervals[group, name], start, end, trip))
+            start = end
+    stages = {EMPTY: kernel.stages, FULL: kernel.stages, **TENSOR_CORE_STAGES}
+    return Block(0, 0, 0, spans), stages, machine

@@ -1,0 +1,69 @@
+"""MMAs whose end an mbarrier says: run again, and in flight until the first warp group has waited for them."""
+
+from dataclasses import replace
+
+import pytest
+
+from kperf.trace.analyze.replay import Assumptions, Change, Replay, Step
+from kperf.trace.analyze.timeline import flights
+
+from .machine import FLOP_PER_CYCLE, Kernel, TensorCoreMachine, tensor_core_block
+
+KERNELS = {
+    "tensor core": Kernel(product=1500, arithmetic=300, stages=4, issue=40),
+    "arithmetic": Kernel(product=500, arithmetic=1300, stages=3, issue=40),
+    "loads": Kernel(product=200, arithmetic=150, stages=1, load=1700, issue=40),
+    "accumulators": Kernel(product=600, arithmetic=650, finish=500, stages=3, issue=40),
+}
+
+
+def replay(kernel: Kernel) -> tuple[Replay, Assumptions, TensorCoreMachine]:
+    block, stages, machine = tensor_core_block(kernel)
+    steps = {
+        group: [Step(span.interval, span.cycles, span.trip, 0, span.trip > 0) for span in spans]
+        for group, spans in block.spans.items()
+    }
+    return Replay(steps, dict.fromkeys(steps, 0.0), stages), Assumptions(kernel.load, FLOP_PER_CYCLE), machine
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_replay_takes_as_long_as_the_machine(name):
+    graph, assumed, machine = replay(KERNELS[name])
+    ends, own = graph.as_measured(assumed)
+    assert {group: times[-1] for group, times in ends.items()} == {
+        group: records[-1][1] for group, records in machine.records.items()
+    }
+    again = graph.run(assumed, own)
+    assert again == ends
+    assert {round(cycles) for cycles in own["reader"][::2]} == {KERNELS[name].finish}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_an_mma_that_takes_no_time_saves_what_it_saves_the_machine(name):
+    graph, assumed, _ = replay(KERNELS[name])
+    own = graph.as_measured(assumed)[1]
+    changed = graph.run(assumed, own, Change(products=frozenset({"A @ B"})))
+    truth = TensorCoreMachine(replace(KERNELS[name], product=0)).run()
+    assert changed["reader"][-1] == pytest.approx(truth.records["reader"][-1][1], abs=2)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_an_mma_is_in_flight_until_somebody_has_waited_for_it(name):
+    kernel = KERNELS[name]
+    block, _, machine = tensor_core_block(kernel)
+    found = list(flights(block.spans, lambda product: product.flop / FLOP_PER_CYCLE))
+    issues = [start for span in block.spans["issuer"] if span.interval.name == "issue" for start in [span.start]]
+    assert [flight.start for flight in found] == issues
+    assert [flight.trip for flight in found] == [*range(kernel.trips)]
+    waited = [span.end for span in block.spans["reader"] if span.interval.name == "product wait"]
+    emptied = [span.end for span in block.spans["producer"] if span.interval.name == "wait A empty"][kernel.stages :]
+    ends = [min(pair) for pair in zip(waited, [*emptied, *[10**9] * kernel.stages], strict=False)]
+    assert [flight.end for flight in found] == ends
+    assert all(flight.end >= done for flight, done in zip(found, machine.done, strict=True))
+    assert {flight.work for flight in found} == {kernel.product}
+
+
+def test_an_mma_that_nobody_waits_for_is_left_out():
+    block, _, _ = tensor_core_block(KERNELS["arithmetic"])
+    spans = {"issuer": block.spans["issuer"], "reader": block.spans["reader"][:5]}
+    assert len(list(flights(spans, lambda _: 1.0))) == 3
