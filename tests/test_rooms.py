@@ -33,8 +33,8 @@ ALLOWED_BESIDE = {("doctor", "container")}
 PUBLIC = {
     "torch", "torch.autograd", "torch.autograd.profiler", "torch.backends.cuda", "torch.compiler", "torch.cuda",
     "torch.library", "torch.nn", "torch.nn.attention", "torch.nn.attention.flex_attention", "torch.nn.functional",
-    "torch.overrides", "torch.profiler", "torch.utils.cpp_extension", "torch.utils.flop_counter", "torch.version", "triton",
-    "triton.experimental.gluon", "triton.experimental.gluon.language",
+    "torch.overrides", "torch.profiler", "torch.utils.cpp_extension", "torch.utils.flop_counter", "torch.version",
+    "triton", "triton.experimental.gluon", "triton.experimental.gluon.language",
     "triton.experimental.gluon.language.nvidia.hopper", "triton.experimental.gluon.language.nvidia.hopper.mbarrier",
     "triton.experimental.gluon.language.nvidia.hopper.tma", "triton.language", "triton.language.extra",
     "triton.profiler", "triton.profiler.proton", "triton.testing", "triton.tools.tensor_descriptor",

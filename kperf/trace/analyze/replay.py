@@ -4,7 +4,7 @@ The graph is that of the records. A warp group does its steps in order. A step t
 load that fills it, which takes `load_cycles` from its issue; one that waits for an empty stage or at a named barrier,
 on the arrives of every group that arrives there, or of the tensor core when the group's MMAs are done. Products of all
 warp groups go through the tensor cores' queue, one after another, each for its operations at the peak rate: a step that
-issues one ends after the queue has taken it up (but for tcgen05's, of which it holds several), a step that waits for one
+issues one ends after the queue has taken it up (but for tcgen05's, of which it holds several), one that waits for it
 after it is done. What a step takes beyond the last of what it hangs on are its *own* cycles.
 """
 
