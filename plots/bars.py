@@ -84,12 +84,27 @@ def draw_window(
         if bar.track != "warps":
             continue
         look = WARPS[bar.kind]
-        _fill(axis, bar, look, low, span, heights[bar.warp_group] - 0.4, 0.8)
+        looks = list(dict.fromkeys(WARPS[kind] for kind in bar.parts)) or [look]
+        for place, part in enumerate(
+            looks
+        ):  # of a region that does several things a lane each: their times are not known
+            height = 0.8 / len(looks)
+            _fill(axis, bar, part, low, span, heights[bar.warp_group] + 0.4 - (place + 1) * height, height)
+            shown[part.label] = part
         start, end = _clipped(bar, low, span)
         if (end - start) / span * (WIDTH_INCHES - 1) > _INCHES_A_LETTER * len(bar.name):
             middle = (start + end) / 2
-            axis.text(middle, heights[bar.warp_group], bar.name, ha="center", va="center", fontsize=7, color=look.ink)
-        shown[look.label] = look
+            box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.6} if len(looks) > 1 else None
+            axis.text(
+                middle,
+                heights[bar.warp_group],
+                bar.name,
+                ha="center",
+                va="center",
+                fontsize=7,
+                color=look.ink,
+                bbox=box,
+            )
     for row, track in beside_rows:
         bars = [bar for bar in visible if bar.track == track]
         lanes = _lanes(bars)
@@ -104,7 +119,7 @@ def draw_window(
             facecolor=IDLE.colour, edgecolor=IDLE.edge, hatch=IDLE.hatch, linewidth=0.4,
         )  # fmt: skip
         shown[IDLE.label] = IDLE
-    axis.set_yticks(list(heights.values()), list(heights))
+    axis.set_yticks(list(heights.values()), [timeline.row(row) for row in heights])
     axis.tick_params(axis="y", length=0)
     axis.set_ylim(-0.55, len(rows) - 0.45)
     axis.set_xlim(0, span)

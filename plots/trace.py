@@ -104,7 +104,7 @@ def _stacked(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, Look]
     rows = []
     for role in timeline.roles:
         parts = [(r.name, r.share, WARPS[r.kind]) for r in timeline.regions if r.warp_group == role.warp_group]
-        rows.append((role.warp_group, parts))
+        rows.append((role.row, parts))
     return rows
 
 

@@ -117,6 +117,11 @@ class Dataflow:
         for op in self._operations:
             for result in op.results:
                 self._made_by[_line(op.parent), result] = op
+        self._counters = {
+            (op.regions[0].line, match[1]): op
+            for op in self._named("scf.for")
+            if (match := re.match(r" *(%[\w$.-]+) =", op.rest))
+        }
         arguments = {**self._partition_arguments(module), **self._region_arguments()}
         self._passed_as = {argument: [] for argument in arguments}  # all are known before the first is resolved
         for argument, sources in arguments.items():
@@ -174,8 +179,10 @@ class Dataflow:
     def _resolve(self, region: Region | None, name: str) -> Value:
         """The value that `name` means in a region: made there, or in the nearest region around it that makes one."""
         while region is not None:
-            if (region.line, name.partition("#")[0]) in self._made_by or (region.line, name) in self._passed_as:
-                return region.line, name
+            value = region.line, name
+            made = (region.line, name.partition("#")[0]) in self._made_by
+            if made or value in self._passed_as or value in self._counters:
+                return value
             region = None if _is_closed(region) or region.owner is None else region.owner.parent
         return _OUTSIDE, name
 
@@ -550,6 +557,46 @@ class Dataflow:
         """How many MMAs of its own warp group a wait for an mbarrier leaves in flight; None if it waits for none."""
         return self._left.get(id(wait))
 
+    def rereads(self) -> dict[str, int]:
+        """Argument -> at how many places the same addresses of it are loaded, where that is more than one.
+
+        Addresses are the same if they are computed by the same operations from the same values; counters of loops with
+        the same bounds count as the same value. Ways of a branch that exclude each other are one place.
+        """
+        known: dict[Value, str] = {}
+
+        def written(value: Value, inside: tuple[Value, ...] = ()) -> str:
+            if value in inside:
+                return "itself"
+            if value not in known:
+                known[value] = text(value, (*inside, value))
+            return known[value]
+
+        def text(value: Value, inside: tuple[Value, ...]) -> str:
+            op, (_, name) = self._maker(value), value
+            if op is not None:
+                attributes = re.sub(r"%[\w$.#-]+", "", op.rest.partition(" : ")[0])
+                operands = (written(self._operand(op, index), inside) for index in range(len(op.operands)))
+                return f"{op.name}{attributes}#{name.partition('#')[2]}({','.join(operands)})"
+            if value in self._passed_as:
+                return f"carried({','.join(written(source, inside) for source in self._passed_as[value])})"
+            if loop := self._counters.get(value):
+                bounds = (written(self._resolve(loop.parent, bound), inside) for bound in _bounds(loop))
+                return f"counter({','.join(bounds)})"
+            return name
+
+        places: dict[tuple[str, str], set[int]] = {}
+        for op in self._named("tt.load", "tt.descriptor_load"):
+            addresses = range(1 if op.name == "tt.load" else len(op.operands))
+            key = self.source(op), ",".join(written(self._operand(op, index)) for index in addresses)
+            branch = next((owner for owner in _around(op) if owner.name == "scf.if"), op)
+            places.setdefault(key, set()).add(branch.line)
+        found: dict[str, int] = {}
+        for (source, _), lines in places.items():
+            if len(lines) > 1:
+                found[source] = max(found.get(source, 0), len(lines))
+        return found
+
     def uses(self, operation: Operation) -> tuple[str, ...]:
         """What was loaded into registers and is used here for the first time."""
         return tuple(self._first_uses.get(id(operation), ()))
@@ -607,6 +654,14 @@ def _line(region: Region | None) -> int:
 
 def _is_closed(region: Region) -> bool:
     return region.label.startswith("partition")
+
+
+def _around(op: Operation) -> Iterator[Operation]:
+    """The operations around an operation, the innermost first."""
+    region = op.parent
+    while region is not None and region.owner is not None:
+        yield region.owner
+        region = region.owner.parent
 
 
 def _bounds(loop: Operation) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from kperf.trace.analyze.models import (
     Window,
 )
 from kperf.trace.analyze.timeline import Block, Flight, Launch, Span
-from kperf.trace.instrument.program import Interval, Product, Program
+from kperf.trace.instrument.program import Interval, IntervalKind, Product, Program
 
 SAMPLED_BLOCKS = 96
 SAMPLED_INTERVALS = 300_000
@@ -468,6 +468,12 @@ def _window(shows: Literal["trips", "tile boundary"], bars: list[Bar], edges: li
     return Window(shows=shows, start=low, bars=inside)
 
 
+def kinds_of(interval: Interval) -> list[IntervalKind]:
+    """The kinds of work of an interval that does more than one; signals take no time."""
+    kinds = list(dict.fromkeys(part.kind for part in interval.parts if part.kind not in ("signal", "other")))
+    return kinds if len(kinds) > 1 else []
+
+
 def bars_of(block: Block) -> list[Bar]:
     """All of a block, its cycles counted from its first record."""
     first = block.start
@@ -480,6 +486,7 @@ def bars_of(block: Block) -> list[Bar]:
             start=span.start - first,
             cycles=span.cycles,
             trip=span.trip,
+            parts=kinds_of(span.interval),
         )
         for group, spans in block.spans.items()
         for span in spans

@@ -3,10 +3,15 @@
 All of it is computed from what a record keeps, so that records of an earlier version are judged as those of now.
 """
 
+import math
+import re
+from collections.abc import Mapping
+
 from kperf.trace.analyze.models import (
     Confidence,
     IterationTime,
     KernelResources,
+    Memory,
     Overhead,
     Residency,
     Timeline,
@@ -55,6 +60,37 @@ def use_of_sm(t: Timeline, unit_cycles: float | None) -> float | None:
     if unit_cycles is None or t.sms is None:
         return None
     return unit_cycles / (t.sms.sms * t.overhead.launch_ms * t.likely_clock_mhz * 1e3)
+
+
+_BYTES = {"float8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "bool": 1, "int8": 1, "uint8": 1}
+_BYTES |= {f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (16, 32, 64)}
+
+
+def size_of(arguments: Mapping[str, str], name: str) -> int | None:
+    """Bytes of the tensors that a name of traffic stands for, as in `a` or `a+b`; None where one is not known."""
+    sizes = {}
+    for argument, words in arguments.items():
+        if found := re.fullmatch(r"([a-z]+\d*)\w* \[([\d, ]*)\]", words):
+            lengths = [int(length) for length in found[2].split(",") if length.strip()]
+            if found[1] in _BYTES:
+                sizes[re.sub(r"_(ptrs?|desc)$", "", argument)] = math.prod(lengths) * _BYTES[found[1]]
+    wanted = name.split("+")
+    return sum(sizes[one] for one in wanted) if all(one in sizes for one in wanted) else None
+
+
+def memory(t: Timeline) -> Memory | None:
+    """With the bytes that device memory has to move at least: each address once, loads and stores apart."""
+    if t.memory is None:
+        return None
+    traffic = []
+    for part in t.memory.traffic:
+        size = size_of(t.arguments, part.argument)
+        moved = (part.loaded_bytes // part.places, part.stored_bytes)
+        unique = None if size is None else sum(min(each, size) for each in moved)
+        traffic.append(part.model_copy(update={"unique_bytes": unique}))
+    known = [part.unique_bytes for part in traffic if part.unique_bytes is not None]
+    rate = sum(known) / t.overhead.launch_ms / 1e6 if known else None
+    return t.memory.model_copy(update={"traffic": traffic, "unique_gb_per_s": rate})
 
 
 def iteration(t: Timeline) -> IterationTime | None:

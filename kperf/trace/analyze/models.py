@@ -167,6 +167,12 @@ class Role(Frozen):
     first_warp: int
     num_warps: int
 
+    @property
+    def row(self) -> str:
+        """What its row is called: of warps that all run the same code, the one that was recorded."""
+        alike = {"all warps": f"warp {self.first_warp} of {self.num_warps}", "last warp": f"warp {self.first_warp}"}
+        return alike.get(self.warp_group, self.warp_group)
+
 
 class RegionPart(Frozen):
     """One kind of work of a region, and what it is called."""
@@ -320,6 +326,7 @@ class Bar(Frozen):
 
     On track "warps" a region of a warp group; on "products" what a group issued, until it was waited for; on "loads"
     a buffer's load, from its issue to the end of the first wait for it. `trip` is None outside of the main loop.
+    `parts`: kinds of work in a region that does more than one.
     """
 
     track: Literal["warps", "products", "loads"]
@@ -329,6 +336,7 @@ class Bar(Frozen):
     start: int
     cycles: int
     trip: int | None
+    parts: list[IntervalKind] = Field(default_factory=list)
 
 
 class Window(Frozen):
@@ -362,13 +370,17 @@ class SmUse(Frozen):
 class TrafficRecord(Frozen):
     """Bytes that all blocks load from and store to what an argument points at.
 
-    Each operation's tensor, masked lanes included, times how often it ran. What a cache serves counts each time that it
-    is asked for.
+    Requested bytes: each operation's tensor, masked lanes included, times how often it ran; what a cache serves counts
+    each time that it is asked for. `places`: at how many places of the kernel the same addresses are loaded.
+    `unique_bytes`: of the argument's addresses that are moved, each once, loads and stores apart, which is what device
+    memory has to move at least; None where the argument's size is not known.
     """
 
     argument: str
     loaded_bytes: int
     stored_bytes: int
+    places: int = 1
+    unique_bytes: int | None = None
 
 
 class Wait(Frozen):
@@ -382,11 +394,14 @@ class Wait(Frozen):
 class Memory(Frozen):
     """What a kernel moves, how fast (at the plain kernel's time), and where its blocks wait.
 
+    `gb_per_s`: of requested bytes. `unique_gb_per_s`: of bytes that device memory has to move at least.
+
     loads_in_flight_bytes: of a block, on average over its lifetime, from a load's issue to its first use.
     """
 
     traffic: list[TrafficRecord]
     gb_per_s: float
+    unique_gb_per_s: float | None = None
     waits: list[Wait]
     loads_in_flight_bytes: float
 
@@ -531,6 +546,10 @@ class Timeline(About):
             for number, one in moved
         ]
         return SassOrder(plain=first.plain, traced=first.traced, same=not moved, differences=differences)
+
+    def row(self, warp_group: str) -> str:
+        """What a warp group's row is called."""
+        return next((role.row for role in self.roles if role.warp_group == warp_group), warp_group)
 
     @property
     def compute_use(self) -> UnitUse | None:

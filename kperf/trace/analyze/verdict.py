@@ -22,6 +22,8 @@ from kperf.trace.instrument.session import CYCLES_A_RECORD
 
 LOADS_ON_THE_PATH = 0.15
 """Of a trip, spent where loads are waited for: two waits that are over at once take 5 to 10 % of a short trip."""
+READ_AGAIN = 1.5
+"""Requested over different bytes of an argument: from there on it is said how often it is read."""
 MUCH_SLOWER = 1.1
 """Traced over plain: from there on it is said where the time goes."""
 LONG_TAIL = 0.1
@@ -111,7 +113,7 @@ def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:
 
     `unit_cycles`: that all matrix products of the launch take at the peak rate of one SM; None if not known.
     """
-    t = t.model_copy(update={"residency": facts.residency(t)})
+    t = t.model_copy(update={"residency": facts.residency(t), "memory": facts.memory(t)})
     t = t.model_copy(update={"iteration": facts.iteration(t)})
     for name, use in (("mma_use", t.mma_use), ("fma_use", t.fma_use)):
         if use and t.iteration and t.bound:
@@ -241,7 +243,7 @@ def _products(t: Timeline) -> str:
 
 
 def _load_wait(t: Timeline, wait: LoadWait) -> str:
-    where = f"{' and '.join(wait.regions)} of {wait.warp_group}"
+    where = f"{' and '.join(wait.regions)} of {t.row(wait.warp_group)}"
     spent = f"of {_drawn(t)} {wait.cycles:.0f} ({wait.share:.0%}) go to {where}"
     if wait.share < LOADS_ON_THE_PATH:
         return f"{t.label}: loads are there in time: {spent}."
@@ -319,17 +321,10 @@ def _memory(t: Timeline, m: Memory) -> list[str]:
             parts.append(f"{verb} " + ", ".join(f"{_bytes(size)} of {name}" for name, size in by_argument))
     lines = []
     if parts:
-        whose = "traced" if t.overhead.plain_ms is None else "plain"
-        line = f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s in the {whose} kernel's "
-        line += f"{t.overhead.launch_ms:.3f} ms"
-        if t.bandwidth:
-            copy, peak = t.bandwidth.copy_gb_per_s, t.bandwidth.peak_gb_per_s
-            line += (
-                f", {m.gb_per_s / copy:.0%} of a copy's {copy:.0f} and {m.gb_per_s / peak:.0%} of the peak's {peak:.0f}"
-            )
-            if m.gb_per_s > peak:
-                line += ": part of it comes from caches"
-        lines.append(f"{line}.")
+        whose = "instrumented" if t.overhead.plain_ms is None else "original"
+        line = f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s are requested in the {whose} kernel's "
+        line += f"{t.overhead.launch_ms:.3f} ms{'' if m.unique_gb_per_s else _of_peak(t, m.gb_per_s)}"
+        lines += [f"{line}.", *_unique(t, m)]
     most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
     lines.append(f"{t.label}: a CTA lives {t.period_cycles.median:.0f} cycles: {', '.join(most)}.")
     if m.loads_in_flight_bytes:
@@ -340,6 +335,39 @@ def _memory(t: Timeline, m: Memory) -> list[str]:
                 line += f" ({_others(t.residency.instrumented)} in the instrumented kernel)"
         lines.append(f"{line}.")
     return lines
+
+
+def _of_peak(t: Timeline, rate: float) -> str:
+    if t.bandwidth is None:
+        return ""
+    copy, peak = t.bandwidth.copy_gb_per_s, t.bandwidth.peak_gb_per_s
+    return f", {rate / copy:.0%} of a copy's {copy:.0f} and {rate / peak:.0%} of the peak's {peak:.0f}"
+
+
+def _unique(t: Timeline, m: Memory) -> list[str]:
+    """What memory has to move at least, and what is asked for more than once."""
+    lines = []
+    if m.unique_gb_per_s is not None:
+        size = sum(part.unique_bytes or 0 for part in m.traffic)
+        lines.append(
+            f"{t.label}: {_bytes(size)} of that are different addresses, which memory has to move at least: "
+            f"{m.unique_gb_per_s:.0f} GB/s{_of_peak(t, m.unique_gb_per_s)}."
+        )
+    for part in m.traffic:
+        size = facts.size_of(t.arguments, part.argument) or 0
+        times = part.loaded_bytes / size if size else 0.0
+        if part.places > 1:
+            lines.append(
+                f"{t.label} reads {part.argument} {_times(part.places)}: loads at {part.places} places of it have the "
+                "same addresses."
+            )
+        elif times >= READ_AGAIN:
+            lines.append(f"{t.label} reads {part.argument} {_times(times)}: {_bytes(size)} are there.")
+    return lines
+
+
+def _times(count: float) -> str:
+    return "twice" if round(count, 1) == 2 else f"{count:.3g} times"
 
 
 def _others(at_once: int | None) -> str:

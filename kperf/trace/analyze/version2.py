@@ -16,12 +16,36 @@ def upgrade(old: Json) -> Json:
     if busy:
         use = {"sm": None, "cta_main_loop": busy["at_issue_rate"], "in_flight_cta": busy["in_flight"]}
     return new | {
+        "regions": [region | _mixed(region) for region in old["regions"]],
+        "windows": [window | {"bars": [_bar(bar) for bar in window["bars"]]} for window in old["windows"]],
         "schema_version": 3,
         "unit_of_compute": computes,
         "mma_use": use if computes == "tensor core" else None,
         "fma_use": use if computes == "fma" else None,
         "what_if": [row | {"assumed_low": row["low"], "assumed_high": row["high"]} for row in old.get("slack", [])],
     }
+
+
+def _bar(bar: Json) -> Json:
+    if bar["track"] != "warps":
+        return bar
+    mixed = _mixed(bar)
+    kinds = dict.fromkeys(part["kind"] for part in mixed.get("parts", ()))
+    return bar | {"kind": mixed.get("kind", bar["kind"]), "parts": list(kinds) if len(kinds) > 1 else []}
+
+
+def _mixed(region: Json) -> Json:
+    """Of a gap that issues loads into registers and an MMA of them: its parts. The MMA waits for the loads.
+
+    That is all that the names of version 2 tell of what stands in a gap; they are those of its rules.
+    """
+    names = region["name"].split(" + ")
+    loads = [name for name in names if name.startswith("load ")]
+    if region["kind"] not in ("issue", "tensor") or not loads or len(loads) == len(names):
+        return {}
+    parts = [{"name": name, "kind": "load" if name in loads else region["kind"]} for name in names]
+    used = {"name": f"use {'+'.join(name.removeprefix('load ') for name in loads)}", "kind": "wait"}
+    return {"kind": "wait", "parts": [*parts[: len(loads)], used, *parts[len(loads) :]]}
 
 
 def unit_cycles(old: Json) -> float | None:

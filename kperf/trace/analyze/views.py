@@ -258,7 +258,12 @@ def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
             loaded[part.argument] += times * part.loaded
             stored[part.argument] += times * part.stored
     found = [
-        TrafficRecord(argument=argument, loaded_bytes=loaded[argument], stored_bytes=stored[argument])
+        TrafficRecord(
+            argument=argument,
+            loaded_bytes=loaded[argument],
+            stored_bytes=stored[argument],
+            places=launch.program.rereads.get(argument, 1),
+        )
         for argument in dict.fromkeys([*loaded, *stored])
         if loaded[argument] or stored[argument]
     ]
@@ -282,16 +287,18 @@ def _bytes_in_flight(launch: Launch, counted: NDArray[np.bool_]) -> float:
 
 
 WAITING = "waiting for loads"
+_REDUCTIONS = {"tt.reduce", "tt.scan", "tt.histogram"}
 
 
 def category(interval: Interval) -> str:
     """What a warp does in an interval, coarsely; a first use of loads counts as waiting, with the arithmetic in it."""
-    name = interval.name
-    if interval.uses or name.startswith("wait "):
+    operations = {part.operation for part in interval.parts}
+    barrier = any(operation.endswith(".barrier") for operation in operations)
+    if interval.uses or (interval.kind == "wait" and not barrier):
         return WAITING
-    if "barrier" in name:
+    if barrier:
         return "barriers"
-    if any(word in name for word in ("reduce", "scan", "histogram")):
+    if operations & _REDUCTIONS:
         return "reductions"
     return {"load": "issuing loads", "store": "stores", "arithmetic": "arithmetic", "tensor": "products"}.get(
         interval.kind, "other"

@@ -7,6 +7,7 @@ by the operations in it; either way every cycle between a warp's first record an
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -81,6 +82,8 @@ class Part:
 
     name: str
     kind: IntervalKind
+    operation: str = ""
+    """Of TTGIR, the first one of that name."""
 
 
 @dataclass
@@ -174,6 +177,8 @@ class Program:
     loops: dict[int, Loop] = field(default_factory=dict)
     """Line of a loop (`Scope.loops`) -> what it does."""
     arch: Arch = SM_90A
+    rereads: Mapping[str, int] = field(default_factory=dict)
+    """An argument -> at how many places the kernel loads the same addresses of it, where that is more than one."""
     """What it is compiled for."""
 
     def cycles(self, product: Product) -> float:
@@ -214,7 +219,15 @@ def read_program(text: str, rules: Rules | None = None) -> Program:
     loops = {op.line: _loop(op, dataflow) for op in module.walk() if op.name in _LOOPS}
     groups = _groups(module, roles, starts)
     return Program(
-        module.kernel_name, groups, total_warps, scopes, intervals, _stages(module, dataflow), loops, module.arch
+        module.kernel_name,
+        groups,
+        total_warps,
+        scopes,
+        intervals,
+        _stages(module, dataflow),
+        loops,
+        module.arch,
+        dataflow.rereads(),
     )
 
 
@@ -409,7 +422,7 @@ def _parts(operations: list[Operation], dataflow: Dataflow, rules: Rules) -> tup
             names["use"] = Part(f"use {'+'.join(used)}", "wait")
         if rule := rules.find(op, dataflow):
             name = rules.name(op, dataflow)
-            names.setdefault(name, Part(name, rule.kind))
+            names.setdefault(name, Part(name, rule.kind, op.name))
     return tuple(names.values())
 
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from kperf.record.bandwidth import Bandwidth
 from kperf.record.store import RECORDED
-from kperf.trace.analyze import analysis, facts, read
+from kperf.trace.analyze import analysis, facts, read, views
 from kperf.trace.analyze.models import Apart, KernelResources, Overhead, Resources, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.verdict import concluded
-from kperf.trace.instrument.program import Product
+from kperf.trace.instrument.program import Interval, Part, Product
 
 from .captures import launch_of_residents
 from .machine import Kernel
@@ -276,3 +277,72 @@ def test_improved_plus_reads_2048_cycles_at_its_bound():
     assert vanilla.iteration.cycles == pytest.approx(2908, abs=1)
     assert (round(vanilla.iteration.least), round(vanilla.iteration.most)) == (2590, 3059)
     assert not facts.at_bound(vanilla)
+
+
+ROW = 8 * 4 * 4096
+"""Bytes of x that each of the norm's two loops loads, in all CTAs."""
+
+
+def test_bytes_that_memory_moves_are_each_address_once():
+    sizes = {"x_ptr": f"float32 [8, {ROW // 32}]", "w": "bfloat16 [4, 512]", "y_desc": f"int8 [{ROW}]", "n": "7"}
+    bandwidth = Bandwidth(peak_gb_per_s=1.0, copy_gb_per_s=0.8)
+    t = read.timeline(norm(), about(arguments=sizes, bandwidth=bandwidth))
+    unique = {part.argument: part.unique_bytes for part in t.memory.traffic}
+    assert unique == {"x": ROW, "w": 4096, "y": ROW}
+    assert t.memory.gb_per_s == pytest.approx(4 * ROW / 1e6)  # in 1 ms
+    assert t.memory.unique_gb_per_s == pytest.approx((2 * ROW + 4096) / 1e6)
+    words = " ".join(t.verdict)
+    assert "k reads x twice: 131 KB are there" in words
+    assert "k reads w 32 times" in words
+    assert f"{t.memory.unique_gb_per_s:.0f} GB/s, 33% of a copy's 1 and 27% of the peak's 1" in words
+
+
+def test_bytes_of_arguments_that_are_not_known_are_not_reckoned():
+    t = read.timeline(norm(), about(arguments={"x_ptr": "7", "y": "complex64 [8]"}))
+    assert [part.unique_bytes for part in t.memory.traffic] == [None] * 3
+    assert t.memory.unique_gb_per_s is None
+    assert facts.size_of({"a_ptr": "bfloat16 [2, 3]", "b_desc": "float8_e4m3fn [5]"}, "a+b") == 2 * 2 * 3 + 5
+    assert facts.size_of({"a_ptr": "bfloat16 [2, 3]"}, "a+b") is None
+    assert facts.size_of({"a_ptr": "float32 []"}, "a") == 4
+
+
+def test_what_two_loads_of_the_same_addresses_read_is_read_twice():
+    launch = norm()
+    launch.program.rereads = {"x": 2}
+    t = read.timeline(launch, about(arguments={"x": "float32 [1000000]"}))
+    x = t.memory.traffic[0]
+    assert (x.places, x.loaded_bytes, x.unique_bytes) == (2, 2 * ROW, ROW)
+    assert "k reads x twice: loads at 2 places of it have the same addresses." in t.verdict
+
+
+def test_the_layer_norm_of_version_2_reads_its_rows_twice_and_says_what_memory_moves():
+    t = read_timeline(RECORDED / "h200/examples/layer_norm.timeline.json")
+    matrix, vector = 8192 * 16384 * 2, 16384 * 2
+    unique = {part.argument: part.unique_bytes for part in t.memory.traffic}
+    assert unique == {"x": matrix, "weight": vector, "bias": vector, "out": matrix}
+    assert t.memory.unique_gb_per_s < t.bandwidth.copy_gb_per_s < t.memory.gb_per_s
+    assert any("reads x twice" in line for line in t.verdict)
+    assert any("reads weight 8.19e+03 times" in line for line in t.verdict)
+
+
+def test_a_gap_of_version_2_that_loads_and_multiplies_is_a_wait_for_loads():
+    t = read_timeline(RECORDED / "h200/examples/gemm_1_stage.timeline.json")
+    mixed = next(region for region in t.regions if region.share > 0.7)
+    assert mixed.kind == "wait"
+    assert [(part.name, part.kind) for part in mixed.parts] == [
+        ("load a", "load"), ("load b", "load"), ("use a+b", "wait"), ("a @ b issue", "issue"),
+    ]  # fmt: skip
+    bars = [bar for bar in t.windows[0].bars if bar.name == mixed.name]
+    assert bars
+    assert all((bar.kind, bar.parts) == ("wait", ["load", "wait", "issue"]) for bar in bars)
+    assert {t.row("all warps"), t.row("last warp"), t.row("tensor core")} == {"warp 0 of 8", "warp 7", "tensor core"}
+
+
+def test_what_a_warp_does_goes_by_operations_and_not_by_users_names():
+    named = [("load reduced", "load", ""), ("use scan_barrier", "wait", ""), ("x", "arithmetic", "tt.scan")]
+    named += [("y", "wait", "gpu.barrier"), ("store barrier", "store", "tt.store"), ("wait a full", "wait", "")]
+    found = [
+        views.category(Interval("all warps", name, kind, parts=(Part(name, kind, operation),)))
+        for name, kind, operation in named
+    ]
+    assert found == ["issuing loads", views.WAITING, "reductions", "barriers", "stores", views.WAITING]

@@ -10,7 +10,7 @@ from kperf.trace.analyze.decode import Records
 from kperf.trace.analyze.models import About, Overhead, Pass, SassOrder, Timeline
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.traced import Orders
-from kperf.trace.instrument.program import Group, Interval, Loop, Product, Program, Scope
+from kperf.trace.instrument.program import Group, Interval, Loop, Part, Product, Program, Scope
 from kperf.trace.instrument.session import Recording
 from tests.conftest import environment
 
@@ -43,13 +43,15 @@ def norm_program(x: Traffic = X, w: Traffic = W) -> Program:
         uses = tuple(name.removeprefix("use ").split("+")) if name.startswith("use ") else ()
         return Interval("all warps", name, kind, uses=uses)  # type: ignore[arg-type]
 
-    def region(number: int, kind: str, *traffic: Traffic) -> tuple:
+    reduction = (Part("reduce", "arithmetic", "tt.reduce"),)
+
+    def region(number: int, kind: str, *traffic: Traffic, parts: tuple[Part, ...] = ()) -> tuple:
         key = (number, True), (number, False)
-        return key, Interval("all warps", SCOPES[number], kind, traffic=traffic)  # type: ignore[arg-type]
+        return key, Interval("all warps", SCOPES[number], kind, traffic=traffic, parts=parts)  # type: ignore[arg-type]
 
     intervals = dict(
         [
-            region(1, "load", x), region(2, "arithmetic"), region(3, "load", x), region(4, "load", w),
+            region(1, "load", x), region(2, "arithmetic", parts=reduction), region(3, "load", x), region(4, "load", w),
             region(5, "store", Y),
         ]
     )  # fmt: skip
@@ -149,7 +151,8 @@ def test_a_load_of_one_byte_is_in_flight_too():
 def test_the_verdict_of_a_memory_kernel_names_bytes_rate_and_wait():
     found = read.timeline(norm(), about(bandwidth=Bandwidth(peak_gb_per_s=4.0, copy_gb_per_s=3.2)))
     words = " ".join(found.verdict)
-    assert "loads 262 KB of x, 131 KB of w and stores 131 KB of y: 1 GB/s" in words
+    assert "loads 262 KB of x, 131 KB of w and stores 131 KB of y: 1 GB/s are requested in the original" in words
+    assert "16% of a copy's 3 and 13% of the peak's 4" in words  # 524 KB in 1 ms
     assert "later loads" in words
     assert "products" not in words
 

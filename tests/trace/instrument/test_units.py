@@ -72,3 +72,24 @@ def test_a_product_that_waits_for_its_loads_is_a_wait_and_has_parts():
     assert mixed.kind == "wait"
     assert [part.kind for part in mixed.parts] == ["load", "wait", "load", "issue"]
     assert [part.name for part in mixed.parts] == ["load a", "use a+b", "load b", "a @ b issue"]
+
+
+@triton.jit
+def once(x, y, n, BLOCK: tl.constexpr):
+    """Other bounds, another offset, and two ways of one branch: no address is loaded twice."""
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, n, BLOCK):
+        total += tl.load(x + start + tl.arange(0, BLOCK))
+    for start in range(n, 2 * n, BLOCK):
+        total += tl.load(x + start + tl.arange(0, BLOCK))
+    total += tl.load(x + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
+    tl.store(y + tl.arange(0, BLOCK), total)
+
+
+def test_two_loops_that_load_the_same_addresses_are_found():
+    text = instrument(named_ttgir(compiled("layer_norm").asm["ttgir"]), rules=read_rules())
+    assert read_program(text).rereads == {"x": 2}
+    assert program_of(once, ["*fp32", "*fp32", "i32"], {"BLOCK": 512}).rereads == {}
+    for name in ("add", "gemm_pointers_1", "gemm_pointers_3"):
+        text = instrument(named_ttgir(compiled(name).asm["ttgir"]), rules=read_rules())
+        assert read_program(text).rereads == {}
