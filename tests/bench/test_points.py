@@ -5,6 +5,7 @@ import re
 import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -345,6 +346,20 @@ def test_environments_are_told_apart_by_what_matters(tmp_path):
         other = writer.record_environment(environment(driver="999"))
     assert first == again != other
     assert set(store.environments()) == {first, other}
+
+
+def test_the_stores_of_a_folder_write_its_environments_one_after_the_other(tmp_path):
+    with Store(tmp_path).writer() as writer:
+        folder = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)  # another store's turn
+        other = threading.Thread(target=writer.record_environment, args=[environment()])
+        other.start()
+        other.join(0.3)
+        assert other.is_alive()
+        assert not writer._store.environments_path.exists()
+        os.close(folder)
+        other.join(30)
+    assert list(Store(tmp_path).environments()) == [environment().id]
 
 
 def test_an_environment_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch):
