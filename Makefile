@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block tritonbench power accuracy timers proton \
-        overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-newest-triton test-lowest mutants dist \
+        overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-versions versions test-lowest mutants dist \
         check image shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -35,6 +35,8 @@ takes_tritonbench := OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
+takes_test-versions := VERSIONS OPTIONS
+takes_versions := VERSIONS
 takes_test-lowest := OPTIONS
 takes_mutants := OPTIONS
 # Images set it; each process, and tests start many, would then compile the package and pytest its assertions anew.
@@ -161,11 +163,22 @@ test: setup ## all tests that need no GPU and no Docker engine, a worker a core
 test-gpu: setup ## the tests that need a Hopper GPU
 	@$(PYTHON) -m pytest -m gpu $(words)
 
-test-newest-triton: setup ## the tests of what works with the newest Triton, in an environment of its own beside .venv
-	@[ -x .venv-newest/bin/pip ] || .venv/bin/python -m venv .venv-newest
-	@.venv-newest/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade triton
-	@.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(.venv-newest/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/the-rest.pth
-	@.venv-newest/bin/python -m pytest -q -m "not gpu" -p no:cacheprovider tests/trace/instrument/test_newest_triton.py $(words)
+VERSIONS := 3.7.1 3.8.0 3.9.0
+VERSIONED_TESTS := tests/ir/test_printed.py tests/trace/instrument/test_kernels.py tests/trace/analyze/test_decode.py \
+                   tests/trace/capture/test_selfcheck.py tests/trace/capture/test_command.py
+.venv-%/installed: | setup # the locked packages, and another Triton in front of theirs
+	@$(PYTHON) -m venv .venv-$*
+	@.venv-$*/bin/pip install --quiet --disable-pip-version-check --no-deps triton==$*
+	@$(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(.venv-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/the-rest.pth
+	@touch $@
+
+test-versions: setup $(VERSIONS:%=.venv-%/installed) ## what works with other Tritons, each in an environment of its own; VERSIONS="3.9.0"
+	@for version in $(VERSIONS); do echo "Triton $$version"; .venv-$$version/bin/python -m pytest -q -n auto --dist worksteal \
+	  -m "not gpu" -p no:cacheprovider $(VERSIONED_TESTS) $(words) || exit; done
+
+versions: setup $(VERSIONS:%=.venv-%/installed) ## compile the examples with each Triton for each target: results/versions.jsonl, docs/support.md (an hour)
+	@for python in $(PYTHON) $(VERSIONS:%=.venv-%/bin/python); do nice $$python -m kperf.paper.versions results/versions.jsonl || exit; done
+	@$(PYTHON) -m kperf.paper.versions --runs results/versions.jsonl && $(PYTHON) -m kperf.paper.versions --page docs/support.md
 
 test-lowest: setup ## what pyproject.toml says is new enough, installed (needs uv), and the tests that use it
 	@$(PYTHON) -m tests.lowest $(words)
@@ -195,4 +208,4 @@ docker-fig12: setup ## `make fig12` in the image, results into ./results
 	@$(KPERF) image run make fig12 $(call pass_on,$(takes_fig12))
 
 clean: ## remove .venv and the tools' caches; results stay
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,6 +29,8 @@ from triton.runtime.jit import JITFunction
 
 from kperf.errors import UsageError
 
+if not hasattr(knobs.compilation, "instrumentation_mode"):
+    raise UsageError(f"Triton {triton.__version__} is too old for kperf: install triton 3.6 or newer, with its torch")
 try:
     from triton import _instrumentation as registry  # from 3.9 on
 except ImportError:
@@ -90,6 +92,15 @@ def compiled_for(function: Any) -> list[CompiledKernel]:
 def default_options(target: GPUTarget) -> dict[str, Any]:
     """Every compile option of a target, with what it is where nobody gives it."""
     return dict(vars(make_backend(target).parse_options({})))
+
+
+def compile_in_place(source: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> CompiledKernel:
+    """Compile a source with the TTGIR of the file `ir_override`, one of the options, in place of its own."""
+    if "ir_override" in default_options(target):
+        return triton.compile(source, target=target, options=dict(options))
+    # AMD's back end drops the option in silence (to 3.9): there the file is the source.
+    others = {name: value for name, value in options.items() if name != "ir_override"}
+    return triton.compile(options["ir_override"], target=target, options=others)
 
 
 def instrumentation_option() -> dict[str, str]:
@@ -277,13 +288,6 @@ class _Hook:
             self.lowering.add_to_llvm_dialect(self.target, manager)
 
 
-def why_no_events() -> str | None:
-    """None where this Triton's compiler has a place for our passes, else a sentence."""
-    if registry is not None or hasattr(backends["nvidia"].compiler, "instrumentation"):
-        return None
-    return f"Triton {VERSION} lowers events in a way that is not known here: install triton 3.6 to 3.9 to trace"
-
-
 @contextmanager
 def instrumentation(lowering: EventLowering, target: GPUTarget, *, apart: bool = False) -> Iterator[None]:
     """Within it, kernels with events are compiled for `target` so that they take them.
@@ -293,9 +297,9 @@ def instrumentation(lowering: EventLowering, target: GPUTarget, *, apart: bool =
     Raises `UsageError` when another profiling session is open, this one's or Proton's own: they share the compiler; and
     with a Triton that lowers events in another way.
     """
-    if reason := why_no_events():
-        raise UsageError(reason)
     backend = _BACKENDS[target.backend]
+    if registry is None and not hasattr(backends[backend].compiler, "instrumentation"):
+        raise UsageError(f"Triton {VERSION} has no place for the passes that lower events: install triton 3.6 to 3.9")
     if _is_instrumented(backend) or not _one_at_a_time.acquire(blocking=False):
         raise UsageError("another profiling session is open: end it first, there can be one at a time")
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What a script launches, compiled for sm_90a on a machine without a GPU: nothing runs, launches are noted."""
+"""What a script launches, compiled on a machine without a GPU: nothing runs, launches are noted."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from kperf.arch import H200
+from kperf.arch import H200, Arch
 from kperf.compat.triton import CompiledKernel, GPUTarget, LaunchCall, driver_in_place, intercepted_launches
 
 PROPERTIES = SimpleNamespace(
@@ -47,20 +47,28 @@ class Launch:
 
 
 class Utils:
-    """What Triton asks a device: an H200's answers."""
+    """What Triton asks a device: that of an architecture, with as many SMs as an H200."""
 
-    def get_device_properties(self, _device: int) -> dict[str, int]:
-        """Of an H200."""
+    def __init__(self, arch: Arch) -> None:
+        """Nothing is asked of a driver."""
+        self.arch = arch
+
+    def get_device_properties(self, _device: int) -> dict[str, int | str]:
+        """As the launchers of Triton read them."""
         return {
-            "max_shared_mem": H200.arch.cta_shared_bytes,
+            "max_shared_mem": self.arch.cta_shared_bytes,
             "multiprocessor_count": H200.sms,
-            "warpSize": H200.arch.warp_size,
-            "max_num_regs": H200.arch.sm_registers,
+            "warpSize": self.arch.warp_size,
+            "max_num_regs": self.arch.sm_registers,
+            "arch": self.arch.name,
         }
 
-    def load_binary(self, name: str, binary: bytes, _shared: int, _device: int) -> tuple[object, int, int, int, int]:
-        """Module, function, registers, spills, most threads a block: nothing is loaded."""
-        return object(), hash((name, binary)) & 0xFFFF, 64, 0, 1024
+    def load_binary(self, name: str, binary: bytes, _shared: int, _device: int) -> tuple[None, int, int, int, int]:
+        """Module, function, registers, spills, most threads a block: nothing is loaded.
+
+        A module that is none is not unloaded either, which Triton (from 3.9 on) does when the driver may be gone.
+        """
+        return None, hash((name, binary)) & 0xFFFF, 64, 0, 1024
 
 
 class Launcher:
@@ -75,17 +83,18 @@ class Launcher:
 
 
 class Driver:
-    """A CUDA driver without a GPU, whose tensors are on the CPU."""
+    """A driver without a GPU, whose tensors are on the CPU."""
 
     launcher_cls: type = Launcher
 
-    def __init__(self) -> None:
-        """As Triton's own."""
-        self.utils = Utils()
+    def __init__(self, arch: Arch = H200.arch) -> None:
+        """Kernels are compiled for `arch`."""
+        self.arch = arch
+        self.utils = Utils(arch)
 
     def get_current_target(self) -> GPUTarget:
-        """sm_90a."""
-        return H200.arch.target
+        """What is compiled for."""
+        return self.arch.target
 
     def get_current_device(self) -> int:
         """The only one."""
@@ -110,8 +119,8 @@ class Driver:
 
 
 @contextmanager
-def noted_launches() -> Iterator[list[Launch]]:
-    """Within it kernels compile for sm_90a; the list has each that was launched, once."""
+def noted_launches(arch: Arch = H200.arch) -> Iterator[list[Launch]]:
+    """Within it kernels compile for `arch`; the list has each that was launched, once."""
     found: dict[str, Launch] = {}
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
@@ -123,21 +132,21 @@ def noted_launches() -> Iterator[list[Launch]]:
 
     launches: list[Launch] = []
     try:
-        with driver_in_place(Driver()), intercepted_launches(note):
+        with driver_in_place(Driver(arch)), intercepted_launches(note):
             yield launches
     finally:
         launches += found.values()
 
 
-def launched_by(script: Path, arguments: Sequence[str]) -> list[Launch]:
-    """Run a script up to where it finds that nothing was computed (an assertion), and see what it launched.
+def launched_by(script: Path, arguments: Sequence[str], arch: Arch = H200.arch) -> list[Launch]:
+    """Run a script up to where it finds that nothing was computed (an assertion), and see what it launched on `arch`.
 
     What it prints is dropped, as its numbers mean nothing.
     """
     argv, sys.argv = sys.argv, [str(script), *arguments]
     try:
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with noted_launches() as launches, quiet, contextlib.suppress(AssertionError):
+        with noted_launches(arch) as launches, quiet, contextlib.suppress(AssertionError):
             runpy.run_path(str(script), run_name="__main__")
     finally:
         sys.argv = argv

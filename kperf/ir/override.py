@@ -17,6 +17,7 @@ import triton
 from kperf.compat.triton import (
     CompiledKernel,
     cache_folder,
+    compile_in_place,
     default_options,
     instrumentation_option,
     overriding,
@@ -97,7 +98,7 @@ def recompile(kernel: CompiledKernel, override: Override) -> CompiledKernel:
     """
     refuse_environment_override()
     options = options_of(kernel) | {"ir_override": str(override.place()), **instrumentation_option()}
-    compiled = triton.compile(kernel.src, target=kernel.metadata.target, options=options)
+    compiled = compile_in_place(kernel.src, kernel.metadata.target, options)
     override.prove(compiled)
     return compiled
 

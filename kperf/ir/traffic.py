@@ -10,7 +10,7 @@ from kperf.ir.ttgir import Operation
 _LOADS = operations("load", "copy")
 _STORES = operations("store", "atomic")
 _POINTERS = re.compile(r"(?:tensor<((?:\d+x)+))?!tt\.ptr<(?:bf|f|i)(\d+)")
-_DESCRIPTOR = re.compile(r"!tt\.tensordesc<tensor<((?:\d+x)+)(?:bf|f|i)(\d+)")
+_DESCRIPTOR = re.compile(r"!tt\.tensordesc<(?:tensor<)?((?:\d+x)+)(?:bf|f|i)(\d+)")
 _VALUES = re.compile(r" : .*?tensor<((?:\d+x)+)(?:bf|f|i)(\d+)")
 """Of AMD's buffer operations, which print the type of what they move and not that of its addresses."""
 

@@ -197,7 +197,7 @@ class Module:
 
     def descriptor_boxes(self) -> list[tuple[tuple[int, int], str]]:
         """((rows, columns), element type) of each tensor-descriptor argument, in order."""
-        found = re.findall(r"%arg\d+: !tt\.tensordesc<tensor<(\d+)x(\d+)x(\w+)", self.function.rest)
+        found = re.findall(r"%[\w$.-]+: !tt\.tensordesc<(?:tensor<)?(\d+)x(\d+)x(\w+)", self.function.rest)
         return [((int(rows), int(columns)), dtype) for rows, columns, dtype in found]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kperf.compat.triton import interpreting, why_no_events
+from kperf.compat.triton import interpreting
 from kperf.console import printable
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override
@@ -20,6 +20,7 @@ from kperf.trace.capture.instrumented import resource_usage
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import MOST_KERNELS, Kernel, TraceOptions
 from kperf.trace.capture.script import Script
+from kperf.trace.capture.selfcheck import why_no_events
 from kperf.trace.ending import reported
 from kperf.trace.instrument.events import read_rules
 from kperf.trace.results import Draw, Results

@@ -225,6 +225,11 @@ def calls(x, y, scale, BLOCK: tl.constexpr):
     tl.store(y + i, tl.load(x + i) * _doubled(scale))
 
 
+load_tile = getattr(tma, "async_load", tma.async_copy_global_to_shared)
+store_tile = getattr(tma, "async_store", tma.async_copy_shared_to_global)
+"""From 3.8 on they have the first names."""
+
+
 @gluon.jit
 def _load_tiles(
     a_desc, b_desc, a_ring, b_ring, full, empty, row, column, trips, BK: gl.constexpr, STAGES: gl.constexpr
@@ -233,8 +238,8 @@ def _load_tiles(
         stage = k % STAGES
         mbarrier.wait(empty.index(stage), (k // STAGES & 1) ^ 1)
         mbarrier.expect(full.index(stage), a_desc.block_type.nbytes + b_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(a_desc, [row, k * BK], full.index(stage), a_ring.index(stage))
-        tma.async_copy_global_to_shared(b_desc, [k * BK, column], full.index(stage), b_ring.index(stage))
+        load_tile(a_desc, [row, k * BK], full.index(stage), a_ring.index(stage))
+        load_tile(b_desc, [k * BK, column], full.index(stage), b_ring.index(stage))
 
 
 @gluon.jit
@@ -252,7 +257,7 @@ def _multiply_tiles(
     c_tile = gl.allocate_shared_memory(c_desc.dtype, [BM, BN], c_desc.layout)
     c_tile.store(acc.to(c_desc.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(c_desc, [row, column], c_tile)
+    store_tile(c_desc, [row, column], c_tile)
     tma.store_wait(0)
 
 

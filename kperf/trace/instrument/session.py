@@ -67,7 +67,7 @@ class Recording:
 
 @contextmanager
 def session(recording: Recording, *, apart: bool = False) -> Iterator[None]:
-    """Within it, kernels with records are compiled so that they write them.
+    """Within it, kernels with records are compiled for the recording's target so that they write them.
 
     `apart`: those that `ir.compile` or `ir.override` compiles, and not what a script launches meanwhile.
 

@@ -1,0 +1,217 @@
+"""What each Triton makes of the examples for each target: `results/versions.jsonl`, and the tables of docs/support.md.
+
+`python -m kperf.paper.versions FILE [TARGET ...]` adds what this interpreter's Triton makes of them; it compiles, and
+runs nothing. `python -m kperf.paper.versions --page FILE` writes the page's tables anew.
+"""
+
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kperf.arch import KNOWN, Arch
+from kperf.compat.triton import VERSION
+from kperf.errors import UsageError
+from kperf.ir import offline
+from kperf.paper.examples import EXAMPLES, Script
+from kperf.record.files import write_atomically
+from kperf.trace.analyze.recorded import read_timeline
+from kperf.trace.capture.selfcheck import Attempt, Stage, attempt, sentence
+from kperf.trace.instrument.events import read_rules
+
+LIMIT_S: float = 600
+"""For a script on a target: a compiler that hangs is a row too."""
+
+_FOLDERS = re.compile(r"(?:/[\w.+-]+)+/")
+_LONGEST = 200
+_BEGIN, _END = "<!-- made from results/versions.jsonl -->", "<!-- end -->"
+
+
+class Row(BaseModel):
+    """A kernel of the examples, compiled for a target with a Triton.
+
+    stage: the last that was tried, `run` for what is recorded on a GPU; ok: whether it worked; message: the events
+    that were found in its machine code, where it ran, or why not.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    triton: str
+    torch: str
+    target: str
+    kernel: str
+    stage: Stage
+    ok: bool
+    message: str
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file, none if there is no file. Raises `UsageError` if a line is no row."""
+    if not path.exists():
+        return []
+    try:
+        return [Row.model_validate_json(line) for line in path.read_text().splitlines()]
+    except ValidationError as error:
+        raise UsageError(f"{path} holds a line that is no row ({error.errors()[0]['msg']}): remove it") from None
+
+
+def record(path: Path, targets: Sequence[Arch]) -> None:
+    """Append a row for each kernel and target that has none of this Triton's yet, script by script."""
+    for arch in targets:
+        for script in different(EXAMPLES):
+            known = {(row.triton, row.target, row.kernel) for row in read(path)}
+            if all((VERSION, arch.name, name) in known for name in script.kernels):
+                continue
+            rows = [
+                Row(
+                    triton=VERSION,
+                    torch=torch.__version__,
+                    target=arch.name,
+                    kernel=name,
+                    stage=tried.stage,
+                    ok=tried.ok,
+                    message=_FOLDERS.sub("", tried.message)[:_LONGEST],
+                )
+                for name, tried in attempts(script, arch).items()
+            ]
+            with path.open("a") as stream:
+                stream.writelines(f"{row.model_dump_json()}\n" for row in rows)
+            print(*(f"{row.target} {row.kernel}: {row.stage}, {row.message}" for row in rows), sep="\n", flush=True)
+
+
+def different(scripts: Sequence[Script]) -> list[Script]:
+    """Those that compile here, one for each kernel: what differs in a number of stages or tiles is left out."""
+    shown: dict[tuple[str, str], Script] = {}
+    for script in scripts:
+        if script.small is not None:
+            shown.setdefault((script.name, next(iter(script.kernels.values()))), script)
+    return list(shown.values())
+
+
+def attempts(script: Script, arch: Arch) -> dict[str, Attempt]:
+    """What becomes of each kernel of a script, tried in a process of its own: a back end may abort it."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:
+        errors = Path(folder) / "errors"
+        process = multiprocessing.get_context("fork").Process(target=_try, args=(script, arch, theirs, errors))
+        process.start()
+        theirs.close()
+        found: dict[str, Attempt] = {}
+        ended = f"it took more than {LIMIT_S} s"
+        try:
+            while ours.poll(LIMIT_S):
+                name, tried = ours.recv()
+                found[name] = tried
+        except EOFError:
+            process.join()
+            ended = f"the compiler's process ended with status {process.exitcode}"
+        process.kill()
+        process.join()
+        said = re.findall(r"^.*(?:LLVM ERROR|Assertion|fatal).*$", errors.read_text(errors="replace"), re.MULTILINE)
+    lost = Attempt("lowered", False, said[0] if said else ended)
+    return {name: found.get(name, lost) for name in script.kernels}
+
+
+def _try(script: Script, arch: Arch, answers: Connection, errors: Path) -> None:
+    with errors.open("wb") as stream:
+        os.dup2(stream.fileno(), 2)
+    assert script.small is not None
+    try:
+        launches = offline.launched_by(script.path, script.small, arch)
+    except Exception as error:  # front end, passes and LLVM raise what they like
+        refused = Attempt("instrumented", False, f"the kernel itself does not compile: {sentence(error)}")
+        for name in script.kernels:
+            answers.send((name, refused))
+        return
+    for name, pattern in script.kernels.items():
+        kernels = [launch.kernel for launch in launches if fnmatchcase(launch.name, pattern)]
+        if not kernels:
+            answers.send((name, Attempt("instrumented", False, "the script launches no such kernel here")))
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            answers.send((name, attempt(kernels[0], Path(folder), read_rules())))
+
+
+def runs(results: Path) -> Iterator[Row]:
+    """A row for each example that `results` holds a trace of, from a GPU."""
+    for path in sorted(results.glob("*/examples/*.timeline.json")):
+        environment = read_timeline(path).environment
+        for arch in KNOWN:
+            if any(f" {gpu} " in f"{environment.gpu} " for gpu in arch.gpus.split(", ")):
+                yield Row(
+                    triton=environment.triton,
+                    torch=environment.torch,
+                    target=arch.name,
+                    kernel=path.name.removesuffix(".timeline.json"),
+                    stage="run",
+                    ok=True,
+                    message=f"{environment.gpu}, {environment.recorded_at[:10]}",
+                )
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """Markdown: a line a target and a column a Triton, and below what does not compile, with the reason."""
+    versions = sorted({row.triton for row in rows}, key=lambda version: [int(part) for part in version.split(".")])
+    lines = [
+        f"| target | {' | '.join(f'Triton {version}' for version in versions)} |",
+        "|---" * (len(versions) + 1) + "|",
+    ]
+    for arch in KNOWN:
+        cells = [
+            _cell([row for row in rows if (row.triton, row.target) == (version, arch.name)]) for version in versions
+        ]
+        lines.append(f"| {arch.name} | {' | '.join(cells)} |")
+    refused: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if not row.ok:
+            refused.setdefault((row.kernel, row.message), []).append(f"{row.target} ({row.triton})")
+    lines += ["", "| kernel | target (Triton) | why not |", "|---|---|---|"]
+    for (kernel, message), where in sorted(refused.items()):
+        lines.append(f"| {kernel} | {', '.join(where)} | {message.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines)
+
+
+def _cell(rows: Sequence[Row]) -> str:
+    """`run` if a GPU of that target ran them, else how many of the kernels compile with events."""
+    tried = {row.kernel for row in rows}
+    if not tried:
+        return "not tried"
+    ran = {row.kernel for row in rows if row.stage == "run"}
+    compiled = {row.kernel for row in rows if row.ok and row.stage == "machine code"}
+    words = [f"run ({len(ran)})"] if ran else []
+    if compiled - ran or not ran:
+        words.append(f"compiled only ({len(compiled - ran)} of {len(tried)})" if compiled else "not")
+    return ", ".join(words)
+
+
+def write_page(path: Path, rows: Sequence[Row]) -> None:
+    """Put the tables between the page's marks."""
+    head, _, rest = path.read_text().partition(_BEGIN)
+    _, _, tail = rest.partition(_END)
+    write_atomically(path, f"{head}{_BEGIN}\n{tables(rows)}\n{_END}{tail}")
+
+
+def main(words: Sequence[str]) -> None:
+    """As the module's first lines say."""
+    root = Path(__file__).resolve().parents[2]
+    if words[0] == "--page":
+        write_page(Path(words[1]), read(root / "results" / "versions.jsonl"))
+    elif words[0] == "--runs":
+        path = Path(words[1])
+        new = [row for row in runs(root / "results") if row not in read(path)]
+        with path.open("a") as stream:
+            stream.writelines(f"{row.model_dump_json()}\n" for row in new)
+    else:
+        record(Path(words[0]), [arch for arch in KNOWN if len(words) == 1 or arch.name in words[1:]])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,107 @@
+"""What each Triton makes of the examples: rows of what was tried, aborts of a compiler too, and the page's tables."""
+
+import json
+import os
+import time
+
+import pytest
+
+from kperf.arch import SM_90A, SM_100A
+from kperf.compat.triton import VERSION
+from kperf.errors import UsageError
+from kperf.ir import offline
+from kperf.paper import versions
+from kperf.paper.examples import EXAMPLES
+from kperf.paper.versions import Row, attempts, read, record, tables, write_page
+from kperf.trace.capture.selfcheck import Attempt
+
+ADD = next(script for script in EXAMPLES if script.name == "vector_add.py")
+GLUON = next(script for script in EXAMPLES if script.name == "gemm_gluon_ws.py")
+
+
+def row(triton="3.6.0", target="sm_90a", kernel="gemm", stage="machine code", ok=True, message="8 events"):
+    return Row(triton=triton, torch="2.11.0", target=target, kernel=kernel, stage=stage, ok=ok, message=message)
+
+
+def test_a_kernel_compiles_with_its_events_for_another_target(tmp_path, monkeypatch):
+    monkeypatch.setattr(versions, "EXAMPLES", [ADD])
+    path = tmp_path / "versions.jsonl"
+    record(path, [SM_100A])
+    (made,) = read(path)
+    assert (made.triton, made.target, made.kernel) == (VERSION, "sm_100a", "vector_add")
+    assert (made.stage, made.ok) == ("machine code", True)
+    assert made.message.startswith("8 events in machine code, 8 in the TTGIR")
+    record(path, [SM_100A])  # is not tried again
+    assert read(path) == [made]
+
+
+def test_a_compiler_that_ends_the_process_is_a_row(monkeypatch):
+    def abort(*_):
+        os.write(2, b"LLVM ERROR: Cannot select: wgmma\n")
+        os.abort()
+
+    monkeypatch.setattr(offline, "launched_by", abort)
+    assert attempts(GLUON, SM_90A) == {"gemm_gluon_ws": Attempt("lowered", False, "LLVM ERROR: Cannot select: wgmma")}
+
+
+def test_a_compiler_that_hangs_is_a_row(monkeypatch):
+    monkeypatch.setattr(offline, "launched_by", lambda *_: time.sleep(60))
+    monkeypatch.setattr(versions, "LIMIT_S", 0.2)
+    tried = attempts(ADD, SM_90A)["vector_add"]
+    assert (tried.stage, tried.ok) == ("lowered", False)
+    assert tried.message == "it took more than 0.2 s"
+
+
+def test_each_kernel_is_tried_once():
+    names = [name for script in versions.different(EXAMPLES) for name in script.kernels]
+    assert {"gemm_1_stage", "gemm_tma", "attention_backward_kv", "flash_decoding_combine"} < set(names)
+    assert {"gemm_133_tiles", "attention_causal", "mlp_norm"} & set(names) == set()
+
+
+def test_what_a_compiler_raises_names_no_folder_of_the_machine(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("/home/somebody/triton/lib/Pass.cpp:12: cannot lower\nmore")
+
+    monkeypatch.setattr(versions, "EXAMPLES", [ADD])
+    monkeypatch.setattr(offline, "launched_by", refuse)
+    record(tmp_path / "v.jsonl", [SM_90A])
+    (made,) = read(tmp_path / "v.jsonl")
+    assert (made.stage, made.ok) == ("instrumented", False)
+    assert made.message == "the kernel itself does not compile: RuntimeError: Pass.cpp:12: cannot lower"
+
+
+def test_the_tables_say_run_only_for_what_ran():
+    rows = [
+        row(),
+        row(stage="run", message="NVIDIA H200, 2026-01-02"),
+        row(kernel="add"),
+        row(target="sm_100a"),
+        row(target="sm_100a", kernel="add", stage="lowered", ok=False, message="no | way"),
+        row(triton="3.10.0", target="sm_80", ok=False, message="no"),
+    ]
+    lines = tables(rows).splitlines()
+    assert lines[0] == "| target | Triton 3.6.0 | Triton 3.10.0 |"
+    assert "| sm_90a | run (1), compiled only (1 of 2) | not tried |" in lines
+    assert "| sm_100a | compiled only (1 of 2) | not tried |" in lines
+    assert "| sm_80 | not tried | not |" in lines
+    assert r"| add | sm_100a (3.6.0) | no \| way |" in lines
+    assert not any("8 events" in line for line in lines)
+
+
+def test_a_page_keeps_what_stands_around_its_tables(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- made from results/versions.jsonl -->\nold\n<!-- end -->\nafter\n")
+    write_page(page, [row()])
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("<!-- end -->\nafter\n")
+    assert tables([row()]) in text
+    assert "old" not in text
+
+
+@pytest.mark.parametrize("line", ["", "{}", '{"triton": 3}', json.dumps(row().model_dump() | {"more": 1})])
+def test_a_line_that_is_no_row_is_one_sentence(tmp_path, line):
+    path = tmp_path / "v.jsonl"
+    path.write_text(row().model_dump_json() + "\n" + line + "\n")
+    with pytest.raises(UsageError, match="holds a line that is no row"):
+        read(path)

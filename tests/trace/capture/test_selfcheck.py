@@ -1,0 +1,80 @@
+"""Whether kernels can be traced with a Triton is tried, not looked up: a broken one is refused in one sentence."""
+
+import pytest
+
+from kperf.compat import triton as compat
+from kperf.compat.triton import EventLowering, own_cache
+from kperf.console import WholeConsole
+from kperf.errors import UsageError
+from kperf.record import device
+from kperf.trace import command
+from kperf.trace.capture import selfcheck
+from kperf.trace.capture.kernels import TraceOptions
+from kperf.trace.capture.script import Script
+from kperf.trace.instrument.events import read_rules
+from kperf.trace.instrument.session import Recording, session
+from tests.trace.kernels import compiled
+
+
+@pytest.fixture(autouse=True)
+def tried_anew():
+    selfcheck.why_no_events.cache_clear()
+    yield
+    selfcheck.why_no_events.cache_clear()
+
+
+@pytest.fixture
+def without_a_place(monkeypatch):
+    """A Triton that has neither the class attribute nor the registry."""
+    monkeypatch.setattr(compat, "registry", None)
+    compiler = compat.backends["nvidia"].compiler
+    if hasattr(compiler, "instrumentation"):
+        monkeypatch.delattr(compiler, "instrumentation")
+
+
+def test_this_triton_lowers_events():
+    assert selfcheck.why_no_events() is None
+
+
+@pytest.mark.parametrize("name", ["add", "gemm_tma", "gemm_specialized"])
+def test_an_attempt_counts_the_events_in_the_machine_code(tmp_path, name):
+    tried = selfcheck.attempt(compiled(name), tmp_path, read_rules())
+    in_code, in_ttgir = (int(word) for word in tried.message.replace(",", "").split() if word.isdigit())
+    assert (tried.stage, tried.ok) == ("machine code", True)
+    assert in_code == in_ttgir > 4
+
+
+@pytest.mark.usefixtures("without_a_place")
+def test_without_a_place_for_our_passes_nothing_is_lowered(tmp_path):
+    tried = selfcheck.attempt(compiled("add"), tmp_path, read_rules())
+    assert (tried.stage, tried.ok) == ("lowered", False)
+    assert "has no place for the passes" in tried.message
+    with pytest.raises(UsageError, match="has no place for the passes"), session(Recording((0,), 4)):
+        pass
+
+
+@pytest.mark.usefixtures("without_a_place")
+def test_a_script_is_refused_before_it_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    path = tmp_path / "it.py"
+    path.write_text("raise SystemExit('it ran')")
+    with pytest.raises(UsageError, match="does not lower events") as error:
+        command.run(WholeConsole(), Script(str(path), ()), TraceOptions(), tmp_path / "out", lambda *_: [])
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_events_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
+    kernel = compiled("add")
+
+    def forget(self, manager):  # as a Triton would whose pass drops what it does not know
+        compat.passes.common.add_canonicalizer(manager)
+
+    monkeypatch.setattr(selfcheck, "_CLOCK_READS", {"cuda": "SR_NO_SUCH_CLOCK"})
+    lost = selfcheck.attempt(kernel, tmp_path, read_rules())
+    assert (lost.stage, lost.ok) == ("machine code", False)
+    assert lost.message.startswith("0 events in machine code, ")
+    monkeypatch.setattr(EventLowering, "add_to_ttgir", forget)
+    with own_cache(tmp_path):
+        dropped = selfcheck.attempt(kernel, tmp_path, read_rules())
+    assert (dropped.stage, dropped.ok) == ("lowered", False)
