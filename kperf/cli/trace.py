@@ -29,11 +29,24 @@ def instrument(
     ] = None,
     strip: Annotated[bool, typer.Option("--strip", help="Take the records out instead.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Compile the result too, for sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120, gfx942 or gfx950."
+        ),
+    ] = None,
 ) -> None:
     """Put records into a TTGIR file by the rules, or take them out."""
-    from kperf.trace.instrument import events
+    from kperf.arch import of
+    from kperf.trace.instrument import events, lowered
 
-    events.run(file, regions=listed(regions) or [], detail=detail, rules=rules, strip_only=strip, out=out)
+    if target is not None:
+        of(target)
+        if strip:
+            raise UsageError("--strip takes all records out: leave --target out")
+    result = events.run(file, regions=listed(regions) or [], detail=detail, rules=rules, strip_only=strip, out=out)
+    if target is not None:
+        complain(lowered.costs(result, target, events.read_rules(rules or events.RULES)))
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -151,6 +151,16 @@ def compile_kernel(
         return triton.compile(source, target=arch.target, options=_options(num_warps, **override, **options))
 
 
+def compile_ttgir(path: Path, arch: Arch) -> CompiledKernel:
+    """Compile a TTGIR file. Raises `UsageError` if the compiler refuses it."""
+    with tempfile.TemporaryDirectory() as folder, _standard_error_to(Path(folder) / "diagnostics"), whole_cache():
+        try:
+            return triton.compile(str(path), target=arch.target, options=compat.instrumentation_option())
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UsageError(f"{path.name} does not compile for {arch.name}: {reason}") from None
+
+
 def _refuse_foreign(source: ASTSource, arch: Arch, options: dict[str, Any]) -> None:
     """Raises `UsageError` for a Gluon kernel with an operation of another architecture: LLVM ends the process on it."""
     with tempfile.TemporaryDirectory() as folder, _standard_error_to(Path(folder) / "diagnostics"):

@@ -302,8 +302,8 @@ def _insert(text: str, pairs: list[_Pair]) -> str:
 
 def run(
     file: Path, *, regions: Sequence[str], detail: str, rules: Path | None, strip_only: bool, out: Path | None
-) -> None:
-    """`kperf instrument`: read, add or take out, write."""
+) -> str:
+    """`kperf instrument`: read, add or take out, write; returns what was written."""
     if detail not in get_args(Detail):
         raise UsageError(f"unknown detail {detail!r}: choose from {', '.join(get_args(Detail))}")
     try:
@@ -321,3 +321,4 @@ def run(
         sys.stdout.write(result)
     else:
         write_atomically(out, result)
+    return result
