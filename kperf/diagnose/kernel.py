@@ -133,8 +133,7 @@ class Kernel:
         return [access for access in found if access is not None]
 
     def _access(self, op: Operation) -> Access | None:
-        value = self.values.operand(op, 0)
-        pointers = next((tensor for tensor in tensor_types(op.rest) if tensor.element.startswith("!tt.ptr")), None)
+        value, pointers = self._addresses(op)
         if value is None or pointers is None or value.numbers.shape != pointers.shape or not pointers.shape:
             return None
         places = self.layouts.elements(pointers)
@@ -154,6 +153,17 @@ class Kernel:
             len(distinct) * pointers.bytes,
             run * pointers.bytes,
         )
+
+    def _addresses(self, op: Operation) -> tuple[Value | None, TensorType | None]:
+        """Of AMD's buffer operations a scalar pointer and a tensor of offsets, else a tensor of pointers."""
+        types = tensor_types(op.rest)
+        if not op.name.startswith("amdg."):
+            return self.values.operand(op, 0), next((one for one in types if one.element.startswith("!tt.ptr")), None)
+        place = 1 if op.name in STORES else 0
+        base, offsets = self.values.operand(op, place), self.values.operand(op, place + 1)
+        if base is None or offsets is None or not types:
+            return None, None
+        return base.moved(offsets, types[-1].bytes), types[-1]
 
     def instructions_of(self, op: Operation) -> list[Instruction]:
         """The machine code of the operation's line of source; empty where that is not known."""

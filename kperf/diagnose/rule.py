@@ -11,7 +11,7 @@ from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import Kernel
 from kperf.trace.analyze.models import Timeline
 
-Stage = Literal["ttgir", "machine code", "ptxas", "launch"]
+Stage = Literal["ttgir", "machine code", "launch"]
 """What a static rule reads besides the TTGIR, which all of them do: `launch` is a grid."""
 
 
@@ -30,7 +30,7 @@ class Rule:
 
     def lacks(self, kernel: Kernel) -> str | None:
         """Why it cannot run on a kernel; None if it can."""
-        if self.needs in ("machine code", "ptxas") and kernel.code is None:
+        if self.needs == "machine code" and kernel.code is None:
             return "no machine code was made for this target"
         if self.needs == "launch" and kernel.grid is None:
             return "no launch is known"

@@ -56,7 +56,24 @@ class _OnMeta(TorchFunctionMode):
         options = {key: _redirected(value) for key, value in (kwargs or {}).items()}
         if options.get("device") == _META:
             options.pop("generator", None)
-        return func(*map(_redirected, args), **options)
+        return _computed(func, list(map(_redirected, args)), options)
+
+
+def _computed(func: Any, args: list[Any], options: dict[str, Any]) -> Any:
+    """What an operator gives; one whose result depends on numbers, as `unique`, is given ones."""
+    try:
+        return func(*args, **options)
+    except NotImplementedError:
+        of_ones = [_on_cpu(one, "cpu") if isinstance(one, torch.Tensor) and one.is_meta else one for one in args]
+        result = func(*of_ones, **options)
+        if isinstance(result, torch.Tensor):
+            return result.to(_META)
+        return tuple(one.to(_META) for one in result) if isinstance(result, tuple) else result
+
+
+def _compile(model: Any = None, **_: Any) -> Any:
+    """As `torch.compile`, which would need a GPU: nothing is compiled."""
+    return (lambda function: function) if model is None else model
 
 
 def _redirected(value: Any) -> Any:
@@ -197,6 +214,7 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch.object(offline.Driver, "get_current_target", lambda _: arch.target))
         stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _META))
+        stack.enter_context(patch.object(torch, "compile", _compile))
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))
         stack.enter_context(_OnMeta())

@@ -53,6 +53,10 @@ class Value:
     iterations: frozenset[int] = frozenset()
     program: bool = False
 
+    def moved(self, offsets: "Value", size: int) -> "Value":
+        """Addresses that lie `offsets` elements of `size` bytes further."""
+        return _joined(self.numbers + offsets.numbers * size, [self, offsets])
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -163,7 +167,7 @@ class Values:
         if name == "tt.make_range":
             ends = {key: int(value) for key, value in re.findall(r"(start|end) = (\d+)", op.rest)}
             return Value(np.arange(ends["start"], ends["end"], dtype=np.int64))
-        if name in ("tt.load", "tt.gather") or "atomic" in name:
+        if name in ("tt.load", "tt.gather", "amdg.buffer_load") or "atomic" in name:
             return self._data(op)
         operands = [self.operand(op, index) for index in range(len(op.operands))]
         values = [value for value in operands if value is not None]
@@ -172,13 +176,7 @@ class Values:
         numbers = _apply(op, [value.numbers for value in values])
         if numbers is None or numbers.size > _LARGEST:
             return None
-        return Value(
-            np.asarray(numbers, dtype=np.int64),
-            any(value.loaded for value in values),
-            frozenset().union(*(value.arguments for value in values)),
-            frozenset().union(*(value.iterations for value in values)),
-            any(value.program for value in values),
-        )
+        return _joined(numbers, values)
 
     def _data(self, op: Operation) -> Value | None:
         """What is read from memory: any integer, and no float."""
@@ -217,6 +215,17 @@ def _apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64]
         order = re.search(r"order = array<i32: ([\d, ]+)>", op.rest)
         return np.transpose(first, [int(dim) for dim in order[1].split(",")]) if order else None
     return None
+
+
+def _joined(numbers: NDArray[np.int64], values: list[Value]) -> Value:
+    """Numbers that depend on what any of these values depends on."""
+    return Value(
+        np.asarray(numbers, dtype=np.int64),
+        any(value.loaded for value in values),
+        frozenset().union(*(value.arguments for value in values)),
+        frozenset().union(*(value.iterations for value in values)),
+        any(value.program for value in values),
+    )
 
 
 def _constant(op: Operation) -> Value | None:

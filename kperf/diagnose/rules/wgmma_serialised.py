@@ -11,22 +11,26 @@ from kperf.ir.ttgir import Operation
 _WARNING = re.compile(
     r"(C75\d\d).*?wgmma\.mma_async instructions are serialized due to (.*?)(?: in (?:the )?function.*)?$", re.MULTILINE
 )
+_FEW = 3
+"""A loop of one or two wgmma instructions has nothing to put between."""
 _DOT, _WAIT = "ttng.warp_group_dot", "ttng.warp_group_dot_wait"
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """By ptxas' own warning; and where a sum is read in each iteration, so that nothing can stay in flight."""
+    """By the waits of the machine code, with ptxas' reason; and where a sum is read in each iteration."""
     products = sorted(kernel.named(_DOT), key=lambda op: -len(loops_around(op)))
-    warning = _WARNING.search(kernel.ptxas)
-    if warning is not None and products:
+    issued, awaited = _waits(kernel)
+    if products and issued >= _FEW and awaited >= issued / 2:
+        warning = _WARNING.search(kernel.ptxas)
+        why = f" ({warning[1]}: {warning[2].strip()})" if warning else ""
         yield kernel.finding(
             RULE.id,
             products[0],
             "high",
-            f"ptxas serialises the wgmma instructions ({warning[1]}): {warning[2].strip()}",
-            "keep the accumulator untouched between products (rescale it after the wait), and let fewer values live "
-            "across the loop",
-            {"warning": warning[1]},
+            f"{awaited} of the {issued} wgmma instructions of its loops are waited for before the next is issued{why}",
+            "keep the accumulator untouched between products (rescale it after the wait), unroll nothing by hand, and "
+            "let fewer values live across the loop",
+            {"wgmma": issued, "waited_for": awaited, "warning": warning[1] if warning else ""},
             estimate=(1.8, 1.2, 3.0),
         )
         return
@@ -43,6 +47,20 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 {"read_by": reader.name},
                 estimate=(1.3, 1.0, 1.8),
             )
+
+
+def _waits(kernel: Kernel) -> tuple[int, int]:
+    """wgmma instructions in loops, and those of them after which none may be left in flight before the next."""
+    issued = awaited = 0
+    pending = False
+    for instruction in kernel.code.instructions if kernel.code else ():
+        if kernel.code is None or not kernel.code.depth(instruction):
+            pending = False
+        elif "GMMA" in instruction.opcode:
+            issued, pending = issued + 1, True
+        elif instruction.opcode.startswith("WARPGROUP.DEPBAR") and instruction.operands.endswith(" 0x0") and pending:
+            awaited, pending = awaited + 1, False
+    return issued, awaited
 
 
 def _read_in_loop(product: Operation) -> Operation | None:
@@ -64,4 +82,4 @@ def _read_in_loop(product: Operation) -> Operation | None:
     return None
 
 
-RULE = Rule("wgmma-serialised", "Products that wait for each other", check, needs="ptxas", targets=("sm_90a",))
+RULE = Rule("wgmma-serialised", "Products that wait for each other", check, needs="machine code", targets=("sm_90a",))

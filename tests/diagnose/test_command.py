@@ -1,0 +1,173 @@
+"""`kperf diagnose` as its user has it: what is read, printed, silenced, and how it ends."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from kperf.diagnose.finding import Diagnoses
+from tests.command import kperf
+from tests.diagnose import sarif_2_1_0
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = Path(__file__).parent / "kernels"
+DRAFT = KERNELS / "drafts/column_mean.py"
+CLEAN = KERNELS / "clean/softmax.py"
+
+
+def found(*arguments):
+    done = kperf("diagnose", "--static", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return [(one["kernel"], finding) for one in json.loads(done.stdout)["kernels"] for finding in one["findings"]]
+
+
+def test_three_lines_a_finding_with_line_reason_and_change():
+    done = kperf("diagnose", "--static", DRAFT)
+    assert done.returncode == 0
+    assert re.search(r"^  high +column_mean\.py:14  acc \+= tl\.load\(", done.stdout, re.MULTILINE)
+    assert "12% of the bytes that move from device memory are used [uncoalesced-access]" in done.stdout
+    assert re.search(r"stride is 1.*\(estimated 5\.3 x, 1\.1 to 8\)", done.stdout)
+
+
+def test_no_finding_is_an_answer():
+    done = kperf("diagnose", "--static", CLEAN)
+    assert "nothing found; memory bounds it: it multiplies no matrices" in done.stdout
+
+
+def test_explain_prints_the_rules_page():
+    done = kperf("diagnose", "--static", DRAFT, "--explain")
+    assert (ROOT / "docs/rules/uncoalesced-access.md").read_text().strip() in done.stdout
+
+
+def test_json_has_the_documented_schema():
+    done = kperf("diagnose", "--static", DRAFT, "--json")
+    schema = json.loads((ROOT / "docs/finding.schema.json").read_text())
+    assert schema == TypeAdapter(Diagnoses).json_schema()  # what the page says is what is printed
+    one = Diagnoses.model_validate_json(done.stdout)
+    assert one.model_dump_json(indent=1) == done.stdout.strip()
+    (finding,) = one.kernels[0].findings
+    assert (finding.source.file, finding.source.line, finding.source.function) == (str(DRAFT), 14, "column_mean")
+    assert finding.evidence["sector_use"] == 0.125
+
+
+def test_sarif_is_sarif(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    out = tmp_path / "out.sarif"
+    done = kperf("diagnose", "--static", DRAFT, "--sarif", out)
+    assert done.returncode == 0
+    log = sarif_2_1_0.Log.model_validate_json(out.read_text())
+    (run,) = log.runs
+    (result,) = run.results
+    assert run.tool.driver.rules[result.ruleIndex].id == result.ruleId == "uncoalesced-access"
+    assert result.level == "error"
+    (location,) = result.locations
+    assert location.physicalLocation.artifactLocation.uri == "tests/diagnose/kernels/drafts/column_mean.py"
+    assert location.physicalLocation.region.startLine == 14
+    printed = kperf("diagnose", "--static", DRAFT, "--sarif", "-").stdout
+    assert json.loads(printed) == json.loads(out.read_text())
+
+
+@pytest.mark.parametrize(("level", "status"), [("high", 1), ("medium", 1), ("low", 1)])
+def test_fail_if_a_finding_is_severe(level, status):
+    assert kperf("diagnose", "--static", DRAFT, "--fail-if", level).returncode == status
+
+
+def test_fail_if_nothing_is_severe():
+    assert kperf("diagnose", "--static", KERNELS / "planted/no_tma.py", "--fail-if", "medium").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("comment", "above", "silenced"),
+    [
+        ("# kperf: ignore[uncoalesced-access] the rows are short", False, True),
+        ("# kperf: ignore[uncoalesced-access, small-tile] the rows are short", True, True),
+        ("# kperf: ignore[uncoalesced-access]", False, False),  # no reason
+        ("# kperf: ignore[small-tile] the rows are short", False, False),
+    ],
+)
+def test_a_comment_with_a_reason_silences_a_finding_at_its_line(tmp_path, comment, above, silenced):
+    script = tmp_path / "draft.py"
+    lines = DRAFT.read_text().splitlines()
+    place = next(n for n, line in enumerate(lines) if "planted" in line)
+    lines[place] = lines[place].partition("  #")[0] + ("" if above else f"  {comment}")
+    if above:
+        lines.insert(place, f"        {comment}")
+    script.write_text("\n".join(lines) + "\n")
+    done = kperf("diagnose", "--static", script, "--fail-if", "high")
+    assert done.returncode == int(not silenced)
+    assert ("ignored: uncoalesced-access at line" in done.stdout) == silenced
+    assert ("the rows are short" in done.stdout.partition("ignored")[2]) == silenced
+
+
+def test_a_function_is_compiled_by_its_signature():
+    arguments = (f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,i32:16", "--constexpr", "BLOCK=8192")
+    assert found(*arguments, "--num-warps", "16") == []
+    (kernel, first), *_ = found(*arguments, "--num-warps", "1")
+    assert (kernel, first["id"], first["source"]["line"]) == ("softmax", "too-few-warps", 12)
+    unaligned = found(f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,i32", "--constexpr", "BLOCK=4096")
+    assert {finding["id"] for _, finding in unaligned} >= {"narrow-access"}
+
+
+def test_a_function_of_a_script_is_compiled_as_it_is_launched():
+    (one,) = found(f"{DRAFT}:column_mean")
+    assert one[1]["id"] == "uncoalesced-access"
+
+
+def test_an_entry_of_tritons_cache_and_its_ttgir_say_the_same(tmp_path):
+    from kperf.arch import SM_90A
+    from kperf.diagnose.without_gpu import launches_of
+    from kperf.trace.capture.script import Script
+
+    ((launch,), _) = launches_of(Script(str(DRAFT), ()), SM_90A)
+    folder = tmp_path / "entry"
+    folder.mkdir()
+    for name, path in launch.kernel.metadata_group.items():
+        shutil.copy(path, folder / name)
+    (of_folder,) = found(folder)
+    assert of_folder[1]["id"] == "uncoalesced-access"
+    (ttgir,) = folder.glob("*.ttgir")
+    (of_file,) = found(ttgir, "--target", "sm_90a")
+    assert of_file[1]["source"] == of_folder[1]["source"]
+    assert of_file[1]["evidence"] == of_folder[1]["evidence"]
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+def test_other_targets_and_what_could_not_run(target):
+    done = kperf("diagnose", "--static", DRAFT, "--target", target, "--json")
+    (one,) = json.loads(done.stdout)["kernels"]
+    assert one["target"] == target
+    assert "uncoalesced-access" in {finding["id"] for finding in one["findings"]}
+    assert ("register-spills" in one["skipped"]) == (target == "gfx942")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no.py"], "there is no"),
+        (["no_such_folder"], "there is no no_such_folder"),
+        ([KERNELS], "holds no kernel"),
+        ([f"{CLEAN}:nothing"], "launches no kernel nothing"),
+        ([f"{CLEAN}:nothing", "--signature", "i32"], "has no kernel nothing"),
+        ([f"{CLEAN}:softmax", "--signature", "*bf16"], "takes 4 arguments"),
+        ([f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,i32", "--constexpr", "BLOCK"], "has no value"),
+        ([f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,what", "--constexpr", "BLOCK=64"], "does not compile"),
+        ([CLEAN, "--target", "sm_1"], "no GPU architecture 'sm_1'"),
+        ([CLEAN, "--fail-if", "bad"], "no severity"),
+        ([ROOT / "ttgir/vanilla/manifest.json"], "nothing to read"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(arguments, said):
+    done = kperf("diagnose", "--static", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_a_gpu_a_trace_is_refused_in_one_sentence():
+    done = kperf("diagnose", DRAFT)
+    assert done.returncode == 2
+    assert "`kperf diagnose --static` needs no GPU" in done.stderr
+    assert done.stderr.count("\n") == 1
