@@ -10,8 +10,8 @@ from typing import Any
 import triton
 
 from kperf.arch import Arch, of
-from kperf.compat.triton import ASTSource, CompiledKernel
-from kperf.diagnose.kernel import Kernel
+from kperf.compat.triton import ASTSource, CompiledKernel, python_function
+from kperf.diagnose.kernel import Kernel, frame_of
 from kperf.diagnose.without_gpu import imported, launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
@@ -63,17 +63,28 @@ def of_compiled(
     """What static rules read, of a kernel that Triton compiled."""
     native = "cubin" in kernel.asm
     module = Module(kernel.asm["ttgir"])
+    code = compiler.machine_code(kernel) if native else None
+    written, lies = frame_of(module.function), _file_of(kernel)
+    if written is not None and lies and written.file != lies:  # Triton's cache knows it by where it lay before
+        module = Module(kernel.asm["ttgir"].replace(f'loc("{written.file}":', f'loc("{lies}":'))
+        code = code.moved(written.file, lies) if code else None
     assembled = native and "ptx" in kernel.asm and any(op.name == "ttng.warp_group_dot" for op in module.walk())
     return Kernel(
         kernel.name,
         arch,
         module,
         num_stages=getattr(kernel.metadata, "num_stages", None),
-        code=compiler.machine_code(kernel) if native else None,
+        code=code,
         resources=compiler.resources(kernel) if native else None,
         ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch.name) if assembled else "",
         grid=grid,
     )
+
+
+def _file_of(kernel: CompiledKernel | SimpleNamespace) -> str | None:
+    """Where the kernel's source lies now; None where it was not compiled from a function here."""
+    function = python_function(kernel) if isinstance(kernel, CompiledKernel) and hasattr(kernel.src, "fn") else None
+    return function.__code__.co_filename if function is not None else None
 
 
 def _of_script(script: Script, arch: Arch) -> list[Kernel]:

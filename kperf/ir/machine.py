@@ -5,7 +5,7 @@ the PTX names them (`inlined_at`).
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kperf.ir.locations import Frame
 
@@ -39,6 +39,15 @@ class MachineCode:
 
     instructions: tuple[Instruction, ...]
     loops: tuple[tuple[int, int], ...]
+
+    def moved(self, before: str, after: str) -> "MachineCode":
+        """The same code with another name of a source file."""
+
+        def frame(one: Frame) -> Frame:
+            return replace(one, file=after) if one.file == before else one
+
+        instructions = tuple(replace(one, frames=tuple(map(frame, one.frames))) for one in self.instructions)
+        return MachineCode(instructions, self.loops)
 
     def depth(self, instruction: Instruction) -> int:
         """How many loops are around an instruction."""
