@@ -1,3 +1,38 @@
-"""Profile and measure warp-specialised attention kernels on Hopper through TTGIR overrides."""
+"""Look inside Triton kernels: `with kperf.trace(kernel="matmul*") as t: step()`; docs/api.md.
+
+Importing it imports neither torch nor Triton: each name is looked up where it is first used.
+"""
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from kperf import trace as _trace_package
+from kperf.errors import MeasurementError, UsageError
+
+if TYPE_CHECKING:
+    from kperf.api import KernelTrace, Trace, Traced, trace, traced
 
 __version__ = "0.1.0"
+
+__all__ = ["KernelTrace", "MeasurementError", "Trace", "Traced", "UsageError", "__version__", "trace", "traced"]
+
+
+class _CallablePackage(ModuleType):
+    """`kperf.trace` is a package and a function: as a package it is imported from, as a function it is called."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return importlib.import_module("kperf.api").trace(*arguments, **options)
+
+
+_trace_package.__class__ = _CallablePackage
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("kperf.api"), name)
+    raise AttributeError(f"module 'kperf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

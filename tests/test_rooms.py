@@ -18,6 +18,7 @@ FLOORS = [
     {"trace", "attention"},
     {"report"},
     {"bench", "diagnose"},
+    {"api"},
     {"studies", "integrations", "tune"},
     {"plots"},
     {"paper"},

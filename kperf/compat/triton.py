@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime import driver
-from triton.runtime._allocation import set_profile_allocator
+from triton.runtime._allocation import _profile_allocator, set_profile_allocator
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.cache import FileCacheManager, _base32, get_cache_key, get_cache_manager
 from triton.runtime.errors import OutOfResources, TritonError
@@ -438,11 +438,12 @@ def refused_kernels() -> Iterator[list[CompiledKernel]]:
 @contextmanager
 def profile_buffer(allocate: Callable[[int, int, int | None], torch.Tensor]) -> Iterator[None]:
     """Within it, instrumented kernels ask `allocate(bytes, alignment, stream)` for their profile buffer."""
+    before = _profile_allocator.get()
     set_profile_allocator(allocate)
     try:
         yield
     finally:
-        set_profile_allocator(None)
+        set_profile_allocator(before)
 
 
 # Drivers

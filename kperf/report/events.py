@@ -48,17 +48,22 @@ def read_typical_cta(path: Path) -> TracedCta:
     Raises `UsageError` if the file is missing, too large, or another program's.
     """
     try:
-        trace = json.loads(_text(path))
-        about = trace["otherData"]
-        chosen = about.get("typical_block", about["blocks"][0]["program_id"])
-        sm = next(block["sm"] for block in about["blocks"] if block["program_id"] == chosen)
-        events = [event for event in trace["traceEvents"] if event["pid"] == sm]
-        threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-        bars = tuple(_bars(events, chosen, threads))
+        return typical_cta(_text(path))
     except FileNotFoundError:
         raise UsageError(f"{path} is missing: `kperf trace` writes it beside the timeline") from None
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError):
         raise UsageError(f"{path} is not a Chrome trace of kperf: trace the kernel again") from None
+
+
+def typical_cta(text: str | bytes) -> TracedCta:
+    """The CTA that a trace's text calls typical. What it raises for another program's text is any lookup's error."""
+    trace = json.loads(text)
+    about = trace["otherData"]
+    chosen = about.get("typical_block", about["blocks"][0]["program_id"])
+    sm = next(block["sm"] for block in about["blocks"] if block["program_id"] == chosen)
+    events = [event for event in trace["traceEvents"] if event["pid"] == sm]
+    threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    bars = tuple(_bars(events, chosen, threads))
     used = {bar.row for bar in bars}
     return TracedCta(chosen, sm, tuple(threads[tid] for tid in sorted(threads) if threads[tid] in used), bars)
 

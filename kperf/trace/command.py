@@ -23,7 +23,7 @@ from kperf.trace.capture.script import Script
 from kperf.trace.capture.selfcheck import why_no_events
 from kperf.trace.ending import reported
 from kperf.trace.instrument.events import read_rules
-from kperf.trace.results import Draw, Results
+from kperf.trace.results import Draw, Kept, Results
 from kperf.trace.streams import Stream
 
 
@@ -34,8 +34,8 @@ def run(console: Console, script: Script, options: TraceOptions, out: Path, draw
     Raises `UsageError` before the script runs if this cannot work at all.
     """
     script.check()
-    _refuse_what_cannot_work(options)
-    shown = _own_folder(out)
+    refuse_what_cannot_work(options)
+    shown = own_folder(out)
     if not options.listing:
         make_output(shown)
     output, error = Stream("stdout"), Stream("stderr")
@@ -87,7 +87,8 @@ def _sayer(stream: Stream) -> Callable[[str], None]:
     return say
 
 
-def _refuse_what_cannot_work(options: TraceOptions) -> None:
+def refuse_what_cannot_work(options: TraceOptions) -> None:
+    """Raise `UsageError` if nothing can be traced here, or with these options."""
     if reason := device.why_static():
         raise UsageError(f"{reason}; `kperf instrument` needs no GPU and puts records into a TTGIR file")
     if interpreting():
@@ -97,7 +98,7 @@ def _refuse_what_cannot_work(options: TraceOptions) -> None:
         raise UsageError(reason)
 
 
-def _own_folder(out: Path) -> Path:
+def own_folder(out: Path) -> Path:
     """Where this process writes: of several that torchrun started, each has a folder of its own."""
     return out / f"rank{os.environ['RANK']}" if os.environ.get("RANK", "").isdigit() else out
 
@@ -110,6 +111,21 @@ def _report(console: Console, launches: Interceptor, results: Results, say: Call
     if launches.options.listing:
         console.print(listing(launches))
         return 0
+    kept = read_chosen(launches, results)
+    for one in kept:
+        results.draw(one)
+    for one in kept:
+        results.print(console, one, checked=launches.options.check)
+    problems = problems_of(launches, results)
+    for line in dict.fromkeys(map(str, problems)):
+        say(line)
+    if results.bugs or any(isinstance(problem, MeasurementError) for problem in problems):
+        return 1
+    return 2 if problems and not kept else 0
+
+
+def read_chosen(launches: Interceptor, results: Results) -> list[Kept]:
+    """What is read of the kernels that were asked for, the slowest first; `problems_of` says why of others nothing."""
     launches.trace_graphs()
     chosen = launches.scheduler.chosen
     for kernel in chosen:
@@ -117,17 +133,12 @@ def _report(console: Console, launches: Interceptor, results: Results, say: Call
             results.refuse(kernel, problem)
         else:
             results.keep(launches, kernel)
-    kept = [results.kept[kernel.key] for kernel in chosen if kernel.key in results.kept]
-    for one in kept:
-        results.draw(one)
-    for one in kept:
-        results.print(console, one, checked=launches.options.check)
-    problems: list[Exception] = list(results.problems.values()) if chosen else [_nothing_chosen(launches)]
-    for line in dict.fromkeys(map(str, problems)):
-        say(line)
-    if results.bugs or any(isinstance(problem, MeasurementError) for problem in problems):
-        return 1
-    return 2 if problems and not kept else 0
+    return [results.kept[kernel.key] for kernel in chosen if kernel.key in results.kept]
+
+
+def problems_of(launches: Interceptor, results: Results) -> list[UsageError | MeasurementError]:
+    """Why some of the kernels that were asked for are not traced, or why there are none, a sentence each."""
+    return list(results.problems.values()) if launches.scheduler.chosen else [_nothing_chosen(launches)]
 
 
 def _problem(kernel: Kernel, launches: Interceptor, results: Results) -> UsageError | MeasurementError | None:

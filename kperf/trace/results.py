@@ -60,13 +60,13 @@ class Kept:
 
 
 class Results:
-    """The files of a run, in `folder`, which is called `shown` in what is printed.
+    """The files of a run, in `folder`, which is called `shown` in what is printed; without a folder no file is written.
 
     One kernel's error costs no other kernel anything, and none of its own files that was written before: the timeline
     comes first, the picture last. `problems` and `bugs` say what went wrong.
     """
 
-    def __init__(self, folder: Path, shown: Path, draw: Draw, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path | None, shown: Path, draw: Draw, say: Callable[[str], None]) -> None:
         """Made before the script runs, which may go to another folder and change `sys.argv`."""
         self.problems: dict[KernelKey, UsageError | MeasurementError] = {}
         self.bugs: list[Exception] = []
@@ -113,7 +113,8 @@ class Results:
             self.bugs.append(error)
         else:
             took, again = time.monotonic() - begin, " again, with its passes" if known and taken.several else ""
-            self._say(f"read {kernel.name}: {self._shown / kept.path.name}.timeline.json{again} ({took:.1f} s)")
+            where = "" if self._folder is None else f": {self._shown / kept.path.name}.timeline.json"
+            self._say(f"read {kernel.name}{where}{again} ({took:.1f} s)")
 
     def draw(self, kept: Kept) -> None:
         """The picture of a kernel."""
@@ -142,7 +143,7 @@ class Results:
     def refuse(self, kernel: Kernel, error: UsageError | MeasurementError) -> None:
         """Say at the end why a kernel is not traced; what was written of it before is no longer so."""
         self._refuse(kernel, error)
-        if kept := self.kept.pop(kernel.key, None):
+        if (kept := self.kept.pop(kernel.key, None)) and self._folder is not None:
             for suffix in kept.suffixes:
                 kept.path.with_name(kept.path.name + suffix).unlink(missing_ok=True)
 
@@ -161,7 +162,7 @@ class Results:
             kept = Kept(kernel, self._path(kernel), taken.buffer, launch, timeline, timeline)
         kept.timeline, kept.passes = _with_passes(launches, kernel, taken, kept), _passes_of(taken)
         path = kept.path.with_name(f"{kept.path.name}.timeline.json")
-        write_atomically(path, kept.timeline.model_dump_json(indent=1) + "\n")
+        self._write(path, kept.timeline.model_dump_json(indent=1) + "\n")
         self.kept[kernel.key] = kept
         if not kept.suffixes:
             kept.suffixes.append(".timeline.json")
@@ -169,7 +170,7 @@ class Results:
             about = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
             about |= {"passes": "one, with all records"}
             kept.trace = export(kept.launch, kept.timeline.clock_mhz, about)
-            write_atomically(kept.path.with_name(f"{kept.path.name}.chrome_trace.json"), kept.trace.text)
+            self._write(kept.path.with_name(f"{kept.path.name}.chrome_trace.json"), kept.trace.text)
             kept.suffixes.append(".chrome_trace.json")
         return kept
 
@@ -180,7 +181,11 @@ class Results:
         used = {kept.path.name for kept in self.kept.values()}
         name = re.sub(r"[^\w.-]", "_", kernel.name)[:_LETTERS]
         names = (name, f"{name}.{kernel.compiled.hash[:8]}", f"{name}.{kernel.compiled.hash[:8]}.gpu{kernel.device}")
-        return self._folder / next(one for one in names if one not in used)
+        return (self._folder or Path()) / next(one for one in names if one not in used)
+
+    def _write(self, path: Path, text: str) -> None:
+        if self._folder is not None:
+            write_atomically(path, text)
 
     def _of_one_pass(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, launch: Launch) -> Timeline:
         twin, scheduler = taken.twin, launches.scheduler

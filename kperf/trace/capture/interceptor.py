@@ -19,6 +19,7 @@ from kperf.compat.triton import (
     intercepted_launches,
     python_function,
 )
+from kperf.errors import UsageError
 from kperf.trace.capture.capturer import Capturer
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.kernels import Kernel, KernelKey, TraceOptions
@@ -31,6 +32,8 @@ _ALONE = 2
 """The launch of a kernel, still a warm-up, before which the GPU spins as it does before the traced ones."""
 _OFTEN = 100
 """Launches between which it is asked whether the script can be ended."""
+
+_one_at_a_time = threading.Lock()
 
 _Instead = Callable[[Kernel, int, LaunchCall], bool]
 """Does something in the place of a launch; whether it launched."""
@@ -73,7 +76,10 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         return Path(self._folder.name)
 
     def __enter__(self) -> "Interceptor":
-        """From now on launches are seen."""
+        """From now on launches are seen. Raises `UsageError` inside of another trace of this process."""
+        if not _one_at_a_time.acquire(blocking=False):
+            raise UsageError("another trace of this process is open: end it first, there can be one at a time")
+        self._open.callback(_one_at_a_time.release)
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self.folder / "inductor")}
         for name, value in {**INDUCTOR_VARIABLES, **cache}.items():
             self._set_variable(name, value)

@@ -1,0 +1,297 @@
+"""Trace kernels from Python: a `with` block, or a call of a function. docs/api.md is the page for its users.
+
+What a script sees of itself is as under `kperf trace`: its instrumented kernels are launched in the place of its own.
+"""
+
+import gzip
+import itertools
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property, partial, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.record import stack
+from kperf.trace import PASSES
+
+if TYPE_CHECKING:
+    from kperf.compat.triton import CompiledKernel
+    from kperf.diagnose.finding import Finding
+    from kperf.report.html import Report
+    from kperf.trace.analyze import models
+    from kperf.trace.analyze.models import Timeline
+    from kperf.trace.capture.interceptor import Interceptor
+    from kperf.trace.results import Kept, Results
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
+
+_LOG = logging.getLogger("kperf")
+
+
+@dataclass(frozen=True)
+class KernelTrace:
+    """A traced kernel. `chrome_trace`: text of a Chrome trace (Trace Event Format), None where no CTA is whole.
+
+    `compiled`: the original kernel as Triton compiled it.
+    """
+
+    name: str
+    timeline: "Timeline"
+    chrome_trace: str | None
+    compiled: "CompiledKernel" = field(repr=False)
+
+    @cached_property
+    def findings(self) -> "list[Finding]":
+        """What can be changed about the kernel, as `kperf diagnose` finds it, the worst first."""
+        from kperf.arch import of
+        from kperf.compat.triton import own_cache
+        from kperf.diagnose.engine import diagnose
+        from kperf.diagnose.inputs import of_compiled
+
+        with tempfile.TemporaryDirectory(prefix="kperf-trace-") as folder, own_cache(Path(folder)):
+            x, y, z = self.timeline.grid
+            kernel = of_compiled(self.compiled, of(self.compiled.metadata.target), (x, y, z))
+            return diagnose(kernel, [self.timeline]).findings
+
+    def report(self) -> str:
+        """One self-contained HTML page of the kernel. Raises `UsageError` if the packages for it are missing."""
+        return _page([self])
+
+    def _repr_html_(self) -> str:
+        return _frame(self.report())
+
+    def __str__(self) -> str:
+        return "\n".join(self.timeline.verdict)
+
+
+class Trace(AbstractContextManager["Trace"]):
+    """What `kperf.trace` gives: open as a `with` block, it traces; closed, it holds what was read.
+
+    Attributes:
+        kernels: traced kernels by name, the slowest first; a second compilation of a function is `name.<hash>`.
+        problems: why kernels that were asked for were not traced, a `UsageError` or `MeasurementError` each.
+        folder: where files were written, as `kperf trace` writes them; None if nowhere.
+    """
+
+    def __init__(
+        self,
+        kernel: str | Sequence[str] = "*",
+        *,
+        launch: int | None = None,
+        regions: str | Sequence[str] = "*",
+        check: bool = False,
+        memory: int = 1024,
+        passes: str = PASSES,
+        out: str | Path | None = None,
+    ) -> None:
+        """As `kperf.trace` says."""
+        self.kernels: dict[str, KernelTrace] = {}
+        self.problems: list[UsageError | MeasurementError] = []
+        self.folder: Path | None = None
+        self._patterns, self._regions = _names(kernel, "kernel"), _names(regions, "regions")
+        self._launch, self._check, self._memory, self._passes, self._out = launch, check, memory, passes, out
+        self._open = ExitStack()
+        self._launches: Interceptor
+        self._results: Results
+
+    def __enter__(self) -> "Trace":
+        """From now on launches of this process are seen. Raises `UsageError` if nothing can be traced here."""
+        installed = stack.look()
+        if reason := installed.why_no_compiler() or installed.why_no_cuda():
+            raise UsageError(reason)
+        for warning in installed.warnings():
+            _LOG.warning(warning)
+        from kperf.record.files import make_output
+        from kperf.trace import command
+        from kperf.trace.capture.gpu import Gpu
+        from kperf.trace.capture.interceptor import Interceptor
+        from kperf.trace.capture.kernels import TraceOptions
+        from kperf.trace.capture.passes import parse
+        from kperf.trace.instrument.events import read_rules
+        from kperf.trace.results import Results
+
+        options = TraceOptions(
+            patterns=self._patterns,
+            launch=self._launch,
+            regions=self._regions,
+            memory=self._memory << 20,
+            check=self._check,
+            passes=parse(self._passes),
+        )
+        command.refuse_what_cannot_work(options)
+        if self._out is not None:
+            self.folder = command.own_folder(Path(self._out)).absolute()
+            make_output(self.folder)
+        self.kernels, self.problems = {}, []
+        results = Results(self.folder, self.folder or Path(), lambda *_: [], _LOG.info)
+        launches = Interceptor(
+            options, read_rules(), Gpu(), _LOG.info, lambda kernel: results.captured(launches, kernel)
+        )
+        self._launches, self._results = self._open.enter_context(launches), results
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave everything as it was, and read what was captured.
+
+        After an exception, which goes on, there is only what was read before it. Raises `MeasurementError` if an
+        instrumented kernel wrote other bits (`check`) or could not be read, and `UsageError` if nothing was traced.
+        """
+        from kperf.trace import command
+
+        with self._open:
+            if error is not None:
+                self._keep(list(self._results.kept.values()))
+                return
+            self._launches.end()
+            self._keep(command.read_chosen(self._launches, self._results))
+            self.problems = list(command.problems_of(self._launches, self._results))
+        if self._results.bugs:
+            raise self._results.bugs[0]
+        if failed := [one for one in self.problems if isinstance(one, MeasurementError)]:
+            raise failed[0]
+        if self.problems and not self.kernels:
+            raise self.problems[0]
+
+    def report(self) -> str:
+        """One self-contained HTML page of all kernels, side by side where there are several.
+
+        Raises `UsageError` if nothing was traced, or the packages for it are missing.
+        """
+        return _page(list(self.kernels.values()))
+
+    def _keep(self, kept: "Sequence[Kept]") -> None:
+        self.kernels = {
+            one.path.name: KernelTrace(
+                one.path.name, one.timeline, one.trace.text if one.trace else None, one.kernel.compiled
+            )
+            for one in kept
+        }
+
+    def _repr_html_(self) -> str:
+        return _frame(self.report())
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.kernels.values()), *map(str, self.problems)])
+
+    def __repr__(self) -> str:
+        return f"<Trace of {', '.join(self.kernels) or 'no kernel'}>"
+
+
+def trace(
+    kernel: str | Sequence[str] = "*",
+    *,
+    launch: int | None = None,
+    regions: str | Sequence[str] = "*",
+    check: bool = False,
+    memory: int = 1024,
+    passes: str = PASSES,
+    out: str | Path | None = None,
+) -> Trace:
+    """Trace the Triton kernels that a `with` block launches: `with kperf.trace(kernel="matmul*") as t: step()`.
+
+    kernel: name of kernels with * and ?, or several. launch: which launch in the block; the third, or else the first.
+    regions: names of regions to take events of. check: compare what instrumented and original kernel write, bit for
+    bit. memory: MB on the GPU for the events of a launch. passes: over how many launches the events of an iteration
+    are spread: "auto", "1" or at most "N". out: folder for the files of `kperf trace`; without it nothing is written.
+
+    After the block the interceptor, Triton's hooks, caches and the environment are as they were, also when it raises.
+    Raises `UsageError` and `MeasurementError` with the sentences of `kperf trace`.
+    """
+    return Trace(kernel, launch=launch, regions=regions, check=check, memory=memory, passes=passes, out=out)
+
+
+class Traced(Protocol[_P, _R_co]):
+    """A function of which one call is traced; `trace` holds what that gave, None until then."""
+
+    trace: Trace | None
+
+    def __call__(self, *arguments: _P.args, **options: _P.kwargs) -> _R_co:
+        """Call the function."""
+        ...
+
+
+@overload
+def traced(function: Callable[_P, _R]) -> Traced[_P, _R]: ...
+
+
+@overload
+def traced(*, call: int = 1, **options: Any) -> Callable[[Callable[_P, _R]], Traced[_P, _R]]: ...
+
+
+def traced(function: Callable[..., Any] | None = None, *, call: int = 1, **options: Any) -> Any:
+    """Trace one call of a function, `@kperf.traced` the first and `@kperf.traced(call=100, kernel="matmul*")` another.
+
+    `options` are those of `kperf.trace`. The function's attribute `trace` is what was read: None before that call. All
+    other calls are left alone. Raises what `kperf.trace` raises, in that call.
+    """
+    if call < 1:
+        raise UsageError(f"call={call} is no call: the first is 1")
+    if function is None:
+        return partial(traced, call=call, **options)
+    calls = itertools.count(1)
+
+    @wraps(function)
+    def counted(*arguments: Any, **named: Any) -> Any:
+        if next(calls) != call:
+            return function(*arguments, **named)
+        with trace(**options) as counted.trace:  # type: ignore[attr-defined]
+            return function(*arguments, **named)
+
+    counted.trace = None  # type: ignore[attr-defined]
+    return counted
+
+
+def _names(given: str | Sequence[str], option: str) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if not all(names) or not names:
+        raise UsageError(f"{option}={given!r} names nothing: give a name with * and ?, or several in a list")
+    return names
+
+
+def _page(kernels: Sequence[KernelTrace]) -> str:
+    try:
+        from kperf.report import html
+    except ModuleNotFoundError as error:
+        from kperf.installation import why_missing
+
+        raise UsageError(why_missing(error.name or str(error))) from None
+    return html.page([_report(kernel) for kernel in kernels], Path())
+
+
+def _report(kernel: KernelTrace) -> "Report":
+    from kperf.report.events import typical_cta
+    from kperf.report.html import Report
+
+    timeline = kernel.timeline.model_copy(update={"findings": [_recorded(finding) for finding in kernel.findings]})
+    if kernel.chrome_trace is None:
+        return Report(timeline, None, None)
+    packed = gzip.compress(kernel.chrome_trace.encode(), mtime=0)
+    return Report(timeline, typical_cta(kernel.chrome_trace), packed)
+
+
+def _recorded(finding: "Finding") -> "models.Finding":
+    """A finding as a timeline has it: its evidence in numbers, its file from this folder on where it lies inside."""
+    from kperf.trace.analyze import models
+
+    file, here = Path(finding.source.file), Path.cwd()
+    named = str(file.relative_to(here) if file.is_relative_to(here) else file)
+    given = finding.model_dump(include={"id", "severity", "confidence", "message", "advice", "estimate"})
+    evidence = {name: float(value) for name, value in finding.evidence.items() if not isinstance(value, str)}
+    source = models.Source(file=named, line=finding.source.line) if finding.source.line else None
+    return models.Finding.model_validate(given | {"evidence": evidence, "source": source})
+
+
+def _frame(page: str) -> str:
+    """A page inside of a page, as in a notebook: neither's styles and scripts reach the other's."""
+    from html import escape
+
+    return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 80vh; border: 0"></iframe>'
