@@ -217,8 +217,12 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-@functools.cache
 def nvml_handle() -> Any:
     """NVML's handle of the current GPU."""
+    return _nvml_handle(str(torch.cuda.get_device_properties().uuid))
+
+
+@functools.cache
+def _nvml_handle(uuid: str) -> Any:
     pynvml.nvmlInit()
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

@@ -117,7 +117,7 @@ def test_the_handle_is_of_cudas_gpu_and_not_of_nvmls_first(monkeypatch):
     monkeypatch.setattr(device.torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="5a1b"))
     monkeypatch.setattr(device.pynvml, "nvmlInit", lambda: asked.append("init"))
     monkeypatch.setattr(device.pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: asked.append(uuid) or "handle")
-    device.nvml_handle.cache_clear()
+    device._nvml_handle.cache_clear()
     assert device.nvml_handle() == device.nvml_handle() == "handle"
     assert asked == ["init", "GPU-5a1b"]
-    device.nvml_handle.cache_clear()
+    device._nvml_handle.cache_clear()

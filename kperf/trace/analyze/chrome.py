@@ -1,8 +1,9 @@
 """Export blocks of a launch in the Trace Event Format, for Perfetto, speedscope and chrome://tracing.
 
 One clock: a block is placed by the global timer, and inside it everything is SM cycles turned into microseconds by the
-measured SM frequency; `otherData` says so. A process is an SM, a thread a warp group. Asynchronous products are async
-events from issue to completion; flow arrows lead to a wait from what its end hangs on.
+measured SM frequency; `otherData` says so. A process is an SM, a thread a warp group; CTAs that are on an SM at the
+same time have threads of their own, since slices of one thread may not overlap. Asynchronous products are async events
+from issue to completion; flow arrows lead to a wait from what its end hangs on.
 """
 
 import json
@@ -25,6 +26,9 @@ TENSOR_CORE_TID = 100
 LOADS_TID = 101
 """Thread id under which its loads are: from the issue to the end of the first wait for what is loaded."""
 
+LANE_TIDS = 1000
+"""Thread ids of the first CTA on an SM; the next one that is there at the same time has so many more."""
+
 
 def export(
     blocks: Sequence[Block],
@@ -38,9 +42,11 @@ def export(
     `about` goes into `otherData`, beside what the clocks are and which blocks were chosen.
     """
     origin_ns = min(block.start_ns for block in blocks)
+    starts_us = [(block.start_ns - origin_ns) / 1e3 for block in blocks]
+    lanes = _lanes(blocks, windows, starts_us, clock_mhz)
     events: list[Event] = []
-    for block, window in zip(blocks, windows, strict=True):
-        events += _block_events(block, window, program, clock_mhz, (block.start_ns - origin_ns) / 1e3)
+    for block, window, start_us, lane in zip(blocks, windows, starts_us, lanes, strict=True):
+        events += _block_events(block, window, program, clock_mhz, start_us, lane)
     events.sort(key=lambda event: event["ts"])
     document = {
         "displayTimeUnit": "ns",
@@ -50,15 +56,35 @@ def export(
             "args.start and args.cycles: SM cycles since the block's first record",
             "clock_mhz": clock_mhz,
             "pid": "SM",
-            "tid": f"warp group (1 ..), tensor core ({TENSOR_CORE_TID}), loads ({LOADS_TID})",
+            "tid": f"warp group (1 ..), tensor core ({TENSOR_CORE_TID}), loads ({LOADS_TID}); of the next CTA there "
+            f"at the same time {LANE_TIDS} more",
             "blocks": [{"program_id": block.program_id, "sm": block.sm} for block in blocks],
         },
-        "traceEvents": [*_metadata(blocks), *events],
+        "traceEvents": [*_metadata(blocks, lanes), *events],
     }
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
-def _metadata(blocks: Sequence[Block]) -> list[Event]:
+def _lanes(
+    blocks: Sequence[Block], windows: Sequence[tuple[int, int]], starts_us: Sequence[float], clock_mhz: float
+) -> list[int]:
+    """For each block the first lane of its SM that is free while it is shown."""
+    shown = [
+        tuple(start_us + (cycle - block.start) / clock_mhz for cycle in window)
+        for block, window, start_us in zip(blocks, windows, starts_us, strict=True)
+    ]
+    lanes = [0] * len(blocks)
+    free: dict[tuple[int, int], float] = {}
+    for place in sorted(range(len(blocks)), key=lambda place: shown[place]):
+        start, end = shown[place]
+        sm = blocks[place].sm
+        while free.get((sm, lanes[place]), start) > start:
+            lanes[place] += 1
+        free[sm, lanes[place]] = end
+    return lanes
+
+
+def _metadata(blocks: Sequence[Block], lanes: Sequence[int]) -> list[Event]:
     events = []
     for sm in sorted({block.sm for block in blocks}):
         numbers = ", ".join(str(block.program_id) for block in blocks if block.sm == sm)
@@ -69,9 +95,11 @@ def _metadata(blocks: Sequence[Block]) -> list[Event]:
             (TENSOR_CORE_TID, "tensor core"),
             (LOADS_TID, "loads"),
         ]
-        for tid, name in names:
-            events.append(_meta("thread_name", sm, tid, {"name": name}))
-            events.append(_meta("thread_sort_index", sm, tid, {"sort_index": tid}))
+        for lane in sorted({lane for block, lane in zip(blocks, lanes, strict=True) if block.sm == sm}):
+            for number, name in names:
+                tid = number + LANE_TIDS * lane
+                events.append(_meta("thread_name", sm, tid, {"name": f"{name}, CTA {lane + 1}" if lane else name}))
+                events.append(_meta("thread_sort_index", sm, tid, {"sort_index": tid}))
     return events
 
 
@@ -80,7 +108,7 @@ def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> Event:
 
 
 def _block_events(
-    block: Block, window: tuple[int, int], program: Program, clock_mhz: float, start_us: float
+    block: Block, window: tuple[int, int], program: Program, clock_mhz: float, start_us: float, lane: int = 0
 ) -> list[Event]:
     first = block.start
 
@@ -90,7 +118,8 @@ def _block_events(
     def shown(start: int, end: int) -> bool:
         return window[0] <= start and end <= window[1]
 
-    tids = {group: tid for tid, group in enumerate(block.spans, 1)}
+    tensor_core, in_flight = TENSOR_CORE_TID + LANE_TIDS * lane, LOADS_TID + LANE_TIDS * lane
+    tids = {group: tid for tid, group in enumerate(block.spans, 1 + LANE_TIDS * lane)}
     events: list[Event] = []
     for group, spans in block.spans.items():
         for span in spans:
@@ -109,7 +138,7 @@ def _block_events(
             )
     flights = [flight for flight in block.flights if shown(flight.start, flight.end)]
     for number, flight in enumerate(sorted(flights, key=lambda flight: flight.start)):
-        common = {"name": f"{flight.product} {flight.group}", "cat": "product", "pid": block.sm, "tid": TENSOR_CORE_TID}
+        common = {"name": f"{flight.product} {flight.group}", "cat": "product", "pid": block.sm, "tid": tensor_core}
         common["id"] = f"{block.program_id}.{number}"
         args = {"block": block.program_id, "iteration": flight.trip, "start": flight.start - first}
         args |= {"product": flight.product, "warp_group": flight.group}
@@ -117,7 +146,7 @@ def _block_events(
         events.append(common | {"ph": "b", "ts": at(flight.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(flight.end)})
     for number, load in enumerate(load for load in loads(block) if shown(load.start, load.end)):
-        common = {"name": f"load {load.buffer}", "cat": "load in flight", "pid": block.sm, "tid": LOADS_TID}
+        common = {"name": f"load {load.buffer}", "cat": "load in flight", "pid": block.sm, "tid": in_flight}
         common["id"] = f"{block.program_id}.{number}"
         args = {"block": block.program_id, "start": load.start - first, "cycles": load.end - load.start}
         args |= {"iteration": None, "buffer": load.buffer, "warp_group": load.group}

@@ -167,3 +167,51 @@ def test_a_clock_that_stands_still_is_refused_in_a_sentence():
     with pytest.raises(UsageError, match="the SM clock stands still in the trace") as error:
         damaged.clock_mhz()
     assert "\n" not in str(error.value)
+
+
+def moved(block, cycles, ns, program_id):
+    """The same block, its SM's counter and the global timer so much later."""
+    spans = {
+        group: [replace(span, start=span.start + cycles, end=span.end + cycles) for span in spans]
+        for group, spans in block.spans.items()
+    }
+    return replace(block, spans=spans, start_ns=block.start_ns + ns, program_id=program_id)
+
+
+@pytest.mark.parametrize(
+    ("later_cycles", "lanes"),
+    [((1000, 2000), [0, 1, 2]), ((0, 10**7), [0, 1, 0]), ((10**7, 2 * 10**7), [0, 0, 0]), ((10**7, 10**7), [0, 1, 1])],
+    ids=["all three at once", "the third after both", "one after another", "two after the first"],
+)
+def test_ctas_that_are_on_an_sm_at_the_same_time_have_tracks_of_their_own(later_cycles, lanes):
+    (block,) = launch().blocks(np.arange(1))
+    later = [moved(block, cycles, cycles * 10 // 17, 7 + n) for n, cycles in enumerate(later_cycles)]
+    blocks = [block, *later]
+    if lanes == [0, 1, 1]:  # given in another order
+        blocks, lanes = blocks[1:] + blocks[:1], [0, 1, 0]
+    text = chrome.export(blocks, [(one.start, one.end) for one in blocks], PROGRAM, 1700.0, {})
+    assert problems(text) == []
+    events = json.loads(text)["traceEvents"]
+    expected = Counter()
+    for one, lane in zip(blocks, lanes, strict=True):
+        first = (one.start_ns - min(b.start_ns for b in blocks)) / 1e3
+        starts = [e for e in events if e["ph"] == "X" and e["tid"] == 1 + 1000 * lane and e["ts"] >= first - 1e-3]
+        expected[lane] += 1
+        assert min(e["ts"] for e in starts) == pytest.approx(first, abs=1e-3)
+    slices = Counter(e["tid"] // 1000 for e in events if e["ph"] == "X")
+    per_block = sum(span.cycles > 0 for spans in block.spans.values() for span in spans)
+    assert slices == {lane: count * per_block for lane, count in expected.items()}
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names[1] == "consumer 0"
+    assert {tid // 1000 for tid in names} == set(lanes)
+    assert names.get(1100, "tensor core, CTA 2") == "tensor core, CTA 2"
+
+
+def test_no_time_is_negative_and_the_first_block_begins_at_nought():
+    (block,) = launch().blocks(np.arange(1))
+    earlier = replace(moved(block, 500, 0, 9), sm=block.sm + 1, start_ns=block.start_ns - 70_000)
+    blocks = [block, earlier]
+    events = json.loads(chrome.export(blocks, [(b.start, b.end) for b in blocks], PROGRAM, 1700.0, {}))["traceEvents"]
+    begins = {sm: min(e["ts"] for e in events if e["ph"] == "X" and e["pid"] == sm) for sm in (block.sm, earlier.sm)}
+    assert begins == {earlier.sm: 0.0, block.sm: pytest.approx(70.0, abs=1e-3)}
+    assert min(event["ts"] for event in events) >= 0
