@@ -45,6 +45,7 @@ _VIEWS = {
 }
 _COPIES = {"ttg.local_load", "ttg.convert_layout"}
 """From shared memory to registers, and from register to register: what a product reads may have come so."""
+_TRANSPARENT = _VIEWS | _COPIES
 _CASTS = {"arith.extf", "arith.truncf", "arith.bitcast", "tt.fp_to_fp", "tt.bitcast", "tt.trans", "tt.reshape"}
 _ADDRESSES = {
     "tt.addptr",
@@ -114,6 +115,7 @@ class Dataflow:
         self._operations = list(module.walk())
         self._made_by: dict[Value, Operation] = {}
         self._passed_as: dict[Value, list[Value]] = {}
+        self._arguments: dict[Value, str] = {}
         for op in self._operations:
             for result in op.results:
                 self._made_by[_line(op.parent), result] = op
@@ -193,35 +195,41 @@ class Dataflow:
     def _maker(self, value: Value) -> Operation | None:
         return self._made_by.get((value[0], value[1].split("#")[0]))
 
-    def _origins(
-        self, value: Value, through: Callable[[Operation], bool] = lambda _: False, seen: set[Value] | None = None
-    ) -> Iterator[Value]:
+    def _origins(self, value: Value, through: Callable[[Operation], bool] = lambda _: False) -> Iterator[Value]:
         """The values from which this one comes: through arguments, loops, branches, waits, copies, views of memory,
         and the first operand of the operations that `through` lets pass."""
-        seen = set() if seen is None else seen
-        if value in seen:
-            return
-        seen.add(value)
+        seen: set[Value] = set()
+        todo = [value]  # not by recursion: in an unrolled kernel thousands of values come one from another
+        while todo:
+            value = todo.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            sources = self._sources(value, through)
+            if sources is None:
+                yield value[0], value[1].split("#")[0]
+            else:
+                todo += reversed(sources)
+
+    def _sources(self, value: Value, through: Callable[[Operation], bool]) -> list[Value] | None:
+        """The values of which this one is one; None if it is made here."""
         op = self._maker(value)
         result = int(value[1].partition("#")[2] or 0)
-        if value in self._passed_as:
-            sources = self._passed_as[value]
-        elif op is not None and (op.name in _VIEWS | _COPIES or through(op)):
+        sources = self._passed_as.get(value)
+        if sources is not None or op is None:
+            return sources
+        if op.name in _TRANSPARENT or through(op):
             sources = [self._operand(op, 0)]
-        elif op is not None and op.name == DOT_WAIT:
+        elif op.name == DOT_WAIT:
             sources = [self._operand(op, result)]
-        elif op is not None and op.name == "arith.select":
+        elif op.name == "arith.select":
             sources = [self._operand(op, 1), self._operand(op, 2)]
-        elif op is not None and op.name in ("scf.for", "scf.if", "scf.while"):
+        elif op.name in ("scf.for", "scf.if", "scf.while"):
             regions = op.regions[:1] if op.name == "scf.while" else op.regions
             sources = [
                 self._resolve(region, name) for region in regions for name in _yielded(region)[result : result + 1]
             ]
-        else:
-            yield value[0], value[1].split("#")[0]
-            return
-        for source in sources:
-            yield from self._origins(source, through, seen)
+        return sources
 
     def _root(self, value: Value) -> Value:
         return next(self._origins(value), value)
@@ -243,8 +251,22 @@ class Dataflow:
         return self._argument(self._operand(operation, 1 if operation.name in _VALUE_FIRST else 0))
 
     def _argument(self, address: Value) -> str:
+        """The name of what an address points into; each step from one address to the next is taken once."""
+        steps: dict[Value, None] = {}
+        while address not in self._arguments and address not in steps:
+            steps[address] = None
+            sources = self._sources(address, _is_address)
+            if sources is None or len(sources) != 1:
+                break
+            (address,) = sources
+        if address not in self._arguments:
+            self._arguments[address] = self._name_argument(address)
+        self._arguments |= dict.fromkeys(steps, self._arguments[address])
+        return self._arguments[address]
+
+    def _name_argument(self, address: Value) -> str:
         names: dict[str, None] = {}
-        for origin in self._origins(address, lambda op: op.name in _ADDRESSES):
+        for origin in self._origins(address, _is_address):
             described = self._described.get(origin)
             if described is not None:
                 names[self._argument(described)] = None
@@ -642,6 +664,10 @@ def pendings(wait: Operation) -> int:
     """How many products a wait may leave in flight."""
     match = re.search(r"pendings = (\d+)", wait.rest)
     return int(match.group(1)) if match else 0
+
+
+def _is_address(operation: Operation) -> bool:
+    return operation.name in _ADDRESSES
 
 
 def _named_barrier(operation: Operation) -> re.Match[str] | None:

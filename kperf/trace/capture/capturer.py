@@ -30,6 +30,8 @@ from kperf.trace.instrument.events import Rules
 
 LITTLE = 0.03
 """Of the original kernel's time: a launch with all events that costs no more, in its order, is enough."""
+_SLOW_S = 2.0
+"""An instrumented kernel that takes longer to compile is not compiled again for a smaller buffer."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,10 @@ class Capturer:
         records = before.records_of_a_warp if before else None
         if before and before.twin.recording == before.twin.ring_for(ctas, self._options.memory, records):
             return before.twin
-        return make_instrumented(
+        if before and kernel.compiled_s > _SLOW_S and ctas == math.prod(before.grid) and before.is_complete:
+            return before.twin
+        begin = time.monotonic()
+        made = make_instrumented(
             kernel.compiled,
             ctas,
             self._folder,
@@ -178,6 +183,8 @@ class Capturer:
             rules=self._rules,
             records=records,
         )
+        kernel.compiled_s = time.monotonic() - begin
+        return made
 
     def _plan_passes(self, kernel: Kernel, taken: CapturedLaunch) -> None:
         """Choose and compile the passes of a kernel, while the script waits; or say why there are none."""

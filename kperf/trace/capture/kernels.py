@@ -82,6 +82,11 @@ class CapturedLaunch:
         return int(counters.max()) // 2
 
     @property
+    def is_complete(self) -> bool:
+        """Whether no warp wrote more events than are kept."""
+        return self.records_of_a_warp <= self.twin.recording.records_per_warp
+
+    @property
     def in_rounds(self) -> bool:
         """Whether launches of its grid are still taken in turn."""
         return self.warm and len(self.plain_spans) < self.rounds
@@ -125,6 +130,8 @@ class Kernel:
     taken: CapturedLaunch | None = None
     problem: UsageError | MeasurementError | None = None
     """Why it is not traced: a sentence without its name."""
+    compiled_s: float = 0.0
+    """Seconds that its instrumented kernel took to compile."""
     busy: bool = False
     """A thread does something in the place of a launch of it; other launches stay as they are meanwhile."""
 

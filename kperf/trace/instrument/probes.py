@@ -145,8 +145,12 @@ def _class_of(program: Program, bodies: list[Body]) -> BodyClass:
 
 
 def between(program: Program, mark: Mark, following: Mark) -> Interval:
-    """What a trip does between two records that follow each other in it."""
-    return program.intervals[mark, following]
+    """What a trip does between two records that follow each other in it.
+
+    Where each way from one to the other has records of its own, as both branches of an `if`, that is the branches.
+    """
+    found = program.intervals.get((mark, following))
+    return found or Interval(program.scopes[mark[0]].group, "branches", "arithmetic")
 
 
 def probed_kernel(edges: Probes, places: Places) -> ProbedKernel:
