@@ -4,7 +4,9 @@ import io
 import itertools
 import json
 import os
+import re
 import sys
+import threading
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -13,20 +15,27 @@ import pytest
 import torch
 import triton
 
+from kperf.compat.triton import own_cache
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
+from kperf.ir import compile as compiler
 from kperf.ir.compile import canonical_ttgir
 from kperf.record import device
 from kperf.trace import command, results
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture import capturer, instrumented
 from kperf.trace.capture import scheduler as scheduling
+from kperf.trace.capture.instrumented import ResourceUsage
+from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
 from kperf.trace.instrument.events import instrument
+from kperf.trace.instrument.program import read_program
+from kperf.trace.instrument.session import Recording, session
 from tests.command import kperf
 from tests.record.test_lock import another_that_measures
 from tests.trace.capture import fake_gpu
+from tests.trace.kernels import compiled as compiled_case
 
 GEMM = """
 import sys, torch, triton, triton.language as tl
@@ -351,6 +360,7 @@ def test_the_users_cache_holds_no_instrumented_kernel(trace, tmp_path, monkeypat
     files = [path for path in cache.rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix == ".ttgir"]
     assert not [path for path in files if b"proton" in path.read_bytes() or "kperf" in str(path.relative_to(tmp_path))]
+    assert not [path for path in files if "cuobjdump" in path.name or "nvdisasm" in path.name]
     assert all("proton" not in canonical_ttgir(path.read_text()) for path in files if path.suffix == ".ttgir")
 
 
@@ -631,3 +641,183 @@ def test_arithmetic_of_libraries_and_gathers_have_names(trace):
     assert any("asinf" in name for name in names["seeded_dropout"])
     assert any("gather" in name for name in names["running_max"])
     assert "scan" in names["running_max"]
+
+
+def test_what_is_read_of_machine_code_is_kept_in_the_cache_that_is_gone_afterwards(trace, tmp_path, monkeypatch):
+    """Also of passes, of what is compared, and of what is listed."""
+    dumped = []
+    dump = compiler._dump
+
+    def noted(kernel, tool, *options):
+        dumped.append((tool, Path(triton.knobs.cache.dir)))
+        return dump(kernel, tool, *options)
+
+    monkeypatch.setattr(compiler, "_dump", noted)
+    assert trace(GEMM + "run(24)", passes=2)[0] == 0
+    assert {tool for tool, _ in dumped} == {"cuobjdump", "nvdisasm"}
+    assert {folder for _, folder in dumped} == {fake_gpu.TWINS}
+    dumped.clear()
+    monkeypatch.setattr(instrumented, "own_cache", own_cache)
+    assert trace(GEMM + "run(2)", listing=True)[0] == 0
+    assert all("kperf-trace-" in str(folder) for _, folder in dumped)
+    assert dumped
+
+
+THREADS = """
+import threading
+x = torch.zeros(4096)
+
+def launch_plus():
+    compiling.wait(60)
+    for _ in range(4): plus[(4,)](x, x, x, 4096, BLOCK=1024)
+    launched.set()
+
+plus[(1,)](x, x, x, 1024, BLOCK=1024)
+thread = threading.Thread(target=launch_plus)
+thread.start()
+run(3)
+thread.join()
+"""
+
+
+def test_launches_of_a_thread_while_another_one_compiles_are_neither_lost_nor_compiled_with_events(
+    trace, tmp_path, monkeypatch
+):
+    compiling, launched_all = threading.Event(), threading.Event()
+    monkeypatch.setattr("builtins.compiling", compiling, raising=False)
+    monkeypatch.setattr("builtins.launched", launched_all, raising=False)
+    make = capturer.make_instrumented
+
+    def slow(kernel, *arguments, **options):
+        if kernel.name == "gemm" and not compiling.is_set():
+            with session(Recording((0,), 4), apart=True):  # as while it compiles
+                compiling.set()
+                assert not launched_all.wait(0.5)  # for its warm launch it waits, and does not go without
+        return make(kernel, *arguments, **options)
+
+    monkeypatch.setattr(capturer, "make_instrumented", slow)
+    status, _, out = trace(GEMM + ADD + THREADS, passes=1)
+    assert status == 0
+    assert launched("plus") == [True, False, True, False, True]
+    assert {path.name for path in out.glob("*.timeline.json")} == {"gemm.timeline.json", "plus.timeline.json"}
+    assert read_timeline(out / "plus.timeline.json").grid == (4, 1, 1)
+
+
+def test_a_kernel_on_two_gpus_is_two_kernels_and_each_runs_on_its_own(trace, monkeypatch):
+    class TwoGpus(fake_gpu.FakeGpu):
+        current = 0
+
+        def device(self):
+            return sys.modules["__main__"].__dict__.get("gpu", 0)
+
+        def at(self, device):
+            seen.append(device)
+            return super().at(device)
+
+    seen = []
+    script = ADD + (
+        "x = torch.zeros(4096)\nfor n in range(24):\n    gpu = n % 2\n    plus[(4 + gpu,)](x, x, x, 4096, BLOCK=1024)\n"
+    )
+    status, _, out = trace(script, gpu=TwoGpus(), passes=1)
+    assert status == 0
+    assert launched("plus")[:6] == [True, True, False, False, True, True]
+    first, second = sorted(out.glob("*.timeline.json"), key=lambda path: len(path.name))
+    assert first.name == "plus.timeline.json"
+    assert re.fullmatch(r"plus\.[0-9a-f]{8}\.timeline\.json", second.name)
+    assert [read_timeline(path).grid for path in (first, second)] == [(4, 1, 1), (5, 1, 1)]
+    assert set(seen) == {0, 1}
+
+
+def test_stop_ends_the_script_when_all_is_read(trace, capsys):
+    use = "x = torch.zeros(4096)\nfor n in range(1000): plus[(4,)](x, x, x, 4096, BLOCK=1024); last = n\n"
+    status, said, out = trace(ADD + use + "print('never')", stop=True, passes=1)
+    assert status == 0
+    assert len(launched("plus")) == 12  # the first, a plain one, and five of each in turn
+    printed = capsys.readouterr()
+    assert "never" not in printed.out
+    assert "kperf: all that was asked for is read: the script is ended (--stop)\n" in printed.err
+    assert read_timeline(out / "plus.timeline.json").verdict[0] in said
+    fake_gpu.LAUNCHES.clear()
+    assert trace(ADD + use, stop=True, patterns=["plus", "other"])[0] == 0
+    assert len(launched("plus")) == 1000
+
+
+GRAPHS = (
+    ADD
+    + """
+x, out = torch.ones(256), torch.zeros(256)
+for _ in range(3): plus[(2,)](x, x, out, 256, BLOCK=128)
+print(out.sum())
+"""
+)
+
+
+def test_a_kernel_in_graphs_alone_is_launched_once_more_where_a_check_puts_back_what_it_wrote(
+    trace, monkeypatch, capsys
+):
+    monkeypatch.setattr(fake_gpu.FakeGpu, "capturing", lambda self: "__main__" in sys.modules and not over)
+    over = []
+    end = Interceptor.end
+    monkeypatch.setattr(Interceptor, "end", lambda self: (over.append(1), end(self)))
+    status, said, out = trace(GRAPHS, check=True)
+    assert status == 0
+    assert launched("plus")[:3] == [False] * 3
+    assert True in launched("plus")[3:]
+    assert "Checked: its instrumented kernel writes what the original kernel writes, bit for bit." in said
+    assert read_timeline(out / "plus.timeline.json").grid == (2, 1, 1)
+    assert {launch.arguments[3] for launch in fake_gpu.LAUNCHES} == {256}
+    over.clear()
+    fake_gpu.LAUNCHES.clear()
+    status, _, _ = trace(GRAPHS)
+    assert (status, launched("plus")) == (2, [False] * 3)
+    assert "or give --check, with which it is launched once more by itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("megabytes", "status"), [(2047, 0), (2048, 2), (10**12, 2)])
+def test_a_buffer_that_proton_cannot_address_is_refused(trace, tmp_path, monkeypatch, megabytes, status):
+    monkeypatch.setattr(command, "Gpu", fake_gpu.FakeGpu)
+    (tmp_path / "it.py").write_text("print('ran')")
+    found = kperf("trace", "--list", "--memory", megabytes, tmp_path / "it.py")
+    assert found.returncode == status
+    assert ("ran" in found.stdout) == (status == 0)
+
+
+def test_the_buffer_of_a_launch_stays_below_what_proton_can_address(monkeypatch):
+    """Whoever asks for how much."""
+    program = read_program(instrument(compiled_case("gemm_pointers_3").asm["ttgir"]))
+    plain = ResourceUsage(168, 0, 200_000, 1)
+    for ctas in (1, 5000, 100_000):
+        chosen = instrumented.ring_for(program, plain, ctas, 1 << 40, 100_000)
+        assert ctas * chosen.block_bytes < 1 << 31
+        assert ctas < 5000 or 2 * ctas * chosen.block_bytes > 1 << 31  # and is no smaller than it has to be
+    with pytest.raises(UsageError, match="do not fit into 2047 MB: no buffer can be larger"):
+        instrumented.ring_for(program, plain, 10**8, 1 << 40)
+    with pytest.raises(UsageError, match="do not fit into 100 MB: give more with --memory"):
+        instrumented.ring_for(program, plain, 10**6, 100 << 20)
+
+
+def test_an_instrumented_kernel_that_is_slow_to_compile_is_not_compiled_again(trace, monkeypatch):
+    compiled = []
+    make = capturer.make_instrumented
+    monkeypatch.setattr(capturer, "make_instrumented", lambda *a, **o: compiled.append(1) or make(*a, **o))
+    monkeypatch.setattr(capturer, "_SLOW_S", -1.0)
+    status, _, out = trace(GEMM + "run(3)")
+    assert (status, len(compiled)) == (0, 1)
+    assert read_timeline(out / "gemm.timeline.json").records.lost == 0
+    compiled.clear()
+    monkeypatch.setattr(fake_gpu, "TRIPS", 300)  # events were lost: a larger buffer is needed
+    status, _, out = trace(GEMM + "run(3)")
+    assert (status, len(compiled)) == (0, 2)
+    assert read_timeline(out / "gemm.timeline.json").records.lost == 0
+
+
+def test_an_error_of_ours_is_said_in_words(trace, monkeypatch, capsys):
+    def breaks(*_, **__):
+        raise KeyError(((12, False), (15, True)))
+
+    monkeypatch.setattr(capturer, "plan", breaks)
+    status, said, _ = trace(GEMM + "run(14)", gpu=Heating())
+    assert status == 0
+    sentence = "an instrumented kernel of a few events is refused: KeyError, an error in this program"
+    assert sentence in said.replace("\n", " ")
+    assert "12, False" not in said + capsys.readouterr().err
