@@ -359,3 +359,8 @@ def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path, monke
     assert "was edited" in done.stderr
     assert "vanilla/d128_bf16_full.ttgir compiles to sm_90a in place of attn_fwd: in_order, 32 wgmma" in done.stdout
     assert {path.name for path in (results / "h200").iterdir()} == {"fig12.jsonl", "environment.json"}
+
+
+def test_help_swallows_nothing_in_square_brackets():
+    """Rich would take them for markup."""
+    assert "# kperf: ignore[id] reason" in " ".join(kperf("diagnose", "--help").stdout.split())

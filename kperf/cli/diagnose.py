@@ -37,7 +37,7 @@ def diagnose(
 ) -> None:
     """Find what makes Triton kernels slow, at which line, and what to write instead.
 
-    `# kperf: ignore[id] reason` in the source silences a finding at its line.
+    `# kperf: ignore\\[id] reason` in the source silences a finding at its line.
     """
     from kperf.diagnose import command
 
