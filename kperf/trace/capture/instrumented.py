@@ -14,7 +14,7 @@ from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.ir.override import Override, recompile
 from kperf.trace.capture.traced import Orders
-from kperf.trace.instrument.events import Detail, Rules, instrument
+from kperf.trace.instrument.events import LIFETIME, Detail, Rules, instrument
 from kperf.trace.instrument.program import Program, read_program
 from kperf.trace.instrument.session import BUFFER_LIMIT, RECORD_BYTES, Recording, session
 
@@ -87,7 +87,8 @@ def make_instrumented(
 ) -> InstrumentedKernel:
     """The twin of a compiled kernel for a launch of so many blocks, compiled into a cache of its own in `folder`.
 
-    Of all its regions if that costs the kernel no registers and no block on an SM, else of fewer if that costs less.
+    Of all its regions if that costs the kernel no registers and no block on an SM, else of fewer if that costs less:
+    without loads where registers spill.
     `memory`: bytes that the records of a launch may take; `records`: how many a warp writes, if that is known.
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
@@ -97,8 +98,8 @@ def make_instrumented(
     plain = resource_usage(kernel, folder)
     text = compiler.named_ttgir(kernel.asm["ttgir"])
 
-    def make(detail: Detail) -> InstrumentedKernel:
-        traced = instrument(text, detail=detail, regions=regions, rules=rules)
+    def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
+        traced = instrument(text, detail=detail, regions=wanted, rules=rules)
         program = read_program(traced, rules)
         written = records or _straight_records(program)
         recording = ring_for(program, plain, blocks * kernel.metadata.num_ctas, memory, written)
@@ -112,7 +113,22 @@ def make_instrumented(
         made.append(make(detail))
         if not made[-1].blocks_lost and not made[-1].spilled_more:
             break
+    if all(twin.spilled_more for twin in made) and (others := _without_loads(made[-1].program)):
+        made.append(make("coarse", others))
     return min(made, key=lambda twin: (twin.blocks_lost, twin.spilled_more))
+
+
+def _without_loads(program: Program) -> list[str]:
+    """Names of the regions that load nothing into registers, if others do.
+
+    A load's destination is held from its event on: between events the assembler cannot move it to where it is used.
+    """
+    pairs = {
+        scope.name: program.intervals.get(((scope.number, True), (scope.number, False))) for scope in program.scopes
+    }
+    regions = {name: pair for name, pair in pairs.items() if not name.startswith(LIFETIME)}
+    others = [name for name, pair in regions.items() if pair is None or pair.kind != "load"]
+    return others if len(others) < len(regions) else []
 
 
 def _compile(kernel: CompiledKernel, override: Override, recording: Recording, folder: Path) -> CompiledKernel:
