@@ -357,7 +357,10 @@ class Dataflow:
                     queue = (*queue, issued)[-_MOST_IN_FLIGHT:] if asynchronous else ()
                 elif op.name == COMMIT and queue:
                     product, rings = queue[-1]
-                    queue = (*queue[:-1], (product, (*rings, *self.arrives(op))))
+                    queue = (
+                        *queue[:-1],
+                        (product, tuple(dict.fromkeys((*rings, *self.arrives(op))))),
+                    )  # each once: it loops
                 elif op.name == DOT_WAIT:
                     done = max(len(queue) - pendings(op), 0)
                     completed.setdefault(id(op), {}).update(dict.fromkeys(product for product, _ in queue[:done]))

@@ -16,6 +16,7 @@ from kperf.ir.dataflow import COMMIT, WAIT, Dataflow
 from kperf.ir.ttgir import Module
 from kperf.trace.instrument.events import LIFETIME, instrument
 from kperf.trace.instrument.program import Program, read_program
+from tests.ir import printed
 from tests.trace.kernels import CASES, compile_case
 
 _ATTENTION = CASES["attention"]
@@ -121,3 +122,13 @@ def test_hoppers_reading_knows_no_tensor_memory():
     assert module.arch is SM_90A
     dataflow = Dataflow(module)
     assert not [op for op in module.walk() if dataflow.completes(op) or dataflow.arrives(op)]
+
+
+@pytest.mark.timeout(60)
+def test_a_commit_that_is_passed_again_and_again_is_followed_to_an_end():
+    """examples/gemm_persistent_ws.py as Triton 3.9 prints it: its loop comes by the commit without an MMA before."""
+    text = (printed.FOLDER / "gemm_persistent_ws.sm_100a.3.9.0.ttgir").read_text()
+    module = Module(text)
+    dataflow = Dataflow(module)
+    waits = [op for op in module.walk() if op.name == WAIT and dataflow.completes(op)]
+    assert len(waits) == text.count("ttng.tc_gen5_commit") == 2
