@@ -12,6 +12,7 @@ from rich.text import Text
 
 from kperf.arch import of
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
+from kperf.console import WholeConsole
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.finding import LEVELS, Diagnoses, Diagnosis, Finding
@@ -80,7 +81,7 @@ def run_traced(
 
     with tempfile.TemporaryDirectory() as folder, intercepted_launches(note):
         traced = Script(script, tuple(arguments))
-        status = trace.run(Console(quiet=True), traced, TraceOptions(), Path(folder), lambda *_: [], gpu)
+        status = trace.run(WholeConsole(quiet=True), traced, TraceOptions(), Path(folder), lambda *_: [], gpu)
         timelines = [read_timeline(path) for path in sorted(Path(folder).glob("*.timeline.json"))]
     kernels = [
         inputs.of_compiled(kernel, of(kernel.metadata.target), grid)

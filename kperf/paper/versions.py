@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kperf.arch import KNOWN, Arch
 from kperf.compat.triton import VERSION
+from kperf.console import of_standard_output
 from kperf.errors import UsageError
 from kperf.ir import offline
 from kperf.paper.examples import EXAMPLES, Script
@@ -65,6 +66,7 @@ def read(path: Path) -> list[Row]:
 
 def record(path: Path, targets: Sequence[Arch]) -> None:
     """Append a row for each kernel and target that has none of this Triton's yet, script by script."""
+    console = of_standard_output()
     for arch in targets:
         for script in different(EXAMPLES):
             known = {(row.triton, row.target, row.kernel) for row in read(path)}
@@ -84,7 +86,8 @@ def record(path: Path, targets: Sequence[Arch]) -> None:
             ]
             with path.open("a") as stream:
                 stream.writelines(f"{row.model_dump_json()}\n" for row in rows)
-            print(*(f"{row.target} {row.kernel}: {row.stage}, {row.message}" for row in rows), sep="\n", flush=True)
+            for row in rows:
+                console.print(f"{row.target} {row.kernel}: {row.stage}, {row.message}")
 
 
 def different(scripts: Sequence[Script]) -> list[Script]:
