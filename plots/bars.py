@@ -26,8 +26,8 @@ class Look:
 
 
 WARPS = {
-    "issue": Look(BLUE, "white", "issues a product"),
-    "tensor": Look("#cfe8f7", "black", "waits for a product", "...."),
+    "issue": Look(BLUE, "white", "issues an MMA"),
+    "tensor": Look("#cfe8f7", "black", "waits for an MMA", "...."),
     "arithmetic": Look(ORANGE, "black", "arithmetic"),
     "wait": Look("#c4c4c4", "black", "waits for a barrier or a load"),
     "load": Look("#44aa99", "black", "issues a load"),
@@ -37,7 +37,7 @@ WARPS = {
 }
 PRODUCTS = ("#332288", VERMILION, SKY)
 LOADS = (GREEN, "#a6dcc8", "#ddf0e8")
-IDLE = Look("white", "black", "no product in flight", "////", PURPLE)
+IDLE = Look("white", "black", "no MMA in flight", "////", PURPLE)
 
 WIDTH_INCHES = 7.0
 """Of a page's text."""

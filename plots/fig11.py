@@ -1,4 +1,4 @@
-"""Fig. 11 from recorded timelines: what the warp groups of one block do, and where a trip's cycles go.
+"""Fig. 11 from recorded timelines: what the warp groups of one CTA do, and where an iteration's cycles go.
 
 Reads typed records, writes PDF and PNG, as wide as a page's text.
 """
@@ -10,25 +10,26 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from kperf.errors import UsageError
-from kperf.plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside
+from kperf.plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside, use_in_words
 from kperf.plots.style import save
 from kperf.record.store import Environment
 from kperf.trace.analyze.models import Timeline, Window
 
-RATE = Look("#555555", "white", "products at the peak rate")
+RATE = Look("#555555", "white", "MMAs at the peak rate")
+EVENTS = Look("#f2f2f2", "black", "cost of the events in what is drawn", "xxxx", "#999999")
 BEYOND = Look("#b0b0b0", "black", "in flight beyond that: queue and latency")
 WINDOW_TRIPS = 3
 
 
 def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
-    """Timelines over one cycle axis, and the cycles of a trip; `out` without a suffix. Returns the files.
+    """Timelines over one cycle axis, and the cycles of an iteration; `out` without a suffix. Returns the files.
 
-    Raises `UsageError` if a timeline has no trips to show.
+    Raises `UsageError` if a timeline has no iterations to show.
     """
     views = [(timeline, window) for timeline in timelines for window in timeline.windows]
     silent = [t.label for t in timelines if not any(window.shows == "trips" for window in t.windows)]
     if silent:
-        raise UsageError(f"the timeline of {silent[0]} has no trip of a main loop to draw")
+        raise UsageError(f"the timeline of {silent[0]} has no iteration of a main loop to draw")
     products = looks_beside(timelines, "products", PRODUCTS, "{} in flight")
     loads = looks_beside(timelines, "loads", LOADS, "load of {}, from issue to use")
     heights = [*(1.6 for _ in views), 0.25 + 0.3 * len(timelines)]
@@ -44,9 +45,9 @@ def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
             axis.axvline(number * period, color="black", linewidth=0.6, linestyle=(0, (3, 3)), zorder=3)
         axis.set_title(_title(timeline, window), loc="left", fontsize=8)
         axis.tick_params(labelbottom=axis is axes[-1])
-    axes[-1].set_xlabel("SM cycles. Dashed: trips, one pass of the main loop (a block of keys and values) each")
+    axes[-1].set_xlabel("SM cycles. Dashed: iterations of the main loop (a tile of keys and values each)")
     shown |= _stacks(figure.add_subplot(grid[-1, 0]), timelines)
-    order = [*WARPS.values(), *products.values(), *loads.values(), IDLE, RATE, BEYOND]
+    order = [*WARPS.values(), *products.values(), *loads.values(), IDLE, RATE, BEYOND, EVENTS]
     handles = [look.patch() for look in dict.fromkeys(order) if look.label in shown]
     figure.legend(handles=handles, ncols=3, loc="outside upper center", frameon=False, handlelength=1.6, fontsize=8)
     versions = dict.fromkeys(f"torch {e.torch}, triton {e.triton}, driver {e.driver}" for e in _environments(timelines))
@@ -61,31 +62,42 @@ def _environments(timelines: Sequence[Timeline]) -> list[Environment]:
 def _title(timeline: Timeline, window: Window) -> str:
     if window.shows == "tile boundary" and timeline.tile_boundary_cycles is not None:
         beyond = timeline.tile_boundary_cycles.median
-        return f"{timeline.label}, from a tile's last trip to the next tile: {beyond:.0f} cycles beyond a trip"
-    bound = timeline.bound
-    share = bound.cycles / timeline.period_cycles.median if bound else 0.0
-    rate = f", tensor cores at {share:.0%} of their peak rate" if bound else ""
+        return (
+            f"{timeline.label}, from a tile's last iteration to the next tile: {beyond:.0f} cycles beyond an iteration"
+        )
     order = "keeps the order of instructions" if timeline.sass_order.same else "moves instructions (see the verdict)"
     return (
-        f"{timeline.label}: {timeline.period_cycles.median:.0f} cycles a trip{rate}\n"
-        f"{_tracing(timeline)} {timeline.overhead.cost} of the time and {order}"
+        f"{timeline.label}: {_cycles(timeline):.0f} cycles an iteration{use_in_words(timeline)}\n"
+        f"drawn: {_drawn(timeline)} {timeline.overhead.cost} of the time and {order}"
     )
 
 
-def _tracing(timeline: Timeline) -> str:
-    return f"of {len(timeline.passes)} passes joined the dearest" if timeline.joined else "tracing"
+def _cycles(timeline: Timeline) -> float:
+    """An iteration of the launch that events change least."""
+    return timeline.iteration.cycles if timeline.iteration else timeline.period_cycles.median
+
+
+def _drawn(timeline: Timeline) -> str:
+    if timeline.joined:
+        return f"{len(timeline.passes) - len(timeline.joined.left_out)} passes joined; the dearest"
+    return f"{timeline.period_cycles.median:.0f} cycles with all events, which"
 
 
 def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
-    """The cycles of a trip: what its products need, what they take beyond that, and with none of them in flight."""
+    """The cycles of an iteration: what its MMAs need, what they take beyond, none of them in flight, the events' cost.
+
+    What is beyond the MMAs' cycles is split as in the launch that is drawn, whose events lengthen it.
+    """
     shown: dict[str, Look] = {}
     for place, timeline in enumerate(timelines):
-        period = timeline.period_cycles.median
-        bound = timeline.bound.cycles if timeline.bound else 0.0
-        idle = sum(bubble.cycles for bubble in timeline.bubbles)
+        period, drawn = _cycles(timeline), timeline.period_cycles.median
+        bound = min(timeline.bound.cycles if timeline.bound else 0.0, period)
+        share = sum(bubble.cycles for bubble in timeline.bubbles) / max(drawn - bound, 1.0)
+        idle = min(share, 1.0) * (period - bound)
         left = 0.0
-        for look, cycles in ((RATE, bound), (BEYOND, period - bound - idle), (IDLE, idle)):
-            if cycles <= 0:
+        parts = ((RATE, bound), (BEYOND, period - bound - idle), (IDLE, idle), (EVENTS, drawn - period))
+        for look, cycles in parts:
+            if cycles < 1:
                 continue
             edge = look.edge if look.hatch else "white"
             axis.barh(place, cycles, 0.7, left, color=look.colour, edgecolor=edge, linewidth=0.4, hatch=look.hatch)
@@ -98,5 +110,5 @@ def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
     axis.set_yticks(range(len(timelines)), [timeline.label.replace(" ", "\n", 1) for timeline in timelines])
     axis.tick_params(axis="y", length=0)
     axis.invert_yaxis()
-    axis.set_xlabel("cycles of a trip (median over all blocks)")
+    axis.set_xlabel("cycles of an iteration, of the launch that events change least; beyond it what all events cost")
     return shown

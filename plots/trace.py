@@ -33,8 +33,8 @@ WAITS = {
     "products": WARPS["tensor"],
     "other": WARPS["other"],
 }
-BUSY = Look("#9ecae1", "black", "SMs with a block")
-SLOWEST = Look(VERMILION, "white", "the slowest block")
+BUSY = Look("#9ecae1", "black", "SMs with a CTA")
+SLOWEST = Look(VERMILION, "white", "the slowest CTA")
 
 
 def draw(timeline: Timeline, stamp: str, out: Path) -> list[Path]:
@@ -88,19 +88,19 @@ def _span(timeline: Timeline, window: Window) -> float:
 
 def _title(timeline: Timeline, window: Window) -> str:
     if window.shows == "tile boundary":
-        return "from the last trip of a tile to the next tile"
-    period = timeline.period_cycles.median
+        return "from the last iteration of a tile to the next tile"
+    period = timeline.iteration.cycles if timeline.iteration else timeline.period_cycles.median
     trace = f"Tracing {timeline.overhead.cost} of the time"
     if window.shows == "block":
         rest = "" if _span(timeline, window) >= period * 0.98 else "; its beginning"
-        return f"{timeline.label}: {period:.0f} cycles a block{rest}. {trace}"
+        return f"{timeline.label}: {period:.0f} cycles a CTA{rest}. {trace}"
     return f"{timeline.label}: {period:.0f} cycles an iteration{use_in_words(timeline)}. {trace}"
 
 
 def _stacked(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, Look]]]]:
     """Bars of parts: (warp group, (name, share, look) of each of its regions); of a memory view what its warps do."""
     if timeline.memory:
-        return [("a block", _waits(timeline.memory))]
+        return [("a CTA", _waits(timeline.memory))]
     rows = []
     for role in timeline.roles:
         parts = [(r.name, r.share, WARPS[r.kind]) for r in timeline.regions if r.warp_group == role.warp_group]
@@ -135,7 +135,7 @@ def _stacks(axis: Axes, timeline: Timeline) -> dict[str, Look]:
     axis.set_xlim(0, 1)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axis.invert_yaxis()
-    axis.set_xlabel("share of a block's lifetime, over all blocks")
+    axis.set_xlabel("share of a CTA's lifetime, over all CTAs")
     return shown
 
 
@@ -166,7 +166,7 @@ def _occupancy(axis: Axes, timeline: Timeline, sms: SmUse) -> dict[str, Look]:
     axis.set_xlim(0, sms.span_us)
     axis.set_ylim(-0.18 * sms.sms if timeline.imbalance else 0, sms.sms * 1.05)
     axis.set_ylabel("SMs")
-    axis.set_xlabel(f"µs since the first block began; the {sms.sms} SMs are idle {sms.idle:.0%} of the time")
+    axis.set_xlabel(f"µs since the first CTA began; the {sms.sms} SMs are idle {sms.idle:.0%} of the time")
     return shown
 
 

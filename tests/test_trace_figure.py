@@ -91,9 +91,9 @@ def test_nothing_is_printed_smaller_than_seven_points_or_off_the_page(make):
 
 def test_a_memory_view_shows_waits_and_an_imbalance_the_slowest_block():
     names = {make: {text.get_text() for text in figure_of(make).legends[0].get_texts()} for make in (memory, imbalance)}
-    assert {"waits for the first load", "waits for later loads", "SMs with a block"} <= names[memory]
-    assert "the slowest block" in names[imbalance]
-    assert "the slowest block" not in names[memory]
+    assert {"waits for the first load", "waits for later loads", "SMs with a CTA"} <= names[memory]
+    assert "the slowest CTA" in names[imbalance]
+    assert "the slowest CTA" not in names[memory]
 
 
 @pytest.mark.parametrize("make", VIEWS, ids=lambda make: make.__name__)

@@ -70,7 +70,7 @@ def test_133_tiles_on_132_sms_end_in_a_wave_of_one():
     assert timeline.sms.sms == 132
     # In the last wave 131 of 132 SMs rest. It lasts at most as long as the first: its block has the memory to itself.
     assert 0.35 < timeline.sms.idle <= 131 / 264
-    assert "133 blocks are 1.01 waves of 132, and the last wave has 1" in verdict("gemm_133_tiles")
+    assert "133 CTAs are 1.01 waves of 132, and the last wave has 1" in verdict("gemm_133_tiles")
     assert "wave" not in verdict("gemm_tma")  # 2048 tiles: 15.5 waves
 
 

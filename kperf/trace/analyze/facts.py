@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from kperf.trace.analyze.models import (
     Confidence,
+    Estimate,
+    Finding,
     IterationTime,
     KernelResources,
     Memory,
@@ -30,6 +32,11 @@ _MUCH_DRAWN = 0.1
 """Share by which an iteration that is drawn may differ from the least disturbed one for a medium confidence."""
 _MUCH_ELSE = 0.5
 """Share by which the CTAs on an SM differ for a low confidence."""
+FASTER = 0.02
+"""Of the original kernel's time: what a launch with events wins beyond noise."""
+_MEDIUM_GAIN, _HIGH_GAIN = 1.1, 1.5
+"""Times as fast, for a finding of medium and of high severity."""
+_WGMMA_WAIT = "wait for wgmma"
 _COUNTER_BYTES = 16
 """Of stack a thread, which the counters of events may take."""
 
@@ -192,6 +199,49 @@ def _why_withheld(t: Timeline, row: WhatIf, unknown: float, cap: float) -> str |
     if row.low <= 0:
         return f"{unknown:.0f} cycles are uncertain, so that it may save nothing"
     return None
+
+
+def findings(t: Timeline) -> list[Finding]:
+    """What a launch that is faster with events shows: that the original can be as fast."""
+    launches = [(t.overhead, t.sass_order, "all events")] if t.joined is None else []
+    launches += [
+        (one.overhead, one.sass_order, f"events at {'; '.join(one.regions)}")
+        for one in (t.passes if t.joined else t.apart.passes if t.apart else [])
+    ]
+    known = [(overhead.ratio, order, where) for overhead, order, where in launches if overhead.ratio is not None]
+    if not known:
+        return []
+    ratio, order, where = min(known, key=lambda launch: launch[0])
+    if ratio > 1 - FASTER:
+        return []
+    gain = 1 / ratio
+    message = f"with {where} the kernel is {1 - ratio:.1%} faster than the original"
+    evidence = {"speedup": gain}
+    waits = [sum(step.startswith(_WGMMA_WAIT) for step in steps) for steps in (order.plain, order.traced)]
+    if order.same:
+        name, advice = "faster-in-another-step", "let warp groups begin in another step, as by an order between them"
+        message += ", in the same order of instructions: its warp groups are in another step"
+    elif waits[0] > waits[1]:
+        name = "wgmma-serialised"
+        advice = "find why the assembler waits after each wgmma (ptxas warns C75xx), as an accumulator read in between"
+        message += f": the original's machine code waits for wgmma at {waits[0]} places, this one's at {waits[1]}, so "
+        message += "the original's wgmma are serialised"
+        evidence |= {"waits_original": float(waits[0]), "waits_instrumented": float(waits[1])}
+    else:
+        name, advice = "faster-in-another-order", "try what leads the assembler to that order, as other stages or tiles"
+        message += f": its machine code has another order, {order.differences[0]}"
+    return [
+        Finding(
+            id=name,
+            severity="high" if gain >= _HIGH_GAIN else "medium" if gain >= _MEDIUM_GAIN else "low",
+            confidence="medium" if order.same else "high",
+            source=None,
+            message=message,
+            evidence=evidence,
+            advice=advice,
+            estimate=Estimate(speedup=gain, low=1.0, high=gain),
+        )
+    ]
 
 
 def confidence(t: Timeline) -> Confidence:

@@ -141,7 +141,8 @@ def _typical(launch: Launch) -> Block:
 def sass_order(orders: Orders) -> SassOrder:
     """Both orders, and where they differ, in words."""
     words = [
-        f"after {d.after}: {d.plain or 'nothing'} in the plain kernel, {d.traced or 'nothing'} in the traced one"
+        f"after {d.after}: {d.plain or 'nothing'} in the original kernel, {d.traced or 'nothing'} in the "
+        "instrumented one"
         for d in orders.differences
     ]
     return SassOrder(plain=orders.plain, traced=orders.traced, same=not words, differences=list(dict.fromkeys(words)))

@@ -36,7 +36,9 @@ MOST_WHAT_IFS = 6
 
 def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     """Side by side: period, tensor cores, regions, bubbles, overhead."""
-    result = Table(title=f"inside the kernel, cycles of a trip (median; p5 to p95): {stamp}", title_justify="left")
+    result = Table(
+        title=f"inside the kernel, cycles of an iteration (median; p5 to p95): {stamp}", title_justify="left"
+    )
     result.add_column("")
     for timeline in timelines:
         result.add_column(timeline.label, justify="right")
@@ -48,7 +50,7 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     row("iteration, drawn", [_range(t.period_cycles) for t in timelines])
     if any(t.tile_boundary_cycles for t in timelines):
         beyond = [t.tile_boundary_cycles for t in timelines]
-        row("from tile to tile, beyond a trip", [_range(b) if b else "-" for b in beyond])
+        row("from tile to tile, beyond an iteration", [_range(b) if b else "-" for b in beyond])
     row("SM clock, MHz (measured)", [_clock(t) for t in timelines])
     uses = [t.compute_use for t in timelines]
     row("unit of compute", [_unit(t) for t in timelines])
@@ -59,7 +61,7 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     row("confidence", [t.confidence.level for t in timelines])
     hidden = [t.arithmetic for t in timelines]
     row(
-        "arithmetic, of it under own / any products",
+        "arithmetic, of it under own / any MMAs",
         [f"{h.cycles:.0f}, {h.under_own_products:.0f} / {h.under_any_products:.0f}" if h else "-" for h in hidden],
     )
     result.add_section()
@@ -85,8 +87,8 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
         "launch",
         [str(t.overhead) for t in timelines],
     )
-    row("records written, lost", [f"{t.records.written}, {t.records.lost}" for t in timelines])
-    row("SASS order, plain and traced", ["the same" if t.sass_order.same else "differs" for t in timelines])
+    row("events written, lost", [f"{t.records.written}, {t.records.lost}" for t in timelines])
+    row("SASS order, original and instrumented", ["the same" if t.sass_order.same else "differs" for t in timelines])
     return result
 
 
@@ -120,7 +122,7 @@ def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:
             of_sm = facts.use_of_sm(t, unit_cycles) if use.sm is None else use.sm
             changed = {"sm": of_sm, "cta_main_loop": t.bound.cycles / t.iteration.cycles}
             t = t.model_copy(update={name: use.model_copy(update=changed)})
-    t = t.model_copy(update={"confidence": facts.confidence(t)})
+    t = t.model_copy(update={"confidence": facts.confidence(t), "findings": facts.findings(t)})
     said, withheld = facts.what_ifs(t)
     t = t.model_copy(update={"what_if": said, "withheld": withheld})
     return t.model_copy(update={"verdict": verdict(t)})
@@ -128,7 +130,7 @@ def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:
 
 def verdict(t: Timeline) -> list[str]:
     """Sentences about one kernel, each made from the numbers: what its view shows, and how far it can be trusted."""
-    lines = []
+    lines = [f"{t.label}: {finding.message}; {finding.advice}." for finding in t.findings]
     if t.imbalance:
         lines += _imbalance(t, t.imbalance)
     lines += _pipeline(t) if t.unit == "trip" else []
@@ -153,16 +155,16 @@ def _pipeline(t: Timeline) -> list[str]:
     lines += [f"{line}.", *_use(t)]
     if t.tile_boundary_cycles:
         lines.append(
-            f"{t.label}: a block computes one tile after another; from a tile to the next it takes "
-            f"{t.tile_boundary_cycles.median:.0f} cycles beyond those of the trips, in which it computes the products "
-            f"of one trip more."
+            f"{t.label}: a CTA computes one tile after another; from a tile to the next it takes "
+            f"{t.tile_boundary_cycles.median:.0f} cycles beyond those of the iterations, in which it computes the "
+            f"{_products(t)} of one iteration more."
         )
     if t.load_wait:
         lines.append(_load_wait(t, t.load_wait))
     if (hidden := t.arithmetic) and hidden.cycles:
         lines.append(
             f"{t.label} hides {hidden.under_any_products:.0f} of {hidden.cycles:.0f} cycles of arithmetic under "
-            f"products, {hidden.under_own_products:.0f} of them under its own warp group's."
+            f"{_products(t)}, {hidden.under_own_products:.0f} of them under its own warp group's."
         )
     if t.graph:
         lines += _what_ifs(t, t.graph)
@@ -378,17 +380,17 @@ def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
     lines = []
     if i.early_share > 0:
         lines.append(
-            f"{t.label}: {i.early_share:.1%} of {t.blocks} blocks return early; they take {i.early_time_share:.1%} of "
-            "the blocks' time."
+            f"{t.label}: {i.early_share:.1%} of {t.blocks} CTAs return early; they take {i.early_time_share:.1%} of "
+            "the CTAs' time."
         )
     if i.trips and i.trips.least < i.trips.most:
         lines.append(
-            f"{t.label}: a block that works makes {i.trips.least} to {i.trips.most} trips, the median "
+            f"{t.label}: a CTA that works makes {i.trips.least} to {i.trips.most} iterations, the median "
             f"{i.trips.median:.0f}."
         )
     slowest = i.slowest
     line = (
-        f"{t.label}: the slowest block, {slowest.program_id}, runs {slowest.us:.1f} us, "
+        f"{t.label}: the slowest CTA, {slowest.program_id}, runs {slowest.us:.1f} us, "
         f"{slowest.us / i.block_us.median:.1f} times the median"
     )
     if t.sms:
@@ -403,13 +405,13 @@ def _tail(t: Timeline, s: SmUse) -> list[str]:
     if tail < LONG_TAIL:
         return []
     line = (
-        f"{t.label}: half of the {s.sms} SMs have no block any more in the last {tail:.0%} of the launch, and the SMs "
+        f"{t.label}: half of the {s.sms} SMs have no CTA any more in the last {tail:.0%} of the launch, and the SMs "
         f"are idle {s.idle:.0%} of its time"
     )
     if not t.imbalance and t.blocks > s.sms * s.most_resident:
         slots = s.sms * s.most_resident
         rest = t.blocks % slots or slots
-        line += f": {t.blocks} blocks are {t.blocks / slots:.2f} waves of {slots}, and the last wave has {rest}"
+        line += f": {t.blocks} CTAs are {t.blocks / slots:.2f} waves of {slots}, and the last wave has {rest}"
     return [f"{line}."]
 
 
@@ -418,18 +420,22 @@ def _trust(t: Timeline) -> list[str]:
     do = f"; {WHAT_TO_DO}" if t.confidence.level == "low" else ""
     lines = [f"{t.label}: confidence is {t.confidence.level}{why}{do}.", *_cost(t)]
     if t.records.lost:
-        lines.append(f"{t.label}: {t.records.lost} of {t.records.written} records were overwritten; the rest is shown.")
+        lines.append(f"{t.label}: {t.records.lost} of {t.records.written} events were overwritten; the rest is shown.")
     if t.joined:
         lines += _joined(t, t.joined)
     if t.apart:
         lines.append(_apart(t, t.apart))
     if not t.sass_order.same:
         lines.append(
-            f"{t.label}: records change the order of instructions; there the picture does not show the plain kernel: "
+            f"{t.label}: events change the order of instructions; there the picture does not show the original kernel: "
             + "; ".join(t.sass_order.differences[: None if t.joined else 2])
             + "."
         )
     return lines
+
+
+def _of_unit(t: Timeline) -> str:
+    return "an iteration's" if t.unit == "trip" else "a CTA's"
 
 
 def _cost(t: Timeline) -> list[str]:
@@ -442,14 +448,14 @@ def _cost(t: Timeline) -> list[str]:
     records = t.records.written / t.units / len(t.roles)
     own = CYCLES_A_RECORD * records
     line = (
-        f"{t.label}: tracing makes it {ratio - 1:.0%} slower, about {added:.0f} cycles of a {t.unit}'s {period:.0f}, "
-        f"of which {records:.0f} records take some {min(own, added):.0f}"
+        f"{t.label}: tracing makes it {ratio - 1:.0%} slower, about {added:.0f} cycles of {_of_unit(t)} {period:.0f}, "
+        f"of which {records:.0f} events take some {min(own, added):.0f}"
     )
     rest = []
     if t.unit == "block":
-        rest.append("what a block writes besides, a header and its records' way to device memory")
+        rest.append("what a CTA writes besides, a header and its events' way to device memory")
     if not t.sass_order.same:
-        rest.append("the order of instructions that records change")
+        rest.append("the order of instructions that events change")
     if own < added:
         line += f"; the rest comes from {' and '.join(rest) or 'what they delay'}"
     return [f"{line}."]
@@ -495,12 +501,14 @@ def _bytes(size: float) -> str:
 
 def between(a: Timeline, b: Timeline) -> list[str]:
     """Sentences about two kernels that do the same work."""
-    periods = a.period_cycles.median / b.period_cycles.median
+    cycles = [t.iteration.cycles if t.iteration else t.period_cycles.median for t in (a, b)]
+    periods = cycles[0] / cycles[1]
     times = a.overhead.launch_ms / b.overhead.launch_ms
-    saved = a.period_cycles.median - b.period_cycles.median
+    saved = cycles[0] - cycles[1]
     idle_a, idle_b = (sum(bubble.cycles for bubble in t.bubbles) for t in (a, b))
     return [
-        f"{b.label} saves {saved:.0f} cycles a trip against {a.label}; bubbles go from {idle_a:.0f} to {idle_b:.0f}.",
-        f"The traced periods differ by a factor of {periods:.3f}, the plain kernels' times by {times:.3f}: "
+        f"{b.label} saves {saved:.0f} cycles an iteration against {a.label}; "
+        f"bubbles go from {idle_a:.0f} to {idle_b:.0f}.",
+        f"The iteration times differ by a factor of {periods:.3f}, the original kernels' times by {times:.3f}: "
         f"{'they agree' if abs(periods / times - 1) <= 0.05 else 'they do not agree'} within 5 %.",
     ]

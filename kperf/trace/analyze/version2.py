@@ -8,6 +8,7 @@ Json = dict[str, Any]
 def upgrade(old: Json) -> Json:
     """The record of version 3 with what version 2 knew. Raises LookupError, TypeError, ValueError or AttributeError."""
     new = {name: value for name, value in old.items() if name not in ("tensor_core_busy", "verdict", "slack")}
+    new = _in_words_of_now(new)
     busy, bound = old["tensor_core_busy"], old["bound"]
     computes = "none"
     if bound or any(region["kind"] in ("tensor", "issue") for region in old["regions"]):
@@ -24,6 +25,27 @@ def upgrade(old: Json) -> Json:
         "fma_use": use if computes == "fma" else None,
         "what_if": [row | {"assumed_low": row["low"], "assumed_high": row["high"]} for row in old.get("slack", [])],
     }
+
+
+def _in_words_of_now(old: Json) -> Json:
+    """With what the orders of instructions of its passes differ in, in the words of version 3."""
+
+    def said(one: Json) -> Json:
+        order = one["sass_order"]
+        words = [
+            line.replace(" in the plain kernel", " in the original kernel").replace(
+                " in the traced one", " in the instrumented one"
+            )
+            for line in order["differences"]
+        ]
+        return one | {"sass_order": order | {"differences": words}}
+
+    new = old | {"passes": [said(one) for one in old["passes"]]}
+    for name, within in (("apart", "passes"), ("joined", "one_pass")):
+        if found := new.get(name):
+            passes = [said(one) for one in found[within]] if within == "passes" else said(found[within])
+            new[name] = found | {within: passes}
+    return new
 
 
 def _bar(bar: Json) -> Json:

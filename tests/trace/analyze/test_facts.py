@@ -6,7 +6,7 @@ import pytest
 from kperf.record.bandwidth import Bandwidth
 from kperf.record.store import RECORDED
 from kperf.trace.analyze import analysis, facts, read, views
-from kperf.trace.analyze.models import Apart, KernelResources, Overhead, Resources, WhatIf
+from kperf.trace.analyze.models import Apart, KernelResources, Overhead, Pass, Resources, SassOrder, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.verdict import concluded
 from kperf.trace.instrument.program import Interval, Part, Product
@@ -346,3 +346,35 @@ def test_what_a_warp_does_goes_by_operations_and_not_by_users_names():
         for name, kind, operation in named
     ]
     assert found == ["issuing loads", views.WAITING, "reductions", "barriers", "stores", views.WAITING]
+
+
+def faster(ratio: float, plain: list[str], traced: list[str]):
+    order = SassOrder(plain=plain, traced=traced, same=plain == traced, differences=["after wgmma: exp2 moves"])
+    overhead = Overhead(plain_ms=1.0, traced_ms=ratio, ratio=ratio)
+    passes = [Pass(regions=["*"], overhead=overhead, sass_order=order)]
+    return read.timeline(norm(), about(overhead=overhead, passes=passes))
+
+
+SERIAL = ["wgmma", "wait for wgmma, 0 left"] * 4
+BATCHED = ["wgmma x4", "wait for wgmma, 1 left", "wait for wgmma, 0 left"]
+
+
+def test_an_instrumented_kernel_that_is_faster_is_the_first_thing_said_of_the_original():
+    t = faster(0.95, SERIAL, BATCHED)
+    (finding,) = t.findings
+    assert (finding.id, finding.severity) == ("wgmma-serialised", "low")
+    assert finding.evidence == {"speedup": pytest.approx(1 / 0.95), "waits_original": 4, "waits_instrumented": 2}
+    assert finding.estimate.speedup == pytest.approx(1 / 0.95)
+    assert "5.0% faster than the original" in t.verdict[0]
+    assert "waits for wgmma at 4 places, this one's at 2" in t.verdict[0]
+    assert [faster(r, SERIAL, BATCHED).findings[0].severity for r in (0.9, 0.6)] == ["medium", "high"]
+    assert faster(0.95, BATCHED, SERIAL).findings[0].id == "faster-in-another-order"
+    assert faster(0.95, SERIAL, SERIAL).findings[0].id == "faster-in-another-step"
+    assert faster(0.985, SERIAL, BATCHED).findings == []
+    assert faster(1.05, SERIAL, BATCHED).findings == []
+
+
+def test_split_k_of_version_2_says_first_that_its_wgmma_are_serialised():
+    t = read_timeline(RECORDED / "h200/examples/split_k.timeline.json")
+    assert t.findings[0].id == "wgmma-serialised"
+    assert "4.3% faster than the original" in t.verdict[0]

@@ -177,7 +177,7 @@ def test_blocks_that_return_early_are_told():
     assert found.imbalance.early_share == 0.75
     assert found.imbalance.early_time_share == pytest.approx(12 * 30 / (12 * 30 + 4 * lived))
     assert found.imbalance.trips.least == found.imbalance.trips.most == 4
-    assert any("75.0% of 16 blocks return early" in line for line in found.verdict)
+    assert any("75.0% of 16 CTAs return early" in line for line in found.verdict)
 
 
 def test_one_hot_block_is_the_slowest_and_the_others_sms_wait_for_it():
@@ -191,8 +191,8 @@ def test_one_hot_block_is_the_slowest_and_the_others_sms_wait_for_it():
     idle = 1 - (long[-1][2] + 7 * short[-1][2]) / (8 * long[-1][2])
     assert found.sms.idle == pytest.approx(idle)
     words = " ".join(found.verdict)
-    assert "2 to 32 trips" in words
-    assert "the slowest block, 0, runs" in words
+    assert "2 to 32 iterations" in words
+    assert "the slowest CTA, 0, runs" in words
 
 
 def test_equal_blocks_are_no_imbalance():
@@ -207,7 +207,7 @@ def test_one_block_more_than_sms_is_a_last_wave():
     assert found.sms.idle == pytest.approx(3 / 8)
     (line,) = [line for line in found.verdict if "wave" in line]
     assert "in the last 50% of the launch" in line
-    assert "5 blocks are 1.25 waves of 4, and the last wave has 1" in line
+    assert "5 CTAs are 1.25 waves of 4, and the last wave has 1" in line
 
 
 def test_whole_waves_have_no_tail_to_speak_of():
@@ -290,7 +290,7 @@ def test_what_the_assembler_orders_otherwise_is_said_in_words():
     found = read.sass_order(Orders(plain, traced))
     assert (found.plain, found.traced, found.same) == (plain, traced, False)
     assert found.differences == [
-        "after wgmma: exp2 x2 in the plain kernel, nothing in the traced one",
-        "after atomic: nothing in the plain kernel, exp2 x2 in the traced one",
+        "after wgmma: exp2 x2 in the original kernel, nothing in the instrumented one",
+        "after atomic: nothing in the original kernel, exp2 x2 in the instrumented one",
     ]
     assert read.sass_order(Orders(plain, plain)) == SassOrder(plain=plain, traced=plain, same=True, differences=[])
