@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kperf.arch import SM_90A
 from kperf.cli.app import app, console
 
 
@@ -19,7 +20,7 @@ def diagnose(
         ),
     ],
     static: Annotated[bool, typer.Option("--static", help="From the compiled kernels alone: needs no GPU.")] = False,
-    target: Annotated[str, typer.Option(help="Architecture: sm_80, sm_90a, sm_100a, gfx942, ...")] = "sm_90a",
+    target: Annotated[str, typer.Option(help="Architecture: sm_80, sm_90a, sm_100a, gfx942, ...")] = SM_90A.name,
     signature: Annotated[
         str | None, typer.Option(help='Types of a function\'s arguments, in order: "*bf16,*bf16,i32:16".')
     ] = None,

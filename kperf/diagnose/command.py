@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from kperf.arch import of
+from kperf.arch import SM_90A, of
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
 from kperf.console import WholeConsole
 from kperf.diagnose import inputs
@@ -42,7 +42,7 @@ class Request:
     with the rules' pages.
     """
 
-    target: str = "sm_90a"
+    target: str = SM_90A.name
     signature: str | None = None
     constexprs: Sequence[str] = ()
     options: dict[str, Any] = field(default_factory=dict)

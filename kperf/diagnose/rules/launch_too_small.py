@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.arch import H200
+from kperf.arch import H200, SM_90A
 from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
@@ -28,4 +28,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("launch-too-small", "A launch too small for the GPU", check, needs="launch", targets=("sm_90a",))
+RULE = Rule("launch-too-small", "A launch too small for the GPU", check, needs="launch", targets=(SM_90A.name,))

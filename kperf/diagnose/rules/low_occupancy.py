@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kperf.arch import SM_90A
 from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel
 from kperf.diagnose.largest import largest_value
@@ -57,4 +58,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("low-occupancy", "Few warps on an SM", check, needs="machine code", targets=("sm_90a",))
+RULE = Rule("low-occupancy", "Few warps on an SM", check, needs="machine code", targets=(SM_90A.name,))

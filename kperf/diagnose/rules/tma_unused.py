@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kperf.arch import SM_90A
 from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import LOADS, MMAS, Kernel, own
 from kperf.diagnose.rule import Rule
@@ -32,4 +33,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("tma-unused", "cp.async where TMA would do", check, targets=("sm_90a", "sm_10"))
+RULE = Rule("tma-unused", "cp.async where TMA would do", check, targets=(SM_90A.name, "sm_10"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kperf.arch import SM_90A
 from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import MMAS, Kernel, own
 from kperf.diagnose.loops import buffers
@@ -33,4 +34,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("too-few-stages", "Too few pipeline stages", check, needs="machine code", targets=("sm_90a", "sm_10"))
+RULE = Rule("too-few-stages", "Too few pipeline stages", check, needs="machine code", targets=(SM_90A.name, "sm_10"))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from kperf.arch import SM_90A
 from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import Kernel, loops_around
 from kperf.diagnose.rule import Rule
@@ -82,4 +83,6 @@ def _read_in_loop(product: Operation) -> Operation | None:
     return None
 
 
-RULE = Rule("wgmma-serialised", "Products that wait for each other", check, needs="machine code", targets=("sm_90a",))
+RULE = Rule(
+    "wgmma-serialised", "Products that wait for each other", check, needs="machine code", targets=(SM_90A.name,)
+)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kperf.arch import SM_90A
 from kperf.diagnose.finding import Finding, Level
 from kperf.diagnose.kernel import Kernel, loops_around, mma_element, mma_shape
 from kperf.diagnose.rule import Rule
@@ -44,4 +45,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("wgmma-unused", "mma.sync where wgmma fits", check, targets=("sm_90a",))
+RULE = Rule("wgmma-unused", "mma.sync where wgmma fits", check, targets=(SM_90A.name,))
