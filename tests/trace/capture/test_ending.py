@@ -157,3 +157,12 @@ def test_a_picture_that_fails_costs_nothing_else(tmp_path):
     assert printed.count("written: ") == 2
     assert "kperf: plus has no picture: latex could not be found\n" in said
     assert "Traceback" not in said
+
+
+def test_stop_ends_the_process_where_another_thread_launches(tmp_path):
+    """An exception would end that thread alone."""
+    script = RUN.replace("\nrun(12)", "\nthreading.Thread(target=run, args=(10**9,)).start()\ntime.sleep(60)")
+    status, printed, said, files = run(tmp_path, script, options=["--stop"])
+    assert (status, files) == (0, ALL)
+    assert printed.count("written: ") == 1
+    assert "the script is ended (--stop)" in said
