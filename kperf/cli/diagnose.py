@@ -15,7 +15,7 @@ def diagnose(
         list[str],
         typer.Argument(
             metavar="WHAT [-- ARGUMENTS]",
-            help="script.py, kernel.py:function, a folder of Triton's cache, or a TTGIR file.",
+            help="script.py, kernel.py:function, an entry of Triton's cache, a TTGIR file, one or two timelines.",
             show_default=False,
         ),
     ],

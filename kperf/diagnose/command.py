@@ -14,7 +14,7 @@ from kperf.arch import SM_90A, of
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
 from kperf.console import WholeConsole
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose
+from kperf.diagnose.engine import diagnose, diagnose_timeline
 from kperf.diagnose.finding import LEVELS, Diagnoses, Diagnosis, Finding
 from kperf.diagnose.kernel import source_line
 from kperf.diagnose.pages import page
@@ -56,9 +56,31 @@ def run(console: Console, what: str, arguments: Sequence[str], request: Request,
     """`kperf diagnose`; returns the exit status. Raises `UsageError` if a GPU is asked for and there is none."""
     if request.fail_if is not None and request.fail_if not in LEVELS:
         raise UsageError(f"--fail-if {request.fail_if} is no severity: choose from {', '.join(LEVELS)}")
+    if what.endswith(".json") and all(other.endswith(".json") for other in arguments):
+        return run_recorded(console, [what, *arguments], request)
     if static:
         return run_static(console, what, arguments, request)
     return run_traced(console, what, arguments, request)
+
+
+def run_recorded(console: Console, files: Sequence[str], request: Request) -> int:
+    """Diagnose recorded timelines; of two say also which is faster, and which findings are gone and new.
+
+    Raises `UsageError` for what is no timeline.
+    """
+    if len(files) > 2:
+        raise UsageError("more than two timelines: give one to diagnose it, or two to compare them")
+    timelines = [read_timeline(Path(file)) for file in files]
+    found = Diagnoses(kernels=[diagnose_timeline(timeline) for timeline in timelines])
+    show(console, found, request)
+    if len(timelines) == 2 and not request.as_json and str(request.as_sarif) != "-":
+        before, after = ({finding.id for finding in one.findings} for one in found.kernels)
+        times = [timeline.overhead.launch_ms for timeline in timelines]
+        console.print(Text(f"{times[0]:.4f} ms before, {times[1]:.4f} ms after: {times[0] / times[1]:.2f} x"))
+        for word, ids in (("gone", before - after), ("new", after - before)):
+            if ids:
+                console.print(Text(f"  {word}: {', '.join(sorted(ids))}"))
+    return exit_status(found, request.fail_if)
 
 
 def run_traced(

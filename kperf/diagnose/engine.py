@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kperf.diagnose.bound import bound_of
-from kperf.diagnose.finding import LEVELS, Diagnosis, Finding
+from kperf.diagnose.finding import LEVELS, Bound, Diagnosis, Finding, Unit
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import dynamic_rules, static_rules
 from kperf.trace.analyze.models import Timeline
@@ -30,7 +30,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         else:
             skipped[rule.id] = lacks
     mine = [timeline for timeline in timelines if timeline.kernel == kernel.name]
-    found += [finding for one in dynamic_rules() for timeline in mine for finding in one.check(kernel, timeline)]
+    found += [finding for one in dynamic_rules() for timeline in mine for finding in one.check(timeline)]
     kept, ignored = without_ignored(merged(found))
     return Diagnosis(
         kernel=kernel.name,
@@ -38,6 +38,21 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         findings=ranked(kept),
         bound=bound_of(kernel),
         skipped=skipped,
+        ignored=ignored,
+    )
+
+
+def diagnose_timeline(timeline: Timeline) -> Diagnosis:
+    """Everything that dynamic rules find in a timeline, the worst first."""
+    kept, ignored = without_ignored(merged(finding for rule in dynamic_rules() for finding in rule.check(timeline)))
+    unit: Unit = "tensor core" if timeline.unit_of_compute == "tensor core" else "unknown"
+    if timeline.memory is not None and timeline.unit_of_compute == "none":
+        unit = "memory"
+    return Diagnosis(
+        kernel=timeline.kernel,
+        target="measured",
+        findings=ranked(kept),
+        bound=Bound(unit=unit, message=" ".join(timeline.verdict[:1]) or "its timeline says nothing more"),
         ignored=ignored,
     )
 

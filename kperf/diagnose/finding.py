@@ -70,10 +70,13 @@ class Finding(Frozen):
     tried: list[Trial] = Field(default_factory=list)
 
 
+Unit = Literal["tensor core", "memory", "unknown"]
+
+
 class Bound(Frozen):
     """What bounds a kernel in which nothing was found: `unit`, and the sentence that says how that is known."""
 
-    unit: Literal["tensor core", "memory", "arithmetic", "unknown"]
+    unit: Unit
     message: str
 
 

@@ -43,7 +43,7 @@ class DynamicRule:
 
     id: str
     title: str
-    check: Callable[[Kernel, Timeline], Iterable[Finding]]
+    check: Callable[[Timeline], Iterable[Finding]]
 
 
 def _modules() -> list[str]:

@@ -44,20 +44,32 @@ FEW_WARPS_ON_SM = 16
 CONVERSION_BYTES = 4096
 """A layout conversion in a loop of fewer bytes is lost among the rest."""
 
-ATOMICS_OF_CTA = 1
-"""Atomics of a CTA on one address that L2 serialises; one at the end of a CTA is how sums are made."""
-
 GRID_WAVES = 1.0
 """A grid of fewer CTAs than the GPU has SMs leaves SMs idle."""
-
-LATE_TAIL = 0.8
-"""Share of the last wave's slots that are used, below which a tail is worth a remark if there are few waves."""
-
-FEW_WAVES = 4
-"""With more waves than this a tail costs less than a tenth."""
 
 BANK_WAYS = 4
 """Lanes that meet in one bank. Two-way conflicts cost little beside what surrounds them."""
 
-FLOAT64_SHARE = 0.1
-"""Of the arithmetic instructions; a few come from reading a scalar."""
+EXPOSED_SHARE = 0.15
+"""Share of an iteration that waits: what is less is about what events themselves cost."""
+
+SEVERE_SHARE = 0.4
+"""Share of an iteration, or of the SMs' time, beyond which a kernel could be nearly twice as fast."""
+
+IDLE_SHARE = 0.1
+"""Share of the SMs' time without a CTA: the last wave of ten costs as much."""
+
+UNEVEN_CTAS = 1.5
+"""Longest CTAs (95th percentile) over the median."""
+
+EARLY_CTAS = 0.2
+"""Share of the CTAs that return without work."""
+
+NEAR_ROOF = 0.85
+"""Share of a copy's bandwidth that few kernels exceed: what is left is not worth a day."""
+
+BOUNDARY_ITERATIONS = 2.0
+"""Iterations that the change from tile to tile of a persistent kernel may cost."""
+
+LAUNCH_MS = 0.004
+"""A kernel's launch takes about as long: 4 us."""

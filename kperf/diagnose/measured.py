@@ -1,0 +1,47 @@
+"""Findings on a timeline: which line, and how much an iteration could save."""
+
+from kperf.diagnose.finding import Estimate, Finding, Level
+from kperf.diagnose.kernel import source_of
+from kperf.ir.locations import Frame
+from kperf.trace.analyze.models import RegionTime, Timeline
+
+
+def finding(
+    rule: str,
+    timeline: Timeline,
+    region: RegionTime | None,
+    severity: Level,
+    message: str,
+    advice: str,
+    evidence: dict[str, float | int | str],
+    estimate: tuple[float, float, float] | None = None,
+) -> Finding:
+    """A finding at a region's line, or at the kernel; as sure as the timeline is."""
+    file, _, line = timeline.file.rpartition(":")
+    frame = Frame(file, int(line)) if line.isdecimal() else Frame(timeline.file, 1)
+    if region is not None and region.source is not None:
+        frame = Frame(region.source.file, region.source.line)
+    return Finding(
+        id=rule,
+        severity=severity,
+        confidence=timeline.confidence.level,
+        source=source_of(frame),
+        kernel=timeline.kernel,
+        message=message,
+        evidence={name: round(value, 4) if isinstance(value, float) else value for name, value in evidence.items()},
+        advice=advice,
+        estimate=None if estimate is None else Estimate(speedup=estimate[0], low=estimate[1], high=estimate[2]),
+    )
+
+
+def region_of(timeline: Timeline, warp_group: str, names: list[str]) -> RegionTime | None:
+    """The longest of these regions of a warp group."""
+    mine = [one for one in timeline.regions if one.warp_group == warp_group and one.name in names]
+    return max(mine, key=lambda one: one.per_trip or one.cycles.median, default=None)
+
+
+def saved(timeline: Timeline, cycles: float) -> tuple[float, float, float]:
+    """(speed-up, low, high) of an iteration that is shorter by so many cycles, but no shorter than its bound."""
+    period = timeline.period_cycles.median
+    least = max(timeline.bound.cycles if timeline.bound is not None else 0.0, period * 0.05)
+    return period / max(period - cycles, least), 1.0, period / max(period - cycles * 1.25, least)

@@ -1,0 +1,40 @@
+"""Arithmetic (a softmax, a conversion) during which no MMA is in flight."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.measured import finding, saved
+from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.thresholds import EXPOSED_SHARE
+from kperf.trace.analyze.models import Timeline
+
+
+def check(timeline: Timeline) -> Iterator[Finding]:
+    """By the cycles of arithmetic of an iteration that no warp group's MMAs cover."""
+    hidden = timeline.arithmetic
+    if hidden is None:
+        return
+    period = timeline.period_cycles.median
+    exposed = hidden.cycles - hidden.under_any_products
+    computing = [role for role in timeline.roles if role.duty in ("products", "products and loads")]
+    if exposed < EXPOSED_SHARE * period:
+        return
+    regions = [one for one in timeline.regions if one.kind == "arithmetic"]
+    longest = max(regions, key=lambda one: one.per_trip or one.cycles.median, default=None)
+    in_step = len(computing) > 1
+    yield finding(
+        RULE.id,
+        timeline,
+        longest,
+        "medium",
+        f"{exposed:.0f} of {period:.0f} cycles an iteration are arithmetic with no MMA in flight"
+        + (f": the {len(computing)} consumers do it in step" if in_step else ""),
+        "let the consumers take turns (a named barrier orders their MMAs), so that one computes under the other's MMAs"
+        if in_step
+        else "issue the next iteration's MMA before the arithmetic of this one, or give the work to two consumers",
+        {"exposed_cycles": exposed, "arithmetic_cycles": hidden.cycles, "iteration_cycles": period},
+        saved(timeline, exposed),
+    )
+
+
+RULE = DynamicRule("exposed-arithmetic", "Arithmetic that no MMA covers", check)

@@ -1,0 +1,30 @@
+"""An iteration that waits for what it loads."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.measured import finding, region_of, saved
+from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_SHARE
+from kperf.trace.analyze.models import Timeline
+
+
+def check(timeline: Timeline) -> Iterator[Finding]:
+    """By the cycles of an iteration in which a warp group that issues MMAs waits for loads."""
+    wait = timeline.load_wait
+    if wait is None or wait.share < EXPOSED_SHARE:
+        return
+    period = timeline.period_cycles.median
+    yield finding(
+        RULE.id,
+        timeline,
+        region_of(timeline, wait.warp_group, wait.regions),
+        "high" if wait.share >= SEVERE_SHARE else "medium",
+        f"loads are exposed: {wait.warp_group} waits for them {wait.cycles:.0f} of {period:.0f} cycles an iteration",
+        "raise num_stages by one or two; if shared memory is full, use a smaller tile of the reduction dimension",
+        {"wait_cycles": wait.cycles, "iteration_cycles": period, "share": wait.share},
+        saved(timeline, wait.cycles),
+    )
+
+
+RULE = DynamicRule("exposed-loads", "Loads that are waited for", check)

@@ -1,0 +1,33 @@
+"""CTAs of which some take much longer than others."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.measured import finding
+from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.thresholds import IDLE_SHARE, SEVERE_SHARE, UNEVEN_CTAS
+from kperf.trace.analyze.models import Timeline
+
+
+def check(timeline: Timeline) -> Iterator[Finding]:
+    """By the times of CTAs, where SMs are idle meanwhile."""
+    one, sms = timeline.imbalance, timeline.sms
+    if one is None or sms is None or sms.idle < IDLE_SHARE:
+        return
+    longest = max(one.block_us.p95, one.slowest.us)
+    if longest < UNEVEN_CTAS * max(one.block_us.median, 1e-9):
+        return
+    yield finding(
+        RULE.id,
+        timeline,
+        None,
+        "high" if sms.idle >= SEVERE_SHARE else "medium",
+        f"CTAs differ: the slowest (program {one.slowest.program_id}) runs {one.slowest.us:.0f} us, the median "
+        f"{one.block_us.median:.0f} us, and SMs are idle {sms.idle:.0%} of the launch",
+        "split long rows or groups into parts of equal work, start the longest first, or take tiles from a counter",
+        {"slowest_us": one.slowest.us, "median_us": one.block_us.median, "idle": sms.idle},
+        (1 / max(1 - sms.idle, 0.05), 1.0, 1 / max(1 - sms.idle, 0.05) * 1.1),
+    )
+
+
+RULE = DynamicRule("imbalance", "CTAs of unequal work", check)

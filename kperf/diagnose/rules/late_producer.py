@@ -1,0 +1,33 @@
+"""A warp group that loads too late for those that compute."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.measured import finding, region_of, saved
+from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.thresholds import EXPOSED_SHARE
+from kperf.trace.analyze.models import Timeline
+
+
+def check(timeline: Timeline) -> Iterator[Finding]:
+    """By what the replay saves if a region of the producer took no time."""
+    producers = {role.warp_group for role in timeline.roles if role.duty == "loads"}
+    savings = [one for one in timeline.what_if if one.warp_group in producers]
+    most = max(savings, key=lambda one: one.cycles, default=None)
+    period = timeline.period_cycles.median
+    if most is None or most.cycles < EXPOSED_SHARE * period:
+        return
+    yield finding(
+        RULE.id,
+        timeline,
+        region_of(timeline, most.warp_group, [most.region]),
+        "medium",
+        f"the producer is late: without its {most.region} an iteration of {period:.0f} cycles would take "
+        f"{most.cycles:.0f} less",
+        "let consumers release a buffer as soon as its MMA is over, add a stage, or load the next tile before the loop",
+        {"saved_cycles": most.cycles, "iteration_cycles": period},
+        saved(timeline, most.cycles),
+    )
+
+
+RULE = DynamicRule("late-producer", "A producer that loads too late", check)

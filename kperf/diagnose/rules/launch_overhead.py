@@ -1,0 +1,28 @@
+"""A kernel that is over before the next could be launched."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.measured import finding
+from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.thresholds import LAUNCH_MS
+from kperf.trace.analyze.models import Timeline
+
+
+def check(timeline: Timeline) -> Iterator[Finding]:
+    """By the original kernel's time."""
+    took = timeline.overhead.plain_ms
+    if took is None or took > LAUNCH_MS:
+        return
+    yield finding(
+        RULE.id,
+        timeline,
+        None,
+        "medium",
+        f"the kernel takes {took * 1e3:.1f} us, about as long as its launch",
+        "launch it in a CUDA graph, fuse it with its neighbours, or give it more work",
+        {"original_us": took * 1e3},
+    )
+
+
+RULE = DynamicRule("launch-overhead", "A kernel as short as its launch", check)

@@ -1,0 +1,31 @@
+"""A kernel that moves its bytes as fast as a copy does: nothing is to be gained inside of it."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.measured import finding
+from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.thresholds import NEAR_ROOF
+from kperf.trace.analyze.models import Timeline
+
+
+def check(timeline: Timeline) -> Iterator[Finding]:
+    """By the bytes a second over those of a copy on the same GPU."""
+    if timeline.memory is None or timeline.bandwidth is None:
+        return
+    share = timeline.memory.gb_per_s / timeline.bandwidth.copy_gb_per_s
+    if share < NEAR_ROOF:
+        return
+    yield finding(
+        RULE.id,
+        timeline,
+        None,
+        "low",
+        f"nothing to gain here: the kernel moves {timeline.memory.gb_per_s:.0f} GB/s, {share:.0%} of a copy's rate",
+        "move fewer bytes: fuse it with the kernel before or after it, or use a narrower type",
+        {"gb_per_s": timeline.memory.gb_per_s, "share_of_copy": share},
+        (1.0, 1.0, max(1 / share, 1.0)),
+    )
+
+
+RULE = DynamicRule("near-the-roof", "As fast as memory allows", check)

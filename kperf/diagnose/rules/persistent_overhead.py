@@ -1,0 +1,30 @@
+"""A persistent kernel that loses iterations from tile to tile."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.measured import finding
+from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.thresholds import BOUNDARY_ITERATIONS
+from kperf.trace.analyze.models import Timeline
+
+
+def check(timeline: Timeline) -> Iterator[Finding]:
+    """By the cycles between two tiles beyond those between two iterations."""
+    boundary, period = timeline.tile_boundary_cycles, timeline.period_cycles.median
+    if boundary is None or boundary.median < BOUNDARY_ITERATIONS * period:
+        return
+    yield finding(
+        RULE.id,
+        timeline,
+        None,
+        "medium",
+        f"from tile to tile the kernel loses {boundary.median:.0f} cycles, as much as {boundary.median / period:.1f} "
+        "iterations",
+        "store the last tile while the next one is computed: two accumulators, a TMA store that is waited for later, "
+        "or an epilogue in parts",
+        {"boundary_cycles": boundary.median, "iteration_cycles": period},
+    )
+
+
+RULE = DynamicRule("persistent-overhead", "Iterations lost from tile to tile", check)

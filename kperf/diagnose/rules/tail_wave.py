@@ -1,0 +1,39 @@
+"""A last wave that leaves SMs idle."""
+
+from collections.abc import Iterator
+from math import ceil, prod
+
+from kperf.diagnose.finding import Finding
+from kperf.diagnose.measured import finding
+from kperf.diagnose.rule import DynamicRule
+from kperf.diagnose.thresholds import IDLE_SHARE, SEVERE_SHARE, UNEVEN_CTAS
+from kperf.trace.analyze.models import Timeline
+
+
+def check(timeline: Timeline) -> Iterator[Finding]:
+    """By the SMs' idle time, where CTAs take about equally long."""
+    sms, blocks = timeline.sms, prod(timeline.grid)
+    if sms is None or sms.idle < IDLE_SHARE or _uneven(timeline):
+        return
+    slots = sms.sms * max(sms.most_resident, 1)
+    waves = blocks / slots
+    if waves <= 1 or waves == ceil(waves):
+        return
+    yield finding(
+        RULE.id,
+        timeline,
+        None,
+        "high" if sms.idle >= SEVERE_SHARE else "medium",
+        f"{blocks} CTAs are {waves:.2f} waves of {slots}: SMs are idle {sms.idle:.0%} of the launch, most at its end",
+        "choose tiles so that the waves are nearly whole, make the kernel persistent, or split the last tiles",
+        {"ctas": blocks, "waves": waves, "idle": sms.idle},
+        (1 / (1 - sms.idle), 1.0, ceil(waves) / waves),
+    )
+
+
+def _uneven(timeline: Timeline) -> bool:
+    one = timeline.imbalance
+    return one is not None and one.block_us.p95 >= UNEVEN_CTAS * max(one.block_us.median, 1e-9)
+
+
+RULE = DynamicRule("tail-wave", "A last wave that leaves SMs idle", check)

@@ -1,0 +1,140 @@
+"""Rules on timelines: what they say of recorded launches whose faults are known, and at which numbers they speak."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kperf.diagnose.engine import diagnose_timeline
+from kperf.diagnose.pages import FOLDER
+from kperf.diagnose.rule import all_rules, dynamic_rules
+from kperf.trace.analyze.models import Quantiles, WhatIf
+from kperf.trace.analyze.recorded import read_timeline
+from tests.command import kperf
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "results/h200/examples"
+
+
+def recorded(name):
+    return read_timeline(EXAMPLES / f"{name}.timeline.json")
+
+
+def found(timeline):
+    return {one.id: one for one in diagnose_timeline(timeline).findings}
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "severity"),
+    [
+        ("gemm_1_stage", "exposed-loads", "high"),
+        ("gemm_133_tiles", "tail-wave", "high"),
+        ("moe", "imbalance", "high"),
+        ("attention_forward", "exposed-arithmetic", "medium"),
+        ("vector_add", "near-the-roof", "low"),
+    ],
+)
+def test_a_recorded_fault_is_named_first_or_second(name, rule, severity):
+    first = diagnose_timeline(recorded(name)).findings[:2]
+    assert (rule, severity) in [(one.id, one.severity) for one in first]
+
+
+@pytest.mark.parametrize("name", ["gemm_3_stages", "gemm_gluon_ws", "softmax"])
+def test_nothing_is_severe_in_a_good_launch(name):
+    assert {one.severity for one in diagnose_timeline(recorded(name)).findings} <= {"low"}
+
+
+def test_what_is_not_severe_is_an_answer():
+    answer = diagnose_timeline(recorded("gemm_gluon_ws"))
+    assert answer.findings == []
+    assert answer.bound.unit == "tensor core"
+    assert "1024 cycles" in answer.bound.message
+
+
+def test_exposed_loads_are_counted_and_cost_no_more_than_the_bound():
+    timeline = recorded("gemm_1_stage")
+    one = found(timeline)["exposed-loads"]
+    assert one.evidence["wait_cycles"] == round(timeline.load_wait.cycles, 4)
+    period, least = timeline.period_cycles.median, timeline.bound.cycles
+    assert one.estimate.speedup == pytest.approx(period / max(period - timeline.load_wait.cycles, least), abs=1e-9)
+    assert one.estimate.high <= period / least
+    shorter = timeline.load_wait.model_copy(update={"share": 0.14})
+    assert "exposed-loads" not in found(timeline.model_copy(update={"load_wait": shorter}))
+
+
+def changed(name, **fields):
+    return recorded(name).model_copy(update=fields)
+
+
+def saving(warp_group, cycles):
+    return WhatIf(
+        region="wait K", warp_group=warp_group, cycles=cycles, low=0, high=cycles, assumed_low=0, assumed_high=cycles
+    )
+
+
+def test_a_late_producer_is_one_that_only_loads():
+    timeline = recorded("gemm_gluon_ws")
+    period = timeline.period_cycles.median
+    (producer,) = (role.warp_group for role in timeline.roles if role.duty == "loads")
+    (consumer, *_) = (role.warp_group for role in timeline.roles if role.duty == "products")
+    late = found(changed("gemm_gluon_ws", what_if=[saving(producer, 0.2 * period), saving(consumer, 0.4 * period)]))
+    assert late["late-producer"].evidence["saved_cycles"] == round(0.2 * period, 4)
+    assert "late-producer" not in found(changed("gemm_gluon_ws", what_if=[saving(producer, 0.1 * period)]))
+    assert "late-producer" not in found(changed("gemm_gluon_ws", what_if=[saving(consumer, 0.4 * period)]))
+
+
+@pytest.mark.parametrize(("iterations", "said"), [(1.9, False), (2.1, True)])
+def test_a_persistent_kernel_may_lose_two_iterations(iterations, said):
+    period = recorded("gemm_3_stages").period_cycles.median
+    boundary = Quantiles(median=iterations * period, p5=0, p95=9 * period)
+    assert ("persistent-overhead" in found(changed("gemm_3_stages", tile_boundary_cycles=boundary))) == said
+
+
+def test_early_returns_are_as_severe_as_their_time():
+    one = recorded("moe").imbalance
+    for share, time, severity in ((0.3, 0.01, "low"), (0.3, 0.2, "medium"), (0.1, 0.0, None)):
+        update = {"early_share": share, "early_time_share": time}
+        finding = found(changed("moe", imbalance=one.model_copy(update=update))).get("early-return")
+        assert (finding and finding.severity) == severity
+
+
+@pytest.mark.parametrize(("took", "said"), [(0.0039, True), (0.0041, False), (None, False)])
+def test_a_kernel_as_short_as_its_launch(took, said):
+    overhead = recorded("softmax").overhead.model_copy(update={"plain_ms": took})
+    assert ("launch-overhead" in found(changed("softmax", overhead=overhead))) == said
+
+
+def test_whole_waves_have_no_tail():
+    timeline = recorded("gemm_133_tiles")
+    slots = timeline.sms.sms * timeline.sms.most_resident
+    assert "tail-wave" in found(timeline)
+    assert "tail-wave" not in found(timeline.model_copy(update={"grid": (2 * slots, 1, 1)}))
+    assert "tail-wave" not in found(timeline.model_copy(update={"sms": timeline.sms.model_copy(update={"idle": 0.05})}))
+
+
+def test_every_rule_has_its_page_in_parts():
+    for rule in all_rules():
+        text = (FOLDER / f"{rule.id}.md").read_text()
+        assert text.startswith(f"# {rule.id}\n")
+        for part in ("What it does", "Why it matters", "Example", "Fix"):
+            assert f"\n## {part}\n" in text
+    assert {path.stem for path in FOLDER.glob("*.md")} == {rule.id for rule in all_rules()}
+    assert len(dynamic_rules()) >= 9
+
+
+def test_two_timelines_are_compared():
+    before, after = (EXAMPLES / f"{name}.timeline.json" for name in ("gemm_1_stage", "gemm_3_stages"))
+    done = kperf("diagnose", before, after)
+    assert done.returncode == 0
+    ratio = recorded("gemm_1_stage").overhead.launch_ms / recorded("gemm_3_stages").overhead.launch_ms
+    assert f"after: {ratio:.2f} x" in done.stdout
+    assert "gone: exposed-loads" in done.stdout
+    assert kperf("diagnose", before, "--fail-if", "high").returncode == 1
+    (one,) = json.loads(kperf("diagnose", before, "--json").stdout)["kernels"]
+    assert one["target"] == "measured"
+
+
+@pytest.mark.parametrize("files", [["no.json"], [__file__ + ".json"], [EXAMPLES / "moe.timeline.json"] * 3])
+def test_what_is_no_timeline_is_one_sentence(files):
+    done = kperf("diagnose", *files)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
