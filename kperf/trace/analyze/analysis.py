@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from kperf.trace.analyze.models import (
     RegionPart,
     RegionTime,
     Role,
+    Source,
     UnitOfCompute,
     Window,
 )
@@ -176,6 +178,7 @@ def region_times(launch: Launch) -> list[RegionTime]:
                     share=int(launch.spent[named].sum()) / lifetime,
                     per_trip=float(launch.spent[inside].sum()) / trips,
                     parts=region_parts(launch.intervals[kind] for kind in named),
+                    source=source_of(launch.intervals[kind] for kind in named),
                 )
             )
     return result
@@ -185,6 +188,15 @@ def region_parts(intervals: Iterable[Interval]) -> list[RegionPart]:
     """The kinds of work of a region's intervals, each once."""
     parts = dict.fromkeys(part for interval in intervals for part in interval.parts)
     return [RegionPart(name=part.name, kind=part.kind) for part in parts]
+
+
+def source_of(intervals: Iterable[Interval]) -> Source | None:
+    """Where the first of some intervals stands, its file named from the working directory if it is in there."""
+    found = next((interval.source for interval in intervals if interval.source), None)
+    if found is None:
+        return None
+    file, here = Path(found[0]), Path.cwd()
+    return Source(file=str(file.relative_to(here) if file.is_relative_to(here) else file), line=found[1])
 
 
 def sample(launch: Launch) -> list[Block]:

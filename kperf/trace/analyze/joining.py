@@ -406,6 +406,7 @@ def _regions(
 ) -> list[RegionTime]:
     """Those of the main loop as joined; the others, and the share of both in a lifetime, as in one launch."""
     outside = [region for region in one.regions if not region.per_trip]
+    known = {(region.warp_group, region.name): region.source for region in one.regions}
     regions = []
     for group, parts in found.items():
         looping = 1 - sum(region.share for region in outside if region.warp_group == group)
@@ -427,6 +428,8 @@ def _regions(
                     per_trip=per_trip,
                     own_cycles=own.get((group, name)),
                     passes=sorted({number for part in mine for number in part.passes}),
+                    parts=analysis.region_parts(part.interval for part in mine),
+                    source=analysis.source_of(part.interval for part in mine) or known.get((group, name)),
                 )
             )
     inside = {(region.warp_group, region.name) for region in regions}

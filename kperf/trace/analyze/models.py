@@ -547,6 +547,12 @@ class Timeline(About):
         ]
         return SassOrder(plain=first.plain, traced=first.traced, same=not moved, differences=differences)
 
+    def where(self, warp_group: str, region: str) -> str:
+        """The line of source of a region, in brackets; empty where it is not known."""
+        named = (r.source for r in self.regions if r.name == region and (r.warp_group == warp_group or r.source))
+        source = next((source for source in named if source), None)
+        return f" ({source.file}:{source.line})" if source else ""
+
     def row(self, warp_group: str) -> str:
         """What a warp group's row is called."""
         return next((role.row for role in self.roles if role.warp_group == warp_group), warp_group)

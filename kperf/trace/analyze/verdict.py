@@ -245,7 +245,8 @@ def _products(t: Timeline) -> str:
 
 
 def _load_wait(t: Timeline, wait: LoadWait) -> str:
-    where = f"{' and '.join(wait.regions)} of {t.row(wait.warp_group)}"
+    regions = [f"{name}{t.where(wait.warp_group, name)}" for name in wait.regions]
+    where = f"{' and '.join(regions)} of {t.row(wait.warp_group)}"
     spent = f"of {_drawn(t)} {wait.cycles:.0f} ({wait.share:.0%}) go to {where}"
     if wait.share < LOADS_ON_THE_PATH:
         return f"{t.label}: loads are there in time: {spent}."
@@ -287,7 +288,9 @@ def _what_ifs(t: Timeline, graph: Graph) -> list[str]:
     lines = [f"{line}."]
     if best := t.what_if[:2]:
         alone = "of one CTA, beside which others keep the SM's units busy, " if (t.residency.original or 1) > 1 else ""
-        saved = [f"{_saved(row)} cycles less without {_named(row)}" for row in best]
+        saved = [
+            f"{_saved(row)} cycles less without {_named(row)}{t.where(row.warp_group, row.region)}" for row in best
+        ]
         lines.append(f"{t.label}: {alone}an iteration would take {', '.join(saved)}.")
     elif t.withheld:
         lines.append(f"{t.label}: no what-if saving is given: {t.withheld[0].why}.")

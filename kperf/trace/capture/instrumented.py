@@ -100,7 +100,7 @@ def make_instrumented(
 
     def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
         traced = instrument(text, detail=detail, regions=wanted, rules=rules)
-        program = read_program(traced, rules)
+        program = read_program(traced, rules, located=kernel.asm["ttgir"])
         written = records or _straight_records(program)
         recording = ring_for(program, plain, blocks * kernel.metadata.num_ctas, memory, written)
         twin = _compile(

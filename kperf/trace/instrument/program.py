@@ -112,6 +112,9 @@ class Interval:
     """All kinds of work that its operations do, in the order of the program; `kind` is that of the region's colour. A
     synchronous MMA that needs what was just loaded waits for the load first, so that is a part too."""
 
+    source: tuple[str, int] | None = None
+    """File and line of its first operation that has a name, where the text has locations."""
+
     def does(self, *kinds: IntervalKind) -> bool:
         """Whether work of one of these kinds is done in it."""
         return not {self.kind, *(part.kind for part in self.parts)}.isdisjoint(kinds)
@@ -195,13 +198,17 @@ class Program:
         return next((partitions[group.partition] for group in self.groups if group.name == name), name)
 
 
-def read_program(text: str, rules: Rules | None = None) -> Program:
+def read_program(text: str, rules: Rules | None = None, located: str | None = None) -> Program:
     """The structure of the traced module `text`, by this generator or edited by hand.
+
+    `located`: the module before it was instrumented, as it was compiled, with the locations of its operations.
 
     Raises `UsageError` if it has no records, or if a record is not balanced by its partner in the same block.
     """
     rules = rules or read_rules()
     module = Module(text)
+    if located is not None:
+        _locate(module, Module(located))
     dataflow = Dataflow(module, rules.aliases)
     roles = _roles(module)
     names = {partition: name for partition, (name, _) in roles.items()}
@@ -229,6 +236,15 @@ def read_program(text: str, rules: Rules | None = None) -> Program:
         module.arch,
         dataflow.rereads(),
     )
+
+
+def _locate(module: Module, original: Module) -> None:
+    """Give a module's operations the locations that those of the original have, which are the same but for records."""
+    operations = [op for op in module.walk() if op.name != "proton.record"]
+    located = list(original.walk())
+    if [op.name for op in operations] == [op.name for op in located]:
+        for op, same in zip(operations, located, strict=True):
+            op.location = same.location
 
 
 def _roles(module: Module) -> dict[str, tuple[str, frozenset[Issued]]]:
@@ -381,6 +397,7 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
     interval = Interval(group)
     interval.uses = tuple(dict.fromkeys(use for op in operations for use in dataflow.uses(op)))
     interval.parts = _parts(operations, dataflow, rules)
+    interval.source = next((frame for op in operations if rules.find(op, dataflow) and (frame := _frame(op))), None)
     if named:
         kinds = {kind for _, kind in named}
         ranked = ["wait", *rules.rank] if scope is not None and scope.startswith("wait") else [*rules.rank, "wait"]
@@ -410,6 +427,12 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
     interval.traffic = tuple(part for part in moved if part is not None)
     interval.queue = tuple(step for op in operations for step in _queue(op, dataflow))
     return interval
+
+
+def _frame(op: Operation) -> tuple[str, int] | None:
+    """File and line of an operation: of an inlined call, in the user's source."""
+    frame = op.location.frame if op.location else None
+    return (frame.file, frame.line) if frame else None
 
 
 def _parts(operations: list[Operation], dataflow: Dataflow, rules: Rules) -> tuple[Part, ...]:

@@ -1,5 +1,7 @@
 """What computes a matrix product, and which work stands in one interval, read from kernels that are compiled here."""
 
+from pathlib import Path
+
 import pytest
 import triton
 import triton.language as tl
@@ -93,3 +95,34 @@ def test_two_loops_that_load_the_same_addresses_are_found():
     for name in ("add", "gemm_pointers_1", "gemm_pointers_3"):
         text = instrument(named_ttgir(compiled(name).asm["ttgir"]), rules=read_rules())
         assert read_program(text).rereads == {}
+
+
+@triton.jit
+def squared(x):
+    return tl.sqrt(x) * x
+
+
+@triton.jit
+def inlined(x, y, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    values = tl.load(x + i)
+    tl.store(y + i, squared(values))
+
+
+def test_intervals_stand_at_the_users_lines_inlined_calls_included():
+    located = compile_case(Case(inlined, ("*fp32", "*fp32"), {"BLOCK": 512}, {})).asm["ttgir"]
+    text = instrument(named_ttgir(located), rules=read_rules())
+    assert all(interval.source is None for interval in read_program(text).intervals.values())
+    program = read_program(text, located=located)
+    lines = Path(__file__).read_text().splitlines()
+    said = {}
+    for interval in program.intervals.values():
+        if interval.source:
+            file, line = interval.source
+            assert Path(file).name == Path(__file__).name
+            said[interval.name] = lines[line - 1].strip()
+    assert said["load x"] == "values = tl.load(x + i)"
+    assert said["store y"] == "tl.store(y + i, squared(values))"
+    assert said["sqrt"] == "return tl.sqrt(x) * x"
+    other = compiled("add").asm["ttgir"]
+    assert all(interval.source is None for interval in read_program(text, located=other).intervals.values())
