@@ -22,7 +22,7 @@ from kperf.trace import PASSES
 if TYPE_CHECKING:
     from kperf.compat.triton import CompiledKernel
     from kperf.diagnose.finding import Finding
-    from kperf.report.html import Report
+    from kperf.report.report import Report
     from kperf.trace.analyze import models
     from kperf.trace.analyze.models import Timeline
     from kperf.trace.capture.interceptor import Interceptor
@@ -269,7 +269,7 @@ def _page(kernels: Sequence[KernelTrace]) -> str:
 
 def _report(kernel: KernelTrace) -> "Report":
     from kperf.report.events import typical_cta
-    from kperf.report.html import Report
+    from kperf.report.report import Report
 
     timeline = kernel.timeline.model_copy(update={"findings": [_recorded(finding) for finding in kernel.findings]})
     if kernel.chrome_trace is None:

@@ -102,13 +102,13 @@ def report(
         list[Path],
         typer.Argument(metavar="FILES", help="*.timeline.json files, or folders of them.", show_default=False),
     ],
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("kperf-report.html"),
+    out: Annotated[Path, typer.Option(help="The page: .html, or .md for a table.")] = Path("kperf-report.html"),
     source: Annotated[Path, typer.Option(help="Folder from which the kernels' files are named.")] = Path(),
 ) -> None:
     """Put traced kernels on one HTML page: findings, timeline, source, provenance; several side by side."""
-    from kperf.report import html
+    from kperf.report import command
 
-    html.write(console, timelines, source, out)
+    command.write(console, timelines, source, out)
 
 
 @app.command()

@@ -1,7 +1,6 @@
 """One self-contained HTML page of one or more traced kernels: no network, readable on a phone and on paper."""
 
 import base64
-import gzip
 import linecache
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,30 +13,13 @@ from bokeh.model import Model
 from bokeh.resources import Resources
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from rich.console import Console
 
-from kperf.console import shell_word
-from kperf.errors import UsageError
-from kperf.record.files import make_output, write_atomically
-from kperf.report.events import TracedCta, read_typical_cta, trace_beside
 from kperf.report.figure import KINDS, timeline_figure
+from kperf.report.report import Report
 from kperf.trace.analyze.models import RegionTime, Timeline
-from kperf.trace.analyze.recorded import read_timeline
 
 LINES_AROUND = 4
 """Lines of source that are shown before the first and after the last line that has numbers."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """A traced kernel as it is reported: facts and findings, the events of a typical CTA, the packed Chrome trace.
-
-    `cta` and `trace` are None where no Chrome trace lies beside the timeline.
-    """
-
-    timeline: Timeline
-    cta: TracedCta | None
-    trace: bytes | None
 
 
 @dataclass(frozen=True)
@@ -50,38 +32,8 @@ class SourceLine:
     findings: tuple[str, ...]
 
 
-def read_report(path: Path) -> Report:
-    """The report of a `<name>.timeline.json`, with the Chrome trace beside it.
-
-    Raises `UsageError` if the timeline is missing or damaged, or the trace is damaged.
-    """
-    timeline, beside = read_timeline(path), trace_beside(path)
-    if beside is None:
-        return Report(timeline, None, None)
-    content = beside.read_bytes()
-    packed = content if beside.suffix == ".gz" else gzip.compress(content, mtime=0)
-    return Report(timeline, read_typical_cta(beside), packed)
-
-
-def write(console: Console, paths: Sequence[Path], sources: Path, out: Path) -> None:
-    """Write the page of the timelines that `paths` name, files or folders, and print where it is.
-
-    Raises `UsageError` if there is none, one of them is damaged, or `out` cannot be written.
-    """
-    timelines = [one for path in paths for one in (sorted(path.glob("*.timeline.json")) if path.is_dir() else [path])]
-    text = page([read_report(path) for path in timelines], sources)
-    make_output(out.parent)
-    write_atomically(out, text)
-    console.print(f"written: {shell_word(out)} ({len(timelines)} kernels, {len(text) / 1e6:.1f} MB)")
-
-
 def page(reports: Sequence[Report], sources: Path) -> str:
-    """The page's text. `sources`: the folder from which the kernels' files are named.
-
-    Raises `UsageError` without a report.
-    """
-    if not reports:
-        raise UsageError("there is no timeline to report: give *.timeline.json files or their folder")
+    """The page's text. `sources`: the folder from which the kernels' files are named."""
     figures: dict[str, Model] = {
         f"timeline{number}": timeline_figure(report.cta, f"timeline{number}")
         for number, report in enumerate(reports)

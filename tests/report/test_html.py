@@ -18,7 +18,8 @@ import pytest
 from kperf.errors import UsageError
 from kperf.record.store import RECORDED
 from kperf.report.events import read_typical_cta, trace_beside
-from kperf.report.html import listing, page, read_report
+from kperf.report.html import listing, page
+from kperf.report.report import read_report
 from tests.command import kperf
 
 AXE = "axe-core@4.10.3"
@@ -190,11 +191,6 @@ def test_a_cut_packed_trace_is_refused_in_a_sentence(tmp_path):
         read_typical_cta(path)
 
 
-def test_a_page_of_nothing_is_refused():
-    with pytest.raises(UsageError, match="no timeline to report"):
-        page([], RECORDED)
-
-
 def test_the_command_writes_a_page_of_a_folder(tmp_path):
     for path in (GEMM, trace_beside(GEMM)):
         shutil.copy(path, tmp_path)
@@ -209,3 +205,22 @@ def test_the_command_refuses_an_empty_folder(tmp_path):
     done = kperf("report", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no timeline to report" in done.stderr
+
+
+def test_markdown_has_a_row_a_kernel(tmp_path):
+    out = tmp_path / "page.md"
+    assert kperf("report", GEMM, SOFTMAX, "--out", out).returncode == 0
+    timeline = read_report(GEMM).timeline
+    header, line, gemm, softmax = out.read_text().splitlines()
+    assert header.startswith("| kernel | file | time of a launch | SM cycles |")
+    assert line == "| --- " * 7 + "|"
+    use = f"{timeline.mma_use.sm:.0%}"
+    cycles = f"{timeline.period_cycles.median:,.0f} per iteration"
+    assert gemm.startswith(f"| gemm_tma_kernel | examples/gemm_tma.py:11 | 1.436 ms | {cycles} | {use} | ")
+    assert " per CTA | - | " in softmax
+
+
+def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path):
+    done = kperf("report", tmp_path / "no.timeline.json", "--out", tmp_path / "page.pdf")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "page.pdf is of no known format: end its name with .html or .md" in done.stderr

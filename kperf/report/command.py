@@ -1,0 +1,33 @@
+"""`kperf report`: timelines in, one page out, in the format that its name ends with."""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from rich.console import Console
+
+from kperf.console import shell_word
+from kperf.errors import UsageError
+from kperf.record.files import make_output, write_atomically
+from kperf.report.report import Report, read_report
+
+FORMATS = {".html": "html", ".md": "markdown"}
+"""How the page's name ends -> the module here whose `page(reports, sources)` gives its text."""
+
+
+def write(console: Console, paths: Sequence[Path], sources: Path, out: Path) -> None:
+    """Write the page of the timelines that `paths` name, files or folders, and print where it is.
+
+    `sources`: the folder from which the kernels' files are named. Raises `UsageError` if there is no timeline, one of
+    them is damaged, or `out` cannot be written or ends with no known format.
+    """
+    if out.suffix not in FORMATS:
+        raise UsageError(f"{out} is of no known format: end its name with {' or '.join(FORMATS)}")
+    timelines = [one for path in paths for one in (sorted(path.glob("*.timeline.json")) if path.is_dir() else [path])]
+    if not timelines:
+        raise UsageError("there is no timeline to report: give *.timeline.json files or their folder")
+    page: Callable[[Sequence[Report], Path], str] = import_module(f"kperf.report.{FORMATS[out.suffix]}").page
+    text = page([read_report(path) for path in timelines], sources)
+    make_output(out.parent)
+    write_atomically(out, text)
+    console.print(f"written: {shell_word(out)} ({len(timelines)} kernels, {len(text) / 1e6:.1f} MB)")

@@ -1,0 +1,30 @@
+"""A table of traced kernels in Markdown, for a pull request or a CI log."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kperf.report.report import Report
+
+_COLUMNS = ("kernel", "file", "time of a launch", "SM cycles", "tensor core use of the SM", "confidence", "findings")
+
+
+def page(reports: Sequence[Report], sources: Path) -> str:  # noqa: ARG001 - a format has this form
+    """A row a kernel."""
+    rows = [_COLUMNS, ("---",) * len(_COLUMNS), *map(_row, reports)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _row(report: Report) -> tuple[str, ...]:
+    timeline = report.timeline
+    unit = "iteration" if timeline.unit == "trip" else "CTA"
+    use = timeline.mma_use.sm if timeline.mma_use is not None else None
+    cells = (
+        timeline.label,
+        timeline.file,
+        f"{timeline.overhead.launch_ms:.3f} ms",
+        f"{timeline.period_cycles.median:,.0f} per {unit}",
+        "-" if use is None else f"{use:.0%}",
+        timeline.confidence.level,
+        "; ".join(finding.message for finding in timeline.findings) or "-",
+    )
+    return tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in cells)

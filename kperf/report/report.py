@@ -1,0 +1,34 @@
+"""A traced kernel as it is reported, whatever the format."""
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+
+from kperf.report.events import TracedCta, read_typical_cta, trace_beside
+from kperf.trace.analyze.models import Timeline
+from kperf.trace.analyze.recorded import read_timeline
+
+
+@dataclass(frozen=True)
+class Report:
+    """A traced kernel as it is reported: facts and findings, the events of a typical CTA, the packed Chrome trace.
+
+    `cta` and `trace` are None where no Chrome trace lies beside the timeline.
+    """
+
+    timeline: Timeline
+    cta: TracedCta | None
+    trace: bytes | None
+
+
+def read_report(path: Path) -> Report:
+    """The report of a `<name>.timeline.json`, with the Chrome trace beside it.
+
+    Raises `UsageError` if the timeline is missing or damaged, or the trace is damaged.
+    """
+    timeline, beside = read_timeline(path), trace_beside(path)
+    if beside is None:
+        return Report(timeline, None, None)
+    content = beside.read_bytes()
+    packed = content if beside.suffix == ".gz" else gzip.compress(content, mtime=0)
+    return Report(timeline, read_typical_cta(beside), packed)
