@@ -36,3 +36,8 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register `%%kperf` in IPython; `%load_ext kperf` calls it."""
+    importlib.import_module("kperf.integrations.notebook").load(shell)

@@ -65,7 +65,7 @@ class KernelTrace:
         return _page([self])
 
     def _repr_html_(self) -> str:
-        return _frame(self.report())
+        return _shown(self)
 
     def __str__(self) -> str:
         return "\n".join(self.timeline.verdict)
@@ -177,7 +177,7 @@ class Trace(AbstractContextManager["Trace"]):
         }
 
     def _repr_html_(self) -> str:
-        return _frame(self.report())
+        return _shown(self)
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.kernels.values()), *map(str, self.problems)])
@@ -290,8 +290,15 @@ def _recorded(finding: "Finding") -> "models.Finding":
     return models.Finding.model_validate(given | {"evidence": evidence, "source": source})
 
 
-def _frame(page: str) -> str:
-    """A page inside of a page, as in a notebook: neither's styles and scripts reach the other's."""
+def _shown(traced: Trace | KernelTrace) -> str:
+    """A report inside of a page, as in a notebook: neither's styles and scripts reach the other's.
+
+    What stands in the way of a report is said instead.
+    """
     from html import escape
 
+    try:
+        page = traced.report()
+    except UsageError as error:
+        return f"<pre>{escape(str(traced))}\n{escape(str(error))}</pre>"
     return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 80vh; border: 0"></iframe>'

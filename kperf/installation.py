@@ -24,6 +24,7 @@ RESTORE = (
 """What is said where a folder does not hold the recorded runs."""
 
 EXTRAS = {
+    "ipython": "notebook",
     "bokeh": "report",
     "cryptography": "many",
     "dask": "many",

@@ -436,6 +436,26 @@ def refused_kernels() -> Iterator[list[CompiledKernel]]:
 
 
 @contextmanager
+def own_tuning() -> Iterator[None]:
+    """Within it, autotuners know nothing of what they chose before; afterwards, nothing of what they chose here."""
+    original = Autotuner.run
+    chosen: dict[int, dict[Any, Any]] = {}
+
+    def run(tuner: Any, *arguments: Any, **options: Any) -> Any:
+        before, tuner.cache = tuner.cache, chosen.setdefault(id(tuner), {})
+        try:
+            return original(tuner, *arguments, **options)
+        finally:
+            tuner.cache = before
+
+    Autotuner.run = run
+    try:
+        yield
+    finally:
+        Autotuner.run = original
+
+
+@contextmanager
 def profile_buffer(allocate: Callable[[int, int, int | None], torch.Tensor]) -> Iterator[None]:
     """Within it, instrumented kernels ask `allocate(bytes, alignment, stream)` for their profile buffer."""
     before = _profile_allocator.get()

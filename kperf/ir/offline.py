@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from kperf.arch import H200, Arch
-from kperf.compat.triton import CompiledKernel, GPUTarget, LaunchCall, driver_in_place, intercepted_launches
+from kperf.compat.triton import CompiledKernel, GPUTarget, LaunchCall, driver_in_place, intercepted_launches, own_tuning
 
 PROPERTIES = SimpleNamespace(
     name=H200.name,
@@ -87,9 +88,10 @@ class Driver:
 
     launcher_cls: type = Launcher
 
-    def __init__(self, arch: Arch = H200.arch) -> None:
-        """Kernels are compiled for `arch`."""
+    def __init__(self, arch: Arch = H200.arch, device: int = 0) -> None:
+        """Kernels are compiled for `arch`; the JIT keeps them by the number of the `device`."""
         self.arch = arch
+        self.device = device
         self.utils = Utils(arch)
 
     def get_current_target(self) -> GPUTarget:
@@ -98,7 +100,7 @@ class Driver:
 
     def get_current_device(self) -> int:
         """The only one."""
-        return 0
+        return self.device
 
     def get_current_stream(self, _device: int | None = None) -> int:
         """A number like another."""
@@ -118,9 +120,16 @@ class Driver:
         return benchmark
 
 
+_own_devices = itertools.count(-1, -1)
+"""A number for each time that launches are noted: what is compiled then is no GPU's, nor another target's."""
+
+
 @contextmanager
 def noted_launches(arch: Arch = H200.arch) -> Iterator[list[Launch]]:
-    """Within it kernels compile for `arch`; the list has each that was launched, once."""
+    """Within it kernels compile for `arch`; the list has each that was launched, once.
+
+    Afterwards a GPU's launches are compiled and tuned as if nothing had been: the list alone has what was compiled.
+    """
     found: dict[str, Launch] = {}
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
@@ -132,7 +141,7 @@ def noted_launches(arch: Arch = H200.arch) -> Iterator[list[Launch]]:
 
     launches: list[Launch] = []
     try:
-        with driver_in_place(Driver(arch)), intercepted_launches(note):
+        with driver_in_place(Driver(arch, next(_own_devices))), own_tuning(), intercepted_launches(note):
             yield launches
     finally:
         launches += found.values()
