@@ -172,13 +172,16 @@ def tables(rows: Sequence[Row]) -> str:
             _cell([row for row in rows if (row.triton, row.target) == (version, arch.name)]) for version in versions
         ]
         lines.append(f"| {arch.name} | {' | '.join(cells)} |")
-    refused: dict[tuple[str, str], list[str]] = {}
+    refused: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row in rows:
         if not row.ok:
-            refused.setdefault((row.kernel, row.message), []).append(f"{row.target} ({row.triton})")
-    lines += ["", "| kernel | target (Triton) | why not |", "|---|---|---|"]
-    for (kernel, message), where in sorted(refused.items()):
-        lines.append(f"| {kernel} | {', '.join(where)} | {message.replace('|', chr(92) + '|')} |")
+            refused.setdefault((row.kernel, row.message), {}).setdefault(row.triton, []).append(row.target)
+    lines += ["", "| kernel | Triton: targets | why not |", "|---|---|---|"]
+    for (kernel, message), of_version in sorted(refused.items()):
+        where = "; ".join(
+            f"{version}: {', '.join(of_version[version])}" for version in versions if version in of_version
+        )
+        lines.append(f"| {kernel} | {where} | {message.replace('|', chr(92) + '|')} |")
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ from kperf.paper.examples import EXAMPLES
 from kperf.paper.versions import Row, attempts, read, record, tables, write_page
 from kperf.trace.capture.selfcheck import Attempt
 
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "results" / "versions.jsonl"
 ADD = next(script for script in EXAMPLES if script.name == "vector_add.py")
 GLUON = next(script for script in EXAMPLES if script.name == "gemm_gluon_ws.py")
 
@@ -84,7 +87,7 @@ def test_the_tables_say_run_only_for_what_ran():
     assert "| sm_90a | run (1), compiled only (1 of 2) | not tried |" in lines
     assert "| sm_100a | compiled only (1 of 2) | not tried |" in lines
     assert "| sm_80 | not tried | not |" in lines
-    assert r"| add | sm_100a (3.6.0) | no \| way |" in lines
+    assert r"| add | 3.6.0: sm_100a | no \| way |" in lines
     assert not any("8 events" in line for line in lines)
 
 
@@ -105,3 +108,13 @@ def test_a_line_that_is_no_row_is_one_sentence(tmp_path, line):
     path.write_text(row().model_dump_json() + "\n" + line + "\n")
     with pytest.raises(UsageError, match="holds a line that is no row"):
         read(path)
+
+
+def test_the_recorded_rows_are_of_runs_that_are_recorded_and_the_page_is_made_of_them(tmp_path):
+    rows = read(RECORDED)
+    ran = {(one.triton, one.target, one.kernel) for one in rows if one.stage == "run"}
+    assert ran == {(one.triton, one.target, one.kernel) for one in versions.runs(ROOT / "results")}
+    page = tmp_path / "support.md"
+    page.write_text((ROOT / "docs" / "support.md").read_text())
+    write_page(page, rows)
+    assert page.read_text() == (ROOT / "docs" / "support.md").read_text()
