@@ -59,7 +59,7 @@ def trace(
     listing: Annotated[bool, typer.Option("--list", help="Only list the kernels that the script launches.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for what is written.")] = Path("kperf-trace"),
     regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
-    check: Annotated[bool, typer.Option("--check", help="Compare what the twins write, bit for bit.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare what both kernels write, bit for bit.")] = False,
     memory: Annotated[int, typer.Option(min=1, max=2047, help="MB that the records of a launch may take.")] = 1024,
     stop: Annotated[bool, typer.Option("--stop", help="End the script when all that was asked for is read.")] = False,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m.")] = False,
