@@ -423,7 +423,7 @@ def test_a_kernel_without_products_is_drawn_and_one_without_trips_refused(result
     bare = window.model_copy(update={"bars": [bar for bar in window.bars if bar.track == "warps"]})
     written = plot.draw([timeline.model_copy(update={"windows": [bare]})], "made up", tmp_path / "fig11")
     assert all(path.stat().st_size > 10_000 for path in written)
-    with pytest.raises(UsageError, match="no trip"):
+    with pytest.raises(UsageError, match="no iteration"):
         plot.draw([timeline.model_copy(update={"windows": []})], "made up", tmp_path / "fig11")
 
 

@@ -10,12 +10,13 @@ from kperf.record.store import RECORDED
 from kperf.trace.analyze import analysis, facts, read, views
 from kperf.trace.analyze.models import Apart, KernelResources, Overhead, Pass, Resources, SassOrder, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
+from kperf.trace.analyze.replay import Assumptions, Replay, Step
 from kperf.trace.analyze.verdict import concluded
 from kperf.trace.instrument.program import Interval, Part, Product
 
 from .captures import launch_of_residents
 from .machine import Kernel
-from .test_views import about, norm
+from .test_views import about, launch_of, norm, norm_program
 
 MHZ = 1700
 """Of the simulated SMs."""
@@ -396,3 +397,46 @@ def test_a_region_is_said_with_its_line_of_source(monkeypatch, tmp_path):
     assert any("go to wait A full (user/gemm.py:21) of consumer 0" in line for line in t.verdict)
     others = {region.source.file for region in t.regions if region.name == "arithmetic"}
     assert others == {"/elsewhere/library.py"}
+
+
+def test_what_events_cost_an_iteration_is_the_share_that_they_take_of_it():
+    t, _, _ = launched(SHARED, [0], slower=1.25)
+    added = 0.2 * t.period_cycles.median  # 1 - 1 / 1.25
+    (line,) = (line for line in t.verdict if "tracing makes it" in line)
+    assert f"25% slower, about {added:.0f} cycles of an iteration's {t.period_cycles.median:.0f}" in line
+
+
+def test_half_of_the_sms_have_ended_when_the_median_one_has():
+    ends = {0: 1_000, 1: 2_000, 2: 5_000, 3: 9_000, 4: 10_000}  # cycles, and ns
+    blocks = [([(0, True, 0), (1, True, 5), (1, False, 10), (2, True, 20), (2, False, end - 9), (3, True, end - 8),
+                (3, False, end - 7), (4, True, end - 6), (4, False, end - 5), (5, True, end - 4), (5, False, end - 3),
+                (0, False, end)], sm, 0) for sm, end in ends.items()]  # fmt: skip
+    t = read.timeline(launch_of(norm_program(), blocks), about())
+    assert (t.sms.first_end_us, t.sms.median_end_us, t.sms.span_us) == (1.0, 5.0, 10.0)
+    assert any("half of the 5 SMs have no CTA any more in the last 50% of the launch" in line for line in t.verdict)
+    assert any("SMs are idle 46% of its time" in line for line in t.verdict)
+
+
+def test_a_region_outside_of_the_loop_has_no_cycles_an_iteration():
+    regions = {region.name: region.per_trip for region in read.timeline(norm(), about()).regions}
+    assert regions["reduce"] == 0
+    assert regions["load x"] > 0
+
+
+@pytest.mark.parametrize("kind", ["issue", "wait", "tensor", "arithmetic"])
+def test_an_arrive_behind_an_issue_or_a_wait_is_sent_at_its_end(kind):
+    ring = (0, "ring")
+    sends = Interval("a", "sends", kind, signals=(ring,))
+    waits = Interval("b", "waits", "wait", waits=(ring,))
+    steps = {"a": [Step(sends, 100.0, 0, 0)], "b": [Step(waits, 10.0, 0, 0)]}
+    replay = Replay(steps, {"a": 0.0, "b": 0.0}, {ring: 0})
+    ends = replay.run(Assumptions(0.0, 1.0), {"a": [100.0], "b": [10.0]})
+    assert ends["b"] == [10.0 if kind == "arithmetic" else 110.0]
+
+
+def test_a_launch_that_is_faster_is_disturbed_as_one_that_is_slower():
+    assert [round(facts.changes(Overhead(plain_ms=1, traced_ms=r, ratio=r)), 3) for r in (0.94, 1.06)] == [0.06] * 2
+    t = several_launches(1000, 2300, [(1800, 0.94), (2000, 1.01), (2200, 1.05)], 1.09)
+    assert (t.iteration.pass_number, t.iteration.cycles) == (2, 2000)
+    assert (t.iteration.least, t.iteration.most) == (1800, 2300)
+    assert facts.changes(Overhead(plain_ms=None, traced_ms=1, ratio=None)) == float("inf")

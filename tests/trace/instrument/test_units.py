@@ -126,3 +126,20 @@ def test_intervals_stand_at_the_users_lines_inlined_calls_included():
     assert said["sqrt"] == "return tl.sqrt(x) * x"
     other = compiled("add").asm["ttgir"]
     assert all(interval.source is None for interval in read_program(text, located=other).intervals.values())
+
+
+@triton.jit
+def sometimes(a, b, c, n, M: tl.constexpr):
+    rows, inner, columns = tl.arange(0, M), tl.arange(0, 32), tl.arange(0, 64)
+    acc = tl.zeros((M, 64), tl.float32)
+    for i in range(n):
+        if tl.load(a + i) > 0:
+            x = tl.load(b + rows[:, None] * 32 + inner[None, :])
+            y = tl.load(c + inner[:, None] * 64 + columns[None, :])
+            acc = tl.dot(x, y, acc)
+    tl.store(c + rows[:, None] * 64 + columns[None, :], acc)
+
+
+def test_a_product_in_one_branch_of_a_loop_is_one_of_its_trip():
+    program = program_of(sometimes, ["*fp32", "*bf16", "*bf16", "i32"], {"M": 16})
+    assert [[one.flop for one in loop.products] for loop in program.loops.values()] == [[2 * 16 * 32 * 64]]
