@@ -39,7 +39,7 @@ def installed(tmp_path_factory):
     """The folder into which a wheel of this tree was installed, made without a network."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for name in ("kperf", "plots", "ttgir"):
+    for name in ("kperf", "plots", "ttgir", "docs"):
         unwanted = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=unwanted)
     for name in ("pyproject.toml", "README.md", "LICENSE", "claims.toml"):

@@ -14,10 +14,10 @@ from kperf.arch import SM_90A, of
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
 from kperf.console import WholeConsole
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose, diagnose_timeline
+from kperf.diagnose.engine import diagnose, diagnose_all, diagnose_timeline
 from kperf.diagnose.finding import LEVELS, Diagnoses, Diagnosis, Finding
 from kperf.diagnose.kernel import source_line
-from kperf.diagnose.pages import page
+from kperf.diagnose.page import page
 from kperf.diagnose.sarif import sarif
 from kperf.errors import UsageError
 from kperf.record import device
@@ -129,7 +129,7 @@ def run_static(console: Console, what: str, arguments: Sequence[str], request: R
         constexprs=request.constexprs,
         options=request.options,
     )
-    found = Diagnoses(kernels=[diagnose(kernel) for kernel in kernels])
+    found = Diagnoses(kernels=diagnose_all(kernels))
     show(console, found, request)
     return exit_status(found, request.fail_if)
 
@@ -158,7 +158,9 @@ def exit_status(found: Diagnoses, fail_if: str | None) -> int:
 
 
 def _show_kernel(console: Console, diagnosis: Diagnosis, *, explain: bool) -> None:
-    console.print(Text(f"{diagnosis.kernel} for {diagnosis.target}", style="bold"))
+    many = diagnosis.configurations
+    best = f", the best of {many} configurations of its autotuner by what is found" if many > 1 else ""
+    console.print(Text(f"{diagnosis.kernel} for {diagnosis.target}{best}", style="bold"))
     shown = diagnosis.findings if explain else diagnosis.findings[:_SHOWN]
     for finding in shown:
         _show_finding(console, finding)

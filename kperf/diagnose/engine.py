@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kperf.diagnose.bound import bound_of
-from kperf.diagnose.finding import LEVELS, Bound, Diagnosis, Finding, Unit
+from kperf.diagnose.finding import LEVELS, Bound, Diagnosis, Finding, Level, Unit
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import dynamic_rules, static_rules
 from kperf.trace.analyze.models import Timeline
@@ -40,6 +40,26 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         skipped=skipped,
         ignored=ignored,
     )
+
+
+def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
+    """Each kernel, and of an autotuner's configurations of one the best: which is fastest, a GPU would have to say."""
+    found: list[Diagnosis] = []
+    of_tuner: dict[str, list[Diagnosis]] = {}
+    for kernel in kernels:
+        diagnosis = diagnose(kernel)
+        if kernel.tuned:
+            of_tuner.setdefault(kernel.name, []).append(diagnosis)
+        else:
+            found.append(diagnosis)
+    for tried in of_tuner.values():
+        best = min(tried, key=lambda one: [_count(one, level) for level in LEVELS])
+        found.append(best.model_copy(update={"configurations": len(tried)}))
+    return found
+
+
+def _count(diagnosis: Diagnosis, level: Level) -> int:
+    return sum(finding.severity == level for finding in diagnosis.findings)
 
 
 def diagnose_timeline(timeline: Timeline) -> Diagnosis:

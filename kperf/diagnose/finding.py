@@ -81,7 +81,11 @@ class Bound(Frozen):
 
 
 class Diagnosis(Frozen):
-    """What is known of one kernel. skipped: rules that could not run, and what they lack; ignored: silenced ones."""
+    """What is known of one kernel.
+
+    skipped: rules that could not run, and what they lack. ignored: silenced ones. configurations: how many an autotuner
+    has of it, of which this is the one with the least findings; 1 without one.
+    """
 
     kernel: str
     target: str
@@ -89,6 +93,7 @@ class Diagnosis(Frozen):
     bound: Bound
     skipped: dict[str, str] = Field(default_factory=dict)
     ignored: list[str] = Field(default_factory=list)
+    configurations: int = 1
 
 
 class Diagnoses(Frozen):

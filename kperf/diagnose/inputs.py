@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import triton
 
 from kperf.arch import Arch, of
 from kperf.compat.triton import ASTSource, CompiledKernel, python_function
+from kperf.console import complain
 from kperf.diagnose.kernel import Kernel, frame_of
 from kperf.diagnose.without_gpu import imported, launches_of
 from kperf.errors import UsageError
@@ -88,8 +90,14 @@ def _file_of(kernel: CompiledKernel | SimpleNamespace) -> str | None:
 
 
 def _of_script(script: Script, arch: Arch) -> list[Kernel]:
-    launches, _ = launches_of(script, arch)
-    return [of_compiled(launch.kernel, arch, launch.grid) for launch in launches if "ttgir" in launch.kernel.asm]
+    found = launches_of(script, arch)
+    if found.why is not None:
+        complain(f"{script.name} ended early without a GPU ({found.why}): what it launches after that is not read")
+    return [
+        replace(of_compiled(launch.kernel, arch, launch.grid), tuned=launch.kernel.hash in found.tuned)
+        for launch in found.kernels
+        if "ttgir" in launch.kernel.asm
+    ]
 
 
 def _of_function(

@@ -64,7 +64,8 @@ class Kernel:
     """One kernel for one architecture.
 
     code, resources, ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where
-    only the TTGIR is known. grid: of a launch, None without one. arguments: numbers of the launch, by name.
+    only the TTGIR is known. grid: of a launch, None without one. arguments: numbers of the launch, by name. tuned:
+    whether it is one of an autotuner's configurations, of which a GPU would choose.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Kernel:
     ptxas: str = ""
     grid: tuple[int, int, int] | None = None
     arguments: dict[str, int] = field(default_factory=dict)
+    tuned: bool = False
 
     @cached_property
     def layouts(self) -> Layouts:

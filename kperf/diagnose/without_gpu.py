@@ -11,6 +11,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ import triton
 from torch.overrides import TorchFunctionMode
 
 from kperf.arch import H200, Arch
-from kperf.compat.triton import OutOfResources, refused_kernels
+from kperf.compat.triton import CompiledKernel, LaunchCall, OutOfResources, intercepted_launches, refused_kernels
 from kperf.errors import UsageError
 from kperf.ir import offline
 from kperf.ir.offline import Launch, noted_launches
@@ -46,7 +47,7 @@ class _OnMeta(TorchFunctionMode):
         if name == "cuda":
             return torch.Tensor.to(args[0], _META)
         if isinstance(first, torch.Tensor) and first.is_meta:
-            if func is torch.Tensor.is_cuda.__get__ or name in _HOLD:  # type: ignore[attr-defined]
+            if func == torch.Tensor.is_cuda.__get__ or name in _HOLD:  # type: ignore[attr-defined]
                 return True
             if name in _ONE:
                 return 1
@@ -107,14 +108,48 @@ class _Event:
         return 1.0
 
 
-def launches_of(script: Script, arch: Arch) -> tuple[list[Launch], str | None]:
-    """The kernels that a script launches, compiled for an architecture, and why it ended early (None if it did not).
+@dataclass(frozen=True)
+class Launches:
+    """The kernels that a script launches. tuned: hashes of those that an autotuner tried. why: what ended it early."""
+
+    kernels: list[Launch]
+    tuned: set[str]
+    why: str | None
+
+
+def launches_of(script: Script, arch: Arch) -> Launches:
+    """The kernels that a script launches, compiled for an architecture.
 
     What it prints is dropped. Raises `UsageError` if there is no such script, or if it launches nothing.
     """
     script.check()
     why: list[str] = []
-    with pretended_cuda(arch), refused_kernels() as refused, noted_launches() as launches, _quiet(why):
+    tuned: set[str] = set()
+    tuning: list[str] = []
+
+    def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
+        def noted(call: LaunchCall) -> None:
+            tuned.update([kernel.hash] if tuning else [])
+            call()
+
+        return noted
+
+    def benchmark(call: Callable[[], object], **_: object) -> list[float]:
+        tuning.append("")
+        try:
+            call()
+        finally:
+            tuning.pop()
+        return [1.0, 1.0, 1.0]
+
+    with (
+        pretended_cuda(arch),
+        patch.object(offline.Driver, "get_benchmarker", lambda _: benchmark),
+        intercepted_launches(note),
+        refused_kernels() as refused,
+        noted_launches() as launches,
+        _quiet(why),
+    ):
         script.run()
     if why and why[-1].startswith(OutOfResources.__name__) and refused:  # it ends here on a GPU too
         launches.append(Launch(refused[-1], (0, 0, 0)))
@@ -123,7 +158,7 @@ def launches_of(script: Script, arch: Arch) -> tuple[list[Launch], str | None]:
         raise UsageError(
             f"{script.name} launches no kernel{reason}; or name one: {script.name}:function --signature ..."
         )
-    return launches, why[-1] if why else None
+    return Launches(launches, tuned, why[-1] if why else None)
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def test_an_entry_of_tritons_cache_and_its_ttgir_say_the_same(tmp_path):
     from kperf.diagnose.without_gpu import launches_of
     from kperf.trace.capture.script import Script
 
-    ((launch,), _) = launches_of(Script(str(DRAFT), ()), SM_90A)
+    (launch,) = launches_of(Script(str(DRAFT), ()), SM_90A).kernels
     folder = tmp_path / "entry"
     folder.mkdir()
     for name, path in launch.kernel.metadata_group.items():
@@ -132,6 +132,34 @@ def test_an_entry_of_tritons_cache_and_its_ttgir_say_the_same(tmp_path):
     (of_file,) = found(ttgir, "--target", "sm_90a")
     assert of_file[1]["source"] == of_folder[1]["source"]
     assert of_file[1]["evidence"] == of_folder[1]["evidence"]
+
+
+TUNED = """
+import torch, triton, triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": b}, num_warps=w) for b, w in ((8192, 1), (8192, 16))], key=["n"])
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * n + tl.arange(0, BLOCK)
+    tl.store(y + i, 2 * tl.load(x + i))
+
+x = torch.zeros(4096, 8192, device="cuda")
+double[(4096,)](x, torch.empty_like(x), 8192)
+if x.cpu().sum() > 0 and x.is_cuda and x.device == triton.runtime.driver.active.get_active_torch_device():
+    double.fn[(4096,)](x, torch.empty_like(x), 8192, BLOCK=8192, num_warps=2)
+raise RuntimeError("the end")
+"""
+
+
+def test_of_an_autotuners_configurations_the_best_is_shown(tmp_path):
+    script = tmp_path / "tuned.py"
+    script.write_text(TUNED)
+    done = kperf("diagnose", "--static", script, "--json")
+    assert "ended early without a GPU (RuntimeError: the end)" in done.stderr
+    untuned, tuned = json.loads(done.stdout)["kernels"]  # what is no autotuner's comes first
+    assert (tuned["configurations"], tuned["findings"]) == (2, [])
+    assert untuned["configurations"] == 1
+    assert {finding["id"] for finding in untuned["findings"]} >= {"too-few-warps"}
 
 
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
@@ -156,7 +184,7 @@ def test_other_targets_and_what_could_not_run(target):
         ([f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,what", "--constexpr", "BLOCK=64"], "does not compile"),
         ([CLEAN, "--target", "sm_1"], "no GPU architecture 'sm_1'"),
         ([CLEAN, "--fail-if", "bad"], "no severity"),
-        ([ROOT / "ttgir/vanilla/manifest.json"], "nothing to read"),
+        ([ROOT / "README.md"], "nothing to read"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(arguments, said):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kperf.diagnose.engine import diagnose_timeline
-from kperf.diagnose.pages import FOLDER
+from kperf.diagnose.page import FOLDER
 from kperf.diagnose.rule import all_rules, dynamic_rules
 from kperf.trace.analyze.models import Quantiles, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
