@@ -258,6 +258,8 @@ def _names(given: str | Sequence[str], option: str) -> tuple[str, ...]:
 
 
 def _page(kernels: Sequence[KernelTrace]) -> str:
+    if not kernels:
+        raise UsageError("there is no traced kernel to report")
     try:
         from kperf.report import html
     except ModuleNotFoundError as error:

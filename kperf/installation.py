@@ -24,7 +24,6 @@ RESTORE = (
 """What is said where a folder does not hold the recorded runs."""
 
 EXTRAS = {
-    "ipython": "notebook",
     "bokeh": "report",
     "cryptography": "many",
     "dask": "many",

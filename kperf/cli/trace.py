@@ -1,6 +1,7 @@
 """Look inside kernels of one's own: instrument, trace, examples."""
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,6 +65,7 @@ def trace(
     stop: Annotated[bool, typer.Option("--stop", help="End the script when all that was asked for is read.")] = False,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m.")] = False,
     passes: Passes = PASSES,
+    page: Annotated[bool, typer.Option("--html", help="Also put all kernels on one page, report.html.")] = False,
 ) -> None:
     """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
     installed = stack.look()
@@ -83,6 +85,14 @@ def trace(
 
         return draw(*arguments)
 
+    def write_page(timelines: Sequence[Path]) -> None:
+        from kperf.report import command
+
+        command.write(console, timelines, here, timelines[0].with_name("report.html"))
+
+    if page and not listing and (lacks := [name for name in ("bokeh", "jinja2") if not importlib.util.find_spec(name)]):
+        raise UsageError(why_missing(lacks[0]))
+    here = Path.cwd()
     drawn = importlib.util.find_spec("matplotlib") is not None
     if not drawn and not listing:
         complain(f"timelines are written without pictures: {why_missing('matplotlib')}")
@@ -92,7 +102,9 @@ def trace(
     )
     name, *arguments = script
     with interrupt.as_python():
-        status = command.run(console, Script(name, tuple(arguments), module), options, out, draw)
+        status = command.run(
+            console, Script(name, tuple(arguments), module), options, out, draw, page=write_page if page else None
+        )
     raise typer.Exit(status)
 
 
@@ -109,6 +121,22 @@ def report(
     from kperf.report import command
 
     command.write(console, timelines, source, out)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="A *.timeline.json.", show_default=False)],
+    after: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")] = False,
+    fail_if_slower: Annotated[
+        float | None,
+        typer.Option(min=0, help="Exit with status 1 if a launch takes so many percent longer.", show_default=False),
+    ] = None,
+) -> None:
+    """Compare two timelines of a kernel: times, use of the units, resources, regions, and what changed."""
+    from kperf.report import diff
+
+    diff.run(console, before, after, markdown=markdown, most_slower=fail_if_slower)
 
 
 @app.command()

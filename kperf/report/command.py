@@ -1,6 +1,7 @@
 """`kperf report`: timelines in, one page out, in the format that its name ends with."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -27,7 +28,18 @@ def write(console: Console, paths: Sequence[Path], sources: Path, out: Path) -> 
     if not timelines:
         raise UsageError("there is no timeline to report: give *.timeline.json files or their folder")
     page: Callable[[Sequence[Report], Path], str] = import_module(f"kperf.report.{FORMATS[out.suffix]}").page
-    text = page([read_report(path) for path in timelines], sources)
+    text = page(_told_apart(timelines, [read_report(path) for path in timelines]), sources)
     make_output(out.parent)
     write_atomically(out, text)
     console.print(f"written: {shell_word(out)} ({len(timelines)} kernels, {len(text) / 1e6:.1f} MB)")
+
+
+def _told_apart(paths: Sequence[Path], reports: Sequence[Report]) -> list[Report]:
+    """With the folder in a kernel's label where there are several folders: that of a rank (`rank3`), of a run."""
+    folders = [path.absolute().parent.name for path in paths]
+    if len(set(folders)) < 2:
+        return list(reports)
+    return [
+        replace(one, timeline=one.timeline.model_copy(update={"label": f"{one.timeline.label} ({folder})"}))
+        for one, folder in zip(reports, folders, strict=True)
+    ]

@@ -26,10 +26,22 @@ from kperf.trace.instrument.events import read_rules
 from kperf.trace.results import Draw, Kept, Results
 from kperf.trace.streams import Stream
 
+Page = Callable[[Sequence[Path]], None]
+"""Puts timelines on one page, beside them."""
 
-def run(console: Console, script: Script, options: TraceOptions, out: Path, draw: Draw, gpu: Gpu | None = None) -> int:
+
+def run(
+    console: Console,
+    script: Script,
+    options: TraceOptions,
+    out: Path,
+    draw: Draw,
+    gpu: Gpu | None = None,
+    page: Page | None = None,
+) -> int:
     """Run the script, trace or list its kernels, and return the exit status of both together.
 
+    `page` is called at the end with the timelines that were written.
     The script's own status if it is not 0; else 1 if a traced kernel did something wrong, 2 if nothing could be traced.
     Raises `UsageError` before the script runs if this cannot work at all.
     """
@@ -58,7 +70,7 @@ def run(console: Console, script: Script, options: TraceOptions, out: Path, draw
         launches.end()
         output.restore()
         error.restore()
-        return _report(console, launches, results, say)
+        return _report(console, launches, results, say, page)
 
     def report_and_leave() -> int:
         try:
@@ -103,7 +115,9 @@ def own_folder(out: Path) -> Path:
     return out / f"rank{os.environ['RANK']}" if os.environ.get("RANK", "").isdigit() else out
 
 
-def _report(console: Console, launches: Interceptor, results: Results, say: Callable[[str], None]) -> int:
+def _report(
+    console: Console, launches: Interceptor, results: Results, say: Callable[[str], None], page: Page | None
+) -> int:
     """Write and print what was traced, the slowest kernel first; returns the exit status of a script that had none.
 
     First all files and then all pictures are written, and then all is printed: nothing waits for a slow reader.
@@ -116,6 +130,8 @@ def _report(console: Console, launches: Interceptor, results: Results, say: Call
         results.draw(one)
     for one in kept:
         results.print(console, one, checked=launches.options.check)
+    if page is not None and kept:
+        page([one.path.with_name(f"{one.path.name}.timeline.json") for one in kept])
     problems = problems_of(launches, results)
     for line in dict.fromkeys(map(str, problems)):
         say(line)

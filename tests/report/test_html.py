@@ -224,3 +224,16 @@ def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path):
     done = kperf("report", tmp_path / "no.timeline.json", "--out", tmp_path / "page.pdf")
     assert (done.returncode, done.stdout) == (2, "")
     assert "page.pdf is of no known format: end its name with .html or .md" in done.stderr
+
+
+def test_the_same_kernel_of_several_ranks_is_told_apart(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"rank{rank}").mkdir()
+        (tmp_path / f"rank{rank}" / GEMM.name).write_bytes(GEMM.read_bytes())
+    done = kperf("report", tmp_path / "rank0", tmp_path / "rank1", "--out", tmp_path / "all.html")
+    assert done.returncode == 0
+    text = (tmp_path / "all.html").read_text()
+    label = read_report(GEMM).timeline.label
+    assert re.findall(r"<h2 id=\"name\d\">([^<]*)</h2>", text) == [f"{label} (rank0)", f"{label} (rank1)"]
+    assert kperf("report", tmp_path / "rank0", "--out", tmp_path / "one.html").returncode == 0
+    assert "(rank0)" not in (tmp_path / "one.html").read_text()

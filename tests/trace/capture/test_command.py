@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -821,3 +822,15 @@ def test_an_error_of_ours_is_said_in_words(trace, monkeypatch, capsys):
     sentence = "an instrumented kernel of a few events is refused: KeyError, an error in this program"
     assert sentence in said.replace("\n", " ")
     assert "12, False" not in said + capsys.readouterr().err
+
+
+def test_all_kernels_on_one_page(tmp_path):
+    script = tmp_path / "it.py"
+    script.write_text(GEMM + ADD + "run(1); x = torch.zeros(4096); plus[(4,)](x, x, x, 4096, 1024)")
+    command = [sys.executable, "-m", "tests.trace.capture.fake_gpu", "trace", "--html", "--passes", "1", "--out"]
+    done = subprocess.run(
+        [*command, tmp_path / "out", script], capture_output=True, text=True, env=os.environ | {"RANK": "1"}, check=True
+    )
+    page = (tmp_path / "out/rank1/report.html").read_text()
+    assert "Inside 2 GPU kernels" in page
+    assert "report.html (2 kernels" in " ".join(done.stdout.split())

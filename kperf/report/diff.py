@@ -1,0 +1,118 @@
+"""`kperf diff`: the facts of two timelines side by side, with what changed, on the terminal or in Markdown."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kperf.console import printable
+from kperf.errors import MeasurementError
+from kperf.trace.analyze.models import Timeline
+from kperf.trace.analyze.recorded import read_timeline
+
+_COLUMNS = ("fact", "before", "after", "change")
+
+
+@dataclass(frozen=True)
+class _Fact:
+    """What is read of a timeline, in a format; `share`: it is one, and changes by points. None: not known."""
+
+    name: str
+    read: Callable[[Timeline], float | None]
+    form: str = "{:,.0f}"
+    share: bool = False
+
+    def row(self, before: Timeline, after: Timeline) -> tuple[str, str, str, str]:
+        values = self.read(before), self.read(after)
+        first, second = ("-" if value is None else self.form.format(value) for value in values)
+        return self.name, first, second, self._change(*values)
+
+    def _change(self, before: float | None, after: float | None) -> str:
+        if before is None or after is None or before == after:
+            return ""
+        if self.share:
+            return f"{100 * (after - before):+.1f} points"
+        return f"{after / before - 1:+.1%}" if before else f"{after - before:+g}"
+
+
+_FACTS = (
+    _Fact("time of a launch, ms", lambda t: t.overhead.launch_ms, "{:.4f}"),
+    _Fact("cycles of an iteration", lambda t: t.iteration.cycles if t.iteration else None),
+    _Fact("cycles of a CTA, or an iteration with all events", lambda t: t.period_cycles.median),
+    _Fact("tensor cores of an SM busy", lambda t: t.mma_use.sm if t.mma_use else None, "{:.1%}", share=True),
+    _Fact("FMA units of an SM busy", lambda t: t.fma_use.sm if t.fma_use else None, "{:.1%}", share=True),
+    _Fact(
+        "an MMA in flight, of a CTA's time",
+        lambda t: t.mma_use.in_flight_cta if t.mma_use else None,
+        "{:.1%}",
+        share=True,
+    ),
+    _Fact("waits for loads, cycles of an iteration", lambda t: t.load_wait.cycles if t.load_wait else None),
+    _Fact("SMs without a CTA, of the launch", lambda t: t.sms.idle if t.sms else None, "{:.1%}", share=True),
+    _Fact("registers a thread", lambda t: t.resources.plain.registers if t.resources else None),
+    _Fact("bytes spilled a thread", lambda t: t.resources.plain.spilled_bytes if t.resources else None),
+    _Fact("bytes of shared memory a CTA", lambda t: t.resources.plain.shared_bytes if t.resources else None),
+    _Fact("CTAs that fit on an SM", lambda t: t.resources.plain.occupancy if t.resources else None),
+    _Fact("SM clock, MHz", lambda t: t.clock_mhz),
+)
+
+
+def run(console: Console, before: Path, after: Path, *, markdown: bool, most_slower: float | None) -> None:
+    """Print the table. `most_slower`: percent by which a launch may take longer.
+
+    Raises `MeasurementError` if it takes longer than that, `UsageError` if a file is no timeline.
+    """
+    one, other = read_timeline(before), read_timeline(after)
+    found = rows(one, other)
+    if markdown:
+        console.out(as_markdown(found), end="", highlight=False)
+    else:
+        table = Table(*_COLUMNS, title=f"{before} and {after}", title_justify="left")
+        for row in found:
+            table.add_row(*map(printable, row))
+        console.print(table)
+    first, second = one.overhead.launch_ms, other.overhead.launch_ms
+    if most_slower is not None and second > first * (1 + most_slower / 100):
+        raise MeasurementError(
+            f"{other.kernel} takes {second:.4f} ms where it took {first:.4f} ms: {second / first - 1:.1%} longer, and "
+            f"{most_slower:g} % are allowed"
+        )
+
+
+def rows(before: Timeline, after: Timeline) -> list[tuple[str, str, str, str]]:
+    """A row a fact that one of them has: its name, both values, the change; then the regions of the main loop."""
+    first, second = (", ".join(one.id for one in t.findings) or "-" for t in (before, after))
+    about = [
+        ("kernel", before.label, after.label, ""),
+        ("GPU", before.environment.gpu, after.environment.gpu, ""),
+        ("grid", " x ".join(map(str, before.grid)), " x ".join(map(str, after.grid)), ""),
+        ("findings", first, second, ""),
+    ]
+    facts = [fact.row(before, after) for fact in (*_FACTS, *_regions(before, after))]
+    return [*about, *(row for row in facts if row[1:3] != ("-", "-"))]
+
+
+def _regions(before: Timeline, after: Timeline) -> list[_Fact]:
+    """Cycles an iteration of each region that has some, in the order of the program, as a warp group spends them."""
+    named = dict.fromkeys(
+        (region.warp_group, region.name) for t in (before, after) for region in t.regions if region.per_trip is not None
+    )
+    return [_Fact(f"{group}: {name}, cycles of an iteration", _per_iteration(group, name)) for group, name in named]
+
+
+def _per_iteration(group: str, name: str) -> Callable[[Timeline], float | None]:
+    def read(t: Timeline) -> float | None:
+        found = [one.per_trip for one in t.regions if (one.warp_group, one.name) == (group, name)]
+        known = [cycles for cycles in found if cycles is not None]
+        return sum(known) if known else None
+
+    return read
+
+
+def as_markdown(found: list[tuple[str, str, str, str]]) -> str:
+    """The table as GitHub and GitLab show it in a comment."""
+    lines = [_COLUMNS, ("---", "---:", "---:", "---:"), *found]
+    escaped = ([cell.replace("|", r"\|").replace("\n", " ") for cell in line] for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
