@@ -94,7 +94,7 @@ def _title(timeline: Timeline, window: Window) -> str:
     if window.shows == "block":
         rest = "" if _span(timeline, window) >= period * 0.98 else "; its beginning"
         return f"{timeline.label}: {period:.0f} cycles a CTA{rest}. {trace}"
-    return f"{timeline.label}: {period:.0f} cycles an iteration{use_in_words(timeline)}. {trace}"
+    return f"{timeline.label}: {period:.0f} cycles an iteration{use_in_words(timeline)}.\n{trace}"
 
 
 def _stacked(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, Look]]]]:

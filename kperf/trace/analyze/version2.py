@@ -1,5 +1,6 @@
 """Timelines of version 2: what version 3 says besides follows from the numbers that they keep."""
 
+import re
 from typing import Any
 
 Json = dict[str, Any]
@@ -16,9 +17,10 @@ def upgrade(old: Json) -> Json:
     use = None
     if busy:
         use = {"sm": None, "cta_main_loop": busy["at_issue_rate"], "in_flight_cta": busy["in_flight"]}
+    awaited = "; ".join(region["name"] for region in old["regions"] if region["name"].startswith("wait "))
     return new | {
-        "regions": [region | _mixed(region) for region in old["regions"]],
-        "windows": [window | {"bars": [_bar(bar) for bar in window["bars"]]} for window in old["windows"]],
+        "regions": [region | _mixed(region, awaited) for region in old["regions"]],
+        "windows": [window | {"bars": [_bar(bar, awaited) for bar in window["bars"]]} for window in old["windows"]],
         "schema_version": 3,
         "unit_of_compute": computes,
         "mma_use": use if computes == "tensor core" else None,
@@ -48,26 +50,38 @@ def _in_words_of_now(old: Json) -> Json:
     return new
 
 
-def _bar(bar: Json) -> Json:
+def _bar(bar: Json, awaited: str) -> Json:
     if bar["track"] != "warps":
         return bar
-    mixed = _mixed(bar)
+    mixed = _mixed(bar, awaited)
     kinds = dict.fromkeys(part["kind"] for part in mixed.get("parts", ()))
     return bar | {"kind": mixed.get("kind", bar["kind"]), "parts": list(kinds) if len(kinds) > 1 else []}
 
 
-def _mixed(region: Json) -> Json:
-    """Of a gap that issues loads into registers and an MMA of them: its parts. The MMA waits for the loads.
+def _mixed(region: Json, awaited: str) -> Json:
+    """The parts of a gap that issues loads and an MMA. The MMA waits for loads into registers that stand before it.
 
-    That is all that the names of version 2 tell of what stands in a gap; they are those of its rules.
+    That is all that the names of version 2 tell of what stands in a gap; they are those of its rules. `awaited`: the
+    names of the regions that wait, as one does for what is not loaded into registers.
     """
     names = region["name"].split(" + ")
     loads = [name for name in names if name.startswith("load ")]
     if region["kind"] not in ("issue", "tensor") or not loads or len(loads) == len(names):
         return {}
-    parts = [{"name": name, "kind": "load" if name in loads else region["kind"]} for name in names]
-    used = {"name": f"use {'+'.join(name.removeprefix('load ') for name in loads)}", "kind": "wait"}
+    parts = [{"name": name, "kind": _kind(name)} for name in names]
+    buffers = [name.removeprefix("load ") for name in names[: len(loads)] if name in loads]
+    if len(buffers) < len(loads) or any(re.search(rf"\b{re.escape(buffer)}\b", awaited) for buffer in buffers):
+        return {"parts": parts}
+    used = {"name": f"use {'+'.join(buffers)}", "kind": "wait"}
     return {"kind": "wait", "parts": [*parts[: len(loads)], used, *parts[len(loads) :]]}
+
+
+def _kind(name: str) -> str:
+    """Of one operation's name, by the rules of version 2."""
+    for begins, kind in (("load ", "load"), ("store ", "store"), ("atomic ", "store")):
+        if name.startswith(begins):
+            return kind
+    return "issue" if name.endswith(" issue") else "tensor" if " @ " in name else "arithmetic"
 
 
 def unit_cycles(old: Json) -> float | None:

@@ -440,3 +440,11 @@ def test_a_launch_that_is_faster_is_disturbed_as_one_that_is_slower():
     assert (t.iteration.pass_number, t.iteration.cycles) == (2, 2000)
     assert (t.iteration.least, t.iteration.most) == (1800, 2300)
     assert facts.changes(Overhead(plain_ms=None, traced_ms=1, ratio=None)) == float("inf")
+
+
+def test_a_gap_of_version_2_that_loads_for_later_does_not_wait_for_that():
+    t = read_timeline(RECORDED / "h200/examples/attention_forward.timeline.json")
+    mixed = [region for region in t.regions if region.parts]
+    assert mixed
+    assert all(region.kind == "issue" for region in mixed)
+    assert all([part.kind for part in region.parts] == ["issue", "arithmetic", "load", "load"] for region in mixed)
