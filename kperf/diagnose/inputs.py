@@ -1,5 +1,6 @@
 """Kernels to read: what a script launches, a function with a signature, an entry of Triton's cache, a TTGIR file."""
 
+import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -107,12 +108,24 @@ def _of_function(
         raise UsageError(f"there is no file {path}")
     names, why = imported(path, arch)
     jitted: Any = names.get(function)
+    defaults: dict[str, Any] = {}
     while hasattr(jitted, "configs") or hasattr(jitted, "values"):
+        for config in getattr(jitted, "configs", [])[:1]:  # an autotuner's first
+            defaults |= config.kwargs
+            options = {"num_warps": config.num_warps, "num_stages": config.num_stages} | options
         jitted = getattr(jitted, "fn", None)  # inside of an autotuner and heuristics
     if not hasattr(jitted, "arg_names"):
         ended = f" (it ended with {why})" if why else ""
         raise UsageError(f"{path} has no kernel {function}{ended}: name a @triton.jit function of it")
-    constants = dict(_constant(text) for text in constexprs)
+    declared = {
+        name: parameter
+        for name, parameter in inspect.signature(jitted.fn).parameters.items()
+        if "constexpr" in str(parameter.annotation)
+    }
+    has_default = {name: one.default for name, one in declared.items() if one.default is not inspect.Parameter.empty}
+    constants = has_default | defaults | dict(_constant(text) for text in constexprs)
+    if missing := [name for name in declared if name not in constants]:
+        raise UsageError(f"{function} has constants of no value: give --constexpr {missing[0]}=...")
     given = split_commas(signature)
     runtime = [name for name in jitted.arg_names if name not in constants]
     if len(given) != len(runtime):

@@ -49,8 +49,8 @@ class _OnMeta(TorchFunctionMode):
         if isinstance(first, torch.Tensor) and first.is_meta:
             if func == torch.Tensor.is_cuda.__get__ or name in _HOLD:  # type: ignore[attr-defined]
                 return True
-            if name in _ONE:
-                return 1
+            if name in _ONE or name == "__format__":
+                return {"__format__": format(1.0, args[1] if len(args) > 1 else ""), "__float__": 1.0}.get(name, 1)
             to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))
             if to_cpu or name in ("cpu", "numpy", "tolist"):
                 return _on_cpu(first, "cpu" if to_cpu else name)

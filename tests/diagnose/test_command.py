@@ -111,6 +111,15 @@ def test_a_function_is_compiled_by_its_signature():
     assert {finding["id"] for _, finding in unaligned} >= {"narrow-access"}
 
 
+def test_a_function_has_its_autotuners_first_configuration_and_its_defaults(tmp_path):
+    script = tmp_path / "tuned.py"
+    script.write_text(
+        TUNED.partition("x = torch.zeros")[0].replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, A: tl.constexpr = 1")
+    )
+    (kernel, first), *_ = found(f"{script}:double", "--signature", "*fp32,*fp32,i32:16")
+    assert (kernel, first["id"], first["evidence"]["num_warps"]) == ("double", "too-few-warps", 1)
+
+
 def test_a_function_of_a_script_is_compiled_as_it_is_launched():
     (one,) = found(f"{DRAFT}:column_mean")
     assert one[1]["id"] == "uncoalesced-access"
@@ -145,6 +154,7 @@ def double(x, y, n, BLOCK: tl.constexpr):
 
 x = torch.zeros(4096, 8192, device="cuda")
 double[(4096,)](x, torch.empty_like(x), 8192)
+print(f"{x.sum():.3f}", "%.1f" % x.mean(), int(x[0, 0]), x)
 if x.cpu().sum() > 0 and x.is_cuda and x.device == triton.runtime.driver.active.get_active_torch_device():
     double.fn[(4096,)](x, torch.empty_like(x), 8192, BLOCK=8192, num_warps=2)
 raise RuntimeError("the end")
@@ -179,7 +189,8 @@ def test_other_targets_and_what_could_not_run(target):
         ([KERNELS], "holds no kernel"),
         ([f"{CLEAN}:nothing"], "launches no kernel nothing"),
         ([f"{CLEAN}:nothing", "--signature", "i32"], "has no kernel nothing"),
-        ([f"{CLEAN}:softmax", "--signature", "*bf16"], "takes 4 arguments"),
+        ([f"{CLEAN}:softmax", "--signature", "*bf16", "--constexpr", "BLOCK=64"], "takes 3 arguments"),
+        ([f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,i32"], "give --constexpr BLOCK=..."),
         ([f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,i32", "--constexpr", "BLOCK"], "has no value"),
         ([f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,what", "--constexpr", "BLOCK=64"], "does not compile"),
         ([CLEAN, "--target", "sm_1"], "no GPU architecture 'sm_1'"),
