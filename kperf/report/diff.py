@@ -91,7 +91,7 @@ def rows(before: Timeline, after: Timeline) -> list[tuple[str, str, str, str]]:
         ("findings", first, second, ""),
     ]
     facts = [fact.row(before, after) for fact in (*_FACTS, *_regions(before, after))]
-    return [*about, *(row for row in facts if row[1:3] != ("-", "-"))]
+    return [row for row in (*about, *facts) if row[1:3] != ("-", "-")]
 
 
 def _regions(before: Timeline, after: Timeline) -> list[_Fact]:

@@ -43,7 +43,7 @@ def test_what_one_kernel_lacks_is_a_dash():
     found = {name: values for name, *values in rows(read_timeline(GEMM), read_timeline(SOFTMAX))}
     assert found["kernel"][:2] == [read_timeline(GEMM).label, read_timeline(SOFTMAX).label]
     assert found["tensor cores of an SM busy"][1:] == ["-", ""]
-    assert "FMA units of an SM busy" not in found
+    assert not {"FMA units of an SM busy", "findings"} & set(found)
 
 
 def test_markdown_is_a_table_whatever_a_kernel_is_called(slower):
