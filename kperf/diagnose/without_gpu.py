@@ -64,7 +64,9 @@ def _computed(func: Any, args: list[Any], options: dict[str, Any]) -> Any:
     """What an operator gives; one whose result depends on numbers, as `unique`, is given ones."""
     try:
         return func(*args, **options)
-    except NotImplementedError:
+    except (NotImplementedError, RuntimeError) as error:
+        if "meta" not in str(error).lower():
+            raise
         of_ones = [_on_cpu(one, "cpu") if isinstance(one, torch.Tensor) and one.is_meta else one for one in args]
         result = func(*of_ones, **options)
         if isinstance(result, torch.Tensor):
