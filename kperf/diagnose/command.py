@@ -22,6 +22,7 @@ from kperf.diagnose.sarif import sarif
 from kperf.errors import UsageError
 from kperf.record import device
 from kperf.record.files import write_atomically
+from kperf.report import diff
 from kperf.trace import command as trace
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.gpu import Gpu
@@ -64,7 +65,7 @@ def run(console: Console, what: str, arguments: Sequence[str], request: Request,
 
 
 def run_recorded(console: Console, files: Sequence[str], request: Request) -> int:
-    """Diagnose recorded timelines; of two say also which is faster, and which findings are gone and new.
+    """Diagnose recorded timelines; of two say what `kperf diff` says, and which findings are gone and new.
 
     Raises `UsageError` for what is no timeline.
     """
@@ -75,8 +76,7 @@ def run_recorded(console: Console, files: Sequence[str], request: Request) -> in
     show(console, found, request)
     if len(timelines) == 2 and not request.as_json and str(request.as_sarif) != "-":
         before, after = ({finding.id for finding in one.findings} for one in found.kernels)
-        times = [timeline.overhead.launch_ms for timeline in timelines]
-        console.print(Text(f"{times[0]:.4f} ms before, {times[1]:.4f} ms after: {times[0] / times[1]:.2f} x"))
+        diff.run(console, Path(files[0]), Path(files[1]), markdown=False, most_slower=None)
         for word, ids in (("gone", before - after), ("new", after - before)):
             if ids:
                 console.print(Text(f"  {word}: {', '.join(sorted(ids))}"))
