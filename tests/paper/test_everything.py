@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kperf import cli
+from kperf.cli.commands import app
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.paper import everything
@@ -54,7 +54,7 @@ def test_every_command_of_the_claims_is_a_step_that_takes_as_long():
 
 
 def test_every_step_is_a_command_that_takes_its_words():
-    commands = {command.name or command.callback.__name__ for command in cli.app.registered_commands}
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands}
     assert {step.command.split()[0] for step in STEPS} <= commands
     assert len({step.name for step in STEPS}) == len(STEPS)
 

@@ -86,12 +86,6 @@ def test_the_improved_schedule_is_as_fast_as_promised():
     assert speedup_interval(runs, "improved", "fa3")[0] >= 0.93
 
 
-def test_the_figure_lies_beside(recorded):
-    mode, _ = recorded
-    for suffix in ("pdf", "png"):
-        assert (STORE.folder / f"{mode.stem}.{suffix}").stat().st_size > 10_000
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_improved_plus_passes_fa3_and_cudnn_at_every_point_as_the_readme_says(causal):
     for run in fig12.figure_runs(STORE, fig12.Mode(causal)).values():
@@ -134,8 +128,6 @@ def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
     assert found.lifetime_covered == pytest.approx(1, abs=0.01)
     assert found.tile_boundary_cycles is not None
     assert (STORE.folder / "fig11/improved_plus.chrome_trace.json").stat().st_size < 2_000_000
-    for suffix in ("pdf", "png"):
-        assert (STORE.folder / f"fig11_improved_plus.{suffix}").stat().st_size > 10_000
 
 
 def test_the_timelines_explain_the_times():

@@ -104,6 +104,7 @@ def iteration(t: Timeline) -> IterationTime | None:
     """The iteration time of the launch whose time is nearest to the original kernel's; None without iterations."""
     if t.unit != "trip":
         return None
+    number: int | None
     launches: list[tuple[int | None, float, Overhead]] = []
     if t.joined is None:
         launches.append((None, t.period_cycles.median, t.overhead))
@@ -115,10 +116,12 @@ def iteration(t: Timeline) -> IterationTime | None:
     ]
     all_cycles = [one.trip_cycles for one in passes if one.trip_cycles is not None]
     all_cycles += [cycles for _, cycles, _ in launches]
-    number, cycles, overhead = min(launches, key=lambda launch: changes(launch[2]))
     if t.joined:
         number, cycles = t.joined.period_pass + 1, t.period_cycles.median
         overhead = passes[t.joined.period_pass].overhead
+        all_cycles.append(cycles)
+    else:
+        number, cycles, overhead = min(launches, key=lambda launch: changes(launch[2]))
     cost = None if overhead.ratio is None else overhead.ratio - 1
     return IterationTime(cycles=cycles, pass_number=number, cost=cost, least=min(all_cycles), most=max(all_cycles))
 
