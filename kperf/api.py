@@ -21,9 +21,8 @@ from kperf.trace import PASSES
 
 if TYPE_CHECKING:
     from kperf.compat.triton import CompiledKernel
-    from kperf.diagnose.finding import Finding
     from kperf.report.report import Report
-    from kperf.trace.analyze import models
+    from kperf.trace.analyze.finding import Finding
     from kperf.trace.analyze.models import Timeline
     from kperf.trace.capture.interceptor import Interceptor
     from kperf.trace.results import Kept, Results
@@ -280,16 +279,11 @@ def _report(kernel: KernelTrace) -> "Report":
     return Report(timeline, typical_cta(kernel.chrome_trace), packed)
 
 
-def _recorded(finding: "Finding") -> "models.Finding":
-    """A finding as a timeline has it: its evidence in numbers, its file from this folder on where it lies inside."""
-    from kperf.trace.analyze import models
-
+def _recorded(finding: "Finding") -> "Finding":
+    """A finding as a timeline has it: its file named from this folder on where it lies inside."""
     file, here = Path(finding.source.file), Path.cwd()
     named = str(file.relative_to(here) if file.is_relative_to(here) else file)
-    given = finding.model_dump(include={"id", "severity", "confidence", "message", "advice", "estimate"})
-    evidence = {name: float(value) for name, value in finding.evidence.items() if not isinstance(value, str)}
-    source = models.Source(file=named, line=finding.source.line) if finding.source.line else None
-    return models.Finding.model_validate(given | {"evidence": evidence, "source": source})
+    return finding.model_copy(update={"source": finding.source.model_copy(update={"file": named})})
 
 
 def _shown(traced: Trace | KernelTrace) -> str:

@@ -16,8 +16,7 @@ def indented(lines):
 
 def test_the_shown_diagnosis_is_what_is_printed():
     done = kperf(*COMMAND.split(), COLUMNS="124")
-    assert done.returncode == 0
-    assert done.stderr.startswith("kperf: examples/gemm.py ended early without a GPU")  # when it looks at its result
+    assert (done.returncode, done.stderr) == (0, "")
     assert between_marks("README.md", "diagnosis") == indented(
         [f"$ kperf {COMMAND}", *done.stdout.rstrip().split("\n")]
     )

@@ -27,7 +27,7 @@ from kperf.console import WholeConsole
 assert "# planted: scan-in-loop" in Path(finding.source.file).read_text().splitlines()[finding.source.line - 1]
 assert "scan-in-loop" in {rule.id for rule in static_rules()}
 assert of("sm_121").number == 121 and of("sm_121").flop_per_cycle == SM_120.flop_per_cycle
-command.write(WholeConsole(), [Path(sys.argv[1])], Path(), Path("regions.csv"))
+command.write(WholeConsole(), [Path(sys.argv[1])], Path(), Path("regions.csv"), lambda timeline: [])
 """
 
 

@@ -86,9 +86,10 @@ def trace(
         return draw(*arguments)
 
     def write_page(timelines: Sequence[Path]) -> None:
+        from kperf.diagnose.engine import found_in
         from kperf.report import command
 
-        command.write(console, timelines, here, timelines[0].with_name("report.html"))
+        command.write(console, timelines, here, timelines[0].with_name("report.html"), found_in)
 
     if page and not listing and (lacks := [name for name in ("bokeh", "jinja2") if not importlib.util.find_spec(name)]):
         raise UsageError(why_missing(lacks[0]))
@@ -118,9 +119,10 @@ def report(
     source: Annotated[Path, typer.Option(help="Folder from which the kernels' files are named.")] = Path(),
 ) -> None:
     """Put traced kernels on one HTML page: findings, timeline, source, provenance; several side by side."""
+    from kperf.diagnose.engine import found_in
     from kperf.report import command
 
-    command.write(console, timelines, source, out)
+    command.write(console, timelines, source, out, found_in)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
 from kperf.console import WholeConsole
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose, diagnose_all, diagnose_timeline
-from kperf.diagnose.finding import LEVELS, Diagnoses, Diagnosis, Finding
+from kperf.diagnose.finding import Diagnoses, Diagnosis
 from kperf.diagnose.kernel import source_line
 from kperf.diagnose.page import page
 from kperf.diagnose.sarif import sarif
@@ -24,6 +24,7 @@ from kperf.record import device
 from kperf.record.files import write_atomically
 from kperf.report import diff
 from kperf.trace import command as trace
+from kperf.trace.analyze.finding import LEVELS, Finding
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.kernels import TraceOptions

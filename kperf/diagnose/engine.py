@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kperf.diagnose.bound import bound_of
-from kperf.diagnose.finding import LEVELS, Bound, Diagnosis, Finding, Level, Unit
+from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import dynamic_rules, static_rules
+from kperf.trace.analyze.finding import LEVELS, Finding, Level
 from kperf.trace.analyze.models import Timeline
 
 _IGNORE = re.compile(r"#\s*kperf:\s*ignore\[([\w\-, ]+)\]\s*(\S.*)?$")
@@ -62,8 +63,13 @@ def _count(diagnosis: Diagnosis, level: Level) -> int:
     return sum(finding.severity == level for finding in diagnosis.findings)
 
 
+def found_in(timeline: Timeline) -> list[Finding]:
+    """What dynamic rules find in a timeline, the worst first."""
+    return diagnose_timeline(timeline).findings
+
+
 def diagnose_timeline(timeline: Timeline) -> Diagnosis:
-    """Everything that dynamic rules find in a timeline, the worst first."""
+    """Everything that dynamic rules find in a timeline, the worst first, and what bounds it."""
     kept, ignored = without_ignored(merged(finding for rule in dynamic_rules() for finding in rule.check(timeline)))
     unit: Unit = "tensor core" if timeline.unit_of_compute == "tensor core" else "unknown"
     if timeline.memory is not None and timeline.unit_of_compute == "none":

@@ -1,74 +1,11 @@
-"""A finding: what is wrong, at which line, by which numbers, what to do, and what it gives."""
+"""What is known of a kernel: its findings, or what bounds it."""
 
 from typing import Literal
 
 from pydantic import Field
 
 from kperf.record.store import Frozen
-
-Level = Literal["high", "medium", "low"]
-LEVELS: tuple[Level, ...] = ("high", "medium", "low")
-"""Worst first."""
-
-
-class Source(Frozen):
-    """A line of source. `file` is empty and `line` 0 where the kernel has no locations."""
-
-    file: str
-    line: int = Field(ge=0)
-    function: str = ""
-
-
-class Estimate(Frozen):
-    """How many times as fast the kernel becomes by the advice: the likely factor, and its interval."""
-
-    speedup: float = Field(gt=0)
-    low: float = Field(gt=0)
-    high: float = Field(gt=0)
-
-
-class Trial(Frozen):
-    """An advice that was tried at the launch.
-
-    change: what was changed, as it is written. speedup: original time over changed time, with its interval. equal:
-    whether both computed the same, within the tolerance of the outputs' type.
-    """
-
-    change: str
-    speedup: float
-    low: float
-    high: float
-    equal: bool
-
-
-class Finding(Frozen):
-    """One finding.
-
-    Attributes:
-        id: the rule's; docs/rules/<id>.md describes it.
-        severity: high: the kernel loses half of its speed or more, or cannot run; medium: a tenth or more; low: a hint.
-        confidence: high: the machine code or the compiler says so; medium: it follows from layouts and types; low: it
-            depends on numbers that are not known before the kernel runs.
-        source: the line to change.
-        kernel: its name.
-        message: what is wrong, a sentence.
-        evidence: the numbers behind it, by name.
-        advice: what to change, a sentence.
-        estimate: what the advice gives; None where nothing can be said.
-        tried: what was measured of it.
-    """
-
-    id: str
-    severity: Level
-    confidence: Level
-    source: Source
-    kernel: str
-    message: str
-    evidence: dict[str, float | int | str]
-    advice: str
-    estimate: Estimate | None = None
-    tried: list[Trial] = Field(default_factory=list)
-
+from kperf.trace.analyze.finding import Finding
 
 Unit = Literal["tensor core", "memory", "unknown"]
 

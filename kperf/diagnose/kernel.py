@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import Arch
-from kperf.diagnose.finding import Estimate, Finding, Level, Source
 from kperf.diagnose.thresholds import SECTOR_BYTES, VECTOR_BYTES
 from kperf.ir.compile import Resources
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
@@ -19,6 +18,7 @@ from kperf.ir.locations import Frame
 from kperf.ir.machine import Instruction, MachineCode
 from kperf.ir.ttgir import Module, Operation
 from kperf.ir.values import Argument, Value, Values, arguments_of
+from kperf.trace.analyze.finding import Estimate, Finding, Level, Source
 
 LOADS = ("tt.load", "ttg.async_copy_global_to_local", "amdg.buffer_load")
 STORES = ("tt.store", "amdg.buffer_store")

@@ -1,8 +1,8 @@
 """Findings on a timeline: which line, and how much an iteration could save."""
 
-from kperf.diagnose.finding import Estimate, Finding, Level
 from kperf.diagnose.kernel import source_of
 from kperf.ir.locations import Frame
+from kperf.trace.analyze.finding import Estimate, Finding, Level
 from kperf.trace.analyze.models import RegionTime, Timeline
 
 

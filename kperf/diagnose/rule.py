@@ -7,8 +7,8 @@ from functools import cache
 from importlib import import_module
 from typing import Literal
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import Kernel
+from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
 
 Stage = Literal["ttgir", "machine code", "launch"]

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from kperf import __version__
-from kperf.diagnose.finding import Diagnoses, Finding
+from kperf.diagnose.finding import Diagnoses
 from kperf.diagnose.rule import all_rules
+from kperf.trace.analyze.finding import Finding
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {"high": "error", "medium": "warning", "low": "note"}

@@ -68,7 +68,7 @@ def listing(timeline: Timeline, sources: Path) -> list[SourceLine]:
         if region.source is not None and region.source.file == name and region.per_trip is not None:
             cycles[region.source.line][region.warp_group] += region.per_trip
     for finding in timeline.findings:
-        if finding.source is not None and finding.source.file == name:
+        if finding.source.file == name:
             findings[finding.source.line].append(finding.message)
     numbers = [*cycles, *findings]
     lines = linecache.getlines(str(sources / name)) if numbers else []

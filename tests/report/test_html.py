@@ -15,6 +15,7 @@ import tarfile
 
 import pytest
 
+from kperf.diagnose.engine import found_in
 from kperf.errors import UsageError
 from kperf.record.store import RECORDED
 from kperf.report.events import read_typical_cta, trace_beside
@@ -158,8 +159,8 @@ def test_source_lines_have_cycles_and_findings(tmp_path):
     report = read_report(GEMM).timeline
     source = {"file": "kernel.py", "line": 5}
     finding = {
-        "id": "x", "severity": "high", "confidence": "low", "source": source, "message": "found here", "evidence": {},
-        "advice": "do", "estimate": None,
+        "id": "x", "severity": "high", "confidence": "low", "source": source, "kernel": "k",
+        "message": "found here", "evidence": {}, "advice": "do", "estimate": None,
     }  # fmt: skip
     region = report.regions[0].model_dump() | {"source": source, "per_trip": 12.0}
     other = report.regions[1].model_dump() | {"source": source | {"line": 6}, "per_trip": 3.5}
@@ -237,3 +238,11 @@ def test_the_same_kernel_of_several_ranks_is_told_apart(tmp_path):
     assert re.findall(r"<h2 id=\"name\d\">([^<]*)</h2>", text) == [f"{label} (rank0)", f"{label} (rank1)"]
     assert kperf("report", tmp_path / "rank0", "--out", tmp_path / "one.html").returncode == 0
     assert "(rank0)" not in (tmp_path / "one.html").read_text()
+
+
+def test_a_page_has_what_rules_find_in_a_timeline(tmp_path):
+    out = tmp_path / "page.html"
+    assert kperf("report", EXAMPLES / "gemm_1_stage.timeline.json", "--out", out).returncode == 0
+    found = found_in(read_report(EXAMPLES / "gemm_1_stage.timeline.json").timeline)
+    assert [finding.id for finding in found] == ["exposed-loads"]
+    assert html.escape(found[0].message).replace("&#x27;", "&#39;") in out.read_text()

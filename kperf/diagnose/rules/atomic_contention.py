@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kperf.diagnose.finding import Finding, Level
 from kperf.diagnose.kernel import ATOMICS, Kernel, loops_around
 from kperf.diagnose.rule import Rule
+from kperf.trace.analyze.finding import Finding, Level
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:

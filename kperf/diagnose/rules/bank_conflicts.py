@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import Kernel, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BANK_WAYS
 from kperf.ir.layouts import Coordinates, TensorType, tensor_types
+from kperf.trace.analyze.finding import Finding
 
 _BANKS = 32
 _BANK_BYTES = 4

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import MMAS, Kernel, loops_around, own
 from kperf.diagnose.rule import Rule
+from kperf.trace.analyze.finding import Finding
 
 _LEFT = {"tt.print": "tl.device_print", "gpu.barrier": "tl.debug_barrier", "ttg.barrier": "tl.debug_barrier"}
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, STORES, Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BYTES_IN_FLIGHT
+from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.measured import finding
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import IDLE_SHARE, SEVERE_SHARE, UNEVEN_CTAS
+from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
 
 

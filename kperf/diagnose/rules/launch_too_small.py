@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from kperf.arch import H200, SM_90A
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import GRID_WAVES
+from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:

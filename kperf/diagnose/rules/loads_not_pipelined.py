@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import MMAS, Kernel, inside, loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
+from kperf.trace.analyze.finding import Finding
 
 _SMALL = 1024
 """Elements: vectors of scales or a bias are not worth a buffer."""

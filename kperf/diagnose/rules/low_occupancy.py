@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from kperf.arch import SM_90A
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, REGISTERS_NEAR
+from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, frame_of, loops_around, name_of, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
+from kperf.trace.analyze.finding import Finding
 
 _SMALL = 256
 """Elements: a few numbers come from the cache."""

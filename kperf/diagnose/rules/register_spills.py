@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SPILLED_BYTES, SPILLS_IN_LOOP
+from kperf.trace.analyze.finding import Finding
 
 _LOCAL = ("STL", "LDL")
 _MUCH = 128

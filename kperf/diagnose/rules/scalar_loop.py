@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import LOOPS, TMA_LOADS, Kernel, inside
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
+from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:

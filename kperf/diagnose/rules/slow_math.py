@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding, Level
 from kperf.diagnose.kernel import MMAS, Kernel, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
+from kperf.trace.analyze.finding import Finding, Level
 
 _SMALL = 256
 _INSTEAD = {

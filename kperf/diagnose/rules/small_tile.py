@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import MMAS, Kernel, mma_shape, own
 from kperf.diagnose.loops import loaded_bytes
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SMALL_TILE_INTENSITY
+from kperf.trace.analyze.finding import Finding
 
 _SIDE = 64
 """Where one side of the product is longer than this, the other is short because the problem is."""

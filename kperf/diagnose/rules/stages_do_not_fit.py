@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.loops import buffers
 from kperf.diagnose.rule import Rule
+from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from kperf.arch import SM_90A
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import LOADS, MMAS, Kernel, own
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import VECTOR_BYTES
+from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:

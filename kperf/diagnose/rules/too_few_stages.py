@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from kperf.arch import SM_90A
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import MMAS, Kernel, own
 from kperf.diagnose.loops import buffers
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import STAGES_WANTED
+from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:

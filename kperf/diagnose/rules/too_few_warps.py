@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding, Level
 from kperf.diagnose.kernel import LOADS, MMAS, Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LEAST_WARPS_OF_ROW
+from kperf.trace.analyze.finding import Finding, Level
 
 _WIDE = 32
 """Elements of a thread that one warp, which has its SM's attention a quarter of the time, needs not be given."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding, Level
 from kperf.diagnose.kernel import Access, Kernel, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES
+from kperf.trace.analyze.finding import Finding, Level
 
 _PART = 8
 """An access of less than this part of the largest one's bytes does not decide."""

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 
 from kperf.arch import SM_90A
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import Kernel, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
+from kperf.trace.analyze.finding import Finding
 
 _WARNING = re.compile(
     r"(C75\d\d).*?wgmma\.mma_async instructions are serialized due to (.*?)(?: in (?:the )?function.*)?$", re.MULTILINE

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from kperf.arch import SM_90A
-from kperf.diagnose.finding import Finding, Level
 from kperf.diagnose.kernel import Kernel, loops_around, mma_element, mma_shape
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
+from kperf.trace.analyze.finding import Finding, Level
 
 _ROWS = 64
 """Of a wgmma (PTX ISA, "wgmma.mma_async")."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.finding import Finding
 from kperf.diagnose.kernel import MMAS, Kernel
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
+from kperf.trace.analyze.finding import Finding
 
 _PASSED = ("ttg.convert_layout", "ttg.local_alloc", "ttg.local_load", "tt.trans", "ttg.memdesc_trans", "tt.fp_to_fp")
 

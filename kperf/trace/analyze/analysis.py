@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kperf.errors import UsageError
 from kperf.ir.dataflow import Value
+from kperf.trace.analyze.finding import Source
 from kperf.trace.analyze.models import (
     Bar,
     Bound,
@@ -27,7 +28,6 @@ from kperf.trace.analyze.models import (
     RegionPart,
     RegionTime,
     Role,
-    Source,
     UnitOfCompute,
     Window,
 )

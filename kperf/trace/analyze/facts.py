@@ -7,10 +7,9 @@ import math
 import re
 from collections.abc import Mapping
 
+from kperf.trace.analyze.finding import Estimate, Finding, Source
 from kperf.trace.analyze.models import (
     Confidence,
-    Estimate,
-    Finding,
     IterationTime,
     KernelResources,
     Memory,
@@ -219,7 +218,7 @@ def findings(t: Timeline) -> list[Finding]:
         return []
     gain = 1 / ratio
     message = f"with {where} the kernel is {1 - ratio:.1%} faster than the original"
-    evidence = {"speedup": gain}
+    evidence: dict[str, float | int | str] = {"speedup": gain}
     waits = [sum(step.startswith(_WGMMA_WAIT) for step in steps) for steps in (order.plain, order.traced)]
     if order.same:
         name, advice = "faster-in-another-step", "let warp groups begin in another step, as by an order between them"
@@ -238,7 +237,8 @@ def findings(t: Timeline) -> list[Finding]:
             id=name,
             severity="high" if gain >= _HIGH_GAIN else "medium" if gain >= _MEDIUM_GAIN else "low",
             confidence="medium" if order.same else "high",
-            source=None,
+            source=Source(file="", line=0),
+            kernel=t.kernel,
             message=message,
             evidence=evidence,
             advice=advice,

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from kperf.record.bandwidth import Bandwidth
 from kperf.record.store import Environment, Frozen
+from kperf.trace.analyze.finding import Finding, Source
 from kperf.trace.instrument.program import IntervalKind
 
 CLOCK_TOLERANCE = 0.01
@@ -104,37 +105,6 @@ class Pass(Frozen):
     resources: KernelResources | None = None
     records_a_trip: int | None = None
     trip_cycles: float | None = None
-
-
-class Source(Frozen):
-    """A line of the user's source."""
-
-    file: str
-    line: int
-
-
-class Estimate(Frozen):
-    """By what factor the kernel would be faster, and between which."""
-
-    speedup: float
-    low: float
-    high: float
-
-
-class Finding(Frozen):
-    """Something that can be changed about the original kernel: what shows it, where it stands, what to do.
-
-    `evidence`: the numbers behind the message. `estimate`: None where no number supports one.
-    """
-
-    id: str
-    severity: Literal["high", "medium", "low"]
-    confidence: Literal["high", "medium", "low"]
-    source: Source | None
-    message: str
-    evidence: dict[str, float]
-    advice: str
-    estimate: Estimate | None
 
 
 class About(Frozen):
