@@ -1,6 +1,6 @@
 """The timeline of a CTA as an interactive figure, with zoom, pan and hover; Bokeh's script travels in the page."""
 
-from bokeh.models import ColumnDataSource, FactorRange, HoverTool, Range1d
+from bokeh.models import ColumnDataSource, FactorRange, HoverTool, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure
 
 from kperf.report.events import TracedCta
@@ -65,6 +65,7 @@ def timeline_figure(cta: TracedCta, name: str) -> figure:
     shown = [("", "@name"), ("", "@words"), ("cycles", "@cycles{0,0}"), ("iteration", "@iteration"), ("row", "@row")]
     made.add_tools(HoverTool(renderers=[bars], tooltips=shown, point_policy="follow_mouse"))
     made.ygrid.grid_line_color = None
+    made.xaxis.formatter = NumeralTickFormatter(format="0,0")
     made.toolbar.logo = None
     return made
 

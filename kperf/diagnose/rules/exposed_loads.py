@@ -20,7 +20,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         region_of(timeline, wait.warp_group, wait.regions),
         "high" if wait.share >= SEVERE_SHARE else "medium",
-        f"loads are exposed: {wait.warp_group} waits for them {wait.cycles:.0f} of {period:.0f} cycles an iteration",
+        f"loads are exposed: {wait.cycles:.0f} of {period:.0f} cycles an iteration wait for them ({wait.warp_group})",
         "raise num_stages by one or two; if shared memory is full, use a smaller tile of the reduction dimension",
         {"wait_cycles": wait.cycles, "iteration_cycles": period, "share": wait.share},
         saved(timeline, wait.cycles),
