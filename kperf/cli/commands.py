@@ -6,13 +6,13 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from kperf.cli import bench, container, diagnose, paper, studies, trace
+from kperf.cli import bench, container, diagnose, ir, paper, studies, trace
 from kperf.cli.app import app
 from kperf.cli.ending import end, end_refused, end_usage, failure_of_the_gpu
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import why_missing
 
-GROUPS = (trace, diagnose, bench, paper, studies, container)
+GROUPS = (trace, diagnose, ir, bench, paper, studies, container)
 """Each module registers its commands as it is imported."""
 
 

@@ -45,17 +45,22 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
 
 def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
     """Each kernel, and of an autotuner's configurations of one the best: which is fastest, a GPU would have to say."""
-    found: list[Diagnosis] = []
-    of_tuner: dict[str, list[Diagnosis]] = {}
+    return [diagnosis for _, diagnosis in kernels_with_diagnoses(kernels)]
+
+
+def kernels_with_diagnoses(kernels: Sequence[Kernel]) -> list[tuple[Kernel, Diagnosis]]:
+    """What `diagnose_all` gives, each with its kernel."""
+    found: list[tuple[Kernel, Diagnosis]] = []
+    of_tuner: dict[str, list[tuple[Kernel, Diagnosis]]] = {}
     for kernel in kernels:
         diagnosis = diagnose(kernel)
         if kernel.tuned:
-            of_tuner.setdefault(kernel.name, []).append(diagnosis)
+            of_tuner.setdefault(kernel.name, []).append((kernel, diagnosis))
         else:
-            found.append(diagnosis)
+            found.append((kernel, diagnosis))
     for tried in of_tuner.values():
-        best = min(tried, key=lambda one: [_count(one, level) for level in LEVELS])
-        found.append(best.model_copy(update={"configurations": len(tried)}))
+        best, diagnosis = min(tried, key=lambda one: [_count(one[1], level) for level in LEVELS])
+        found.append((best, diagnosis.model_copy(update={"configurations": len(tried)})))
     return found
 
 

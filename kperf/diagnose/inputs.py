@@ -19,6 +19,8 @@ from kperf.diagnose.without_gpu import imported, launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.layouts import split_commas
+from kperf.ir.levels import TEXTS
+from kperf.ir.locations import quoted
 from kperf.ir.ttgir import Module
 from kperf.trace.capture.script import Script
 
@@ -68,9 +70,11 @@ def of_compiled(
     module = Module(kernel.asm["ttgir"])
     code = compiler.machine_code(kernel) if native else None
     written, lies = frame_of(module.function), _file_of(kernel)
-    if written is not None and lies and written.file != lies:  # Triton's cache knows it by where it lay before
-        module = Module(kernel.asm["ttgir"].replace(f'loc("{written.file}":', f'loc("{lies}":'))
-        code = code.moved(written.file, lies) if code else None
+    moved = (written.file, lies) if written is not None and lies and written.file != lies else None
+    if moved:  # Triton's cache knows it by where it lay before
+        before, after = map(quoted, moved)
+        module = Module(kernel.asm["ttgir"].replace(f"loc({before}:", f"loc({after}:"))
+        code = code.moved(*moved) if code else None
     assembled = native and "ptx" in kernel.asm and any(op.name == "ttng.warp_group_dot" for op in module.walk())
     return Kernel(
         kernel.name,
@@ -81,6 +85,8 @@ def of_compiled(
         resources=compiler.resources(kernel) if native else None,
         ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch.name) if assembled else "",
         grid=grid,
+        texts={level: kernel.asm[name] for level, name in TEXTS.items() if name in kernel.asm},
+        moved=moved,
     )
 
 
@@ -178,7 +184,7 @@ def _of_folder(path: Path) -> list[Kernel]:
             asm: dict[str, Any] = {"ttgir": ttgir.read_text()}
         except (OSError, ValueError):
             continue
-        for suffix in ("ptx", "cubin"):
+        for suffix in ("ttir", "llir", "ptx", "amdgcn", "cubin"):
             made = ttgir.with_suffix(f".{suffix}")
             if made.is_file():
                 asm[suffix] = made.read_bytes() if suffix == "cubin" else made.read_text()
@@ -205,6 +211,6 @@ def _of_ttgir(path: Path, arch: Arch) -> Kernel:
         raise UsageError(f"{path} is for {name}, not for {arch.name}: say --target {name}")
     compiler.parse_ttgir(text)
     kernel = _compiled(str(path), arch, {"num_warps": module.num_warps})
-    asm = {name: kernel.asm[name] for name in ("ptx", "cubin") if name in kernel.asm} | {"ttgir": text}
+    made = {name: kernel.asm[name] for name in ("llir", "ptx", "amdgcn", "cubin") if name in kernel.asm}
     shared = SimpleNamespace(shared=kernel.metadata.shared, num_stages=None)
-    return of_compiled(SimpleNamespace(asm=asm, name=kernel.name, metadata=shared), arch)
+    return of_compiled(SimpleNamespace(asm=made | {"ttgir": text}, name=kernel.name, metadata=shared), arch)

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from kperf.arch import Arch
 from kperf.diagnose.thresholds import SECTOR_BYTES, VECTOR_BYTES
 from kperf.ir.compile import Resources
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
+from kperf.ir.levels import Line, read_levels
 from kperf.ir.locations import Frame
 from kperf.ir.machine import Instruction, MachineCode
 from kperf.ir.ttgir import Module, Operation
@@ -65,7 +66,8 @@ class Kernel:
 
     code, resources, ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where
     only the TTGIR is known. grid: of a launch, None without one. arguments: numbers of the launch, by name. tuned:
-    whether it is one of an autotuner's configurations, of which a GPU would choose.
+    whether it is one of an autotuner's configurations, of which a GPU would choose. texts: what Triton made, by level.
+    moved: the source file's name in them, and where it lies now.
     """
 
     name: str
@@ -78,6 +80,13 @@ class Kernel:
     grid: tuple[int, int, int] | None = None
     arguments: dict[str, int] = field(default_factory=dict)
     tuned: bool = False
+    texts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    moved: tuple[str, str] | None = None
+
+    @cached_property
+    def levels(self) -> dict[str, list[Line]]:
+        """From TTIR to machine code, as far as there are: each line with where in the source it is from."""
+        return read_levels(self.texts, self.code, self.moved)
 
     @cached_property
     def layouts(self) -> Layouts:

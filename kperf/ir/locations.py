@@ -15,6 +15,7 @@ _PART = re.compile(rf"\s*({_STRING}|#[\w$.-]+|-?\d+|\w+|[():,\[\]<>])")
 _ALIAS = re.compile(r"^(#[\w$.-]+) = loc\((.*)\)\s*$")
 _LIBRARY = re.compile(r"[/\\]triton[/\\](?:language|experimental|runtime|tools)[/\\]")
 _ESCAPE = re.compile(r'\\([0-9A-Fa-f]{2}|["\\nt])')
+_OCTAL = re.compile(r'\\([0-7]{3}|["\\])')
 _DEEPEST = 100
 """Nested locations that are followed: aliases of a damaged text may name each other."""
 
@@ -149,7 +150,7 @@ class _Reader:
         if token == "fused":
             return self._fused()
         if token.startswith('"'):
-            return self._file_or_name(_unquoted(token))
+            return self._file_or_name(unquoted(token))
         if token == "unknown":
             return UNKNOWN
         raise ValueError(token)
@@ -202,13 +203,27 @@ class _Reader:
             raise ValueError(token)
 
 
-def _unquoted(token: str) -> str:
+def unquoted(token: str) -> str:
     """What an MLIR string says: bytes outside of ASCII are printed as two hexadecimal digits."""
 
     def character(match: re.Match[str]) -> str:
         return {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}.get(match[1]) or chr(int(match[1], 16))
 
-    text = _ESCAPE.sub(character, token[1:-1])
+    return _of_bytes(_ESCAPE.sub(character, token[1:-1]))
+
+
+def quoted(text: str) -> str:
+    """The MLIR string that says a text."""
+    plain = {byte: chr(byte) for byte in range(32, 127)} | {ord('"'): r"\22", ord("\\"): r"\\"}
+    return '"' + "".join(plain.get(byte, f"\\{byte:02X}") for byte in text.encode()) + '"'
+
+
+def unescaped(text: str) -> str:
+    """What a string in LLVM's assembly says, without its quotes: bytes outside of ASCII are three octal digits."""
+    return _of_bytes(_OCTAL.sub(lambda one: one[1] if len(one[1]) == 1 else chr(int(one[1], 8)), text))
+
+
+def _of_bytes(text: str) -> str:
     try:
         return text.encode("latin-1").decode()
     except (UnicodeEncodeError, UnicodeDecodeError):

@@ -7,7 +7,7 @@ the PTX names them (`inlined_at`).
 import re
 from dataclasses import dataclass, replace
 
-from kperf.ir.locations import Frame
+from kperf.ir.locations import Frame, unescaped
 
 _SECTION = re.compile(r"^\.text\.(.+):$")
 _LABEL = re.compile(r"^\s*(\.L\w*):")
@@ -70,7 +70,7 @@ def read_machine_code(listing: str, function: str | None = None) -> MachineCode:
         elif label := _LABEL.match(line):
             pending.append(label[1])
         elif comment := _LINE.search(line):
-            comments.append(Frame(comment[1], int(comment[2])))
+            comments.append(Frame(unescaped(comment[1]), int(comment[2])))  # ptxas copies what PTX says
         elif match := _INSTRUCTION.search(line):
             frames, comments = tuple(comments) or frames, []
             address = int(match[1], 16)
