@@ -187,7 +187,7 @@ def _of_folder(path: Path) -> list[Kernel]:
         for suffix in ("ttir", "llir", "ptx", "amdgcn", "cubin"):
             made = ttgir.with_suffix(f".{suffix}")
             if made.is_file():
-                asm[suffix] = made.read_bytes() if suffix == "cubin" else made.read_text()
+                asm[suffix] = made.read_bytes() if suffix == "cubin" else _text_of(made)
         target = described["target"]
         arch = of(f"{target['backend']}:{target['arch']}")
         kernel = SimpleNamespace(asm=asm, name=described["name"], metadata=SimpleNamespace(**described))
@@ -197,13 +197,17 @@ def _of_folder(path: Path) -> list[Kernel]:
     return found
 
 
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
 def _of_ttgir(path: Path, arch: Arch) -> Kernel:
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+    text = _text_of(path)
     module = Module(text)
     written = re.search(r'ttg\.target = "([^"]+)"', text)
     if written is not None and of(written[1]) != arch:

@@ -193,6 +193,22 @@ def test_a_file_that_is_none_is_one_sentence(tmp_path):
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
+def test_an_entry_of_the_cache_shows_what_it_holds(script, texts, tmp_path):
+    metadata = {"name": "kernel", "target": {"backend": "hip", "arch": "gfx942", "warp_size": 64}, "num_stages": 2}
+    (tmp_path / "kernel.json").write_text(json.dumps(metadata))
+    for suffix, level in (("ttgir", "ttgir"), ("amdgcn", "gcn")):
+        (tmp_path / f"kernel.{suffix}").write_text(texts["gfx942"][level])
+    found, text = shown(tmp_path)
+    assert "  no llir of kernel for gfx942: what was read holds none\n" in text
+    assert list(found[15]) == ["ttgir", "gcn"]
+    whole, _ = shown(script, "--kernel", "kernel", "--target", "gfx942")
+    assert found[15]["gcn"] == whole[15]["gcn"]
+    (tmp_path / "kernel.llir").write_bytes(b"\xff\xfe")
+    done = kperf("ir", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "kernel.llir cannot be read" in done.stderr
+
+
 @given(data=st.data())
 def test_damaged_texts_are_read_as_far_as_they_go(data, texts):
     arch, level = data.draw(
