@@ -87,7 +87,15 @@ def test_without_what_the_command_line_needs_there_is_a_sentence_too(name):
 
 @pytest.mark.parametrize(("words", "installs"), [((), True), (("PYTHON=/usr/bin/python3",), False)])
 def test_make_trace_with_an_interpreter_of_ones_own_installs_nothing(words, installs):
-    command = ["make", "--dry-run", "--assume-new=requirements/lock.txt", "trace", "SCRIPT=a.py b", *words]
+    command = [
+        "make",
+        "--no-print-directory",
+        "--dry-run",
+        "--assume-new=requirements/lock.txt",
+        "trace",
+        "SCRIPT=a.py b",
+        *words,
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert ("pip install" in done.stdout) == installs
     interpreter = words[0].removeprefix("PYTHON=") if words else ".venv/bin/python"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kperf.api import Trace, trace
-from kperf.arch import Arch, of
+from kperf.arch import SM_90A, Arch, of
 from kperf.diagnose.without_gpu import pretended_cuda
 from kperf.ir import compile as compiler
 from kperf.ir.offline import Launch, noted_launches
@@ -46,7 +46,7 @@ class Budget:
     """What the fixture `kperf_budget` gives."""
 
     @contextmanager
-    def compiled(self, target: str = "sm_90a") -> Iterator[dict[str, KernelBudget]]:
+    def compiled(self, target: str = SM_90A.name) -> Iterator[dict[str, KernelBudget]]:
         """Compile what is launched within it, and run nothing: `cuda` tensors have shapes there and no numbers.
 
         Gives the kernels by name once it ends, in the order of their first launches; a second compilation of a function

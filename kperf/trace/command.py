@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,7 +54,8 @@ def run(
     output, error = Stream("stdout"), Stream("stderr")
     say = _sayer(error)
     results = Results(shown.absolute(), shown, draw, say)
-    printed_to, console.file = console.file, output.file
+    printed_to = None if console.file is sys.stdout else console.file  # None: what standard output is then
+    console.file = output.file
     launches: Interceptor
 
     def captured(kernel: Kernel) -> None:
@@ -87,7 +89,7 @@ def run(
                 raise results.bugs[0]
             return status or found
     finally:
-        console.file = printed_to
+        console.file = printed_to  # type: ignore[assignment]  # rich says so of None, and takes it
         for stream in (output, error):
             stream.close()
 
