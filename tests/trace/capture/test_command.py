@@ -1,5 +1,6 @@
 """`kperf trace` on a GPU that is not there: kernels and twins are compiled, launches are noted, records made up."""
 
+import contextlib
 import io
 import itertools
 import json
@@ -373,6 +374,17 @@ def test_nothing_stays_behind_in_this_process(trace, monkeypatch):
     before = CompiledKernel.run, Autotuner._bench, dict(os.environ)
     trace(GEMM + "run(1)")
     assert (CompiledKernel.run, Autotuner._bench, dict(os.environ)) == before
+
+
+def test_the_console_prints_on_standard_output_as_it_is_afterwards(trace, tmp_path):
+    console, said = WholeConsole(), io.StringIO()
+    options, script = TraceOptions(listing=True), Script(str(tmp_path / "it.py"), ())
+    (tmp_path / "it.py").write_text("pass")
+    with contextlib.redirect_stdout(io.StringIO()):
+        command.run(console, script, options, tmp_path / "out", no_figure, fake_gpu.FakeGpu())
+    with contextlib.redirect_stdout(said):
+        console.print("later")
+    assert said.getvalue() == "later\n"
 
 
 def test_the_list_has_every_kernel_and_traces_none(trace):
