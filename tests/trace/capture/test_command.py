@@ -31,6 +31,7 @@ from kperf.trace.capture.instrumented import ResourceUsage
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
+from kperf.trace.capture.selfcheck import why_no_events
 from kperf.trace.instrument.events import instrument
 from kperf.trace.instrument.program import read_program
 from kperf.trace.instrument.session import Recording, session
@@ -665,6 +666,7 @@ def test_what_is_read_of_machine_code_is_kept_in_the_cache_that_is_gone_afterwar
         dumped.append((tool, Path(triton.knobs.cache.dir)))
         return dump(kernel, tool, *options)
 
+    assert why_no_events() is None  # its own kernel, once a process, stays in Triton's cache
     monkeypatch.setattr(compiler, "_dump", noted)
     assert trace(GEMM + "run(24)", passes=2)[0] == 0
     assert {tool for tool, _ in dumped} == {"cuobjdump", "nvdisasm"}
