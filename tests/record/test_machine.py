@@ -179,6 +179,12 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     ]
 
 
+def test_a_cache_that_is_not_there_yet_is_made(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "new" / "cache"))
+    assert "Triton's cache" not in kperf("doctor").stdout
+    assert (tmp_path / "new" / "cache").is_dir()
+
+
 def test_a_home_that_cannot_be_written_is_no_place_for_triton(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
