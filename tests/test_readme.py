@@ -1,7 +1,9 @@
 """The output that README shows is what its commands print, and its numbers are those of the records."""
 
-from kperf.paper import claims, goals
-from kperf.record.store import RECORDED
+import statistics
+
+from kperf.paper import claims, goals, tritonbench
+from kperf.record.store import RECORDED, RecordStore
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.verdict import verdict
 from tests.command import kperf
@@ -46,3 +48,28 @@ def test_the_score_of_improved_plus_is_that_of_the_goals():
         assert f"| {full} | {causal} |" in table
         assert said(f"{full}, causal {causal}")
     assert "1.009, at 16 x 16384" in table
+
+
+def test_the_timers_of_improved_plus_are_those_of_the_record():
+    rows = RecordStore(RECORDED / "h200", "tritonbench", tritonbench.ROWS).points()
+    rows = [row for row in rows if (row.run, row.workload.seq_len) == (rows[-1].run, 8192)]
+    ours = {row.timer: row for row in rows if row.implementation == "improved_plus"}
+    tflops = {name: row.workload.flops / statistics.median(row.ours_ms) / 1e9 for name, row in ours.items()}
+    wanted = [f"{tflops[name]:.0f}" for name in ("cuda_graph_events", "do_bench", "do_bench_cudagraph")]
+    assert f"tritonbench's two timers | {wanted[0]}; {wanted[1]} and {wanted[2]} |" in PAGES["README.md"]
+
+
+def test_the_passes_on_the_page_of_fig_11_are_those_of_the_record():
+    for name, shown, most in (
+        ("vanilla", "vanilla", 6),
+        ("improved", "improved", 6),
+        ("improved_plus", "Improved+", 5),
+    ):
+        passes = read_timeline(RECORDED / f"h200/fig11/{name}.timeline.json").apart.passes
+        kept = sorted(passes, key=lambda one: one.trip_cycles)[:most]
+        cycles = [one.trip_cycles for one in kept]
+        costs = sorted(100 * (one.overhead.ratio - 1) for one in kept)
+        table = PAGES["docs/fig11.md"].partition("time of a launch against")[2]
+        row = next(line for line in table.splitlines() if line.startswith(f"| {shown}"))
+        assert f"{cycles[0]:.0f} to {cycles[-1]:.0f}" in row
+        assert all(f"{abs(cost):.1f} " in row for cost in (costs[0], costs[-1]))
