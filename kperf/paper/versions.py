@@ -7,6 +7,7 @@ runs nothing. `python -m kperf.paper.versions --page FILE` writes the page's tab
 import multiprocessing
 import os
 import re
+import resource
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -100,11 +101,16 @@ def different(scripts: Sequence[Script]) -> list[Script]:
 
 
 def attempts(script: Script, arch: Arch) -> dict[str, Attempt]:
-    """What becomes of each kernel of a script, tried in a process of its own: a back end may abort it."""
+    """What becomes of each kernel of a script, tried in a process of its own: a back end may abort it.
+
+    That process is forked from a server that has imported what it needs, and not from this one, which may have threads.
+    """
     ours, theirs = multiprocessing.Pipe(duplex=False)
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([__spec__.name])
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "errors"
-        process = multiprocessing.get_context("fork").Process(target=_try, args=(script, arch, theirs, errors))
+        process = server.Process(target=_try, args=(script, arch, theirs, errors))
         process.start()
         theirs.close()
         found: dict[str, Attempt] = {}
@@ -126,6 +132,7 @@ def attempts(script: Script, arch: Arch) -> dict[str, Attempt]:
 def _try(script: Script, arch: Arch, answers: Connection, errors: Path) -> None:
     with errors.open("wb") as stream:
         os.dup2(stream.fileno(), 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # all of torch and LLVM: minutes on a slow disk
     assert script.small is not None
     try:
         launches = offline.launched_by(script.path, script.small, arch)

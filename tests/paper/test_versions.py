@@ -1,8 +1,6 @@
 """What each Triton makes of the examples: rows of what was tried, aborts of a compiler too, and the page's tables."""
 
 import json
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -10,16 +8,14 @@ import pytest
 from kperf.arch import SM_90A, SM_100A
 from kperf.compat.triton import VERSION
 from kperf.errors import UsageError
-from kperf.ir import offline
 from kperf.paper import versions
-from kperf.paper.examples import EXAMPLES
+from kperf.paper.examples import EXAMPLES, Script
 from kperf.paper.versions import Row, attempts, read, record, tables, write_page
 from kperf.trace.capture.selfcheck import Attempt
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "results" / "versions.jsonl"
 ADD = next(script for script in EXAMPLES if script.name == "vector_add.py")
-GLUON = next(script for script in EXAMPLES if script.name == "gemm_gluon_ws.py")
 
 
 def row(triton="3.6.0", target="sm_90a", kernel="gemm", stage="machine code", ok=True, message="8 events"):
@@ -38,21 +34,26 @@ def test_a_kernel_compiles_with_its_events_for_another_target(tmp_path, monkeypa
     assert read(path) == [made]
 
 
-def test_a_compiler_that_ends_the_process_is_a_row(monkeypatch):
-    def abort(*_):
-        os.write(2, b"LLVM ERROR: Cannot select: wgmma\n")
-        os.abort()
-
-    monkeypatch.setattr(offline, "launched_by", abort)
-    assert attempts(GLUON, SM_90A) == {"gemm_gluon_ws": Attempt("lowered", False, "LLVM ERROR: Cannot select: wgmma")}
+def made(folder, source, *kernels):
+    """A script of the examples' kind that does what a compiler would do to its process."""
+    script = folder / "made.py"
+    script.write_text(f"import os, time\n{source}\n")
+    return Script(str(script), {name: name for name in kernels})
 
 
-def test_a_compiler_that_hangs_is_a_row(monkeypatch):
-    monkeypatch.setattr(offline, "launched_by", lambda *_: time.sleep(60))
+def test_a_compiler_that_ends_the_process_is_a_row_a_kernel(tmp_path):
+    script = made(tmp_path, "os.write(2, b'LLVM ERROR: Cannot select: wgmma\\n'); os.abort()", "gemm", "norm")
+    lost = Attempt("lowered", False, "LLVM ERROR: Cannot select: wgmma")
+    assert attempts(script, SM_90A) == {"gemm": lost, "norm": lost}
+    script = made(tmp_path, "os._exit(7)", "gemm")
+    ended = Attempt("lowered", False, "the compiler's process ended with status 7")
+    assert attempts(script, SM_90A) == {"gemm": ended}
+
+
+def test_a_compiler_that_hangs_is_a_row(tmp_path, monkeypatch):
     monkeypatch.setattr(versions, "LIMIT_S", 0.2)
-    tried = attempts(ADD, SM_90A)["vector_add"]
-    assert (tried.stage, tried.ok) == ("lowered", False)
-    assert tried.message == "it took more than 0.2 s"
+    tried = attempts(made(tmp_path, "time.sleep(60)", "gemm"), SM_90A)
+    assert tried == {"gemm": Attempt("lowered", False, "it took more than 0.2 s")}
 
 
 def test_each_kernel_is_tried_once():
@@ -62,15 +63,12 @@ def test_each_kernel_is_tried_once():
 
 
 def test_what_a_compiler_raises_names_no_folder_of_the_machine(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("/home/somebody/triton/lib/Pass.cpp:12: cannot lower\nmore")
-
-    monkeypatch.setattr(versions, "EXAMPLES", [ADD])
-    monkeypatch.setattr(offline, "launched_by", refuse)
+    refused = "raise RuntimeError('/home/somebody/triton/lib/Pass.cpp:12: cannot lower\\nmore')"
+    monkeypatch.setattr(versions, "EXAMPLES", [made(tmp_path, refused, "gemm")])
     record(tmp_path / "v.jsonl", [SM_90A])
-    (made,) = read(tmp_path / "v.jsonl")
-    assert (made.stage, made.ok) == ("instrumented", False)
-    assert made.message == "the kernel itself does not compile: RuntimeError: Pass.cpp:12: cannot lower"
+    (row,) = read(tmp_path / "v.jsonl")
+    assert (row.stage, row.ok) == ("instrumented", False)
+    assert row.message == "the kernel itself does not compile: RuntimeError: Pass.cpp:12: cannot lower"
 
 
 def test_the_tables_say_run_only_for_what_ran():
