@@ -2,7 +2,8 @@
 
 A point that is not "ok" cannot carry a time. A file holds what was measured; what follows from it (FLOPs, medians,
 intervals, rates) is computed on reading. Points that were measured together share a line, in which the workload, the
-environment and the timed rounds stand once.
+environment and the timed rounds stand once. Samples stand as CUDA's timer gave them, in single precision and of all
+calls of a sample: half as many digits.
 """
 
 import math
@@ -15,6 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
 from kperf.arch import H200
@@ -25,8 +27,8 @@ from kperf.record.store import DeviceStates, Frozen, Instant, Layout, RecordStor
 Figure = Literal["fig12", "fig12_inputs", "bench", "tune", "attention"]
 """What a point was measured for."""
 
-SCHEMA: Literal[3] = 3
-"""Version of a file of points."""
+SCHEMA: Literal[4] = 4
+"""Version of a file of points. In version 3 samples stand in double precision; both are read."""
 
 MAX_REL_ERROR = {"bfloat16": 4e-3, "float16": 1e-3}
 """|o - ref| / |ref| against float32. Rounding p and o to bfloat16 (8 bits) alone gives about 2e-3."""
@@ -222,7 +224,7 @@ Point = MeasuredPoint | FailedPoint
 class PointsLine(_Together):
     """A line of a file of points: those of one shape that were measured together, `rounds` if any of them was timed."""
 
-    schema_version: Literal[3]
+    schema_version: Literal[3, 4]
     rounds: _Rounds | None = None
     points: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
@@ -240,6 +242,8 @@ class PointsLine(_Together):
                     own = []
                 rounds = its_rounds
                 its_own = _fields_of(_Samples if measured else _Failure, point)
+                if isinstance(point, MeasuredPoint) and (elapsed := _elapsed(point)):
+                    its_own = its_own | {"samples_ms": None, "elapsed_ms": elapsed}
                 own.append({name: value for name, value in its_own.items() if value is not None})
             yield cls(schema_version=SCHEMA, **together, rounds=_Rounds(**rounds) if rounds else None, points=own)
 
@@ -256,11 +260,43 @@ class PointsLine(_Together):
             shared = together | rounds if own.get("status") == "ok" else together
             if twice := sorted(shared.keys() & own.keys()):
                 raise ValueError(f"points.{number}: {twice[0]}: stands in the line already")
+            if own.keys() >= {"elapsed_ms", "samples_ms"}:
+                raise ValueError(f"points.{number}: elapsed_ms: stands beside samples_ms")
             try:
-                made.append(_POINT.validate_python(shared | own))
+                made.append(_POINT.validate_python(shared | self._with_samples(own)))
             except ValidationError as error:
                 raise ValueError(f"points.{number}: {first_of(error)}") from None
         return made
+
+    def _with_samples(self, own: dict[str, Any]) -> dict[str, Any]:
+        if "elapsed_ms" not in own or self.rounds is None:
+            return own
+        elapsed = _Elapsed(elapsed_ms=own["elapsed_ms"]).elapsed_ms
+        others = {name: value for name, value in own.items() if name != "elapsed_ms"}
+        return others | {"samples_ms": _samples(elapsed, self.rounds.calls_per_sample)}
+
+
+class _Elapsed(Frozen):
+    """`elapsed_ms` of a stored point: milliseconds of all calls of each sample, in single precision."""
+
+    elapsed_ms: Annotated[list[_Positive], Field(min_length=1)]
+
+
+def _samples(elapsed_ms: Sequence[float], calls: int) -> list[float]:
+    """Milliseconds of a call in each sample. A number beyond single precision becomes 0 or infinite, which is none."""
+    with np.errstate(over="ignore", under="ignore"):
+        single = np.asarray(elapsed_ms).astype(np.float32)
+    samples: list[float] = (single.astype(np.float64) / calls).tolist()
+    return samples
+
+
+def _elapsed(point: MeasuredPoint) -> list[float] | None:
+    """What a timer of single precision gave, in as few digits as are read back the same; None of another timer."""
+    calls = point.calls_per_sample
+    with np.errstate(over="ignore", under="ignore"):
+        single = (np.asarray(point.samples_ms) * calls).astype(np.float32)
+    elapsed = [float(str(ms)) for ms in single]
+    return elapsed if _samples(elapsed, calls) == point.samples_ms else None
 
 
 _POINT: TypeAdapter[Point] = TypeAdapter(Annotated[Point, Field(discriminator="status")])

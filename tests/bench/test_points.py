@@ -73,6 +73,69 @@ def test_what_follows_from_samples_is_computed_and_not_stored(tmp_path):
         assert f'"{name}"' not in store.points_path.read_text()
 
 
+SHORT = Workload(batch=1, seq_len=128)
+FLOAT32 = st.floats(min_value=2, max_value=2**20, width=32)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    samples=st.one_of(
+        st.tuples(st.lists(FLOAT32, min_size=4, max_size=9), st.integers(1, 999)).map(
+            lambda drawn: ([ms / drawn[1] for ms in drawn[0]], drawn[1])
+        ),
+        st.tuples(st.lists(st.floats(min_value=1e-2, max_value=1e300), min_size=4, max_size=9), st.integers(1, 999)),
+    )
+)
+def test_samples_are_read_back_as_they_were_measured_to_the_last_bit(tmp_path, samples):
+    samples_ms, calls = samples
+    store = Store(tmp_path)
+    store.points_path.unlink(missing_ok=True)
+    written = point(samples_ms=samples_ms, calls_per_sample=calls, workload=SHORT)
+    write(store, written)
+    assert store.points()[0].samples_ms == samples_ms
+
+
+def test_samples_of_a_timer_of_single_precision_stand_as_it_gave_them(tmp_path):
+    """0.1 ms of 3 calls in single precision is 0.10000000149; a third of it has 17 digits."""
+    samples_ms = [0.10000000149011612 / 3] * 4 + [0.20000000298023224 / 3] * 4
+    stored = json.loads(line_of(point(samples_ms=samples_ms, calls_per_sample=3, workload=SHORT)))
+    (own,) = stored["points"]
+    assert (own["elapsed_ms"], "samples_ms" in own) == ([0.1] * 4 + [0.2] * 4, False)
+    of_another_timer = [*samples_ms[:7], 0.2 / 3]
+    (own,) = json.loads(line_of(point(samples_ms=of_another_timer, calls_per_sample=3, workload=SHORT)))["points"]
+    assert (own["samples_ms"], "elapsed_ms" in own) == (of_another_timer, False)
+
+
+def test_samples_of_schema_3_are_read(tmp_path):
+    old = json.loads(line_of(point(samples_ms=[1.0, 2.0, 4.0, 8.0])))
+    old["points"][0]["samples_ms"] = old["points"][0].pop("elapsed_ms")
+    store = Store(tmp_path)
+    store.points_path.write_text(json.dumps(old | {"schema_version": 3}) + "\n")
+    assert store.points()[0].samples_ms == [1.0, 2.0, 4.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    "elapsed",
+    [None, 1.0, "1.0", {}, [], [None] * 4, ["x"] * 4, [[1.0]] * 4, [1.0, 1.0, 1.0, 0.0], [-1.0] * 4, [1e39] * 4],
+)
+def test_no_other_elapsed_times_are_read(tmp_path, elapsed):
+    record = json.loads(line_of(point(samples_ms=[1.0] * 4)))
+    record["points"][0]["elapsed_ms"] = elapsed
+    store = Store(tmp_path)
+    store.points_path.write_text(json.dumps(record) + "\n")
+    with pytest.raises(UsageError, match=r"line 1 is not a recorded point: points\.0: .*(elapsed|samples)_ms"):
+        store.points()
+
+
+def test_a_point_has_its_samples_once(tmp_path):
+    record = json.loads(line_of(point(samples_ms=[1.0] * 4)))
+    record["points"][0]["samples_ms"] = [1.0] * 4
+    store = Store(tmp_path)
+    store.points_path.write_text(json.dumps(record) + "\n")
+    with pytest.raises(UsageError, match=r"points\.0: elapsed_ms: stands beside samples_ms"):
+        store.points()
+
+
 def test_samples_of_unsettled_rounds_are_resampled_one_by_one():
     unsettled = point(settling=None)
     assert unsettled.ci95_ms == bootstrap_interval(unsettled.samples_ms) != point().ci95_ms
@@ -102,7 +165,7 @@ def test_states_of_the_gpu_are_columns_of_possible_numbers_for_each_round(tmp_pa
 
 def test_a_newer_schema_is_refused_though_it_would_be_read(tmp_path):
     store = Store(tmp_path)
-    store.points_path.write_text(changed("schema_version", 4) + "\n")
+    store.points_path.write_text(changed("schema_version", 5) + "\n")
     with pytest.raises(UsageError, match="use a newer one"):
         store.points()
 
