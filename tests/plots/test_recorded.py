@@ -81,3 +81,12 @@ def test_what_is_recorded_is_small():
     text = [path for path in FOLDER.rglob("*") if path.suffix in {".jsonl", ".json", ".hatchet"}]
     records = [path for path in text if not path.name.endswith(".chrome_trace.json")]
     assert sum(path.stat().st_size for path in records) < 10_000_000
+
+
+def test_a_clone_of_the_newest_commit_is_small(tmp_path):
+    """Its files, those of git too, of a history of one commit. A disk's blocks and folders are not counted."""
+    clone = tmp_path / "clone"
+    command = ["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(clone)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    files = [path for path in clone.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sum(path.stat().st_size for path in files) < 25_000_000
