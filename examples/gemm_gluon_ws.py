@@ -9,6 +9,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+# Its name from Triton 3.9 on, and the one until 3.8.
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
 
 @gluon.jit
 def load_tiles(a_desc, b_desc, a_smem, b_smem, full, empty, row, col, K, STAGES: gl.constexpr):
@@ -20,8 +23,8 @@ def load_tiles(a_desc, b_desc, a_smem, b_smem, full, empty, row, col, K, STAGES:
         mbarrier.expect(full.index(stage), 2 * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
         for half in gl.static_range(2):
             a_half = a_smem.index(2 * stage + half)
-            tma.async_copy_global_to_shared(a_desc, [row + half * HALF, i * BLOCK_K], full.index(stage), a_half)
-        tma.async_copy_global_to_shared(b_desc, [i * BLOCK_K, col], full.index(stage), b_smem.index(stage))
+            tma_load(a_desc, [row + half * HALF, i * BLOCK_K], full.index(stage), a_half)
+        tma_load(b_desc, [i * BLOCK_K, col], full.index(stage), b_smem.index(stage))
 
 
 @gluon.jit

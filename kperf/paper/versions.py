@@ -107,7 +107,7 @@ def attempts(script: Script, arch: Arch) -> dict[str, Attempt]:
     """
     ours, theirs = multiprocessing.Pipe(duplex=False)
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload([__spec__.name])
+    server.set_forkserver_preload([offline.__name__, attempt.__module__])
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "errors"
         process = server.Process(target=_try, args=(script, arch, theirs, errors))
