@@ -110,6 +110,7 @@ def attempts(script: Script, arch: Arch) -> dict[str, Attempt]:
     server.set_forkserver_preload([offline.__name__, attempt.__module__])
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "errors"
+        errors.touch()  # it may not have begun when its time is over
         process = server.Process(target=_try, args=(script, arch, theirs, errors))
         process.start()
         theirs.close()
