@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block tritonbench power accuracy timers proton \
         overhead lines inductor tune record claims ttgir doctor test test-gpu test-docker test-versions versions test-lowest mutants dist \
-        check image shell docker-fig11 docker-fig12 clean
+        check docs image shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
 PYTHON := python
@@ -79,14 +79,22 @@ setup: $(STAMP) ## .venv from requirements/lock.txt, with hashes (5 GB; does not
 	@touch $@
 
 resolve := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
-lock: setup ## resolve requirements/lock.txt and libraries.txt anew (needs uv)
+beside := -c requirements/lock.txt $$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements/lock.txt | sort -u)
+lock: setup ## resolve requirements/lock.txt, libraries.txt and docs.txt anew (needs uv)
 	@sed -n 1p requirements/lock.txt > .lock.part && $(resolve) requirements/all.in >> .lock.part && mv .lock.part requirements/lock.txt
-	@sed -n 1p requirements/libraries.txt > .lock.part && $(resolve) -c requirements/lock.txt \
-	  $$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements/lock.txt | sort -u) requirements/libraries.in >> .lock.part && \
-	  mv .lock.part requirements/libraries.txt
+	@for name in libraries docs; do \
+	  sed -n 1p requirements/$$name.txt > .lock.part && $(resolve) $(beside) requirements/$$name.in >> .lock.part && \
+	  mv .lock.part requirements/$$name.txt || exit; done
 
 libraries: setup ## TileLang, FlashInfer and Numba into .venv, for `make attention` and `make timers` (2 GB)
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/libraries.txt
+
+.venv/site-installed: requirements/docs.txt $(STAMP)
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements/docs.txt
+	@touch $@
+
+docs: .venv/site-installed ## the pages and the reference as a site, build/site/index.html; a link that leads nowhere fails it
+	@$(PYTHON) -m docs.site build/pages && $(PYTHON) -m zensical build --strict --clean
 
 figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from the recorded runs; then all others that are recorded
 	@$(KPERF) figures
@@ -208,4 +216,4 @@ docker-fig12: setup ## `make fig12` in the image, results into ./results
 	@$(KPERF) image run make fig12 $(call pass_on,$(takes_fig12))
 
 clean: ## remove .venv and the tools' caches; results stay
-	@rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-* build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,6 +30,7 @@ TESTS = {
     "docker": ["tests/test_container.py"],
     "optuna": ["tests/tune/test_search.py"],
     "distributed, cryptography": ["tests/bench/test_spread.py"],
+    "zensical, mkdocstrings-python": ["tests/test_site.py"],
 }
 """By the package that they use."""
 
@@ -65,7 +66,9 @@ def install() -> None:
         "--override",
         str(absent),
     ]
-    subprocess.run([*install, "--requirements", "pyproject.toml", "--extra", "test"], cwd=ROOT, check=True)
+    subprocess.run(
+        [*install, "--requirements", "pyproject.toml", "--extra", "test", "--extra", "docs"], cwd=ROOT, check=True
+    )
     (folder,) = ENVIRONMENT.glob("lib/python*/site-packages")
     (folder / "the-rest.pth").write_text(sysconfig.get_path("purelib") + "\n")
 

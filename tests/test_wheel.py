@@ -134,7 +134,8 @@ def test_nothing_but_kperf_stands_at_the_top_level(installed):
 @pytest.mark.parametrize("declared", DECLARED)
 def test_what_is_declared_is_what_is_locked(declared):
     wanted = Requirement(declared)
-    lines = [line.split(" ")[0] for line in (ROOT / "requirements/lock.txt").read_text().splitlines() if "==" in line]
+    text = "".join((ROOT / "requirements" / name).read_text() for name in ("lock.txt", "docs.txt"))
+    lines = [line.split(" ")[0] for line in text.splitlines() if "==" in line]
     locked = [
         version
         for name, _, version in (line.partition("==") for line in lines)
@@ -149,10 +150,11 @@ def pins(name):
     return dict(re.findall(r"^([a-z][\w-]*)==([^\s;]+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE))
 
 
-def test_what_is_locked_beside_the_lock_goes_with_it():
+@pytest.mark.parametrize("name", ["libraries", "docs"])
+def test_what_is_locked_beside_the_lock_goes_with_it(name):
     """Each with its hashes, none of them the lock's own, resolved for the lock's torch, Triton and numpy."""
-    beside, locked, asked = pins("libraries.txt"), pins("lock.txt"), pins("libraries.in")
-    blocks = re.split(r"\n(?=[a-z])", (ROOT / "requirements/libraries.txt").read_text())[1:]
+    beside, locked, asked = pins(f"{name}.txt"), pins("lock.txt"), pins(f"{name}.in")
+    blocks = re.split(r"\n(?=[a-z])", (ROOT / f"requirements/{name}.txt").read_text())[1:]
     assert all("--hash=sha256:" in block for block in blocks)
     assert beside
     assert not beside.keys() & locked.keys()
