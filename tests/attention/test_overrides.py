@@ -342,6 +342,17 @@ def test_a_refusal_to_generate_removes_nothing(root):
     assert {path: path.read_text() for path in root.rglob("*") if path.is_file()} == before
 
 
+def test_what_was_compiled_without_the_override_is_not_taken_for_it(root, monkeypatch):
+    """As Triton would, if it did not look where the override lies."""
+    plain = compile_kernel(attn_fwd, FULL.signature(), FULL.constexprs())
+    monkeypatch.setattr(override.compiler, "compile_kernel", lambda *_, **__: plain)
+    found = override.find("vanilla", FULL)
+    with pytest.raises(MeasurementError, match="was not put in place: another kernel was compiled"):
+        found.compile()
+    with pytest.raises(MeasurementError, match="was not put in place: another kernel was compiled"):
+        override.generate(VARIANTS["vanilla"], root)
+
+
 def test_the_launch_grid_is_the_manifests():
     for name, variant in VARIANTS.items():
         tiles = override.find(name, FULL).grid(n_rows=16 * 16 * 4096, n_sms=132)

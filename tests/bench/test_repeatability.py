@@ -67,6 +67,22 @@ def test_what_was_autotuned_otherwise_is_another_kernel():
     assert outcome.retuned == ["16 x 16 x 1024 x 128 bfloat16 full improved: tile 64; then tile 128"]
 
 
+def test_the_ends_of_an_interval_are_inside(monkeypatch):
+    first = a_run("first", WORKLOADS[0])[2]
+    low, high = first.ci95_ms
+
+    def held(median_ms, ratio):
+        monkeypatch.setattr(repeatability, "speedup_interval", lambda *_: (1.5, 1.25, 1.75))
+        monkeypatch.setattr(repeatability, "speedup", lambda *_: ratio)
+        second = point("cudnn", run="again", workload=WORKLOADS[0], samples_ms=[median_ms] * 40)
+        outcome = repeatability.compare([({"cudnn": first}, {"cudnn": second})])
+        return outcome.times_held, outcome.held
+
+    above, below = np.nextafter(high, np.inf), np.nextafter(low, 0)
+    assert [held(ms, 1.5)[0] for ms in (below, low, high, above)] == [0, 1, 1, 0]
+    assert [held(low, ratio)[1] for ratio in (1.24, 1.25, 1.75, 1.76)] == [0, 1, 1, 0]
+
+
 def test_a_point_without_a_time_has_no_ratio():
     points = [failed("cudnn", run="first", workload=WORKLOADS[0]), *a_run("first", WORKLOADS[0])[:2]]
     outcome = repeatability.compare(list(repeatability.pairs(points + a_run("again", WORKLOADS[0])).values()))

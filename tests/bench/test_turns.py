@@ -71,6 +71,59 @@ def test_what_never_settles_is_measured_and_said(monkeypatch):
     assert timed.settling.shift > 0.03
 
 
+LOG_2 = float(np.log(2.0))
+
+
+@pytest.mark.parametrize(
+    ("factor", "criterion", "window_s", "found"),
+    [
+        (1.0, 0.01, 0.25, (1.0, True)),  # no sooner than `_SETTLE_S`, and as soon
+        (1.0, 0.01, 0.5, (1.0, True)),
+        (1.0, 0.01, 2.0, (4.0, True)),  # two windows
+        (2.0, LOG_2, 1.5, (6.0, False)),  # no longer than `_SETTLE_AT_MOST_S`
+        (0.5, LOG_2, 1.5, (6.0, False)),  # either way
+        (2.0, np.nextafter(LOG_2, 1), 1.5, (3.0, True)),
+        (0.5, np.nextafter(LOG_2, 1), 1.5, (3.0, True)),
+    ],
+)
+def test_settling_lasts_as_long_as_it_has_to_and_no_longer(monkeypatch, factor, criterion, window_s, found):
+    now, windows = [0.0], iter(range(100))
+
+    def window(_):
+        now[0] += window_s
+        return np.array([3.0, 5.0]) * factor ** next(windows)
+
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(turns, "_window", window)
+    monkeypatch.setattr(turns, "_SETTLED", criterion)
+    settling = turns._settle(iter(()))
+    assert (settling.seconds, settling.settled) == found
+    assert settling.shift == abs(float(np.log(factor)))
+
+
+def test_a_window_lasts_a_quarter_of_a_second_or_one_round(monkeypatch):
+    for round_s, rounds in ((0.125, 2), (0.25, 1), (0.0625, 4), (9.0, 1)):
+        now, taken = [0.0], []
+
+        def mixture(round_s=round_s, now=now, taken=taken):
+            while True:
+                now[0] += round_s
+                taken.append(len(taken) + 1.0)
+                yield SimpleNamespace(samples_ms=[taken[-1], 10 * taken[-1]])
+
+        monkeypatch.setattr(turns.time, "perf_counter", lambda now=now: now[0])
+        medians = turns._window(mixture())
+        assert len(taken) == rounds
+        assert medians.tolist() == [(1 + rounds) / 2, 10 * (1 + rounds) / 2]
+
+
+@pytest.mark.parametrize(
+    ("sample_ms", "times"), [(0.1, 1), (9.9, 1), (10.0, 2), (19.9, 2), (20.0, 3), (30.0, 3), (500.0, 3)]
+)
+def test_long_samples_have_more_rounds(sample_ms, times):
+    assert turns._times(sample_ms) == times
+
+
 def test_every_candidate_has_its_own_samples_whatever_the_order(monkeypatch):
     mixture = Mixture(monkeypatch, settles_s=0.0)
     rounds = mixture.turns.mixture(mixture.candidates)

@@ -103,24 +103,17 @@ def iteration(t: Timeline) -> IterationTime | None:
     """The iteration time of the launch whose time is nearest to the original kernel's; None without iterations."""
     if t.unit != "trip":
         return None
-    number: int | None
-    launches: list[tuple[int | None, float, Overhead]] = []
-    if t.joined is None:
-        launches.append((None, t.period_cycles.median, t.overhead))
-    passes = (t.joined and t.passes) or (t.apart and t.apart.passes) or []
-    launches += [
-        (number, one.trip_cycles, one.overhead)
-        for number, one in enumerate(passes, 1)
-        if one.trip_cycles is not None and not (t.joined and number - 1 in t.joined.left_out)
+    passes = t.passes if t.joined else t.apart.passes if t.apart else []
+    seen = [
+        (number, one.trip_cycles, one.overhead) for number, one in enumerate(passes, 1) if one.trip_cycles is not None
     ]
-    all_cycles = [one.trip_cycles for one in passes if one.trip_cycles is not None]
-    all_cycles += [cycles for _, cycles, _ in launches]
+    number: int | None = None
+    cycles, overhead = t.period_cycles.median, t.overhead
     if t.joined:
-        number, cycles = t.joined.period_pass + 1, t.period_cycles.median
-        overhead = passes[t.joined.period_pass].overhead
-        all_cycles.append(cycles)
+        number, overhead = t.joined.period_pass + 1, passes[t.joined.period_pass].overhead
     else:
-        number, cycles, overhead = min(launches, key=lambda launch: changes(launch[2]))
+        number, cycles, overhead = min([(number, cycles, overhead), *seen], key=lambda launch: changes(launch[2]))
+    all_cycles = [t.period_cycles.median, *(own for _, own, _ in seen)]
     cost = None if overhead.ratio is None else overhead.ratio - 1
     return IterationTime(cycles=cycles, pass_number=number, cost=cost, least=min(all_cycles), most=max(all_cycles))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -157,6 +158,22 @@ def test_a_picture_that_fails_costs_nothing_else(tmp_path):
     assert printed.count("written: ") == 2
     assert "kperf: plus has no picture: latex could not be found\n" in said
     assert "Traceback" not in said
+
+
+def test_stop_ends_the_script_at_the_launch_that_was_the_last_to_be_traced(tmp_path):
+    script = """
+launched = 0
+try:
+    while True:
+        run(1)
+        launched += 1
+finally:
+    print("launched", launched)
+"""
+    status, printed, said, files = run(tmp_path, RUN.replace("\nrun(12)", script), options=["--stop"])
+    assert (status, files) == (0, ALL), said
+    launched = int(re.search(r"launched (\d+)\n", printed)[1])
+    assert 8 <= launched <= 16  # launches that are not traced are looked at each hundredth time
 
 
 def test_stop_ends_the_process_where_another_thread_launches(tmp_path):
