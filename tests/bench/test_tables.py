@@ -6,8 +6,11 @@ import pytest
 
 from kperf.attention.workload import Workload
 from kperf.bench.tables import (
+    LONG_SEQ_LEN,
     METRICS,
+    X_LABEL,
     ratio_table,
+    require_times,
     speedup,
     speedup_interval,
     tritonbench_csv,
@@ -15,7 +18,7 @@ from kperf.bench.tables import (
     when,
 )
 from kperf.console import WholeConsole
-from kperf.errors import UsageError
+from kperf.errors import MeasurementError, UsageError
 from tests.conftest import failed, point
 
 RUN = {"improved": point("improved", 2.0), "vanilla": point("vanilla", 3.0), "fa3": failed("fa3")}
@@ -95,6 +98,57 @@ def test_a_point_that_had_not_settled_is_marked_and_the_mark_explained():
     assert "~ had not settled: second half of the rounds 3% off the first" in text
     console.print(tritonbench_table([{"improved": settled, "fa3": failed("fa3")}], ["latency"]))
     assert "had not settled" not in console.export_text()
+
+
+def headers_and_rows(table):
+    columns = [list(column.cells) for column in table.columns]
+    return [column.header for column in table.columns], [list(cells) for cells in zip(*columns, strict=True)]
+
+
+def test_a_table_of_points_has_these_cells():
+    runs = [{"a": point("a", 2.0, run="r1"), "b": failed("b", run="r1")}, {"b": point("b", 4.0, run="r2")}]
+    table = tritonbench_table(runs, ["latency", "accuracy"])
+    head, rows = headers_and_rows(table)
+    assert head == [X_LABEL, "a-latency", "a-accuracy", "b-latency", "b-accuracy", "run", "recorded (UTC)"]
+    day = "2026-01-02 03:04"
+    assert rows == [
+        ["(16, 16, 1024, 128)", "2", "2.00e-03", "oom", "oom", "r1", day],
+        ["(16, 16, 1024, 128)", "-", "-", "4", "2.00e-03", "r2", day],
+    ]
+    assert table.title is None
+    assert tritonbench_table(runs, ["latency"], "of today").title == "of today"
+
+
+def test_ratios_have_a_mean_of_all_and_one_of_those_that_the_claims_are_about():
+    """Of unequal ratios, at the shortest length of the claims and just below it."""
+    lengths = {512: 1.25, LONG_SEQ_LEN - 128: 1.5, LONG_SEQ_LEN: 2.0, 2 * LONG_SEQ_LEN: 8.0}
+    runs = {}
+    for seq_len, ratio in lengths.items():
+        workload = Workload(batch=4, seq_len=seq_len)
+        run = {"a": point("a", 2.0, workload=workload), "b": point("b", 2.0 * ratio, workload=workload)}
+        runs["seq_len", workload] = run | ({"c": failed("c")} if seq_len == 512 else {"c": point("c", 4.0)})
+    head, rows = headers_and_rows(ratio_table(runs, [("a", "b"), ("b", "a"), ("a", "c"), ("a", "d")]))
+    assert head == ["batch x seq_len", "a/b", "b/a", "a/c", "a/d"]
+    assert rows == [
+        ["4 x 512", "1.250", "0.800", "-", "-"],
+        [f"4 x {LONG_SEQ_LEN - 128}", "1.500", "0.667", "2.000", "-"],
+        [f"4 x {LONG_SEQ_LEN}", "2.000", "0.500", "2.000", "-"],
+        [f"4 x {2 * LONG_SEQ_LEN}", "8.000", "0.125", "2.000", "-"],
+        ["geometric mean, all", "2.340", "0.427", "2.000", "-"],  # (1.25 x 1.5 x 2 x 8) ** 0.25
+        [f"seq_len >= {LONG_SEQ_LEN}", "4.000", "0.250", "2.000", "-"],
+    ]
+
+
+def test_points_without_a_time_that_should_have_one_are_counted_and_the_first_is_named():
+    fine = [point("a"), failed("b", "oom"), failed("c", "unsupported")]
+    require_times(fine)
+    bad = [*fine, failed("d", "wrong", message="off by one"), failed("e", "failed", message="no launch")]
+    with pytest.raises(
+        MeasurementError, match=r"^2 points have no time; the first: d on 16 x 16 x 1024 .*, off by one "
+    ):
+        require_times(bad)
+    with pytest.raises(MeasurementError, match=r"^1 points have no time; the first: e .*, no launch "):
+        require_times(bad[-1:])
 
 
 def test_a_row_says_of_which_run_it_is_and_when():

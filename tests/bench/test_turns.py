@@ -50,7 +50,9 @@ class Mixture:
 
 def test_rounds_are_taken_once_the_mixture_has_settled(monkeypatch):
     mixture = Mixture(monkeypatch, settles_s=2.5)
-    timed = mixture.turns.timed(mixture.candidates, 40, lambda _: None)
+    steps = []
+    timed = mixture.turns.timed(mixture.candidates, 40, steps.append)
+    assert steps[-40:] == [f"round {number} of 40" for number in range(1, 41)]
     assert timed.settling.settled
     assert 2.2 <= timed.settling.seconds <= 3.0
     assert timed.settling.shift < 0.01

@@ -2,6 +2,7 @@
 
 import re
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +14,10 @@ from kperf.attention.workload import InputKind, Workload
 from kperf.bench.points import Store
 from kperf.errors import UsageError
 from kperf.record.store import RECORDED
+from kperf.tune import choose as chooser
 from kperf.tune.choose import (
     REGRET_GOAL,
+    _best_single,
     choose,
     crossovers,
     distance,
@@ -189,6 +192,86 @@ def test_every_kind_of_inputs_is_chosen_for_by_what_was_measured_on_it(inputs):
     runs = measured_runs(recorded_points(RECORDED / "h200"), FIG12)
     choice = choose(Workload(batch=4, seq_len=4096, causal=True, inputs=inputs), runs)
     assert choice.distance == 0
+
+
+def a_hundred_times(times):
+    """So long that no GPU is too fast for the longest shape."""
+    return {seq_len: {key: 100 * each for key, each in run.items()} for seq_len, run in times.items()}
+
+
+def tables(points, results, keys=None):
+    """The cells of both tables that `kperf choose` prints, and the caption of the second."""
+    with Store(results / "h200").writer() as writer:
+        writer.append(points)
+        writer.record_environment(environment())
+    console = Mock()
+    chooser.run(console, results, None, keys)
+    shown = [call.args[0] for call in console.print.call_args_list]
+    cells = [[list(row) for row in zip(*(column.cells for column in table.columns), strict=True)] for table in shown]
+    return *cells, shown
+
+
+def test_the_table_of_crossovers_has_a_row_for_each_stretch_and_a_line_between_kinds(tmp_path):
+    """A stretch of three shapes, and of one; ties, a shape that one alone can run, and another kind."""
+    times = {
+        128: {"fa2": 2.0, "fa3": 1.0}, 256: {"fa2": 3.0, "fa3": 1.0}, 512: {"fa2": 4.0, "fa3": 1.0},
+        1024: {"fa2": 1.0, "fa3": 1.5}, 2048: {"fa2": 1.0, "fa3": 1.002}, 4096: {"fa2": 1.0},
+    }  # fmt: skip
+    points = [*recorded(a_hundred_times(times)), *recorded({256: {"fa2": 1.0, "fa3": 2.0}}, causal=True)]
+    rows, _, shown = tables(points, tmp_path, ["fa2", "fa3"])
+    kind = ["128", "bfloat16", "full", "normal", "16 x 16"]
+    assert rows == [
+        [*kind, "128 to 512", "fa3", "2.000 of fa2 at 16 x 128", "-"],
+        [*kind, "1024", "fa2", "1.500 of fa3 at 16 x 1024", "-"],
+        [*kind, "2048", "fa2", "1.002 of fa3 at 16 x 2048", "fa3"],
+        [*kind, "4096", "fa2", "-", "-"],
+        [*kind[:2], "causal", *kind[3:], "256", "fa2", "2.000 of fa3 at 16 x 256", "-"],
+    ]
+    assert [row.end_section for row in shown[0].rows] == [False, False, False, True, False]
+
+
+def test_the_table_of_regrets_counts_and_names_the_worst_and_the_best_single_one(tmp_path):
+    """As `test_the_regret_is_that_of_shapes_that_were_left_out` has them: 0.5, 0.2 and 0.5 of three, none of one."""
+    points = recorded(a_hundred_times(CROSSING | {8192: {"fa3": 1.0, "cudnn": 1.25}}))
+    found = regrets(measured_runs(points, KEYS))
+    values = {regret.workload.seq_len: regret.value for regret in found}
+    assert values == {256: 0.5, 512: pytest.approx(0.2), 1024: pytest.approx(0.0), 2048: 0.0, 8192: 0.0}
+    _, rows, shown = tables(points, tmp_path, ["fa3", "cudnn"])
+    mean = f"{(0.5 + 0.2) / 5:.2%}"
+    where = "50.0%, fa3 for cudnn on 16 x 16 x 256 x 128 bfloat16 full"
+    assert rows == [["fa3, cudnn", "5", "2", mean, where, f"fa3, {(0.5 + 0.2) / 5:.2%}"]]
+    assert "within 2.00 factors of two" in shown[1].caption  # 8192 of 2048; all others are 1 apart
+
+
+def test_without_names_the_regret_is_told_with_and_without_ours(tmp_path):
+    times = {256: {"fa3": 1.0, "improved_plus": 2.0}, 512: {"fa3": 1.0, "improved_plus": 2.0}}
+    _, rows, _ = tables(recorded(times), tmp_path)
+    assert [(row[0], row[1]) for row in rows] == [("all", "2"), ("without ours", "0")]
+    assert rows[1][2:] == ["-", "-", "-", "-"]
+    assert rows[0][2:] == ["0", "0.00%", "0", "fa3, 0.00%"]
+
+
+def test_the_best_single_one_is_of_those_that_all_runs_have():
+    times = {256: {"fa2": 1.0, "fa3": 1.5}, 512: {"fa2": 4.0, "fa3": 2.0, "cudnn": 1.0}, 1024: {"cudnn": 1.0}}
+    key, regret = _best_single(measured_runs(recorded(times), KEYS))
+    assert (key, regret) == ("fa3", pytest.approx((0.5 + 1.0) / 2))
+    apart = {256: {"fa2": 1.0, "fa3": 1.5}, 512: {"cudnn": 1.0, "triton": 2.0}}
+    assert _best_single(measured_runs(recorded(apart), [*KEYS, "triton"])) is None
+
+
+def test_of_two_runs_as_full_the_newer_speaks_and_of_two_sweeps_the_fuller():
+    times = ("2026-02-02T03:04:05+00:00", "2026-03-02T03:04:05+00:00")
+    older, newer = (
+        [
+            point(key, milliseconds, run=at, workload=shape(512), sweep=sweep, recorded_at=at)
+            for key, milliseconds in (("fa3", first), ("cudnn", 2.0))
+        ]
+        for at, sweep, first in zip(times, ("seq_len", "batch_size"), (1.0, 3.0), strict=True)
+    )
+    mixed = [*older[:1], older[1].model_copy(update={"recorded_at": "2026-01-01T00:00:00+00:00"})]
+    for points in ([*mixed, *newer], [*newer, *mixed]):
+        assert choose(shape(512), measured_runs(points, KEYS)).key == "cudnn"
+    assert choose(shape(512), measured_runs([*newer[:1], *older], KEYS)).key == "fa3"
 
 
 def test_the_command_says_what_to_use_and_where_it_changes(tmp_path):
