@@ -42,7 +42,7 @@ IDLE = Look("white", "black", "no MMA in flight", "////", PURPLE)
 WIDTH_INCHES = 7.0
 """Of a page's text."""
 _INCHES_A_LETTER = 0.066
-_BESIDE = (("tensor core", "products"), ("loads", "loads"))
+_BESIDE = (("tensor core", "MMAs"), ("loads", "loads"))
 """Rows below the warp groups', and what is on them."""
 
 
@@ -113,7 +113,7 @@ def draw_window(
             look = beside[bar.track, bar.name]
             _fill(axis, bar, look, low, span, heights[row] + 0.4 - (lane + 1) * height, height)
             shown[look.label] = look
-    for gap_start, gap_end in _gaps([bar for bar in visible if bar.track == "products"], low, low + span):
+    for gap_start, gap_end in _gaps([bar for bar in visible if bar.track == "MMAs"], low, low + span):
         axis.broken_barh(
             [(gap_start - low, gap_end - gap_start)], (heights["tensor core"] - 0.4, 0.8),
             facecolor=IDLE.colour, edgecolor=IDLE.edge, hatch=IDLE.hatch, linewidth=0.4,

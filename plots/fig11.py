@@ -27,20 +27,20 @@ def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
     Raises `UsageError` if a timeline has no iterations to show.
     """
     views = [(timeline, window) for timeline in timelines for window in timeline.windows]
-    silent = [t.label for t in timelines if not any(window.shows == "trips" for window in t.windows)]
+    silent = [t.label for t in timelines if not any(window.shows == "iterations" for window in t.windows)]
     if silent:
         raise UsageError(f"the timeline of {silent[0]} has no iteration of a main loop to draw")
-    products = looks_beside(timelines, "products", PRODUCTS, "{} in flight")
+    products = looks_beside(timelines, "MMAs", PRODUCTS, "{} in flight")
     loads = looks_beside(timelines, "loads", LOADS, "load of {}, from issue to use")
     heights = [*(1.6 for _ in views), 0.25 + 0.3 * len(timelines)]
     figure = plt.figure(figsize=(WIDTH_INCHES, 1.6 + 1.1 * sum(heights)), layout="constrained")
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    span = WINDOW_TRIPS * max(timeline.period_cycles.median for timeline in timelines)
+    span = WINDOW_TRIPS * max(timeline.cycles_per_unit.median for timeline in timelines)
     shown: dict[str, Look] = {}
     axes = [figure.add_subplot(grid[place, 0]) for place in range(len(views))]
     for axis, (timeline, window) in zip(axes, views, strict=True):
         shown |= draw_window(axis, timeline, window, span, products | loads)
-        period = timeline.period_cycles.median
+        period = timeline.cycles_per_unit.median
         for number in range(int(span / period) + 1):
             axis.axvline(number * period, color="black", linewidth=0.6, linestyle=(0, (3, 3)), zorder=3)
         axis.set_title(_title(timeline, window), loc="left", fontsize=8)
@@ -74,13 +74,13 @@ def _title(timeline: Timeline, window: Window) -> str:
 
 def _cycles(timeline: Timeline) -> float:
     """An iteration of the launch that events change least."""
-    return timeline.iteration.cycles if timeline.iteration else timeline.period_cycles.median
+    return timeline.iteration.cycles if timeline.iteration else timeline.cycles_per_unit.median
 
 
 def _drawn(timeline: Timeline) -> str:
     if timeline.joined:
         return f"{len(timeline.passes) - len(timeline.joined.left_out)} passes joined; the dearest"
-    return f"{timeline.period_cycles.median:.0f} cycles with all events, which"
+    return f"{timeline.cycles_per_unit.median:.0f} cycles with all events, which"
 
 
 def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
@@ -90,7 +90,7 @@ def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
     """
     shown: dict[str, Look] = {}
     for place, timeline in enumerate(timelines):
-        period, drawn = _cycles(timeline), timeline.period_cycles.median
+        period, drawn = _cycles(timeline), timeline.cycles_per_unit.median
         bound = min(timeline.bound.cycles if timeline.bound else 0.0, period)
         share = sum(bubble.cycles for bubble in timeline.bubbles) / max(drawn - bound, 1.0)
         idle = min(share, 1.0) * (period - bound)

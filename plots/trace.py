@@ -30,7 +30,7 @@ WAITS = {
     "reductions": Look("#f5c96b", "black", "reductions", "\\\\\\\\"),
     "arithmetic": WARPS["arithmetic"],
     "stores": WARPS["store"],
-    "products": WARPS["tensor"],
+    "MMAs": WARPS["tensor"],
     "other": WARPS["other"],
 }
 BUSY = Look("#9ecae1", "black", "SMs with a CTA")
@@ -51,7 +51,7 @@ def _figure(timeline: Timeline, stamp: str) -> Figure:
     figure = Figure(figsize=(WIDTH_INCHES, 1.5 + sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)  # and not pyplot's, whose back end a script may have chosen
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    products = looks_beside([timeline], "products", PRODUCTS, "{} in flight")
+    products = looks_beside([timeline], "MMAs", PRODUCTS, "{} in flight")
     loads = looks_beside([timeline], "loads", LOADS, "load of {}, from issue to use")
     shown: dict[str, Look] = {}
     for place, window in enumerate(windows):
@@ -77,21 +77,21 @@ def _rows(timeline: Timeline, window: Window) -> int:
 
 def _span(timeline: Timeline, window: Window) -> float:
     """Cycles to show: some trips, or of a block as much as can be told apart."""
-    if window.shows != "block":
-        return WINDOW_TRIPS * timeline.period_cycles.median
+    if window.shows != "CTA":
+        return WINDOW_TRIPS * timeline.cycles_per_unit.median
     ends = [
         sorted(bar.start + bar.cycles for bar in window.bars if (bar.track, bar.warp_group) == ("warps", group))
         for group in {bar.warp_group for bar in window.bars if bar.track == "warps"}
     ]
-    return float(min((times[:WINDOW_BARS][-1] for times in ends), default=0) or timeline.period_cycles.median)
+    return float(min((times[:WINDOW_BARS][-1] for times in ends), default=0) or timeline.cycles_per_unit.median)
 
 
 def _title(timeline: Timeline, window: Window) -> str:
     if window.shows == "tile boundary":
         return "from the last iteration of a tile to the next tile"
-    period = timeline.iteration.cycles if timeline.iteration else timeline.period_cycles.median
+    period = timeline.iteration.cycles if timeline.iteration else timeline.cycles_per_unit.median
     trace = f"Tracing {timeline.overhead.cost} of the time"
-    if window.shows == "block":
+    if window.shows == "CTA":
         rest = "" if _span(timeline, window) >= period * 0.98 else "; its beginning"
         return f"{timeline.label}: {period:.0f} cycles a CTA{rest}. {trace}"
     return f"{timeline.label}: {period:.0f} cycles an iteration{use_in_words(timeline)}.\n{trace}"

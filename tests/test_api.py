@@ -79,7 +79,7 @@ def test_a_block_is_traced_and_held_in_memory(kernels, tmp_path, capfd):
     assert launched() == [("gemm", True), ("gemm", False), ("gemm", True), ("plus", False)]
     assert list(t.kernels) == ["gemm"]
     kernel = t.kernels["gemm"]
-    assert kernel.timeline.period_cycles.median == 4 * fake_gpu.STEP
+    assert kernel.timeline.cycles_per_unit.median == 4 * fake_gpu.STEP
     assert kernel.timeline.grid == (2, 1, 1)
     assert str(t) == "\n".join(kernel.timeline.verdict)
     assert t.problems == []
@@ -135,7 +135,7 @@ def test_step_100_of_a_training_loop_is_traced_and_no_other(kernels):
         else:
             kernels.run(1)
     assert [number for number, (_, traced) in enumerate(launched(), 1) if traced] == [100]
-    assert t.kernels["gemm"].timeline.records.lost == 0
+    assert t.kernels["gemm"].timeline.events.lost == 0
 
 
 def test_nothing_is_left_behind_when_the_body_raises(kernels, monkeypatch):

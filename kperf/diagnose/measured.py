@@ -37,11 +37,11 @@ def finding(
 def region_of(timeline: Timeline, warp_group: str, names: list[str]) -> RegionTime | None:
     """The longest of these regions of a warp group."""
     mine = [one for one in timeline.regions if one.warp_group == warp_group and one.name in names]
-    return max(mine, key=lambda one: one.per_trip or one.cycles.median, default=None)
+    return max(mine, key=lambda one: one.per_iteration or one.cycles.median, default=None)
 
 
 def saved(timeline: Timeline, cycles: float) -> tuple[float, float, float]:
     """(speed-up, low, high) of an iteration that is shorter by so many cycles, but no shorter than its bound."""
-    period = timeline.period_cycles.median
+    period = timeline.cycles_per_unit.median
     least = max(timeline.bound.cycles if timeline.bound is not None else 0.0, period * 0.05)
     return period / max(period - cycles, least), 1.0, period / max(period - cycles * 1.25, least)

@@ -315,8 +315,8 @@ def _prediction(claim: PredictionClaim, folder: Path) -> Outcome:
     if not all(path.exists() for path in paths):
         return Outcome(claim, None, None)
     measured, predicted = map(read_timeline, paths)
-    if measured.graph is None:  # recorded before stage times were
+    if measured.replay is None:  # recorded before stage times were
         return Outcome(claim, None, None)
     committed = override.find(claim.variant, override.specialization_of(FIG11))
-    error = predict(instrumented.find(committed)[1], measured) / predicted.period_cycles.median - 1
+    error = predict(instrumented.find(committed)[1], measured) / predicted.cycles_per_unit.median - 1
     return Outcome(claim, abs(error), None, predicted.ttgir_sha256 != committed.sha256)

@@ -166,7 +166,7 @@ def trace(
         file=f"{item.plain.path.parent.name}/{item.plain.path.name}",
         ttgir_sha256=item.plain.sha256,
         grid=item.plain.grid(workload.rows, device.sm_count()),
-        blocks_per_sm=resources.plain.occupancy,
+        ctas_per_sm=resources.original.occupancy,
         resources=resources,
         workload=str(workload),
         environment=environment,
@@ -207,7 +207,7 @@ def _captured(
             overhead=_overhead(captured),
             sass_order=sass_order(one.orders),
             resources=KernelResources(**asdict(one.built.resource_usage)),
-            records_a_trip=max(map(len, twin.places)),
+            events_per_iteration=max(map(len, twin.places)),
         )
         found.append(Captured(twin, decode_launch(captured.buffer, recording, twin.program), told))
     return found
@@ -215,7 +215,7 @@ def _captured(
 
 def _overhead(captured: Capture) -> Overhead:
     plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
-    return Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms)
+    return Overhead(original_ms=plain_ms, instrumented_ms=traced_ms, ratio=traced_ms / plain_ms)
 
 
 def _resources(item: TracedKernel) -> Resources:
@@ -223,7 +223,7 @@ def _resources(item: TracedKernel) -> Resources:
     plain = resource_usage(kernel.compile(kernel.text))
     with session(item.traced.recording):
         traced = resource_usage(kernel.compile(item.traced.text))
-    return Resources(plain=KernelResources(**asdict(plain)), twin=KernelResources(**asdict(traced)))
+    return Resources(original=KernelResources(**asdict(plain)), instrumented=KernelResources(**asdict(traced)))
 
 
 def record(console: Console, subjects: Sequence[TracedKernel], workload: Workload, folder: Path, rounds: int) -> None:
@@ -240,8 +240,8 @@ def record(console: Console, subjects: Sequence[TracedKernel], workload: Workloa
         write_atomically(folder / f"{item.name}.chrome_trace.json", events)
         write_atomically(folder / f"{item.name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
         console.print(
-            f"traced {timeline.label}: {timeline.blocks} blocks, {timeline.records.written} records "
-            f"({timeline.records.lost} lost), {timeline.overhead}, "
+            f"traced {timeline.label}: {timeline.ctas} blocks, {timeline.events.written} records "
+            f"({timeline.events.lost} lost), {timeline.overhead}, "
             f"written {time.monotonic() - begin:.1f} s after the start"
         )
 
@@ -298,11 +298,11 @@ def _predicted(timelines: Sequence[Timeline], subjects: Sequence[TracedKernel]) 
     """Each schedule's period from the other's stage times, where those were recorded."""
     lines = []
     for measured, predicted, item in zip(timelines, timelines[::-1], subjects[::-1], strict=True):
-        if measured.graph is not None:
+        if measured.replay is not None:
             cycles = predict(item.program, measured)
             lines.append(
                 f"{predicted.label}: from stage times measured in {measured.label} and its own schedule a trip takes "
-                f"{cycles:.0f} cycles, {cycles / predicted.period_cycles.median - 1:+.1%} of what was measured."
+                f"{cycles:.0f} cycles, {cycles / predicted.cycles_per_unit.median - 1:+.1%} of what was measured."
             )
     return lines
 

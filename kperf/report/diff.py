@@ -40,7 +40,7 @@ class _Fact:
 _FACTS = (
     _Fact("time of a launch, ms", lambda t: t.overhead.launch_ms, "{:.4f}"),
     _Fact("cycles of an iteration", lambda t: t.iteration.cycles if t.iteration else None),
-    _Fact("cycles of a CTA, or an iteration with all events", lambda t: t.period_cycles.median),
+    _Fact("cycles of a CTA, or an iteration with all events", lambda t: t.cycles_per_unit.median),
     _Fact("tensor cores of an SM busy", lambda t: t.mma_use.sm if t.mma_use else None, "{:.1%}", share=True),
     _Fact("FMA units of an SM busy", lambda t: t.fma_use.sm if t.fma_use else None, "{:.1%}", share=True),
     _Fact(
@@ -51,10 +51,10 @@ _FACTS = (
     ),
     _Fact("waits for loads, cycles of an iteration", lambda t: t.load_wait.cycles if t.load_wait else None),
     _Fact("SMs without a CTA, of the launch", lambda t: t.sms.idle if t.sms else None, "{:.1%}", share=True),
-    _Fact("registers a thread", lambda t: t.resources.plain.registers if t.resources else None),
-    _Fact("bytes spilled a thread", lambda t: t.resources.plain.spilled_bytes if t.resources else None),
-    _Fact("bytes of shared memory a CTA", lambda t: t.resources.plain.shared_bytes if t.resources else None),
-    _Fact("CTAs that fit on an SM", lambda t: t.resources.plain.occupancy if t.resources else None),
+    _Fact("registers a thread", lambda t: t.resources.original.registers if t.resources else None),
+    _Fact("bytes spilled a thread", lambda t: t.resources.original.spilled_bytes if t.resources else None),
+    _Fact("bytes of shared memory a CTA", lambda t: t.resources.original.shared_bytes if t.resources else None),
+    _Fact("CTAs that fit on an SM", lambda t: t.resources.original.occupancy if t.resources else None),
     _Fact("SM clock, MHz", lambda t: t.clock_mhz),
 )
 
@@ -97,14 +97,17 @@ def rows(before: Timeline, after: Timeline) -> list[tuple[str, str, str, str]]:
 def _regions(before: Timeline, after: Timeline) -> list[_Fact]:
     """Cycles an iteration of each region that has some, in the order of the program, as a warp group spends them."""
     named = dict.fromkeys(
-        (region.warp_group, region.name) for t in (before, after) for region in t.regions if region.per_trip is not None
+        (region.warp_group, region.name)
+        for t in (before, after)
+        for region in t.regions
+        if region.per_iteration is not None
     )
     return [_Fact(f"{group}: {name}, cycles of an iteration", _per_iteration(group, name)) for group, name in named]
 
 
 def _per_iteration(group: str, name: str) -> Callable[[Timeline], float | None]:
     def read(t: Timeline) -> float | None:
-        found = [one.per_trip for one in t.regions if (one.warp_group, one.name) == (group, name)]
+        found = [one.per_iteration for one in t.regions if (one.warp_group, one.name) == (group, name)]
         known = [cycles for cycles in found if cycles is not None]
         return sum(known) if known else None
 

@@ -5,12 +5,25 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kperf.errors import UsageError
 
 _LARGEST = 200 << 20
 """Bytes of a Chrome trace that is read: a hundred times what `kperf trace` writes."""
+
+
+class _Words(NamedTuple):
+    """What a trace calls its CTAs, the typical one of them, an event's, and in-flight MMAs."""
+
+    ctas: str
+    typical: str
+    cta: str
+    mma: str
+
+
+_WORDS = _Words("ctas", "typical_cta", "cta", "MMA")
+_EARLIER_WORDS = _Words("blocks", "typical_block", "block", "product")
 
 
 @dataclass(frozen=True)
@@ -59,11 +72,13 @@ def typical_cta(text: str | bytes) -> TracedCta:
     """The CTA that a trace's text calls typical. What it raises for another program's text is any lookup's error."""
     trace = json.loads(text)
     about = trace["otherData"]
-    chosen = about.get("typical_block", about["blocks"][0]["program_id"])
-    sm = next(block["sm"] for block in about["blocks"] if block["program_id"] == chosen)
+    words = _WORDS if "ctas" in about else _EARLIER_WORDS
+    ctas = about[words.ctas]
+    chosen = about.get(words.typical, ctas[0]["program_id"])
+    sm = next(cta["sm"] for cta in ctas if cta["program_id"] == chosen)
     events = [event for event in trace["traceEvents"] if event["pid"] == sm]
     threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    bars = tuple(_bars(events, chosen, threads))
+    bars = tuple(_bars(events, chosen, threads, words))
     used = {bar.row for bar in bars}
     return TracedCta(chosen, sm, tuple(threads[tid] for tid in sorted(threads) if threads[tid] in used), bars)
 
@@ -76,16 +91,16 @@ def _text(path: Path) -> bytes:
     return text
 
 
-def _bars(events: list[dict[str, Any]], cta: int, threads: dict[int, str]) -> Iterator[Event]:
+def _bars(events: list[dict[str, Any]], cta: int, threads: dict[int, str], words: _Words) -> Iterator[Event]:
     """Slices ("X") of the warps, and what is asynchronous ("b") beside them."""
     for event in events:
-        if event["ph"] in ("X", "b") and event["args"]["block"] == cta:
+        if event["ph"] in ("X", "b") and event["args"][words.cta] == cta:
             args = event["args"]
             iteration = args["iteration"]
             yield Event(
                 threads[event["tid"]],
                 str(event["name"]),
-                str(event["cat"]),
+                "MMA" if event["cat"] == words.mma else str(event["cat"]),
                 float(args["start"]),
                 float(args["cycles"]),
                 None if iteration is None else int(iteration),

@@ -14,7 +14,7 @@ KINDS = {
     "store": ("stores", "#f0e442"),
     "signal": ("other", "#e8e8e8"),
     "other": ("other", "#e8e8e8"),
-    "product": ("MMA in flight", "#332288"),
+    "MMA": ("MMA in flight", "#332288"),
     "load in flight": ("load in flight", "#a6dcc8"),
 }
 """Kind of an event: its words and its colour (Okabe and Ito's, told apart with any colour vision)."""

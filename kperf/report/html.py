@@ -65,8 +65,8 @@ def listing(timeline: Timeline, sources: Path) -> list[SourceLine]:
     cycles: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     findings: dict[int, list[str]] = defaultdict(list)
     for region in timeline.regions:
-        if region.source is not None and region.source.file == name and region.per_trip is not None:
-            cycles[region.source.line][region.warp_group] += region.per_trip
+        if region.source is not None and region.source.file == name and region.per_iteration is not None:
+            cycles[region.source.line][region.warp_group] += region.per_iteration
     for finding in timeline.findings:
         if finding.source.file == name:
             findings[finding.source.line].append(finding.message)

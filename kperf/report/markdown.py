@@ -16,13 +16,12 @@ def page(reports: Sequence[Report], sources: Path) -> str:  # noqa: ARG001 - a f
 
 def _row(report: Report) -> tuple[str, ...]:
     timeline = report.timeline
-    unit = "iteration" if timeline.unit == "trip" else "CTA"
     use = timeline.mma_use.sm if timeline.mma_use is not None else None
     cells = (
         timeline.label,
         timeline.file,
         f"{timeline.overhead.launch_ms:.3f} ms",
-        f"{timeline.period_cycles.median:,.0f} per {unit}",
+        f"{timeline.cycles_per_unit.median:,.0f} per {timeline.unit}",
         "-" if use is None else f"{use:.0%}",
         timeline.confidence.level,
         "; ".join(finding.message for finding in timeline.findings) or "-",

@@ -116,25 +116,25 @@ def kernel_costs(folder: Path) -> list[KernelCost]:
 def _kernel_costs(folder: Path) -> Iterator[KernelCost]:
     for path in sorted([*folder.glob("fig11/*.timeline.json"), *folder.glob("examples/*.timeline.json")]):
         timeline = read_timeline(path)
-        if timeline.overhead.ratio is not None and timeline.overhead.plain_ms is not None and timeline.resources:
+        if timeline.overhead.ratio is not None and timeline.overhead.original_ms is not None and timeline.resources:
             yield _kernel_cost(path.name.removesuffix(".timeline.json"), timeline)
 
 
 def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
     assert timeline.resources is not None
-    plain, twin = timeline.resources.plain, timeline.resources.twin
+    plain, twin = timeline.resources.original, timeline.resources.instrumented
     whole = timeline.joined.one_pass.overhead if timeline.joined else timeline.overhead
     passes = timeline.passes if timeline.joined else timeline.apart.passes if timeline.apart else []
-    assert whole.plain_ms is not None
-    added_ms = whole.traced_ms - whole.plain_ms
-    records = timeline.records.written / timeline.blocks / len(timeline.roles)
+    assert whole.original_ms is not None
+    added_ms = whole.instrumented_ms - whole.original_ms
+    records = timeline.events.written / timeline.ctas / len(timeline.roles)
     sms = timeline.sms
-    at_once = sms.sms * sms.resident if sms else H200.sms * (timeline.blocks_per_sm or 1)
-    rounds = max(timeline.blocks / at_once, 1.0)
+    at_once = sms.sms * sms.resident if sms else H200.sms * (timeline.ctas_per_sm or 1)
+    rounds = max(timeline.ctas / at_once, 1.0)
     warps = max(role.first_warp + role.num_warps for role in timeline.roles)
     return KernelCost(
         kernel=name,
-        ratio=whole.traced_ms / whole.plain_ms,
+        ratio=whole.instrumented_ms / whole.original_ms,
         several=tuple(one.overhead.ratio for one in passes if one.overhead.ratio is not None),
         joined=timeline.joined is not None,
         memory="shared" if twin.shared_bytes > plain.shared_bytes else "device",

@@ -54,16 +54,16 @@ def predictions(folder: Path) -> list[Prediction]:
     timelines = dict(_pipelines(folder))
     found = []
     for name, timeline in timelines.items():
-        period = timeline.period_cycles.median
+        period = timeline.cycles_per_unit.median
         if timeline.bound is not None:
             found.append(Prediction(name, "bound", "the peak rate", timeline.bound.cycles, period))
-        if timeline.graph is not None:
-            source = f"the work of {timeline.graph.blocks} blocks"
-            found.append(Prediction(name, "graph", source, timeline.graph.cycles, timeline.graph.measured_cycles))
+        if timeline.replay is not None:
+            source = f"the work of {timeline.replay.ctas} CTAs"
+            found.append(Prediction(name, "graph", source, timeline.replay.cycles, timeline.replay.measured_cycles))
     for measured, variant in PARTNERS:
-        if {measured, variant} <= timelines.keys() and timelines[measured].graph is not None:
+        if {measured, variant} <= timelines.keys() and timelines[measured].replay is not None:
             cycles = predict(_program(variant), timelines[measured])
-            period = timelines[variant].period_cycles.median
+            period = timelines[variant].cycles_per_unit.median
             found.append(Prediction(variant, "stages", f"stage times of {measured}", cycles, period))
     return found
 

@@ -192,7 +192,9 @@ class Results:
         plain_ms, traced_ms = scheduler.plain_ms(kernel), scheduler.median_ms(taken.spans)
         if traced_ms is None:
             raise MeasurementError("the GPU did not say how long it took: an error of the script's ended its work")
-        overhead = Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms if plain_ms else None)
+        overhead = Overhead(
+            original_ms=plain_ms, instrumented_ms=traced_ms, ratio=traced_ms / plain_ms if plain_ms else None
+        )
         order = sass_order(orders(twin, launches.folder))
         about = About(
             kernel=kernel.name,
@@ -200,8 +202,8 @@ class Results:
             file=f"{self._from_here(Path(kernel.file))}:{kernel.line}",
             ttgir_sha256=sha256(strip(twin.text)),
             grid=taken.grid,
-            blocks_per_sm=twin.original_usage.occupancy,
-            resources=Resources(plain=_resources(twin.original_usage), twin=_resources(twin.resource_usage)),
+            ctas_per_sm=twin.original_usage.occupancy,
+            resources=Resources(original=_resources(twin.original_usage), instrumented=_resources(twin.resource_usage)),
             arguments=taken.arguments,
             environment=self._environments[kernel.device],
             overhead=overhead,
@@ -271,10 +273,10 @@ def _passes(launches: Interceptor, several: MultiPass) -> list[Captured]:
             raise UsageError("the GPU did not say how long they took")
         told = Pass(
             regions=several.edges.named(twin.places),
-            overhead=Overhead(plain_ms=plain_ms, traced_ms=traced_ms, ratio=traced_ms / plain_ms),
+            overhead=Overhead(original_ms=plain_ms, instrumented_ms=traced_ms, ratio=traced_ms / plain_ms),
             sass_order=sass_order(one.chosen.orders),
             resources=_resources(one.chosen.built.resource_usage),
-            records_a_trip=max(map(len, twin.places)),
+            events_per_iteration=max(map(len, twin.places)),
         )
         found.append(Captured(twin, decode_launch(one.buffer, one.recording, twin.program), told))
     return found

@@ -54,7 +54,7 @@ def test_exposed_loads_are_counted_and_cost_no_more_than_the_bound():
     timeline = recorded("gemm_1_stage")
     one = found(timeline)["exposed-loads"]
     assert one.evidence["wait_cycles"] == round(timeline.load_wait.cycles, 4)
-    period, least = timeline.period_cycles.median, timeline.bound.cycles
+    period, least = timeline.cycles_per_unit.median, timeline.bound.cycles
     assert one.estimate.speedup == pytest.approx(period / max(period - timeline.load_wait.cycles, least), abs=1e-9)
     assert one.estimate.high <= period / least
     shorter = timeline.load_wait.model_copy(update={"share": 0.14})
@@ -73,9 +73,9 @@ def saving(warp_group, cycles):
 
 def test_a_late_producer_is_one_that_only_loads():
     timeline = recorded("gemm_gluon_ws")
-    period = timeline.period_cycles.median
+    period = timeline.cycles_per_unit.median
     (producer,) = (role.warp_group for role in timeline.roles if role.duty == "loads")
-    (consumer, *_) = (role.warp_group for role in timeline.roles if role.duty == "products")
+    (consumer, *_) = (role.warp_group for role in timeline.roles if role.duty == "MMAs")
     late = found(changed("gemm_gluon_ws", what_if=[saving(producer, 0.2 * period), saving(consumer, 0.4 * period)]))
     assert late["late-producer"].evidence["saved_cycles"] == round(0.2 * period, 4)
     assert "late-producer" not in found(changed("gemm_gluon_ws", what_if=[saving(producer, 0.1 * period)]))
@@ -84,7 +84,7 @@ def test_a_late_producer_is_one_that_only_loads():
 
 @pytest.mark.parametrize(("iterations", "said"), [(1.9, False), (2.1, True)])
 def test_a_persistent_kernel_may_lose_two_iterations(iterations, said):
-    period = recorded("gemm_3_stages").period_cycles.median
+    period = recorded("gemm_3_stages").cycles_per_unit.median
     boundary = Quantiles(median=iterations * period, p5=0, p95=9 * period)
     assert ("persistent-overhead" in found(changed("gemm_3_stages", tile_boundary_cycles=boundary))) == said
 
@@ -99,7 +99,7 @@ def test_early_returns_are_as_severe_as_their_time():
 
 @pytest.mark.parametrize(("took", "said"), [(0.0039, True), (0.0041, False), (None, False)])
 def test_a_kernel_as_short_as_its_launch(took, said):
-    overhead = recorded("softmax").overhead.model_copy(update={"plain_ms": took})
+    overhead = recorded("softmax").overhead.model_copy(update={"original_ms": took})
     assert ("launch-overhead" in found(changed("softmax", overhead=overhead))) == said
 
 

@@ -48,12 +48,12 @@ def test_with_one_stage_loads_stand_on_the_path_and_with_three_they_do_not():
     assert "loads stand on the path" in verdict("gemm_1_stage")
     assert "loads are there in time" in verdict("gemm_3_stages")
     assert one.load_wait.share > 2 * three.load_wait.share
-    assert one.period_cycles.median > 1.2 * three.period_cycles.median
+    assert one.cycles_per_unit.median > 1.2 * three.cycles_per_unit.median
 
 
 def test_loads_are_not_blamed_where_the_products_fill_the_trip():
     timeline = recorded("gemm_tma")
-    assert timeline.period_cycles.median <= 1.01 * timeline.bound.cycles
+    assert timeline.cycles_per_unit.median <= 1.01 * timeline.bound.cycles
     assert timeline.load_wait.share > 0.2  # its warps do wait, while the tensor cores work
     assert "loads lengthen an iteration by 0 cycles at most" in verdict("gemm_tma")
 
@@ -66,7 +66,7 @@ def test_the_products_of_a_gemm_need_what_their_shapes_say(name: str):
 
 def test_133_tiles_on_132_sms_end_in_a_wave_of_one():
     timeline = recorded("gemm_133_tiles")
-    assert timeline.blocks == 133
+    assert timeline.ctas == 133
     assert timeline.sms.sms == 132
     # In the last wave 131 of 132 SMs rest. It lasts at most as long as the first: its block has the memory to itself.
     assert 0.35 < timeline.sms.idle <= 131 / 264
@@ -95,17 +95,17 @@ def test_one_expert_is_hot_and_a_quarter_has_no_token():
     # 64 experts, 16 of them with no token, 16 blocks each; the hot one has 2048 of 4096 tokens: 16 tiles of 128 rows.
     assert found.early_share == pytest.approx(0.25)
     assert found.early_time_share < 0.05
-    assert found.trips.most == 16 * 2048 // 64
-    assert found.trips.median == 2048 // 64
+    assert found.iterations.most == 16 * 2048 // 64
+    assert found.iterations.median == 2048 // 64
     assert found.slowest.program_id % 64 == 0  # the grid is 64 x 16
-    assert found.slowest.us > 5 * found.block_us.median
+    assert found.slowest.us > 5 * found.cta_us.median
     assert recorded("moe").sms.idle > 0.2
 
 
 def test_causal_blocks_differ_as_the_mask_says():
     found = recorded("attention_causal").imbalance
     # Tiles of 128 rows against blocks of 64 keys, without the two on the diagonal: 0 to 62 trips.
-    assert found.trips.most == 2 * 31
+    assert found.iterations.most == 2 * 31
     assert recorded("attention_forward").imbalance is None
 
 

@@ -47,8 +47,8 @@ def compiled_once(monkeypatch):
 
 
 FIELDS = {
-    "kernel", "file", "grid", "blocks_per_sm", "resources", "view", "roles", "regions", "unit", "period_cycles",
-    "bound", "what_if", "passes", "overhead", "records", "verdict", "environment", "workload", "confidence", "mma_use",
+    "kernel", "file", "grid", "ctas_per_sm", "resources", "view", "roles", "regions", "unit", "cycles_per_unit",
+    "bound", "what_if", "passes", "overhead", "events", "verdict", "environment", "workload", "confidence", "mma_use",
     "unit_of_compute", "residency", "findings",
 }  # fmt: skip
 
@@ -75,7 +75,7 @@ def record(folder, variant, **changed):
     traced, program = instrumented.find(plain)
     blocks = simulated(program, **changed)
     launch = read.decode_launch(encode(blocks, traced.recording, sms=1), traced.recording, program)
-    overhead = Overhead(plain_ms=1.0, traced_ms=1.02, ratio=1.02)
+    overhead = Overhead(original_ms=1.0, instrumented_ms=1.02, ratio=1.02)
     orders = read.sass_order(compile_orders(instrumented.subject_of(plain), traced))
     timeline = read.pipeline(
         launch,
@@ -85,7 +85,7 @@ def record(folder, variant, **changed):
             file="attn_fwd.py:1",
             ttgir_sha256=plain.sha256,
             grid=(2,),
-            blocks_per_sm=1,
+            ctas_per_sm=1,
             resources=None,
             workload="small",
             environment=ENVIRONMENT,
@@ -133,7 +133,7 @@ def test_ours_has_a_picture_of_its_own_once_it_is_recorded(results, tmp_path, mo
     assert (tmp_path / "test/fig11_improved_plus.png").exists()
     paths = [tmp_path / f"test/fig11/{name}.timeline.json" for name in ("vanilla", "improved_plus")]
     shown = [[window.shows for window in read_timeline(path).windows] for path in paths]
-    assert shown == [["trips"], ["trips", "tile boundary"]]
+    assert shown == [["iterations"], ["iterations", "tile boundary"]]
 
 
 def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_path, monkeypatch):
@@ -152,10 +152,10 @@ def test_a_timeline_of_another_override_is_drawn_and_said_to_be(results, tmp_pat
 def test_the_timeline_has_the_agreed_fields(results):
     timeline = json.loads((results / "test/fig11/vanilla.timeline.json").read_text())
     assert timeline.keys() >= FIELDS
-    assert timeline["period_cycles"].keys() == {"median", "p5", "p95"}
-    assert timeline["overhead"].keys() == {"plain_ms", "traced_ms", "ratio"}
-    assert timeline["schema_version"] == 3
-    assert timeline["records"]["lost"] == 0
+    assert timeline["cycles_per_unit"].keys() == {"median", "p5", "p95"}
+    assert timeline["overhead"].keys() == {"original_ms", "instrumented_ms", "ratio"}
+    assert timeline["schema_version"] == 4
+    assert timeline["events"]["lost"] == 0
 
 
 def test_the_verdict_is_made_of_the_numbers(results):
@@ -170,8 +170,8 @@ def test_the_verdict_is_made_of_the_numbers(results):
         interval = f"{best.cycles:.0f} ({best.low:.0f} to {best.high:.0f})"
         assert any(f"{interval} cycles less without {best.region}" in line for line in timeline.verdict)
         assert any("if no load took any time" in line for line in timeline.verdict)
-    unexplained = timelines[0].graph.model_copy(update={"cycles": 2 * timelines[0].graph.measured_cycles})
-    doubtful = verdict(timelines[0].model_copy(update={"graph": unexplained}))
+    unexplained = timelines[0].replay.model_copy(update={"cycles": 2 * timelines[0].replay.measured_cycles})
+    doubtful = verdict(timelines[0].model_copy(update={"replay": unexplained}))
     assert any("not to be relied on" in line for line in doubtful)
     assert not any("cycles less without" in line for line in doubtful)
 
@@ -187,7 +187,7 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
     assert not found.other_override
     (tmp_path / "fig11").mkdir()
     for name in fig11.VARIANTS:
-        without_graph = json.loads((results / f"test/fig11/{name}.timeline.json").read_text()) | {"graph": None}
+        without_graph = json.loads((results / f"test/fig11/{name}.timeline.json").read_text()) | {"replay": None}
         (tmp_path / f"fig11/{name}.timeline.json").write_text(json.dumps(without_graph))
     assert evaluate(claim, tmp_path).verdict == "not recorded whole"
 
@@ -273,9 +273,9 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     assert pictures == {"fig11.png", "fig11_improved_plus.png"}
     for variant in ("vanilla", "improved_plus"):
         found = read_timeline(tmp_path / f"test/fig11/{variant}.timeline.json")
-        plain = found.resources.plain
-        assert (found.blocks_per_sm, plain.registers, plain.spilled_bytes) == (1, 168, 0)
-        assert found.resources.twin.shared_bytes >= plain.shared_bytes
+        plain = found.resources.original
+        assert (found.ctas_per_sm, plain.registers, plain.spilled_bytes) == (1, 168, 0)
+        assert found.resources.instrumented.shared_bytes >= plain.shared_bytes
         assert found.bound.dtype == "bf16"
     said = console.export_text()
     assert "measured on NVIDIA Test" in said
@@ -312,11 +312,11 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     assert "single CTAs, tile boundaries and all outside of the main loop are from one launch" in said
     events = json.loads((tmp_path / "test/fig11/vanilla.chrome_trace.json").read_text())
     assert events["otherData"]["passes"] == "one, with all records"
-    inside = [region for region in timeline.regions if region.warp_group == "consumer 0" and region.per_trip]
+    inside = [region for region in timeline.regions if region.warp_group == "consumer 0" and region.per_iteration]
     assert [region.name for region in inside] == [
         "wait K full", "QK issue", "QK wait", "softmax", "wait V full", "PV issue", "PV wait"
     ]  # fmt: skip
-    assert sum(region.per_trip for region in inside) == pytest.approx(timeline.period_cycles.median)
+    assert sum(region.per_iteration for region in inside) == pytest.approx(timeline.cycles_per_unit.median)
     assert all(region.passes for region in inside)
 
 
@@ -376,7 +376,18 @@ def test_what_needs_a_gpu_says_so(tmp_path, monkeypatch, options):
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{}", "[]", "null", "1", '{"schema_version": 3}', '{"schema_version": 1}', "not JSON", "[" * 100_000],
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "1",
+        '{"schema_version": 4}',
+        '{"schema_version": 3}',
+        '{"schema_version": 1}',
+        "not JSON",
+        "[" * 100_000,
+    ],
 )
 def test_a_broken_timeline_is_refused_in_one_sentence(tmp_path, content):
     path = tmp_path / "some.timeline.json"

@@ -20,11 +20,11 @@ def test_the_passes_of_a_kernel_make_one_trip_or_are_told_apart(variant):
     )  # fmt: skip
     assert one.overhead.ratio > 0.98
     assert len(passes) == len(item.passes.chosen)
-    period = timeline.period_cycles.median
+    period = timeline.cycles_per_unit.median
     for each in passes:
-        assert 0.75 < each.trip_cycles / period < 1.2, each.regions
+        assert 0.75 < each.iteration_cycles / period < 1.2, each.regions
         assert 0.9 < each.overhead.ratio < 1.2, each.regions  # a record may bring another schedule, and a faster one
     for group in ("consumer 0", "consumer 1", "producer"):
-        inside = [region for region in timeline.regions if region.warp_group == group and region.per_trip]
-        assert sum(region.per_trip for region in inside) == pytest.approx(period, rel=0.05)
+        inside = [region for region in timeline.regions if region.warp_group == group and region.per_iteration]
+        assert sum(region.per_iteration for region in inside) == pytest.approx(period, rel=0.05)
         assert all(bool(region.passes) == (timeline.joined is not None) for region in inside)

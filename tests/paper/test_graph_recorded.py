@@ -25,11 +25,11 @@ FOLDER = RECORDED / "h200" / "examples"
 IN_PART = {"gemm_persistent_ws"}
 """Its blocks are too long for a Chrome trace."""
 GRAPHS = {
-    name: timeline.graph
+    name: timeline.replay
     for name in examples.names()
     if name not in IN_PART
     and (path := FOLDER / f"{name}.timeline.json").exists()
-    and (timeline := read_timeline(path)).graph
+    and (timeline := read_timeline(path)).replay
 }
 
 

@@ -112,8 +112,8 @@ def timeline(name):
 def test_the_timelines_are_of_the_committed_overrides_and_whole(name):
     found = timeline(name)
     assert found.ttgir_sha256 == override.find(name, override.specialization_of(FIG11)).sha256
-    assert found.blocks == FIG11.rows // 128
-    assert found.records.lost == 0
+    assert found.ctas == FIG11.rows // 128
+    assert found.events.lost == 0
     assert found.lifetime_covered == pytest.approx(1, abs=0.01)
     assert found.overhead.ratio < 1.082
     assert (STORE.folder / f"fig11/{name}.chrome_trace.json").stat().st_size < 2_000_000
@@ -124,7 +124,7 @@ def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
     assert found.ttgir_sha256 == override.find("improved_plus", override.specialization_of(FIG11)).sha256
     tiles, trips = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
     assert found.units == tiles * trips
-    assert found.records.lost == 0
+    assert found.events.lost == 0
     assert found.lifetime_covered == pytest.approx(1, abs=0.01)
     assert found.tile_boundary_cycles is not None
     assert (STORE.folder / "fig11/improved_plus.chrome_trace.json").stat().st_size < 2_000_000
@@ -132,8 +132,8 @@ def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
 
 def test_the_timelines_explain_the_times():
     vanilla, improved = map(timeline, ("vanilla", "improved"))
-    periods = vanilla.period_cycles.median / improved.period_cycles.median
-    plain = vanilla.overhead.plain_ms / improved.overhead.plain_ms
+    periods = vanilla.cycles_per_unit.median / improved.cycles_per_unit.median
+    plain = vanilla.overhead.original_ms / improved.overhead.original_ms
     assert periods == pytest.approx(plain, rel=0.05)
     nearest = next(run for (_, w), run in fig12.figure_runs(STORE, fig12.Mode()).items() if w.seq_len == FIG11.seq_len)
     assert periods == pytest.approx(speedup(nearest, "improved", "vanilla"), rel=0.05)
@@ -215,7 +215,7 @@ def test_improved_plus_is_called_eagerly_in_less_time_than_fa3_at_every_point():
 @pytest.mark.parametrize("variant", ["vanilla", "improved"])
 def test_the_verdict_blames_no_load_that_a_what_if_saving_acquits(variant):
     timeline = read_timeline(RECORDED / "h200" / "fig11" / f"{variant}.timeline.json")
-    assert abs(timeline.graph.error) < 0.02
+    assert abs(timeline.replay.error) < 0.02
     words = " ".join(verdict(timeline))
     assert "loads stand on the path" not in words
     assert re.search(r"if no load took any time, an iteration would take at most \d{2,3} cycles less", words)

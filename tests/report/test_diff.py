@@ -14,9 +14,9 @@ GEMM, SOFTMAX = (RECORDED / "h200" / "examples" / f"{name}.timeline.json" for na
 def slower(tmp_path):
     """The recorded GEMM, 25 % slower and with 8 registers fewer."""
     before = read_timeline(GEMM)
-    overhead = before.overhead.model_copy(update={"plain_ms": before.overhead.launch_ms * 1.25})
-    plain = before.resources.plain.model_copy(update={"registers": before.resources.plain.registers - 8})
-    resources = before.resources.model_copy(update={"plain": plain})
+    overhead = before.overhead.model_copy(update={"original_ms": before.overhead.launch_ms * 1.25})
+    plain = before.resources.original.model_copy(update={"registers": before.resources.original.registers - 8})
+    resources = before.resources.model_copy(update={"original": plain})
     use = before.mma_use.model_copy(update={"sm": 0.5})
     path = tmp_path / "slower.timeline.json"
     changed = {"overhead": overhead, "resources": resources, "mma_use": use, "label": "a|b"}
@@ -29,13 +29,13 @@ def test_facts_stand_side_by_side_with_what_changed(slower):
     found = {name: values for name, *values in rows(before, after)}
     one = before.overhead.launch_ms
     assert found["time of a launch, ms"] == [f"{one:.4f}", f"{1.25 * one:.4f}", "+25.0%"]
-    registers = before.resources.plain.registers
+    registers = before.resources.original.registers
     assert found["registers a thread"] == [str(registers), str(registers - 8), f"{-8 / registers:+.1%}"]
     points = 100 * (0.5 - before.mma_use.sm)
     assert found["tensor cores of an SM busy"] == [f"{before.mma_use.sm:.1%}", "50.0%", f"{points:+.1f} points"]
     assert found["SM clock, MHz"][2] == ""
-    region = next(region for region in before.regions if region.per_trip)
-    cycles = f"{region.per_trip:,.0f}"
+    region = next(region for region in before.regions if region.per_iteration)
+    cycles = f"{region.per_iteration:,.0f}"
     assert found[f"{region.warp_group}: {region.name}, cycles of an iteration"] == [cycles, cycles, ""]
 
 

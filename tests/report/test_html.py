@@ -162,8 +162,8 @@ def test_source_lines_have_cycles_and_findings(tmp_path):
         "id": "x", "severity": "high", "confidence": "low", "source": source, "kernel": "k",
         "message": "found here", "evidence": {}, "advice": "do", "estimate": None,
     }  # fmt: skip
-    region = report.regions[0].model_dump() | {"source": source, "per_trip": 12.0}
-    other = report.regions[1].model_dump() | {"source": source | {"line": 6}, "per_trip": 3.5}
+    region = report.regions[0].model_dump() | {"source": source, "per_iteration": 12.0}
+    other = report.regions[1].model_dump() | {"source": source | {"line": 6}, "per_iteration": 3.5}
     told = report.model_dump() | {"file": "kernel.py:2", "regions": [region, other, region], "findings": [finding]}
     (tmp_path / "kernel.py").write_text("\n".join(f"line {number}" for number in range(1, 9)))
     lines = listing(type(report).model_validate(told), tmp_path)
@@ -216,7 +216,7 @@ def test_markdown_has_a_row_a_kernel(tmp_path):
     assert header.startswith("| kernel | file | time of a launch | SM cycles |")
     assert line == "| --- " * 7 + "|"
     use = f"{timeline.mma_use.sm:.0%}"
-    cycles = f"{timeline.period_cycles.median:,.0f} per iteration"
+    cycles = f"{timeline.cycles_per_unit.median:,.0f} per iteration"
     assert gemm.startswith(f"| gemm_tma_kernel | examples/gemm_tma.py:11 | 1.436 ms | {cycles} | {use} | ")
     assert " per CTA | - | " in softmax
 

@@ -14,13 +14,13 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     hidden = timeline.arithmetic
     if hidden is None:
         return
-    period = timeline.period_cycles.median
-    exposed = hidden.cycles - hidden.under_any_products
-    computing = [role for role in timeline.roles if role.duty in ("products", "products and loads")]
+    period = timeline.cycles_per_unit.median
+    exposed = hidden.cycles - hidden.under_any_mmas
+    computing = [role for role in timeline.roles if role.duty in ("MMAs", "MMAs and loads")]
     if exposed < EXPOSED_SHARE * period:
         return
     regions = [one for one in timeline.regions if one.kind == "arithmetic"]
-    longest = max(regions, key=lambda one: one.per_trip or one.cycles.median, default=None)
+    longest = max(regions, key=lambda one: one.per_iteration or one.cycles.median, default=None)
     in_step = len(computing) > 1
     yield finding(
         RULE.id,

@@ -14,7 +14,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     wait = timeline.load_wait
     if wait is None or wait.share < EXPOSED_SHARE:
         return
-    period = timeline.period_cycles.median
+    period = timeline.cycles_per_unit.median
     yield finding(
         RULE.id,
         timeline,

@@ -14,8 +14,8 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     one, sms = timeline.imbalance, timeline.sms
     if one is None or sms is None or sms.idle < IDLE_SHARE:
         return
-    longest = max(one.block_us.p95, one.slowest.us)
-    if longest < UNEVEN_CTAS * max(one.block_us.median, 1e-9):
+    longest = max(one.cta_us.p95, one.slowest.us)
+    if longest < UNEVEN_CTAS * max(one.cta_us.median, 1e-9):
         return
     yield finding(
         RULE.id,
@@ -23,9 +23,9 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         None,
         "high" if sms.idle >= SEVERE_SHARE else "medium",
         f"CTAs differ: the slowest (program {one.slowest.program_id}) runs {one.slowest.us:.0f} us, the median "
-        f"{one.block_us.median:.0f} us, and SMs are idle {sms.idle:.0%} of the launch",
+        f"{one.cta_us.median:.0f} us, and SMs are idle {sms.idle:.0%} of the launch",
         "split long rows or groups into parts of equal work, start the longest first, or take tiles from a counter",
-        {"slowest_us": one.slowest.us, "median_us": one.block_us.median, "idle": sms.idle},
+        {"slowest_us": one.slowest.us, "median_us": one.cta_us.median, "idle": sms.idle},
         (1 / max(1 - sms.idle, 0.05), 1.0, 1 / max(1 - sms.idle, 0.05) * 1.1),
     )
 

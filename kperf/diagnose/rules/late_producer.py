@@ -14,7 +14,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     producers = {role.warp_group for role in timeline.roles if role.duty == "loads"}
     savings = [one for one in timeline.what_if if one.warp_group in producers]
     most = max(savings, key=lambda one: one.cycles, default=None)
-    period = timeline.period_cycles.median
+    period = timeline.cycles_per_unit.median
     if most is None or most.cycles < EXPOSED_SHARE * period:
         return
     yield finding(

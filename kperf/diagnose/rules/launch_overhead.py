@@ -11,7 +11,7 @@ from kperf.trace.analyze.models import Timeline
 
 def check(timeline: Timeline) -> Iterator[Finding]:
     """By the original kernel's time."""
-    took = timeline.overhead.plain_ms
+    took = timeline.overhead.original_ms
     if took is None or took > LAUNCH_MS:
         return
     yield finding(

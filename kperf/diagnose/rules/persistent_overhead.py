@@ -11,7 +11,7 @@ from kperf.trace.analyze.models import Timeline
 
 def check(timeline: Timeline) -> Iterator[Finding]:
     """By the cycles between two tiles beyond those between two iterations."""
-    boundary, period = timeline.tile_boundary_cycles, timeline.period_cycles.median
+    boundary, period = timeline.tile_boundary_cycles, timeline.cycles_per_unit.median
     if boundary is None or boundary.median < BOUNDARY_ITERATIONS * period:
         return
     yield finding(

@@ -33,7 +33,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
 
 def _uneven(timeline: Timeline) -> bool:
     one = timeline.imbalance
-    return one is not None and one.block_us.p95 >= UNEVEN_CTAS * max(one.block_us.median, 1e-9)
+    return one is not None and one.cta_us.p95 >= UNEVEN_CTAS * max(one.cta_us.median, 1e-9)
 
 
 RULE = DynamicRule("tail-wave", "A last wave that leaves SMs idle", check)

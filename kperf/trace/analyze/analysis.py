@@ -41,8 +41,8 @@ WINDOW_TRIPS = 5
 """Of a typical block, what is kept to draw it."""
 
 _DUTIES: dict[tuple[bool, bool], Duty] = {
-    (True, True): "products and loads",
-    (True, False): "products",
+    (True, True): "MMAs and loads",
+    (True, False): "MMAs",
     (False, True): "loads",
     (False, False): "neither",
 }
@@ -69,7 +69,7 @@ def roles(launch: Launch) -> list[Role]:
 
 def issuers(launch: Launch) -> list[str]:
     """The warp groups that issue matrix products."""
-    return [role.warp_group for role in roles(launch) if role.duty.startswith("products")]
+    return [role.warp_group for role in roles(launch) if role.duty.startswith("MMAs")]
 
 
 def looping(launch: Launch) -> list[str]:
@@ -176,7 +176,7 @@ def region_times(launch: Launch) -> list[RegionTime]:
                     kind=launch.intervals[named[0]].kind,
                     cycles=quantiles(np.concatenate([launch.cycles_of[kind] for kind in inside or named])),
                     share=int(launch.spent[named].sum()) / lifetime,
-                    per_trip=float(launch.spent[inside].sum()) / trips,
+                    per_iteration=float(launch.spent[inside].sum()) / trips,
                     parts=region_parts(launch.intervals[kind] for kind in named),
                     source=source_of(launch.intervals[kind] for kind in named),
                 )
@@ -320,7 +320,7 @@ def hidden_arithmetic(launch: Launch, blocks: Sequence[Block]) -> Hidden:
                 own += sum(end - start for start, end in union(mine.near(span), span.start, span.end))
                 anyone += sum(end - start for start, end in union(all_flights.near(span), span.start, span.end))
     trips = max(trips, 1)
-    return Hidden(cycles=total / trips, under_own_products=own / trips, under_any_products=anyone / trips)
+    return Hidden(cycles=total / trips, under_own_mmas=own / trips, under_any_mmas=anyone / trips)
 
 
 class _Flights:
@@ -468,13 +468,13 @@ def windows(block: Block, groups: Sequence[str]) -> list[Window]:
     if not edges:
         return []
     bars, edges = bars_of(block), [*edges, block.end - block.start]
-    found = [_window("trips", bars, edges[(len(edges) - 1) // 2 :])]
+    found = [_window("iterations", bars, edges[(len(edges) - 1) // 2 :])]
     if len(tiles) > 1:
         found.append(_window("tile boundary", bars, edges[len(tiles[0]) - 1 :]))
     return found
 
 
-def _window(shows: Literal["trips", "tile boundary"], bars: list[Bar], edges: list[int]) -> Window:
+def _window(shows: Literal["iterations", "tile boundary"], bars: list[Bar], edges: list[int]) -> Window:
     low, *_, high = edges[: WINDOW_TRIPS + 1]
     inside = [bar for bar in bars if bar.start < high and bar.start + bar.cycles > low]
     return Window(shows=shows, start=low, bars=inside)
@@ -497,7 +497,7 @@ def bars_of(block: Block) -> list[Bar]:
             kind=span.interval.kind,
             start=span.start - first,
             cycles=span.cycles,
-            trip=span.trip,
+            iteration=span.trip,
             parts=kinds_of(span.interval),
         )
         for group, spans in block.spans.items()
@@ -506,13 +506,13 @@ def bars_of(block: Block) -> list[Bar]:
     ]
     bars += [
         Bar(
-            track="products",
+            track="MMAs",
             warp_group=flight.group,
             name=flight.product,
             kind="tensor",
             start=flight.start - first,
             cycles=flight.end - flight.start,
-            trip=flight.trip,
+            iteration=flight.trip,
         )
         for flight in block.flights
     ]
@@ -524,7 +524,7 @@ def bars_of(block: Block) -> list[Bar]:
             kind="load",
             start=load.start - first,
             cycles=load.end - load.start,
-            trip=None,
+            iteration=None,
         )
         for load in loads(block)
     ]

@@ -2,7 +2,7 @@
 
 One clock: a block is placed by the global timer, and inside it everything is SM cycles turned into microseconds by the
 measured SM frequency; `otherData` says so. A process is an SM, a thread a warp group; CTAs that are on an SM at the
-same time have threads of their own, since slices of one thread may not overlap. Asynchronous products are async events
+same time have threads of their own, since slices of one thread may not overlap. Asynchronous MMAs are async events
 from issue to completion; flow arrows lead to a wait from what its end hangs on.
 """
 
@@ -21,7 +21,7 @@ TICKS_PER_US = 4096
 floating point, and a slice never seems to reach into the next."""
 
 TENSOR_CORE_TID = 100
-"""Thread id under which a process's products are; warp groups count from 1."""
+"""Thread id under which a process's MMAs are; warp groups count from 1."""
 
 LOADS_TID = 101
 """Thread id under which its loads are: from the issue to the end of the first wait for what is loaded."""
@@ -52,13 +52,13 @@ def export(
         "displayTimeUnit": "ns",
         "otherData": about
         | {
-            "clock": f"ts: microseconds; global timer at a block's start + SM cycles / {clock_mhz:.1f} MHz (measured); "
-            "args.start and args.cycles: SM cycles since the block's first record",
+            "clock": f"ts: microseconds; global timer at a CTA's start + SM cycles / {clock_mhz:.1f} MHz (measured); "
+            "args.start and args.cycles: SM cycles since the CTA's first event",
             "clock_mhz": clock_mhz,
             "pid": "SM",
             "tid": f"warp group (1 ..), tensor core ({TENSOR_CORE_TID}), loads ({LOADS_TID}); of the next CTA there "
             f"at the same time {LANE_TIDS} more",
-            "blocks": [{"program_id": block.program_id, "sm": block.sm} for block in blocks],
+            "ctas": [{"program_id": block.program_id, "sm": block.sm} for block in blocks],
         },
         "traceEvents": [*_metadata(blocks, lanes), *events],
     }
@@ -88,7 +88,7 @@ def _metadata(blocks: Sequence[Block], lanes: Sequence[int]) -> list[Event]:
     events = []
     for sm in sorted({block.sm for block in blocks}):
         numbers = ", ".join(str(block.program_id) for block in blocks if block.sm == sm)
-        events.append(_meta("process_name", sm, 0, {"name": f"SM {sm}, block {numbers}"}))
+        events.append(_meta("process_name", sm, 0, {"name": f"SM {sm}, CTA {numbers}"}))
         events.append(_meta("process_sort_index", sm, 0, {"sort_index": sm}))
         names = [
             *enumerate(next(block for block in blocks if block.sm == sm).spans, 1),
@@ -126,7 +126,7 @@ def _block_events(
             if span.cycles <= 0 or not shown(span.start, span.end):
                 continue
             args: Event = {
-                "block": block.program_id,
+                "cta": block.program_id,
                 "iteration": span.trip,
                 "start": span.start - first,
                 "cycles": span.cycles,
@@ -138,17 +138,17 @@ def _block_events(
             )
     flights = [flight for flight in block.flights if shown(flight.start, flight.end)]
     for number, flight in enumerate(sorted(flights, key=lambda flight: flight.start)):
-        common = {"name": f"{flight.product} {flight.group}", "cat": "product", "pid": block.sm, "tid": tensor_core}
+        common = {"name": f"{flight.product} {flight.group}", "cat": "MMA", "pid": block.sm, "tid": tensor_core}
         common["id"] = f"{block.program_id}.{number}"
-        args = {"block": block.program_id, "iteration": flight.trip, "start": flight.start - first}
-        args |= {"product": flight.product, "warp_group": flight.group}
+        args = {"cta": block.program_id, "iteration": flight.trip, "start": flight.start - first}
+        args |= {"mma": flight.product, "warp_group": flight.group}
         args["cycles"] = flight.end - flight.start
         events.append(common | {"ph": "b", "ts": at(flight.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(flight.end)})
     for number, load in enumerate(load for load in loads(block) if shown(load.start, load.end)):
         common = {"name": f"load {load.buffer}", "cat": "load in flight", "pid": block.sm, "tid": in_flight}
         common["id"] = f"{block.program_id}.{number}"
-        args = {"block": block.program_id, "start": load.start - first, "cycles": load.end - load.start}
+        args = {"cta": block.program_id, "start": load.start - first, "cycles": load.end - load.start}
         args |= {"iteration": None, "buffer": load.buffer, "warp_group": load.group}
         events.append(common | {"ph": "b", "ts": at(load.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(load.end)})

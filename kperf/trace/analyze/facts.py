@@ -49,13 +49,13 @@ WHAT_TO_DO = "trace fewer regions (--regions), or over several passes, for a rea
 def residency(t: Timeline) -> Residency:
     """CTAs on an SM at once, of the original and of the instrumented kernel: those that fit, if there are as many."""
     if t.resources is None:
-        return Residency(original=t.blocks_per_sm, instrumented=None)
-    there_are = -(-t.blocks // t.sms.sms) if t.sms else None
+        return Residency(original=t.ctas_per_sm, instrumented=None)
+    there_are = -(-t.ctas // t.sms.sms) if t.sms else None
 
     def at_once(of: KernelResources) -> int:
         return of.occupancy if there_are is None else min(of.occupancy, there_are)
 
-    return Residency(original=at_once(t.resources.plain), instrumented=at_once(t.resources.twin))
+    return Residency(original=at_once(t.resources.original), instrumented=at_once(t.resources.instrumented))
 
 
 def use_of_sm(t: Timeline, unit_cycles: float | None) -> float | None:
@@ -101,19 +101,21 @@ def memory(t: Timeline) -> Memory | None:
 
 def iteration(t: Timeline) -> IterationTime | None:
     """The iteration time of the launch whose time is nearest to the original kernel's; None without iterations."""
-    if t.unit != "trip":
+    if t.unit != "iteration":
         return None
     passes = t.passes if t.joined else t.apart.passes if t.apart else []
     seen = [
-        (number, one.trip_cycles, one.overhead) for number, one in enumerate(passes, 1) if one.trip_cycles is not None
+        (number, one.iteration_cycles, one.overhead)
+        for number, one in enumerate(passes, 1)
+        if one.iteration_cycles is not None
     ]
     number: int | None = None
-    cycles, overhead = t.period_cycles.median, t.overhead
+    cycles, overhead = t.cycles_per_unit.median, t.overhead
     if t.joined:
-        number, overhead = t.joined.period_pass + 1, passes[t.joined.period_pass].overhead
+        number, overhead = t.joined.iteration_pass + 1, passes[t.joined.iteration_pass].overhead
     else:
         number, cycles, overhead = min([(number, cycles, overhead), *seen], key=lambda launch: changes(launch[2]))
-    all_cycles = [t.period_cycles.median, *(own for _, own, _ in seen)]
+    all_cycles = [t.cycles_per_unit.median, *(own for _, own, _ in seen)]
     cost = None if overhead.ratio is None else overhead.ratio - 1
     return IterationTime(cycles=cycles, pass_number=number, cost=cost, least=min(all_cycles), most=max(all_cycles))
 
@@ -125,7 +127,7 @@ def changes(overhead: Overhead) -> float:
 
 def events_cost(t: Timeline) -> float:
     """Cycles by which an iteration that is drawn takes longer than that of the launch which events change least."""
-    return t.period_cycles.median - t.iteration.cycles if t.iteration else 0.0
+    return t.cycles_per_unit.median - t.iteration.cycles if t.iteration else 0.0
 
 
 def at_bound(t: Timeline) -> bool:
@@ -136,7 +138,7 @@ def at_bound(t: Timeline) -> bool:
 def what_ifs(t: Timeline) -> tuple[list[WhatIf], list[WithheldWhatIf]]:
     """Savings that may be said, with all that is uncertain about them, and those that may not."""
     rows = [*t.what_if, *t.withheld]
-    if t.graph is None or t.iteration is None:
+    if t.replay is None or t.iteration is None:
         return rows, []
     unknown, most = _unknown_cycles(t), _above_the_bound(t)
     said: list[WhatIf] = []
@@ -162,10 +164,10 @@ def what_ifs(t: Timeline) -> tuple[list[WhatIf], list[WithheldWhatIf]]:
 
 def _unknown_cycles(t: Timeline) -> float:
     """Of an iteration: what the replay is off, and what the events or the differences between passes may be."""
-    assert t.graph is not None
+    assert t.replay is not None
     assert t.iteration is not None
-    off = abs(t.graph.cycles - t.graph.measured_cycles)
-    drawn = t.period_cycles.median
+    off = abs(t.replay.cycles - t.replay.measured_cycles)
+    drawn = t.cycles_per_unit.median
     if t.iteration.most > t.iteration.least:
         disturbed = max(abs(events_cost(t)), (t.iteration.most - t.iteration.least) / 2)
     else:
@@ -177,15 +179,15 @@ def _above_the_bound(t: Timeline) -> float:
     """Cycles of an iteration that something else than the matrix products of the SM's CTAs can take."""
     assert t.iteration is not None
     cycles = t.iteration.cycles
-    if t.iteration.pass_number is None and t.graph:
-        cycles = max(cycles, t.graph.measured_cycles)  # savings are of the mean iteration
+    if t.iteration.pass_number is None and t.replay:
+        cycles = max(cycles, t.replay.measured_cycles)  # savings are of the mean iteration
     return max(cycles - (t.residency.original or 1) * t.bound.cycles, 0.0) if t.bound else cycles
 
 
 def _why_withheld(t: Timeline, row: WhatIf, unknown: float, cap: float) -> str | None:
     assert t.iteration is not None
-    assert t.graph is not None
-    if abs(t.graph.error) > EXPLAINED:
+    assert t.replay is not None
+    if abs(t.replay.error) > EXPLAINED:
         return "the replay does not explain the iteration time"
     if t.confidence.level == "low":
         return f"confidence is low: {t.confidence.reasons[0]}"
@@ -212,7 +214,7 @@ def findings(t: Timeline) -> list[Finding]:
     gain = 1 / ratio
     message = f"with {where} the kernel is {1 - ratio:.1%} faster than the original"
     evidence: dict[str, float | int | str] = {"speedup": gain}
-    waits = [sum(step.startswith(_WGMMA_WAIT) for step in steps) for steps in (order.plain, order.traced)]
+    waits = [sum(step.startswith(_WGMMA_WAIT) for step in steps) for steps in (order.original, order.instrumented)]
     if order.same:
         name, advice = "faster-in-another-step", "let warp groups begin in another step, as by an order between them"
         message += ", in the same order of instructions: its warp groups are in another step"
@@ -265,7 +267,10 @@ def _of_resources(t: Timeline) -> list[Reason]:
         much = abs(instrumented - original) / original >= _MUCH_ELSE
         why = f"the instrumented kernel has {instrumented} CTAs on an SM where the original has {original}"
         reasons.append((2 if much else 1, why))
-    if t.resources and (more := t.resources.twin.spilled_bytes - t.resources.plain.spilled_bytes) > _COUNTER_BYTES:
+    if (
+        t.resources
+        and (more := t.resources.instrumented.spilled_bytes - t.resources.original.spilled_bytes) > _COUNTER_BYTES
+    ):
         reasons.append((1, f"events make it spill {more} bytes a thread more"))
     return reasons
 
@@ -281,15 +286,15 @@ def _of_schedule(t: Timeline) -> list[Reason]:
         reasons.append((1, why))
     if not t.sass_order.same:
         reasons.append((1, "events change the order of instructions"))
-    if t.graph and abs(t.graph.error) > EXPLAINED:
-        reasons.append((1, f"the replay of the dependency graph is {t.graph.error:+.0%} off the iteration time"))
+    if t.replay and abs(t.replay.error) > EXPLAINED:
+        reasons.append((1, f"the replay of the dependency graph is {t.replay.error:+.0%} off the iteration time"))
     return reasons
 
 
 def _of_events(t: Timeline) -> list[Reason]:
     reasons: list[Reason] = []
-    if t.records.lost:
-        reasons.append((1, f"{t.records.lost} of {t.records.written} events were overwritten"))
+    if t.events.lost:
+        reasons.append((1, f"{t.events.lost} of {t.events.written} events were overwritten"))
     if not t.clock_is_plausible:
         why = f"the measured clock of {t.clock_mhz:.0f} MHz is above the GPU's {t.environment.max_sm_mhz} MHz"
         reasons.append((1, f"{why}: the launch is too short for the global timer"))

@@ -136,8 +136,8 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
     ratio = passes[number].overhead.ratio
     joined = Joined(
         one_pass=one.passes[0],
-        period_pass=number,
-        plain_cycles=period.median / ratio if ratio else None,
+        iteration_pass=number,
+        original_cycles=period.median / ratio if ratio else None,
         tolerance=TOLERANCE,
         left_out=sorted(others),
         why=list(others.values()),
@@ -261,7 +261,7 @@ def _merged(group: str, intervals: Sequence[Interval]) -> Interval:
 def _told(captured: Captured, trips: Mapping[str, Trips]) -> Pass:
     issuers = analysis.issuers(captured.launch)
     cycles = float(np.mean([trips[group].period for group in issuers]))
-    return captured.told.model_copy(update={"trip_cycles": cycles})
+    return captured.told.model_copy(update={"iteration_cycles": cycles})
 
 
 def _open(passes: Sequence[Pass], number: int, period: float) -> dict[int, str]:
@@ -269,12 +269,12 @@ def _open(passes: Sequence[Pass], number: int, period: float) -> dict[int, str]:
 
     At last that pass, if it has no typical trip: the period is the median, and intervals add up to the mean.
     """
-    mean = passes[number].trip_cycles or period
-    off = {place: (one.trip_cycles or 0.0) / mean - 1 for place, one in enumerate(passes)}
+    mean = passes[number].iteration_cycles or period
+    off = {place: (one.iteration_cycles or 0.0) / mean - 1 for place, one in enumerate(passes)}
     found = {
-        place: f"the intervals of {_called(place, passes[place])} add up to {passes[place].trip_cycles:.0f} cycles, "
+        place: f"the intervals of {_called(place, one)} add up to {one.iteration_cycles:.0f} cycles, "
         f"{off[place]:+.1%} of the {mean:.0f} of pass {number + 1}"
-        for place in sorted(off, key=lambda place: -abs(off[place]))
+        for place, one in sorted(enumerate(passes), key=lambda numbered: -abs(off[numbered[0]]))
         if abs(off[place]) > TOLERANCE
     }
     if abs(mean / period - 1) > TOLERANCE:
@@ -362,8 +362,8 @@ def _timeline(
     issuers = [group for group in analysis.issuers(launch) if group in found]
     bubbles, in_flight = analysis.bubbles(launch, [block], period.median)
     bound = analysis.bound(launch)
-    graph, rows = one.graph, [*one.what_if, *one.withheld]
-    own = {(region.warp_group, region.name): region.own_cycles or 0.0 for region in one.regions}
+    graph, rows = one.replay, [*one.what_if, *one.withheld]
+    own = {(region.warp_group, region.name): region.self_cycles or 0.0 for region in one.regions}
     rate, again = _flop_per_cycle(launch, bound.cycles), Blocks([block], edges.program)
     if again.run_through(Assumptions(again.load_cycles, rate)):
         graph, rows, own = what_if([block], edges.program, rate)
@@ -373,20 +373,20 @@ def _timeline(
         update={
             "passes": passes,
             "joined": joined,
-            "overhead": max((told.overhead for told in passes), key=lambda cost: cost.ratio or cost.traced_ms),
+            "overhead": max((told.overhead for told in passes), key=lambda cost: cost.ratio or cost.instrumented_ms),
             "regions": _regions(one, found, period.median, own),
-            "period_cycles": period,
+            "cycles_per_unit": period,
             "mma_use": _use(one.mma_use, bound.cycles / period.median, in_flight),
             "fma_use": _use(one.fma_use, bound.cycles / period.median, in_flight),
             "arithmetic": analysis.hidden_arithmetic(launch, [block]),
             "load_wait": _load_wait(found, issuers, period.median),
             "bubbles": bubbles,
-            "graph": graph,
+            "replay": graph,
             "what_if": rows,
             "withheld": [],
             "windows": [
-                *(window for window in analysis.windows(block, issuers) if window.shows == "trips"),
-                *(window for window in one.windows if window.shows != "trips"),
+                *(window for window in analysis.windows(block, issuers) if window.shows == "iterations"),
+                *(window for window in one.windows if window.shows != "iterations"),
             ],
         }
     )
@@ -405,7 +405,7 @@ def _regions(
     one: Timeline, found: Mapping[str, list[Part]], period: float, own: Mapping[tuple[str, str], float]
 ) -> list[RegionTime]:
     """Those of the main loop as joined; the others, and the share of both in a lifetime, as in one launch."""
-    outside = [region for region in one.regions if not region.per_trip]
+    outside = [region for region in one.regions if not region.per_iteration]
     known = {(region.warp_group, region.name): region.source for region in one.regions}
     regions = []
     for group, parts in found.items():
@@ -414,8 +414,8 @@ def _regions(
         for part in parts:
             named[part.interval.name].append(part)
         for name, mine in named.items():
-            per_trip = sum(part.cycles for part in mine)
-            if not per_trip:
+            per_iteration = sum(part.cycles for part in mine)
+            if not per_iteration:
                 continue
             longest = max(mine, key=lambda part: part.cycles)
             regions.append(
@@ -424,9 +424,9 @@ def _regions(
                     name=name,
                     kind=mine[0].interval.kind,
                     cycles=longest.quantiles,
-                    share=looping * per_trip / period,
-                    per_trip=per_trip,
-                    own_cycles=own.get((group, name)),
+                    share=looping * per_iteration / period,
+                    per_iteration=per_iteration,
+                    self_cycles=own.get((group, name)),
                     passes=sorted({number for part in mine for number in part.passes}),
                     parts=analysis.region_parts(part.interval for part in mine),
                     source=analysis.source_of(part.interval for part in mine) or known.get((group, name)),

@@ -1,4 +1,4 @@
-"""What a `timeline.json` holds, of any kernel: the records that the analysis computes are those that are kept."""
+"""What a `timeline.json` holds, of any kernel: what the analysis computes is what is kept."""
 
 from typing import Any, Literal
 
@@ -13,8 +13,8 @@ CLOCK_TOLERANCE = 0.01
 """By how much a measured clock may be above the GPU's highest."""
 
 View = Literal["pipeline", "memory", "imbalance"]
-Unit = Literal["trip", "block"]
-Duty = Literal["products", "loads", "products and loads", "neither"]
+Unit = Literal["iteration", "CTA"]
+Duty = Literal["MMAs", "loads", "MMAs and loads", "neither"]
 
 
 class Quantiles(Frozen):
@@ -30,9 +30,9 @@ class Quantiles(Frozen):
 
 
 class KernelResources(Frozen):
-    """What one compiled kernel takes: registers a thread, bytes spilled a thread, bytes of shared memory a block.
+    """What one compiled kernel takes: registers a thread, bytes spilled a thread, bytes of shared memory a CTA.
 
-    `occupancy`: blocks that fit on an SM at once.
+    `occupancy`: CTAs that fit on an SM at once.
     """
 
     registers: int
@@ -42,10 +42,10 @@ class KernelResources(Frozen):
 
 
 class Resources(Frozen):
-    """The plain kernel's, and those of its traced twin."""
+    """The original kernel's, and those of the instrumented one."""
 
-    plain: KernelResources
-    twin: KernelResources
+    original: KernelResources
+    instrumented: KernelResources
 
 
 class Residency(Frozen):
@@ -59,19 +59,19 @@ class Residency(Frozen):
 
 
 class Overhead(Frozen):
-    """Median time of the plain and of the traced kernel in one run, and their ratio.
+    """Median time of the original and of the instrumented kernel in one run, and their ratio.
 
-    `plain_ms` and `ratio` are None where a script launched the kernel no second time.
+    `original_ms` and `ratio` are None where a script launched the kernel no second time.
     """
 
-    plain_ms: float | None
-    traced_ms: float
+    original_ms: float | None
+    instrumented_ms: float
     ratio: float | None
 
     @property
     def launch_ms(self) -> float:
-        """The plain kernel's time, or the traced one's where that alone is known."""
-        return self.traced_ms if self.plain_ms is None else self.plain_ms
+        """The original kernel's time, or the instrumented one's where that alone is known."""
+        return self.instrumented_ms if self.original_ms is None else self.original_ms
 
     @property
     def cost(self) -> str:
@@ -79,15 +79,17 @@ class Overhead(Frozen):
         return "costs an unknown part" if self.ratio is None else f"costs {self.ratio - 1:.1%}"
 
     def __str__(self) -> str:
-        traced = f"{self.traced_ms:.3f} ms traced"
-        return traced if self.ratio is None else f"{self.plain_ms:.3f} ms plain, {traced} ({self.ratio - 1:+.1%})"
+        instrumented = f"{self.instrumented_ms:.3f} ms instrumented"
+        if self.ratio is None:
+            return instrumented
+        return f"{self.original_ms:.3f} ms original, {instrumented} ({self.ratio - 1:+.1%})"
 
 
 class SassOrder(Frozen):
     """The order of what is compared in the machine code of both kernels, and where they differ, in words."""
 
-    plain: list[str]
-    traced: list[str]
+    original: list[str]
+    instrumented: list[str]
     same: bool
     differences: list[str]
 
@@ -95,20 +97,21 @@ class SassOrder(Frozen):
 class Pass(Frozen):
     """One traced launch: the regions that were recorded in it, what they cost, and what they moved.
 
-    Of several passes, `regions` names the edges besides the anchors; `records_a_trip`: of the warp group that writes
-    most; `trip_cycles`: from anchor to anchor in its records, in the mean of typical trips. Of one pass both are None.
+    Of several passes, `regions` names the probes besides the anchors; `events_per_iteration`: of the warp group that
+    writes most; `iteration_cycles`: from anchor to anchor in its events, in the mean of typical iterations. Of one pass
+    both are None.
     """
 
     regions: list[str]
     overhead: Overhead
     sass_order: SassOrder
     resources: KernelResources | None = None
-    records_a_trip: int | None = None
-    trip_cycles: float | None = None
+    events_per_iteration: int | None = None
+    iteration_cycles: float | None = None
 
 
 class About(Frozen):
-    """What was launched, and what tracing it cost: all of a timeline that is not read from its records.
+    """What was launched, and what tracing it cost: all of a timeline that is not read from its events.
 
     `label`: what figures and sentences call the kernel. `file`: where its source begins. What version 1 of a timeline
     does not say is None.
@@ -119,7 +122,7 @@ class About(Frozen):
     file: str
     ttgir_sha256: str
     grid: tuple[int, ...]
-    blocks_per_sm: int | None
+    ctas_per_sm: int | None
     resources: Resources | None
     workload: str | None = None
     arguments: dict[str, str] = Field(default_factory=dict)
@@ -152,14 +155,14 @@ class RegionPart(Frozen):
 
 
 class RegionTime(Frozen):
-    """One region of a warp group: cycles each time, share of the group's lifetime, and cycles in a trip.
+    """One region of a warp group: cycles each time, share of the group's lifetime, and cycles of an iteration.
 
     `parts`: all kinds of work in it, in the order of the program; how long each takes is not recorded. `source`: where
     its first operation stands.
 
-    `own_cycles`: each time in the main loop beyond what it hangs on (kperf/trace/analyze/replay.py), in the median;
-    None outside of it. `per_trip` and `own_cycles` are None in version 1. `passes`: in which of several passes its two
-    ends were measured; empty where all is from one launch.
+    `self_cycles`: each time in the main loop beyond what it hangs on (kperf/trace/analyze/replay.py), in the median;
+    None outside of it. `per_iteration` and `self_cycles` are None in version 1. `passes`: in which of several passes
+    its two ends were measured; empty where all is from one launch.
     """
 
     warp_group: str
@@ -167,8 +170,8 @@ class RegionTime(Frozen):
     kind: IntervalKind
     cycles: Quantiles
     share: float
-    per_trip: float | None
-    own_cycles: float | None = None
+    per_iteration: float | None
+    self_cycles: float | None = None
     passes: list[int] = Field(default_factory=list)
     parts: list[RegionPart] = Field(default_factory=list)
     source: Source | None = None
@@ -179,7 +182,7 @@ UnitOfCompute = Literal["tensor core", "fma", "none"]
 
 
 class Bound(Frozen):
-    """The cycles that the products of a trip take at the peak rate of their type, all warp groups' together.
+    """The cycles that the MMAs of an iteration take at the peak rate of their type, all warp groups' together.
 
     `instruction`: by which they are computed (`kperf.trace.instrument.program.Instruction`); None in version 2.
     """
@@ -214,27 +217,27 @@ class Confidence(Frozen):
 
 
 class Hidden(Frozen):
-    """Cycles of arithmetic in a trip of a warp group, and those of them under products in flight: its own, anyone's."""
+    """Cycles of arithmetic in an iteration of a warp group, and of them those under MMAs: its own, anyone's."""
 
     cycles: float
-    under_own_products: float
-    under_any_products: float
+    under_own_mmas: float
+    under_any_mmas: float
 
 
 class Bubble(Frozen):
-    """Cycles of a trip with no product in flight, by what the warp groups that issue them do meanwhile."""
+    """Cycles of an iteration with no MMA in flight, by what the warp groups that issue them do meanwhile."""
 
     cause: str
     cycles: float
 
 
-class Graph(Frozen):
-    """How well the graph of what hangs on what explains the blocks: their period as measured, and as run again.
+class Replayed(Frozen):
+    """How well the replay of the dependency graph explains some CTAs: their iteration time, measured and replayed.
 
     A load is taken to last `load_cycles`, the tensor cores of an SM to do `flop_per_cycle` operations. Mean cycles.
     """
 
-    blocks: int
+    ctas: int
     measured_cycles: float
     cycles: float
     load_cycles: float
@@ -242,7 +245,7 @@ class Graph(Frozen):
 
     @property
     def error(self) -> float:
-        """How far off the measured period it is, with its sign."""
+        """How far off the measured iteration time it is, with its sign."""
         return self.cycles / self.measured_cycles - 1
 
 
@@ -284,45 +287,45 @@ class IterationTime(Frozen):
     most: float
 
 
-class RecordCount(Frozen):
-    """Records of the launch: how many were written, and how many of them overwritten before they were read."""
+class EventCount(Frozen):
+    """Events of the launch: how many were written, and how many of them overwritten before they were read."""
 
     written: int
     lost: int
 
 
 class Bar(Frozen):
-    """Something that took `cycles` from `start` on, cycles since the block's first record.
+    """Something that took `cycles` from `start` on, cycles since the CTA's first event.
 
-    On track "warps" a region of a warp group; on "products" what a group issued, until it was waited for; on "loads"
-    a buffer's load, from its issue to the end of the first wait for it. `trip` is None outside of the main loop.
+    On track "warps" a region of a warp group; on "MMAs" what a group issued, until it was waited for; on "loads"
+    a buffer's load, from its issue to the end of the first wait for it. `iteration` is None outside of the main loop.
     `parts`: kinds of work in a region that does more than one.
     """
 
-    track: Literal["warps", "products", "loads"]
+    track: Literal["warps", "MMAs", "loads"]
     warp_group: str
     name: str
     kind: IntervalKind
     start: int
     cycles: int
-    trip: int | None
+    iteration: int | None
     parts: list[IntervalKind] = Field(default_factory=list)
 
 
 class Window(Frozen):
-    """A stretch of a typical block that is worth drawing, from `start` on: trips in its middle, a tile's end, all."""
+    """A stretch of a typical CTA that is worth drawing, from `start` on: middle iterations, a tile's end, or all."""
 
-    shows: Literal["trips", "tile boundary", "block"]
+    shows: Literal["iterations", "tile boundary", "CTA"]
     start: int
     bars: list[Bar]
 
 
 class SmUse(Frozen):
-    """How a launch fills the SMs that it uses, by the blocks' own timers. us: microseconds since the first block began.
+    """How a launch fills the SMs that it uses, by the CTAs' own timers. us: microseconds since the first CTA began.
 
-    resident: blocks on an SM while it has any, on average; most_resident: at most. idle: share of the SMs' time until
-    the launch ends in which they have no block. first_end_us, median_end_us: when the first SM, and half of the SMs,
-    had ended their last block. busy_sms, running_blocks: SMs with a block, and blocks, at evenly spaced times of the
+    resident: CTAs on an SM while it has any, on average; most_resident: at most. idle: share of the SMs' time until
+    the launch ends in which they have no CTA. first_end_us, median_end_us: when the first SM, and half of the SMs,
+    had ended their last CTA. busy_sms, running_ctas: SMs with a CTA, and CTAs, at evenly spaced times of the
     launch from its first moment to its last.
     """
 
@@ -334,11 +337,11 @@ class SmUse(Frozen):
     first_end_us: float
     median_end_us: float
     busy_sms: list[int]
-    running_blocks: list[int]
+    running_ctas: list[int]
 
 
 class TrafficRecord(Frozen):
-    """Bytes that all blocks load from and store to what an argument points at.
+    """Bytes that all CTAs load from and store to what an argument points at.
 
     Requested bytes: each operation's tensor, masked lanes included, times how often it ran; what a cache serves counts
     each time that it is asked for. `places`: at how many places of the kernel the same addresses are loaded.
@@ -354,7 +357,7 @@ class TrafficRecord(Frozen):
 
 
 class Wait(Frozen):
-    """What the recorded warps do: its share of their lifetime, and cycles of one block."""
+    """What the recorded warps do: its share of their lifetime, and cycles of one CTA."""
 
     doing: str
     share: float
@@ -362,11 +365,11 @@ class Wait(Frozen):
 
 
 class Memory(Frozen):
-    """What a kernel moves, how fast (at the plain kernel's time), and where its blocks wait.
+    """What a kernel moves, how fast (at the original kernel's time), and where its CTAs wait.
 
     `gb_per_s`: of requested bytes. `unique_gb_per_s`: of bytes that device memory has to move at least.
 
-    loads_in_flight_bytes: of a block, on average over its lifetime, from a load's issue to its first use.
+    loads_in_flight_bytes: of a CTA, on average over its lifetime, from a load's issue to its first use.
     """
 
     traffic: list[TrafficRecord]
@@ -377,7 +380,7 @@ class Memory(Frozen):
 
 
 class LoadWait(Frozen):
-    """What a trip of a warp group that issues products spends where it waits for loads: in its regions, in cycles.
+    """What an iteration of a warp group that issues MMAs spends where it waits for loads: in its regions, in cycles.
 
     Of several groups the one that spends most. A wait that is over at once takes some dozen cycles too, and a gap in
     which a load into registers is used first counts whole, with what it issues besides.
@@ -389,8 +392,8 @@ class LoadWait(Frozen):
     share: float
 
 
-class BlockTrips(Frozen):
-    """Trips of the main loop that a block makes: the least, the median, the most."""
+class IterationCounts(Frozen):
+    """Iterations of the main loop that a CTA makes: the least, the median, the most."""
 
     least: int
     median: float
@@ -398,42 +401,42 @@ class BlockTrips(Frozen):
 
 
 class Slowest(Frozen):
-    """The block that ran longest. `trips` is None without a loop, or where its records were overwritten."""
+    """The CTA that ran longest. `iterations` is None without a loop, or where its events were overwritten."""
 
     program_id: int
     sm: int
-    trips: int | None
+    iterations: int | None
     start_us: float
     us: float
 
 
 class Imbalance(Frozen):
-    """How the blocks of a launch differ.
+    """How the CTAs of a launch differ.
 
-    early_share: share of the blocks that return early (no trip where others make some); early_time_share: theirs of
-    all blocks' time. `trips` and `block_us` are of the others.
+    early_share: share of the CTAs that return early (no iteration where others make some); early_time_share:
+    theirs of all CTAs' time. `iterations` and `cta_us` are of the others.
     """
 
     early_share: float
     early_time_share: float
-    trips: BlockTrips | None
-    block_us: Quantiles
+    iterations: IterationCounts | None
+    cta_us: Quantiles
     slowest: Slowest
 
 
 class Joined(Frozen):
-    """A trip put together from several passes; what is outside of the main loop is from `one_pass`, with all records.
+    """An iteration joined from several passes; what is outside of the main loop is from `one_pass`, with all events.
 
-    The period is that of `period_pass`, which changes the kernel's time least; `plain_cycles`: what it would be without
-    any, from that pass's own time and the plain kernel's (None where that is unknown). The intervals of every pass add
-    up to the period within `tolerance`, its share, but for those of the passes `left_out`: `why` they show another
-    schedule. `replayed`: whether graph and savings are of the joined trip; of one that hangs on more of what comes
-    before its loop than is known they are of `one_pass`.
+    The iteration time is that of `iteration_pass`, which changes the kernel's time least; `original_cycles`: what it
+    would be without events, from that pass's own time and the original kernel's (None where that is unknown). The
+    intervals of every pass add up to it within `tolerance`, its share, but for those of the passes `left_out`: `why`
+    they show another schedule. `replayed`: whether replay and savings are of the joined iteration; of one
+    that hangs on more of what comes before its loop than is known they are of `one_pass`.
     """
 
     one_pass: Pass
-    period_pass: int
-    plain_cycles: float | None
+    iteration_pass: int
+    original_cycles: float | None
     tolerance: float
     replayed: bool = True
     left_out: list[int] = Field(default_factory=list)
@@ -444,14 +447,14 @@ class Joined(Frozen):
     def _closes(cls, found: Any) -> Any:
         """What is joined closes: earlier records of this version list where it does not, and were joined even so."""
         if isinstance(found, dict) and found.get("open"):
-            raise ValueError("its passes do not make one trip")
+            raise ValueError("its passes do not make one iteration")
         return {name: value for name, value in found.items() if name != "open"} if isinstance(found, dict) else found
 
 
 class Apart(Frozen):
-    """Passes that were launched too and do not make one trip: why, in words, beginning with the greatest difference.
+    """Passes that were launched too and do not make one iteration: why, the greatest difference first.
 
-    They do where the intervals of every pass add up to the same period within `tolerance`, its share, all edges lie in
+    They do where the intervals of every pass add up to the same time within `tolerance`, its share, all probes lie in
     the order of the program, and warp groups are in the same step. Else each pass saw another schedule.
     """
 
@@ -461,23 +464,23 @@ class Apart(Frozen):
 
 
 class Timeline(About):
-    """`<name>.timeline.json`. Cycles are SM cycles at `clock_mhz`; a unit is a trip of the main loop, or a block.
+    """`<name>.timeline.json`. Cycles are SM cycles at `clock_mhz`; a unit is an iteration of the main loop, or a CTA.
 
-    `period_cycles`: of the launch that is drawn, with all events, or of passes that were joined. `iteration`: of the
-    launch that events change least; None where a unit is a block. `lifetime_covered`: recorded cycles of a block over
-    its lifetime by the global timer. `tile_boundary_cycles`: of a block that computes several tiles, cycles from tile
-    to tile beyond those from trip to trip.
+    `cycles_per_unit`: of the launch that is drawn, with all events, or of passes that were joined. `iteration`: of the
+    launch that events change least; None where a unit is a CTA. `lifetime_covered`: recorded cycles of a CTA over
+    its lifetime by the global timer. `tile_boundary_cycles`: of a CTA that computes several tiles, cycles from tile
+    to tile beyond those from iteration to iteration.
     """
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     view: View
     roles: list[Role]
     regions: list[RegionTime]
     unit: Unit
     units: int
-    blocks: int
+    ctas: int
     clock_mhz: float
-    period_cycles: Quantiles
+    cycles_per_unit: Quantiles
     iteration: IterationTime | None = None
     tile_boundary_cycles: Quantiles | None = None
     lifetime_covered: float
@@ -490,7 +493,7 @@ class Timeline(About):
     findings: list[Finding] = Field(default_factory=list)
     arithmetic: Hidden | None
     bubbles: list[Bubble]
-    graph: Graph | None = None
+    replay: Replayed | None = None
     what_if: list[WhatIf] = Field(default_factory=list)
     withheld: list[WithheldWhatIf] = Field(default_factory=list)
     windows: list[Window]
@@ -500,12 +503,12 @@ class Timeline(About):
     imbalance: Imbalance | None = None
     joined: Joined | None = None
     apart: Apart | None = None
-    records: RecordCount
+    events: EventCount
     verdict: list[str] = Field(default_factory=list)
 
     @property
     def sass_order(self) -> SassOrder:
-        """Of the pass whose records these are; of several, the shortest difference of each that has some."""
+        """Of the pass whose events these are; of several, the shortest difference of each that has some."""
         if self.joined is None:
             return self.passes[0].sass_order
         moved = [(number, one) for number, one in enumerate(self.passes) if not one.sass_order.same]
@@ -515,7 +518,9 @@ class Timeline(About):
             f"{min(one.sass_order.differences, key=len)}"
             for number, one in moved
         ]
-        return SassOrder(plain=first.plain, traced=first.traced, same=not moved, differences=differences)
+        return SassOrder(
+            original=first.original, instrumented=first.instrumented, same=not moved, differences=differences
+        )
 
     def where(self, warp_group: str, region: str) -> str:
         """The line of source of a region, in brackets; empty where it is not known."""

@@ -23,12 +23,12 @@ Stages = Mapping[IntervalKind, list[float]]
 
 def predict(program: Program, measured: Timeline) -> float:
     """Mean cycles of a trip. Raises `UsageError` where the timeline has no own cycles, or the two do not match."""
-    if measured.graph is None:
+    if measured.replay is None:
         raise UsageError(f"the timeline of {measured.label} has no graph: record it again")
     trips = {group.name: trip for group in program.groups if (trip := _trip(program, group.name))}
     places = [
-        ([group for group, trip in trips.items() if issues(trip) == (duty == "products")], duty)
-        for duty in ("products", "loads")
+        ([group for group, trip in trips.items() if issues(trip) == (duty == "MMAs")], duty)
+        for duty in ("MMAs", "loads")
     ]
     steps: dict[str, list[Step]] = {}
     for groups, duty in places:
@@ -40,7 +40,7 @@ def predict(program: Program, measured: Timeline) -> float:
         for group, other in zip(groups, others, strict=True):
             steps[group] = _steps(trips[group], _stages(measured, other))
     replay = Replay(steps, dict.fromkeys(steps, 0.0), program.stages)
-    ends = replay.run(Assumptions(measured.graph.load_cycles, measured.graph.flop_per_cycle), replay.cycles)
+    ends = replay.run(Assumptions(measured.replay.load_cycles, measured.replay.flop_per_cycle), replay.cycles)
     periods = replay.periods(ends, places[0][0])
     if len(periods) < TRIPS:
         raise UsageError(f"the loops of {program.kernel_name} wait for what comes before them: no prediction")
@@ -68,8 +68,8 @@ def _trip(program: Program, group: str) -> list[Interval]:
 def _stages(measured: Timeline, group: str) -> Stages:
     found: dict[IntervalKind, list[float]] = defaultdict(list)
     for region in measured.regions:
-        if region.warp_group == group and region.own_cycles is not None:
-            found[region.kind].append(region.own_cycles)
+        if region.warp_group == group and region.self_cycles is not None:
+            found[region.kind].append(region.self_cycles)
     return found
 
 

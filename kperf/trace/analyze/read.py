@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kperf.errors import UsageError
 from kperf.trace.analyze import analysis, chrome, views
 from kperf.trace.analyze.decode import decode
-from kperf.trace.analyze.models import About, RecordCount, SassOrder, Timeline, UnitUse
+from kperf.trace.analyze.models import About, EventCount, SassOrder, Timeline, UnitUse
 from kperf.trace.analyze.timeline import Block, Launch
 from kperf.trace.analyze.verdict import concluded
 from kperf.trace.analyze.whatif import what_if
@@ -61,7 +61,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     graph, rows, own = what_if(typical, launch.program, flop_per_cycle)
     common = _of_any_kernel(launch, about)
     common["regions"] = [
-        region.model_copy(update={"own_cycles": own.get((region.warp_group, region.name))})
+        region.model_copy(update={"self_cycles": own.get((region.warp_group, region.name))})
         for region in common["regions"]
     ]
     of_sm = analysis.unit_use_of_sm(launch, _at_percentiles(launch, [50]).tolist())
@@ -75,9 +75,9 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     found = Timeline(
         **common,
         view="pipeline",
-        unit="trip",
+        unit="iteration",
         units=launch.trips(issuers[0]),
-        period_cycles=period,
+        cycles_per_unit=period,
         tile_boundary_cycles=analysis.boundary(launch, period.median),
         bound=bound,
         mma_use=use if common["unit_of_compute"] == "tensor core" else None,
@@ -85,7 +85,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         arithmetic=analysis.hidden_arithmetic(launch, blocks),
         load_wait=views.load_wait(launch, period.median),
         bubbles=bubbles,
-        graph=graph,
+        replay=graph,
         what_if=rows,
         windows=analysis.windows(_typical(launch), issuers),
     )
@@ -102,9 +102,9 @@ def by_block(launch: Launch, about: About) -> Timeline:
     return Timeline(
         **_of_any_kernel(launch, about),
         view="memory",
-        unit="block",
+        unit="CTA",
         units=launch.records.n_blocks,
-        period_cycles=analysis.quantiles((last - first)[launch.whole_blocks()]),
+        cycles_per_unit=analysis.quantiles((last - first)[launch.whole_blocks()]),
         bound=None,
         mma_use=None,
         arithmetic=None,
@@ -125,11 +125,11 @@ def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
         "roles": analysis.roles(launch),
         "unit_of_compute": analysis.unit_of_compute(launch.program),
         "regions": analysis.region_times(launch),
-        "blocks": launch.records.n_blocks,
+        "ctas": launch.records.n_blocks,
         "clock_mhz": clock_mhz,
         "lifetime_covered": float(np.median(covered)) if len(whole) else 0.0,
         "sms": views.Blocks(launch).sm_use(),
-        "records": RecordCount(written=launch.records.written, lost=launch.records.lost),
+        "events": EventCount(written=launch.records.written, lost=launch.records.lost),
     }
 
 
@@ -145,7 +145,9 @@ def sass_order(orders: Orders) -> SassOrder:
         "instrumented one"
         for d in orders.differences
     ]
-    return SassOrder(plain=orders.plain, traced=orders.traced, same=not words, differences=list(dict.fromkeys(words)))
+    return SassOrder(
+        original=orders.plain, instrumented=orders.traced, same=not words, differences=list(dict.fromkeys(words))
+    )
 
 
 def _at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.int64]:
@@ -175,15 +177,15 @@ def export(launch: Launch, clock_mhz: float, about: Mapping[str, object]) -> Exp
     numbers = np.unique(chosen := _at_percentiles(launch, EXPORTED_PERCENTILES))
     blocks, groups = list(launch.blocks(numbers)), analysis.looping(launch)
     about = dict(about) | {
-        "chosen": f"blocks at percentiles {', '.join(map(str, EXPORTED_PERCENTILES))} of the lifetime of all blocks",
-        "typical_block": int(launch.records.program_id[chosen[len(chosen) // 2]]),
+        "chosen": f"CTAs at percentiles {', '.join(map(str, EXPORTED_PERCENTILES))} of the lifetime of all CTAs",
+        "typical_cta": int(launch.records.program_id[chosen[len(chosen) // 2]]),
     }
     most_bytes, span_bytes = EXPORTED_BYTES, _LEAST_BYTES_OF_A_SPAN
     while True:
         most_spans = most_bytes // (span_bytes * len(blocks))
         windows = [analysis.exported_window(block, groups, most_spans) for block in blocks]
         parts = [_part(launch, *shown, groups) for shown in zip(numbers.tolist(), blocks, windows, strict=True)]
-        shows = f"{len(blocks)} of {launch.records.n_blocks} blocks: {', '.join(parts)}"
+        shows = f"{len(blocks)} of {launch.records.n_blocks} CTAs: {', '.join(parts)}"
         text = chrome.export(blocks, windows, launch.program, clock_mhz, about | {"shows": shows})
         if len(text) <= EXPORTED_BYTES:
             return Exported(text, shows)
@@ -192,7 +194,7 @@ def export(launch: Launch, clock_mhz: float, about: Mapping[str, object]) -> Exp
 
 def _part(launch: Launch, number: int, block: Block, window: tuple[int, int], groups: Sequence[str]) -> str:
     """What of a block is shown, in words."""
-    name = f"block {block.program_id}"
+    name = f"CTA {block.program_id}"
     first, last = (int(cycles[number]) for cycles in launch.lifetimes())
     if window == (first, last):
         return f"{name} whole"
@@ -201,4 +203,4 @@ def _part(launch: Launch, number: int, block: Block, window: tuple[int, int], gr
     shown = [place for place, inside in enumerate(whole, 1) if inside]
     if not shown:
         return f"{name} from cycle {window[0] - first} to {window[1] - first} of {last - first}"
-    return f"{name} trips {shown[0]} to {shown[-1]} of {launch.trips_of_blocks(groups[0])[number]}"
+    return f"{name} iterations {shown[0]} to {shown[-1]} of {launch.trips_of_blocks(groups[0])[number]}"

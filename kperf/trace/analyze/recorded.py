@@ -1,4 +1,4 @@
-"""Read a timeline from disk, of this version or the one before."""
+"""Read a timeline from disk, of this version or an earlier one."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from kperf.errors import UsageError
 from kperf.record.files import from_json_once, read_regular
 from kperf.record.store import first_of
-from kperf.trace.analyze import version2
+from kperf.trace.analyze import version2, version3
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.verdict import concluded
 
@@ -19,9 +19,11 @@ def read_timeline(path: Path) -> Timeline:
     """
     try:
         found = from_json_once(read_regular(path))
-        if isinstance(found, dict) and found.get("schema_version") == 2:
-            return concluded(Timeline.model_validate(version2.upgrade(found)), version2.unit_cycles(found))
-        return Timeline.model_validate(found)
+        version = found.get("schema_version") if isinstance(found, dict) else None
+        if version == 2:
+            upgraded = Timeline.model_validate(version3.upgrade(version2.upgrade(found)))
+            return concluded(upgraded, version2.unit_cycles(found))
+        return Timeline.model_validate(version3.upgrade(found) if version == 3 else found)
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None
     except ValidationError as error:

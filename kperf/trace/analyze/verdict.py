@@ -8,12 +8,12 @@ from kperf.trace.analyze import facts
 from kperf.trace.analyze.facts import CLOSE, EXPLAINED, WHAT_TO_DO
 from kperf.trace.analyze.models import (
     Apart,
-    Graph,
     Imbalance,
     Joined,
     LoadWait,
     Memory,
     Quantiles,
+    Replayed,
     SmUse,
     Timeline,
     WhatIf,
@@ -47,7 +47,7 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
         result.add_row(name, *cells)
 
     row("iteration, least disturbed launch", [_least_disturbed(t) for t in timelines])
-    row("iteration, drawn", [_range(t.period_cycles) for t in timelines])
+    row("iteration, drawn", [_range(t.cycles_per_unit) for t in timelines])
     if any(t.tile_boundary_cycles for t in timelines):
         beyond = [t.tile_boundary_cycles for t in timelines]
         row("from tile to tile, beyond an iteration", [_range(b) if b else "-" for b in beyond])
@@ -62,7 +62,7 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     hidden = [t.arithmetic for t in timelines]
     row(
         "arithmetic, of it under own / any MMAs",
-        [f"{h.cycles:.0f}, {h.under_own_products:.0f} / {h.under_any_products:.0f}" if h else "-" for h in hidden],
+        [f"{h.cycles:.0f}, {h.under_own_mmas:.0f} / {h.under_any_mmas:.0f}" if h else "-" for h in hidden],
     )
     result.add_section()
     for group, name in dict.fromkeys((r.warp_group, r.name) for t in timelines for r in t.regions):
@@ -80,14 +80,14 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
             [f"{_named(b[0])} {_saved(b[0])}" if b else "-" for b in best],
         )
     row("what-if savings withheld", [str(len(t.withheld)) if t.withheld else "-" for t in timelines])
-    explained = [f"{t.graph.cycles:.0f} ({t.graph.error:+.1%})" if t.graph else "-" for t in timelines]
+    explained = [f"{t.replay.cycles:.0f} ({t.replay.error:+.1%})" if t.replay else "-" for t in timelines]
     row("iteration by replay", explained)
     result.add_section()
     row(
         "launch",
         [str(t.overhead) for t in timelines],
     )
-    row("events written, lost", [f"{t.records.written}, {t.records.lost}" for t in timelines])
+    row("events written, lost", [f"{t.events.written}, {t.events.lost}" for t in timelines])
     row("SASS order, original and instrumented", ["the same" if t.sass_order.same else "differs" for t in timelines])
     return result
 
@@ -133,7 +133,7 @@ def verdict(t: Timeline) -> list[str]:
     lines = [f"{t.label}: {finding.message}; {finding.advice}." for finding in t.findings]
     if t.imbalance:
         lines += _imbalance(t, t.imbalance)
-    lines += _pipeline(t) if t.unit == "trip" else []
+    lines += _pipeline(t) if t.unit == "iteration" else []
     if t.memory:
         lines += _memory(t, t.memory)
     if t.sms:
@@ -163,11 +163,11 @@ def _pipeline(t: Timeline) -> list[str]:
         lines.append(_load_wait(t, t.load_wait))
     if (hidden := t.arithmetic) and hidden.cycles:
         lines.append(
-            f"{t.label} hides {hidden.under_any_products:.0f} of {hidden.cycles:.0f} cycles of arithmetic under "
-            f"{_products(t)}, {hidden.under_own_products:.0f} of them under its own warp group's."
+            f"{t.label} hides {hidden.under_any_mmas:.0f} of {hidden.cycles:.0f} cycles of arithmetic under "
+            f"{_products(t)}, {hidden.under_own_mmas:.0f} of them under its own warp group's."
         )
-    if t.graph:
-        lines += _what_ifs(t, t.graph)
+    if t.replay:
+        lines += _what_ifs(t, t.replay)
     return lines
 
 
@@ -186,14 +186,14 @@ def _launches(t: Timeline) -> list[str]:
     line += f"; all launches show {t.iteration.least:.0f} to {t.iteration.most:.0f}"
     cost = facts.events_cost(t)
     if abs(cost) > CLOSE * t.iteration.cycles:
-        line += f"; what is drawn has all events and takes {t.period_cycles.median:.0f}"
+        line += f"; what is drawn has all events and takes {t.cycles_per_unit.median:.0f}"
         line += f": {cost:.0f} are the events' cost" if cost > 0 else ""
     return [f"{line}."]
 
 
 def _drawn(t: Timeline) -> str:
     """The cycles of an iteration whose parts are known: of the launch that is drawn."""
-    return f"the {t.period_cycles.median:.0f} cycles of an iteration{' as drawn' if facts.events_cost(t) else ''}"
+    return f"the {t.cycles_per_unit.median:.0f} cycles of an iteration{' as drawn' if facts.events_cost(t) else ''}"
 
 
 def _least_disturbed(t: Timeline) -> str:
@@ -210,7 +210,7 @@ def _use(t: Timeline) -> list[str]:
     alone = f"one CTA's main loop alone uses {use.cta_main_loop:.0%} of it"
     if use.sm is None:
         return [f"{t.label}: the peak rate of {_units(t)} is of one SM; {alone}{_shared(t)}."]
-    whose = "original" if t.overhead.plain_ms is not None else "instrumented"
+    whose = "original" if t.overhead.original_ms is not None else "instrumented"
     measured = f"{whose} kernel's {t.overhead.launch_ms:.3f} ms at {t.likely_clock_mhz:.0f} MHz"
     return [
         f"{t.label}: {_units(t)} of an SM are used at {use.sm:.0%} of their peak rate, by the {_products(t)} of all "
@@ -251,7 +251,7 @@ def _load_wait(t: Timeline, wait: LoadWait) -> str:
     if wait.share < LOADS_ON_THE_PATH:
         return f"{t.label}: loads are there in time: {spent}."
     cost = _most_that_loads_cost(t, wait)
-    if cost < LOADS_ON_THE_PATH * t.period_cycles.median:
+    if cost < LOADS_ON_THE_PATH * t.cycles_per_unit.median:
         return f"{t.label}: loads lengthen an iteration by {cost:.0f} cycles at most, though {spent}."
     return f"{t.label}: loads stand on the path: {spent}."
 
@@ -271,14 +271,14 @@ def _most_that_loads_cost(t: Timeline, wait: LoadWait) -> float:
 
 def _of_the_loaders(t: Timeline, beginning: str) -> list[WhatIf]:
     """The savings of what warp groups do that only load; none where savings are not to be relied on."""
-    if not t.graph or not _explains(t.graph) or t.confidence.level == "low":
+    if not t.replay or not _explains(t.replay) or t.confidence.level == "low":
         return []
     loaders = {role.warp_group for role in t.roles if role.duty == "loads"}
     rows = [*t.what_if, *t.withheld]
     return [row for row in rows if row.region.startswith(beginning) and row.warp_group in loaders]
 
 
-def _what_ifs(t: Timeline, graph: Graph) -> list[str]:
+def _what_ifs(t: Timeline, graph: Replayed) -> list[str]:
     line = (
         f"{t.label}: by replay of the dependency graph an iteration takes {graph.cycles:.0f} cycles where those CTAs "
         f"took {graph.measured_cycles:.0f} ({graph.error:+.1%})"
@@ -309,7 +309,7 @@ def _saved(row: WhatIf) -> str:
     return f"{row.cycles:.0f} ({row.low:.0f} to {row.high:.0f})"
 
 
-def _explains(graph: Graph) -> bool:
+def _explains(graph: Replayed) -> bool:
     return abs(graph.error) <= EXPLAINED
 
 
@@ -326,12 +326,12 @@ def _memory(t: Timeline, m: Memory) -> list[str]:
             parts.append(f"{verb} " + ", ".join(f"{_bytes(size)} of {name}" for name, size in by_argument))
     lines = []
     if parts:
-        whose = "instrumented" if t.overhead.plain_ms is None else "original"
+        whose = "instrumented" if t.overhead.original_ms is None else "original"
         line = f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s are requested in the {whose} kernel's "
         line += f"{t.overhead.launch_ms:.3f} ms{'' if m.unique_gb_per_s else _of_peak(t, m.gb_per_s)}"
         lines += [f"{line}.", *_unique(t, m)]
     most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
-    lines.append(f"{t.label}: a CTA lives {t.period_cycles.median:.0f} cycles: {', '.join(most)}.")
+    lines.append(f"{t.label}: a CTA lives {t.cycles_per_unit.median:.0f} cycles: {', '.join(most)}.")
     if m.loads_in_flight_bytes:
         line = f"{t.label}: a CTA has {_bytes(m.loads_in_flight_bytes)} of loads in flight on average"
         if (at_once := t.residency.original) is not None:
@@ -383,18 +383,18 @@ def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
     lines = []
     if i.early_share > 0:
         lines.append(
-            f"{t.label}: {i.early_share:.1%} of {t.blocks} CTAs return early; they take {i.early_time_share:.1%} of "
+            f"{t.label}: {i.early_share:.1%} of {t.ctas} CTAs return early; they take {i.early_time_share:.1%} of "
             "the CTAs' time."
         )
-    if i.trips and i.trips.least < i.trips.most:
+    if i.iterations and i.iterations.least < i.iterations.most:
         lines.append(
-            f"{t.label}: a CTA that works makes {i.trips.least} to {i.trips.most} iterations, the median "
-            f"{i.trips.median:.0f}."
+            f"{t.label}: a CTA that works makes {i.iterations.least} to {i.iterations.most} iterations, the median "
+            f"{i.iterations.median:.0f}."
         )
     slowest = i.slowest
     line = (
         f"{t.label}: the slowest CTA, {slowest.program_id}, runs {slowest.us:.1f} us, "
-        f"{slowest.us / i.block_us.median:.1f} times the median"
+        f"{slowest.us / i.cta_us.median:.1f} times the median"
     )
     if t.sms:
         end = slowest.start_us + slowest.us
@@ -411,10 +411,10 @@ def _tail(t: Timeline, s: SmUse) -> list[str]:
         f"{t.label}: half of the {s.sms} SMs have no CTA any more in the last {tail:.0%} of the launch, and the SMs "
         f"are idle {s.idle:.0%} of its time"
     )
-    if not t.imbalance and t.blocks > s.sms * s.most_resident:
+    if not t.imbalance and t.ctas > s.sms * s.most_resident:
         slots = s.sms * s.most_resident
-        rest = t.blocks % slots or slots
-        line += f": {t.blocks} CTAs are {t.blocks / slots:.2f} waves of {slots}, and the last wave has {rest}"
+        rest = t.ctas % slots or slots
+        line += f": {t.ctas} CTAs are {t.ctas / slots:.2f} waves of {slots}, and the last wave has {rest}"
     return [f"{line}."]
 
 
@@ -422,8 +422,8 @@ def _trust(t: Timeline) -> list[str]:
     why = f": {'; '.join(t.confidence.reasons)}" if t.confidence.reasons else ""
     do = f"; {WHAT_TO_DO}" if t.confidence.level == "low" else ""
     lines = [f"{t.label}: confidence is {t.confidence.level}{why}{do}.", *_cost(t)]
-    if t.records.lost:
-        lines.append(f"{t.label}: {t.records.lost} of {t.records.written} events were overwritten; the rest is shown.")
+    if t.events.lost:
+        lines.append(f"{t.label}: {t.events.lost} of {t.events.written} events were overwritten; the rest is shown.")
     if t.joined:
         lines += _joined(t, t.joined)
     if t.apart:
@@ -438,7 +438,7 @@ def _trust(t: Timeline) -> list[str]:
 
 
 def _of_unit(t: Timeline) -> str:
-    return "an iteration's" if t.unit == "trip" else "a CTA's"
+    return "an iteration's" if t.unit == "iteration" else "a CTA's"
 
 
 def _cost(t: Timeline) -> list[str]:
@@ -446,16 +446,16 @@ def _cost(t: Timeline) -> list[str]:
     ratio = t.overhead.ratio
     if ratio is None or ratio < MUCH_SLOWER or t.joined:
         return []
-    period = t.period_cycles.median
+    period = t.cycles_per_unit.median
     added = (1 - 1 / ratio) * period
-    records = t.records.written / t.units / len(t.roles)
+    records = t.events.written / t.units / len(t.roles)
     own = CYCLES_A_RECORD * records
     line = (
         f"{t.label}: tracing makes it {ratio - 1:.0%} slower, about {added:.0f} cycles of {_of_unit(t)} {period:.0f}, "
         f"of which {records:.0f} events take some {min(own, added):.0f}"
     )
     rest = []
-    if t.unit == "block":
+    if t.unit == "CTA":
         rest.append("what a CTA writes besides, a header and its events' way to device memory")
     if not t.sass_order.same:
         rest.append("the order of instructions that events change")
@@ -473,9 +473,9 @@ def _joined(t: Timeline, joined: Joined) -> list[str]:
     ]
     if joined.left_out:
         lines.append(f"{t.label}: {len(joined.left_out)} show another schedule and are left out: {joined.why[0]}.")
-    if joined.plain_cycles:
+    if joined.original_cycles:
         lines.append(
-            f"{t.label}: by the launches' times the original's iteration takes {joined.plain_cycles:.0f} cycles."
+            f"{t.label}: by the launches' times the original's iteration takes {joined.original_cycles:.0f} cycles."
         )
     savings = "" if joined.replayed else ", what-if savings"
     lines.append(
@@ -504,7 +504,7 @@ def _bytes(size: float) -> str:
 
 def between(a: Timeline, b: Timeline) -> list[str]:
     """Sentences about two kernels that do the same work."""
-    cycles = [t.iteration.cycles if t.iteration else t.period_cycles.median for t in (a, b)]
+    cycles = [t.iteration.cycles if t.iteration else t.cycles_per_unit.median for t in (a, b)]
     periods = cycles[0] / cycles[1]
     times = a.overhead.launch_ms / b.overhead.launch_ms
     saved = cycles[0] - cycles[1]

@@ -16,8 +16,8 @@ from kperf.trace.analyze import analysis
 from kperf.trace.analyze.models import (
     About,
     Bar,
-    BlockTrips,
     Imbalance,
+    IterationCounts,
     LoadWait,
     Memory,
     Slowest,
@@ -62,7 +62,7 @@ class Blocks:
         self.whole = np.zeros(records.n_blocks, dtype=bool)
         self.whole[launch.whole_blocks()] = True
         looping = [role for role in analysis.roles(launch) if launch.main_scope[role.warp_group] is not None]
-        ranked = sorted(looping, key=lambda role: ("products" not in role.duty, "loads" not in role.duty))
+        ranked = sorted(looping, key=lambda role: ("MMAs" not in role.duty, "loads" not in role.duty))
         self.has_loop = bool(ranked)
         self.silent = records.counts.sum(axis=1) == 0
         outside = np.array([scope.loop == 0 for scope in launch.program.scopes], dtype=bool)[launch.marks[:, 0] // 2]
@@ -139,7 +139,7 @@ class Blocks:
             first_end_us=float(ends.min()) / 1e3,
             median_end_us=float(np.median(ends)) / 1e3,
             busy_sms=at_once[0].tolist(),
-            running_blocks=at_once[1].tolist(),
+            running_ctas=at_once[1].tolist(),
         )
 
     def _most_resident(self) -> int:
@@ -158,16 +158,16 @@ class Blocks:
         return Imbalance(
             early_share=float(self.early.mean()),
             early_time_share=float(self.duration[self.early].sum() / self.duration.sum()),
-            trips=(
-                BlockTrips(least=int(trips.min()), median=float(np.median(trips)), most=int(trips.max()))
+            iterations=(
+                IterationCounts(least=int(trips.min()), median=float(np.median(trips)), most=int(trips.max()))
                 if trips.size
                 else None
             ),
-            block_us=analysis.quantiles(self.duration[working]).scaled(1e-3),
+            cta_us=analysis.quantiles(self.duration[working]).scaled(1e-3),
             slowest=Slowest(
                 program_id=int(self.program_id[slowest]),
                 sm=int(self.sm_id[slowest]),
-                trips=int(self.trips[slowest]) if self.has_loop and self.whole[slowest] else None,
+                iterations=int(self.trips[slowest]) if self.has_loop and self.whole[slowest] else None,
                 start_us=float(self.start[slowest]) / 1e3,
                 us=float(self.duration[slowest]) / 1e3,
             ),
@@ -207,13 +207,13 @@ def block_window(block: Block) -> Window:
                         kind="load",
                         start=issued.start - block.start,
                         cycles=span.end - issued.start,
-                        trip=issued.trip,
+                        iteration=issued.trip,
                     )
                     for argument, issued in pending
                 ]
                 pending = []
             pending += [(part.argument, span) for part in span.interval.traffic if part.loaded]
-    return Window(shows="block", start=0, bars=sorted(bars, key=lambda bar: bar.start)[:MOST_BARS])
+    return Window(shows="CTA", start=0, bars=sorted(bars, key=lambda bar: bar.start)[:MOST_BARS])
 
 
 def memory(launch: Launch, about: About) -> Memory:
@@ -300,7 +300,7 @@ def category(interval: Interval) -> str:
         return "barriers"
     if operations & _REDUCTIONS:
         return "reductions"
-    return {"load": "issuing loads", "store": "stores", "arithmetic": "arithmetic", "tensor": "products"}.get(
+    return {"load": "issuing loads", "store": "stores", "arithmetic": "arithmetic", "tensor": "MMAs"}.get(
         interval.kind, "other"
     )
 

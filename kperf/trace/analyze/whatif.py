@@ -19,7 +19,7 @@ from statistics import fmean, median
 
 from kperf.ir.dataflow import Value
 from kperf.trace.analyze.analysis import issued_loads, waits
-from kperf.trace.analyze.models import Graph, WhatIf
+from kperf.trace.analyze.models import Replayed, WhatIf
 from kperf.trace.analyze.replay import UNCHANGED, Assumptions, Change, Replay, Step, Times
 from kperf.trace.analyze.timeline import Block
 from kperf.trace.instrument.program import Program
@@ -113,7 +113,7 @@ class Blocks:
 
 def what_if(
     blocks: Sequence[Block], program: Program, flop_per_cycle: float
-) -> tuple[Graph | None, list[WhatIf], dict[tuple[str, str], float]]:
+) -> tuple[Replayed | None, list[WhatIf], dict[tuple[str, str], float]]:
     """How well the graph explains the blocks, what each region has to give, and own cycles by (warp group, region).
 
     Blocks that make no two trips in a row have no period that could be explained: no graph, and no saving.
@@ -126,8 +126,8 @@ def what_if(
     measured, own, by_region = again.fit(likely)
     if not measured:
         return None, [], by_region
-    graph = Graph(
-        blocks=len(blocks),
+    graph = Replayed(
+        ctas=len(blocks),
         measured_cycles=measured,
         cycles=again.period(likely, own),
         load_cycles=likely.load_cycles,

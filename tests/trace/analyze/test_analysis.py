@@ -55,7 +55,7 @@ def test_period_and_trips():
     assert analysis.period(found) == Quantiles(median=PERIOD, p5=PERIOD, p95=PERIOD)
     assert found.trips("consumer 0") == 3 * TRIPS
     assert analysis.issuers(found) == ["consumer 0", "consumer 1"]
-    assert [role.duty for role in analysis.roles(found)] == ["products", "products", "loads"]
+    assert [role.duty for role in analysis.roles(found)] == ["MMAs", "MMAs", "loads"]
 
 
 def test_regions_and_gaps_add_up_to_the_lifetime_of_each_warp_group():
@@ -64,7 +64,7 @@ def test_regions_and_gaps_add_up_to_the_lifetime_of_each_warp_group():
         shares = [region.share for region in analysis.region_times(found) if region.warp_group == group]
         assert sum(shares) == pytest.approx(1)
     softmax = next(region for region in analysis.region_times(found) if region.name == "softmax")
-    assert softmax.cycles.median == softmax.per_trip == 1000
+    assert softmax.cycles.median == softmax.per_iteration == 1000
 
 
 @pytest.mark.parametrize("stretch", [1, 7, 100])
@@ -93,9 +93,9 @@ def test_bubbles_are_where_no_product_is_in_flight_and_add_up_with_the_rest_to_t
 def test_consumers_out_of_step_hide_each_others_softmax():
     in_step = analysis.hidden_arithmetic(found := launch(), analysis.sample(found))
     apart = analysis.hidden_arithmetic(found := launch(delay=1100), analysis.sample(found))
-    assert in_step == Hidden(cycles=1000, under_own_products=0, under_any_products=0)
-    assert apart.under_own_products == 0
-    assert apart.under_any_products > 600
+    assert in_step == Hidden(cycles=1000, under_own_mmas=0, under_any_mmas=0)
+    assert apart.under_own_mmas == 0
+    assert apart.under_any_mmas > 600
 
 
 def test_the_slower_consumer_holds_the_load_back():
@@ -155,15 +155,15 @@ def test_what_is_drawn_of_a_block_is_trips_from_its_middle_with_products_and_loa
     found = launch(delay=400)
     block = next(found.blocks(np.array([1])))
     (window,) = analysis.windows(block, analysis.issuers(found))
-    assert window.shows == "trips"
+    assert window.shows == "iterations"
     mine = [bar for bar in window.bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
     assert mine[0].start <= window.start < mine[0].start + mine[0].cycles
-    assert {bar.trip for bar in mine} == set(range(mine[0].trip, mine[0].trip + analysis.WINDOW_TRIPS))
-    assert mine[0].trip == TRIPS // 2
+    assert {bar.iteration for bar in mine} == set(range(mine[0].iteration, mine[0].iteration + analysis.WINDOW_TRIPS))
+    assert mine[0].iteration == TRIPS // 2
     softmax = [bar for bar in mine if bar.name == "softmax"]
     assert [bar.cycles for bar in softmax] == [1000] * analysis.WINDOW_TRIPS
-    assert {bar.name for bar in window.bars if bar.track == "products"} == {"QK", "PV"}
-    assert {bar.warp_group for bar in window.bars if bar.track == "products"} == {"consumer 0", "consumer 1"}
+    assert {bar.name for bar in window.bars if bar.track == "MMAs"} == {"QK", "PV"}
+    assert {bar.warp_group for bar in window.bars if bar.track == "MMAs"} == {"consumer 0", "consumer 1"}
     assert {(bar.name, bar.warp_group) for bar in window.bars if bar.track == "loads"} == {
         ("K", "producer"),
         ("V", "producer"),

@@ -41,13 +41,13 @@ def test_what_is_in_flight_stands_where_its_cycles_say():
     """Beside the regions of its block, whose cycles are counted from the block's first record too."""
     events = json.loads(TRACE)["traceEvents"]
     begins = {
-        event["args"]["block"]: event["ts"] - event["args"]["start"] / 1700 for event in events if event["ph"] == "X"
+        event["args"]["cta"]: event["ts"] - event["args"]["start"] / 1700 for event in events if event["ph"] == "X"
     }
     ends = {(event["cat"], event["id"]): event["ts"] for event in events if event["ph"] == "e"}
     begun = [event for event in events if event["ph"] == "b"]
-    assert {event["cat"] for event in begun} == {"product", "load in flight"}
+    assert {event["cat"] for event in begun} == {"MMA", "load in flight"}
     for event in begun:
-        block, start, cycles = (event["args"][name] for name in ("block", "start", "cycles"))
+        block, start, cycles = (event["args"][name] for name in ("cta", "start", "cycles"))
         assert event["ts"] == pytest.approx(begins[block] + start / 1700, abs=2e-3)
         assert ends[event["cat"], event["id"]] - event["ts"] == pytest.approx(cycles / 1700, abs=2e-3)
 
@@ -110,10 +110,10 @@ def test_the_trace_of_a_launch_of_a_million_records_is_small_and_says_what_it_sh
     assert problems(found.text) == []
     document = json.loads(found.text)
     assert document["otherData"]["shows"] == found.shows
-    shown = re.fullmatch(rf"2 of 2 blocks: block 0 trips (\d+) to (\d+) of {TRIPS}, block 1 trips .*", found.shows)
+    shown = re.fullmatch(rf"2 of 2 CTAs: CTA 0 iterations (\d+) to (\d+) of {TRIPS}, CTA 1 iterations .*", found.shows)
     first, last = map(int, shown.groups())
     assert last - first > 100
-    spans = [event for event in document["traceEvents"] if event["ph"] == "X" and event["args"]["block"] == 0]
+    spans = [event for event in document["traceEvents"] if event["ph"] == "X" and event["args"]["cta"] == 0]
     for tid in (1, 2):
         trips = Counter(span["args"]["iteration"] for span in spans if span["tid"] == tid)
         assert set(range(first - 1, last)) <= set(trips)
@@ -126,7 +126,7 @@ def test_of_a_trip_that_is_too_long_the_beginning_is_shown(long_launch, monkeypa
     found = export(without, 1700.0, {})
     assert 1_000_000 < len(found.text) < 2_000_000
     assert problems(found.text) == []
-    assert found.shows.startswith("2 of 2 blocks: block 0 from cycle 0 to ")
+    assert found.shows.startswith("2 of 2 CTAs: CTA 0 from cycle 0 to ")
 
 
 def damage(change) -> str:

@@ -33,8 +33,8 @@ def launched(kernel: Kernel, starts: list[int], slower: float = 1.0, **changed: 
     launch, machines = launch_of_residents(kernel, starts)
     cycles = max(ended[-1][1] for machine in machines for ended in machine.records.values()) - min(starts)
     ms = cycles / MHZ / 1e3
-    overhead = Overhead(plain_ms=ms, traced_ms=ms * slower, ratio=slower)
-    used = Resources(plain=resources(64, len(starts)), twin=resources(72, len(starts)))
+    overhead = Overhead(original_ms=ms, instrumented_ms=ms * slower, ratio=slower)
+    used = Resources(original=resources(64, len(starts)), instrumented=resources(72, len(starts)))
     timeline = read.pipeline(launch, about(**{"overhead": overhead, "resources": used} | changed))
     return timeline, machines, cycles
 
@@ -78,7 +78,7 @@ def test_ctas_beside_each_other_are_found_by_the_clock_of_their_sm_though_it_wra
 
 
 def test_without_the_original_time_the_instrumented_one_is_named():
-    overhead = Overhead(plain_ms=None, traced_ms=1.0, ratio=None)
+    overhead = Overhead(original_ms=None, instrumented_ms=1.0, ratio=None)
     t, machines, _ = launched(SHARED, [0], overhead=overhead)
     assert t.mma_use.sm == pytest.approx(machines[0].cores.worked / (MHZ * 1e3), rel=0.01)
     assert any("in the instrumented kernel's 1.000 ms" in line for line in t.verdict)
@@ -117,7 +117,7 @@ def test_a_clock_above_the_gpus_is_flagged_and_not_reckoned_with():
 def test_ctas_on_an_sm_are_the_originals_and_a_difference_lowers_confidence(
     original, instrumented, ctas, at_once, level
 ):
-    used = Resources(plain=resources(40, original), twin=resources(32, instrumented))
+    used = Resources(original=resources(40, original), instrumented=resources(32, instrumented))
     t = read.timeline(norm(ctas), about(resources=used))
     assert (t.residency.original, t.residency.instrumented) == at_once
     assert t.confidence.level == level
@@ -127,7 +127,7 @@ def test_ctas_on_an_sm_are_the_originals_and_a_difference_lowers_confidence(
 
 
 def judged(ratio: float | None = 1.0, **changed: object):
-    overhead = Overhead(plain_ms=ratio and 1.0, traced_ms=ratio or 1.0, ratio=ratio)
+    overhead = Overhead(original_ms=ratio and 1.0, instrumented_ms=ratio or 1.0, ratio=ratio)
     return read.timeline(norm(), about(overhead=overhead, **changed)).confidence
 
 
@@ -143,12 +143,12 @@ def test_confidence_falls_with_what_events_cost_or_win(ratio, level):
 
 
 def test_confidence_falls_with_spills_and_says_how_many():
-    used = Resources(plain=resources(40, 2, spilled=8), twin=resources(40, 2, spilled=264))
+    used = Resources(original=resources(40, 2, spilled=8), instrumented=resources(40, 2, spilled=264))
     assert judged(resources=used).model_dump() == {
         "level": "medium",
         "reasons": ["events make it spill 256 bytes a thread more"],
     }
-    counters = Resources(plain=resources(40, 2, spilled=8), twin=resources(40, 2, spilled=24))
+    counters = Resources(original=resources(40, 2, spilled=8), instrumented=resources(40, 2, spilled=24))
     assert judged(resources=counters).level == "high"
 
 
@@ -162,7 +162,7 @@ def test_a_product_without_tensor_cores_is_computed_by_fmas():
     t = read.pipeline(launch, about())
     assert (t.unit_of_compute, t.mma_use) == ("fma", None)
     assert (t.bound.cycles, t.bound.instruction) == (512, "FMA")
-    assert t.fma_use.cta_main_loop == pytest.approx(512 / t.period_cycles.median)
+    assert t.fma_use.cta_main_loop == pytest.approx(512 / t.cycles_per_unit.median)
     assert not any("tensor core" in line or "MMA" in line for line in t.verdict)
     assert "its matrix products need 512 on the FMA units" in t.verdict[0]
 
@@ -197,16 +197,18 @@ def several_launches(bound: float, drawn: float, passes: list[tuple[float, float
     one = t.passes[0]
     apart = Apart(
         passes=[
-            one.model_copy(update={"trip_cycles": cycles, "overhead": Overhead(plain_ms=1, traced_ms=r, ratio=r)})
+            one.model_copy(
+                update={"iteration_cycles": cycles, "overhead": Overhead(original_ms=1, instrumented_ms=r, ratio=r)}
+            )
             for cycles, r in passes
         ],
         tolerance=0.02,
         why=["pass 4 shows another schedule"],
     )
-    period = t.period_cycles.model_copy(update={"median": drawn})
-    graph = t.graph.model_copy(update={"measured_cycles": drawn, "cycles": drawn})
+    period = t.cycles_per_unit.model_copy(update={"median": drawn})
+    graph = t.replay.model_copy(update={"measured_cycles": drawn, "cycles": drawn})
     limit = t.bound.model_copy(update={"cycles": bound})
-    changed = {"period_cycles": period, "apart": apart, "graph": graph, "bound": limit, "withheld": []} | changed
+    changed = {"cycles_per_unit": period, "apart": apart, "replay": graph, "bound": limit, "withheld": []} | changed
     return concluded(t.model_copy(update=changed), None)
 
 
@@ -242,8 +244,8 @@ def test_a_saving_has_the_interval_that_events_passes_and_replay_leave_and_none_
     assert any("up to 1000 cycles less" in line for line in t.verdict)
     (row,) = t.withheld
     assert row.why == f"{wide} cycles are uncertain, so that it may save nothing"
-    off = t.graph.model_copy(update={"cycles": 2100 + 21})
-    wider = concluded(t.model_copy(update={"graph": off}), None)
+    off = t.replay.model_copy(update={"cycles": 2100 + 21})
+    wider = concluded(t.model_copy(update={"replay": off}), None)
     assert wider.what_if[1].high - wider.what_if[1].low == pytest.approx(2 * (100 + 21) - 21)  # but for the bound
 
 
@@ -253,15 +255,15 @@ def test_without_passes_what_events_cost_is_uncertain():
     for row in t.what_if:
         below = row.assumed_low - row.low
         assert below == pytest.approx(
-            0.04 * t.period_cycles.median + abs(t.graph.cycles - t.graph.measured_cycles), abs=1e-6
+            0.04 * t.cycles_per_unit.median + abs(t.replay.cycles - t.replay.measured_cycles), abs=1e-6
         ) or row.low == facts._above_the_bound(t)
 
 
 def test_a_replay_that_is_off_and_a_low_confidence_give_no_saving():
     t, _, _ = launched(SHARED, [0])
     assert t.what_if
-    slower = {"overhead": Overhead(plain_ms=1, traced_ms=1.3, ratio=1.3)}
-    off = {"graph": t.graph.model_copy(update={"cycles": 1.06 * t.graph.measured_cycles})}
+    slower = {"overhead": Overhead(original_ms=1, instrumented_ms=1.3, ratio=1.3)}
+    off = {"replay": t.replay.model_copy(update={"cycles": 1.06 * t.replay.measured_cycles})}
     for changed in (slower, off):
         found = concluded(t.model_copy(update=changed), None)
         assert not found.what_if
@@ -352,8 +354,10 @@ def test_what_a_warp_does_goes_by_operations_and_not_by_users_names():
 
 
 def faster(ratio: float, plain: list[str], traced: list[str]):
-    order = SassOrder(plain=plain, traced=traced, same=plain == traced, differences=["after wgmma: exp2 moves"])
-    overhead = Overhead(plain_ms=1.0, traced_ms=ratio, ratio=ratio)
+    order = SassOrder(
+        original=plain, instrumented=traced, same=plain == traced, differences=["after wgmma: exp2 moves"]
+    )
+    overhead = Overhead(original_ms=1.0, instrumented_ms=ratio, ratio=ratio)
     passes = [Pass(regions=["*"], overhead=overhead, sass_order=order)]
     return read.timeline(norm(), about(overhead=overhead, passes=passes))
 
@@ -401,9 +405,9 @@ def test_a_region_is_said_with_its_line_of_source(monkeypatch, tmp_path):
 
 def test_what_events_cost_an_iteration_is_the_share_that_they_take_of_it():
     t, _, _ = launched(SHARED, [0], slower=1.25)
-    added = 0.2 * t.period_cycles.median  # 1 - 1 / 1.25
+    added = 0.2 * t.cycles_per_unit.median  # 1 - 1 / 1.25
     (line,) = (line for line in t.verdict if "tracing makes it" in line)
-    assert f"25% slower, about {added:.0f} cycles of an iteration's {t.period_cycles.median:.0f}" in line
+    assert f"25% slower, about {added:.0f} cycles of an iteration's {t.cycles_per_unit.median:.0f}" in line
 
 
 def test_half_of_the_sms_have_ended_when_the_median_one_has():
@@ -418,7 +422,7 @@ def test_half_of_the_sms_have_ended_when_the_median_one_has():
 
 
 def test_a_region_outside_of_the_loop_has_no_cycles_an_iteration():
-    regions = {region.name: region.per_trip for region in read.timeline(norm(), about()).regions}
+    regions = {region.name: region.per_iteration for region in read.timeline(norm(), about()).regions}
     assert regions["reduce"] == 0
     assert regions["load x"] > 0
 
@@ -435,11 +439,13 @@ def test_an_arrive_behind_an_issue_or_a_wait_is_sent_at_its_end(kind):
 
 
 def test_a_launch_that_is_faster_is_disturbed_as_one_that_is_slower():
-    assert [round(facts.changes(Overhead(plain_ms=1, traced_ms=r, ratio=r)), 3) for r in (0.94, 1.06)] == [0.06] * 2
+    assert [round(facts.changes(Overhead(original_ms=1, instrumented_ms=r, ratio=r)), 3) for r in (0.94, 1.06)] == [
+        0.06
+    ] * 2
     t = several_launches(1000, 2300, [(1800, 0.94), (2000, 1.01), (2200, 1.05)], 1.09)
     assert (t.iteration.pass_number, t.iteration.cycles) == (2, 2000)
     assert (t.iteration.least, t.iteration.most) == (1800, 2300)
-    assert facts.changes(Overhead(plain_ms=None, traced_ms=1, ratio=None)) == float("inf")
+    assert facts.changes(Overhead(original_ms=None, instrumented_ms=1, ratio=None)) == float("inf")
 
 
 def test_a_gap_of_version_2_that_loads_for_later_does_not_wait_for_that():

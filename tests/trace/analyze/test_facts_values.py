@@ -9,16 +9,16 @@ from kperf.trace.analyze.models import IterationTime, Memory, Overhead, TrafficR
 
 
 def overhead(ratio, plain_ms=2.0):
-    return Overhead(plain_ms=plain_ms, traced_ms=plain_ms * (ratio or 1), ratio=ratio)
+    return Overhead(original_ms=plain_ms, instrumented_ms=plain_ms * (ratio or 1), ratio=ratio)
 
 
 def one_pass(cycles, ratio, regions=("a",), order=None):
-    return Some(trip_cycles=cycles, overhead=overhead(ratio), regions=list(regions), sass_order=order)
+    return Some(iteration_cycles=cycles, overhead=overhead(ratio), regions=list(regions), sass_order=order)
 
 
-def iterated(period, ratio, *, joined=None, passes=(), apart=None, unit="trip"):
+def iterated(period, ratio, *, joined=None, passes=(), apart=None, unit="iteration"):
     return Some(
-        unit=unit, period_cycles=Some(median=period), overhead=overhead(ratio), joined=joined, passes=list(passes),
+        unit=unit, cycles_per_unit=Some(median=period), overhead=overhead(ratio), joined=joined, passes=list(passes),
         apart=apart and Some(passes=list(apart)),
     )  # fmt: skip
 
@@ -27,7 +27,7 @@ def test_the_iteration_time_of_one_launch_is_its_own():
     found = facts.iteration(iterated(1000.0, 1.25))
     assert found == IterationTime(cycles=1000.0, pass_number=None, cost=0.25, least=1000.0, most=1000.0)
     assert facts.iteration(iterated(1000.0, None)).cost is None
-    assert facts.iteration(iterated(1000.0, 1.25, unit="block")) is None
+    assert facts.iteration(iterated(1000.0, 1.25, unit="CTA")) is None
 
 
 def test_of_launches_apart_the_one_that_changes_least_gives_the_iteration_time():
@@ -42,7 +42,7 @@ def test_of_launches_apart_the_one_that_changes_least_gives_the_iteration_time()
 
 def test_of_a_joined_trip_it_is_the_trips_and_the_cost_its_own_pass():
     passes = [one_pass(2300.0, 1.125), one_pass(1990.0, 1.0625), one_pass(None, 1.0)]
-    joined = Some(period_pass=1, left_out=[0])
+    joined = Some(iteration_pass=1, left_out=[0])
     found = facts.iteration(iterated(2000.0, 1.5, joined=joined, passes=passes))
     assert found == IterationTime(cycles=2000.0, pass_number=2, cost=0.0625, least=1990.0, most=2300.0)
 
@@ -54,16 +54,16 @@ def judged(
     """A timeline whose graph ran `graph` (cycles, measured)."""
     return Some(
         iteration=IterationTime(cycles=cycles, pass_number=number, cost=cost, least=least, most=most),
-        period_cycles=Some(median=drawn),
+        cycles_per_unit=Some(median=drawn),
         bound=None if bound is None else Some(cycles=bound),
         residency=Some(original=residency, instrumented=residency),
-        graph=graph and Some(cycles=graph[0], measured_cycles=graph[1], error=graph[0] / graph[1] - 1),
+        replay=graph and Some(cycles=graph[0], measured_cycles=graph[1], error=graph[0] / graph[1] - 1),
         overhead=overhead(ratio),
         confidence=Some(level=level, reasons=["a reason"]),
         what_if=list(rows),
         withheld=[],
         resources=None,
-        records=Some(lost=0, written=100),
+        events=Some(lost=0, written=100),
         clock_is_plausible=True,
         sass_order=Some(same=True),
     )
@@ -183,7 +183,7 @@ def test_what_events_cost_lowers_confidence(ratio, levels, words):
 def used(original, instrumented, spilled=(0, 0)):
     return Some(
         residency=Some(original=original, instrumented=instrumented),
-        resources=Some(plain=Some(spilled_bytes=spilled[0]), twin=Some(spilled_bytes=spilled[1])),
+        resources=Some(original=Some(spilled_bytes=spilled[0]), instrumented=Some(spilled_bytes=spilled[1])),
     )
 
 
@@ -233,7 +233,7 @@ def test_another_schedule_lowers_confidence(of, reasons):
 def test_the_worst_reason_decides_and_stands_first():
     t = judged(drawn=1050.0, ratio=1.2)
     t.sass_order = Some(same=False)
-    t.records = Some(lost=3, written=100)
+    t.events = Some(lost=3, written=100)
     found = facts.confidence(t)
     assert found.level == "low"
     assert [reason[:22] for reason in found.reasons] == [
@@ -245,7 +245,9 @@ def test_the_worst_reason_decides_and_stands_first():
 
 
 def test_the_use_of_an_sm_is_the_share_of_the_launchs_cycles_of_all_sms():
-    t = Some(sms=Some(sms=100), overhead=Overhead(plain_ms=0.5, traced_ms=0.7, ratio=1.4), likely_clock_mhz=1600.0)
+    t = Some(
+        sms=Some(sms=100), overhead=Overhead(original_ms=0.5, instrumented_ms=0.7, ratio=1.4), likely_clock_mhz=1600.0
+    )
     assert facts.use_of_sm(t, 20_000_000.0) == 20e6 / (100 * 0.5e-3 * 1600e6)
     assert facts.use_of_sm(t, None) is None
     assert facts.use_of_sm(Some(sms=None), 1.0) is None
@@ -255,12 +257,12 @@ def test_the_use_of_an_sm_is_the_share_of_the_launchs_cycles_of_all_sms():
     ("blocks", "sms", "at_once"), [(132, 132, 1), (133, 132, 2), (264, 132, 2), (265, 132, 3), (9000, 132, 4)]
 )
 def test_ctas_on_an_sm_are_those_that_fit_and_are_there(blocks, sms, at_once):
-    fits = Some(plain=Some(occupancy=4), twin=Some(occupancy=3))
-    found = facts.residency(Some(resources=fits, blocks=blocks, sms=Some(sms=sms), blocks_per_sm=9))
+    fits = Some(original=Some(occupancy=4), instrumented=Some(occupancy=3))
+    found = facts.residency(Some(resources=fits, ctas=blocks, sms=Some(sms=sms), ctas_per_sm=9))
     assert (found.original, found.instrumented) == (at_once, min(at_once, 3))
-    unknown = facts.residency(Some(resources=fits, blocks=blocks, sms=None, blocks_per_sm=9))
+    unknown = facts.residency(Some(resources=fits, ctas=blocks, sms=None, ctas_per_sm=9))
     assert (unknown.original, unknown.instrumented) == (4, 3)
-    assert facts.residency(Some(resources=None, blocks_per_sm=9)).original == 9
+    assert facts.residency(Some(resources=None, ctas_per_sm=9)).original == 9
 
 
 ARGUMENTS = {
@@ -295,14 +297,14 @@ def test_device_memory_moves_each_address_once_loads_and_stores_apart():
     assert facts.memory(Some(memory=unknown, arguments=ARGUMENTS, overhead=t.overhead)).unique_gb_per_s is None
 
 
-SAME = Some(same=True, plain=["x"], traced=["x"], differences=[])
+SAME = Some(same=True, original=["x"], instrumented=["x"], differences=[])
 
 
 def other_order(plain_waits, traced_waits):
     return Some(
         same=False,
-        plain=["wait for wgmma 0"] * plain_waits + ["x"],
-        traced=["wait for wgmma 0"] * traced_waits + ["x"],
+        original=["wait for wgmma 0"] * plain_waits + ["x"],
+        instrumented=["wait for wgmma 0"] * traced_waits + ["x"],
         differences=["x before y"],
     )
 

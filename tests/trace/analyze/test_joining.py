@@ -23,15 +23,15 @@ from .test_views import about
 COST = 22
 """Cycles of a record: some 1 % of a trip, as on the H200."""
 
-SAME = SassOrder(plain=[], traced=[], same=True, differences=[])
+SAME = SassOrder(original=[], instrumented=[], same=True, differences=[])
 
 
 def told(kernel, places, cost, disturbed=None):
     """What the launch of a pass says of itself: its time over the plain kernel's is that of the longest block."""
     plain, traced = (Machine(k, *how).run() for k, how in ((kernel, ()), (disturbed or kernel, recorded(places, cost))))
     ends = [max(ended[-1][1] for ended in machine.records.values()) for machine in (plain, traced)]
-    overhead = Overhead(plain_ms=ends[0], traced_ms=ends[1], ratio=ends[1] / ends[0])
-    return Pass(regions=[str(places)], overhead=overhead, sass_order=SAME, records_a_trip=max(map(len, places)))
+    overhead = Overhead(original_ms=ends[0], instrumented_ms=ends[1], ratio=ends[1] / ends[0])
+    return Pass(regions=[str(places)], overhead=overhead, sass_order=SAME, events_per_iteration=max(map(len, places)))
 
 
 def joined(kernel, cost=COST, disturbed=None, which=1) -> tuple[Timeline, Timeline]:
@@ -61,8 +61,10 @@ def undisturbed(kernel):
     return machine.period(), found
 
 
-def per_trip(timeline):
-    return {(region.warp_group, region.name): region.per_trip for region in timeline.regions if region.per_trip}
+def per_iteration(timeline):
+    return {
+        (region.warp_group, region.name): region.per_iteration for region in timeline.regions if region.per_iteration
+    }
 
 
 LONG = Kernel(trips=40)
@@ -79,20 +81,20 @@ def test_several_passes_show_the_kernel_as_it_is_without_records(name):
     kernel = KERNELS[name]
     period, intervals = undisturbed(kernel)
     _, several = joined(kernel)
-    assert several.period_cycles.median == pytest.approx(period, rel=0.02)
-    found = per_trip(several)
+    assert several.cycles_per_unit.median == pytest.approx(period, rel=0.02)
+    found = per_iteration(several)
     assert found.keys() == intervals.keys()
     for key, cycles in found.items():
         assert abs(cycles - intervals[key]) < 0.02 * period, key
     assert several.apart is None
-    assert several.joined.plain_cycles == pytest.approx(period, rel=0.01)
+    assert several.joined.original_cycles == pytest.approx(period, rel=0.01)
     for group in {group for group, _ in found if group != "producer"}:
-        assert sum(c for (g, _), c in found.items() if g == group) == pytest.approx(several.period_cycles.median)
-    number = several.joined.period_pass + 1
+        assert sum(c for (g, _), c in found.items() if g == group) == pytest.approx(several.cycles_per_unit.median)
+    number = several.joined.iteration_pass + 1
     assert any(
         f"that is pass {number} of 3 with a few events each, whose events cost" in line for line in several.verdict
     )
-    assert (several.iteration.cycles, several.iteration.pass_number) == (several.period_cycles.median, number)
+    assert (several.iteration.cycles, several.iteration.pass_number) == (several.cycles_per_unit.median, number)
     assert any("joined from 3 of 3 passes that agree" in line for line in several.verdict)
 
 
@@ -105,14 +107,14 @@ def test_an_earlier_record_is_read_if_its_passes_made_one_trip(tmp_path):
     assert read_timeline(path) == several
     record["joined"]["open"] = ["the intervals of pass 1 add up to 9"]
     path.write_text(json.dumps(record))
-    with pytest.raises(UsageError, match=r"its passes do not make one trip.*record it again"):
+    with pytest.raises(UsageError, match=r"its passes do not make one iteration.*record it again"):
         read_timeline(path)
 
 
 def test_one_pass_with_all_records_does_not():
     one, several = joined(LONG)
     period, _ = undisturbed(LONG)
-    assert one.period_cycles.median > 1.02 * period
+    assert one.cycles_per_unit.median > 1.02 * period
     assert several.overhead.ratio < 1.025 < one.overhead.ratio
 
 
@@ -140,9 +142,9 @@ def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
     assert any("joined from 2 of 3 passes that agree" in line for line in several.verdict)
     assert any(several.joined.why[0] in line for line in several.verdict if "left out" in line)
     assert several.apart is None
-    for group in {group for group, _ in per_trip(several)}:
-        parts = [cycles for (warp_group, _), cycles in per_trip(several).items() if warp_group == group]
-        assert sum(parts) == pytest.approx(several.period_cycles.median)
+    for group in {group for group, _ in per_iteration(several)}:
+        parts = [cycles for (warp_group, _), cycles in per_iteration(several).items() if warp_group == group]
+        assert sum(parts) == pytest.approx(several.cycles_per_unit.median)
 
 
 def test_where_most_passes_change_the_schedule_the_least_disturbed_gives_the_iteration_time(monkeypatch):
@@ -150,10 +152,10 @@ def test_where_most_passes_change_the_schedule_the_least_disturbed_gives_the_ite
     period, _ = undisturbed(LONG)
     one, several = joined(LONG, disturbed=replace(LONG, arithmetic=LONG.arithmetic + 150))
     assert several.joined is None
-    assert several.period_cycles == one.period_cycles
+    assert several.cycles_per_unit == one.cycles_per_unit
     assert several.iteration.cycles == pytest.approx(period, rel=0.025)
-    assert several.iteration.cycles < one.period_cycles.median
-    assert several.iteration.most >= max(each.trip_cycles for each in several.apart.passes)
+    assert several.iteration.cycles < one.cycles_per_unit.median
+    assert several.iteration.most >= max(each.iteration_cycles for each in several.apart.passes)
     (line,) = (line for line in several.verdict if "3 passes do not agree" in line)
     assert several.apart.why[0] in line
 
@@ -163,7 +165,7 @@ def test_a_trip_that_hangs_on_more_than_is_known_keeps_the_slack_of_one_launch_a
     monkeypatch.setattr(joining, "_prologue", lambda _, group: Interval(group, waits=never))
     one, several = joined(LONG)
     assert not several.joined.replayed
-    assert several.graph == one.graph
+    assert several.replay == one.replay
     regions = [{(row.region, row.assumed_high) for row in (*t.what_if, *t.withheld)} for t in (several, one)]
     assert regions[0] == regions[1]
     assert any("tile boundaries, what-if savings and all outside" in line for line in several.verdict)
@@ -207,23 +209,23 @@ def test_a_joined_trip_is_whole_whatever_the_kernel(kernel, cost):
     least = min(passes, key=lambda one: abs(one.overhead.ratio - 1))
     assert several.iteration.least <= several.iteration.cycles <= several.iteration.most
     if several.apart:
-        assert several.period_cycles == one.period_cycles
+        assert several.cycles_per_unit == one.cycles_per_unit
         return
-    off = [abs(each.trip_cycles / least.trip_cycles - 1) for each in passes]
+    off = [abs(each.iteration_cycles / least.iteration_cycles - 1) for each in passes]
     assert all(share <= several.joined.tolerance for n, share in enumerate(off) if n not in several.joined.left_out)
     assert 2 * len(several.joined.left_out) <= len(passes)
-    period = several.period_cycles.median
-    for group in {group for group, _ in per_trip(several)}:
-        parts = [region for region in several.regions if region.warp_group == group and region.per_trip]
-        assert sum(part.per_trip for part in parts) == pytest.approx(period)
+    period = several.cycles_per_unit.median
+    for group in {group for group, _ in per_iteration(several)}:
+        parts = [region for region in several.regions if region.warp_group == group and region.per_iteration]
+        assert sum(part.per_iteration for part in parts) == pytest.approx(period)
         assert sum(region.share for region in several.regions if region.warp_group == group) == pytest.approx(1)
-        assert all(part.per_trip > 0 and set(part.passes) <= set(range(3)) and part.passes for part in parts)
-    assert several.passes[several.joined.period_pass] == least
+        assert all(part.per_iteration > 0 and set(part.passes) <= set(range(3)) and part.passes for part in parts)
+    assert several.passes[several.joined.iteration_pass] == least
 
 
 @pytest.mark.parametrize("trips", [2, 3, 4])
 def test_a_short_loop_is_read_without_a_graph_where_no_two_trips_follow_each_other(trips):
     _, launch = capture(Kernel(trips=trips), ALL, COST, lates=(0,))
     timeline = read.pipeline(launch, about(passes=[told(Kernel(trips=trips), ALL, COST)]))
-    assert (timeline.graph is None) == ([*timeline.what_if, *timeline.withheld] == []) == (trips == 2)
+    assert (timeline.replay is None) == ([*timeline.what_if, *timeline.withheld] == []) == (trips == 2)
     assert timeline.verdict

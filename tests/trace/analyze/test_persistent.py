@@ -138,8 +138,8 @@ def test_who_issues_slowly_keeps_the_other_from_its_turn():
 def test_what_is_drawn_is_trips_and_how_a_tile_ends():
     block = analysis.sample(launch())[0]
     trips, boundary = analysis.windows(block, ["consumer 0", "consumer 1"])
-    assert (trips.shows, boundary.shows) == ("trips", "tile boundary")
-    ends = [bar.trip for bar in boundary.bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
+    assert (trips.shows, boundary.shows) == ("iterations", "tile boundary")
+    ends = [bar.iteration for bar in boundary.bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
     assert ends[0] == TRIPS - 1
     assert None in ends
     assert max(trip for trip in ends if trip is not None) >= TRIPS + 2
@@ -156,10 +156,10 @@ def test_the_export_shows_the_tile_in_the_middle_and_how_the_next_begins():
     text = export(launch(delay=500, load_cycles=300), 1700.0, {}).text
     assert problems(text) == []
     trace = json.loads(text)
-    part = f"trips {2 * TRIPS + 1} to {3 * TRIPS + 3} of {TILES * TRIPS}"
-    assert trace["otherData"]["shows"] == f"3 of 3 blocks: block 0 {part}, block 1 {part}, block 2 {part}"
-    block = trace["otherData"]["typical_block"]
-    spans = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["args"]["block"] == block and e["tid"] == 1]
+    part = f"iterations {2 * TRIPS + 1} to {3 * TRIPS + 3} of {TILES * TRIPS}"
+    assert trace["otherData"]["shows"] == f"3 of 3 CTAs: CTA 0 {part}, CTA 1 {part}, CTA 2 {part}"
+    block = trace["otherData"]["typical_cta"]
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["args"]["cta"] == block and e["tid"] == 1]
     trips = {span["args"]["iteration"] for span in spans} - {None}
     assert trips == set(range(2 * TRIPS, max(trips) + 1))
     assert 3 * TRIPS + 3 <= max(trips) < 3 * TRIPS + 6

@@ -21,11 +21,11 @@ US = 1000
 
 
 def about(**changed: object) -> About:
-    overhead = Overhead(plain_ms=1.0, traced_ms=1.05, ratio=1.05)
-    order = SassOrder(plain=[], traced=[], same=True, differences=[])
+    overhead = Overhead(original_ms=1.0, instrumented_ms=1.05, ratio=1.05)
+    order = SassOrder(original=[], instrumented=[], same=True, differences=[])
     passes = [Pass(regions=[], overhead=overhead, sass_order=order)]
     fields = {"kernel": "k", "label": "k", "file": "k.py:1", "ttgir_sha256": "0" * 64, "grid": (1,)}
-    fields |= {"blocks_per_sm": None, "resources": None, "overhead": overhead, "passes": passes}
+    fields |= {"ctas_per_sm": None, "resources": None, "overhead": overhead, "passes": passes}
     fields |= {"environment": environment()}
     return About(**fields | changed)
 
@@ -112,8 +112,8 @@ def norm(n_blocks: int = 8, **options: int) -> Launch:
 def test_a_kernel_without_products_is_seen_by_its_memory():
     assert views.choose(norm()) == "memory"
     found = read.timeline(norm(), about())
-    assert (found.view, found.unit, found.units) == ("memory", "block", 8)
-    assert found.period_cycles.median == norm_block()[-1][2]
+    assert (found.view, found.unit, found.units) == ("memory", "CTA", 8)
+    assert found.cycles_per_unit.median == norm_block()[-1][2]
     assert Timeline.model_validate_json(found.model_dump_json()) == found
 
 
@@ -160,7 +160,7 @@ def test_the_verdict_of_a_memory_kernel_names_bytes_rate_and_wait():
 def test_what_is_drawn_of_a_block_shows_loads_from_issue_to_use():
     (window,) = read.timeline(norm(), about()).windows
     loads = [bar for bar in window.bars if bar.track == "loads"]
-    assert window.shows == "block"
+    assert window.shows == "CTA"
     assert [bar.name for bar in loads][:5] == ["x", "x", "x", "x", "x"]
     assert loads[0].cycles == 20 + 1500
 
@@ -176,7 +176,7 @@ def test_blocks_that_return_early_are_told():
     assert found.view == "imbalance"
     assert found.imbalance.early_share == 0.75
     assert found.imbalance.early_time_share == pytest.approx(12 * 30 / (12 * 30 + 4 * lived))
-    assert found.imbalance.trips.least == found.imbalance.trips.most == 4
+    assert found.imbalance.iterations.least == found.imbalance.iterations.most == 4
     assert any("75.0% of 16 CTAs return early" in line for line in found.verdict)
 
 
@@ -185,8 +185,12 @@ def test_one_hot_block_is_the_slowest_and_the_others_sms_wait_for_it():
     launch = launch_of(norm_program(), [(long, 0, 0), *[(short, n, 0) for n in range(1, 8)]])
     found = read.timeline(launch, about())
     assert found.view == "imbalance"
-    assert (found.imbalance.trips.least, found.imbalance.trips.most) == (2, 32)
-    assert (found.imbalance.slowest.program_id, found.imbalance.slowest.sm, found.imbalance.slowest.trips) == (0, 0, 32)
+    assert (found.imbalance.iterations.least, found.imbalance.iterations.most) == (2, 32)
+    assert (found.imbalance.slowest.program_id, found.imbalance.slowest.sm, found.imbalance.slowest.iterations) == (
+        0,
+        0,
+        32,
+    )
     assert found.imbalance.slowest.us * US == long[-1][2]
     idle = 1 - (long[-1][2] + 7 * short[-1][2]) / (8 * long[-1][2])
     assert found.sms.idle == pytest.approx(idle)
@@ -226,7 +230,7 @@ def test_several_blocks_on_an_sm_are_counted():
     assert use.resident == pytest.approx(4 / 3)
     assert use.busy_sms[0] == 2
     assert use.busy_sms[-2] == 1
-    assert use.running_blocks[0] == 3
+    assert use.running_ctas[0] == 3
 
 
 # A GEMM of one stage: the gap between two products loads both tiles into registers, and waits for them.
@@ -288,9 +292,11 @@ def test_what_the_assembler_orders_otherwise_is_said_in_words():
     plain = ["wgmma", "exp2 x2", "TMA load", "mbarrier wait", "atomic"]
     traced = ["wgmma", "TMA load", "mbarrier wait", "atomic", "exp2 x2"]
     found = read.sass_order(Orders(plain, traced))
-    assert (found.plain, found.traced, found.same) == (plain, traced, False)
+    assert (found.original, found.instrumented, found.same) == (plain, traced, False)
     assert found.differences == [
         "after wgmma: exp2 x2 in the original kernel, nothing in the instrumented one",
         "after atomic: nothing in the original kernel, exp2 x2 in the instrumented one",
     ]
-    assert read.sass_order(Orders(plain, plain)) == SassOrder(plain=plain, traced=plain, same=True, differences=[])
+    assert read.sass_order(Orders(plain, plain)) == SassOrder(
+        original=plain, instrumented=plain, same=True, differences=[]
+    )

@@ -139,10 +139,10 @@ def measured(kernel, **changed):
     roles = [("consumer" in group.name, group.name) for group in program.groups]
     return SimpleNamespace(
         label="measured",
-        graph=graph,
-        roles=[SimpleNamespace(warp_group=name, duty="products" if first else "loads") for first, name in roles],
+        replay=graph,
+        roles=[SimpleNamespace(warp_group=name, duty="MMAs" if first else "loads") for first, name in roles],
         regions=[
-            SimpleNamespace(warp_group=group, name=name, kind=kinds[group, name], own_cycles=cycles)
+            SimpleNamespace(warp_group=group, name=name, kind=kinds[group, name], self_cycles=cycles)
             for (group, name), cycles in own.items()
         ],
     )
@@ -160,10 +160,10 @@ def test_the_period_of_another_schedule_is_predicted(load):
 
 def test_what_cannot_be_predicted_is_said():
     _, program, _ = block_and_program(Kernel())
-    with pytest.raises(UsageError, match="has 3 warp groups of products, the other kernel 2"):
+    with pytest.raises(UsageError, match="has 3 warp groups of MMAs, the other kernel 2"):
         predict(program, measured(Kernel(consumers=3)))
     old = measured(Kernel())
-    old.graph = None
+    old.replay = None
     with pytest.raises(UsageError, match="has no graph: record it again"):
         predict(program, old)
     silent = measured(Kernel())

@@ -163,9 +163,9 @@ def test_the_third_launch_is_traced_and_the_first_for_scripts_that_launch_once(t
     assert timeline.kernel == "gemm"
     assert timeline.file.endswith("it.py:5")
     assert timeline.grid == (2, 1, 1)
-    assert timeline.period_cycles.median == 4 * fake_gpu.STEP
-    assert timeline.records.lost == 0
-    assert timeline.resources.plain.occupancy == timeline.resources.twin.occupancy == 1
+    assert timeline.cycles_per_unit.median == 4 * fake_gpu.STEP
+    assert timeline.events.lost == 0
+    assert timeline.resources.original.occupancy == timeline.resources.instrumented.occupancy == 1
     assert timeline.arguments["a_desc"] == "bfloat16 [256, 256]"
     assert timeline.arguments["N"] == "256"
     assert timeline.verdict[0] in said
@@ -227,7 +227,7 @@ def test_twin_and_plain_kernel_are_timed_in_turn_and_the_last_round_is_read(trac
     assert launched("gemm") == [True, False, *[True, False] * 5, *[False] * 28]
     assert gpu.read == [1, 3, 11]
     overhead = read_timeline(out / "gemm.timeline.json").overhead
-    assert (overhead.plain_ms, overhead.traced_ms, overhead.ratio) == (1.0, 1.2, 1.2)
+    assert (overhead.original_ms, overhead.instrumented_ms, overhead.ratio) == (1.0, 1.2, 1.2)
 
 
 def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace, capsys):
@@ -245,7 +245,7 @@ def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace,
         "gemm: round 3 is left out: its instrumented kernel cannot be launched: out of resources"
         in capsys.readouterr().err
     )
-    assert read_timeline(out / "gemm.timeline.json").records.lost == 0
+    assert read_timeline(out / "gemm.timeline.json").events.lost == 0
 
 
 @pytest.fixture
@@ -265,10 +265,10 @@ def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
     assert f"gemm: {count} passes for the next launches of grid 2 x 1 x 1" in capsys.readouterr().err
     assert f"joined from {count} of {count} passes that agree" in said
     # The records of a pass are made up to be evenly apart, however many there are.
-    assert {one.trip_cycles for one in timeline.passes} == {2 * fake_gpu.STEP}
-    assert all(one.overhead.plain_ms and one.overhead.ratio for one in timeline.passes)
+    assert {one.iteration_cycles for one in timeline.passes} == {2 * fake_gpu.STEP}
+    assert all(one.overhead.original_ms and one.overhead.ratio for one in timeline.passes)
     assert timeline.joined.one_pass.regions == ["*"]
-    assert all(one.records_a_trip == 2 and one.resources.occupancy == 1 for one in timeline.passes)
+    assert all(one.events_per_iteration == 2 and one.resources.occupancy == 1 for one in timeline.passes)
     assert json.loads((out / "gemm.chrome_trace.json").read_text())["otherData"]["passes"] == "one, with all records"
 
 
@@ -283,7 +283,7 @@ def test_passes_that_cannot_be_joined_cost_nothing(trace, monkeypatch):
     assert "gemm: one pass, for several cannot be joined: consumer makes no two trips in a row." in said
     timeline = read_timeline(out / "gemm.timeline.json")
     assert timeline.joined is None
-    assert timeline.period_cycles.median == 4 * fake_gpu.STEP
+    assert timeline.cycles_per_unit.median == 4 * fake_gpu.STEP
 
 
 ADD_14 = ADD + "x = torch.zeros(4096)\nfor _ in range(14): plus[(4,)](x, x, x, 4096, 1024)"
@@ -521,7 +521,7 @@ def test_the_warm_launch_gets_rings_for_what_the_first_one_wrote(trace, monkeypa
     first, warm = sizes
     assert warm > first
     timeline = read_timeline(trace(GEMM + "run(3)")[2] / "gemm.timeline.json")
-    assert timeline.records.lost == 0
+    assert timeline.events.lost == 0
     assert trace(GEMM + "run(3)", memory=16 << 10)[0] == 2
 
 
@@ -534,9 +534,9 @@ def test_launches_into_a_graph_are_left_alone_and_said(trace, monkeypatch, capsy
 
 def test_of_a_kernel_that_is_launched_once_it_is_not_known_what_tracing_costs(trace):
     overhead = read_timeline(trace(GEMM + "run(1)")[2] / "gemm.timeline.json").overhead
-    assert (overhead.plain_ms, overhead.ratio) == (None, None)
+    assert (overhead.original_ms, overhead.ratio) == (None, None)
     overhead = read_timeline(trace(GEMM + "run(2)")[2] / "gemm.timeline.json").overhead
-    assert overhead.ratio == overhead.traced_ms / overhead.plain_ms
+    assert overhead.ratio == overhead.instrumented_ms / overhead.original_ms
 
 
 def test_what_cannot_be_read_does_not_cost_the_others(trace, tmp_path, monkeypatch):
@@ -605,7 +605,7 @@ def test_a_kernel_without_products_is_read_too(trace):
     assert launched("plus") == [True, False, True, False]
     timeline = read_timeline(out / "plus.timeline.json")
     assert timeline.view == "memory"
-    assert timeline.blocks == 4
+    assert timeline.ctas == 4
     assert timeline.verdict[0] in said
 
 
@@ -818,12 +818,12 @@ def test_an_instrumented_kernel_that_is_slow_to_compile_is_not_compiled_again(tr
     monkeypatch.setattr(capturer, "_SLOW_S", -1.0)
     status, _, out = trace(GEMM + "run(3)")
     assert (status, len(compiled)) == (0, 1)
-    assert read_timeline(out / "gemm.timeline.json").records.lost == 0
+    assert read_timeline(out / "gemm.timeline.json").events.lost == 0
     compiled.clear()
     monkeypatch.setattr(fake_gpu, "TRIPS", 300)  # events were lost: a larger buffer is needed
     status, _, out = trace(GEMM + "run(3)")
     assert (status, len(compiled)) == (0, 2)
-    assert read_timeline(out / "gemm.timeline.json").records.lost == 0
+    assert read_timeline(out / "gemm.timeline.json").events.lost == 0
 
 
 def test_an_error_of_ours_is_said_in_words(trace, monkeypatch, capsys):

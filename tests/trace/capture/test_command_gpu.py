@@ -111,10 +111,10 @@ def test_streams_and_graphs_give_what_they_give(tmp_path):
     assert plain.returncode == traced.returncode == 5
     assert not instrumented(tmp_path / "triton")
     timeline = read_timeline(tmp_path / "kperf-trace/gemm.timeline.json")
-    assert timeline.blocks == 4096 // 128 * (4096 // 256)
-    assert timeline.records.lost == 0
+    assert timeline.ctas == 4096 // 128 * (4096 // 256)
+    assert timeline.events.lost == 0
     assert 0.7 < timeline.overhead.ratio < 1.3  # the assembler may even do better with records
-    assert timeline.period_cycles.median == pytest.approx(1024, rel=0.1)
+    assert timeline.cycles_per_unit.median == pytest.approx(1024, rel=0.1)
     for suffix in ("png", "pdf", "chrome_trace.json"):
         assert (tmp_path / f"kperf-trace/gemm.{suffix}").stat().st_size > 1000
 
