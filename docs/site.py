@@ -38,11 +38,22 @@ def gather(folder: Path) -> None:
     """Fill a folder, anew: pages, the files that they link to, and what is generated."""
     shutil.rmtree(folder, ignore_errors=True)
     pages = {str(path.relative_to(ROOT)): path.read_text() for pattern in PAGES for path in ROOT.glob(pattern)}
+    pages["docs/examples.md"] = with_pictures(pages["docs/examples.md"])
     for name, text in (pages | dict(generated())).items():
         place(folder / name).write_text(LINK.sub(_page_of_folder(name), text))
     for target in {target for name, text in pages.items() for target in linked(name, text)} - pages.keys():
         if (ROOT / target).is_file():
             shutil.copy(ROOT / target, place(folder / target))
+
+
+def with_pictures(examples: str) -> str:
+    """The examples' page with the pictures that `make figures` has drawn; few of them are committed."""
+    pictures = {path.stem: path.relative_to(ROOT) for path in sorted(ROOT.glob("results/h200/examples/*.png"))}
+
+    def shown(match: re.Match[str]) -> str:
+        return f"{match[0]}\n\n![{match[1]}](../{pictures[match[1]]})" if match[1] in pictures else match[0]
+
+    return re.sub(r"^## (\w+)$", shown, examples, flags=re.MULTILINE)
 
 
 def place(path: Path) -> Path:

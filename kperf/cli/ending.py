@@ -32,12 +32,12 @@ def end_refused(error: OSError) -> NoReturn:
     if file is None:
         end(reason, 1)
     path = Path(os.fsdecode(file))
-    mends = ["free some space there"] if full else []
+    fixes = ["free some space there"] if full else []
     if path.is_relative_to(triton_cache()):
-        mends.append("set TRITON_CACHE_DIR to another folder")
+        fixes.append("set TRITON_CACHE_DIR to another folder")
     elif unwritten and path.is_relative_to(os.environ.get("TMPDIR") or "/tmp"):
-        mends.append("set TMPDIR to another folder")
-    end(f"{path} cannot be used ({reason})" + (": " + ", or ".join(mends) if mends else ""), 1)
+        fixes.append("set TMPDIR to another folder")
+    end(f"{path} cannot be used ({reason})" + (": " + ", or ".join(fixes) if fixes else ""), 1)
 
 
 def _open_where_raised(error: OSError) -> str | None:

@@ -76,7 +76,9 @@ SpreadOption = Annotated[
 NcuOption = Annotated[
     Path | None, typer.Option("--ncu", help="Nsight Compute's ncu; found on PATH or beside CUDA.", show_default=False)
 ]
-Passes = Annotated[str, typer.Option(help="Launches over which a trip's records are spread: auto, 1 or at most N.")]
+Passes = Annotated[
+    str, typer.Option(help="Launches over which an iteration's events are spread: auto, 1 or at most N.")
+]
 Memory = Annotated[str | None, typer.Option(help="Limit as Docker writes it, 32g; four fifths of the engine's memory.")]
 
 

@@ -34,7 +34,7 @@ _VARIANTS = "|".join(sorted(path.parent.name for path in TTGIR_DIR.glob("*/manif
 @app.command()
 def fig11(
     results: Results = RECORDED,
-    override: Annotated[Path | None, typer.Option(help="Trace this TTGIR, plain or with records, instead.")] = None,
+    override: Annotated[Path | None, typer.Option(help="Trace this TTGIR, original or with events, instead.")] = None,
     device: DeviceOption = DeviceChoice.auto,
     rounds: Rounds = ROUNDS,
     costs: Annotated[bool, typer.Option("--costs", help="Also time other clocks, buffers and regions.")] = False,
@@ -149,7 +149,7 @@ def restore(results: Results = RECORDED) -> None:
 
 @app.command()
 def ttgir(variant: Annotated[str, typer.Argument(help="One variant; without a name all of them.")] = "") -> None:
-    """Generate ttgir/ and the traced twins from the Gluon sources (no GPU needed) and verify it by compiling."""
+    """Generate ttgir/ and the instrumented kernels from the Gluon sources (no GPU needed), and verify by compiling."""
     require_checkout("what `kperf ttgir` writes, ttgir/,")
     from kperf.attention import overrides as override
     from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS, variant_named

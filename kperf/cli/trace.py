@@ -23,12 +23,12 @@ def instrument(
     file: Annotated[Path, typer.Argument(help="A TTGIR file.")],
     regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
     detail: Annotated[
-        str, typer.Option(help="fine: every wait by itself; coarse: as few records as show the loop.")
+        str, typer.Option(help="fine: every wait by itself; coarse: as few events as show the loop.")
     ] = "fine",
     rules: Annotated[
         Path | None, typer.Option(help="A rule file in place of kperf/trace/instrument/regions.toml.")
     ] = None,
-    strip: Annotated[bool, typer.Option("--strip", help="Take the records out instead.")] = False,
+    strip: Annotated[bool, typer.Option("--strip", help="Take the events out instead.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
     target: Annotated[
         str | None,
@@ -37,14 +37,14 @@ def instrument(
         ),
     ] = None,
 ) -> None:
-    """Put records into a TTGIR file by the rules, or take them out."""
+    """Put events into a TTGIR file by the rules, or take them out."""
     from kperf.arch import of
     from kperf.trace.instrument import events, lowered
 
     if target is not None:
         of(target)
         if strip:
-            raise UsageError("--strip takes all records out: leave --target out")
+            raise UsageError("--strip takes all events out: leave --target out")
     result = events.run(file, regions=listed(regions) or [], detail=detail, rules=rules, strip_only=strip, out=out)
     if target is not None:
         complain(lowered.costs(result, target, events.read_rules(rules or events.RULES)))
@@ -61,7 +61,7 @@ def trace(
     out: Annotated[Path, typer.Option(help="Folder for what is written.")] = Path("kperf-trace"),
     regions: Annotated[str, typer.Option(help="Names of regions, with * and ?, separated by commas.")] = "*",
     check: Annotated[bool, typer.Option("--check", help="Compare what both kernels write, bit for bit.")] = False,
-    memory: Annotated[int, typer.Option(min=1, max=2047, help="MB that the records of a launch may take.")] = 1024,
+    memory: Annotated[int, typer.Option(min=1, max=2047, help="MB that the events of a launch may take.")] = 1024,
     stop: Annotated[bool, typer.Option("--stop", help="End the script when all that was asked for is read.")] = False,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m.")] = False,
     passes: Passes = PASSES,

@@ -4,6 +4,7 @@ Without a GPU each script's kernels are compiled, instrumented and lowered here,
 """
 
 import gzip
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from kperf.diagnose.engine import found_in
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import EXAMPLES as SCRIPTS
 from kperf.installation import require_checkout
@@ -97,6 +99,14 @@ EXAMPLES = (
     Script("mlp.py", {"mlp_norm": "triton_[rp]e[dr]_*", "mlp_gate": "triton_poi_*mul*"}, small=None),
 )
 """All that `make examples` shows."""
+
+
+AFTER = {
+    "gemm_1_stage": ("three stages", "gemm_3_stages"),
+    "gemm_2_stages": ("three stages", "gemm_3_stages"),
+    "gemm_3_stages": ("TMA descriptors in the place of pointers", "gemm_tma"),
+}
+"""A fix that was made, and the example that has it: the same work."""
 
 
 def names() -> list[str]:
@@ -243,13 +253,33 @@ def _said(timeline: Timeline) -> list[str]:
 
 
 def markdown(results: Path) -> str:
-    """The examples' table of docs/examples.md, from the records."""
+    """The sections of docs/examples.md, from the records."""
     timelines = dict(recorded(_recorded_folder(results), names()))
-    lines = ["| example | view | verdict | overhead |", "|---|---|---|---|"]
-    for name, timeline in timelines.items():
-        words = " ".join(_said(timeline)).replace("|", "\\|")
-        lines.append(f"| {name} (`{timeline.kernel}`) | {timeline.view} | {words} | {_overhead(timeline)} |")
-    return "\n".join([*lines, "", _costs(timelines)])
+    of = {name: script for script in EXAMPLES for name in script.kernels}
+    sections = [_section(name, of[name], timelines) for name in timelines]
+    return "\n\n".join([*sections, "## What tracing costs", _costs(timelines)])
+
+
+def _section(name: str, script: Script, timelines: dict[str, Timeline]) -> str:
+    """Command, the first sentences of the reading, the worst finding's advice, and what came of it if that is known."""
+    timeline = timelines[name]
+    path = script.path.relative_to(SCRIPTS.parent)
+    lines = [f"## {name}", ""]
+    lines += [
+        f"    kperf trace --kernel {shlex.quote(script.kernels[name])} {shlex.join((str(path), *script.arguments))}"
+    ]
+    lines += ["", *(f"- {line}" for line in _said(timeline) if not line.startswith("That is pass"))][:4]
+    lines += ["", f"Confidence is {timeline.confidence.level}; tracing costs {_overhead(timeline)}."]
+    if advised := [finding for finding in found_in(timeline) if finding.severity != "low"]:
+        lines += ["", f"*Fix.* `{advised[0].id}`: {advised[0].advice}."]
+    if name in AFTER and (after := timelines.get(AFTER[name][1])):
+        before_ms, after_ms = timeline.overhead.launch_ms, after.overhead.launch_ms
+        lines += [
+            "",
+            f"*After.* With {AFTER[name][0]} ([{AFTER[name][1]}](#{AFTER[name][1]})) it takes {after_ms:.3f} ms, "
+            f"before {before_ms:.3f} ms: {before_ms / after_ms:.2f} times as fast.",
+        ]
+    return "\n".join(lines)
 
 
 def _costs(timelines: dict[str, Timeline]) -> str:

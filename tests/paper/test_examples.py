@@ -77,9 +77,11 @@ def test_the_page_is_filled_from_the_records(recorded):
     page.write_text("before\n<!-- examples -->\nold\n<!-- /examples -->\nafter\n")
     write_between_marks(page, "examples", examples.markdown(recorded))
     text = page.read_text()
-    assert text.startswith("before\n<!-- examples -->\n| example | view |")
+    assert text.startswith(
+        "before\n<!-- examples -->\n## vector_add\n\n    kperf trace --kernel add examples/vector_add.py\n"
+    )
     assert text.endswith("<!-- /examples -->\nafter\n")
-    assert "| moe (`k`) | imbalance |" in text
+    assert "## moe\n\n    kperf trace --kernel experts_gemm examples/moe.py\n" in text
     assert "old" not in text
 
 

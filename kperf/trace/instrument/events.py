@@ -312,7 +312,7 @@ def run(
         raise UsageError(f"{file} cannot be read: {error}") from None
     if strip_only:
         if [*regions] != ["*"] or detail != "fine" or rules is not None:
-            raise UsageError("--strip takes all records out: leave --regions, --detail and --rules out")
+            raise UsageError("--strip takes all events out: leave --regions, --detail and --rules out")
         result = strip(text)
     else:
         result = instrument(text, detail=cast(Detail, detail), regions=regions, rules=read_rules(rules or RULES))
