@@ -1,0 +1,189 @@
+"""A replay of a few steps, to the cycle: each kind of dependency, alone and with another, worked out by hand."""
+
+from collections import deque
+
+import pytest
+
+from kperf.trace.analyze.replay import Assumptions, Change, Replay, Step, _steady_trips, _TensorCores
+from kperf.trace.analyze.timeline import Block, Span
+from kperf.trace.analyze.whatif import load_cycles
+from kperf.trace.instrument.program import Interval, Product
+
+LOADED, FREED, MET = (0, "loaded"), (1, "freed"), (2, "met")
+"""Rings: of full stages, of empty stages, of a named barrier."""
+A = Product("A @ B", 1000, "bf16")
+B = Product("P @ V", 300, "bf16")
+ASSUMED = Assumptions(load_cycles=70.0, flop_per_cycle=10.0)
+
+
+def interval(kind="other", name="r", group="a", **of):
+    return Interval(group, name, kind, **of)
+
+
+def replay(steps, starts=None, stages=None):
+    """`steps`: of each group (interval, measured cycles)."""
+    made = {group: [Step(of, cycles, None, 0) for of, cycles in mine] for group, mine in steps.items()}
+    return Replay(made, starts or dict.fromkeys(steps, 0.0), stages or {})
+
+
+def ends(steps, own=None, starts=None, stages=None, change=None, assumed=ASSUMED):
+    made = replay(steps, starts, stages)
+    return made.run(assumed, own or made.cycles, change or Change())
+
+
+def test_steps_of_a_group_follow_each_other_from_its_start():
+    found = ends(
+        {"a": [(interval(), 30.0), (interval(), 5.0)], "b": [(interval(), 7.0)]}, starts={"a": 100.0, "b": 3.0}
+    )
+    assert found == {"a": [130.0, 135.0], "b": [10.0]}
+
+
+@pytest.mark.parametrize(("kind", "issued"), [("load", 20.0), ("issue", 20.0), ("wait", 50.0)])
+def test_a_load_arrives_so_long_after_its_issue(kind, issued):
+    """It is issued when its step begins, but behind a wait, whose end it hangs on."""
+    steps = {
+        "a": [(interval(), 20.0), (interval(kind, loads=(("K", LOADED),)), 30.0), (interval(), 1.0)],
+        "b": [(interval("wait", waits=(LOADED,)), 4.0)],
+    }
+    assert ends(steps) == {"a": [20.0, 50.0, 51.0], "b": [issued + 70 + 4]}
+    assert ends(steps, change=Change(loads=frozenset("K")))["b"] == [issued + 4]
+    assert ends(steps, change=Change(loads=frozenset("V")))["b"] == [issued + 70 + 4]
+    assert ends(steps, assumed=Assumptions(170.0, 10.0))["b"] == [issued + 170 + 4]
+
+
+def test_a_wait_that_is_over_when_it_begins_takes_its_own_cycles_alone():
+    steps = {
+        "a": [(interval(loads=(("K", LOADED),)), 1.0)],
+        "b": [(interval(), 90.0), (interval(waits=(LOADED,)), 4.0)],
+    }
+    assert ends(steps)["b"] == [90.0, 94.0]
+
+
+def test_the_nth_wait_is_for_the_nth_load_and_one_that_never_comes_stops_its_group():
+    load, wait = interval(loads=(("K", LOADED),)), interval("wait", waits=(LOADED,))
+    steps = {"a": [(load, 40.0), (load, 10.0)], "b": [(wait, 2.0), (wait, 3.0), (wait, 1.0)]}
+    assert ends(steps) == {"a": [40.0, 50.0], "b": [72.0, 113.0]}
+
+
+@pytest.mark.parametrize(("stages", "second"), [(0, 50.0), (1, 12.0), (2, 12.0)])
+def test_a_wait_for_an_empty_stage_is_over_for_as_many_rounds_as_there_are_stages(stages, second):
+    """Consumers free a stage at 40; the loader waits twice."""
+    wait = interval("wait", waits=(FREED,))
+    steps = {"a": [(interval(), 40.0), (interval(signals=(FREED,)), 9.0)], "b": [(interval(), 10.0), (wait, 2.0)]}
+    found = ends(steps, stages={FREED: stages})
+    assert found["b"][1] == (42.0 if stages == 0 else second)
+    again = ends(steps | {"b": [*steps["b"], (wait, 2.0)]}, stages={FREED: stages})["b"]
+    assert again[2:] == {0: [], 1: [42.0], 2: [14.0]}[stages]
+
+
+def test_a_barrier_is_met_by_the_last_of_all_that_arrive_there():
+    arrive = interval(signals=(MET,))
+    steps = {
+        "a": [(interval(), 30.0), (arrive, 1.0)], "b": [(interval(), 80.0), (arrive, 1.0)],
+        "c": [(interval(waits=(MET,)), 5.0)],
+    }  # fmt: skip
+    assert ends(steps, stages={MET: 0})["c"] == [85.0]
+    assert ends(steps, stages={MET: 0}, starts={"a": 70.0, "b": 0.0, "c": 0.0})["c"] == [105.0]
+
+
+def test_one_who_waits_for_its_own_arrive_goes_on():
+    steps = {"a": [(interval(signals=(MET,)), 6.0), (interval(waits=(MET,)), 5.0)]}
+    assert ends(steps, stages={MET: 0}) == {"a": [6.0, 11.0]}
+
+
+def test_products_of_two_groups_go_through_the_tensor_cores_one_after_another():
+    """A takes 100 cycles, B 30. What issues B at 5 ends when the queue takes B up, at 100, and waits until 130."""
+    steps = {
+        "a": [(interval("issue", queue=(A,)), 2.0), (interval("wait", queue=(0,)), 3.0)],
+        "b": [(interval(), 5.0), (interval("issue", queue=(B,)), 2.0), (interval("wait", queue=(0,)), 1.0)],
+    }
+    assert ends(steps) == {"a": [2.0, 103.0], "b": [5.0, 102.0, 131.0]}
+    free = ends(steps, change=Change(products=frozenset({"A @ B"})))
+    assert free == {"a": [2.0, 5.0], "b": [5.0, 7.0, 36.0]}
+    assert ends(steps, assumed=Assumptions(70.0, 5.0))["b"] == [5.0, 202.0, 261.0]
+
+
+def test_a_wait_leaves_so_many_products_in_flight():
+    first, second = (interval("issue", queue=(of,)) for of in (A, B))
+    steps = {
+        "a": [(first, 2.0), (second, 2.0), (interval("wait", queue=(1,)), 3.0), (interval("wait", queue=(0,)), 3.0)]
+    }
+    assert ends(steps)["a"] == [2.0, 102.0, 105.0, 133.0]
+
+
+def test_an_arrive_of_the_tensor_cores_comes_when_all_of_the_groups_products_are_done():
+    steps = {
+        "a": [(interval("issue", queue=(A,), arrives=(FREED,)), 2.0), (interval(arrives=(FREED,)), 1.0)],
+        "b": [(interval(waits=(FREED,)), 4.0), (interval(waits=(FREED,)), 4.0)],
+        "c": [(interval(), 10.0), (interval(arrives=(MET,)), 1.0)],
+        "d": [(interval(waits=(MET,)), 6.0)],
+    }
+    found = ends(steps, stages={FREED: 0, MET: 0})
+    assert found["b"] == [104.0, 108.0]
+    assert found["d"] == [16.0]  # of a group without products at once
+
+
+def test_a_queue_keeps_the_order_and_tcgen05_takes_up_more_than_one():
+    cores, in_flight = _TensorCores(10.0, frozenset()), deque()
+    assert cores.work(in_flight, (A, B), 7.0) == 107.0  # when B is taken up
+    assert list(in_flight) == [107.0, 137.0]
+    assert cores.work(in_flight, (2, 1), 20.0) == 107.0
+    assert cores.work(in_flight, (0,), 200.0) == 200.0
+    assert (cores.work(in_flight, (B,), 300.0), list(in_flight)) == (300.0, [330.0])  # idle before
+    many = Product("x", 500, "bf16", "tcgen05")
+    assert (cores.work(in_flight, (many,), 301.0), in_flight[-1]) == (301.0, 380.0)
+
+
+def test_own_cycles_are_what_a_step_takes_beyond_what_it_hangs_on():
+    steps = {
+        "a": [(interval(loads=(("K", LOADED),)), 1.0)],
+        "b": [(interval(), 10.0), (interval("wait", waits=(LOADED,)), 65.0), (interval("wait", queue=(A, 0)), 130.0)],
+        "c": [(interval("wait", waits=(LOADED,)), 50.0)],
+    }
+    found, own = replay(steps).as_measured(ASSUMED)
+    assert found == {"a": [1.0], "b": [10.0, 75.0, 205.0], "c": [50.0]}
+    assert own == {"a": [1.0], "b": [10.0, 5.0, 30.0], "c": [-20.0]}  # the load came sooner than was assumed
+
+
+def test_a_region_that_takes_no_time_waits_for_nothing_and_still_counts_its_waits():
+    load, wait = interval(loads=(("K", LOADED),)), interval("wait", "wait K", waits=(LOADED,))
+    steps = {"a": [(load, 40.0), (load, 10.0)], "b": [(wait, 2.0), (interval("other", "x"), 5.0)]}
+    free = Change(regions=frozenset({("b", "wait K")}))
+    assert ends(steps, change=free)["b"] == [0.0, 5.0]
+    assert ends(steps, change=Change(regions=frozenset({("a", "wait K")})))["b"] == [72.0, 77.0]
+    other = interval("wait", "wait again", waits=(LOADED,))
+    assert ends(steps | {"b": [(wait, 2.0), (other, 3.0)]}, change=free)["b"] == [0.0, 113.0]
+
+
+def trips(*of, tile=0):
+    return [Step(interval(), 1.0, trip, tile) for trip in of]
+
+
+def test_steady_trips_are_those_after_a_tiles_first_that_another_one_follows():
+    assert _steady_trips(trips(None, 0, 0, 1, 1, 2, 2, 3, None)) == [(3, 5), (5, 7)]
+    assert _steady_trips(trips(0, 1)) == []
+    two_tiles = [*trips(0, 1, 2), *trips(None, 3, 4, 5, 6, tile=1)]
+    assert _steady_trips(two_tiles) == [(1, 2), (5, 6), (6, 7)]
+
+
+def test_periods_are_of_trips_that_were_reached():
+    steps = [
+        Step(interval(), cycles, trip, 0) for trip, cycles in ((0, 9.0), (1, 20.0), (2, 30.0), (3, 45.0), (4, 1.0))
+    ]
+    made = Replay({"a": steps}, {"a": 100.0}, {})
+    found = made.run(ASSUMED, made.cycles)
+    assert made.periods(found, ["a"]) == [20.0, 30.0, 45.0]
+    assert made.periods({"a": found["a"][:3]}, ["a"]) == [20.0]
+    assert made.periods({"a": found["a"][:4]}, ["a"]) == [20.0, 30.0]
+    assert made.periods(found, []) == []
+
+
+def test_a_load_takes_at_most_from_its_issue_to_the_end_of_its_wait_less_the_shortest_wait():
+    load, wait = interval("load", loads=(("K", LOADED),)), interval("wait", waits=(LOADED,))
+    issued = [Span(load, 0, 5, 0), Span(load, 5, 9, 1), Span(load, 200, 210, 2)]
+    waited = [Span(wait, 0, 90, 0), Span(wait, 90, 102, 1), Span(wait, 205, 400, 2), Span(wait, 400, 900, 3)]
+    block = Block(0, 0, 0, {"a": issued, "b": waited})
+    assert load_cycles(block) == 78.0  # min(90 - 0, 102 - 5, 400 - 200) - 12
+    late = Block(0, 0, 0, {"a": [Span(load, 100, 105, 0)], "b": [Span(wait, 60, 90, 0)]})
+    assert load_cycles(late) == 0.0
+    assert load_cycles(Block(0, 0, 0, {"a": issued})) == 0.0
