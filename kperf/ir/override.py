@@ -26,7 +26,7 @@ from kperf.compat.triton import (
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
-from kperf.record.files import write_atomically
+from kperf.record.files import start_of, write_atomically
 
 _own_cubins: dict[str, bytes] = {}
 """What a kernel's hash compiled to in this process, without Triton's cache."""
@@ -46,7 +46,7 @@ class Override:
     def place(self) -> Path:
         """The content-addressed copy that `ir_override` names; made when it is not there, and re-read when it is."""
         # Beside the kernels that are compiled from it, and as durable as they are.
-        path = cache_folder() / "kperf-overrides" / self.sha256 / f"{self.kernel_name}.ttgir"
+        path = cache_folder() / "kperf-overrides" / self.sha256 / f"{start_of(self.kernel_name)}.ttgir"
         if not path.is_file() or path.read_text() != self.text:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, self.text)

@@ -15,6 +15,9 @@ from kperf.installation import RESTORE
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """A disk, a quota or a limit of the process."""
 
+_NAME_BYTES = 120
+"""Of a name that is not ours, in a file's: endings and a temporary file's letters have room in the 255 bytes of one."""
+
 
 def require_writable(folder: Path) -> None:
     """Before minutes of work whose results go into `folder`, which may be missing, and not after them.
@@ -106,7 +109,7 @@ def write_atomically(path: Path, data: str | bytes) -> None:
             path.write_bytes(content)
             return
         path = path.resolve()
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{start_of(path.name)}.")
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
@@ -122,6 +125,11 @@ def write_atomically(path: Path, data: str | bytes) -> None:
                 raise MeasurementError(message) from None
             raise UsageError(f"{path} cannot be written ({error.strerror}): name a place that you can write") from None
         raise
+
+
+def start_of(name: str) -> str:
+    """As much of a name as leaves room for an ending and a temporary file's letters: a file's name has 255 bytes."""
+    return name.encode()[:_NAME_BYTES].decode(errors="ignore")
 
 
 def write_between_marks(document: Path, name: str, text: str) -> None:

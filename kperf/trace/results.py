@@ -16,7 +16,7 @@ from rich.console import Console
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import sha256
 from kperf.record import bandwidth, device
-from kperf.record.files import write_atomically
+from kperf.record.files import start_of, write_atomically
 from kperf.record.store import Environment
 from kperf.trace.analyze import read
 from kperf.trace.analyze.joining import Captured, join
@@ -33,8 +33,6 @@ from kperf.trace.instrument.events import strip
 Draw = Callable[[Timeline, str, Path], list[Path]]
 """Draws a timeline, with a stamp on it, as files of a name without a suffix."""
 
-_LETTERS = 120
-"""Of a kernel's name in a file's: with ending and a temporary name's letters it may have 255 bytes."""
 _FRAMES = 10_000
 """Depth of calls that reading and drawing may have, whatever the script allows itself."""
 
@@ -179,7 +177,7 @@ class Results:
         if kernel.key in self.kept:
             return self.kept[kernel.key].path
         used = {kept.path.name for kept in self.kept.values()}
-        name = re.sub(r"[^\w.-]", "_", kernel.name)[:_LETTERS]
+        name = start_of(re.sub(r"[^\w.-]", "_", kernel.name))
         names = (name, f"{name}.{kernel.compiled.hash[:8]}", f"{name}.{kernel.compiled.hash[:8]}.gpu{kernel.device}")
         return (self._folder or Path()) / next(one for one in names if one not in used)
 

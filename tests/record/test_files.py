@@ -3,7 +3,7 @@
 import pytest
 
 from kperf.errors import UsageError
-from kperf.record.files import make_output, write_atomically, write_between_marks
+from kperf.record.files import make_output, start_of, write_atomically, write_between_marks
 
 
 def test_what_stands_between_the_marks_is_replaced_and_nothing_else(tmp_path):
@@ -54,3 +54,16 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_pa
     with pytest.raises(UsageError, match=r"folder\.png cannot be written \(Is a directory\): name a place"):
         write_atomically(taken, "text")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+@pytest.mark.parametrize("letter", ["k", "é", "漢", "𠀀"])
+def test_a_files_name_may_have_all_of_its_255_bytes(tmp_path, letter):
+    """And what is made of a longer name keeps as many whole letters as leave room."""
+    path = tmp_path / (letter * (255 // len(letter.encode())))
+    write_atomically(path, "text")
+    assert path.read_text() == "text"
+    start = start_of(letter * 300)
+    assert len(start.encode()) == 120
+    assert set(start) == {letter}
+    assert start_of("x" + letter * 300) == "x" + letter * (119 // len(letter.encode()))
+    assert start_of(letter * 30) == letter * 30

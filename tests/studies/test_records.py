@@ -1,8 +1,11 @@
 """Which of several runs in a file is shown."""
 
 import pytest
+from pydantic import TypeAdapter
 
-from kperf.studies.records import Row, newest
+from kperf.record.store import RecordStore
+from kperf.studies.records import Row, newest, recorded
+from tests.conftest import environment
 
 
 def run(name, rows):
@@ -13,6 +16,8 @@ def run(name, rows):
     ("runs", "shown"),
     [
         ([("first", 3), ("second", 3)], "second"),
+        ([("second", 3), ("first", 3)], "first"),  # by the order of writing, and by no name
+        ([("first", 3), ("second", 3), ("third", 3)], "third"),
         ([("first", 3), ("second", 3), ("killed", 2)], "second"),
         ([("killed", 2), ("first", 3), ("killed again", 1), ("third", 3), ("fourth", 1)], "third"),
         ([("only", 1)], "only"),
@@ -23,6 +28,16 @@ def test_the_last_whole_run_is_shown(runs, shown):
     found = newest(rows)
     assert {row.run for row in found} == {shown}
     assert len(found) == dict(runs)[shown]
+
+
+@pytest.mark.parametrize("names", [("first", "second"), ("second", "first")])
+def test_the_newest_file_of_records_shows_the_run_that_was_written_last(tmp_path, names):
+    rows = [row for name in names for row in run(name, 2)]
+    store = RecordStore(tmp_path, "some", TypeAdapter(Row))
+    with store.writer() as writer:
+        made = writer.record_environment(environment())
+        writer.append([row.model_copy(update={"environment": made}) for row in rows])
+    assert {row.run for row in recorded(tmp_path, "some", TypeAdapter(Row)).rows} == {names[1]}
 
 
 def test_of_no_run_there_is_no_row():

@@ -75,6 +75,32 @@ def test_a_script_that_is_ended_is_reported(tmp_path, launches, ends, after, sta
     assert "Traceback" not in said or after == signal.SIGINT
 
 
+def test_kernels_with_names_as_long_as_triton_takes_have_files_of_their_own(tmp_path):
+    """Their names are the same but for the last letter; Triton's cache adds 12 letters to a file's 255."""
+    first, second = ("k" * 242 + last for last in "ab")
+    script = """
+def make(name):
+    import inspect, linecache
+    text = inspect.getsource(plus.fn).replace("plus", name)
+    linecache.cache[name] = len(text), None, text.splitlines(True), name
+    scope = {"triton": triton, "tl": tl}
+    exec(compile(text, name, "exec"), scope)
+    return scope[name]
+for name in NAMES:
+    kernel = make(name)
+    for _ in range(12):
+        kernel[(2,)](x, x, out, 256, BLOCK=128)
+"""
+    script = RUN.replace("run(12)", "") + script.replace("NAMES", repr([first, second]))
+    status, printed, said, files = run(tmp_path, script)
+    assert status == 0, said
+    assert len(files) == 8
+    timelines = [json.loads((tmp_path / "results" / name).read_text()) for name in files if "timeline" in name]
+    assert sorted(one["kernel"] for one in timelines) == [first, second]
+    assert printed.count("written: ") == 2
+    assert "is not traced" not in said
+
+
 def test_what_was_read_is_there_after_a_kill(tmp_path):
     status, printed, said, files = run(tmp_path, RUN + WAITS, after=signal.SIGKILL)
     assert (status, printed) == (-signal.SIGKILL, "")
