@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import statistics
+import sys
 
 import pytest
 
@@ -13,10 +14,20 @@ from kperf.record.store import DeviceState, DeviceStates, Environment
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; what tests start would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 STATE = DeviceState(
     sm_mhz=1500, power_w=690.0, temperature_c=60, throttle=["SW_POWER_CAP"], at_s=1.8e9, power_at_s=1.8e9 - 0.05
 )
+
+
+@pytest.fixture(autouse=True)
+def main_module():
+    """A script that was run here is `__main__`, until the next test begins: processes that it starts begin with it."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture

@@ -101,8 +101,6 @@ class Session:
         for number, stream in ((1, sys.stdout), (2, sys.stderr)):
             os.dup2(stream.fileno(), number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for ends in (signal.SIGTERM, signal.SIGHUP):  # ignored under nohup
-            signal.signal(ends, signal.SIG_DFL)
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.folder / "tmp")
         os.environ["THERE"] = str(self.there)
         device.LOCKS = self.folder / "locks"

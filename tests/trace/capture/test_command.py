@@ -124,7 +124,6 @@ def trace(tmp_path, monkeypatch):
     fake_gpu.install(tmp_path, monkeypatch)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     fake_gpu.LAUNCHES.clear()
     monkeypatch.setattr(fake_gpu, "WRITES", [])
 

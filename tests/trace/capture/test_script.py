@@ -89,7 +89,6 @@ def test_a_module_cannot_tell(tmp_path, name):
 
 
 def test_arguments_and_folders_are_as_before_when_a_script_has_run(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     (tmp_path / "it.py").write_text("import sys\nsys.path.append('theirs')\nsys.argv.append('x')")
     argv, path = list(sys.argv), list(sys.path)
     assert Script(str(tmp_path / "it.py"), ()).run() == 0
