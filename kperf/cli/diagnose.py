@@ -34,6 +34,14 @@ def diagnose(
     fail_if: Annotated[
         str | None, typer.Option(help="Exit with status 1 at a finding this severe: high, medium or low.")
     ] = None,
+    try_out: Annotated[
+        bool,
+        typer.Option(
+            "--try/--no-try",
+            help="Also compile and time, at the script's launches, the configurations that findings name (20 s a "
+            "kernel at most). Not by default: it was tested with a simulated GPU and has not run on a real one yet.",
+        ),
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="All findings, and what their rules say.")] = False,
 ) -> None:
     """Find what makes Triton kernels slow, at which line, and what to write instead.
@@ -52,6 +60,7 @@ def diagnose(
         as_sarif=sarif,
         fail_if=fail_if,
         explain=explain,
+        try_out=try_out,
     )
     name, *arguments = what
     raise typer.Exit(command.run(console, name, arguments, request, static=static))

@@ -5,9 +5,9 @@ Where versions differ, the branch stands here and says from which version on.
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from triton.compiler import ASTSource, CompiledKernel, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime import driver
 from triton.runtime._allocation import _profile_allocator, set_profile_allocator
-from triton.runtime.autotuner import Autotuner
+from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.cache import FileCacheManager, _base32, get_cache_key, get_cache_manager
 from triton.runtime.errors import OutOfResources, TritonError
 from triton.runtime.jit import JITFunction
@@ -82,6 +82,22 @@ def python_function(kernel: CompiledKernel) -> Callable[..., None] | None:
 def argument_names(kernel: CompiledKernel) -> tuple[str, ...]:
     """Of the kernel's function, in order; empty if it came without its source."""
     return tuple(getattr(getattr(kernel.src, "fn", None), "arg_names", ()))
+
+
+def constexprs_of(kernel: CompiledKernel) -> dict[str, Any]:
+    """What its function's parameters that are declared `tl.constexpr` were compiled with, by name."""
+    function: Any = getattr(kernel.src, "fn", None)
+    declared = set(getattr(function, "constexprs", ()))
+    constants = getattr(kernel.src, "constants", {})
+    return {function.arg_names[path[0]]: value for path, value in constants.items() if path[0] in declared}
+
+
+def source_with(kernel: CompiledKernel, constexprs: Mapping[str, Any]) -> ASTSource:
+    """What a kernel was compiled from, with other values of some of its constexprs."""
+    source = kernel.src
+    constants = source.constants | {(source.fn.arg_names.index(name),): value for name, value in constexprs.items()}
+    made: ASTSource = type(source)(source.fn, source.signature, constants, source.attrs)
+    return made
 
 
 def compiled_for(function: Any) -> list[CompiledKernel]:
@@ -368,9 +384,20 @@ class LaunchCall:
         rest = (kernel.packed_metadata, *self.rest[1:])
         return LaunchCall(launch, self.grid, self.stream, kernel.function, rest)
 
+    def elsewhere(self, grid: tuple[int, int, int], arguments: Sequence[Any]) -> "LaunchCall":
+        """The same launch with another grid and other arguments."""
+        return replace(self, grid=grid, rest=(*self.rest[:4], *arguments))
+
     def again(self, stream: int) -> "LaunchCall":
         """The same launch on another stream, without the hooks of a profiler."""
         return replace(self, stream=stream, rest=(self.rest[0], None, None, None, *self.arguments))
+
+
+def own_launch(kernel: CompiledKernel) -> Launch:
+    """Load a kernel and give its launch, which nobody intercepts. Raises `OutOfResources` if the GPU has too little."""
+    kernel._init_handles()
+    launch: Launch = kernel._run
+    return launch
 
 
 @contextmanager
@@ -397,6 +424,86 @@ def intercepted_launches(
         yield original.fget
     finally:
         CompiledKernel.run = original
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What an autotuner chose for a call: constexprs and options by name, of each configuration and of the best.
+
+    milliseconds: of each configuration, in their order, where the autotuner kept them; infinite where one failed. Empty
+    where it measured nothing: it has one configuration, or its choice was read from a file.
+    """
+
+    configs: tuple[dict[str, Any], ...]
+    best: dict[str, Any]
+    milliseconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class JitCall:
+    """A call of a JIT function.
+
+    grid: as it was given, a tuple or a function. tuning: of the autotuner that calls it. heuristics: constexprs that
+    are computed from the other arguments, by name.
+    """
+
+    grid: Any
+    tuning: Tuning | None = None
+    heuristics: Mapping[str, Callable[[Mapping[str, Any]], Any]] = field(default_factory=dict)
+
+    def grid_of(self, bound: Mapping[str, Any]) -> tuple[int, int, int]:
+        """The grid for these arguments, where it is a function."""
+        x, y, z = (*map(int, self.grid(bound)), 1, 1)[:3]
+        return x, y, z
+
+
+_calls = threading.local()
+
+
+def current_call() -> JitCall | None:
+    """The call of a JIT function that this thread is in, within `noted_calls`; None of a compiled kernel's."""
+    grids, around = getattr(_calls, "grids", []), getattr(_calls, "around", [])
+    if not grids:
+        return None
+    tuners = [one for one in around if isinstance(one, Autotuner)]
+    values = {name: value for one in around if isinstance(one, Heuristics) for name, value in one.values.items()}
+    return JitCall(grids[-1], _tuning_of(tuners[-1]) if tuners else None, values)
+
+
+def _tuning_of(tuner: Any) -> Tuning:
+    timings = getattr(tuner, "configs_timings", {}) if len(tuner.configs) > 1 else {}
+    configs = tuple(timings) or tuple(tuner.configs)
+    return Tuning(
+        tuple(dict(one.all_kwargs()) for one in configs),
+        dict(tuner.best_config.all_kwargs()),
+        tuple(float(times[0] if isinstance(times, list | tuple) else times) for times in timings.values()),
+    )
+
+
+@contextmanager
+def noted_calls() -> Iterator[None]:
+    """Within it, `current_call` knows the calls of JIT functions, in any thread."""
+    originals = {owner: owner.run for owner in (JITFunction, Autotuner, Heuristics)}
+
+    def noted(owner: Any, about: Callable[..., Any], kept: str) -> Callable[..., Any]:
+        def run(called: Any, *arguments: Any, **options: Any) -> Any:
+            stack = _calls.__dict__.setdefault(kept, [])
+            stack.append(about(called, options))
+            try:
+                return originals[owner](called, *arguments, **options)
+            finally:
+                stack.pop()
+
+        return run
+
+    try:
+        JITFunction.run = noted(JITFunction, lambda _, options: options["grid"], "grids")
+        for owner in (Autotuner, Heuristics):
+            owner.run = noted(owner, lambda called, _: called, "around")
+        yield
+    finally:
+        for owner, original in originals.items():
+            owner.run = original
 
 
 @contextmanager

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from kperf.arch import SM_90A, of
-from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
+from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches, noted_calls
 from kperf.console import WholeConsole
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose, diagnose_all, diagnose_timeline
+from kperf.diagnose.engine import diagnose_all, diagnose_timeline
+from kperf.diagnose.experiments import Experiments
 from kperf.diagnose.finding import Diagnoses, Diagnosis
 from kperf.diagnose.kernel import source_line
 from kperf.diagnose.page import page
@@ -41,7 +42,7 @@ class Request:
 
     target: an architecture. signature, constexprs, options: of `file.py:function`. as_json, as_sarif: print or write
     this instead of text. fail_if: a severity at which, or above, the exit status is 1. explain: print all findings,
-    with the rules' pages.
+    with the rules' pages. try_out: compile and time the configurations that findings name.
     """
 
     target: str = SM_90A.name
@@ -52,6 +53,7 @@ class Request:
     as_sarif: Path | None = None
     fail_if: str | None = None
     explain: bool = False
+    try_out: bool = False
 
 
 def run(console: Console, what: str, arguments: Sequence[str], request: Request, *, static: bool) -> int:
@@ -61,6 +63,8 @@ def run(console: Console, what: str, arguments: Sequence[str], request: Request,
     if what.endswith(".json") and all(other.endswith(".json") for other in arguments):
         return run_recorded(console, [what, *arguments], request)
     if static:
+        if request.try_out:
+            raise UsageError("--try times kernels, and --static has no GPU: leave one of them out")
         return run_static(console, what, arguments, request)
     return run_traced(console, what, arguments, request)
 
@@ -93,7 +97,8 @@ def run_traced(
     """
     if reason := device.why_static():
         raise UsageError(f"{reason}; `kperf diagnose --static` needs no GPU")
-    launched: dict[str, tuple[CompiledKernel, tuple[int, int, int]]] = {}
+    experiments = Experiments(wanted=request.try_out)
+    launched = experiments.launched
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
         def noted(call: LaunchCall) -> None:
@@ -102,16 +107,25 @@ def run_traced(
 
         return noted
 
-    with tempfile.TemporaryDirectory() as folder, intercepted_launches(note):
+    with tempfile.TemporaryDirectory() as folder, intercepted_launches(note), noted_calls():
         traced = Script(script, tuple(arguments))
-        status = trace.run(WholeConsole(quiet=True), traced, TraceOptions(), Path(folder), lambda *_: [], gpu)
+        status = trace.run(
+            WholeConsole(quiet=True),
+            traced,
+            TraceOptions(),
+            Path(folder),
+            lambda *_: [],
+            gpu,
+            before=experiments.before,
+        )
         timelines = [read_timeline(path) for path in sorted(Path(folder).glob("*.timeline.json"))]
-    kernels = [
-        inputs.of_compiled(kernel, of(kernel.metadata.target), grid)
-        for kernel, grid in launched.values()
-        if "proton.record" not in kernel.asm.get("ttgir", "proton.record")
-    ]
-    found = Diagnoses(kernels=[diagnose(kernel, timelines=timelines) for kernel in kernels])
+    found = Diagnoses(
+        kernels=[
+            experiments.diagnosis(inputs.of_compiled(kernel, of(kernel.metadata.target), grid), key, timelines)
+            for key, (kernel, grid) in launched.items()
+            if "proton.record" not in kernel.asm.get("ttgir", "proton.record")
+        ]
+    )
     show(console, found, request)
     return status or exit_status(found, request.fail_if)
 
@@ -173,6 +187,8 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, *, explain: bool) -> No
         console.print(Text(f"  and {hidden} more: --explain shows all"))
     if not diagnosis.findings:
         console.print(Text(f"  nothing found; {diagnosis.bound.message}"))
+    if diagnosis.not_tried:
+        console.print(Text(f"  nothing was tried: {diagnosis.not_tried}"))
     for ignored in diagnosis.ignored:
         console.print(Text(f"  ignored: {ignored}"))
     if diagnosis.skipped:
@@ -192,9 +208,25 @@ def _show_finding(console: Console, finding: Finding) -> None:
     head.append(f"  {place}  {source_line(finding.source)}")
     console.print(head)
     console.print(Text(f"          {finding.message} [{finding.id}]"))
-    gain = ""
-    if finding.estimate is not None:
-        one = finding.estimate
-        gain = f" (estimated {one.speedup:.2g} x, {one.low:.2g} to {one.high:.2g})"
-    tried = "".join(f"; measured {one.speedup:.2f} x with {one.change}" for one in finding.tried)
-    console.print(Text(f"          {finding.advice}{gain}{tried}"))
+    console.print(Text(f"          {finding.advice}{_gain(finding)}"))
+    if finding.tried:
+        best = max(finding.tried, key=lambda one: one.low)
+        faster = f"write: {best.write}  # {best.speedup:.2f} x, {best.low:.2f} to {best.high:.2f}"
+        console.print(Text(f"          {faster if best.low > 1 else 'none of these is faster here'}"))
+    for why in dict.fromkeys(one.why for one in finding.dropped):
+        changes = "; ".join(one.change for one in finding.dropped if one.why == why)
+        console.print(Text(f"          not measured with {changes}: {why}"))
+
+
+def _gain(finding: Finding) -> str:
+    """What the advice gives, as estimated and as measured."""
+    one, words = finding.estimate, []
+    if one is not None:
+        interval = "" if finding.tried else f", {one.low:.2g} to {one.high:.2g}"
+        words.append(f"estimated {one.speedup:.2g} x{interval}")
+    if finding.tried:
+        first = finding.tried[0].change.partition("=")[0]
+        changes = [trial.change.removeprefix(f"{first}=") for trial in finding.tried[1:]]
+        named = zip(finding.tried, [finding.tried[0].change, *changes], strict=True)
+        words.append("measured " + ", ".join(f"{trial.speedup:.2f} x ({change})" for trial, change in named))
+    return f" ({', '.join(words)})" if words else ""

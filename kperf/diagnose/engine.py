@@ -32,7 +32,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
             skipped[rule.id] = lacks
     mine = [timeline for timeline in timelines if timeline.kernel == kernel.name]
     found += [finding for one in dynamic_rules() for timeline in mine for finding in one.check(timeline)]
-    kept, ignored = without_ignored(merged(found))
+    kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
     return Diagnosis(
         kernel=kernel.name,
         target=kernel.arch.name,
@@ -41,6 +41,13 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         skipped=skipped,
         ignored=ignored,
     )
+
+
+def _without_own(finding: Finding, kernel: Kernel) -> Finding:
+    """Without the candidates that are what the kernel was compiled with."""
+    own = kernel.configuration
+    others = [one for one in finding.candidates if any(own.get(name) != value for name, value in one.items())]
+    return finding if others == finding.candidates else finding.model_copy(update={"candidates": others})
 
 
 def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:

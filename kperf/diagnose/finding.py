@@ -21,7 +21,8 @@ class Diagnosis(Frozen):
     """What is known of one kernel.
 
     skipped: rules that could not run, and what they lack. ignored: silenced ones. configurations: how many an autotuner
-    has of it, of which this is the one with the least findings; 1 without one.
+    has of it, of which this is the one with the least findings; 1 without one. not_tried: why no candidate of a finding
+    was tried, where that was asked for; empty if some were.
     """
 
     kernel: str
@@ -31,6 +32,7 @@ class Diagnosis(Frozen):
     skipped: dict[str, str] = Field(default_factory=dict)
     ignored: list[str] = Field(default_factory=list)
     configurations: int = 1
+    not_tried: str = ""
 
 
 class Diagnoses(Frozen):

@@ -12,9 +12,9 @@ from typing import Any
 import triton
 
 from kperf.arch import Arch, of
-from kperf.compat.triton import ASTSource, CompiledKernel, python_function
+from kperf.compat.triton import ASTSource, CompiledKernel, constexprs_of, python_function
 from kperf.console import complain
-from kperf.diagnose.kernel import Kernel, frame_of
+from kperf.diagnose.kernel import OPTIONS, Kernel, frame_of
 from kperf.diagnose.without_gpu import imported, launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
@@ -87,7 +87,16 @@ def of_compiled(
         grid=grid,
         texts={level: kernel.asm[name] for level, name in TEXTS.items() if name in kernel.asm},
         moved=moved,
+        configuration=_configuration(kernel),
     )
+
+
+def _configuration(kernel: CompiledKernel | SimpleNamespace) -> dict[str, int]:
+    """Integer constexprs and options of a kernel that was compiled from its source."""
+    if not isinstance(kernel, CompiledKernel) or python_function(kernel) is None:
+        return {}
+    given = {name: getattr(kernel.metadata, name, None) for name in OPTIONS} | constexprs_of(kernel)
+    return {name: value for name, value in given.items() if isinstance(value, int) and not isinstance(value, bool)}
 
 
 def _file_of(kernel: CompiledKernel | SimpleNamespace) -> str | None:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -28,6 +28,12 @@ TMA_LOADS = ("ttng.async_tma_copy_global_to_local", "tt.descriptor_load")
 ASYNC_COPIES = ("ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local")
 MMAS = ("tt.dot", "tt.dot_scaled", "ttng.warp_group_dot", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled")
 LOOPS = ("scf.for", "scf.while")
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Compile options that a launch, or an autotuner's configuration, may give."""
+MOST_WARPS = 32
+"""Of a CTA, on any GPU."""
+LEAST_TILE = 16
+"""What is shorter is seldom the length of a tile."""
 _MEMORY_OPCODES = {"load": ("LDG", "LDGSTS"), "store": ("STG",)}
 
 
@@ -67,7 +73,8 @@ class Kernel:
     code, resources, ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where
     only the TTGIR is known. grid: of a launch, None without one. arguments: numbers of the launch, by name. tuned:
     whether it is one of an autotuner's configurations, of which a GPU would choose. texts: what Triton made, by level.
-    moved: the source file's name in them, and where it lies now.
+    moved: the source file's name in them, and where it lies now. configuration: integer constexprs and compile options
+    that it was compiled with, by name, as far as they are known.
     """
 
     name: str
@@ -82,6 +89,7 @@ class Kernel:
     tuned: bool = False
     texts: Mapping[str, str] = field(default_factory=dict, repr=False)
     moved: tuple[str, str] | None = None
+    configuration: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def levels(self) -> dict[str, list[Line]]:
@@ -209,8 +217,12 @@ class Kernel:
         *,
         confidence: Level = "high",
         estimate: tuple[float, float, float] | None = None,
+        candidates: Sequence[dict[str, int]] = (),
     ) -> Finding:
-        """A finding at an operation or a line of source; `estimate` is (speedup, low, high)."""
+        """A finding at an operation or a line of source; `estimate` is (speedup, low, high).
+
+        `candidates`: configurations that the advice means, the likeliest first.
+        """
         frame = where if isinstance(where, Frame) or where is None else frame_of(where)
         frame = frame or frame_of(self.module.function)
         return Finding(
@@ -223,7 +235,26 @@ class Kernel:
             evidence={name: round(value, 4) if isinstance(value, float) else value for name, value in evidence.items()},
             advice=advice,
             estimate=None if estimate is None else Estimate(speedup=estimate[0], low=estimate[1], high=estimate[2]),
+            candidates=list(candidates),
         )
+
+    def more_warps(self) -> list[dict[str, int]]:
+        """Candidates: twice and four times as many warps, as far as a CTA may have them."""
+        return [{"num_warps": warps} for warps in (2 * self.num_warps, 4 * self.num_warps) if warps <= MOST_WARPS]
+
+    def scaled(self, lengths: Iterable[int], factor: float) -> list[dict[str, int]]:
+        """Candidates: each constexpr that is one of these lengths of a tile, `factor` times as long, and all of them.
+
+        Empty where no constexpr has this value.
+        """
+        wanted = set(lengths)
+        tiles = {
+            name: int(value * factor)
+            for name, value in self.configuration.items()
+            if name not in OPTIONS and value in wanted and int(value * factor) >= LEAST_TILE
+        }
+        single = [{name: value} for name, value in tiles.items()]
+        return [*single, tiles] if len(single) > 1 else single
 
 
 def frame_of(op: Operation) -> Frame | None:

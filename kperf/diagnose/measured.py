@@ -1,5 +1,7 @@
 """Findings on a timeline: which line, and how much an iteration could save."""
 
+from collections.abc import Sequence
+
 from kperf.diagnose.kernel import source_of
 from kperf.ir.locations import Frame
 from kperf.trace.analyze.finding import Estimate, Finding, Level
@@ -15,6 +17,7 @@ def finding(
     advice: str,
     evidence: dict[str, float | int | str],
     estimate: tuple[float, float, float] | None = None,
+    candidates: Sequence[dict[str, int]] = (),
 ) -> Finding:
     """A finding at a region's line, or at the kernel; as sure as the timeline is."""
     file, _, line = timeline.file.rpartition(":")
@@ -31,6 +34,7 @@ def finding(
         evidence={name: round(value, 4) if isinstance(value, float) else value for name, value in evidence.items()},
         advice=advice,
         estimate=None if estimate is None else Estimate(speedup=estimate[0], low=estimate[1], high=estimate[2]),
+        candidates=list(candidates),
     )
 
 

@@ -48,6 +48,11 @@ def _result(finding: Finding, places: dict[str, int]) -> dict[str, Any]:
     }
     if finding.estimate is not None:
         result["properties"]["estimatedSpeedup"] = finding.estimate.speedup
+    if finding.tried:
+        result["properties"]["measured"] = [
+            {"change": one.change, "speedup": one.speedup, "low": one.low, "high": one.high, "write": one.write}
+            for one in finding.tried
+        ]
     if finding.source.file and finding.source.line:
         result["locations"] = [
             {

@@ -10,12 +10,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from kperf.compat.triton import interpreting
+from kperf.compat.triton import LaunchCall, interpreting
 from kperf.console import printable
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override
 from kperf.record import device
 from kperf.record.files import make_output
+from kperf.trace.analyze.models import Timeline
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.instrumented import resource_usage
 from kperf.trace.capture.interceptor import Interceptor
@@ -29,6 +30,8 @@ from kperf.trace.streams import Stream
 
 Page = Callable[[Sequence[Path]], None]
 """Puts timelines on one page, beside them."""
+Before = Callable[[Interceptor, Kernel, LaunchCall, bool, Timeline | None], None]
+"""Called before a launch: whether it is traced, and the kernel's timeline if that was read already."""
 
 
 def run(
@@ -39,10 +42,11 @@ def run(
     draw: Draw,
     gpu: Gpu | None = None,
     page: Page | None = None,
+    before: Before | None = None,
 ) -> int:
     """Run the script, trace or list its kernels, and return the exit status of both together.
 
-    `page` is called at the end with the timelines that were written.
+    `page` is called at the end with the timelines that were written, `before` ahead of each launch of the script's own.
     The script's own status if it is not 0; else 1 if a traced kernel did something wrong, 2 if nothing could be traced.
     Raises `UsageError` before the script runs if this cannot work at all.
     """
@@ -60,6 +64,11 @@ def run(
 
     def captured(kernel: Kernel) -> None:
         results.captured(launches, kernel)
+
+    def ahead(launches: Interceptor, kernel: Kernel, call: LaunchCall, traced: bool) -> None:
+        kept = results.kept.get(kernel.key)
+        assert before is not None
+        before(launches, kernel, call, traced, kept.timeline if kept is not None else None)
 
     def often() -> None:
         if options.stop and launches.scheduler.is_all_read(results.kept):
@@ -81,7 +90,8 @@ def run(
             launches.close()
 
     try:
-        with Interceptor(options, read_rules(), gpu or Gpu(), say, captured, often) as launches:
+        ours = ahead if before is not None else None
+        with Interceptor(options, read_rules(), gpu or Gpu(), say, captured, often, ours) as launches:
             with reported(report_and_leave) as end:
                 status = script.run()
             found = report()

@@ -24,6 +24,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         "raise num_stages by one or two; if shared memory is full, use a smaller tile of the reduction dimension",
         {"wait_cycles": wait.cycles, "iteration_cycles": period, "share": wait.share},
         saved(timeline, wait.cycles),
+        [{"num_stages": stages} for stages in (3, 4, 5, 2)],
     )
 
 

@@ -32,6 +32,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         {"bytes_of_a_thread": each, "elements": widest.tensor.size, "threads": threads},
         confidence="medium",
         estimate=(1.5, 1.1, 3.0),
+        candidates=[tile for factor in (2, 4, 8) for tile in kernel.scaled(widest.tensor.shape, factor)[-1:]],
     )
 
 

@@ -11,6 +11,7 @@ from kperf.trace.analyze.finding import Finding
 _SMALL = 1024
 """Elements: vectors of scales or a bias are not worth a buffer."""
 _CP_ASYNC_BYTES = 4
+_STAGES = [{"num_stages": stages} for stages in (3, 4, 2)]
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -32,6 +33,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     advice,
                     {"elements": max(sizes), "num_stages": kernel.num_stages or 0},
                     estimate=(1.8, 1.2, 3.0),
+                    candidates=_STAGES if kernel.num_stages == 1 else (),
                 )
 
 

@@ -10,6 +10,9 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, REGISTERS_NEAR
 from kperf.trace.analyze.finding import Finding
 
+_STEP = 8
+"""Registers of a thread are given out by eights (CUDA's occupancy calculator, "Register allocation unit size")."""
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of kernels without products that leave fewer than `FEW_WARPS_ON_SM` warps; of others what a little less gives."""
@@ -41,6 +44,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 else "use fewer stages or a smaller tile",
                 evidence,
                 estimate=(1.4, 1.0, 2.0),
+                candidates=[
+                    *(kernel.more_warps() if resource == "registers" else _fewer_stages(kernel)),
+                    *kernel.scaled(value.tensor.shape if value is not None else (), 0.5),
+                ],
             )
         return
     wanted = next((n for n in range(registers, 31, -1) if ctas(kernel, registers=n) > now), None)
@@ -55,7 +62,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             evidence | {"registers_for_one_more": wanted},
             confidence="low",
             estimate=(1.05, 0.9, 1.3),
+            candidates=[{"maxnreg": wanted // _STEP * _STEP}, *kernel.more_warps()[:1], *_fewer_stages(kernel)[:1]],
         )
+
+
+def _fewer_stages(kernel: Kernel) -> list[dict[str, int]]:
+    return [{"num_stages": stages} for stages in range((kernel.num_stages or 1) - 1, 0, -1)]
 
 
 RULE = Rule("low-occupancy", "Few warps on an SM", check, needs="machine code", targets=(SM_90A.name,))

@@ -11,6 +11,8 @@ from kperf.trace.analyze.finding import Finding
 _LOCAL = ("STL", "LDL")
 _MUCH = 128
 """Bytes of a thread: 32 registers."""
+_MOST_REGISTERS = 255
+"""Of a thread, whose number is eight bits long."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -37,6 +39,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             "in_loops": looping,
         },
         estimate=(1.5, 1.1, 4.0) if much else (1.1, 1.0, 1.3),
+        candidates=[
+            *kernel.more_warps(),
+            *([{"maxnreg": _MOST_REGISTERS}] if "maxnreg" in kernel.configuration else []),
+            *kernel.scaled(value.tensor.shape if value is not None else (), 0.5),
+        ],
     )
 
 

@@ -33,6 +33,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 {"operations_per_byte": intensity, "rows": m, "columns": n},
                 confidence="medium",
                 estimate=(min(64 / intensity, 4.0) ** 0.8, 1.2, 64 / intensity),
+                candidates=[
+                    tile | more
+                    for factor in (2, 4)
+                    for tile in kernel.scaled((m, n), factor)[-1:]
+                    for more in ({}, {"num_warps": 8})
+                ],
             )
 
 

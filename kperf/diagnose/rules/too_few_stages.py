@@ -31,6 +31,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             {"buffers": depth, "stage_bytes": more, "shared_bytes": kernel.resources.shared_bytes},
             confidence="medium",
             estimate=(1.2, 1.0, 1.6),
+            candidates=[{"num_stages": stages} for stages in (STAGES_WANTED, STAGES_WANTED + 1)],
         )
 
 

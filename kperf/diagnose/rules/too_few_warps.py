@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import LOADS, MMAS, Kernel
+from kperf.diagnose.kernel import LOADS, MMAS, MOST_WARPS, Kernel
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, LEAST_WARPS_OF_ROW
 from kperf.trace.analyze.finding import Finding, Level
@@ -35,6 +35,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         f"launch with num_warps={wanted}",
         {"elements": widest.tensor.size, "elements_of_a_thread": each, "num_warps": kernel.num_warps},
         estimate=(2.0, 1.2, 6.0) if severity == "high" else (1.3, 1.0, 2.0),
+        candidates=[{"num_warps": warps} for warps in (wanted, wanted // 2, wanted * 2) if 1 <= warps <= MOST_WARPS],
     )
 
 

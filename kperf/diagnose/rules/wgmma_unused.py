@@ -41,6 +41,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"the product runs as mma.sync, not as wgmma: {why}",
             advice,
             {"rows": rows, "columns": columns, "num_warps": kernel.num_warps, "operand": element},
+            candidates=[{"num_warps": _WARPS}] if kernel.num_warps % _WARPS else (),
             estimate=(1.6, 1.1, 2.5) if severity == "high" else (1.3, 1.0, 2.0),
         )
 

@@ -30,8 +30,9 @@ class Estimate(Frozen):
 class Trial(Frozen):
     """An advice that was tried at the launch.
 
-    change: what was changed, as it is written. speedup: original time over changed time, with its interval. equal:
-    whether both computed the same, within the tolerance of the outputs' type.
+    change: what was changed, as it is written. speedup: original time over changed time, the median of interleaved
+    rounds, with its 95 % interval. equal: whether both computed the same, within the tolerance of the outputs' type;
+    what did not is in `dropped`. write: the line to write. original_ms, changed_ms: the rounds.
     """
 
     change: str
@@ -39,6 +40,16 @@ class Trial(Frozen):
     low: float
     high: float
     equal: bool
+    write: str = ""
+    original_ms: list[float] = Field(default_factory=list)
+    changed_ms: list[float] = Field(default_factory=list)
+
+
+class Dropped(Frozen):
+    """A change that was tried and has no time: why, in words."""
+
+    change: str
+    why: str
 
 
 class Finding(Frozen):
@@ -55,7 +66,9 @@ class Finding(Frozen):
         evidence: the numbers behind it, by name.
         advice: what to change, a sentence.
         estimate: what the advice gives; None where nothing can be said.
-        tried: what was measured of it.
+        candidates: configurations that may be faster: constexprs and compile options by name, the likeliest first.
+        tried: what was measured of them.
+        dropped: which of them could not be measured.
     """
 
     id: str
@@ -67,4 +80,6 @@ class Finding(Frozen):
     evidence: dict[str, float | int | str]
     advice: str
     estimate: Estimate | None = None
+    candidates: list[dict[str, int]] = Field(default_factory=list)
     tried: list[Trial] = Field(default_factory=list)
+    dropped: list[Dropped] = Field(default_factory=list)

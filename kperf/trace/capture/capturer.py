@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kperf.compat.triton import CompiledKernel, Launch, LaunchCall, argument_names, profile_buffer
+from kperf.compat.triton import CompiledKernel, JitCall, Launch, LaunchCall, argument_names, profile_buffer
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.trace.capture.check import Memory
@@ -26,6 +26,7 @@ from kperf.trace.capture.instrumented import InstrumentedKernel, make_instrument
 from kperf.trace.capture.kernels import ROUNDS, WARM, CapturedLaunch, Kernel, TraceOptions
 from kperf.trace.capture.multipass import plan
 from kperf.trace.capture.scheduler import Scheduler
+from kperf.trace.capture.trial import Change, Trial, Tried
 from kperf.trace.instrument.events import Rules
 
 LITTLE = 0.03
@@ -153,6 +154,23 @@ class Capturer:
         if launched.same is False:
             taken.same_outputs = False
         return True
+
+    def try_changes(
+        self, kernel: Kernel, call: LaunchCall, changes: Sequence[Change], made_by: JitCall | None, deadline: float
+    ) -> Tried:
+        """Other configurations of a kernel, timed before this launch, which is still to be made.
+
+        `made_by`: the call of a JIT function that launches it, if it is one. Raises `UsageError` if none can be tried.
+        """
+        begin, tried = time.monotonic(), Tried()
+        trial = Trial(kernel.compiled, call, made_by, self._gpu, self._folder, deadline)
+        with self.compiling:
+            self._alone.enter_context(device.exclusive())
+            compiled = trial.compile(changes, tried)
+        trial.run(compiled, tried)
+        count, took = len(tried.measured), time.monotonic() - begin
+        self._say(f"{kernel.name}: {count} of {len(changes)} other configurations timed ({took:.1f} s)")
+        return tried
 
     def timed(self, launch: Callable[[], None], stream: int) -> Span:
         """A launch, with the host ahead of it."""

@@ -16,7 +16,7 @@ class Memory:
 
     def __init__(self, arguments: Sequence[Any]) -> None:
         """Nothing is copied yet."""
-        storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in _tensors(arguments)}
+        storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors_of(arguments)}
         self._bytes = [
             torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
             for tensor in storages.values()
@@ -40,10 +40,11 @@ class Memory:
         return all(map(torch.equal, self._bytes, copies))
 
 
-def _tensors(arguments: Sequence[Any]) -> Iterator[torch.Tensor]:
+def tensors_of(arguments: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among the arguments of a launch, those of tensor descriptors and in tuples too."""
     for argument in arguments:
         value = getattr(argument, "base", argument)  # a tensor descriptor's
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, (tuple, list)):
-            yield from _tensors(value)
+            yield from tensors_of(value)

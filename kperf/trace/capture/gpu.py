@@ -108,6 +108,10 @@ class Gpu:
                 f"its records need {size >> 20} MB of GPU memory and there is less: give fewer with --memory"
             ) from None
 
+    def free_bytes(self) -> int:
+        """What can be allocated on the device: what the driver has, and what torch keeps of freed tensors."""
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
     def to_host(self, buffer: torch.Tensor) -> NDArray[np.uint8]:
         """The bytes, once they are written."""
         host: NDArray[np.uint8] = buffer.cpu().numpy()

@@ -39,6 +39,10 @@ _Instead = Callable[[Kernel, int, LaunchCall], bool]
 """Does something in the place of a launch; whether it launched."""
 
 
+Before = Callable[["Interceptor", Kernel, LaunchCall, bool], None]
+"""Called before a launch of the script's own, and told whether it is one that is traced."""
+
+
 class Interceptor(AbstractContextManager["Interceptor"]):
     """While it is open, launches are seen and the chosen ones traced; `scheduler.kernels` says what there was."""
 
@@ -50,10 +54,11 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         say: Callable[[str], None],
         captured: Callable[[Kernel], None] = lambda _: None,
         often: Callable[[], None] = lambda: None,
+        before: Before | None = None,
     ) -> None:
         """`say` gets a line whenever something takes a while; `captured` a kernel after each launch to be traced.
 
-        `often` is called after these too, and between other launches now and then.
+        `often` is called after these too, and between other launches now and then, `before` ahead of each.
         """
         self.options = options
         self.gpu = gpu
@@ -62,6 +67,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         self._say = say
         self._captured = captured
         self._often = often
+        self._before = before
         self._tuning = threading.local()
         self._counting = threading.Lock()
         """Of what is counted and decided; held for no longer than that."""
@@ -142,13 +148,18 @@ class Interceptor(AbstractContextManager["Interceptor"]):
             kernel = self._kernel(compiled)
             number = self.scheduler.note(kernel, call.grid)
             instead = None if kernel.busy else self._instead(kernel, number, call.grid)
-            if instead is not None:
-                kernel.busy = True
-        if instead is not None:
+            ours = not kernel.busy and (instead is not None or self._before is not None)
+            kernel.busy = kernel.busy or ours
+        launched = False
+        if ours:
             try:
-                launched = instead(kernel, number, call)
+                if self._before is not None:
+                    self._before(self, kernel, call, instead == self.capturer.trace)
+                if instead is not None:
+                    launched = instead(kernel, number, call)
             finally:
                 kernel.busy = False
+        if instead is not None:
             if not launched:
                 call()
             self._captured(kernel)

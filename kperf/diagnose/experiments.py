@@ -1,0 +1,145 @@
+"""Tries what findings advise: at a launch of the script, other configurations of its kernel are compiled and timed."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kperf.arch import of
+from kperf.compat.triton import CompiledKernel, JitCall, LaunchCall, current_call, own_cache
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+from kperf.diagnose.finding import Diagnosis
+from kperf.diagnose.kernel import OPTIONS, Kernel
+from kperf.errors import MeasurementError, UsageError
+from kperf.trace.analyze.finding import Dropped, Finding, Trial
+from kperf.trace.analyze.models import Timeline
+from kperf.trace.capture import kernels as capture
+from kperf.trace.capture.capturer import why
+from kperf.trace.capture.interceptor import Interceptor
+from kperf.trace.capture.trial import LIMIT_S, Change, Measured, Tried, in_words, interval
+
+MOST_CHANGES = 8
+"""Configurations of a kernel that are tried, those of the worst findings first."""
+
+
+@dataclass
+class _Experiment:
+    """What was tried of one kernel: `results` by change, in words; `seconds` of it; `why` nothing could be tried."""
+
+    kernel: Kernel
+    seconds: float = 0.0
+    with_timeline: bool = False
+    results: dict[str, Trial | Dropped] = field(default_factory=dict)
+    why: str = ""
+
+
+class Experiments:
+    """The kernels that a script launches, by their hash, and what was tried at their launches, if it was asked for.
+
+    A kernel is tried at the first launch that is traced, by what its code says, and once more, with what is left of its
+    time, at the first launch after its timeline was read, by what that says.
+    """
+
+    def __init__(self, *, wanted: bool) -> None:
+        """Nothing was launched yet; `wanted`: whether anything shall be tried."""
+        self.launched: dict[str, tuple[CompiledKernel, tuple[int, int, int]]] = {}
+        self._wanted = wanted
+        self._of: dict[str, _Experiment] = {}
+
+    def before(
+        self, launches: Interceptor, kernel: capture.Kernel, call: LaunchCall, traced: bool, timeline: Timeline | None
+    ) -> None:
+        """Ahead of a launch: try what is to be tried. An error costs the experiment, and the script nothing."""
+        self.launched.setdefault(kernel.compiled.hash, (kernel.compiled, call.grid))
+        known = self._of.get(kernel.compiled.hash)
+        if not self._wanted or (known is None and not traced):
+            return
+        if known is not None and (timeline is None or known.with_timeline or known.why):
+            return
+        begin = time.monotonic()
+        try:
+            if known is None:
+                with launches.capturer.compiling, own_cache(launches.folder):
+                    static = inputs.of_compiled(kernel.compiled, of(kernel.compiled.metadata.target), call.grid)
+                known = self._of[kernel.compiled.hash] = _Experiment(static)
+            known.with_timeline = timeline is not None
+            with launches.capturer.compiling, own_cache(launches.folder):
+                found = diagnose(known.kernel, [timeline] if timeline is not None else []).findings
+            self._try(launches, kernel, call, known, found, begin + LIMIT_S - known.seconds)
+        except (UsageError, MeasurementError) as error:
+            if known is not None:
+                known.why = str(error)
+        except Exception as error:  # the script goes on
+            if known is not None:
+                known.why = why(error)
+        finally:
+            if known is not None:
+                known.seconds += time.monotonic() - begin
+
+    def _try(
+        self,
+        launches: Interceptor,
+        kernel: capture.Kernel,
+        call: LaunchCall,
+        known: _Experiment,
+        found: Sequence[Finding],
+        deadline: float,
+    ) -> None:
+        changes = {in_words(change): change for finding in found for change in finding.candidates}
+        new = [change for words, change in changes.items() if words not in known.results]
+        new = new[: MOST_CHANGES - len(known.results)]
+        if not new:
+            return
+        now = current_call()
+        tried = launches.capturer.try_changes(kernel, call, new, now, deadline)
+        known.results |= _results(tried, known.kernel, now)
+
+    def diagnosis(self, kernel: Kernel, key: str, timelines: Sequence[Timeline]) -> Diagnosis:
+        """What rules find in the kernel of this hash, with what was measured of their candidates."""
+        diagnosis = diagnose(kernel, timelines)
+        known = self._of.get(key)
+        if known is None:
+            return diagnosis
+        findings = [_with_results(finding, known.results) for finding in diagnosis.findings]
+        return diagnosis.model_copy(update={"findings": findings, "not_tried": known.why})
+
+
+def _with_results(finding: Finding, results: dict[str, Trial | Dropped]) -> Finding:
+    mine = [results[words] for change in finding.candidates if (words := in_words(change)) in results]
+    tried = [one for one in mine if isinstance(one, Trial)]
+    return finding.model_copy(update={"tried": tried, "dropped": [one for one in mine if isinstance(one, Dropped)]})
+
+
+def _results(tried: Tried, kernel: Kernel, call: JitCall | None) -> dict[str, Trial | Dropped]:
+    found: dict[str, Trial | Dropped] = {}
+    for change, reason in tried.dropped:
+        found[in_words(change)] = Dropped(change=in_words(change), why=reason)
+    for one in tried.measured:
+        found[in_words(one.change)] = _trial(one, kernel, call)
+    return found
+
+
+def _trial(one: Measured, kernel: Kernel, call: JitCall | None) -> Trial:
+    ratios = [before / after for before, after in zip(one.original_ms, one.changed_ms, strict=True)]
+    low, high = interval(ratios)
+    return Trial(
+        change=in_words(one.change),
+        speedup=statistics.median(ratios),
+        low=low,
+        high=high,
+        equal=True,
+        write=_line(one.change, kernel, call),
+        original_ms=one.original_ms,
+        changed_ms=one.changed_ms,
+    )
+
+
+def _line(change: Change, kernel: Kernel, call: JitCall | None) -> str:
+    """What to write: an autotuner's configuration, or what the launch is given."""
+    if call is None or call.tuning is None:
+        return f"{kernel.name}[grid](..., {in_words(change)})"
+    chosen = {name: value for name, value in {**call.tuning.best, **change}.items() if value is not None}
+    options = {name: value for name, value in chosen.items() if name in OPTIONS and (name, value) != ("num_ctas", 1)}
+    tiles = {name: value for name, value in chosen.items() if name not in (*OPTIONS, "ir_override")}
+    return f"triton.Config({tiles!r}, {in_words(options)})"

@@ -1,0 +1,447 @@
+"""`kperf diagnose --try` on a fake GPU: what is tried, measured, dropped, printed, and that the script sees nothing.
+
+The fake computes what a kernel would (`COMPUTED`), and takes as long as its configuration says (`MILLISECONDS`).
+"""
+
+import faulthandler
+import io
+import os
+import random
+import statistics
+import sys
+import time
+import weakref
+
+import pytest
+import torch
+
+from kperf.compat.triton import own_cache
+from kperf.console import WholeConsole
+from kperf.diagnose import command, experiments
+from kperf.diagnose.finding import Diagnoses
+from kperf.diagnose.sarif import sarif
+from kperf.trace.analyze import read
+from kperf.trace.analyze.models import LoadWait
+from kperf.trace.capture import copies, trial
+from kperf.trace.capture.capturer import Capturer
+from tests.command import kperf
+from tests.trace.capture import fake_gpu
+
+GEMM = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def gemm(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    rk = tl.arange(0, BK)
+    a_ptrs = a + rm[:, None] * K + rk[None, :]
+    b_ptrs = b + rk[:, None] * N + rn[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a_ptrs)
+        y = tl.load(b_ptrs)
+        acc = tl.dot(x, y, acc)
+        a_ptrs += BK
+        b_ptrs += BK * N
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(c.dtype.element_ty))
+
+generator = torch.manual_seed(3)
+a, b = torch.randn(256, 128, dtype=torch.bfloat16), torch.randn(128, 256, dtype=torch.bfloat16)
+c = torch.empty(256, 256, dtype=torch.bfloat16)
+def run(times, warps=4, stages=1):
+    for _ in range(times):
+        gemm[(4, 4)](a, b, c, 256, 256, 128, 64, 64, 64, num_warps=warps, num_stages=stages)
+"""
+
+
+class Computing(fake_gpu.Launcher):
+    """Writes what the kernel would, and lets time go by."""
+
+    computed = staticmethod(lambda launcher, arguments: None)
+    milliseconds = staticmethod(lambda launcher: 1.0)
+    now = 0.0
+
+    def __call__(self, *everything):
+        super().__call__(*everything)
+        fake_gpu.LAUNCHES[-1].arguments = ()
+        Computing.computed(self, everything[9:])
+        Computing.now += Computing.milliseconds(self)
+
+    @property
+    def constants(self):
+        return {self.source.fn.arg_names[place]: value for (place,), value in self.source.constants.items()}
+
+
+class ClockedGpu(fake_gpu.FakeGpu):
+    free = 1 << 40
+
+    def mark(self, stream):
+        return Computing.now
+
+    def free_bytes(self):
+        return self.free
+
+
+def matmul(launcher, arguments):
+    a, b, c = arguments[:3]
+    c.copy_(a.float() @ b.float())
+
+
+@pytest.fixture
+def diagnose(tmp_path, monkeypatch):
+    """Runs `kperf diagnose --try` on a script's text; returns the one kernel's JSON, what is printed of it, and the
+    tensor `c` of the script with three random numbers that it would draw next."""
+    fake_gpu.install(tmp_path, monkeypatch)
+    monkeypatch.setattr(fake_gpu.Driver, "launcher_cls", Computing)
+    behave(monkeypatch)
+    for module in (trial, experiments):  # what compiles here is compiled once
+        monkeypatch.setattr(module, "own_cache", lambda _: own_cache(fake_gpu.TWINS))
+    monkeypatch.setattr(sys, "argv", ["kperf"])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    found = []
+    monkeypatch.setattr(command, "show", lambda console, diagnoses, request: found.append(diagnoses))
+
+    def run(text, gpu=None, try_out=True):
+        script = tmp_path / "it.py"
+        script.write_text(f"{text}\ntorch.save([c, torch.rand(3)], {str(tmp_path / 'end.pt')!r})\n")
+        fake_gpu.LAUNCHES.clear()
+        request = command.Request(try_out=try_out)
+        assert command.run_traced(WholeConsole(quiet=True), str(script), (), request, gpu or ClockedGpu()) == 0
+        (one,) = found.pop().kernels
+        console = WholeConsole(file=io.StringIO(), width=250)
+        command._show_kernel(console, one, explain=True)
+        return one, console.file.getvalue(), torch.load(tmp_path / "end.pt")
+
+    return run
+
+
+def behave(monkeypatch, computed=matmul, milliseconds=lambda _: 1.0):
+    monkeypatch.setattr(Computing, "computed", staticmethod(computed))
+    monkeypatch.setattr(Computing, "milliseconds", staticmethod(milliseconds))
+
+
+def finding(diagnosis, rule):
+    return next(one for one in diagnosis.findings if one.id == rule)
+
+
+def speedups(diagnosis, rule):
+    return {one.change: (one.speedup, one.low, one.high, one.equal) for one in finding(diagnosis, rule).tried}
+
+
+def dropped(diagnosis, rule):
+    return {one.change: one.why for one in finding(diagnosis, rule).dropped}
+
+
+def by_stages(table):
+    return lambda launcher: table[launcher.metadata.num_stages]
+
+
+def test_a_finding_has_the_measured_gain_of_its_candidates(diagnose, monkeypatch):
+    behave(monkeypatch, milliseconds=by_stages({1: 3.0, 2: 2.0, 3: 1.25, 4: 1.0}))
+    one, said, _ = diagnose(GEMM + "run(1)")
+    assert speedups(one, "loads-not-pipelined") == {
+        "num_stages=3": (2.4, 2.4, 2.4, True),
+        "num_stages=4": (3.0, 3.0, 3.0, True),
+        "num_stages=2": (1.5, 1.5, 1.5, True),
+    }
+    best = finding(one, "loads-not-pipelined").tried[1]
+    assert (best.original_ms, best.changed_ms) == ([3.0] * trial.ROUNDS, [1.0] * trial.ROUNDS)
+    assert "(estimated 1.8 x, measured 2.40 x (num_stages=3), 3.00 x (4), 1.50 x (2))" in said
+    assert "write: gemm[grid](..., num_stages=4)  # 3.00 x, 3.00 to 3.00\n" in said
+    result = sarif(Diagnoses(kernels=[one]))["runs"][0]["results"]
+    measured = next(one for one in result if one["ruleId"] == "loads-not-pipelined")["properties"]["measured"]
+    assert measured[1] == {
+        "change": "num_stages=4", "speedup": 3.0, "low": 3.0, "high": 3.0, "write": "gemm[grid](..., num_stages=4)"
+    }  # fmt: skip
+
+
+def test_the_interval_is_that_of_the_median_of_ratios(diagnose, monkeypatch):
+    chance = random.Random(0)
+    behave(monkeypatch, milliseconds=lambda launcher: chance.uniform(2, 4) / launcher.metadata.num_stages)
+    one = diagnose(GEMM + "run(1)")[0]
+    for each in finding(one, "loads-not-pipelined").tried:
+        ratios = sorted(before / after for before, after in zip(each.original_ms, each.changed_ms, strict=True))
+        assert len(ratios) == 21
+        assert (each.low, each.speedup, each.high) == (ratios[5], statistics.median(ratios), ratios[15])
+        assert each.low < each.speedup < each.high
+
+
+def test_nothing_faster_is_said(diagnose, monkeypatch):
+    behave(monkeypatch, milliseconds=by_stages({1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0}))
+    assert "none of these is faster here" in diagnose(GEMM + "run(1)")[1]
+
+
+def test_without_it_nothing_is_tried(diagnose):
+    one = diagnose(GEMM + "run(1)", try_out=False)[0]
+    assert finding(one, "loads-not-pipelined").candidates == [{"num_stages": stages} for stages in (3, 4, 2)]
+    assert (finding(one, "loads-not-pipelined").tried, finding(one, "loads-not-pipelined").dropped) == ([], [])
+    assert len(fake_gpu.LAUNCHES) == 1
+
+
+def wrong(launcher, arguments):
+    """One bit, with three stages; with four, nothing is written."""
+    if launcher.metadata.num_stages != 4:
+        matmul(launcher, arguments)
+    if launcher.metadata.num_stages == 3:
+        arguments[2].view(torch.int16)[7, 7] ^= 1
+
+
+def test_a_candidate_that_is_wrong_is_dropped(diagnose, monkeypatch):
+    """By one bit where only num_stages differs; and one that writes nothing where the result stands already."""
+    behave(monkeypatch, computed=wrong)
+    one, said, (c, _) = diagnose(GEMM + "c.copy_(a.float() @ b.float())\nrun(1)")
+    assert set(speedups(one, "loads-not-pipelined")) == {"num_stages=2"}
+    assert dropped(one, "loads-not-pipelined") == dict.fromkeys(
+        ("num_stages=3", "num_stages=4"), "it computes something else than the original"
+    )
+    assert "not measured with num_stages=3; num_stages=4: it computes something else than the original\n" in said
+    assert c.isfinite().all()
+
+
+def test_a_candidate_that_does_not_compile_is_dropped(diagnose, monkeypatch):
+    compile_one = trial.Trial._compile_one
+
+    def fails(self, change):
+        if change == {"num_stages": 3}:
+            raise RuntimeError("module:\nPassManager::run failed")
+        if change == {"num_stages": 4}:
+            faulthandler.disable()
+            os.abort()
+        return compile_one(self, change)
+
+    monkeypatch.setattr(trial.Trial, "_compile_one", fails)
+    one = diagnose(GEMM + "run(1)")[0]
+    assert set(speedups(one, "loads-not-pipelined")) == {"num_stages=2"}
+    assert dropped(one, "loads-not-pipelined") == {
+        "num_stages=3": "PassManager::run failed",
+        "num_stages=4": "its compiler ended with SIGABRT",
+    }
+
+
+def test_a_compiler_that_hangs_costs_no_more_than_the_limit(diagnose, monkeypatch):
+    monkeypatch.setattr(experiments, "LIMIT_S", 4.0)
+    monkeypatch.setattr(trial, "LIMIT_S", 4.0)
+    monkeypatch.setattr(trial.Trial, "_compile_one", lambda self, change: time.sleep(60))
+    begin = time.monotonic()
+    one = diagnose(GEMM + "run(1)")[0]
+    assert time.monotonic() - begin < 30
+    assert set(dropped(one, "loads-not-pipelined").values()) == {"it took longer than 4 s to compile"}
+
+
+def test_a_candidate_that_needs_too_much_shared_memory_is_dropped(diagnose):
+    one = diagnose(GEMM.replace("64, 64, 64,", "128, 128, 128,") + "run(1, warps=8)")[0]
+    assert set(speedups(one, "loads-not-pipelined")) == {"num_stages=2", "num_stages=3"}
+    why = dropped(one, "loads-not-pipelined")["num_stages=4"]
+    assert why.startswith("out of resource: shared memory, Required: 262144, Hardware limit: 232448")
+
+
+def test_a_candidate_that_does_not_end_is_dropped_at_the_limit(diagnose, monkeypatch):
+    monkeypatch.setattr(trial, "LIMIT_S", 6.0)
+    monkeypatch.setattr(experiments, "LIMIT_S", 6.0)
+    seen = []
+    gpu = ClockedGpu()
+    gpu.is_over = lambda mark: 4 not in seen
+
+    def computed(launcher, arguments):
+        seen.append(launcher.metadata.num_stages)
+        matmul(launcher, arguments)
+
+    behave(monkeypatch, computed=computed)
+    one = diagnose(GEMM + "run(1)", gpu=gpu)[0]
+    assert dropped(one, "loads-not-pipelined")["num_stages=4"] == ("there was no time left to check it (6 s a kernel)")
+
+
+IN_PLACE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def rows(c, sums, n, BLOCK: tl.constexpr):
+    row, i = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(c + row * BLOCK + i)
+    tl.store(c + row * BLOCK + i, x * 2)
+    tl.atomic_add(sums, tl.sum(x.to(tl.float32)))
+
+torch.manual_seed(3)
+c, sums = torch.randn(64, 8192, dtype=torch.bfloat16), torch.zeros(1)
+views = [c.data_ptr(), sums.data_ptr()]
+for _ in range(4):
+    rows[(64,)](c, sums, 64, 8192, num_warps=1)
+c = torch.cat([c.flatten().view(torch.uint8), sums.view(torch.uint8)])
+"""
+
+
+def doubled(launcher, arguments):
+    """In place; the sum's last bit depends on the order of the atomics, which differs from launch to launch."""
+    c, sums = arguments[:2]
+    sums += c.float().sum() * (1 + 1e-7 * (len(fake_gpu.LAUNCHES) % 2))
+    c.mul_(2)
+
+
+def test_a_script_computes_what_it_would_have(diagnose, monkeypatch):
+    """Its tensors and its random numbers, of a kernel that works in place and with atomics."""
+    behave(monkeypatch, computed=doubled, milliseconds=lambda launcher: 8.0 / launcher.metadata.num_warps)
+    ends = []
+    text = IN_PLACE.replace("rows[", "assert views == [c.data_ptr(), sums.data_ptr()]; rows[")
+    for try_out in (False, True):
+        one, _, end = diagnose(text, try_out=try_out)
+        ends.append(end)
+    for without, tried in zip(*ends, strict=True):
+        assert torch.equal(without, tried)
+    found = speedups(one, "too-few-warps")
+    assert found["num_warps=16"] == (16.0, 16.0, 16.0, True)
+    assert len(found) == 3
+
+
+def test_other_warps_may_round_otherwise_and_not_more(diagnose, monkeypatch):
+    def computed(launcher, arguments):
+        doubled(launcher, arguments)
+        arguments[0].mul_({8: 1.01, 32: 1.1}.get(launcher.metadata.num_warps, 1.0))
+
+    behave(monkeypatch, computed=computed)
+    one = diagnose(IN_PLACE)[0]
+    assert set(speedups(one, "too-few-warps")) == {"num_warps=16", "num_warps=8"}
+    assert dropped(one, "too-few-warps") == {"num_warps=32": "it computes something else than the original"}
+
+
+def test_without_memory_for_copies_nothing_is_tried(diagnose):
+    gpu = ClockedGpu()
+    gpu.free = 100 << 20
+    one, said, _ = diagnose(GEMM + "run(1)", gpu=gpu)
+    assert one.not_tried == "copies of its tensors take 256 MB of GPU memory, and 100 MB are free"
+    assert f"nothing was tried: {one.not_tried}\n" in said
+    assert len(fake_gpu.LAUNCHES) == 1
+
+
+def test_copies_are_gone_after_the_trial(diagnose, monkeypatch):
+    alive = []
+    moved = copies.Copies.of
+
+    def of(self, arguments):
+        made = moved(self, arguments)
+        alive.extend(weakref.ref(one.untyped_storage()) for one in made if isinstance(one, torch.Tensor))
+        return made
+
+    monkeypatch.setattr(copies.Copies, "of", of)
+    gone = []
+    traced = Capturer.trace
+    monkeypatch.setattr(Capturer, "trace", lambda *given: gone.append([one() for one in alive]) or traced(*given))
+    diagnose(GEMM + "run(1)")
+    assert len(gone[0]) >= 3
+    assert set(gone[0]) == {None}
+
+
+def test_of_a_kernel_without_finding_nothing_is_tried(diagnose):
+    one = diagnose(GEMM + "run(1, stages=3)")[0]
+    assert [each.tried or each.dropped for each in one.findings if each.tried or each.dropped] == []
+    assert len(fake_gpu.LAUNCHES) == 1
+
+
+TUNED = (
+    GEMM.replace(
+        "@triton.jit",
+        "@triton.autotune([triton.Config({'BK': 64}, num_warps=4, num_stages=1)], key=['M'])\n@triton.jit",
+    )
+    + """
+for _ in range(2):
+    gemm[(4, 4)](a, b, c, 256, 256, 128, 64, 64)
+"""
+)
+
+
+def test_of_an_autotuned_kernel_its_configuration_is_written(diagnose):
+    one = diagnose(TUNED)[0]
+    best = finding(one, "loads-not-pipelined").tried[1]
+    assert best.write == "triton.Config({'BK': 64}, num_warps=4, num_stages=4)"
+
+
+ADD = """
+import torch, triton, triton.language as tl
+
+@triton.heuristics({"EVEN": lambda arguments: arguments["n"] % arguments["BLOCK"] == 0})
+@triton.jit
+def plus(x, y, c, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = (i < n) | EVEN
+    tl.store(c + i, tl.load(x + i, mask=mask) + tl.load(y + i, mask=mask), mask=mask)
+
+x, y, c = (torch.rand(1 << 16).half() for _ in range(3))
+def grid(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+"""
+
+
+def by_tiles(seen):
+    """Adds what the CTAs of the grid cover, beyond the tensors too, as a kernel without masks does."""
+
+    def computed(launcher, arguments):
+        x, y, c, n, block, even = arguments
+        assert launcher.constants["BLOCK"] == block
+        seen.append((block, launcher.constants["EVEN"], n))
+        whole = torch.empty(0, dtype=c.dtype).set_(c.untyped_storage())
+        begin = c.storage_offset()
+        end = begin + (n if not even else -(-n // block) * block)
+        whole[begin:end] = torch.cat([x[:n] + y[:n], torch.zeros(end - begin - n, dtype=c.dtype)])
+
+    return computed
+
+
+def test_tiles_follow_the_script_s_function_of_the_grid_and_its_heuristics(diagnose, monkeypatch):
+    seen = []
+    behave(monkeypatch, computed=by_tiles(seen), milliseconds=lambda launcher: 512.0 / launcher.constants["BLOCK"])
+    one = diagnose(ADD + "n = 40960\nplus[grid](x[:n], y[:n], c[:n], n, BLOCK=128, num_warps=4)")[0]
+    assert speedups(one, "few-bytes-in-flight") == {
+        f"BLOCK={128 * factor}": (factor, factor, factor, True) for factor in (2, 4, 8)
+    }
+    assert {(block, even) for block, even, _ in seen} == {(128, True), (256, True), (512, True), (1024, True)}
+    tried = {launch.grid[0] for launch in fake_gpu.LAUNCHES}
+    assert tried == {320, 160, 80, 40}
+
+
+def test_a_tile_that_reaches_beyond_its_tensor_is_dropped_and_the_script_s_memory_whole(diagnose, monkeypatch):
+    behave(monkeypatch, computed=by_tiles([]))
+    text = ADD.replace('arguments["n"] % arguments["BLOCK"] == 0', "True")
+    one, _, (c, _) = diagnose(
+        text + "c.fill_(7)\nn = 128 * 201\nplus[grid](x[:n], y[:n], c[:n], n, BLOCK=128, num_warps=4)"
+    )
+    assert dropped(one, "few-bytes-in-flight")["BLOCK=256"] == "it computes something else than the original"
+    assert set(c[128 * 201 :].tolist()) == {7}
+
+
+def test_without_a_function_of_the_grid_tiles_are_fixed(diagnose, monkeypatch):
+    behave(monkeypatch, computed=by_tiles([]))
+    one = diagnose(ADD + "n = 40960\nplus[(320,)](x, y, c, n, BLOCK=128, num_warps=4)")[0]
+    assert set(dropped(one, "few-bytes-in-flight").values()) == {
+        "its grid is no function of the meta-parameters, so its tiles are fixed"
+    }
+
+
+def test_what_a_timeline_finds_is_tried_at_a_later_launch(diagnose, monkeypatch):
+    behave(monkeypatch, milliseconds=by_stages({3: 2.0, 2: 4.0, 4: 1.0, 5: 1.0}))
+    monkeypatch.setattr(read, "timeline", lambda launch, about, made=read.timeline: with_wait(made(launch, about)))
+    one = diagnose(GEMM + "run(16, stages=3)")[0]
+    assert {change: found[0] for change, found in speedups(one, "exposed-loads").items()} == {
+        "num_stages=4": 2.0, "num_stages=5": 2.0, "num_stages=2": 0.5
+    }  # fmt: skip
+
+
+def with_wait(timeline):
+    group = timeline.regions[0].warp_group
+    wait = LoadWait(warp_group=group, regions=[timeline.regions[0].name], cycles=100.0, share=0.5)
+    return timeline.model_copy(update={"load_wait": wait})
+
+
+def test_static_runs_cannot_try(tmp_path):
+    script = tmp_path / "it.py"
+    script.write_text(GEMM + "run(1)")
+    done = kperf("diagnose", "--static", "--try", script)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--try times kernels, and --static has no GPU" in done.stderr
+
+
+def test_without_a_gpu_it_is_one_sentence(tmp_path):
+    script = tmp_path / "it.py"
+    script.write_text(GEMM + "run(1)")
+    done = kperf("diagnose", "--try", script)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "`kperf diagnose --static` needs no GPU" in done.stderr
