@@ -226,7 +226,7 @@ def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[st
             plain, traced = resource_usage(twin.plain), resource_usage(twin.kernel)
             console.print(
                 f"{name}: registers {plain.registers} -> {traced.registers}, spilled bytes {plain.spilled_bytes} -> "
-                f"{traced.spilled_bytes}, blocks an SM {plain.occupancy} -> {traced.occupancy}"
+                f"{traced.spilled_bytes}, CTAs an SM {plain.occupancy} -> {traced.occupancy}"
             )
     return failed
 

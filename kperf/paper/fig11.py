@@ -178,7 +178,7 @@ def trace(
         captured_passes = _captured(item, item.passes, inputs, workload, rounds)
         timeline = join(timeline, launch, item.passes.edges, captured_passes)
     told = {
-        "passes": "one, with all records",
+        "passes": "one, with all events",
         "variant": item.name,
         "label": item.label,
         "gpu": environment.gpu,
@@ -194,7 +194,7 @@ def _captured(
     workload: Workload,
     rounds: int,
 ) -> list[Captured]:
-    """Launch the twin of each pass in turn with the plain kernel."""
+    """Launch the instrumented kernel of each pass in turn with the plain kernel."""
     kernel = instrumented.subject_of(item.plain)
     call_plain = bind(item.plain, inputs, workload, item.plain.text)
     found = []
@@ -240,7 +240,7 @@ def record(console: Console, subjects: Sequence[TracedKernel], workload: Workloa
         write_atomically(folder / f"{item.name}.chrome_trace.json", events)
         write_atomically(folder / f"{item.name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
         console.print(
-            f"traced {timeline.label}: {timeline.ctas} blocks, {timeline.events.written} records "
+            f"traced {timeline.label}: {timeline.ctas} CTAs, {timeline.events.written} events "
             f"({timeline.events.lost} lost), {timeline.overhead}, "
             f"written {time.monotonic() - begin:.1f} s after the start"
         )
@@ -301,8 +301,8 @@ def _predicted(timelines: Sequence[Timeline], subjects: Sequence[TracedKernel]) 
         if measured.replay is not None:
             cycles = predict(item.program, measured)
             lines.append(
-                f"{predicted.label}: from stage times measured in {measured.label} and its own schedule a trip takes "
-                f"{cycles:.0f} cycles, {cycles / predicted.cycles_per_unit.median - 1:+.1%} of what was measured."
+                f"{predicted.label}: from stage times measured in {measured.label} and its own schedule an iteration "
+                f"takes {cycles:.0f} cycles, {cycles / predicted.cycles_per_unit.median - 1:+.1%} of what was measured."
             )
     return lines
 
@@ -352,7 +352,7 @@ def run(
     else:
         console.print(f"static: {reason}; the figure is drawn from recorded timelines")
         for item in subjects:
-            same = "as in the plain kernel" if not item.orders.differences else "not as in the plain kernel"
+            same = "as in the original kernel" if not item.orders.differences else "not as in the original kernel"
             console.print(f"traced/{item.plain.path.name} of {item.name} compiles to sm_90a, ordered {same}")
             if most != 1:
                 console.print(instrumented.passes_table(instrumented.read_passes(item.plain), item.label))

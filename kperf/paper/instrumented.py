@@ -63,12 +63,12 @@ def most_records(program: Program, override: Override, workload: Workload) -> in
 
 
 def path_of(plain: Override, root: Path = TTGIR_DIR) -> Path:
-    """Where the twin of a variant's override is kept."""
+    """Where the instrumented kernel of a variant's override is kept."""
     return root / plain.manifest.variant / "traced" / plain.entry.file
 
 
 def generate(plain: Override, root: Path = TTGIR_DIR) -> Path:
-    """Write the twin of an override; returns its path.
+    """Write the instrumented kernel of an override; returns its path.
 
     Raises `UsageError`, and leaves what was there, if the kernel has no registers left for records: `find` refuses a
     twin that is not this kernel's.
@@ -197,11 +197,13 @@ def read_passes(plain: Override, root: Path = TTGIR_DIR) -> PassesOnFile:
 
 def passes_table(found: PassesOnFile, label: str) -> Table:
     """For the console."""
-    result = Table(title=f"passes of {label}, chosen by compiling {found.compiles} twins", title_justify="left")
-    for column in ("pass", "edges besides the anchors", "reckoned cost", "registers", "order of instructions"):
+    result = Table(
+        title=f"passes of {label}, chosen by compiling {found.compiles} instrumented kernels", title_justify="left"
+    )
+    for column in ("pass", "probes besides the anchors", "estimated cost", "registers", "order of instructions"):
         result.add_column(column)
     for number, one in enumerate(found.passes):
-        order = f"{len(one.differences)} differences" if one.differences else "the plain kernel's"
+        order = f"{len(one.differences)} differences" if one.differences else "the original kernel's"
         result.add_row(str(number + 1), "\n".join(one.edges), f"{one.cost:.1%}", str(one.registers), order)
     return result
 

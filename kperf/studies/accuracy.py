@@ -248,7 +248,13 @@ def tables(rows: Sequence[AccuracyRow], stamp: str) -> list[Table]:
 def model_table(modelled: Sequence[Prediction]) -> Table:
     """Every model's period beside the measured one."""
     table = _table(
-        "models of recorded kernels, cycles of a trip", "kernel", "model", "from", "predicted", "measured", "error"
+        "models of recorded kernels, cycles of an iteration",
+        "kernel",
+        "model",
+        "from",
+        "predicted",
+        "measured",
+        "error",
     )
     for one in modelled:
         cells = (one.kernel, one.model, one.source, f"{one.predicted:.0f}", f"{one.measured:.0f}", f"{one.error:+.1%}")

@@ -166,13 +166,13 @@ def table(costs: Sequence[KernelCost], stamp: str) -> Table:
         "kernel",
         "slower by",
         "several passes",
-        "records in",
-        "records a warp",
+        "events in",
+        "events a warp",
         "cycles each",
         "free bytes",
         "order",
     ):
-        made.add_column(column, justify="left" if column in {"kernel", "records in", "order"} else "right")
+        made.add_column(column, justify="left" if column in {"kernel", "events in", "order"} else "right")
     for one in costs:
         made.add_row(
             one.kernel,
@@ -182,7 +182,7 @@ def table(costs: Sequence[KernelCost], stamp: str) -> Table:
             f"{one.records_of_a_warp:.0f}",
             f"{one.cycles_a_record:.0f}",
             str(one.shared_left),
-            "the plain kernel's" if one.same_order else "another",
+            "the original kernel's" if one.same_order else "another",
         )
     return made
 
@@ -211,8 +211,8 @@ def said(folder: Path, costs: Sequence[KernelCost]) -> list[str]:
         lines.append(
             f"The paper's four kernels, as far as they are ours ({', '.join(FIG13)}): {found['fig13 mean']:.1%} on "
             f"average, {found['fig13 worst']:.1%} at most, where the paper has {PAPER_MEAN:.1%} and below "
-            f"{PAPER_WORST:.0%}. A record of theirs adds {found['cycles a record']:.0f} cycles to its block in the "
-            f"median, where the paper has {PAPER_CYCLES} for the record itself."
+            f"{PAPER_WORST:.0%}. An event of theirs adds {found['cycles a record']:.0f} cycles to its CTA in the "
+            f"median, where the paper has {PAPER_CYCLES} for the event itself."
         )
     if costs:
         mean, most = statistics.fmean(single), max(costs, key=lambda one: one.ratio)
@@ -226,8 +226,8 @@ def said(folder: Path, costs: Sequence[KernelCost]) -> list[str]:
         held = f"more than {GOALS[2]:.0%} in {', '.join(over)}" if over else f"at most {GOALS[2]:.0%}"
         apart = [one.kernel for one in several if not one.joined]
         lines.append(
-            f"Of several passes, a few records each, the dearest of {len(several)} kernels costs {held}"
-            + (f"; those of {', '.join(apart)} do not make one trip." if apart else ".")
+            f"Of several passes, a few events each, the dearest of {len(several)} kernels costs {held}"
+            + (f"; those of {', '.join(apart)} do not make one iteration." if apart else ".")
         )
     else:
         lines.append("Of several passes nothing is recorded yet: `make examples` on a Hopper GPU records them.")

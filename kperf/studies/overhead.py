@@ -140,6 +140,6 @@ def table(costs: list[Cost], label: str) -> Table:
     for column in ("choice", "pairs of records", "slower by", "order of instructions"):
         result.add_column(column)
     for cost in costs:
-        order = "the plain kernel's" if cost.same_order else "another"
+        order = "the original kernel's" if cost.same_order else "another"
         result.add_row(cost.choice, str(cost.pairs), f"{cost.ratio - 1:+.1%}", order)
     return result

@@ -114,7 +114,7 @@ def _sayer(stream: Stream) -> Callable[[str], None]:
 def refuse_what_cannot_work(options: TraceOptions) -> None:
     """Raise `UsageError` if nothing can be traced here, or with these options."""
     if reason := device.why_static():
-        raise UsageError(f"{reason}; `kperf instrument` needs no GPU and puts records into a TTGIR file")
+        raise UsageError(f"{reason}; `kperf instrument` needs no GPU and puts events into a TTGIR file")
     if interpreting():
         raise UsageError("TRITON_INTERPRET is set, with which no kernel reaches the GPU: unset it")
     refuse_environment_override()
@@ -185,7 +185,7 @@ def _problem(kernel: Kernel, launches: Interceptor, results: Results) -> UsageEr
 def listing(launches: Interceptor) -> Table:
     """All kernels, the slowest first."""
     table = Table(title="kernels that the script launched", title_justify="left")
-    for column in ("kernel", "file", "launches", "grid", "warps", "registers", "shared", "blocks an SM"):
+    for column in ("kernel", "file", "launches", "grid", "warps", "registers", "shared", "CTAs an SM"):
         table.add_column(column, justify="left" if column in {"kernel", "file"} else "right")
     table.add_column("GPU time", justify="right")
     table.add_column("share", justify="right")

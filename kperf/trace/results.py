@@ -166,7 +166,7 @@ class Results:
             kept.suffixes.append(".timeline.json")
             environment = kept.timeline.environment
             about = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
-            about |= {"passes": "one, with all records"}
+            about |= {"passes": "one, with all events"}
             kept.trace = export(kept.launch, kept.timeline.clock_mhz, about)
             self._write(kept.path.with_name(f"{kept.path.name}.chrome_trace.json"), kept.trace.text)
             kept.suffixes.append(".chrome_trace.json")
@@ -300,12 +300,12 @@ def _disturbance(kernel: Kernel, twin: InstrumentedKernel) -> list[str]:
     sentences = []
     if twin.spilled_more:
         sentences.append(
-            f"{kernel.name}: its records make it spill {twin.spilled_more} bytes a thread more: record fewer regions "
+            f"{kernel.name}: its events make it spill {twin.spilled_more} bytes a thread more: record fewer regions "
             "with --regions."
         )
     if twin.blocks_lost:
         sentences.append(
-            f"{kernel.name}: its records leave room for {twin.resource_usage.occupancy} blocks an SM where "
-            f"{twin.original_usage.occupancy} fit: record fewer regions with --regions."
+            f"{kernel.name}: its events leave room for {twin.resource_usage.occupancy} CTAs an SM where "
+            f"{twin.original_usage.occupancy} fit: trace fewer regions with --regions."
         )
     return sentences

@@ -311,7 +311,7 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     assert f"joined from {agree} of {len(timeline.passes)} passes that agree" in said
     assert "single CTAs, tile boundaries and all outside of the main loop are from one launch" in said
     events = json.loads((tmp_path / "test/fig11/vanilla.chrome_trace.json").read_text())
-    assert events["otherData"]["passes"] == "one, with all records"
+    assert events["otherData"]["passes"] == "one, with all events"
     inside = [region for region in timeline.regions if region.warp_group == "consumer 0" and region.per_iteration]
     assert [region.name for region in inside] == [
         "wait K full", "QK issue", "QK wait", "softmax", "wait V full", "PV issue", "PV wait"

@@ -154,7 +154,7 @@ def test_without_a_gpu_what_is_recorded_is_told_and_drawn(folder, monkeypatch):
     paper.run(console, folder.parent, rounds=10, require_gpu=False)
     text = console.export_text()
     assert "recorded on NVIDIA H200" in text
-    assert "Of several passes, a few records each" in text
+    assert "Of several passes, a few events each" in text
     assert (folder / "overhead.png").stat().st_size > 10_000
     with pytest.raises(UsageError, match="there is no GPU"):
         paper.run(console, folder.parent, rounds=10, require_gpu=True)

@@ -53,7 +53,7 @@ _FEWEST_TRIPS = 4
 def quantiles(values: NDArray[np.int64]) -> Quantiles:
     """Median, 5th and 95th percentile. Raises `UsageError` when there are none."""
     if values.size == 0:
-        raise UsageError("the trace has no trip of a main loop: trace a longer sequence")
+        raise UsageError("the trace has no iteration of a main loop: trace a longer sequence")
     p5, median, p95 = np.percentile(values, [5, 50, 95])
     return Quantiles(median=float(median), p5=float(p5), p95=float(p95))
 

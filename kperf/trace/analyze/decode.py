@@ -103,7 +103,7 @@ def decode(buffer: NDArray[np.uint8], recording: Recording) -> Records:
         raise UsageError("the trace buffer is empty: was the traced kernel launched?")
     if buffer.size % recording.block_bytes:
         raise UsageError(
-            f"the trace buffer of {buffer.size} bytes is truncated: a block has {recording.block_bytes}, "
+            f"the trace buffer of {buffer.size} bytes is truncated: a CTA has {recording.block_bytes}, "
             "or it was recorded with other settings"
         )
     words = np.ascontiguousarray(buffer, dtype=np.uint8).view(np.uint32).reshape(-1, recording.block_bytes // 4)
@@ -142,12 +142,12 @@ def _check_headers(words: NDArray[np.uint32], recording: Recording) -> None:
         )
     if wrong.size:
         raise UsageError(
-            f"block {wrong[0]} of the trace buffer has no header: the launch did not finish, or it is damaged"
+            f"CTA {wrong[0]} of the trace buffer has no header: the launch did not finish, or it is damaged"
         )
     sizes = np.unique(words[:, 3])
     if sizes.tolist() != [recording.buffer_bytes]:
         raise UsageError(
-            f"the trace buffer holds {sizes[0]} bytes of records a block, not {recording.buffer_bytes}: "
+            f"the trace buffer holds {sizes[0]} bytes of events a CTA, not {recording.buffer_bytes}: "
             "it was recorded with other settings"
         )
 
@@ -156,9 +156,7 @@ def _counts(words: NDArray[np.uint32], recording: Recording) -> tuple[NDArray[np
     """[block, recorded warp]: how many records there are, and how many were written."""
     counters = words[:, HEADER_BYTES // 4 :][:, list(recording.warps)].astype(np.int64)
     if (counters >= 2**31).any() or (counters % 2).any():
-        raise UsageError(
-            "a record counter of the trace buffer is not a number of records: it wrapped, or it is damaged"
-        )
+        raise UsageError("an event counter of the trace buffer is not a number of events: it wrapped, or it is damaged")
     return np.minimum(counters // 2, recording.records_per_warp), counters // 2
 
 

@@ -108,7 +108,7 @@ class Part:
 
 
 def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captured]) -> Timeline:
-    """The timeline of several passes, its verdict included; that of one launch if they do not make one trip.
+    """The timeline of several passes, its verdict included; that of one launch if they do not make one iteration.
 
     `one`, `launch`: of the launch with all records, from which stays what is outside of the main loop. Raises
     `UsageError` if a pass has no trip to measure.
@@ -162,7 +162,7 @@ def _trips(captured: Captured, edges: Probes, group: str) -> Trips:
     first, following = first[same], following[same]
     periods = records.cycle[following] - records.cycle[first]
     if not periods.size:
-        raise UsageError(f"{group} makes no two trips in a row: trace a longer loop")
+        raise UsageError(f"{group} makes no two iterations in a row: trace a longer loop")
     low, high = np.percentile(periods, [_TRIMMED, 100 - _TRIMMED])
     typical = (periods >= low) & (periods <= high)
     first = first[typical]
@@ -279,8 +279,8 @@ def _open(passes: Sequence[Pass], number: int, period: float) -> dict[int, str]:
     }
     if abs(mean / period - 1) > TOLERANCE:
         found[number] = (
-            f"trips of {_called(number, passes[number])} differ too much: {mean:.0f} cycles in the mean, {period:.0f} "
-            "in the median"
+            f"iterations of {_called(number, passes[number])} differ too much: {mean:.0f} cycles in the mean, "
+            f"{period:.0f} in the median"
         )
     return found
 
@@ -307,7 +307,7 @@ def _out_of_step(
             if abs(apart) > STEP * period:
                 found.setdefault(
                     place,
-                    f"in {_called(place, one)} {group} begins its trips {abs(apart):.0f} cycles "
+                    f"in {_called(place, one)} {group} begins its iterations {abs(apart):.0f} cycles "
                     f"{'later' if apart > 0 else 'earlier'} than in pass {number + 1}",
                 )
     return found

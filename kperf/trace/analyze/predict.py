@@ -24,7 +24,7 @@ Stages = Mapping[IntervalKind, list[float]]
 def predict(program: Program, measured: Timeline) -> float:
     """Mean cycles of a trip. Raises `UsageError` where the timeline has no own cycles, or the two do not match."""
     if measured.replay is None:
-        raise UsageError(f"the timeline of {measured.label} has no graph: record it again")
+        raise UsageError(f"the timeline of {measured.label} has no replay: record it again")
     trips = {group.name: trip for group in program.groups if (trip := _trip(program, group.name))}
     places = [
         ([group for group, trip in trips.items() if issues(trip) == (duty == "MMAs")], duty)
@@ -61,7 +61,7 @@ def _trip(program: Program, group: str) -> list[Interval]:
     marks = [(scope.number, start) for scope in scopes if scope.loop == innermost for start in (True, False)]
     pairs = list(pairwise([*marks, marks[0]]))
     if not all(pair in program.intervals for pair in pairs):
-        raise UsageError(f"a trip of {group} has more ways than one: no prediction")
+        raise UsageError(f"an iteration of {group} has more ways than one: no prediction")
     return [program.intervals[pair] for pair in pairs]
 
 

@@ -154,7 +154,7 @@ def _at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.in
     """Of the whole blocks that work those at percentiles of the lifetime. Raises `UsageError` if there is none."""
     whole = views.Blocks(launch).working
     if not len(whole):
-        raise UsageError("no block of the trace is whole: its records were overwritten; use a larger buffer")
+        raise UsageError("no CTA of the trace is whole: its events were overwritten; use a larger buffer")
     first, last = launch.lifetimes()
     by_lifetime = whole[np.argsort((last - first)[whole], kind="stable")]
     return by_lifetime[[round(p / 100 * (len(whole) - 1)) for p in percentiles]]

@@ -105,7 +105,7 @@ class Launch:
         silent = [self.groups[warp] for warp in np.flatnonzero(records.counts.sum(axis=0) == 0)]
         if silent:
             raise UsageError(
-                f"no record of {', '.join(silent)}: was warp {warps[self.groups.index(silent[0])]} recorded?"
+                f"no event of {', '.join(silent)}: was warp {warps[self.groups.index(silent[0])]} recorded?"
             )
         if records.mark.max() >= 2 * len(program.scopes):
             raise UsageError("the trace has a scope that the kernel has not: it is another kernel's")
@@ -115,7 +115,7 @@ class Launch:
         if bad.size:
             names = [program.scopes[records.mark[place] // 2].name for place in (bad[0], bad[0] + 1)]
             block = records.block_of(bad[:1])[0]
-            raise UsageError(f"the records are not balanced: {names[1]!r} cannot follow {names[0]!r} in block {block}")
+            raise UsageError(f"the events are not balanced: {names[1]!r} cannot follow {names[0]!r} in CTA {block}")
         self._built: dict[int, Block] = {}
 
     def _intervals_of_each(self) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:

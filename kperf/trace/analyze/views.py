@@ -319,7 +319,7 @@ def _waits(launch: Launch) -> list[Wait]:
         cycles["later loads"] = cycles.pop(WAITING)
     whole = sum(cycles.values())
     if not whole:
-        raise UsageError("the records of the launch span no cycle: nothing can be said of it")
+        raise UsageError("the events of the launch span no cycle: nothing can be read from it")
     paths = int((launch.records.counts > 1).sum())
     ranked = sorted(cycles.items(), key=lambda item: -item[1])
     return [Wait(doing=name, share=spent / whole, cycles=spent / paths) for name, spent in ranked if spent]

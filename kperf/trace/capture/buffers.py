@@ -40,14 +40,14 @@ class _Allocator:
     def __call__(self, size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
         if size > BUFFER_LIMIT:
             raise UsageError(
-                f"the records of this launch are {size >> 20} MB, and 2047 can be addressed: trace a smaller one"
+                f"the events of this launch are {size >> 20} MB, and 2047 can be addressed: trace a smaller one"
             )
         if size not in self._buffers:
             try:
                 self._buffers[size] = torch.zeros(size, dtype=torch.uint8, device="cuda")
             except torch.OutOfMemoryError:
                 raise UsageError(
-                    f"the records of this launch need {size >> 20} MB of GPU memory: trace a smaller workload"
+                    f"the events of this launch need {size >> 20} MB of GPU memory: trace a smaller workload"
                 ) from None
         self.last = self._buffers[size]
         return self.last
@@ -73,10 +73,14 @@ def capture(name: str, plain: Call, traced: Call, recording: Recording, rounds: 
     with allocated() as allocator:
         expected, found = plain(), recorded()
         if not all(map(same_bits, expected, found)):
-            raise MeasurementError(f"the traced twin of {name} computes something else than the plain kernel")
+            raise MeasurementError(
+                f"the instrumented kernel of {name} computes something else than the original kernel"
+            )
         times = time_in_turn([plain, recorded], rounds)
         if allocator.last is None:
-            raise MeasurementError(f"the twin of {name} asked for no profile buffer: its records were not lowered")
+            raise MeasurementError(
+                f"the instrumented kernel of {name} asked for no profile buffer: its events were not lowered"
+            )
         return Capture(allocator.last.cpu().numpy(), *times)
 
 

@@ -207,7 +207,7 @@ class Capturer:
     def _plan_passes(self, kernel: Kernel, taken: CapturedLaunch) -> None:
         """Choose and compile the passes of a kernel, while the script waits; or say why there are none."""
         if self._options.passes is None and (cost := self._small_cost(kernel, taken)) is not None:
-            taken.why_one = f"one launch with all records costs {cost:.1%} and keeps the order of instructions"
+            taken.why_one = f"one launch with all events costs {cost:.1%} and keeps the order of instructions"
             return
         begin = time.monotonic()
         try:

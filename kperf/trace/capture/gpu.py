@@ -105,7 +105,7 @@ class Gpu:
             return torch.zeros(size, dtype=torch.uint8, device="cuda")
         except torch.OutOfMemoryError:
             raise UsageError(
-                f"its records need {size >> 20} MB of GPU memory and there is less: give fewer with --memory"
+                f"its events need {size >> 20} MB of GPU memory and there is less: give fewer with --memory"
             ) from None
 
     def free_bytes(self) -> int:

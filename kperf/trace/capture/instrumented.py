@@ -136,7 +136,7 @@ def _compile(kernel: CompiledKernel, override: Override, recording: Recording, f
         twin = recompile(kernel, override)
     if twin.metadata.profile_scratch_size != recording.block_bytes:
         raise MeasurementError(
-            f"its records were lowered to {twin.metadata.profile_scratch_size} bytes a block where "
+            f"its events were lowered to {twin.metadata.profile_scratch_size} bytes a CTA where "
             f"{recording.block_bytes} are read"
         )
     return twin
@@ -171,7 +171,7 @@ def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, r
         if fits(size, kept_in):
             return Recording(warps, program.total_warps, size, memory=kept_in, arch=program.arch)
     mend = "give more with --memory" if memory >> 20 < BUFFER_LIMIT >> 20 else "no buffer can be larger; launch fewer"
-    raise UsageError(f"the records of {blocks} blocks do not fit into {memory >> 20} MB: {mend}")
+    raise UsageError(f"the events of {blocks} CTAs do not fit into {memory >> 20} MB: {mend}")
 
 
 def _straight_records(program: Program) -> int | None:

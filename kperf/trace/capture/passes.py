@@ -80,7 +80,7 @@ def choose_passes(
     def compiled(wanted: Sequence[Places]) -> list[ChosenPass]:
         new = [places for places in dict.fromkeys(wanted) if places not in known]
         if new:
-            say(f"compiling twins of a few records a trip: {len(new)}")
+            say(f"compiling kernels with a few events an iteration: {len(new)}")
         known.update(zip(new, compile_passes(edges, plain, build, new, cycles=cycles), strict=True))
         return [known[places] for places in wanted]
 

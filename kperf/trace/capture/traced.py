@@ -83,7 +83,7 @@ def recording_for(program: Program, subject: TracedKernel) -> Recording:
 def make_traced(subject: TracedKernel, text: str, path: object) -> tuple[Traced, Program]:
     """The twin with this text, from `path`. Raises `UsageError` if without its records it is not the plain text."""
     if strip(text) != subject.text:
-        raise UsageError(f"{path} is not the twin of {subject.name}: `make ttgir` writes it anew")
+        raise UsageError(f"{path} is not the instrumented kernel of {subject.name}: `make ttgir` writes it anew")
     program = read_program(text, subject.rules)
     return Traced(text, recording_for(program, subject)), program
 
@@ -101,14 +101,14 @@ def compile_orders(subject: TracedKernel, traced: Traced) -> Orders:
     counters = -(-4 * len(traced.recording.warps) // 8) * 8
     if after.local_bytes > before.local_bytes or after.stack_bytes > before.stack_bytes + counters:
         raise UsageError(
-            f"the traced twin of {subject.name} spills {after.stack_bytes} bytes where the plain kernel spills "
-            f"{before.stack_bytes}: record fewer regions (--regions)"
+            f"the instrumented kernel of {subject.name} spills {after.stack_bytes} bytes where the original kernel "
+            f"spills {before.stack_bytes}: trace fewer regions (--regions)"
         )
     limit = subject.arch.cta_shared_bytes
     if after.shared_bytes > limit:
         raise UsageError(
             f"{subject.name} takes {before.shared_bytes} of {limit} bytes of shared memory: too "
-            f"little is left for {traced.recording.buffer_bytes} bytes of records"
+            f"little is left for {traced.recording.buffer_bytes} bytes of events"
         )
     return Orders(*(sass.order(compiler.sass(kernel), subject.arch) for kernel in (plain_kernel, traced_kernel)))
 

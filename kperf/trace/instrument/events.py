@@ -143,7 +143,7 @@ def instrument(
     """
     rules = rules or read_rules()
     if "proton.record" in text:
-        raise UsageError("the TTGIR has records already: strip them first (kperf instrument --strip)")
+        raise UsageError("the TTGIR has events already: strip them first (kperf instrument --strip)")
     module = Module(text)
     _refuse_what_cannot_be_lowered(module)
     dataflow = Dataflow(module, rules.aliases)
@@ -280,7 +280,7 @@ def _lifetimes(region: Region, group: str) -> list[_Pair]:
         if inside:
             pairs.append(_Pair(LIFETIME + group, inside[0].line, inside[-1].last_line))
         elif number == 0 and block.operations:
-            raise UsageError(f"{group} does nothing before it branches: there is no place for a record")
+            raise UsageError(f"{group} does nothing before it branches: there is no place for an event")
     return pairs
 
 

@@ -1,4 +1,4 @@
-"""The edges of a trip: where the records of a main loop stand, and the twin of a kernel with a few of them.
+"""The probes of an iteration: where events of a main loop are taken, and the instrumented kernel with a few of them.
 
 A *body* is a main loop of a warp group: of its loops those that issue most, and of these the innermost. Bodies with the
 same regions in the same order, as two consumers have, form a *class* and get the same records. The record before the

@@ -216,7 +216,7 @@ def read_program(text: str, rules: Rules | None = None, located: str | None = No
     scopes: list[Scope] = []
     _number_region(module.function.regions[0], names, next(iter(names.values())), (), False, marks, scopes)
     if not scopes:
-        raise UsageError("the TTGIR has no records: make a traced twin of it with `kperf instrument`")
+        raise UsageError("the TTGIR has no events: make an instrumented kernel of it with `kperf instrument`")
     starts, total_warps = _allocate_warps(text)
     intervals = {}
     for group in module.warp_groups():

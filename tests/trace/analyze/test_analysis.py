@@ -200,12 +200,12 @@ def test_another_kernels_records_are_refused():
 def test_a_silent_warp_group_is_said():
     block = simulate(PROGRAM, TRIPS, CYCLES)
     block[2] = []
-    with pytest.raises(UsageError, match="no record of producer"):
+    with pytest.raises(UsageError, match="no event of producer"):
         Launch(decode(encode([block], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
 
 
 def test_a_trace_without_a_trip_is_refused():
-    with pytest.raises(UsageError, match="no trip"):
+    with pytest.raises(UsageError, match="no iteration"):
         analysis.quantiles(np.zeros(0, np.int64))
 
 

@@ -104,10 +104,10 @@ def damaged(word: int, value: int, block: int = 1) -> np.ndarray:
         (np.zeros(0, np.uint8), "is empty"),
         (GOOD[:-4], "is truncated"),
         (np.zeros_like(GOOD), "another version"),
-        (damaged(0, 0), "block 1 .* has no header"),
+        (damaged(0, 0), "CTA 1 .* has no header"),
         (damaged(3, 128, block=0), "other settings"),
         (damaged(10, 2**31 + 2), "wrapped"),
-        (damaged(10, 3), "not a number of records"),
+        (damaged(10, 3), "not a number of events"),
     ],
     ids=["empty", "truncated", "no header", "one block", "size", "wrapped", "odd"],
 )

@@ -122,8 +122,8 @@ def test_one_pass_with_all_records_does_not():
     ("change", "said"),
     [
         ({"arithmetic": LONG.arithmetic + 150}, "add up to"),
-        ({"issue": 900, "arithmetic": LONG.arithmetic - 388}, "begins its trips"),  # and the period is what it was
-        ({"late": LONG.late + 1300}, "consumer 1 begins its trips"),  # likewise
+        ({"issue": 900, "arithmetic": LONG.arithmetic - 388}, "begins its iterations"),  # and the period is what it was
+        ({"late": LONG.late + 1300}, "consumer 1 begins its iterations"),  # likewise
     ],
     ids=["period", "order", "step"],
 )
@@ -134,7 +134,7 @@ def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
     assert several.iteration.cycles == pytest.approx(period, rel=0.025)  # 2 events of COST cycles
     if change.keys() == {"late"}:  # that pass disturbs least, and both others are in another step
         assert several.joined is None
-        assert all("consumer 1 begins its trips" in line for line in several.apart.why)
+        assert all("consumer 1 begins its iterations" in line for line in several.apart.why)
         assert len(several.apart.why) == 2
         return
     assert several.joined.left_out == [1]

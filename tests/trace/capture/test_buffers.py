@@ -30,7 +30,7 @@ def test_without_a_gpu_nothing_is_launched(gpu, monkeypatch):
 
 
 def test_a_twin_that_computes_something_else_is_not_timed(gpu):
-    with pytest.raises(MeasurementError, match="twin of k computes something else"):
+    with pytest.raises(MeasurementError, match="instrumented kernel of k computes something else"):
         capture("k", writes(1.0, 2.0), writes(1.0, 3.0), None, 3)
 
 

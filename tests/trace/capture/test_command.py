@@ -249,7 +249,7 @@ def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace,
 
 @pytest.fixture
 def several(monkeypatch):
-    """Whatever one launch with all records costs, several passes are wanted; compilers differ in what that moves."""
+    """Whatever one launch with all events costs, several passes are wanted; compilers differ in what that moves."""
     monkeypatch.setattr(capturer, "LITTLE", -1.0)
 
 
@@ -268,18 +268,18 @@ def test_passes_are_taken_from_later_launches_and_joined(trace, capsys):
     assert all(one.overhead.original_ms and one.overhead.ratio for one in timeline.passes)
     assert timeline.joined.one_pass.regions == ["*"]
     assert all(one.events_per_iteration == 2 and one.resources.occupancy == 1 for one in timeline.passes)
-    assert json.loads((out / "gemm.chrome_trace.json").read_text())["otherData"]["passes"] == "one, with all records"
+    assert json.loads((out / "gemm.chrome_trace.json").read_text())["otherData"]["passes"] == "one, with all events"
 
 
 @pytest.mark.usefixtures("several")
 def test_passes_that_cannot_be_joined_cost_nothing(trace, monkeypatch):
     def refuses(*_):
-        raise UsageError("consumer makes no two trips in a row")
+        raise UsageError("consumer makes no two iterations in a row")
 
     monkeypatch.setattr(results, "join", refuses)
     status, said, out = trace(GEMM + "run(24)")
     assert status == 0
-    assert "gemm: one pass, for several cannot be joined: consumer makes no two trips in a row." in said
+    assert "gemm: one pass, for several cannot be joined: consumer makes no two iterations in a row." in said
     timeline = read_timeline(out / "gemm.timeline.json")
     assert timeline.joined is None
     assert timeline.cycles_per_unit.median == 4 * fake_gpu.STEP
@@ -306,7 +306,7 @@ def test_why_a_kernel_is_traced_in_one_pass_is_said(trace, script, why):
 def test_a_launch_that_disturbs_little_is_enough(trace):
     """In which the twin takes as long, and its instructions are in the same order; somebody who asks gets passes."""
     _, said, _ = trace(ADD_14, passes=None)
-    assert "plus: one pass, for one launch with all records costs 0.0% and keeps the order of instructions." in said
+    assert "plus: one pass, for one launch with all events costs 0.0% and keeps the order of instructions." in said
     _, said, _ = trace(ADD_14, passes=3)
     assert "no loop that issues matrix" in said.replace("\n", " ")
 
@@ -568,7 +568,7 @@ def test_fewer_records_where_all_of_them_cost_a_block_on_an_sm(trace, monkeypatc
     status, said, _ = trace(GEMM + "run(1)")
     assert details == ["fine", "coarse"]
     assert status == 0
-    assert "blocks an SM where" not in said
+    assert "CTAs an SM where" not in said
 
 
 @pytest.mark.parametrize(("blocks", "said_so"), [(-1, True), (+1, False)])
@@ -582,8 +582,8 @@ def test_a_block_lost_on_an_sm_is_said_and_one_won_is_not(trace, monkeypatch, bl
 
     monkeypatch.setattr(instrumented, "resource_usage", claims)
     _, said, _ = trace(GEMM + "run(1)")
-    assert ("leave room for 0 blocks an SM where 1 fit" in said) is said_so
-    assert ("blocks an SM where" in said) is said_so
+    assert ("leave room for 0 CTAs an SM where 1 fit" in said) is said_so
+    assert ("CTAs an SM where" in said) is said_so
 
 
 def test_a_twin_that_cannot_be_launched_gives_way_to_the_plain_kernel(trace, capsys):

@@ -90,7 +90,10 @@ def test_a_twin_is_compiled_once_and_not_too_many(edges, monkeypatch):
     assembler, said = Assembler({1, 3}), []
     chosen(edges, assembler, 100_000, said.append)
     assert len(assembler.compiled) == len(set(assembler.compiled))
-    assert said == ["compiling twins of a few records a trip: 6", *["compiling twins of a few records a trip: 1"] * 3]
+    assert said == [
+        "compiling kernels with a few events an iteration: 6",
+        *["compiling kernels with a few events an iteration: 1"] * 3,
+    ]
     monkeypatch.setattr(passes, "MOST_COMPILES", 6)
     few = Assembler()
     assert len(chosen(edges, few, 100_000)) == len(few.compiled) == 6

@@ -23,13 +23,13 @@ def made(shared_bytes=PLAIN.shared_bytes, records=1):
     ("warps", "change", "said"),
     [
         (3, {"stack_bytes": 24}, None),
-        (3, {"stack_bytes": 32}, "spills 32 bytes where the plain kernel spills 8"),
+        (3, {"stack_bytes": 32}, "spills 32 bytes where the original kernel spills 8"),
         (2, {"stack_bytes": 16}, None),
         (2, {"stack_bytes": 24}, "spills 24 bytes"),
         (1, {"stack_bytes": 16}, None),
         (3, {"local_bytes": 8}, "spills 8 bytes"),
         (3, {"shared_bytes": SM_90A.cta_shared_bytes}, None),
-        (3, {"shared_bytes": SM_90A.cta_shared_bytes + 1}, "too little is left for 24576 bytes of records"),
+        (3, {"shared_bytes": SM_90A.cta_shared_bytes + 1}, "too little is left for 24576 bytes of events"),
     ],
 )
 def test_a_twin_may_keep_a_counter_a_warp_on_the_stack_and_spills_nothing_more(monkeypatch, warps, change, said):

@@ -109,7 +109,7 @@ def test_missing_rules_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
-        (instrument(TEXT), {}, "has records already"),
+        (instrument(TEXT), {}, "has events already"),
         (TEXT, {"regions": ("nothing like it",)}, "no region named nothing like it"),
         (
             'module attributes {"ttg.num-warps" = 4 : i32} {\n  tt.func public @f() {\n    tt.return\n  }\n}\n',

@@ -114,7 +114,7 @@ def test_a_hand_edited_twin_is_read():
         (lambda text: text.replace('proton.record end "QK wait"\n', "", 1), "has no partner|not ended"),
         (lambda text: text.replace('proton.record start "QK wait"\n', "", 1), "has no partner"),
         (lambda text: text.replace('proton.record start "QK wait"', "proton.record begin", 1), "a record reads"),
-        (lambda text: TEXT, "has no records"),
+        (lambda text: TEXT, "has no events"),
     ],
     ids=["no end", "no start", "other word", "plain"],
 )

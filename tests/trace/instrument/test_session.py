@@ -100,7 +100,7 @@ def program_warps(program: Program) -> tuple[int, ...]:
 def test_a_twin_of_another_file_is_refused():
     plain = overrides.find("vanilla", Specialization())
     other = overrides.find("improved", Specialization())
-    with pytest.raises(UsageError, match="is not the twin"):
+    with pytest.raises(UsageError, match="is not the instrumented kernel"):
         traced.make_traced(instrumented.subject_of(plain), instrument(other.text, rules=RULES), other.path)
 
 
