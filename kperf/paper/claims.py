@@ -33,7 +33,7 @@ Verdict = Literal[
     "no difference",
     "above",
     "below",
-    "level",
+    "equal",
     "faster",
     "slower",
     "holds",
@@ -159,7 +159,7 @@ class Outcome:
         A bound: *holds* or *does not hold*. The paper's value of the same pair: *agrees* within the tolerance; else
         *same direction* (smaller, larger) or *opposite direction* if the whole interval is on that side of 1, and *no
         difference* if it is not. The paper's value of another kernel: *above* or *below* if the whole interval is,
-        else *level*. No value: *faster* or *slower* if the whole interval is, else *no difference*.
+        else *equal*. No value: *faster* or *slower* if the whole interval is, else *no difference*.
         """
         if self.value is None:
             return "not recorded whole"
@@ -174,7 +174,7 @@ class Outcome:
 
 def _speedup_verdict(claim: SpeedupClaim, value: float, interval: tuple[float, float]) -> Verdict:
     if claim.yardstick is not None:
-        return _side(interval, claim.yardstick, ("below", "level", "above"))
+        return _side(interval, claim.yardstick, ("below", "equal", "above"))
     if claim.paper is None or claim.tolerance is None:
         return _side(interval, 1, ("slower", "no difference", "faster"))
     if abs(value / claim.paper - 1) <= claim.tolerance:

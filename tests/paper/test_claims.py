@@ -37,7 +37,7 @@ BOUND = CLAIMS["tracing-overhead-vanilla"]
         (SPEEDUP, 0.9, (0.8, 0.95), "opposite direction"),
         (SPEEDUP, None, None, "not recorded whole"),
         (OURS, OURS.yardstick + 0.02, (OURS.yardstick + 0.01, 2.0), "above"),
-        (OURS, OURS.yardstick, (OURS.yardstick - 0.01, OURS.yardstick + 0.01), "level"),
+        (OURS, OURS.yardstick, (OURS.yardstick - 0.01, OURS.yardstick + 0.01), "equal"),
         (OURS, 1.02, (1.01, OURS.yardstick - 0.01), "below"),
         (BOUND, BOUND.at_most, None, "holds"),
         (BOUND, BOUND.at_most + 0.001, None, "does not hold"),
