@@ -96,6 +96,31 @@ def test_an_unknown_or_missing_word_is_one_sentence(arguments, words):
     assert done.stdout == ""
 
 
+READING = ["fig12", "fig11", "inputs", "claims", "goals", "repeatability", "power", "choose", "tune", "attention",
+           "proton", "overhead", "lines", "timers", "accuracy", "inductor", "restore"]  # fmt: skip
+
+
+@pytest.mark.parametrize("inside", ["", "/inside"])
+def test_a_file_in_the_place_of_the_folder_of_recorded_runs_is_said_to_be_one(tmp_path, inside):
+    """By every command that takes it, before anything else is looked at."""
+    (tmp_path / "h200").write_text("")
+    given = f"{tmp_path}/h200{inside}"
+    commands = [*([name] for name in READING), ["export", "fig12"], ["bench"]]
+    done = {tuple(command): kperf(*command, "--results", given) for command in commands}
+    done["repeatability", "--other"] = kperf("repeatability", "--other", given)
+    done["KPERF_RESULTS"] = kperf("fig12", KPERF_RESULTS=given)
+    refused = f"kperf: {tmp_path}/h200 is a file, and recorded runs are in a folder: name a folder\n"
+    for command, ended in done.items():
+        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", refused), command
+
+
+@pytest.mark.parametrize("command", [["fig12"], ["claims"], ["power"], ["lines"], ["proton"], ["export", "fig12"]])
+def test_the_folder_of_one_gpu_is_not_that_of_all(command):
+    done = kperf(*command, "--results", RECORDED / "h200")
+    words = f"{RECORDED / 'h200'} is the folder of one GPU: name the one around it, {RECORDED}\n"
+    assert (done.returncode, done.stderr.endswith(words)) == (2, True)
+
+
 def test_what_it_is_for_and_which_it_is():
     for option in ("-h", "--help"):
         done = kperf(option)

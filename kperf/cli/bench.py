@@ -19,6 +19,7 @@ from kperf.cli.options import (
     Results,
     Rounds,
     Sweep,
+    is_no_file,
     listed,
     rows_of,
     whole_number,
@@ -79,7 +80,9 @@ def bench(
     only: Only = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV as tritonbench does.")] = False,
     rounds: Rounds = ROUNDS,
-    results: Annotated[Path | None, typer.Option(help="Also append the points to RESULTS/<gpu>/bench.jsonl.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Also append the points to RESULTS/<gpu>/bench.jsonl.", callback=is_no_file)
+    ] = None,
 ) -> None:
     """Check and time implementations on one shape, with tritonbench's options and columns."""
     from kperf.bench import commands as bench
@@ -167,7 +170,10 @@ def power(
 def repeatability(
     results: Results = RECORDED,
     other: Annotated[
-        Path | None, typer.Option(help="Folder with the second runs; without it they are the newest of RESULTS.")
+        Path | None,
+        typer.Option(
+            help="Folder with the second runs; without it they are the newest of RESULTS.", callback=is_no_file
+        ),
     ] = None,
 ) -> None:
     """Of two runs of the same grid: how many points had not settled, and how often the first's intervals hold."""

@@ -51,10 +51,22 @@ class Gpus(StrEnum):
     none = "none"
 
 
+def is_no_file(folder: Path | None) -> Path | None:
+    """A folder, or what can become one. Raises `UsageError` for a file, or a path through one."""
+    if folder is not None:
+        there = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+        if there.exists() and not there.is_dir():
+            raise UsageError(f"{there} is a file, and recorded runs are in a folder: name a folder")
+    return folder
+
+
 Results = Annotated[
     Path,
-    typer.Option(envvar="KPERF_RESULTS", help="Folder of recorded runs, one folder a GPU inside.", show_default=False),
-]
+    typer.Option(
+        envvar="KPERF_RESULTS", help="Folder of recorded runs, one folder a GPU inside.", show_default=False,
+        callback=is_no_file,
+    ),
+]  # fmt: skip
 DeviceOption = Annotated[DeviceChoice, typer.Option(help="auto: static without a Hopper GPU; cuda: fail without one.")]
 Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all take turns; of long samples thrice as many.")]
 Fresh = Annotated[bool, typer.Option(help="Measure again what this environment has recorded already.")]

@@ -392,8 +392,15 @@ def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
     """
     folders = sorted(folder for folder in results.glob("*") if os.path.lexists(folder / file))
     if not folders:
+        refuse_one_gpus(results, file)
         raise UsageError(f"{results} holds no recorded {file}: measure on a Hopper GPU, or name another --results")
     return preferred(folders, file)
+
+
+def refuse_one_gpus(results: Path, file: str) -> None:
+    """Raise `UsageError` for the folder of one GPU, in which `file` itself is, and not a folder that holds it."""
+    if os.path.lexists(results / file):
+        raise UsageError(f"{results} is the folder of one GPU: name the one around it, {results.absolute().parent}")
 
 
 def preferred(folders: Sequence[Path], file: str) -> Path:

@@ -16,7 +16,17 @@ from rich.console import Console
 
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
-from kperf.record.store import Environment, Frozen, Instant, Records, RecordStore, first_of, gpu_slug, preferred
+from kperf.record.store import (
+    Environment,
+    Frozen,
+    Instant,
+    Records,
+    RecordStore,
+    first_of,
+    gpu_slug,
+    preferred,
+    refuse_one_gpus,
+)
 
 
 class Row(Frozen):
@@ -99,6 +109,7 @@ def folder_of(results: Path) -> Path:
 def _recorded_in(results: Path, name: str, reason: str) -> Path:
     folders = sorted(path.parent for path in results.glob(f"*/{name}.jsonl"))
     if not folders:
+        refuse_one_gpus(results, f"{name}.jsonl")
         raise UsageError(
             f"nothing is recorded of `make {name}` in {results} yet: that command records it on a Hopper GPU, "
             f"and here {reason}"
