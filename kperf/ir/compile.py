@@ -26,6 +26,7 @@ from kperf.compat.triton import ASTSource, CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import locations
 from kperf.ir.machine import MachineCode, read_machine_code
+from kperf.ir.paths import parted
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -231,6 +232,11 @@ def sass(kernel: CompiledKernel) -> str:
     """The machine code, an instruction a line, all of it: Triton's own `asm["sass"]` ends after 64 KB of code."""
     listing = _dump(kernel, "nvdisasm", "-c", "-ndf")  # without its dataflow it takes two thirds of the time
     return "".join(f"\t{line}\n" for line in re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+;)", listing))
+
+
+def sass_paths(kernel: CompiledKernel) -> tuple[str, str] | None:
+    """As `sass`, of the path without events and of the path with, where the code parts once; None where it does not."""
+    return parted(_dump(kernel, "nvdisasm", "-c"))  # its dataflow lists the targets of jumps by a table
 
 
 def machine_code(kernel: CompiledKernel) -> MachineCode:

@@ -60,6 +60,12 @@ def order(sass: str, arch: Arch = SM_90A) -> list[str]:
     return [f"{event} x{count}" if count > 1 else event for event, count in runs]
 
 
+def spills(sass: str) -> int:
+    """How many instructions store registers to a thread's own memory, or load them from there."""
+    opcodes = (match[1] for match in map(_INSTRUCTION.search, sass.splitlines()) if match)
+    return sum(opcode.startswith(("STL", "LDL")) for opcode in opcodes)
+
+
 def _event(opcode: str, operands: str, names: dict[str, str]) -> str | None:
     if product := _WGMMA.match(opcode + operands):
         # Two products of one shape often differ in this: which way the second operand lies in shared memory.
