@@ -88,6 +88,7 @@ class Trace(AbstractContextManager["Trace"]):
         check: bool = False,
         memory: int = 1024,
         passes: str = PASSES,
+        ctas: str = "all",
         out: str | Path | None = None,
     ) -> None:
         """As `kperf.trace` says."""
@@ -96,6 +97,7 @@ class Trace(AbstractContextManager["Trace"]):
         self.folder: Path | None = None
         self._patterns, self._regions = _names(kernel, "kernel"), _names(regions, "regions")
         self._launch, self._check, self._memory, self._passes, self._out = launch, check, memory, passes, out
+        self._ctas = ctas
         self._open = ExitStack()
         self._launches: Interceptor
         self._results: Results
@@ -111,7 +113,7 @@ class Trace(AbstractContextManager["Trace"]):
         from kperf.trace import command
         from kperf.trace.capture.gpu import Gpu
         from kperf.trace.capture.interceptor import Interceptor
-        from kperf.trace.capture.kernels import TraceOptions
+        from kperf.trace.capture.kernels import TraceOptions, parse_ctas
         from kperf.trace.capture.passes import parse
         from kperf.trace.instrument.events import read_rules
         from kperf.trace.results import Results
@@ -123,6 +125,7 @@ class Trace(AbstractContextManager["Trace"]):
             memory=self._memory << 20,
             check=self._check,
             passes=parse(self._passes),
+            ctas=parse_ctas(self._ctas),
         )
         command.refuse_what_cannot_work(options)
         if self._out is not None:
@@ -193,6 +196,7 @@ def trace(
     check: bool = False,
     memory: int = 1024,
     passes: str = PASSES,
+    ctas: str = "all",
     out: str | Path | None = None,
 ) -> Trace:
     """Trace the Triton kernels that a `with` block launches: `with kperf.trace(kernel="matmul*") as t: step()`.
@@ -200,12 +204,13 @@ def trace(
     kernel: name of kernels with * and ?, or several. launch: which launch in the block; the third, or else the first.
     regions: names of regions to take events of. check: compare what instrumented and original kernel write, bit for
     bit. memory: MB on the GPU for the events of a launch. passes: over how many launches the events of an iteration
-    are spread: "auto", "1" or at most "N". out: folder for the files of `kperf trace`; without it nothing is written.
+    are spread: "auto", "1" or at most "N". ctas: "all", or "sampled" to record every 17th and let the others run the
+    original code. out: folder for the files of `kperf trace`; without it nothing is written.
 
     After the block the interceptor, Triton's hooks, caches and the environment are as they were, also when it raises.
     Raises `UsageError` and `MeasurementError` with the sentences of `kperf trace`.
     """
-    return Trace(kernel, launch=launch, regions=regions, check=check, memory=memory, passes=passes, out=out)
+    return Trace(kernel, launch=launch, regions=regions, check=check, memory=memory, passes=passes, ctas=ctas, out=out)
 
 
 class Traced(Protocol[_P, _R_co]):

@@ -22,6 +22,13 @@ class DeviceChoice(StrEnum):
     cuda = "cuda"
 
 
+class CtaChoice(StrEnum):
+    """Which CTAs of a launch are recorded."""
+
+    all = "all"
+    sampled = "sampled"
+
+
 class Form(StrEnum):
     """How records are printed."""
 

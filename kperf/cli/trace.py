@@ -9,7 +9,7 @@ import typer
 
 from kperf.cli import interrupt
 from kperf.cli.app import app, console
-from kperf.cli.options import DeviceChoice, DeviceOption, Passes, Results, listed
+from kperf.cli.options import CtaChoice, DeviceChoice, DeviceOption, Passes, Results, listed
 from kperf.console import complain
 from kperf.errors import UsageError
 from kperf.installation import why_missing
@@ -66,6 +66,10 @@ def trace(
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for python -m.")] = False,
     passes: Passes = PASSES,
     page: Annotated[bool, typer.Option("--html", help="Also put all kernels on one page, report.html.")] = False,
+    ctas: Annotated[
+        CtaChoice,
+        typer.Option(help="sampled: record every 17th CTA and let the others run as they are; not yet timed on a GPU."),
+    ] = CtaChoice.all,
 ) -> None:
     """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
     installed = stack.look()
@@ -99,7 +103,7 @@ def trace(
         complain(f"timelines are written without pictures: {why_missing('matplotlib')}")
     most = parse(passes)
     options = TraceOptions(
-        listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most, stop
+        listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most, stop, ctas.value
     )
     name, *arguments = script
     with interrupt.as_python():

@@ -344,11 +344,39 @@ _apart = ""
 @contextmanager
 def _compiled_apart(mode: str) -> Iterator[None]:
     global _apart  # noqa: PLW0603
-    _apart = mode
+    before, _apart = _apart, mode
     try:
         yield
     finally:
-        _apart = ""
+        _apart = before
+
+
+@contextmanager
+def changed_ptx(change: Callable[[str], str], key: str) -> Iterator[None]:
+    """Within it, what has `instrumentation_option` is compiled from PTX that was changed.
+
+    `key` tells one change from another: what changes the stages of the compiler is not in the key of Triton's cache.
+    What `change` raises comes out of the compiler as it is. To be opened inside `instrumentation` with `apart`.
+    """
+    mode, before = f"{_apart}:{key}", knobs.runtime.add_stages_inspection_hook
+
+    def hook(*arguments: Any) -> Any:
+        if not arguments:  # from 3.7 on: what else is to be in the key of whatever is compiled meanwhile
+            return before() if before is not None else ("", "")
+        if before is not None:
+            before(*arguments)
+        _, stages, options, *_ = arguments
+        if getattr(options, "instrumentation_mode", "") == mode:
+            make = stages["ptx"]
+            stages["ptx"] = lambda source, metadata: change(make(source, metadata))
+        return None
+
+    with _compiled_apart(mode):
+        knobs.runtime.add_stages_inspection_hook = hook
+        try:
+            yield
+        finally:
+            knobs.runtime.add_stages_inspection_hook = before
 
 
 def _is_instrumented(backend: str) -> bool:

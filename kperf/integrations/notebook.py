@@ -21,6 +21,7 @@ class _Options(argparse.ArgumentParser):
         self.add_argument("--check", action="store_true")
         self.add_argument("--memory", type=int, default=1024)
         self.add_argument("--passes", default="auto")
+        self.add_argument("--ctas", default="all")
         self.add_argument("--out")
 
     def error(self, message: str) -> NoReturn:
@@ -31,7 +32,7 @@ def load(shell: Any) -> None:
     """Register `%%kperf`."""
 
     def kperf(line: str, cell: str) -> Trace | None:
-        """%%kperf [KERNEL ...] [--launch N] [--regions R ...] [--check] [--memory MB] [--passes N] [--out DIR]."""
+        """%%kperf [KERNEL ...] [--launch N] [--regions R] [--check] [--memory MB] [--passes N] [--ctas C] [--out D]."""
         return _run(shell, line, cell)
 
     shell.register_magic_function(kperf, "cell", "kperf")

@@ -1,5 +1,6 @@
 """What is kept and printed of the kernels of a traced script: each one's files as soon as it has been read."""
 
+import math
 import re
 import sys
 import time
@@ -20,7 +21,7 @@ from kperf.record.files import start_of, write_atomically
 from kperf.record.store import Environment
 from kperf.trace.analyze import read
 from kperf.trace.analyze.joining import Captured, join
-from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, Timeline
+from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, SampledCtas, Timeline
 from kperf.trace.analyze.read import Exported, decode_launch, export, sass_order
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.capturer import why
@@ -29,6 +30,7 @@ from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import CapturedLaunch, Kernel, KernelKey, TraceOptions
 from kperf.trace.capture.multipass import MultiPass
 from kperf.trace.instrument.events import strip
+from kperf.trace.instrument.sampled import Sample
 
 Draw = Callable[[Timeline, str, Path], list[Path]]
 """Draws a timeline, with a stamp on it, as files of a name without a suffix."""
@@ -155,7 +157,7 @@ class Results:
     def _read(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch) -> Kept:
         kept = self.kept.get(kernel.key)
         if kept is None or kept.buffer is not taken.buffer:
-            launch = decode_launch(taken.buffer, taken.twin.recording, taken.twin.program)
+            launch = decode_launch(taken.buffer, taken.twin.recording, taken.twin.program, taken.twin.sample)
             timeline = self._of_one_pass(launches, kernel, taken, launch)
             kept = Kept(kernel, self._path(kernel), taken.buffer, launch, timeline, timeline)
         kept.timeline, kept.passes = _with_passes(launches, kernel, taken, kept), _passes_of(taken)
@@ -207,6 +209,8 @@ class Results:
             overhead=overhead,
             passes=[Pass(regions=list(launches.options.regions), overhead=overhead, sass_order=order)],
             bandwidth=bandwidth.measure(),
+            sampled=_sampled(twin.sample, math.prod(taken.grid)),
+            why_all=twin.why_all,
         )
         return read.timeline(launch, about)
 
@@ -284,6 +288,12 @@ def _checked(taken: CapturedLaunch) -> str:
     if taken.same_outputs is None:
         return "Checked: the original kernel itself does not write the same bits twice, so they are not compared."
     return "Checked: its instrumented kernel writes what the original kernel writes, bit for bit."
+
+
+def _sampled(sample: Sample | None, ctas: int) -> SampledCtas | None:
+    if sample is None:
+        return None
+    return SampledCtas(stride=sample.stride, first=sample.first, recorded=sample.count(ctas), ctas=ctas)
 
 
 def _resources(found: ResourceUsage) -> KernelResources:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.errors import UsageError
+from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import HEADER_BYTES, Recording
 
 PREAMBLE = 0xDEADBEEF
@@ -49,7 +50,7 @@ class Records:
 
     @property
     def n_blocks(self) -> int:
-        """Blocks of the launch."""
+        """Blocks that were recorded."""
         return len(self.program_id)
 
     @cached_property
@@ -93,8 +94,8 @@ class Records:
         return self.row_of(places) // self.counts.shape[1]
 
 
-def decode(buffer: NDArray[np.uint8], recording: Recording) -> Records:
-    """All records in `buffer`, the bytes of a whole number of blocks.
+def decode(buffer: NDArray[np.uint8], recording: Recording, sample: Sample | None = None) -> Records:
+    """All records in `buffer`, the bytes of a whole number of blocks: a `sample` of a launch's, or all of them.
 
     Lost records (overwritten in the ring) are counted, not guessed. Clocks may wrap between two records, if a warp lets
     less than 2^32 cycles (2 s) pass between them. Raises `UsageError` if the buffer is not such a recording's.
@@ -108,6 +109,8 @@ def decode(buffer: NDArray[np.uint8], recording: Recording) -> Records:
         )
     words = np.ascontiguousarray(buffer, dtype=np.uint8).view(np.uint32).reshape(-1, recording.block_bytes // 4)
     _check_headers(words, recording)
+    if sample is not None:
+        _check_sample(words[:, 1], sample)
     counts, written = _counts(words, recording)
     sizes = counts.sum(axis=1)
     timers = words[:, 4:10].astype(np.int64)
@@ -150,6 +153,14 @@ def _check_headers(words: NDArray[np.uint32], recording: Recording) -> None:
             f"the trace buffer holds {sizes[0]} bytes of events a CTA, not {recording.buffer_bytes}: "
             "it was recorded with other settings"
         )
+
+
+def _check_sample(program_ids: NDArray[np.uint32], sample: Sample) -> None:
+    expected = sample.first + sample.stride * np.arange(len(program_ids))
+    wrong = np.flatnonzero(program_ids != expected)
+    if wrong.size:
+        found, wanted = program_ids[wrong[0]], expected[wrong[0]]
+        raise UsageError(f"part {wrong[0]} of the trace buffer is of CTA {found} and not of {wanted}: it is damaged")
 
 
 def _counts(words: NDArray[np.uint32], recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -245,6 +245,8 @@ def findings(t: Timeline) -> list[Finding]:
 def confidence(t: Timeline) -> Confidence:
     """High unless something speaks against it; the worst reason decides."""
     reasons = [*_of_cost(t), *_of_resources(t), *_of_schedule(t), *_of_events(t)]
+    if t.why_all:
+        reasons.append((0, f"all CTAs are recorded and not a sample: {t.why_all}"))
     reasons.sort(key=lambda reason: -reason[0])
     level = max((level for level, _ in reasons), default=0)
     return Confidence(level=_LEVELS[level], reasons=[why for _, why in reasons])
@@ -271,7 +273,8 @@ def _of_resources(t: Timeline) -> list[Reason]:
         t.resources
         and (more := t.resources.instrumented.spilled_bytes - t.resources.original.spilled_bytes) > _COUNTER_BYTES
     ):
-        reasons.append((1, f"events make it spill {more} bytes a thread more"))
+        it = "the CTAs that are recorded" if t.sampled else "it"
+        reasons.append((1, f"events make {it} spill {more} bytes a thread more"))
     return reasons
 
 
@@ -285,7 +288,8 @@ def _of_schedule(t: Timeline) -> list[Reason]:
         why = f"launches show iterations of {t.iteration.least:.0f} to {t.iteration.most:.0f} cycles"
         reasons.append((1, why))
     if not t.sass_order.same:
-        reasons.append((1, "events change the order of instructions"))
+        where = " in the CTAs that are recorded" if t.sampled else ""
+        reasons.append((1, f"events change the order of instructions{where}"))
     if t.replay and abs(t.replay.error) > EXPLAINED:
         reasons.append((1, f"the replay of the dependency graph is {t.replay.error:+.0%} off the iteration time"))
     return reasons

@@ -110,11 +110,24 @@ class Pass(Frozen):
     iteration_cycles: float | None = None
 
 
+class SampledCtas(Frozen):
+    """The CTAs of a launch that were recorded: every `stride`th from `first` on; the others ran the original code.
+
+    `ctas`: of the launch. A CTA's number counts x, then y, then z.
+    """
+
+    stride: int
+    first: int
+    recorded: int
+    ctas: int
+
+
 class About(Frozen):
     """What was launched, and what tracing it cost: all of a timeline that is not read from its events.
 
-    `label`: what figures and sentences call the kernel. `file`: where its source begins. What version 1 of a timeline
-    does not say is None.
+    `label`: what figures and sentences call the kernel. `file`: where its source begins. `sampled`: None where all CTAs
+    were recorded; `why_all`: why they were, where a sample was asked for. What version 1 of a timeline does not say is
+    None.
     """
 
     kernel: str
@@ -130,6 +143,8 @@ class About(Frozen):
     overhead: Overhead
     passes: list[Pass]
     bandwidth: Bandwidth | None = None
+    sampled: SampledCtas | None = None
+    why_all: str = ""
 
 
 class Role(Frozen):
@@ -469,7 +484,8 @@ class Timeline(About):
     `cycles_per_unit`: of the launch that is drawn, with all events, or of passes that were joined. `iteration`: of the
     launch that events change least; None where a unit is a CTA. `lifetime_covered`: recorded cycles of a CTA over
     its lifetime by the global timer. `tile_boundary_cycles`: of a CTA that computes several tiles, cycles from tile
-    to tile beyond those from iteration to iteration.
+    to tile beyond those from iteration to iteration. `ctas`: those that were recorded; `units`, `regions` and `events`
+    are theirs. Where CTAs were sampled, `sms` and `imbalance` are None, and the bytes of `memory` are estimated.
     """
 
     schema_version: Literal[4] = 4

@@ -17,6 +17,7 @@ from kperf.trace.analyze.verdict import concluded
 from kperf.trace.analyze.whatif import what_if
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.program import Program
+from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import Recording
 
 EXPORTED_PERCENTILES = (5, 50, 95)
@@ -29,9 +30,14 @@ _LEAST_BYTES_OF_A_SPAN = 120
 """In the text, with the shortest of names."""
 
 
-def decode_launch(buffer: NDArray[np.uint8], recording: Recording, program: Program) -> Launch:
-    """Decode a whole launch and pair its records up; raises `UsageError` for a buffer that is not this program's."""
-    return Launch(decode(buffer, recording), program, recording.warps)
+def decode_launch(
+    buffer: NDArray[np.uint8], recording: Recording, program: Program, sample: Sample | None = None
+) -> Launch:
+    """Decode a launch and pair its records up; raises `UsageError` for a buffer that is not this program's.
+
+    `sample`: the CTAs that were recorded; None: all of them.
+    """
+    return Launch(decode(buffer, recording, sample), program, recording.warps)
 
 
 def timeline(launch: Launch, about: About) -> Timeline:
@@ -40,9 +46,10 @@ def timeline(launch: Launch, about: About) -> Timeline:
     Raises `UsageError` if no block of the launch is whole.
     """
     found = pipeline(launch, about) if views.has_pipeline(launch) else by_block(launch, about)
-    view = views.choose(launch)
-    imbalance = views.Blocks(launch).imbalance() if view == "imbalance" else None
-    found = found.model_copy(update={"view": view, "imbalance": imbalance})
+    if about.sampled is None:  # how CTAs differ and what the last ones do, a sample does not show
+        view = views.choose(launch)
+        imbalance = views.Blocks(launch).imbalance() if view == "imbalance" else None
+        found = found.model_copy(update={"view": view, "imbalance": imbalance})
     return concluded(found, analysis.unit_cycles(launch))
 
 
@@ -64,7 +71,9 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         region.model_copy(update={"self_cycles": own.get((region.warp_group, region.name))})
         for region in common["regions"]
     ]
-    of_sm = analysis.unit_use_of_sm(launch, _at_percentiles(launch, [50]).tolist())
+    of_sm = None
+    if about.sampled is None:
+        of_sm = analysis.unit_use_of_sm(launch, _at_percentiles(launch, [50]).tolist())
     use = UnitUse(
         sm=None,
         sm_recorded=of_sm[0] if of_sm else None,
@@ -128,7 +137,7 @@ def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
         "ctas": launch.records.n_blocks,
         "clock_mhz": clock_mhz,
         "lifetime_covered": float(np.median(covered)) if len(whole) else 0.0,
-        "sms": views.Blocks(launch).sm_use(),
+        "sms": views.Blocks(launch).sm_use() if about.sampled is None else None,
         "events": EventCount(written=launch.records.written, lost=launch.records.lost),
     }
 

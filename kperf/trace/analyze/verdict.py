@@ -14,6 +14,7 @@ from kperf.trace.analyze.models import (
     Memory,
     Quantiles,
     Replayed,
+    SampledCtas,
     SmUse,
     Timeline,
     WhatIf,
@@ -329,6 +330,7 @@ def _memory(t: Timeline, m: Memory) -> list[str]:
         whose = "instrumented" if t.overhead.original_ms is None else "original"
         line = f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s are requested in the {whose} kernel's "
         line += f"{t.overhead.launch_ms:.3f} ms{'' if m.unique_gb_per_s else _of_peak(t, m.gb_per_s)}"
+        line += f" (estimated from the {t.sampled.recorded} CTAs recorded)" if t.sampled else ""
         lines += [f"{line}.", *_unique(t, m)]
     most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
     lines.append(f"{t.label}: a CTA lives {t.cycles_per_unit.median:.0f} cycles: {', '.join(most)}.")
@@ -419,9 +421,10 @@ def _tail(t: Timeline, s: SmUse) -> list[str]:
 
 
 def _trust(t: Timeline) -> list[str]:
+    lines = [_sampled(t, t.sampled)] if t.sampled else []
     why = f": {'; '.join(t.confidence.reasons)}" if t.confidence.reasons else ""
     do = f"; {WHAT_TO_DO}" if t.confidence.level == "low" else ""
-    lines = [f"{t.label}: confidence is {t.confidence.level}{why}{do}.", *_cost(t)]
+    lines += [f"{t.label}: confidence is {t.confidence.level}{why}{do}.", *_cost(t)]
     if t.events.lost:
         lines.append(f"{t.label}: {t.events.lost} of {t.events.written} events were overwritten; the rest is shown.")
     if t.joined:
@@ -435,6 +438,15 @@ def _trust(t: Timeline) -> list[str]:
             + "."
         )
     return lines
+
+
+def _sampled(t: Timeline, sampled: SampledCtas) -> str:
+    """Whose cycles all are, and what a sample does not show."""
+    return (
+        f"{t.label}: {sampled.recorded} of {sampled.ctas} CTAs are recorded, every {sampled.stride}th from CTA "
+        f"{sampled.first} on, and all cycles are theirs; the others run the original code. How CTAs differ, how they "
+        "fill the SMs and how the launch ends is not known from a sample (--ctas all)."
+    )
 
 
 def _of_unit(t: Timeline) -> str:

@@ -217,8 +217,22 @@ def block_window(block: Block) -> Window:
 
 
 def memory(launch: Launch, about: About) -> Memory:
-    """Bytes, rates, and where a block waits. Rates are at the plain kernel's time."""
+    """Bytes, rates, and where a block waits. Rates are at the plain kernel's time.
+
+    Of sampled CTAs bytes are those of the recorded ones, times how many CTAs there are for each.
+    """
     traffic, in_flight = _traffic(launch)
+    if about.sampled:
+        each = about.sampled.ctas / about.sampled.recorded
+        traffic = [
+            part.model_copy(
+                update={
+                    "loaded_bytes": round(part.loaded_bytes * each),
+                    "stored_bytes": round(part.stored_bytes * each),
+                }
+            )
+            for part in traffic
+        ]
     seconds = about.overhead.launch_ms / 1e3
     moved = sum(t.loaded_bytes + t.stored_bytes for t in traffic)
     return Memory(

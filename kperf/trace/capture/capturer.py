@@ -25,9 +25,11 @@ from kperf.trace.capture.gpu import Gpu, Span
 from kperf.trace.capture.instrumented import InstrumentedKernel, make_instrumented, orders
 from kperf.trace.capture.kernels import ROUNDS, WARM, CapturedLaunch, Kernel, TraceOptions
 from kperf.trace.capture.multipass import plan
+from kperf.trace.capture.sampled import with_sampled_ctas
 from kperf.trace.capture.scheduler import Scheduler
 from kperf.trace.capture.trial import Change, Trial, Tried
 from kperf.trace.instrument.events import Rules
+from kperf.trace.instrument.sampled import Sample
 
 LITTLE = 0.03
 """Of the original kernel's time: a launch with all events that costs no more, in its order, is enough."""
@@ -87,7 +89,9 @@ class Capturer:
             with self.compiling:
                 self._alone.enter_context(device.exclusive())
                 twin = self._instrumented(kernel, call.grid)
-            launched = self._launch(twin.kernel, twin.block_bytes, call, check=self._options.check)
+            launched = self._launch(
+                twin.kernel, twin.buffer_bytes(math.prod(call.grid)), call, check=self._options.check
+            )
         except (UsageError, MeasurementError) as error:
             kernel.problem = error
         except Exception as error:  # a pass of Triton's, ptxas or the driver refuses it: the script goes on
@@ -120,7 +124,8 @@ class Capturer:
             return True
         twin, last = taken.twin, len(taken.spans) == taken.rounds - 1
         try:
-            launched = self._launch(twin.kernel, twin.block_bytes, call, check=False, read=last)
+            size = twin.buffer_bytes(math.prod(call.grid))
+            launched = self._launch(twin.kernel, size, call, check=False, read=last)
         except Exception as error:  # as in `trace`; what was recorded before stands
             taken.rounds = len(taken.plain_spans)
             self._say(f"{kernel.name}: round {len(taken.spans) + 1} is left out: {why(error)}")
@@ -144,9 +149,9 @@ class Capturer:
             several.plain_spans.append(self.timed(call, call.stream))
             return True
         one = several.waiting[0]
-        block_bytes = one.recording.block_bytes * kernel.compiled.metadata.num_ctas
+        size = one.recording.block_bytes * kernel.compiled.metadata.num_ctas * math.prod(call.grid)
         try:
-            launched = self._launch(one.kernel, block_bytes, call, check=self._options.check)
+            launched = self._launch(one.kernel, size, call, check=self._options.check)
         except Exception as error:  # as in `trace`
             taken.why_one = f"a pass was refused: {why(error)}"
             return False
@@ -186,6 +191,8 @@ class Capturer:
     def _instrumented(self, kernel: Kernel, grid: tuple[int, int, int]) -> InstrumentedKernel:
         """The kernel for this launch: the last one's, if what its events showed would not make another buffer."""
         ctas, before = math.prod(grid), kernel.taken
+        if before and self._options.ctas == "sampled" and ctas != math.prod(before.grid):
+            before = None  # of another launch perhaps other CTAs are recorded
         records = before.records_of_a_warp if before else None
         if before and before.twin.recording == before.twin.ring_for(ctas, self._options.memory, records):
             return before.twin
@@ -201,11 +208,16 @@ class Capturer:
             rules=self._rules,
             records=records,
         )
+        if self._options.ctas == "sampled":
+            made = with_sampled_ctas(made, Sample(), ctas, self._folder, memory=self._options.memory, records=records)
         kernel.compiled_s = time.monotonic() - begin
         return made
 
     def _plan_passes(self, kernel: Kernel, taken: CapturedLaunch) -> None:
         """Choose and compile the passes of a kernel, while the script waits; or say why there are none."""
+        if taken.twin.sample:
+            taken.why_one = "sampled CTAs have all events in one launch, and the other CTAs run as they are"
+            return
         if self._options.passes is None and (cost := self._small_cost(kernel, taken)) is not None:
             taken.why_one = f"one launch with all events costs {cost:.1%} and keeps the order of instructions"
             return
@@ -239,16 +251,17 @@ class Capturer:
         return None if orders(taken.twin, self._folder).differences else cost
 
     def _launch(
-        self, twin: CompiledKernel, block_bytes: int, call: LaunchCall, *, check: bool, read: bool = True
+        self, twin: CompiledKernel, size: int, call: LaunchCall, *, check: bool, read: bool = True
     ) -> _Launched:
         """Launch an instrumented kernel in the place of the original; to check it both, several times.
 
-        Its events if they are to be read. Raises `UsageError` if the driver refuses it, before anything was written.
+        `size`: bytes of its buffer. Its events if they are to be read. Raises `UsageError` if the driver refuses it,
+        before anything was written.
         """
         instead = call.of(twin, self._launch_of(twin))
         stream = call.stream
         with self._gpu.on(stream):
-            buffer = self._gpu.buffer(math.prod(call.grid) * block_bytes)
+            buffer = self._gpu.buffer(size)
             memory = Memory(call.arguments) if check else None
             before = memory.copy() if memory else []
 

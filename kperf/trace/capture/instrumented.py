@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -16,6 +16,7 @@ from kperf.ir.override import Override, recompile
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.events import LIFETIME, Detail, Rules, instrument
 from kperf.trace.instrument.program import Program, read_program
+from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import BUFFER_LIMIT, RECORD_BYTES, Recording, session
 
 COUNTER_BYTES = 16
@@ -33,7 +34,10 @@ _LEAST_IN_SHARED_MEMORY = 1024
 
 @dataclass(frozen=True)
 class InstrumentedKernel:
-    """A compiled kernel with records: what it is made of, and how its records are kept."""
+    """A compiled kernel with events: what it is made of, and how its events are kept.
+
+    `sample`: the CTAs that are recorded; None: all of them, and `why_all`, if a sample was asked for.
+    """
 
     plain: CompiledKernel
     kernel: CompiledKernel
@@ -42,6 +46,8 @@ class InstrumentedKernel:
     recording: Recording
     original_usage: "ResourceUsage"
     resource_usage: "ResourceUsage"
+    sample: Sample | None = None
+    why_all: str = ""
 
     @property
     def spilled_more(self) -> int:
@@ -55,14 +61,22 @@ class InstrumentedKernel:
         return max(self.original_usage.occupancy - self.resource_usage.occupancy, 0)
 
     def ring_for(self, blocks: int, memory: int, records: int | None) -> Recording:
-        """Where the records of another launch would go, as `ring_for` says."""
-        return ring_for(self.program, self.original_usage, blocks * self.plain.metadata.num_ctas, memory, records)
+        """Where the events of another launch would go, as `ring_for` says."""
+        recorded = self._recorded(blocks)
+        if self.sample is None:
+            return ring_for(self.program, self.original_usage, recorded, memory, records)
+        written = records or straight_records(self.program)
+        recording = ring_for(self.program, self.original_usage, recorded, memory, written)
+        return replace(recording, memory=self.recording.memory)
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of device memory for each block of the launch's grid."""
-        clusters: int = self.plain.metadata.num_ctas
-        return self.recording.block_bytes * clusters
+    def buffer_bytes(self, blocks: int) -> int:
+        """Bytes of device memory for a launch of so many blocks."""
+        return self.recording.block_bytes * self._recorded(blocks)
+
+    def _recorded(self, blocks: int) -> int:
+        """CTAs that are recorded."""
+        ctas: int = blocks * self.plain.metadata.num_ctas
+        return self.sample.count(ctas) if self.sample else ctas
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,7 @@ def make_instrumented(
     def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
         traced = instrument(text, detail=detail, regions=wanted, rules=rules)
         program = read_program(traced, rules, located=kernel.asm["ttgir"])
-        written = records or _straight_records(program)
+        written = records or straight_records(program)
         recording = ring_for(program, plain, blocks * kernel.metadata.num_ctas, memory, written)
         twin = _compile(
             kernel, Override(folder / f"{kernel.name}.ttgir", traced, program.kernel_name), recording, folder
@@ -174,7 +188,7 @@ def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, r
     raise UsageError(f"the events of {blocks} CTAs do not fit into {memory >> 20} MB: {mend}")
 
 
-def _straight_records(program: Program) -> int | None:
+def straight_records(program: Program) -> int | None:
     """How many records a warp writes in a kernel without loops; None in one with loops."""
     if any(scope.loops for scope in program.scopes):
         return None
@@ -193,8 +207,9 @@ def resource_usage(kernel: CompiledKernel, folder: Path | None = None) -> Resour
 
 
 def orders(twin: InstrumentedKernel, folder: Path) -> Orders:
-    """The order of instructions in both, kept in the cache of `folder`."""
+    """The order of instructions in both, kept in the cache of `folder`; of sampled CTAs on the path that records."""
     with own_cache(folder):
-        return Orders(
-            *(sass.order(compiler.sass(kernel), of(kernel.metadata.target)) for kernel in (twin.plain, twin.kernel))
-        )
+        paths = compiler.sass_paths(twin.kernel) if twin.sample else None
+        instrumented = paths[1] if paths else compiler.sass(twin.kernel)
+        arch = of(twin.plain.metadata.target)
+        return Orders(sass.order(compiler.sass(twin.plain), arch), sass.order(instrumented, arch))

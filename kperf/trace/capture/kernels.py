@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from kperf.trace.capture.multipass import MultiPass
 from kperf.trace.capture.passes import parse
 from kperf.trace.instrument.session import HEADER_BYTES
 
+Ctas = Literal["all", "sampled"]
+
 MOST_KERNELS = 10
 """Kernels that are traced in a run."""
 WARM = 3
@@ -28,6 +30,13 @@ _KEPT_SPANS = 64
 """Of a kernel's plain launches the last ones that were timed."""
 
 
+def parse_ctas(wanted: str) -> Ctas:
+    """Which CTAs somebody wants to be recorded. Raises `UsageError` for another word."""
+    if wanted not in get_args(Ctas):
+        raise UsageError(f"ctas={wanted!r} says not which CTAs are recorded: give all or sampled")
+    return cast(Ctas, wanted)
+
+
 @dataclass(frozen=True)
 class TraceOptions:
     """What to trace.
@@ -36,6 +45,7 @@ class TraceOptions:
     `memory`: bytes for the events of a launch. `check`: launch the original kernel and the instrumented one in turn on
     the same bytes, and compare what they wrote. `passes`: over how many more launches an iteration's events are spread
     at most, None for as many as choosing finds, 1 for none. `stop`: end the script when all of this is read.
+    `ctas`: which CTAs of a launch are recorded.
     """
 
     patterns: Sequence[str] = ("*",)
@@ -46,6 +56,7 @@ class TraceOptions:
     check: bool = False
     passes: int | None = field(default_factory=lambda: parse(PASSES))
     stop: bool = False
+    ctas: Ctas = "all"
 
 
 @dataclass

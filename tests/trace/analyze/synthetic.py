@@ -11,6 +11,7 @@ import numpy as np
 
 from kperf.ir.dataflow import Value
 from kperf.trace.instrument.program import Mark, Program
+from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import Recording
 
 Record = tuple[int, bool, int]
@@ -18,30 +19,37 @@ Record = tuple[int, bool, int]
 
 
 def encode(
-    blocks: Sequence[Sequence[Sequence[Record]]], recording: Recording, sms: int = 132, *, timed: bool = False
+    blocks: Sequence[Sequence[Sequence[Record]]],
+    recording: Recording,
+    sms: int = 132,
+    *,
+    timed: bool = False,
+    sample: Sample | None = None,
 ) -> np.ndarray:
     """Bytes of a buffer: for each block, for each recorded warp, its records in the order they are written.
 
-    `timed`: the global timer goes with the SMs' clocks, 1.7 cycles a ns, and not from wave to wave.
+    `timed`: the global timer goes with the SMs' clocks, 1.7 cycles a ns, and not from wave to wave. `sample`: which
+    CTAs of the launch the blocks are.
     """
     words = np.zeros((len(blocks), recording.block_bytes // 4), dtype=np.uint32)
-    for number, warps in enumerate(blocks):
+    for part, warps in enumerate(blocks):
+        number = part if sample is None else sample.cta(part)
         start_ns = 10**18 + (number // sms) * 100_000
         clocks = [clock for records in warps for _, _, clock in records] or [0]
         last = max(clocks)
         if timed:
             start_ns, last = 10**18 + min(clocks) * 10 // 17, last - min(clocks)
-        words[number, :4] = 0xDEADBEEF, number, number % sms, recording.buffer_bytes
+        words[part, :4] = 0xDEADBEEF, number, number % sms, recording.buffer_bytes
         times = (start_ns, start_ns + last * 10 // 17, start_ns + last * 10 // 17 + 448)
-        words[number, 4:10] = [half for time in times for half in (time & 0xFFFFFFFF, time >> 32)]
+        words[part, 4:10] = [half for time in times for half in (time & 0xFFFFFFFF, time >> 32)]
         for index, records in enumerate(warps):
-            words[number, 10 + recording.warps[index]] = 2 * len(records)
+            words[part, 10 + recording.warps[index]] = 2 * len(records)
             ring = 10 + recording.total_warps + index * recording.bytes_per_warp // 4
             scope, is_start, clock = np.array(records or np.zeros((0, 3)), dtype=np.int64).T
             at = ring + 2 * (np.arange(len(records)) % recording.records_per_warp)
             high = clock >> 32 & 0x7FF if recording.clock_bits == 64 else 0
-            words[number, at] = (1 - is_start) << 31 | scope << 23 | high  # of a place written twice the last stays
-            words[number, at + 1] = clock & 0xFFFFFFFF
+            words[part, at] = (1 - is_start) << 31 | scope << 23 | high  # of a place written twice the last stays
+            words[part, at + 1] = clock & 0xFFFFFFFF
     return words.reshape(-1).view(np.uint8)
 
 

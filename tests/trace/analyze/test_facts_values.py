@@ -64,6 +64,8 @@ def judged(
         withheld=[],
         resources=None,
         events=Some(lost=0, written=100),
+        sampled=None,
+        why_all="",
         clock_is_plausible=True,
         sass_order=Some(same=True),
     )
@@ -184,6 +186,7 @@ def used(original, instrumented, spilled=(0, 0)):
     return Some(
         residency=Some(original=original, instrumented=instrumented),
         resources=Some(original=Some(spilled_bytes=spilled[0]), instrumented=Some(spilled_bytes=spilled[1])),
+        sampled=None,
     )
 
 

@@ -23,8 +23,10 @@ from kperf.ir import offline, override
 from kperf.record import bandwidth, device
 from kperf.record.bandwidth import Bandwidth
 from kperf.trace.capture import instrumented, multipass
+from kperf.trace.capture import sampled as sampling
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.instrument.program import Program, read_program
+from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import Recording
 from tests.conftest import environment
 from tests.trace.analyze.synthetic import encode, marks_of
@@ -59,16 +61,17 @@ class Launcher(offline.Launcher):
 
 
 @cache
-def twin_of(path: str, mode: str) -> tuple[Program, Recording]:
-    _, warps, size, memory, bits = mode.split(":")
+def twin_of(path: str, mode: str) -> tuple[Program, Recording, Sample | None]:
+    _, warps, size, memory, bits, *key = mode.split(":")
+    sample = Sample(*map(int, key[0].split(".")[1:3])) if key else None
     with open(path) as file:  # noqa: PTH123
         program = read_program(file.read())
     recorded = tuple(map(int, warps.split(".")))
-    return program, Recording(recorded, program.total_warps, int(size), memory, int(bits))
+    return program, Recording(recorded, program.total_warps, int(size), memory, int(bits)), sample
 
 
 def write_records(buffer: torch.Tensor, metadata, blocks: int) -> None:
-    program, recording = twin_of(metadata.ir_override, metadata.instrumentation_mode)
+    program, recording, sample = twin_of(metadata.ir_override, metadata.instrumentation_mode)
     groups = {group.first_warp: program.code(group.name) for group in program.groups}
     looping = any(scope.loops for scope in program.scopes)
     marks = [
@@ -76,7 +79,8 @@ def write_records(buffer: torch.Tensor, metadata, blocks: int) -> None:
         for warp in recording.warps
     ]
     block = [[(*mark, STEP * place) for place, mark in enumerate(warp)] for warp in marks]
-    encoded = encode([block] * blocks, recording)
+    encoded = encode([block] * (sample.count(blocks) if sample else blocks), recording, sample=sample)
+    assert encoded.nbytes == buffer.nbytes
     ctypes.memmove(buffer.data_ptr(), encoded.ctypes.data, encoded.nbytes)
 
 
@@ -148,6 +152,7 @@ def install(locks: Path, monkeypatch=None):
         (torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="pretended")),
         (multipass, "own_cache", shared(TWINS)),
         (instrumented, "own_cache", shared(TWINS)),
+        (sampling, "own_cache", shared(TWINS)),
         (override, "own_cache", shared(PROOFS)),
         (bandwidth, "measure", lambda: Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200)),
     ):

@@ -126,6 +126,23 @@ def test_a_twin_writes_what_the_plain_kernel_writes(tmp_path):
     assert "Checked: its instrumented kernel writes what the original kernel writes, bit for bit." in checked.stdout
 
 
+LONG = GEMM.replace("SIZE = 4096", "SIZE = 8192") + "for _ in range(40): run()\ntell('sampled')"
+
+
+def test_sampled_ctas_write_the_same_bits_in_the_original_time_and_each_is_at_its_slot(tmp_path):
+    plain, checked = both_ways(tmp_path, LONG, "--ctas", "sampled", "--check")
+    assert checked.stdout.startswith(plain.stdout)
+    assert checked.returncode == 0, checked.stderr
+    assert "Checked: its instrumented kernel writes what the original kernel writes, bit for bit." in checked.stdout
+    timeline = read_timeline(tmp_path / "kperf-trace/gemm.timeline.json")  # reading checks that parts are the sample's
+    assert timeline.sampled is not None, timeline.why_all
+    assert timeline.sampled.ctas == 8192 // 128 * (8192 // 256)
+    assert timeline.ctas == timeline.sampled.recorded == -(-(timeline.sampled.ctas - 5) // 17)
+    assert timeline.events.lost == 0
+    assert 0.95 < timeline.overhead.ratio < 1.05
+    assert timeline.cycles_per_unit.median == pytest.approx(1024, rel=0.15)
+
+
 def test_compiled_models_are_reached(tmp_path):
     plain, traced = both_ways(tmp_path, COMPILED)
     assert traced.stdout.startswith(plain.stdout)

@@ -1,0 +1,106 @@
+"""Instrumented kernels that record a few CTAs, in which all others run the original code as if nothing were recorded.
+
+Not every kernel can be made so without a change to the original path: registers are chosen for both paths together. So
+a few ways are compiled, and the first is kept in which the original path has the original kernel's order of
+instructions, its spills and its CTAs on an SM. Where there is none, all CTAs are recorded, and the reading says why.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from kperf.arch import of
+from kperf.compat.triton import TritonError, changed_ptx, own_cache
+from kperf.errors import MeasurementError, UsageError
+from kperf.ir import compile as compiler
+from kperf.ir import sass
+from kperf.ir.override import Override, recompile
+from kperf.trace.capture.instrumented import InstrumentedKernel, resource_usage, ring_for, straight_records
+from kperf.trace.instrument.sampled import LEAST_RECORDED, MOST_CTAS, Sample, key_of, sampled
+from kperf.trace.instrument.session import Recording, session
+
+_REGISTER_LIMITS = (None, 255)
+"""What ptxas may take: with none it keeps to fewer than the original has, where that fits more CTAs on an SM."""
+
+
+def with_sampled_ctas(
+    every: InstrumentedKernel, sample: Sample, ctas: int, folder: Path, *, memory: int, records: int | None
+) -> InstrumentedKernel:
+    """The kernel that records a sample of the CTAs of such a launch; `every`, with the reason, where there is none.
+
+    `every`: the instrumented kernel that records all of them. `memory`, `records`: as `make_instrumented` takes them.
+    """
+    reasons: list[str] = []
+    try:
+        _refuse(every, sample, ctas)
+        for recording in _recordings(every, sample.count(ctas), memory, records):
+            for registers in _REGISTER_LIMITS:
+                made = _compiled(every, sample, recording, registers, folder)
+                if (reason := _changed(made, folder)) is None:
+                    return made
+                reasons.append(f"beside the instrumented code its own {reason}")
+    except (UsageError, MeasurementError) as error:
+        reasons.insert(0, str(error))
+    except TritonError as error:  # ptxas or a pass of Triton's
+        reasons.append(f"both codes together are refused: {str(error).splitlines()[0]}")
+    return replace(every, why_all=reasons[0])
+
+
+def _refuse(every: InstrumentedKernel, sample: Sample, ctas: int) -> None:
+    """Raise `UsageError` for what is not tried."""
+    if "ptx" not in every.plain.asm:
+        raise UsageError("its PTX is not kept, or it is not for an NVIDIA GPU")
+    if every.plain.metadata.num_ctas > 1:
+        raise UsageError("its CTAs come in clusters, which are not sampled")
+    if (recorded := sample.count(ctas)) < LEAST_RECORDED:
+        raise UsageError(f"of its {ctas} CTAs a sample has {recorded}, and {LEAST_RECORDED} are needed")
+    if ctas > MOST_CTAS:
+        raise UsageError(f"it has {ctas} CTAs, more than have numbers of 31 bits")
+
+
+def _recordings(every: InstrumentedKernel, ctas: int, memory: int, records: int | None) -> Iterator[Recording]:
+    """In shared memory, if there is room, and in device memory."""
+    written = records or straight_records(every.program)
+    first = ring_for(every.program, every.original_usage, ctas, memory, written)
+    yield first
+    if first.memory == "shared":
+        yield replace(first, memory="global")
+
+
+def _compiled(
+    every: InstrumentedKernel, sample: Sample, recording: Recording, registers: int | None, folder: Path
+) -> InstrumentedKernel:
+    original = every.plain.asm["ptx"]
+
+    def change(instrumented: str) -> str:
+        return sampled(original, instrumented, recording, sample, registers)
+
+    override = Override(folder / f"{every.plain.name}.ttgir", every.text, every.program.kernel_name)
+    with (
+        session(recording, apart=True),
+        changed_ptx(change, key_of(original, sample, registers)),
+        own_cache(folder),
+    ):
+        kernel = recompile(every.plain, override)
+    return replace(
+        every, kernel=kernel, recording=recording, sample=sample, resource_usage=resource_usage(kernel, folder)
+    )
+
+
+def _changed(made: InstrumentedKernel, folder: Path) -> str | None:
+    """What the original path is not as in the original kernel, in words; None if it is the same in all that counts."""
+    before, after = made.original_usage, made.resource_usage
+    if after.occupancy != before.occupancy:
+        return f"code has {after.occupancy} CTAs on an SM, and {before.occupancy} alone"
+    if made.kernel.metadata.shared < made.plain.metadata.shared:
+        return "code would have less shared memory than it needs"
+    with own_cache(folder):
+        alone, paths = compiler.sass(made.plain), compiler.sass_paths(made.kernel)
+    if paths is None:
+        return "code is not told from it"
+    arch = of(made.plain.metadata.target)
+    if differences := sass.compare(sass.order(alone, arch), sass.order(paths[0], arch)):
+        return f"code has another order of instructions, in {len(differences)} places"
+    if (spills := sass.spills(paths[0])) > (own := sass.spills(alone)):
+        return f"code spills registers at {spills} places, and at {own} alone"
+    return None
