@@ -92,6 +92,24 @@ def constexprs_of(kernel: CompiledKernel) -> dict[str, Any]:
     return {function.arg_names[path[0]]: value for path, value in constants.items() if path[0] in declared}
 
 
+def specialisation_of(kernel: CompiledKernel) -> dict[str, str]:
+    """What the compiler was told of each argument's value, by name, in words; empty if it came without its source."""
+    source = kernel.src
+    found = {}
+    for place, name in enumerate(argument_names(kernel)):
+        kind = str(source.signature.get(name, ""))
+        if (place,) in source.constants:
+            value = source.constants[place,]
+            found[name] = f"the constexpr {value}" if place in source.fn.constexprs else f"the value {value}"
+        elif not kind.startswith(("*", "i", "u")):
+            continue
+        elif ["tt.divisibility", 16] in source.attrs.get((place,), []):
+            found[name] = "aligned to 16 bytes" if kind.startswith("*") else "a multiple of 16"
+        else:
+            found[name] = "not aligned to 16 bytes" if kind.startswith("*") else "no multiple of 16"
+    return found
+
+
 def source_with(kernel: CompiledKernel, constexprs: Mapping[str, Any]) -> ASTSource:
     """What a kernel was compiled from, with other values of some of its constexprs."""
     source = kernel.src

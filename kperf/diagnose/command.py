@@ -98,11 +98,12 @@ def run_traced(
     if reason := device.why_static():
         raise UsageError(f"{reason}; `kperf diagnose --static` needs no GPU")
     experiments = Experiments(wanted=request.try_out)
-    launched = experiments.launched
+    asked = gpu or Gpu()
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
         def noted(call: LaunchCall) -> None:
-            launched.setdefault(kernel.hash, (kernel, call.grid))
+            if asked.capturing():  # into a CUDA graph: no launch of its own
+                experiments.launched.setdefault(kernel.hash, (kernel, call.grid))
             call()
 
         return noted
@@ -115,14 +116,14 @@ def run_traced(
             TraceOptions(),
             Path(folder),
             lambda *_: [],
-            gpu,
+            asked,
             before=experiments.before,
         )
         timelines = [read_timeline(path) for path in sorted(Path(folder).glob("*.timeline.json"))]
     found = Diagnoses(
         kernels=[
-            experiments.diagnosis(inputs.of_compiled(kernel, of(kernel.metadata.target), grid), key, timelines)
-            for key, (kernel, grid) in launched.items()
+            experiments.diagnosis(kernel, grid, timelines)
+            for kernel, grid in experiments.launched.values()
             if "proton.record" not in kernel.asm.get("ttgir", "proton.record")
         ]
     )

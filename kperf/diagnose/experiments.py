@@ -3,13 +3,14 @@
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kperf.arch import of
 from kperf.compat.triton import CompiledKernel, JitCall, LaunchCall, current_call, own_cache
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.finding import Diagnosis
+from kperf.diagnose.history import Histories
 from kperf.diagnose.kernel import OPTIONS, Kernel
 from kperf.errors import MeasurementError, UsageError
 from kperf.trace.analyze.finding import Dropped, Finding, Trial
@@ -45,6 +46,7 @@ class Experiments:
         """Nothing was launched yet; `wanted`: whether anything shall be tried."""
         self.launched: dict[str, tuple[CompiledKernel, tuple[int, int, int]]] = {}
         self._wanted = wanted
+        self._histories = Histories()
         self._of: dict[str, _Experiment] = {}
 
     def before(
@@ -52,6 +54,7 @@ class Experiments:
     ) -> None:
         """Ahead of a launch: try what is to be tried. An error costs the experiment, and the script nothing."""
         self.launched.setdefault(kernel.compiled.hash, (kernel.compiled, call.grid))
+        self._histories.note(kernel.compiled, call)
         known = self._of.get(kernel.compiled.hash)
         if not self._wanted or (known is None and not traced):
             return
@@ -61,7 +64,7 @@ class Experiments:
         try:
             if known is None:
                 with launches.capturer.compiling, own_cache(launches.folder):
-                    static = inputs.of_compiled(kernel.compiled, of(kernel.compiled.metadata.target), call.grid)
+                    static = self._read(kernel.compiled, call.grid)
                 known = self._of[kernel.compiled.hash] = _Experiment(static)
             known.with_timeline = timeline is not None
             with launches.capturer.compiling, own_cache(launches.folder):
@@ -95,10 +98,16 @@ class Experiments:
         tried = launches.capturer.try_changes(kernel, call, new, now, deadline)
         known.results |= _results(tried, known.kernel, now)
 
-    def diagnosis(self, kernel: Kernel, key: str, timelines: Sequence[Timeline]) -> Diagnosis:
-        """What rules find in the kernel of this hash, with what was measured of their candidates."""
-        diagnosis = diagnose(kernel, timelines)
-        known = self._of.get(key)
+    def _read(self, compiled: CompiledKernel, grid: tuple[int, int, int]) -> Kernel:
+        kernel = inputs.of_compiled(compiled, of(compiled.metadata.target), grid)
+        return replace(kernel, history=self._histories.of(compiled))
+
+    def diagnosis(
+        self, compiled: CompiledKernel, grid: tuple[int, int, int], timelines: Sequence[Timeline]
+    ) -> Diagnosis:
+        """What rules find in a kernel, with what was measured of their candidates."""
+        diagnosis = diagnose(self._read(compiled, grid), timelines)
+        known = self._of.get(compiled.hash)
         if known is None:
             return diagnosis
         findings = [_with_results(finding, known.results) for finding in diagnosis.findings]

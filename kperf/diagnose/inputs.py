@@ -110,7 +110,11 @@ def _of_script(script: Script, arch: Arch) -> list[Kernel]:
     if found.why is not None:
         complain(f"{script.name} ended early without a GPU ({found.why}): what it launches after that is not read")
     return [
-        replace(of_compiled(launch.kernel, arch, launch.grid), tuned=launch.kernel.hash in found.tuned)
+        replace(
+            of_compiled(launch.kernel, arch, launch.grid),
+            tuned=(tuned := launch.kernel.hash in found.tuned),
+            history=found.histories.of(launch.kernel, tuned=tuned),
+        )
         for launch in found.kernels
         if "ttgir" in launch.kernel.asm
     ]

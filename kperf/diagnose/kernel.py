@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import Arch
+from kperf.diagnose.history import History
 from kperf.diagnose.thresholds import SECTOR_BYTES, VECTOR_BYTES
 from kperf.ir.compile import Resources
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
@@ -74,7 +75,8 @@ class Kernel:
     only the TTGIR is known. grid: of a launch, None without one. arguments: numbers of the launch, by name. tuned:
     whether it is one of an autotuner's configurations, of which a GPU would choose. texts: what Triton made, by level.
     moved: the source file's name in them, and where it lies now. configuration: integer constexprs and compile options
-    that it was compiled with, by name, as far as they are known.
+    that it was compiled with, by name, as far as they are known. history: of its function's launches in a script; None
+    without one, and empty where another compilation of the function has it.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Kernel:
     texts: Mapping[str, str] = field(default_factory=dict, repr=False)
     moved: tuple[str, str] | None = None
     configuration: Mapping[str, int] = field(default_factory=dict)
+    history: History | None = None
 
     @cached_property
     def levels(self) -> dict[str, list[Line]]:

@@ -11,8 +11,8 @@ from kperf.diagnose.kernel import Kernel
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
 
-Stage = Literal["ttgir", "machine code", "launch"]
-"""What a static rule reads besides the TTGIR, which all of them do: `launch` is a grid."""
+Stage = Literal["ttgir", "machine code", "launch", "history"]
+"""What a static rule reads besides the TTGIR, which all of them do: `launch` is a grid, `history` all launches."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Rule:
         if self.needs == "machine code" and kernel.code is None:
             return "no machine code was made for this target"
         if self.needs == "launch" and kernel.grid is None:
+            return "no launch is known"
+        if self.needs == "history" and kernel.history is None:
             return "no launch is known"
         return None
 

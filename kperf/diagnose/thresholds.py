@@ -71,5 +71,14 @@ NEAR_ROOF = 0.85
 BOUNDARY_ITERATIONS = 2.0
 """Iterations that the change from tile to tile of a persistent kernel may cost."""
 
+COMPILATIONS = 4
+"""Of one function for values of its arguments: two or three are what sizes of one and of 16 make anyhow."""
+
+MANY_COMPILATIONS = 10
+"""They take seconds: a Triton kernel compiles in 0.1 to 10 s."""
+
+TUNED_GAIN = 1.03
+"""Time of the best configuration with another value over the best: less is what two runs of one kernel differ by."""
+
 LAUNCH_MS = 0.004
 """A kernel's launch takes about as long: 4 us."""

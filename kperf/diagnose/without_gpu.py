@@ -23,7 +23,15 @@ import triton
 from torch.overrides import TorchFunctionMode
 
 from kperf.arch import H200, Arch
-from kperf.compat.triton import CompiledKernel, LaunchCall, OutOfResources, intercepted_launches, refused_kernels
+from kperf.compat.triton import (
+    CompiledKernel,
+    LaunchCall,
+    OutOfResources,
+    intercepted_launches,
+    noted_calls,
+    refused_kernels,
+)
+from kperf.diagnose.history import Histories
 from kperf.errors import UsageError
 from kperf.ir import offline
 from kperf.ir.offline import Launch, noted_launches
@@ -117,6 +125,7 @@ class Launches:
     kernels: list[Launch]
     tuned: set[str]
     why: str | None
+    histories: Histories
 
 
 def launches_of(script: Script, arch: Arch) -> Launches:
@@ -128,10 +137,14 @@ def launches_of(script: Script, arch: Arch) -> Launches:
     why: list[str] = []
     tuned: set[str] = set()
     tuning: list[str] = []
+    histories = Histories()
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
         def noted(call: LaunchCall) -> None:
-            tuned.update([kernel.hash] if tuning else [])
+            if tuning:
+                tuned.add(kernel.hash)
+            else:
+                histories.note(kernel, call)
             call()
 
         return noted
@@ -148,6 +161,7 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         pretended_cuda(arch),
         patch.object(offline.Driver, "get_benchmarker", lambda _: benchmark),
         intercepted_launches(note),
+        noted_calls(),
         refused_kernels() as refused,
         noted_launches() as launches,
         _quiet(why),
@@ -160,7 +174,7 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         raise UsageError(
             f"{script.name} launches no kernel{reason}; or name one: {script.name}:function --signature ..."
         )
-    return Launches(launches, tuned, why[-1] if why else None)
+    return Launches(launches, tuned, why[-1] if why else None, histories)
 
 
 @contextmanager

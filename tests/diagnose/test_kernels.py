@@ -24,7 +24,7 @@ def planted(path):
 
 
 def diagnosis_of(path):
-    (kernel,) = inputs.read(str(path), (), SM_90A)
+    kernel, *_ = inputs.read(str(path), (), SM_90A)
     return diagnose(kernel)
 
 

@@ -431,6 +431,45 @@ def with_wait(timeline):
     return timeline.model_copy(update={"load_wait": wait})
 
 
+TUNER = """
+import torch, triton, triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": block}) for block in (128, 256, 512)], key=["n"])
+@triton.jit
+def double(x, c, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(c + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+n = 1 << 16
+x, c = torch.rand(n), torch.empty(n)
+double[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, c, n)
+"""
+
+
+def test_the_tuner_s_choice_is_known_and_the_next_value_tried(diagnose, monkeypatch):
+    def benchmark(_driver):
+        def measure(call, **_):
+            begin = Computing.now
+            call()
+            return [Computing.now - begin] * 3
+
+        return measure
+
+    monkeypatch.setattr(fake_gpu.Driver, "get_benchmarker", benchmark)
+    behave(
+        monkeypatch,
+        computed=lambda launcher, arguments: arguments[1].copy_(arguments[0] * 2),
+        milliseconds=lambda launcher: 1024.0 / launcher.constants["BLOCK"],
+    )
+    one, _, _ = diagnose(TUNER)
+    shown = finding(one, "autotuner-list")
+    assert shown.evidence == {
+        "configurations": 3, "BLOCK": 512, "BLOCK_values": "128, 256, 512", "best_ms": 2.0, "BLOCK_gain": 2.0
+    }  # fmt: skip
+    assert speedups(one, "autotuner-list") == {"BLOCK=1024": (2.0, 2.0, 2.0, True)}
+    assert shown.tried[0].write == "triton.Config({'BLOCK': 1024}, num_warps=4, num_stages=3)"
+
+
 def test_static_runs_cannot_try(tmp_path):
     script = tmp_path / "it.py"
     script.write_text(GEMM + "run(1)")

@@ -1,0 +1,80 @@
+"""A function that is compiled again and again for other values of its arguments."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.history import History
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import COMPILATIONS, MANY_COMPILATIONS
+from kperf.trace.analyze.finding import Finding
+
+_SHOWN = 8
+"""Values that are printed."""
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """By the arguments of which the compiler was told different things: a constexpr, the value 1, multiples of 16."""
+    history = kernel.history or History()
+    changing = {name: values for name in _names(history) if len(values := _values(history, name)) > 1}
+    kinds = {tuple(one.specialisation.get(name) for name in changing) for one in history.compilations.values()}
+    if len(kinds) < COMPILATIONS:
+        return
+    name = max(changing, key=lambda one: len(changing[one]))
+    values = changing[name]
+    constexpr = any(kind.startswith("the constexpr") for kind in values)
+    others = [other for other in changing if other != name]
+    advice = (
+        f"declare {name} without tl.constexpr, or round it up to a few values"
+        if constexpr
+        else f'write @triton.jit(do_not_specialize=["{name}"]), or pad {name} to multiples of 16'
+    )
+    yield kernel.finding(
+        RULE.id,
+        None,
+        "medium" if len(kinds) >= MANY_COMPILATIONS else "low",
+        f"it was compiled {len(kinds)} times for {history.launches} launches: {_in_words(name, values)}"
+        + (f"; so do {', '.join(others)}" if others else ""),
+        advice,
+        {
+            "compilations": len(kinds),
+            "launches": history.launches,
+            "argument": name,
+            "values": ", ".join(map(str, list(values.values())[:_SHOWN])),
+            "kinds": ", ".join(dict.fromkeys("constexpr" if constexpr else kind for kind in values)),
+            "other_arguments": ", ".join(others),
+        },
+    )
+
+
+def _in_words(name: str, values: dict[str, int | str]) -> str:
+    """What differs, with the values at which it was seen first."""
+    shown = list(values.items())[:_SHOWN]
+    if any(kind.startswith("the constexpr") for kind in values):
+        return f"{name}, a constexpr, has {len(values)} values ({', '.join(str(value) for _, value in shown)})"
+    return f"{name} differs ({', '.join(f'{value}: {kind}' for kind, value in shown)})"
+
+
+def _names(history: History) -> list[str]:
+    """Arguments whose values the script chooses: no autotuner's, and no tile's, whose lengths are powers of two."""
+    names = dict.fromkeys(name for one in history.compilations.values() for name in one.specialisation)
+    return [name for name in names if name not in history.tuned_names and not _is_tile(history, name)]
+
+
+def _is_tile(history: History, name: str) -> bool:
+    kinds = [one.specialisation.get(name, "") for one in history.compilations.values()]
+    values = [one.values.get(name) for one in history.compilations.values()]
+    constexpr = all(kind.startswith("the constexpr") for kind in kinds)
+    return constexpr and all(value is None or (value > 0 and value & (value - 1) == 0) for value in values)
+
+
+def _values(history: History, name: str) -> dict[str, int | str]:
+    """What the compiler was told of an argument -> the value with which it was, at first."""
+    found: dict[str, int | str] = {}
+    for one in history.compilations.values():
+        kind = one.specialisation.get(name)
+        if kind is not None:
+            found.setdefault(kind, one.values.get(name, "a tensor"))
+    return found
+
+
+RULE = Rule("recompiled-often", "Compiled again for other arguments", check, needs="history")

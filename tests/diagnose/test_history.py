@@ -1,0 +1,133 @@
+"""Rules on how a function is launched: what recompiles it, and what its autotuner may choose."""
+
+from dataclasses import replace
+
+import pytest
+
+from kperf.arch import SM_90A
+from kperf.compat.triton import Tuning
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+from kperf.diagnose.history import History
+from kperf.diagnose.rules import autotuner_list
+
+SCALE = """
+import torch, triton, triton.language as tl
+
+@triton.jit{decorator}
+def scale(x, out, {n}, m, k, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * (m + k), mask=i < n)
+
+x, out = torch.empty(1 << 16, device="cuda"), torch.empty(1 << 16, device="cuda")
+for n, m, k, block in {launches}:
+    scale[(64,)](x, out, n, m, k, block)
+"""
+
+
+def found(tmp_path, launches, decorator="", n="n"):
+    script = tmp_path / "it.py"
+    script.write_text(SCALE.format(launches=launches, decorator=decorator, n=n))
+    kernels = inputs.read(str(script), (), SM_90A)
+    every = [one for kernel in kernels for one in diagnose(kernel).findings]
+    return [one for one in every if one.id == "recompiled-often"]
+
+
+def test_a_kernel_that_recompiles_names_the_argument_and_its_values(tmp_path):
+    launches = [(1024, 7, 5, 64), (1000, 7, 5, 64), (1, 7, 5, 64), (1024, 7, 1, 64), (1024, 7, 5, 64)]
+    (one,) = found(tmp_path, launches)
+    assert one.evidence == {
+        "compilations": 4,
+        "launches": 5,
+        "argument": "n",
+        "values": "1024, 1000, 1",
+        "kinds": "a multiple of 16, no multiple of 16, the value 1",
+        "other_arguments": "k",
+    }
+    assert one.severity == "low"
+    assert "n differs (1024: a multiple of 16, 1000: no multiple of 16, 1: the value 1); so do k" in one.message
+    assert '@triton.jit(do_not_specialize=["n"])' in one.advice
+    assert (one.source.line, one.source.function) == (5, "scale")
+
+
+def test_three_compilations_and_tiles_are_no_fault(tmp_path):
+    assert found(tmp_path, [(1024, 7, 5, 64), (1000, 7, 5, 64), (1, 7, 5, 64)]) == []
+    assert found(tmp_path, [(1024, 7, 5, block) for block in (64, 128, 256, 512, 1024)]) == []
+
+
+def test_what_is_not_specialised_is_not_compiled_again(tmp_path):
+    launches = [(1024, 7, 5, 64), (1000, 7, 5, 64), (1, 7, 5, 64), (1024, 7, 1, 64)]
+    assert len(found(tmp_path, launches)) == 1
+    assert found(tmp_path, launches, decorator="(do_not_specialize=['n', 'k'])") == []
+
+
+def test_a_constexpr_of_many_values(tmp_path):
+    launches = [(number, 7, 5, 64) for number in range(1000, 1011)]
+    (one,) = found(tmp_path, launches, n="n: tl.constexpr")
+    assert (one.severity, one.evidence["kinds"], one.evidence["compilations"]) == ("medium", "constexpr", 11)
+    assert "n, a constexpr, has 11 values (1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007)" in one.message
+    assert one.advice.startswith("declare n without tl.constexpr")
+
+
+TUNED = [{"BLOCK": block, "num_warps": warps, "num_stages": 3} for block in (128, 256, 512) for warps in (4, 8)]
+
+
+def of_tuning(tuning, kernel):
+    return list(autotuner_list.check(kernel(History(tunings=[tuning]))))
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """A kernel with a history."""
+    script = tmp_path / "it.py"
+    script.write_text(SCALE.format(launches=[(1024, 7, 5, 64)], decorator="", n="n"))
+    (read,) = inputs.read(str(script), (), SM_90A)
+    return lambda history: replace(read, history=history)
+
+
+def test_the_best_at_the_end_of_the_list_with_what_it_was_worth(kernel):
+    times = (8.0, 7.0, 6.0, 5.9, 4.0, 5.0)
+    (one,) = of_tuning(Tuning(tuple(TUNED), TUNED[4], times), kernel)
+    assert one.evidence == {
+        "configurations": 6,
+        "BLOCK": 512,
+        "BLOCK_values": "128, 256, 512",
+        "num_warps": 4,
+        "num_warps_values": "4, 8",
+        "best_ms": 4.0,
+        "BLOCK_gain": 1.475,
+        "num_warps_gain": 1.25,
+    }
+    assert one.severity == "medium"
+    assert one.candidates == [{"BLOCK": 1024}, {"num_warps": 2}]
+    assert "BLOCK=512, the largest of 128, 256, 512; num_warps=4, the smallest of 4, 8" in one.message
+
+
+@pytest.mark.parametrize(
+    ("best", "times", "edges"),
+    [
+        (2, (8.0, 7.0, 4.0, 5.0, 6.0, 6.0), {"num_warps"}),  # BLOCK=256 lies inside
+        (4, (8.0, 4.1, 6.0, 5.9, 4.0, 5.0), set()),  # neither is worth 3 %
+        (3, (8.0, 7.0, 5.0, 4.0, 6.0, 6.0), {"num_warps"}),
+    ],
+)
+def test_what_lies_inside_or_is_worth_nothing_is_no_edge(kernel, best, times, edges):
+    shown = of_tuning(Tuning(tuple(TUNED), TUNED[best], times), kernel)
+    assert {name for one in shown for candidate in one.candidates for name in candidate} == edges
+
+
+def test_without_times_the_edge_is_named_with_less_confidence(kernel):
+    (one,) = of_tuning(Tuning(tuple(TUNED), TUNED[5]), kernel)
+    assert (one.severity, one.confidence) == ("low", "low")
+    assert one.candidates == [{"BLOCK": 1024}, {"num_warps": 16}]
+    assert "best_ms" not in one.evidence
+
+
+@pytest.mark.parametrize(("name", "values", "best", "beyond"), [
+    ("num_stages", (1, 2, 3), 1, None), ("num_stages", (1, 2, 3), 3, 4), ("num_stages", (2, 4), 4, 6),
+    ("num_warps", (16, 32), 32, None), ("num_warps", (1, 2), 1, None), ("GROUP", (3, 6, 9), 9, 12),
+])  # fmt: skip
+def test_the_value_beyond_is_one_that_there_is(kernel, name, values, best, beyond):
+    configs = tuple({name: value} for value in values)
+    shown = of_tuning(Tuning(configs, {name: best}, tuple(1.0 if value == best else 2.0 for value in values)), kernel)
+    assert [one.candidates for one in shown] == ([] if beyond is None else [[{name: beyond}]])
