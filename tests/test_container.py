@@ -257,7 +257,7 @@ def test_two_runs_into_one_folder_take_turns(tmp_path):
     with container._turn(tmp_path, WholeConsole(file=said, width=200)):
         os.set_blocking(other.stdout.fileno(), False)
         assert other.stdout.read() == b"over\n"
-    assert other.wait(timeout=30) == 0
+    assert other.wait(timeout=200) == 0
     assert said.getvalue() == f"another run into {tmp_path} is under way: waiting for its end\n"
 
 

@@ -19,7 +19,7 @@ OF_EXTRAS = (*EXTRAS.keys() - {"fa3-fwd"}, "fa3_fwd_interface")
 
 def python(program, *arguments):
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["trace", "--help"], ["fig12", "--help"], ["nosuch"]])

@@ -49,7 +49,7 @@ from tests.trace.capture.test_command import ADD
 
 FORK = multiprocessing.get_context("fork")
 KEPT = "kperf: interrupted: what was recorded is kept"
-LIMIT_S = 100
+LIMIT_S = 240
 
 
 @dataclass

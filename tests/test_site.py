@@ -60,7 +60,7 @@ def test_every_rule_is_listed(pages):
 
 def build(folder):
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=280)
 
 
 def test_a_link_that_leads_nowhere_fails_it(pages):

@@ -59,7 +59,7 @@ def measure(workloads, implementations, *, sweep, environment, figure, rounds, o
             os.kill(os.getpid(), signal.SIGSEGV)
         if happens("kill", workload.seq_len) or happens("kill", uuid()):
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60 if happens("slow", uuid()) else 0)
+        time.sleep(280 if happens("slow", uuid()) else 0)
         note("end", workload)
         for n, item in enumerate(implementations):
             override = None if item.unsupported(workload) else item.override(workload)

@@ -285,13 +285,13 @@ def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended, monkeypatch):
         hosts = [threading.Thread(target=many.serve, args=(address, gpus(n))) for n in (0, 1)]
         for host in hosts:
             host.start()
-        cluster.wait_for_workers(2, timeout=30)
+        cluster.wait_for_workers(2, timeout=120)
         with many.joined(address) as bench:
             measure(tmp_path, bench)
         with many.joined(address) as bench:  # they stayed
             measure(tmp_path, bench, progress=Progress(say=said.append))
         assert lines(tmp_path) == expected(2)
-        (pretended / "slow-card1").touch()  # for a minute
+        (pretended / "slow-card1").touch()  # for minutes
         before = processes_at_work(pretended)
         with pytest.raises(KeyboardInterrupt), many.joined(address) as bench:
             measure(tmp_path, bench, fresh=True, progress=Progress(points=interrupt))
@@ -300,7 +300,7 @@ def test_gpus_of_hosts_join_a_scheduler(tmp_path, pretended, monkeypatch):
         with many.joined(address) as bench:  # they are back
             measure(tmp_path, bench, GROUPS[:1], fresh=True)
     for host in hosts:
-        host.join(20)
+        host.join(120)
     assert not any(host.is_alive() for host in hosts)
     assert said[0].startswith("9 of 9 workloads")
     monkeypatch.setattr(many, "_CONNECT_S", 0.2)
@@ -350,9 +350,9 @@ def test_who_asked_takes_all_processes_along(tmp_path, pretended, how):
         os.killpg(asking.pid, how)  # as a terminal does
     else:
         os.kill(asking.pid, how)
-    asking.join(40)
+    asking.join(200)
     assert soon(lambda: all(map(has_ended, family)))
-    assert time.monotonic() - begin < 50  # on a busy machine; the workload under way would take a minute
+    assert time.monotonic() - begin < 200  # on a busy machine; the workload under way would take longer
     assert asking.exitcode == (130 if how == signal.SIGINT else -signal.SIGKILL)
     assert "Traceback" not in (tmp_path / "stderr").read_text()
     (pretended / "slow-card1").unlink()

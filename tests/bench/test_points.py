@@ -421,7 +421,7 @@ def test_the_stores_of_a_folder_write_its_environments_one_after_the_other(tmp_p
         assert other.is_alive()
         assert not writer._store.environments_path.exists()
         os.close(folder)
-        other.join(30)
+        other.join(200)
     assert list(Store(tmp_path).environments()) == [environment().id]
 
 

@@ -124,7 +124,6 @@ def test_hoppers_reading_knows_no_tensor_memory():
     assert not [op for op in module.walk() if dataflow.completes(op) or dataflow.arrives(op)]
 
 
-@pytest.mark.timeout(60)
 def test_a_commit_that_is_passed_again_and_again_is_followed_to_an_end():
     """examples/gemm_persistent_ws.py as Triton 3.9 prints it: its loop comes by the commit without an MMA before."""
     text = (printed.FOLDER / "gemm_persistent_ws.sm_100a.3.9.0.ttgir").read_text()

@@ -124,7 +124,7 @@ def test_a_folder_that_an_uninstalled_package_left_is_none(only):
 def test_the_commands_say_it_before_they_import_either(tmp_path, make, words):
     make(tmp_path / "site")
     done = subprocess.run(
-        [sys.executable, "-m", "kperf", *words], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path,
+        [sys.executable, "-m", "kperf", *words], capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}", "KPERF_IN_CONTAINER": "1", "COLUMNS": "400"},
     )  # fmt: skip
     if words == ["doctor"]:

@@ -99,7 +99,7 @@ def driven(text, tmp_path_factory):
         f"--user-data-dir={folder}/profile", "--window-size=500,900", "--virtual-time-budget=20000",
         "--enable-logging=stderr", "--dump-dom", f"file://{folder}/page.html",
     ]  # fmt: skip
-    done = subprocess.run(chromium, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(chromium, capture_output=True, text=True, check=True, timeout=280)
     said = re.findall(r'CONSOLE:\d+\] "([^"]*)"', done.stderr)
     seen = re.search(r"<textarea>([^<]+)</textarea>", done.stdout)
     assert seen, f"the page did not get ready: {said}"

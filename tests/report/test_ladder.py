@@ -300,7 +300,7 @@ def test_hover_focus_and_keys_show_a_line_in_all_panes(text, tmp_path):
     (tmp_path / "page.html").write_text(text.replace("</body>", DRIVE))
     command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
     command += ["--disable-background-networking", "--dump-dom", f"file://{tmp_path}/page.html"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)
     seen = json.loads(html.unescape(re.search(r"<textarea>([^<]+)</textarea>", done.stdout)[1]))
     assert seen["errors"] == []
     assert seen["before"] == [0] * 6

@@ -55,7 +55,7 @@ def profile(path, nanoseconds, keys=KEYS):
 
 
 def test_what_proton_writes_is_read(tmp_path):
-    subprocess.run([sys.executable, "-c", REAL, tmp_path / "real"], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", REAL, tmp_path / "real"], check=True, timeout=280)
     tree = read_tree(tmp_path / "real.hatchet")
     assert tree.name == "ROOT"
     assert tree.child("outer").child("inner").metrics == {"bytes": 5}

@@ -74,7 +74,7 @@ def viewed(speedscope, tmp_path_factory):
         f"--window-size={WIDTH},{HEIGHT * len(TRACES)}", "--virtual-time-budget=20000",
         f"--screenshot={folder}/shot.png", "--dump-dom", f"file://{folder}/show.html",
     ]  # fmt: skip
-    page = subprocess.run(chromium, capture_output=True, text=True, check=True, timeout=120).stdout
+    page = subprocess.run(chromium, capture_output=True, text=True, check=True, timeout=280).stdout
     documents = json.loads(html.unescape(page.partition("<textarea>")[2].partition("</textarea>")[0]))
     shot = matplotlib.image.imread(folder / "shot.png")[..., :3]
     return dict(zip(TRACES, zip(documents, np.split(shot, len(TRACES)), strict=True), strict=True))
