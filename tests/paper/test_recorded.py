@@ -140,7 +140,7 @@ def test_the_timelines_explain_the_times():
 
 
 def share(count, of):
-    return f"{count} ({count / of:.1%}".replace("%", " %")
+    return f"{count} ({count / of:.1%})".replace("%", " %")
 
 
 def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_records_give():
@@ -179,9 +179,9 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     points = [p for p in STORE.points() if p.run in newest]
     of_kinds = Store(STORE.folder, "fig12_inputs").points()
     assert said(
-        f"Of the {len(points)} recorded points of both masks {share(sum(p.shifts for p in points), len(points))}"
+        f"{share(sum(p.shifts for p in points), len(points))} of the {len(points)} recorded points of both masks"
     )
-    assert said(f"of the {len(of_kinds)} of `make inputs` {share(sum(p.shifts for p in of_kinds), len(of_kinds))}")
+    assert said(f"{share(sum(p.shifts for p in of_kinds), len(of_kinds))} of the {len(of_kinds)} of `make inputs`")
     assert sum(p.shifts for p in points) <= 0.03 * len(points)
 
 
