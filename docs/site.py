@@ -25,7 +25,7 @@ from kperf.trace.analyze.models import Timeline
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/*.md", "docs/rules/*.md", "kperf/attention/kernels/NOTES.md")
 PYTHON = {
-    "kperf.api": ("trace", "Trace", "KernelTrace", "traced", "Traced"),
+    "kperf.api": ("trace", "Trace", "KernelTrace", "traced", "Traced", "diagnose"),
     "kperf.errors": ("UsageError", "MeasurementError"),
     "kperf.integrations.budget": ("Budget", "KernelBudget"),
 }

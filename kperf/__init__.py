@@ -1,4 +1,4 @@
-"""Look inside Triton kernels: `with kperf.trace(kernel="matmul*") as t: step()`; docs/api.md.
+"""Look inside Triton kernels: `with kperf.trace(kernel="matmul*") as t: step()`, `kperf.diagnose(step)`; docs/api.md.
 
 Importing it imports neither torch nor Triton: each name is looked up where it is first used.
 """
@@ -7,25 +7,37 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kperf import diagnose as _diagnose_package
 from kperf import trace as _trace_package
 from kperf.errors import MeasurementError, UsageError
 
 if TYPE_CHECKING:
-    from kperf.api import KernelTrace, Trace, Traced, trace, traced
+    from kperf.api import KernelTrace, Trace, Traced, diagnose, trace, traced
 
 __version__ = "0.1.0"
 
-__all__ = ["KernelTrace", "MeasurementError", "Trace", "Traced", "UsageError", "__version__", "trace", "traced"]
+__all__ = [
+    "KernelTrace",
+    "MeasurementError",
+    "Trace",
+    "Traced",
+    "UsageError",
+    "__version__",
+    "diagnose",
+    "trace",
+    "traced",
+]
 
 
 class _CallablePackage(ModuleType):
-    """`kperf.trace` is a package and a function: as a package it is imported from, as a function it is called."""
+    """A package and a function, as `kperf.trace`: as a package it is imported from, as a function it is called."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return importlib.import_module("kperf.api").trace(*arguments, **options)
+        function = getattr(importlib.import_module("kperf.api"), self.__name__.removeprefix("kperf."))
+        return function(*arguments, **options)
 
 
-_trace_package.__class__ = _CallablePackage
+_trace_package.__class__ = _diagnose_package.__class__ = _CallablePackage
 
 
 def __getattr__(name: str) -> Any:

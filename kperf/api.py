@@ -1,15 +1,16 @@
-"""Trace kernels from Python: a `with` block, or a call of a function. docs/api.md is the page for its users.
+"""Trace and diagnose kernels from Python: a `with` block, or a call of a function. docs/api.md is its users' page.
 
 What a script sees of itself is as under `kperf trace`: its instrumented kernels are launched in the place of its own.
 """
 
+import copy
 import gzip
 import itertools
 import logging
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from kperf.trace import PASSES
 
 if TYPE_CHECKING:
     from kperf.compat.triton import CompiledKernel
+    from kperf.diagnose.kernel import Kernel
     from kperf.report.report import Report
     from kperf.trace.analyze.finding import Finding
     from kperf.trace.analyze.models import Timeline
@@ -252,6 +254,79 @@ def traced(function: Callable[..., Any] | None = None, *, call: int = 1, **optio
 
     counted.trace = None  # type: ignore[attr-defined]
     return counted
+
+
+def diagnose(function: Callable[..., Any], *arguments: Any, **named: Any) -> "list[Finding]":
+    """Call a function once and find what makes the Triton kernels that it launches slow, the worst first.
+
+    On a GPU that can be traced, kernels are traced, and their timelines are read too. Elsewhere nothing is computed, as
+    under `kperf diagnose --static`: `cuda` tensors, and those among the arguments, have shapes and no numbers, kernels
+    are compiled for sm_90a, and what the function prints is dropped.
+
+    Raises `UsageError` if it launches no kernel that can be read; on a GPU also what the function and `kperf.trace` do.
+    """
+    if reason := stack.look().why_no_compiler():
+        raise UsageError(reason)
+    from kperf.diagnose.engine import diagnose_all, ranked
+    from kperf.record import device
+
+    if device.why_static() is None:
+        with trace() as t:
+            function(*arguments, **named)
+        for problem in t.problems:
+            _LOG.warning(problem)
+        return ranked(finding for kernel in t.kernels.values() for finding in kernel.findings)
+    return ranked(finding for one in diagnose_all(_compiled_in(function, arguments, named)) for finding in one.findings)
+
+
+def _compiled_in(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> "list[Kernel]":
+    """The kernels that a call launches where there is no GPU. Raises `UsageError` if there is none."""
+    from kperf.arch import SM_90A
+    from kperf.diagnose.inputs import of_compiled
+    from kperf.diagnose.without_gpu import launches_of
+    from kperf.trace.capture.script import Script
+
+    class Call(Script):
+        """The function in the place of a script; an exception ends it as one ends a script."""
+
+        def check(self) -> None:
+            """There it is."""
+
+        def run(self) -> int:
+            """Call it, with shapes in the place of tensors."""
+            try:
+                _shapes_of(function)(*_shapes_of(arguments), **_shapes_of(named))
+            except Exception as error:
+                ended.append(error)
+            return 0
+
+    ended: list[Exception] = []
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    try:
+        launches = launches_of(Call(name, ()), SM_90A)
+    except UsageError:
+        why = f": it ended with {type(ended[0]).__name__}: {ended[0]}" if ended else ""
+        raise UsageError(f"{name} launches no Triton kernel without a GPU{why}") from None
+    if ended:
+        _LOG.warning("%s ended early without a GPU: what it launches after that is not read (%s)", name, ended[0])
+    return [
+        replace(of_compiled(launch.kernel, SM_90A, launch.grid), tuned=launch.kernel.hash in launches.tuned)
+        for launch in launches.kernels
+        if "ttgir" in launch.kernel.asm
+    ]
+
+
+def _shapes_of(value: Any) -> Any:
+    """Tensors and modules without their numbers (torch's `meta`), also in lists, tuples and dictionaries."""
+    import torch
+
+    if isinstance(value, torch.nn.Module):
+        return copy.deepcopy(value).to("meta")
+    if isinstance(value, torch.Tensor):
+        return value.to("meta")
+    if type(value) in (list, tuple):
+        return type(value)(map(_shapes_of, value))
+    return {key: _shapes_of(one) for key, one in value.items()} if type(value) is dict else value
 
 
 def _names(given: str | Sequence[str], option: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 
 import kperf
 from kperf.record import device
+from kperf.trace.analyze.finding import LEVELS
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture import gpu
 from tests.trace.capture import fake_gpu
@@ -243,8 +244,91 @@ def test_to_import_kperf_imports_nothing_heavy():
 
 def test_the_names_that_are_promised():
     assert kperf.__all__ == [
-        "KernelTrace", "MeasurementError", "Trace", "Traced", "UsageError", "__version__", "trace", "traced",
+        "KernelTrace", "MeasurementError", "Trace", "Traced", "UsageError", "__version__",
+        "diagnose", "trace", "traced",
     ]  # fmt: skip
     assert all(getattr(kperf, name).__doc__ for name in kperf.__all__)
     with pytest.raises(AttributeError, match="module 'kperf' has no attribute 'nothing'"):
         kperf.nothing  # noqa: B018
+
+
+def test_a_call_is_diagnosed_by_what_was_measured_and_by_what_was_compiled(kernels):
+    found = kperf.diagnose(kernels.run, times=3)
+    ids = [finding.id for finding in found]
+    assert "launch-too-small" in ids  # by the grid: two CTAs
+    with kperf.trace() as t:
+        kernels.run(times=3)
+    assert [finding.message for finding in found] == [finding.message for finding in t.kernels["gemm"].findings]
+    assert [finding.severity for finding in found] == sorted((one.severity for one in found), key=LEVELS.index)
+    assert [traced for _, traced in launched()[:3]] == [True, False, True]
+
+
+STEP = """
+import torch, triton
+import triton.language as tl
+
+
+@triton.jit
+def spread(x, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i * 2, tl.load(x + i * 2, i < n), i < n)
+
+
+def step(x, out):
+    assert x.is_cuda and out["out"].is_meta
+    print("not to be printed")
+    spread[(4096,)](x, out["out"], 4096 * 1024, 1024)
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1 << 23))
+
+    def forward(self, x):
+        step(self.weight, {"out": x})
+        raise ValueError("of numbers that are not there")
+"""
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+
+
+@pytest.fixture
+def step(tmp_path, monkeypatch):
+    path = tmp_path / "without.py"
+    path.write_text(STEP)
+    spec = importlib.util.spec_from_file_location("without", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_without_a_gpu_a_call_is_diagnosed_by_what_is_compiled(step, no_gpu, capsys, caplog):
+    import torch
+
+    def left():
+        return CompiledKernel.__dict__["run"], dict(os.environ), sys.stdout, sys.excepthook, torch.cuda.is_available()
+
+    x, out = torch.zeros(1 << 23), torch.zeros(1 << 23)
+    before = left()
+    found = kperf.diagnose(step.step, x, out={"out": out})
+    assert ("uncoalesced-access", 9) in {(finding.id, finding.source.line) for finding in found}
+    block = step.Block()
+    assert [one.id for one in kperf.diagnose(block, out)] == [one.id for one in found]
+    assert "ended early without a GPU" in caplog.text
+    assert {tensor.device.type for tensor in (x, out, block.weight)} == {"cpu"}
+    assert left() == before
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(lambda: None, ""), (lambda: 1 / 0, ": it ended with ZeroDivisionError: division by zero")],
+)
+def test_a_call_that_launches_nothing_is_one_sentence(no_gpu, function, why):
+    with pytest.raises(kperf.UsageError) as refused:
+        kperf.diagnose(function)
+    assert str(refused.value).endswith(f"<lambda> launches no Triton kernel without a GPU{why}")
