@@ -1,12 +1,14 @@
 """A replay of a few steps, to the cycle: each kind of dependency, alone and with another, worked out by hand."""
 
 from collections import deque
+from types import SimpleNamespace as Some
 
 import pytest
 
+from kperf.trace.analyze import whatif
 from kperf.trace.analyze.replay import Assumptions, Change, Replay, Step, _steady_trips, _TensorCores
 from kperf.trace.analyze.timeline import Block, Span
-from kperf.trace.analyze.whatif import load_cycles
+from kperf.trace.analyze.whatif import Blocks, _dealt, _deviations, _replay, load_cycles, what_if
 from kperf.trace.instrument.program import Interval, Product
 
 LOADED, FREED, MET = (0, "loaded"), (1, "freed"), (2, "met")
@@ -187,3 +189,149 @@ def test_a_load_takes_at_most_from_its_issue_to_the_end_of_its_wait_less_the_sho
     late = Block(0, 0, 0, {"a": [Span(load, 100, 105, 0)], "b": [Span(wait, 60, 90, 0)]})
     assert load_cycles(late) == 0.0
     assert load_cycles(Block(0, 0, 0, {"a": issued})) == 0.0
+
+
+def block_of(*spans, group="a"):
+    return Block(0, 0, 0, {group: list(spans)})
+
+
+def program_of(*groups, issuing=("a",)):
+    """`groups`: (name, partition)."""
+    made = [Some(name=name, partition=partition) for name, partition in groups]
+    issues = {name: Interval(name, queue=(A,)) for name in issuing}
+    return Some(groups=made, stages={}, intervals=issues)
+
+
+def tile(begin, trips, cycles=10):
+    """A step before the loop, and trips of two steps."""
+    spans = [Span(interval(), begin, begin + cycles, None)]
+    for number, trip in enumerate(trips):
+        at = begin + cycles * (1 + 2 * number)
+        spans += [Span(interval(), at, at + cycles, trip), Span(interval(), at + cycles, at + 2 * cycles, trip)]
+    return spans
+
+
+def test_steps_know_their_tile_and_whether_its_first_trip_is_over():
+    made = _replay(block_of(*tile(0, [0, 1, 2]), *tile(200, [3, 4])), {"a"}, {})
+    steps = made.steps["a"]
+    assert [step.tile for step in steps] == [-1] + [0] * 7 + [1] * 4
+    assert [step.steady for step in steps] == [False] * 3 + [True] * 4 + [False] * 3 + [True] * 2
+    assert [step.trip for step in steps] == [None, 0, 0, 1, 1, 2, 2, None, 3, 3, 4, 4]
+    assert made.starts == {"a": 0}
+
+
+def test_a_long_block_is_run_again_from_its_beginning(monkeypatch):
+    monkeypatch.setattr(whatif, "STEPS_PER_BLOCK", 4)
+    spans = tile(0, range(6))
+    assert len(_replay(block_of(*spans), {"a"}, {}).steps["a"]) == 5
+    two = Block(0, 0, 0, {"a": spans, "b": [Span(interval(), n, n + 1, None) for n in (0, 5, 15, 100)], "c": spans})
+    made = _replay(two, {"a", "b"}, {})  # the fifth start of both is at 15
+    assert {group: len(steps) for group, steps in made.steps.items()} == {"a": 2, "b": 3}
+
+
+def test_what_takes_no_time_is_a_region_here_or_everywhere_a_load_or_a_product():
+    load = interval("load", "load K", loads=(("K", LOADED),))
+    issue = interval("issue", "issue", queue=(A,))
+    both = {
+        "a": [Span(issue, 0, 5, 0), Span(interval(name="x"), 5, 9, 0), Span(interval(name="out"), 9, 12, None)],
+        "b": [Span(load, 0, 5, 0), Span(interval(name="x"), 5, 9, 0)],
+    }
+    blocks = Blocks([Block(0, 0, 0, both)], program_of(("a", 0), ("b", 1)))
+    assert blocks.changes() == {
+        ("issue", "a"): Change(regions=frozenset({("a", "issue")})),
+        ("x", "a"): Change(regions=frozenset({("a", "x")})),
+        ("load K", "b"): Change(loads=frozenset({"K"})),
+        ("x", "b"): Change(regions=frozenset({("b", "x")})),
+        ("x", "all"): Change(regions=frozenset({("a", "x"), ("b", "x")})),
+        ("A @ B", "tensor cores"): Change(products=frozenset({"A @ B"})),
+    }
+
+
+def test_of_warps_with_the_same_code_the_first_stands_for_all():
+    spans = tile(0, range(4))
+    block = Block(0, 0, 0, {"a": spans, "b": spans, "c": spans})
+    blocks = Blocks([block], program_of(("a", 0), ("b", 0), ("c", 1), issuing=("a", "c")))
+    assert [sorted(replay.steps) for replay in blocks._replays] == [["a", "c"]]
+    assert sorted(blocks._groups) == ["a", "c"]
+
+
+def test_a_replay_runs_through_where_every_group_that_issues_comes_to_its_end():
+    wait = Span(interval("wait", waits=(LOADED,)), 100, 110, None)
+    load = Span(interval("load", loads=(("K", LOADED),)), 0, 9, None)
+
+    def runs(*of, issuing=("a", "b")):
+        made = [Block(0, 0, 0, spans) for spans in of]
+        return Blocks(made, program_of(("a", 0), ("b", 1), issuing=issuing)).run_through(ASSUMED)
+
+    whole, hangs = {"a": [load], "b": [wait]}, {"a": [load], "b": [wait, wait]}
+    assert runs(whole) is True
+    assert runs(whole, whole) is True
+    assert runs(hangs) is False
+    assert runs(whole, hangs) is False
+    assert runs(hangs, issuing=("a",)) is True
+
+
+def test_the_load_of_several_blocks_is_the_shortest():
+    load, wait = interval("load", loads=(("K", LOADED),)), interval("wait", waits=(LOADED,))
+
+    def waited(cycles):
+        return Block(
+            0, 0, 0, {"a": [Span(load, 0, 5, 0)], "b": [Span(wait, 0, cycles, 0), Span(wait, cycles, cycles + 7, 1)]}
+        )
+
+    program = program_of(("a", 0), ("b", 1))
+    assert Blocks([waited(90), waited(60), waited(70)], program).load_cycles == 53.0
+    assert Blocks([], program).load_cycles == 0.0
+
+
+def test_loads_and_tensor_cores_are_taken_to_be_a_fifth_off_either_way():
+    found = [(one.load_cycles, one.flop_per_cycle) for one in _deviations(Assumptions(100.0, 1000.0))]
+    assert found == [(80.0, 1000.0), (120.0, 1000.0), (100.0, 800.0), (100.0, 1200.0)]
+
+
+def test_own_cycles_are_dealt_from_trips_after_the_first_the_same_of_one_name():
+    """Of `wait` 8 steady trips in a, 4 in b; `once` was late in a tile's first trip alone; `x` hangs on nothing."""
+    wait_a, wait_b = (interval("wait", "wait", group, waits=(LOADED,)) for group in "ab")
+    once, free = interval("wait", "once", waits=(FREED,)), interval("other", "x")
+    a = [Step(wait_a, 1.0, trip, 0, steady=trip > 0) for trip in range(9)] + [
+        Step(once, 2.0, 0, 0),
+        Step(free, 33.0, 1, 0),
+    ]
+    b = [Step(wait_b, 1.0, trip, 0, steady=trip > 0) for trip in range(5)]
+    made = Replay({"a": a, "b": b}, {"a": 0.0, "b": 0.0}, {})
+    reached = [("a", step, 100.0 + n) for n, step in enumerate(a)] + [
+        ("b", step, 500.0 + n) for n, step in enumerate(b)
+    ]
+    lots = _dealt(made, reached)
+    assert len(lots) == whatif.LOTS
+    for lot in lots:
+        assert sorted(lot["a"][:8]) == [101.0 + n for n in range(8)]
+        assert lot["a"][9:] == [109.0, 33.0]
+        assert [b - 501 for b in lot["b"]] == [(a - 101) % 4 for a in lot["a"][:5]]
+    assert len({tuple(lot["a"]) for lot in lots}) == whatif.LOTS
+
+
+def test_a_saving_has_the_least_and_the_most_of_what_is_assumed():
+    """A loop of one group that issues A, waits 100 cycles for it, and does arithmetic for 50."""
+    issue, wait, work = interval("issue", queue=(A,)), interval("wait", "w", queue=(0,)), interval("arithmetic", "x")
+    spans = []
+    for trip in range(12):
+        at = 155 * trip
+        spans += [
+            Span(issue, at, at + 2, trip),
+            Span(wait, at + 2, at + 105, trip),
+            Span(work, at + 105, at + 155, trip),
+        ]
+    program = program_of(("a", 0))
+    graph, rows, own = what_if([Block(0, 0, 0, {"a": spans})], program, 10.0)
+    assert (graph.ctas, graph.measured_cycles, graph.cycles, graph.flop_per_cycle) == (1, 155.0, 155.0, 10.0)
+    found = {(row.region, row.warp_group): row for row in rows}
+    assert found["x", "a"].cycles == 50.0
+    core = found["A @ B", "tensor cores"]
+    assert (core.cycles, core.low, core.high) == (98.0, pytest.approx(1000 / 12 - 2), 103.0)
+    assert (core.assumed_low, core.assumed_high) == (core.low, core.high)
+    assert [row.cycles for row in rows] == sorted((row.cycles for row in rows), reverse=True)
+    assert own["a", "x"] == 50.0
+    short = what_if([Block(0, 0, 0, {"a": spans[:3]})], program, 10.0)
+    assert short[:2] == (None, [])
+    assert short[2]["a", "x"] == 50.0
