@@ -19,6 +19,13 @@ _LARGEST = 1 << 20
 """Elements of a tensor that are computed; larger ones are unknown."""
 _DEEPEST = 2000
 _POINTER = re.compile(r"!tt\.ptr<([^<>]*?)(?:, \d+)?>")
+
+
+def _not_0(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Divisors. What is divided by 0 is not said."""
+    return np.where(numbers == 0, 1, numbers)
+
+
 _COMPARE: dict[str, Callable[..., NDArray[np.bool_]]] = {
     "eq": np.equal, "ne": np.not_equal, "slt": np.less, "ult": np.less, "sle": np.less_equal, "ule": np.less_equal,
     "sgt": np.greater, "ugt": np.greater, "sge": np.greater_equal, "uge": np.greater_equal,
@@ -28,10 +35,9 @@ _BINARY: dict[str, Callable[..., NDArray[np.int64]]] = {
     "arith.ori": np.bitwise_or, "arith.xori": np.bitwise_xor, "arith.maxsi": np.maximum, "arith.minsi": np.minimum,
     "arith.maxui": np.maximum, "arith.minui": np.minimum, "arith.shli": lambda a, b: a << np.clip(b, 0, 62),
     "arith.shrsi": lambda a, b: a >> np.clip(b, 0, 62), "arith.shrui": lambda a, b: a >> np.clip(b, 0, 62),
-    "arith.divsi": lambda a, b: a // np.where(b == 0, 1, b), "arith.divui": lambda a, b: a // np.where(b == 0, 1, b),
-    "arith.remsi": lambda a, b: a % np.where(b == 0, 1, b), "arith.remui": lambda a, b: a % np.where(b == 0, 1, b),
-    "arith.floordivsi": lambda a, b: a // np.where(b == 0, 1, b),
-    "arith.ceildivsi": lambda a, b: -(-a // np.where(b == 0, 1, b)),
+    "arith.divsi": lambda a, b: (a - np.fmod(a, _not_0(b))) // _not_0(b), "arith.divui": lambda a, b: a // _not_0(b),
+    "arith.remsi": lambda a, b: np.fmod(a, _not_0(b)), "arith.remui": lambda a, b: a % _not_0(b),
+    "arith.floordivsi": lambda a, b: a // _not_0(b), "arith.ceildivsi": lambda a, b: -(-a // _not_0(b)),
 }  # fmt: skip
 _SAME = {
     "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui", "ttg.convert_layout",
