@@ -19,8 +19,8 @@ from kperf.trace.capture.instrumented import InstrumentedKernel, resource_usage,
 from kperf.trace.instrument.sampled import LEAST_RECORDED, MOST_CTAS, Sample, key_of, sampled
 from kperf.trace.instrument.session import Recording, session
 
-_REGISTER_LIMITS = (None, 255)
-"""What ptxas may take: with none it keeps to fewer than the original has, where that fits more CTAs on an SM."""
+_REGISTERS_STEP = 8
+"""ptxas rounds a limit down to a multiple of it."""
 
 
 def with_sampled_ctas(
@@ -34,7 +34,7 @@ def with_sampled_ctas(
     try:
         _refuse(every, sample, ctas)
         for recording in _recordings(every, sample.count(ctas), memory, records):
-            for registers in _REGISTER_LIMITS:
+            for registers in _register_limits(every, recording):
                 made = _compiled(every, sample, recording, registers, folder)
                 if (reason := _changed(made, folder)) is None:
                     return made
@@ -65,6 +65,21 @@ def _recordings(every: InstrumentedKernel, ctas: int, memory: int, records: int 
     yield first
     if first.memory == "shared":
         yield replace(first, memory="global")
+
+
+def _register_limits(every: InstrumentedKernel, recording: Recording) -> list[int | None]:
+    """What ptxas may take: what it chooses, all, and as many as leave the original's CTAs on an SM.
+
+    What it chooses may be fewer than the original has, in another order, or so many that a CTA less fits.
+    """
+    used, arch = every.original_usage, recording.arch
+    shared = used.shared_bytes + (recording.buffer_bytes if recording.memory == "shared" else 0)
+    fitting = [
+        registers
+        for registers in range(_REGISTERS_STEP, arch.thread_registers, _REGISTERS_STEP)
+        if arch.ctas_per_sm(registers, shared, every.program.total_warps) >= used.occupancy
+    ]
+    return [None, arch.thread_registers, *fitting[-1:]]
 
 
 def _compiled(

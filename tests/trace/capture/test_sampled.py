@@ -1,6 +1,7 @@
 """Kernels with sampled CTAs, compiled: the path of the CTAs that are not recorded is the original's."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,34 +90,66 @@ def test_lines_of_both_bodies_are_of_their_own_files():
     assert sum("proton.record" in text[line - 1] for line in by_file[ttgir]) >= 4
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("gemm_int8", r"2 CTAs on an SM, and 3 alone"), ("gemm_mma", r"another order of instructions, in \d+ places")],
-)
-def test_all_ctas_are_recorded_where_the_original_path_would_change(name, reason):
-    every = every_cta(compiled(name))
-    made = with_sample(every)
-    assert made.sample is None
-    assert made.kernel is every.kernel
-    assert re.search(reason, made.why_all)
-    assert made.buffer_bytes(CTAS) == CTAS * made.recording.block_bytes
+WAYS = [(memory, limit) for memory in ("shared", "global") for limit in (None, 255, 32)]
+"""In which events are kept, and the most registers: of 32 as many CTAs fit as of the 26 that the kernel has."""
 
 
-def test_the_first_way_that_changes_nothing_is_taken(monkeypatch):
-    """In shared memory or not, with a limit of registers or without."""
+@pytest.mark.parametrize("number", range(1, len(WAYS) + 1))
+def test_the_first_way_that_changes_nothing_is_taken(monkeypatch, number):
     every, tried = every_cta(compiled("add")), []
 
     def changed(made, _folder):
-        tried.append((made.recording.memory, ".maxnreg 255" in made.kernel.asm["ptx"]))
-        return "code differs" if len(tried) < 4 else None
+        limit = re.search(r"\.maxnreg (\d+)", made.kernel.asm["ptx"])
+        tried.append((made.recording.memory, limit and int(limit[1])))
+        return f"code differs {len(tried)}" if len(tried) < number else None
 
     monkeypatch.setattr(sampling, "_changed", changed)
     made = with_sample(every)
-    assert tried == [("shared", False), ("shared", True), ("global", False), ("global", True)]
+    assert tried == WAYS[:number]
     assert made.sample
-    assert made.recording.memory == "global"
-    assert made.kernel.metadata.shared == every.plain.metadata.shared
+    assert made.recording.memory == tried[-1][0]
+    buffer = made.recording.buffer_bytes if made.recording.memory == "shared" else 0
+    assert made.kernel.metadata.shared == every.plain.metadata.shared + buffer
     assert made.ring_for(CTAS, 1 << 30, None) == made.recording
+
+
+def test_all_ctas_are_recorded_where_each_way_changes_the_original_path(monkeypatch):
+    every, reasons = every_cta(compiled("add")), (f"code differs {number}" for number in range(9))
+    monkeypatch.setattr(sampling, "_changed", lambda *_: next(reasons))
+    made = with_sample(every)
+    assert next(reasons) == f"code differs {len(WAYS)}"
+    assert (made.sample, made.kernel) == (None, every.kernel)
+    assert made.why_all == "beside the instrumented code its own code differs 0"
+    assert made.buffer_bytes(CTAS) == CTAS * made.recording.block_bytes
+
+
+def test_what_ptxas_changes_on_the_original_path_is_found(monkeypatch):
+    made = with_sample(every_cta(compiled("add")))
+    assert sampling._changed(made, TWINS) is None
+    used = made.original_usage
+
+    def changed(**options):
+        return sampling._changed(replace(made, **options), TWINS)
+
+    fewer = changed(original_usage=replace(used, occupancy=used.occupancy + 1))
+    assert fewer == f"code has {used.occupancy} CTAs on an SM, and {used.occupancy + 1} alone"
+    assert f"code has {used.occupancy} CTAs on an SM" in changed(original_usage=replace(used, occupancy=3))
+    assert re.fullmatch(r"code has another order of instructions, in \d+ places", changed(plain=compiled("softmax")))
+    assert changed(plain=compiled("gemm_pointers_3")) == "code would have less shared memory than it needs"
+    one_path = replace(made, kernel=every_cta(compiled("add")).kernel, plain=compiled("add"))
+    assert sampling._changed(one_path, TWINS) == "code is not told from it"
+    spilled = "\tSTL [R1], R2;\n\tLDL R2, [R1];\n"
+    paths = compiler.sass_paths
+    monkeypatch.setattr(compiler, "sass_paths", lambda kernel: (paths(kernel)[0] + spilled, ""))
+    assert changed() == "code spills registers at 2 places, and at 0 alone"
+
+
+def test_a_limit_of_registers_keeps_the_ctas_on_an_sm():
+    """A GEMM of int8 of which two would fit."""
+    every = every_cta(compiled("gemm_int8"))
+    made = with_sample(every)
+    assert every.resource_usage.occupancy < every.original_usage.occupancy == made.resource_usage.occupancy
+    assert made.sample
 
 
 def test_a_buffer_has_room_for_the_recorded_ctas_alone():
