@@ -60,11 +60,12 @@ def run(console: Console, what: str, arguments: Sequence[str], request: Request,
     """`kperf diagnose`; returns the exit status. Raises `UsageError` if a GPU is asked for and there is none."""
     if request.fail_if is not None and request.fail_if not in LEVELS:
         raise UsageError(f"--fail-if {request.fail_if} is no severity: choose from {', '.join(LEVELS)}")
-    if what.endswith(".json") and all(other.endswith(".json") for other in arguments):
+    recorded = what.endswith(".json") and all(other.endswith(".json") for other in arguments)
+    if request.try_out and (static or recorded):
+        raise UsageError("--try times kernels, which only a script on a GPU launches: leave it out here")
+    if recorded:
         return run_recorded(console, [what, *arguments], request)
     if static:
-        if request.try_out:
-            raise UsageError("--try times kernels, and --static has no GPU: leave one of them out")
         return run_static(console, what, arguments, request)
     return run_traced(console, what, arguments, request)
 

@@ -470,12 +470,11 @@ def test_the_tuner_s_choice_is_known_and_the_next_value_tried(diagnose, monkeypa
     assert shown.tried[0].write == "triton.Config({'BLOCK': 1024}, num_warps=4, num_stages=3)"
 
 
-def test_static_runs_cannot_try(tmp_path):
-    script = tmp_path / "it.py"
-    script.write_text(GEMM + "run(1)")
-    done = kperf("diagnose", "--static", "--try", script)
+@pytest.mark.parametrize("what", [("--static", "it.py"), ("it.timeline.json",)])
+def test_what_launches_nothing_cannot_be_tried(what):
+    done = kperf("diagnose", "--try", *what)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--try times kernels, and --static has no GPU" in done.stderr
+    assert "--try times kernels, which only a script on a GPU launches" in done.stderr
 
 
 def test_without_a_gpu_it_is_one_sentence(tmp_path):

@@ -4,6 +4,7 @@ The script's own tensors are read and never written, so it computes what it woul
 processes of their own: one that aborts, or takes too long, costs its configuration alone.
 """
 
+import gc
 import json
 import math
 import os
@@ -330,6 +331,7 @@ class Trial:
         status = 1
         try:
             os.setsid()
+            gc.disable()  # a tensor of the script's that is garbage would be freed in a GPU that is not this process's
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             nowhere = os.open(os.devnull, os.O_RDWR)
             for descriptor in range(3):
