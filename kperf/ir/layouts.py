@@ -22,11 +22,15 @@ _LIST = re.compile(r"(\w+)\s*=\s*(\[[^=]*\]|\d+|true|false)")
 
 @dataclass(frozen=True)
 class TensorType:
-    """A tensor, or one in shared memory: shape, element (`f16`, `!tt.ptr<f16>`), and its layout as printed."""
+    """A tensor, or one in shared memory: shape, element (`f16`, `!tt.ptr<f16>`), and its layout as printed.
+
+    allocated: the shape of the buffer of which this is a part, where it is one.
+    """
 
     shape: tuple[int, ...]
     element: str
     layout: str
+    allocated: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -72,7 +76,9 @@ def tensor_types(text: str) -> list[TensorType]:
         shaped = re.match(r"((?:\d+x)*)(.*)$", inner[0]) if inner else None
         if shaped is not None:
             shape = tuple(int(length) for length in shaped[1].split("x") if length)
-            found.append(TensorType(shape, shaped[2], inner[1] if len(inner) > 1 else ""))
+            whole = inner[-1] if re.fullmatch(r"\d+(x\d+)*", inner[-1]) else ""
+            allocated = tuple(map(int, whole.split("x"))) if whole else ()
+            found.append(TensorType(shape, shaped[2], inner[1] if len(inner) > 1 else "", allocated))
     return found
 
 
@@ -102,9 +108,88 @@ class Layouts:
         """Its lists of numbers by name; a number is a list of one."""
         return _parameters(self.full(layout))
 
+    def offsets(self, shared: TensorType, places: Coordinates) -> Coordinates | None:
+        """Bytes from the start of a buffer in shared memory to elements of it: [warp, register, lane].
+
+        By the definitions in TritonGPUAttrDefs.td: swizzled, padded, linear, and those of TMA and wgmma in two
+        dimensions. None of a layout that is not known, and of a part of a larger buffer.
+        """
+        layout = self.full(shared.layout)
+        rank = len(shared.shape)
+        if rank > 2 or places.shape[-1] != rank or shared.allocated[-rank:] not in ((), shared.shape):
+            return None
+        kind, parameters = self.kind(layout), _parameters(layout)
+        numbers: Coordinates | None = None
+        if kind == "swizzled_shared":
+            numbers = _swizzled(parameters, shared.shape, places)
+        elif kind == "nvmma_shared" and rank == 2:
+            numbers = _tiled(parameters, shared, places)
+        elif kind in ("padded_shared", "shared_linear"):
+            numbers = _remapped(layout, shared.shape, places)
+        return None if numbers is None else numbers * shared.bytes
+
     def elements(self, tensor: TensorType) -> Coordinates | None:
         """Which elements the registers of the lanes of each warp hold; None of a layout that is not known."""
         return _elements(self.full(tensor.layout), tensor.shape)
+
+
+def _swizzled(parameters: dict[str, list[int]], shape: tuple[int, ...], places: Coordinates) -> Coordinates:
+    """Rows of `shape`, in which groups of `vec` elements change places from row to row."""
+    vec, per, phases = (parameters.get(name, [1])[0] for name in ("vec", "perPhase", "maxPhase"))
+    order = parameters.get("order", list(reversed(range(len(shape)))))
+    column = places[..., order[0]]
+    row = places[..., order[1]] if len(order) > 1 else np.zeros_like(column)
+    moved: Coordinates = ((column // vec) ^ ((row // per) % phases)) * vec + column % vec
+    return row * shape[order[0]] + moved
+
+
+def _tiled(parameters: dict[str, list[int]], shared: TensorType, places: Coordinates) -> Coordinates:
+    """Tiles of rows as long as the swizzle, one below the other; 16 bytes change places within 128 bytes of rows."""
+    across = 0 if parameters.get("transposed", [0])[0] else 1
+    row, column = places[..., 1 - across], places[..., across]
+    rows, columns = shared.shape[1 - across], shared.shape[across]
+    width = parameters["swizzlingByteWidth"][0] // shared.bytes
+    if not width:
+        return row * columns + column
+    vec, phases = 16 // shared.bytes, parameters["swizzlingByteWidth"][0] // 16
+    inside = column % width
+    moved = ((inside // vec) ^ (row // (8 // phases) % phases)) * vec + inside % vec
+    return column // width * (rows * width) + row * width + moved
+
+
+def _remapped(layout: str, shape: tuple[int, ...], places: Coordinates) -> Coordinates | None:
+    """Offsets by bases, one a bit, and what is put in after each of the intervals."""
+    bases = _bases(layout, "offset")
+    if bases is None:
+        order = _parameters(layout).get("order")
+        if order is None:
+            return None
+        at = _counting(list(shape), order)
+    else:
+        at = _spanned(bases, len(shape))
+    if len(at) != math.prod(shape):
+        return None
+    offset = np.zeros(shape, dtype=np.int64)
+    offset[tuple(at.T)] = np.arange(len(at))
+    found: Coordinates = offset[tuple(np.moveaxis(places, -1, 0))]
+    pairs = [(int(every), int(more)) for every, more in re.findall(r"(\d+):\+(\d+)", layout)]
+    return found + sum((found // every * more for every, more in pairs), np.zeros_like(found))
+
+
+def _bases(layout: str, name: str) -> list[list[int]] | None:
+    """The basis vectors of an input of a linear layout; None if it has none of this name."""
+    match = re.search(rf"\b{name} = (\[\]|\[\[.*?\]\])", layout)
+    if match is None:
+        return None
+    return [[int(n) for n in re.findall(r"\d+", one)] for one in re.findall(r"\[([\d, ]+)\]", match[1])]
+
+
+def _spanned(bases: list[list[int]], rank: int) -> Coordinates:
+    """What each number maps to whose bits stand for these vectors."""
+    values = np.zeros((1 << len(bases), rank), dtype=np.int64)
+    for bit, base in enumerate(bases):
+        values[(np.arange(len(values)) >> bit & 1).astype(bool)] ^= np.array(base)
+    return values
 
 
 def _parameters(layout: str) -> dict[str, list[int]]:
@@ -184,15 +269,10 @@ def _mma(parameters: dict[str, list[int]], shape: tuple[int, ...]) -> Coordinate
 def _linear(layout: str, shape: tuple[int, ...]) -> Coordinates | None:
     parts = []
     for name in ("warp", "register", "lane"):
-        match = re.search(rf"\b{name} = (\[\]|\[\[.*?\]\])", layout)
-        if match is None:
+        bases = _bases(layout, name)
+        if bases is None:
             return None
-        bases = [[int(n) for n in re.findall(r"\d+", one)] for one in re.findall(r"\[([\d, ]+)\]", match[1])]
-        values = np.zeros((1 << len(bases), len(shape)), dtype=np.int64)
-        for bit, base in enumerate(bases):
-            chosen = (np.arange(len(values)) >> bit & 1).astype(bool)
-            values[chosen] ^= np.array(base)
-        parts.append(values)
+        parts.append(_spanned(bases, len(shape)))
     warp, register, lane = parts
     coordinates = warp[:, None, None, :] ^ register[None, :, None, :] ^ lane[None, None, :, :]
     return np.asarray(coordinates % np.array(shape), dtype=np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 from kperf.diagnose.kernel import Kernel, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BANK_WAYS
-from kperf.ir.layouts import Coordinates, TensorType, tensor_types
+from kperf.ir.layouts import Coordinates, tensor_types
 from kperf.trace.analyze.finding import Finding
 
 _BANKS = 32
@@ -21,11 +21,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         types = tensor_types(op.rest)
         shared = next((tensor for tensor in types if "shared" in kernel.layouts.kind(tensor.layout)), None)
         tensor = next((tensor for tensor in types if tensor is not shared), None)
-        if shared is None or tensor is None or kernel.layouts.kind(shared.layout) != "swizzled_shared":
-            continue
-        places = kernel.layouts.elements(tensor)
-        ways = _ways(kernel, shared, places) if places is not None and len(shared.shape) <= 2 else 1
-        if ways < BANK_WAYS:
+        places = kernel.layouts.elements(tensor) if shared is not None and tensor is not None else None
+        offsets = kernel.layouts.offsets(shared, places) if shared is not None and places is not None else None
+        if tensor is None or offsets is None or (ways := _ways(offsets, tensor.bytes)) < BANK_WAYS:
             continue
         looping = bool(loops_around(op))
         yield kernel.finding(
@@ -41,18 +39,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-def _ways(kernel: Kernel, shared: TensorType, places: Coordinates) -> int:
-    """Turns that a warp's access takes, at the worst register."""
-    found = kernel.layouts.parameters(shared.layout)
-    vec, per, phases = (found.get(name, [1])[0] for name in ("vec", "perPhase", "maxPhase"))
-    order = found.get("order", list(reversed(range(len(shared.shape)))))
-    column = places[..., order[0]]
-    row = places[..., order[1]] if len(order) > 1 else np.zeros_like(column)
-    swizzled = ((column // vec) ^ ((row // per) % phases)) * vec + column % vec
-    offsets = (row * shared.shape[order[0]] + swizzled) * shared.bytes
-    run = _run(offsets, shared.bytes)
+def _ways(offsets: Coordinates, size: int) -> int:
+    """Turns that a warp's access takes, at the worst register; `offsets` in bytes of elements of `size` bytes."""
+    run = _run(offsets, size)
     first = offsets[:, ::run, :]
-    lanes = max(_BANKS * _BANK_BYTES // max(run * shared.bytes, _BANK_BYTES), 1)  # that one turn can serve
+    lanes = max(_BANKS * _BANK_BYTES // max(run * size, _BANK_BYTES), 1)  # that one turn can serve
     worst = 1
     for warp in first:
         for register in warp:

@@ -1,0 +1,99 @@
+"""Bank conflicts by printed layouts, held to what Triton itself counts for the same layouts."""
+
+import pytest
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from kperf.arch import SM_90A
+from kperf.diagnose.inputs import of_compiled
+from kperf.diagnose.rules import bank_conflicts
+from kperf.ir.compile import compile_kernel
+from kperf.ir.layouts import Layouts, TensorType
+
+SIDE = 64
+STORED = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
+READ = {
+    "rows": gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]),
+    "columns": gl.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1]),
+    "vectors": gl.BlockedLayout([1, 8], [32, 1], [1, 4], [1, 0]),
+    "tiles": STORED,
+}
+
+
+@gluon.jit
+def turn(
+    x, SHARED: gl.constexpr, STORED: gl.constexpr, READ: gl.constexpr, SIDE: gl.constexpr, CONFLICTS: gl.constexpr
+):
+    i, j = gl.arange(0, SIDE, gl.SliceLayout(1, STORED)), gl.arange(0, SIDE, gl.SliceLayout(0, STORED))
+    buffer = gl.allocate_shared_memory(x.dtype.element_ty, [SIDE, SIDE], SHARED)
+    if CONFLICTS >= 0:
+        read: gl.constexpr = gl.distributed_type(x.dtype.element_ty, [SIDE, SIDE], READ)
+        gl.static_assert(gl.bank_conflicts(read, buffer.type) == CONFLICTS)
+    buffer.store(gl.load(x + i[:, None] * SIDE + j[None, :]))
+    turned = buffer.load(READ)
+    p, q = gl.arange(0, SIDE, gl.SliceLayout(1, READ)), gl.arange(0, SIDE, gl.SliceLayout(0, READ))
+    gl.store(x + p[:, None] * SIDE + q[None, :], turned)
+
+
+WARP = "#ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [8, 4], warpsPerCTA = [1, 1], order = [1, 0]}>"
+
+
+def ways(shared, read, dtype, conflicts=-1):
+    """Of the load of a buffer, as the rule counts them; Triton's front end holds `conflicts` to be right."""
+    constants = {"SHARED": shared, "STORED": STORED, "READ": READ[read], "SIDE": SIDE, "CONFLICTS": conflicts}
+    compiled = compile_kernel(turn, {"x": f"*{dtype}", **dict.fromkeys(constants, "constexpr")}, constants)
+    kernel = of_compiled(compiled, SM_90A)
+    (load,) = kernel.named("ttg.local_load")
+    line = kernel.finding("", load, "low", "", "", {}).source
+    found = [one for one in bank_conflicts.check(kernel) if one.source == line]
+    return found[0].evidence["ways"] if found else 1
+
+
+def tma(width, bits, transposed=False):
+    return gl.NVMMASharedLayout(width, bits, 2, transposed)
+
+
+@pytest.mark.parametrize(
+    ("shared", "read", "dtype", "conflicts"),
+    [
+        (gl.SwizzledSharedLayout(1, 1, 1, [1, 0]), "columns", "fp32", 31),
+        (gl.SwizzledSharedLayout(4, 1, 8, [1, 0]), "columns", "fp32", 3),
+        (gl.SwizzledSharedLayout(4, 1, 8, [1, 0]), "tiles", "fp16", 3),
+        (tma(128, 32), "columns", "fp32", 3),
+        (tma(128, 16), "vectors", "fp16", 0),
+        (tma(64, 16), "columns", "fp16", 3),
+        (tma(32, 32), "rows", "fp32", 3),
+        (tma(0, 16), "columns", "fp16", 31),
+        (tma(0, 32), "vectors", "fp32", 7),
+        (tma(128, 32, transposed=True), "rows", "fp32", 3),
+        (tma(128, 32, transposed=True), "columns", "fp32", 0),
+    ],
+)
+def test_the_count_is_tritons(shared, read, dtype, conflicts):
+    assert ways(shared, read, dtype, conflicts) == conflicts + 1
+
+
+@pytest.mark.parametrize(
+    ("every", "more", "expected"),
+    [(64, 4, 4), (64, 1, 1), (64, 16, 16)],  # rows of 68, 65 and 80 words: 32 rows begin in 8, 32 and 2 banks
+)
+def test_padded_rows_meet_by_their_length(every, more, expected):
+    padded = gl.PaddedSharedLayout.with_identity_for([[every, more]], [SIDE, SIDE], [1, 0])
+    assert ways(padded, "columns", "fp32") == expected
+
+
+def test_offsets_by_bases_are_those_of_the_gluon_documents_example():
+    """PaddedSharedLayout: x0y0 x0y1 x0y2 x0y3 x2y0 ... p x4y0 ..., padded by one after every eight."""
+    layout = "#ttg.padded_shared<[8:+1] {offset = [[0, 1], [0, 2], [2, 0], [4, 0], [1, 0]], block = []}>"
+    shared = TensorType((8, 4), "f32", layout)
+    every = Layouts([]).elements(TensorType((8, 4), "f32", WARP))
+    offsets = Layouts([]).offsets(shared, every)[0, 0].reshape(8, 4) // 4
+    assert offsets[:, 0].tolist() == [0, 18, 4, 22, 9, 27, 13, 31]
+    assert (offsets - offsets[:, :1]).tolist() == [[0, 1, 2, 3]] * 8
+
+
+def test_of_a_part_of_a_buffer_nothing_is_known():
+    places = Layouts([]).elements(TensorType((8, 4), "f32", WARP))
+    shared = "#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>"
+    assert Layouts([]).offsets(TensorType((8, 4), "f32", shared, (8, 16)), places) is None
+    assert Layouts([]).offsets(TensorType((8, 4), "f32", shared, (3, 8, 4)), places) is not None
