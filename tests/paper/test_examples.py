@@ -50,7 +50,7 @@ def test_without_a_gpu_kernels_are_lowered_and_the_record_is_drawn(console, no_g
     examples.run(console, recorded, only=["gemm_tma"], require_gpu=False)
     said = console.export_text()
     assert "gemm_tma: registers 154 -> " in said
-    assert "blocks an SM 1 -> 1" in said
+    assert "CTAs an SM 1 -> 1" in said
     assert "An iteration takes 2190 cycles" in said
     assert "+5.0%" in said
     assert (recorded / "h200" / "examples" / "gemm_tma.png").stat().st_size > 10_000
