@@ -112,6 +112,7 @@ class Trace(AbstractContextManager["Trace"]):
         for warning in installed.warnings():
             _LOG.warning(warning)
         from kperf.record.files import make_output
+        from kperf.report.formats import formats
         from kperf.trace import command
         from kperf.trace.capture.gpu import Gpu
         from kperf.trace.capture.interceptor import Interceptor
@@ -134,7 +135,7 @@ class Trace(AbstractContextManager["Trace"]):
             self.folder = command.own_folder(Path(self._out)).absolute()
             make_output(self.folder)
         self.kernels, self.problems = {}, []
-        results = Results(self.folder, self.folder or Path(), lambda *_: [], _LOG.info)
+        results = Results(self.folder, self.folder or Path(), formats(lambda *_: []), _LOG.info)
         launches = Interceptor(
             options, read_rules(), Gpu(), _LOG.info, lambda kernel: results.captured(launches, kernel)
         )

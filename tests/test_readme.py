@@ -4,8 +4,8 @@ import statistics
 
 from kperf.paper import claims, goals, tritonbench
 from kperf.record.store import RECORDED, RecordStore
+from kperf.report.sentences import verdict
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.analyze.verdict import verdict
 from tests.command import kperf
 from tests.pages import PAGES, between_marks, said
 

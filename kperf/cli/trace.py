@@ -77,6 +77,7 @@ def trace(
         raise UsageError(reason)
     for warning in installed.warnings():
         complain(warning)
+    from kperf.report.formats import formats
     from kperf.trace import command
     from kperf.trace.capture.kernels import TraceOptions
     from kperf.trace.capture.passes import parse
@@ -108,7 +109,12 @@ def trace(
     name, *arguments = script
     with interrupt.as_python():
         status = command.run(
-            console, Script(name, tuple(arguments), module), options, out, draw, page=write_page if page else None
+            console,
+            Script(name, tuple(arguments), module),
+            options,
+            out,
+            formats(draw),
+            page=write_page if page else None,
         )
     raise typer.Exit(status)
 

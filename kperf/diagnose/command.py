@@ -24,6 +24,7 @@ from kperf.errors import UsageError
 from kperf.record import device
 from kperf.record.files import write_atomically
 from kperf.report import diff
+from kperf.report.formats import formats
 from kperf.trace import command as trace
 from kperf.trace.analyze.finding import LEVELS, Finding
 from kperf.trace.analyze.recorded import read_timeline
@@ -116,7 +117,7 @@ def run_traced(
             traced,
             TraceOptions(),
             Path(folder),
-            lambda *_: [],
+            formats(lambda *_: []),
             asked,
             before=experiments.before,
         )

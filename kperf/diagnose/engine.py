@@ -8,6 +8,7 @@ from kperf.diagnose.bound import bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import dynamic_rules, static_rules
+from kperf.report.sentences import verdict
 from kperf.trace.analyze.finding import LEVELS, Finding, Level
 from kperf.trace.analyze.models import Timeline
 
@@ -86,11 +87,12 @@ def diagnose_timeline(timeline: Timeline) -> Diagnosis:
     unit: Unit = "tensor core" if timeline.unit_of_compute == "tensor core" else "unknown"
     if timeline.memory is not None and timeline.unit_of_compute == "none":
         unit = "memory"
+    said = timeline.verdict or verdict(timeline)
     return Diagnosis(
         kernel=timeline.kernel,
         target="measured",
         findings=ranked(kept),
-        bound=Bound(unit=unit, message=" ".join(timeline.verdict[:1]) or "its timeline says nothing more"),
+        bound=Bound(unit=unit, message=" ".join(said[:1]) or "its timeline says nothing more"),
         ignored=ignored,
     )
 

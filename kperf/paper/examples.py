@@ -27,10 +27,10 @@ from kperf.plots import trace as plot
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
+from kperf.report.sentences import verdict
 from kperf.studies import child
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.analyze.verdict import verdict
 from kperf.trace.capture.instrumented import make_instrumented, resource_usage
 from kperf.trace.instrument.events import read_rules
 

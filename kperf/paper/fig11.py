@@ -28,14 +28,15 @@ from kperf.plots import fig11 as plot
 from kperf.record import device
 from kperf.record.files import require_writable, write_atomically
 from kperf.record.store import gpu_slug, recorded_folder
+from kperf.report.chrome import export
+from kperf.report.sentences import between, table, verdict
 from kperf.studies import overhead as costs
 from kperf.trace import PASSES
 from kperf.trace.analyze.joining import Captured, join
 from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, Timeline
 from kperf.trace.analyze.predict import predict
-from kperf.trace.analyze.read import decode_launch, export, pipeline, sass_order
+from kperf.trace.analyze.read import decode_launch, pipeline, sass_order
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.analyze.verdict import between, table, verdict
 from kperf.trace.capture.buffers import Call, Capture, capture
 from kperf.trace.capture.instrumented import resource_usage
 from kperf.trace.capture.passes import ChosenPass, parse, recording_of_pass
@@ -177,6 +178,7 @@ def trace(
     if item.passes:
         captured_passes = _captured(item, item.passes, inputs, workload, rounds)
         timeline = join(timeline, launch, item.passes.edges, captured_passes)
+    timeline = timeline.model_copy(update={"verdict": verdict(timeline)})
     told = {
         "passes": "one, with all events",
         "variant": item.name,

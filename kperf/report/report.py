@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kperf.report.events import TracedCta, read_typical_cta, trace_beside
+from kperf.report.sentences import verdict
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.recorded import read_timeline
 
@@ -27,6 +28,8 @@ def read_report(path: Path) -> Report:
     Raises `UsageError` if the timeline is missing or damaged, or the trace is damaged.
     """
     timeline, beside = read_timeline(path), trace_beside(path)
+    if not timeline.verdict:  # one of version 2
+        timeline = timeline.model_copy(update={"verdict": verdict(timeline)})
     if beside is None:
         return Report(timeline, None, None)
     content = beside.read_bytes()

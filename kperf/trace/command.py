@@ -25,7 +25,7 @@ from kperf.trace.capture.script import Script
 from kperf.trace.capture.selfcheck import why_no_events
 from kperf.trace.ending import reported
 from kperf.trace.instrument.events import read_rules
-from kperf.trace.results import Draw, Kept, Results
+from kperf.trace.results import Formats, Kept, Results
 from kperf.trace.streams import Stream
 
 Page = Callable[[Sequence[Path]], None]
@@ -39,7 +39,7 @@ def run(
     script: Script,
     options: TraceOptions,
     out: Path,
-    draw: Draw,
+    formats: Formats,
     gpu: Gpu | None = None,
     page: Page | None = None,
     before: Before | None = None,
@@ -57,7 +57,7 @@ def run(
         make_output(shown)
     output, error = Stream("stdout"), Stream("stderr")
     say = _sayer(error)
-    results = Results(shown.absolute(), shown, draw, say)
+    results = Results(shown.absolute(), shown, formats, say)
     printed_to = None if console.file is sys.stdout else console.file  # None: what standard output is then
     console.file = output.file
     launches: Interceptor

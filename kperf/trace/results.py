@@ -5,7 +5,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from kperf.record.store import Environment
 from kperf.trace.analyze import read
 from kperf.trace.analyze.joining import Captured, join
 from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, SampledCtas, Timeline
-from kperf.trace.analyze.read import Exported, decode_launch, export, sass_order
+from kperf.trace.analyze.read import decode_launch, sass_order
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.capturer import why
 from kperf.trace.capture.instrumented import InstrumentedKernel, ResourceUsage, orders
@@ -34,6 +34,27 @@ from kperf.trace.instrument.sampled import Sample
 
 Draw = Callable[[Timeline, str, Path], list[Path]]
 """Draws a timeline, with a stamp on it, as files of a name without a suffix."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The text of a Chrome trace, and what part of the launch it shows, in words."""
+
+    text: str
+    shows: str
+
+
+@dataclass(frozen=True)
+class Formats:
+    """How a timeline is drawn and put into sentences, and how CTAs of a launch are exported as a Chrome trace.
+
+    `export` is given the launch, its SM clock in MHz, and what the trace says about itself.
+    """
+
+    draw: Draw
+    sentences: Callable[[Timeline], list[str]]
+    export: Callable[[Launch, float, Mapping[str, object]], Exported]
+
 
 _FRAMES = 10_000
 """Depth of calls that reading and drawing may have, whatever the script allows itself."""
@@ -66,14 +87,14 @@ class Results:
     comes first, the picture last. `problems` and `bugs` say what went wrong.
     """
 
-    def __init__(self, folder: Path | None, shown: Path, draw: Draw, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path | None, shown: Path, formats: Formats, say: Callable[[str], None]) -> None:
         """Made before the script runs, which may go to another folder and change `sys.argv`."""
         self.problems: dict[KernelKey, UsageError | MeasurementError] = {}
         self.bugs: list[Exception] = []
         self.kept: dict[KernelKey, Kept] = {}
         self._folder = folder
         self._shown = shown
-        self._draw = draw
+        self._formats = formats
         self._say = say
         self._here = Path.cwd()
         self._command_line = device.command_line()
@@ -122,7 +143,7 @@ class Results:
         stamp = f"measured on {environment.gpu}, {environment.recorded_at[:10]}"
         try:
             with _own_settings():
-                drawn = self._draw(kept.timeline, stamp, kept.path)
+                drawn = self._formats.draw(kept.timeline, stamp, kept.path)
         except (UsageError, MeasurementError) as error:
             self._refuse(kept.kernel, error, "has no picture")
         except Exception as error:  # its timeline is there
@@ -160,7 +181,7 @@ class Results:
             launch = decode_launch(taken.buffer, taken.twin.recording, taken.twin.program, taken.twin.sample)
             timeline = self._of_one_pass(launches, kernel, taken, launch)
             kept = Kept(kernel, self._path(kernel), taken.buffer, launch, timeline, timeline)
-        kept.timeline, kept.passes = _with_passes(launches, kernel, taken, kept), _passes_of(taken)
+        kept.timeline, kept.passes = self._with_passes(launches, kernel, taken, kept), _passes_of(taken)
         path = kept.path.with_name(f"{kept.path.name}.timeline.json")
         self._write(path, kept.timeline.model_dump_json(indent=1) + "\n")
         self.kept[kernel.key] = kept
@@ -169,7 +190,7 @@ class Results:
             environment = kept.timeline.environment
             about = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
             about |= {"passes": "one, with all events"}
-            kept.trace = export(kept.launch, kept.timeline.clock_mhz, about)
+            kept.trace = self._formats.export(kept.launch, kept.timeline.clock_mhz, about)
             self._write(kept.path.with_name(f"{kept.path.name}.chrome_trace.json"), kept.trace.text)
             kept.suffixes.append(".chrome_trace.json")
         return kept
@@ -186,6 +207,18 @@ class Results:
     def _write(self, path: Path, text: str) -> None:
         if self._folder is not None:
             write_atomically(path, text)
+
+    def _with_passes(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, kept: Kept) -> Timeline:
+        """The timeline with what passes add to it, or with why there are none, and with what events change."""
+        timeline, why_one = kept.one_pass, _why_one(taken, launches.options)
+        if taken.several and why_one is None:
+            try:
+                timeline = join(timeline, kept.launch, taken.several.edges, _passes(launches, taken.several))
+            except UsageError as error:
+                why_one = f"for several cannot be joined: {error}"
+        more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
+        said = self._formats.sentences(timeline)
+        return timeline.model_copy(update={"verdict": [*said, *more, *_disturbance(kernel, taken.twin)]})
 
     def _of_one_pass(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, launch: Launch) -> Timeline:
         twin, scheduler = taken.twin, launches.scheduler
@@ -235,18 +268,6 @@ def _own_settings() -> Iterator[None]:
 def _passes_of(taken: CapturedLaunch) -> object:
     """What is known of a kernel's passes: equal as long as nothing more is."""
     return taken.why_one, taken.several and (len(taken.several.passes), len(taken.several.waiting))
-
-
-def _with_passes(launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, kept: Kept) -> Timeline:
-    """The timeline with what passes add to it, or with why there are none, and with what events change."""
-    timeline, why_one = kept.one_pass, _why_one(taken, launches.options)
-    if taken.several and why_one is None:
-        try:
-            timeline = join(timeline, kept.launch, taken.several.edges, _passes(launches, taken.several))
-        except UsageError as error:
-            why_one = f"for several cannot be joined: {error}"
-    more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
-    return timeline.model_copy(update={"verdict": [*timeline.verdict, *more, *_disturbance(kernel, taken.twin)]})
 
 
 def _why_one(taken: CapturedLaunch, options: TraceOptions) -> str | None:

@@ -4,9 +4,9 @@ import pytest
 
 from kperf.paper import examples
 from kperf.record.store import RECORDED
+from kperf.report.sentences import verdict as sentences
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.analyze.verdict import verdict as sentences
 
 FOLDER = RECORDED / "h200" / "examples"
 
@@ -29,7 +29,7 @@ def bytes_of(name: str) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("name", examples.names())
 def test_every_example_is_recorded_whole(name: str):
     timeline = recorded(name)
-    assert timeline.verdict
+    assert sentences(timeline)
     assert timeline.environment.gpu.startswith("NVIDIA H200")
     assert timeline.file.startswith("examples/") or name.startswith("mlp_")  # Inductor writes its kernels elsewhere
     assert all((FOLDER / f"{name}{suffix}").stat().st_size for suffix in examples.RECORDS)

@@ -23,11 +23,12 @@ from kperf.paper.claims import evaluate, read_claims
 from kperf.paper.instrumented import RULES
 from kperf.plots import fig11 as plot
 from kperf.record.store import Environment
+from kperf.report import chrome
+from kperf.report.sentences import between, verdict
 from kperf.studies import overhead as costs
 from kperf.trace.analyze import read
 from kperf.trace.analyze.models import About, Overhead, Pass
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.analyze.verdict import between, verdict
 from kperf.trace.capture.buffers import Capture
 from kperf.trace.capture.passes import built
 from kperf.trace.capture.traced import compile_orders
@@ -95,7 +96,7 @@ def record(folder, variant, **changed):
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{variant}.timeline.json").write_text(timeline.model_dump_json())
-    exported = read.export(launch, timeline.clock_mhz, {"variant": variant})
+    exported = chrome.export(launch, timeline.clock_mhz, {"variant": variant})
     (folder / f"{variant}.chrome_trace.json").write_text(exported.text)
     return timeline
 
@@ -160,7 +161,7 @@ def test_the_timeline_has_the_agreed_fields(results):
 
 def test_the_verdict_is_made_of_the_numbers(results):
     timelines = [read_timeline(results / f"test/fig11/{name}.timeline.json") for name in fig11.VARIANTS]
-    said = [line for timeline in timelines for line in timeline.verdict] + between(*timelines)
+    said = [line for timeline in timelines for line in verdict(timeline)] + between(*timelines)
     assert any(f"{timelines[0].iteration.cycles:.0f} cycles" in line for line in said)
     assert any("cycles of arithmetic under MMAs" in line for line in said)
     assert any("within 5 %" in line for line in said)
@@ -168,8 +169,8 @@ def test_the_verdict_is_made_of_the_numbers(results):
         assert timeline.what_if
         best = timeline.what_if[0]
         interval = f"{best.cycles:.0f} ({best.low:.0f} to {best.high:.0f})"
-        assert any(f"{interval} cycles less without {best.region}" in line for line in timeline.verdict)
-        assert any("if no load took any time" in line for line in timeline.verdict)
+        assert any(f"{interval} cycles less without {best.region}" in line for line in verdict(timeline))
+        assert any("if no load took any time" in line for line in verdict(timeline))
     unexplained = timelines[0].replay.model_copy(update={"cycles": 2 * timelines[0].replay.measured_cycles})
     doubtful = verdict(timelines[0].model_copy(update={"replay": unexplained}))
     assert any("not to be relied on" in line for line in doubtful)

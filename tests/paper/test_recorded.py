@@ -17,8 +17,8 @@ from kperf.bench.repeatability import compare, pairs
 from kperf.bench.tables import speedup, speedup_interval
 from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench
 from kperf.record.store import RECORDED, RecordStore
+from kperf.report.sentences import verdict
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.analyze.verdict import verdict
 from tests.pages import between_marks, said
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -46,6 +46,23 @@ Reason = tuple[int, str]
 WHAT_TO_DO = "trace fewer regions (--regions), or over several passes, for a reading of higher confidence"
 
 
+def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:
+    """The timeline with what follows from its numbers: CTAs on an SM, use of its units, confidence, findings.
+
+    `unit_cycles`: that all matrix products of the launch take at the peak rate of one SM; None if not known.
+    """
+    t = t.model_copy(update={"residency": residency(t), "memory": memory(t)})
+    t = t.model_copy(update={"iteration": iteration(t)})
+    for name, use in (("mma_use", t.mma_use), ("fma_use", t.fma_use)):
+        if use and t.iteration and t.bound:
+            of_sm = use_of_sm(t, unit_cycles) if use.sm is None else use.sm
+            changed = {"sm": of_sm, "cta_main_loop": t.bound.cycles / t.iteration.cycles}
+            t = t.model_copy(update={name: use.model_copy(update=changed)})
+    t = t.model_copy(update={"confidence": confidence(t), "findings": findings(t)})
+    likely, withheld = what_ifs(t)
+    return t.model_copy(update={"what_if": likely, "withheld": withheld})
+
+
 def residency(t: Timeline) -> Residency:
     """CTAs on an SM at once, of the original and of the instrumented kernel: those that fit, if there are as many."""
     if t.resources is None:

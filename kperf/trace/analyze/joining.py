@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kperf.errors import UsageError
 from kperf.trace.analyze import analysis
-from kperf.trace.analyze.facts import changes
+from kperf.trace.analyze.facts import changes, concluded
 from kperf.trace.analyze.models import (
     Apart,
     Joined,
@@ -35,7 +35,6 @@ from kperf.trace.analyze.models import (
 )
 from kperf.trace.analyze.replay import Assumptions
 from kperf.trace.analyze.timeline import Block, Launch, Span, flights
-from kperf.trace.analyze.verdict import concluded
 from kperf.trace.analyze.whatif import Blocks, what_if
 from kperf.trace.instrument.probes import ANCHOR, Body, BodyClass, ProbedKernel, Probes, between
 from kperf.trace.instrument.program import Interval

@@ -1,33 +1,25 @@
-"""From the bytes of a profile buffer to the timeline and the trace that are kept."""
+"""From the bytes of a profile buffer to the timeline that is kept."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kperf.errors import UsageError
-from kperf.trace.analyze import analysis, chrome, views
+from kperf.trace.analyze import analysis, views
 from kperf.trace.analyze.decode import decode
+from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.models import About, EventCount, SassOrder, Timeline, UnitUse
 from kperf.trace.analyze.timeline import Block, Launch
-from kperf.trace.analyze.verdict import concluded
 from kperf.trace.analyze.whatif import what_if
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.program import Program
 from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import Recording
 
-EXPORTED_PERCENTILES = (5, 50, 95)
-"""The blocks that are exported: those whose lifetime is at these percentiles of all blocks' lifetimes."""
-
-EXPORTED_BYTES = 1_900_000
-"""Of a Chrome trace: it stays small enough for a repository, and opens at once."""
-
-_LEAST_BYTES_OF_A_SPAN = 120
-"""In the text, with the shortest of names."""
+TYPICAL_PERCENTILES = (5, 50, 95)
+"""The CTAs that stand for all: those whose lifetime is at these percentiles of all CTAs' lifetimes."""
 
 
 def decode_launch(
@@ -41,7 +33,7 @@ def decode_launch(
 
 
 def timeline(launch: Launch, about: About) -> Timeline:
-    """The timeline of any kernel, in the view that its records ask for, its verdict included.
+    """The timeline of any kernel, in the view that its records ask for.
 
     Raises `UsageError` if no block of the launch is whole.
     """
@@ -54,7 +46,7 @@ def timeline(launch: Launch, about: About) -> Timeline:
 
 
 def pipeline(launch: Launch, about: About) -> Timeline:
-    """The timeline of a kernel with products, its verdict included.
+    """The timeline of a kernel with products.
 
     Raises `UsageError` if no warp group issues products in a loop, or no block of the launch is whole.
     """
@@ -64,7 +56,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     bound = analysis.bound(launch)
     flop_per_cycle = sum(product.flop for product in launch.products_per_trip()) / bound.cycles
     issuers = analysis.issuers(launch)
-    typical = list(launch.blocks(np.unique(_at_percentiles(launch, EXPORTED_PERCENTILES))))
+    typical = list(launch.blocks(np.unique(at_percentiles(launch, TYPICAL_PERCENTILES))))
     graph, rows, own = what_if(typical, launch.program, flop_per_cycle)
     common = _of_any_kernel(launch, about)
     common["regions"] = [
@@ -73,7 +65,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     ]
     of_sm = None
     if about.sampled is None:
-        of_sm = analysis.unit_use_of_sm(launch, _at_percentiles(launch, [50]).tolist())
+        of_sm = analysis.unit_use_of_sm(launch, at_percentiles(launch, [50]).tolist())
     use = UnitUse(
         sm=None,
         sm_recorded=of_sm[0] if of_sm else None,
@@ -102,7 +94,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
 
 
 def by_block(launch: Launch, about: About) -> Timeline:
-    """The timeline of a kernel without products in a loop: bytes, and where a block's time goes; without a verdict.
+    """The timeline of a kernel without products in a loop: bytes, and where a block's time goes.
 
     Raises `UsageError` if no block of the launch is whole.
     """
@@ -144,7 +136,7 @@ def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
 
 def _typical(launch: Launch) -> Block:
     """The block of median lifetime. Raises `UsageError` if none is whole."""
-    return next(launch.blocks(_at_percentiles(launch, [50])))
+    return next(launch.blocks(at_percentiles(launch, [50])))
 
 
 def sass_order(orders: Orders) -> SassOrder:
@@ -159,7 +151,7 @@ def sass_order(orders: Orders) -> SassOrder:
     )
 
 
-def _at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.int64]:
+def at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.int64]:
     """Of the whole blocks that work those at percentiles of the lifetime. Raises `UsageError` if there is none."""
     whole = views.Blocks(launch).working
     if not len(whole):
@@ -167,49 +159,3 @@ def _at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.in
     first, last = launch.lifetimes()
     by_lifetime = whole[np.argsort((last - first)[whole], kind="stable")]
     return by_lifetime[[round(p / 100 * (len(whole) - 1)) for p in percentiles]]
-
-
-@dataclass(frozen=True)
-class Exported:
-    """The text of a Chrome trace, and what part of the launch it shows, in words."""
-
-    text: str
-    shows: str
-
-
-def export(launch: Launch, clock_mhz: float, about: Mapping[str, object]) -> Exported:
-    """The Chrome trace of a few blocks, EXPORTED_PERCENTILES of the lifetime, in at most EXPORTED_BYTES.
-
-    Of a block that computes several tiles it shows the middle one and how the next begins, of a long one whole trips
-    from the middle of that. Raises `UsageError` if no block is whole.
-    """
-    numbers = np.unique(chosen := _at_percentiles(launch, EXPORTED_PERCENTILES))
-    blocks, groups = list(launch.blocks(numbers)), analysis.looping(launch)
-    about = dict(about) | {
-        "chosen": f"CTAs at percentiles {', '.join(map(str, EXPORTED_PERCENTILES))} of the lifetime of all CTAs",
-        "typical_cta": int(launch.records.program_id[chosen[len(chosen) // 2]]),
-    }
-    most_bytes, span_bytes = EXPORTED_BYTES, _LEAST_BYTES_OF_A_SPAN
-    while True:
-        most_spans = most_bytes // (span_bytes * len(blocks))
-        windows = [analysis.exported_window(block, groups, most_spans) for block in blocks]
-        parts = [_part(launch, *shown, groups) for shown in zip(numbers.tolist(), blocks, windows, strict=True)]
-        shows = f"{len(blocks)} of {launch.records.n_blocks} CTAs: {', '.join(parts)}"
-        text = chrome.export(blocks, windows, launch.program, clock_mhz, about | {"shows": shows})
-        if len(text) <= EXPORTED_BYTES:
-            return Exported(text, shows)
-        most_bytes = most_bytes * EXPORTED_BYTES // len(text) * 9 // 10
-
-
-def _part(launch: Launch, number: int, block: Block, window: tuple[int, int], groups: Sequence[str]) -> str:
-    """What of a block is shown, in words."""
-    name = f"CTA {block.program_id}"
-    first, last = (int(cycles[number]) for cycles in launch.lifetimes())
-    if window == (first, last):
-        return f"{name} whole"
-    trips = [*analysis.trip_starts(block, groups), (block.end,)]
-    whole = (window[0] <= min(trip) and max(following) <= window[1] for trip, following in pairwise(trips))
-    shown = [place for place, inside in enumerate(whole, 1) if inside]
-    if not shown:
-        return f"{name} from cycle {window[0] - first} to {window[1] - first} of {last - first}"
-    return f"{name} iterations {shown[0]} to {shown[-1]} of {launch.trips_of_blocks(groups[0])[number]}"

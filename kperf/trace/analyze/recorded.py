@@ -8,12 +8,12 @@ from kperf.errors import UsageError
 from kperf.record.files import from_json_once, read_regular
 from kperf.record.store import first_of
 from kperf.trace.analyze import version2, version3
+from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.models import Timeline
-from kperf.trace.analyze.verdict import concluded
 
 
 def read_timeline(path: Path) -> Timeline:
-    """Read and validate a timeline; one of version 2 is judged anew.
+    """Read and validate a timeline; one of version 2 is judged anew, without sentences.
 
     Raises `UsageError` if it is missing, or not a timeline.
     """

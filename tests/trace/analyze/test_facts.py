@@ -7,11 +7,12 @@ import pytest
 
 from kperf.record.bandwidth import Bandwidth
 from kperf.record.store import RECORDED
+from kperf.report.sentences import verdict
 from kperf.trace.analyze import analysis, facts, read, views
+from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.models import Apart, KernelResources, Overhead, Pass, Resources, SassOrder, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.replay import Assumptions, Replay, Step
-from kperf.trace.analyze.verdict import concluded
 from kperf.trace.instrument.program import Interval, Part, Product
 
 from .captures import launch_of_residents
@@ -49,7 +50,7 @@ def test_the_use_of_an_sm_is_of_all_its_ctas_and_that_of_a_main_loop_of_one(star
     assert t.mma_use.sm_recorded == pytest.approx(worked / cycles, rel=0.05)
     assert t.mma_use.cta_main_loop == pytest.approx(SHARED.product / machines[len(starts) // 2].period(), rel=0.02)
     assert t.mma_use.sm == pytest.approx(len(starts) * t.mma_use.cta_main_loop, rel=0.08)
-    said = " ".join(t.verdict)
+    said = " ".join(verdict(t))
     assert f"used at {t.mma_use.sm:.0%} of their peak rate" in said
     assert f"one CTA's main loop alone uses {t.mma_use.cta_main_loop:.0%}" in said
     if len(starts) == 1:
@@ -81,7 +82,7 @@ def test_without_the_original_time_the_instrumented_one_is_named():
     overhead = Overhead(original_ms=None, instrumented_ms=1.0, ratio=None)
     t, machines, _ = launched(SHARED, [0], overhead=overhead)
     assert t.mma_use.sm == pytest.approx(machines[0].cores.worked / (MHZ * 1e3), rel=0.01)
-    assert any("in the instrumented kernel's 1.000 ms" in line for line in t.verdict)
+    assert any("in the instrumented kernel's 1.000 ms" in line for line in verdict(t))
     assert t.confidence.level == "medium"
 
 
@@ -121,7 +122,7 @@ def test_ctas_on_an_sm_are_the_originals_and_a_difference_lowers_confidence(
     t = read.timeline(norm(ctas), about(resources=used))
     assert (t.residency.original, t.residency.instrumented) == at_once
     assert t.confidence.level == level
-    (line,) = (line for line in t.verdict if "loads in flight" in line)
+    (line,) = (line for line in verdict(t) if "loads in flight" in line)
     assert f"up to {at_once[0] - 1} other CTAs are on its SM" in line
     assert (f"({at_once[1] - 1} in the instrumented kernel)" in line) == (at_once[0] != at_once[1])
 
@@ -163,8 +164,8 @@ def test_a_product_without_tensor_cores_is_computed_by_fmas():
     assert (t.unit_of_compute, t.mma_use) == ("fma", None)
     assert (t.bound.cycles, t.bound.instruction) == (512, "FMA")
     assert t.fma_use.cta_main_loop == pytest.approx(512 / t.cycles_per_unit.median)
-    assert not any("tensor core" in line or "MMA" in line for line in t.verdict)
-    assert "its matrix products need 512 on the FMA units" in t.verdict[0]
+    assert not any("tensor core" in line or "MMA" in line for line in verdict(t))
+    assert "its matrix products need 512 on the FMA units" in verdict(t)[0]
 
 
 def test_the_unit_of_compute_of_a_norm_is_none_and_of_a_gemm_the_tensor_cores():
@@ -185,9 +186,9 @@ def test_a_record_of_version_2_is_judged_by_the_same_numbers(name, sm, cta):
 def test_the_layer_norm_has_six_ctas_on_an_sm():
     t = read_timeline(RECORDED / "h200/examples/layer_norm.timeline.json")
     assert (t.residency.original, t.residency.instrumented) == (6, 8)
-    assert any("up to 5 other CTAs are on its SM (7 in the instrumented kernel)" in line for line in t.verdict)
+    assert any("up to 5 other CTAs are on its SM (7 in the instrumented kernel)" in line for line in verdict(t))
     assert t.confidence.level == "low"
-    assert facts.WHAT_TO_DO in " ".join(t.verdict)
+    assert facts.WHAT_TO_DO in " ".join(verdict(t))
     assert np.isclose(t.overhead.ratio, 1.247, rtol=1e-3)
 
 
@@ -224,12 +225,12 @@ def test_a_kernel_at_its_bound_is_said_to_be_and_the_excess_is_the_events():
     assert (t.iteration.least, t.iteration.most) == (2048.35, 2324)
     assert t.mma_use.cta_main_loop == pytest.approx(2048 / 2048.35)
     assert facts.events_cost(t) == pytest.approx(2324 - 2048.35)
-    assert "an iteration takes 2048 cycles; its MMAs need 2048" in t.verdict[0]
-    assert "it is at its bound" in t.verdict[0]
-    assert "all launches show 2048 to 2324; what is drawn has all events and takes 2324: 276 are" in t.verdict[1]
+    assert "an iteration takes 2048 cycles; its MMAs need 2048" in verdict(t)[0]
+    assert "it is at its bound" in verdict(t)[0]
+    assert "all launches show 2048 to 2324; what is drawn has all events and takes 2324: 276 are" in verdict(t)[1]
     assert (t.what_if, len(t.withheld)) == ([], 2)
     assert t.confidence.level == "low"
-    assert not any("cycles less without" in line for line in t.verdict)
+    assert not any("cycles less without" in line for line in verdict(t))
     assert concluded(t, None) == t
 
 
@@ -241,7 +242,7 @@ def test_a_saving_has_the_interval_that_events_passes_and_replay_leave_and_none_
     assert (t.what_if[1].low, t.what_if[1].high) == (pytest.approx(800), pytest.approx(1000))
     assert (t.what_if[2].low, t.what_if[2].high) == (pytest.approx(40), pytest.approx(260))
     assert (t.what_if[0].low, t.what_if[0].high) == (pytest.approx(1000), pytest.approx(1000))
-    assert any("up to 1000 cycles less" in line for line in t.verdict)
+    assert any("up to 1000 cycles less" in line for line in verdict(t))
     (row,) = t.withheld
     assert row.why == f"{wide} cycles are uncertain, so that it may save nothing"
     off = t.replay.model_copy(update={"cycles": 2100 + 21})
@@ -296,7 +297,7 @@ def test_bytes_that_memory_moves_are_each_address_once():
     assert unique == {"x": ROW, "w": 4096, "y": ROW}
     assert t.memory.gb_per_s == pytest.approx(4 * ROW / 1e6)  # in 1 ms
     assert t.memory.unique_gb_per_s == pytest.approx((2 * ROW + 4096) / 1e6)
-    words = " ".join(t.verdict)
+    words = " ".join(verdict(t))
     assert "k reads x twice: 131 KB are there" in words
     assert "k reads w 32 times" in words
     assert f"{t.memory.unique_gb_per_s:.0f} GB/s, 33% of a copy's 1 and 27% of the peak's 1" in words
@@ -317,7 +318,7 @@ def test_what_two_loads_of_the_same_addresses_read_is_read_twice():
     t = read.timeline(launch, about(arguments={"x": "float32 [1000000]"}))
     x = t.memory.traffic[0]
     assert (x.places, x.loaded_bytes, x.unique_bytes) == (2, 2 * ROW, ROW)
-    assert "k reads x twice: loads at 2 places of it have the same addresses." in t.verdict
+    assert "k reads x twice: loads at 2 places of it have the same addresses." in verdict(t)
 
 
 def test_the_layer_norm_of_version_2_reads_its_rows_twice_and_says_what_memory_moves():
@@ -326,8 +327,8 @@ def test_the_layer_norm_of_version_2_reads_its_rows_twice_and_says_what_memory_m
     unique = {part.argument: part.unique_bytes for part in t.memory.traffic}
     assert unique == {"x": matrix, "weight": vector, "bias": vector, "out": matrix}
     assert t.memory.unique_gb_per_s < t.bandwidth.copy_gb_per_s < t.memory.gb_per_s
-    assert any("reads x twice" in line for line in t.verdict)
-    assert any("reads weight 8.19e+03 times" in line for line in t.verdict)
+    assert any("reads x twice" in line for line in verdict(t))
+    assert any("reads weight 8.19e+03 times" in line for line in verdict(t))
 
 
 def test_a_gap_of_version_2_that_loads_and_multiplies_is_a_wait_for_loads():
@@ -372,8 +373,8 @@ def test_an_instrumented_kernel_that_is_faster_is_the_first_thing_said_of_the_or
     assert (finding.id, finding.severity) == ("wgmma-serialised", "low")
     assert finding.evidence == {"speedup": pytest.approx(1 / 0.95), "waits_original": 4, "waits_instrumented": 2}
     assert finding.estimate.speedup == pytest.approx(1 / 0.95)
-    assert "5.0% faster than the original" in t.verdict[0]
-    assert "waits for wgmma at 4 places, this one's at 2" in t.verdict[0]
+    assert "5.0% faster than the original" in verdict(t)[0]
+    assert "waits for wgmma at 4 places, this one's at 2" in verdict(t)[0]
     assert [faster(r, SERIAL, BATCHED).findings[0].severity for r in (0.9, 0.6)] == ["medium", "high"]
     assert faster(0.95, BATCHED, SERIAL).findings[0].id == "faster-in-another-order"
     assert faster(0.95, SERIAL, SERIAL).findings[0].id == "faster-in-another-step"
@@ -384,7 +385,7 @@ def test_an_instrumented_kernel_that_is_faster_is_the_first_thing_said_of_the_or
 def test_split_k_of_version_2_says_first_that_its_wgmma_are_serialised():
     t = read_timeline(RECORDED / "h200/examples/split_k.timeline.json")
     assert t.findings[0].id == "wgmma-serialised"
-    assert "4.3% faster than the original" in t.verdict[0]
+    assert "4.3% faster than the original" in verdict(t)[0]
 
 
 def test_a_region_is_said_with_its_line_of_source(monkeypatch, tmp_path):
@@ -398,7 +399,7 @@ def test_a_region_is_said_with_its_line_of_source(monkeypatch, tmp_path):
     t = read.pipeline(launch, about())
     waits = [region for region in t.regions if region.name == "wait A full" and region.source]
     assert [(region.source.file, region.source.line) for region in waits] == [("user/gemm.py", 21)]
-    assert any("go to wait A full (user/gemm.py:21) of consumer 0" in line for line in t.verdict)
+    assert any("go to wait A full (user/gemm.py:21) of consumer 0" in line for line in verdict(t))
     others = {region.source.file for region in t.regions if region.name == "arithmetic"}
     assert others == {"/elsewhere/library.py"}
 
@@ -406,7 +407,7 @@ def test_a_region_is_said_with_its_line_of_source(monkeypatch, tmp_path):
 def test_what_events_cost_an_iteration_is_the_share_that_they_take_of_it():
     t, _, _ = launched(SHARED, [0], slower=1.25)
     added = 0.2 * t.cycles_per_unit.median  # 1 - 1 / 1.25
-    (line,) = (line for line in t.verdict if "tracing makes it" in line)
+    (line,) = (line for line in verdict(t) if "tracing makes it" in line)
     assert f"25% slower, about {added:.0f} cycles of an iteration's {t.cycles_per_unit.median:.0f}" in line
 
 
@@ -417,8 +418,8 @@ def test_half_of_the_sms_have_ended_when_the_median_one_has():
                 (0, False, end)], sm, 0) for sm, end in ends.items()]  # fmt: skip
     t = read.timeline(launch_of(norm_program(), blocks), about())
     assert (t.sms.first_end_us, t.sms.median_end_us, t.sms.span_us) == (1.0, 5.0, 10.0)
-    assert any("half of the 5 SMs have no CTA any more in the last 50% of the launch" in line for line in t.verdict)
-    assert any("SMs are idle 46% of its time" in line for line in t.verdict)
+    assert any("half of the 5 SMs have no CTA any more in the last 50% of the launch" in line for line in verdict(t))
+    assert any("SMs are idle 46% of its time" in line for line in verdict(t))
 
 
 def test_a_region_outside_of_the_loop_has_no_cycles_an_iteration():

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kperf.errors import UsageError
+from kperf.report.sentences import verdict
 from kperf.trace.analyze import joining, read
 from kperf.trace.analyze.joining import Captured, join
 from kperf.trace.analyze.models import Overhead, Pass, SassOrder, Timeline
@@ -92,10 +93,10 @@ def test_several_passes_show_the_kernel_as_it_is_without_records(name):
         assert sum(c for (g, _), c in found.items() if g == group) == pytest.approx(several.cycles_per_unit.median)
     number = several.joined.iteration_pass + 1
     assert any(
-        f"that is pass {number} of 3 with a few events each, whose events cost" in line for line in several.verdict
+        f"that is pass {number} of 3 with a few events each, whose events cost" in line for line in verdict(several)
     )
     assert (several.iteration.cycles, several.iteration.pass_number) == (several.cycles_per_unit.median, number)
-    assert any("joined from 3 of 3 passes that agree" in line for line in several.verdict)
+    assert any("joined from 3 of 3 passes that agree" in line for line in verdict(several))
 
 
 def test_an_earlier_record_is_read_if_its_passes_made_one_trip(tmp_path):
@@ -139,8 +140,8 @@ def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
         return
     assert several.joined.left_out == [1]
     assert any(said in line for line in several.joined.why), several.joined.why
-    assert any("joined from 2 of 3 passes that agree" in line for line in several.verdict)
-    assert any(several.joined.why[0] in line for line in several.verdict if "left out" in line)
+    assert any("joined from 2 of 3 passes that agree" in line for line in verdict(several))
+    assert any(several.joined.why[0] in line for line in verdict(several) if "left out" in line)
     assert several.apart is None
     for group in {group for group, _ in per_iteration(several)}:
         parts = [cycles for (warp_group, _), cycles in per_iteration(several).items() if warp_group == group]
@@ -156,7 +157,7 @@ def test_where_most_passes_change_the_schedule_the_least_disturbed_gives_the_ite
     assert several.iteration.cycles == pytest.approx(period, rel=0.025)
     assert several.iteration.cycles < one.cycles_per_unit.median
     assert several.iteration.most >= max(each.iteration_cycles for each in several.apart.passes)
-    (line,) = (line for line in several.verdict if "3 passes do not agree" in line)
+    (line,) = (line for line in verdict(several) if "3 passes do not agree" in line)
     assert several.apart.why[0] in line
 
 
@@ -168,7 +169,7 @@ def test_a_trip_that_hangs_on_more_than_is_known_keeps_the_slack_of_one_launch_a
     assert several.replay == one.replay
     regions = [{(row.region, row.assumed_high) for row in (*t.what_if, *t.withheld)} for t in (several, one)]
     assert regions[0] == regions[1]
-    assert any("tile boundaries, what-if savings and all outside" in line for line in several.verdict)
+    assert any("tile boundaries, what-if savings and all outside" in line for line in verdict(several))
     monkeypatch.undo()
     assert joined(LONG)[1].joined.replayed
 
@@ -228,4 +229,4 @@ def test_a_short_loop_is_read_without_a_graph_where_no_two_trips_follow_each_oth
     _, launch = capture(Kernel(trips=trips), ALL, COST, lates=(0,))
     timeline = read.pipeline(launch, about(passes=[told(Kernel(trips=trips), ALL, COST)]))
     assert (timeline.replay is None) == ([*timeline.what_if, *timeline.withheld] == []) == (trips == 2)
-    assert timeline.verdict
+    assert verdict(timeline)

@@ -9,14 +9,15 @@ from kperf.attention import overrides
 from kperf.attention.variants import Specialization
 from kperf.attention.workload import FIG11, Workload
 from kperf.paper import instrumented
+from kperf.report.chrome import export
 from kperf.trace.analyze import analysis
 from kperf.trace.analyze.models import Bound, Quantiles
-from kperf.trace.analyze.read import decode_launch, export
+from kperf.trace.analyze.read import decode_launch
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.traced import recording_for
+from tests.report.trace_event_format import problems
 
 from .synthetic import encode, marks_of, simulate
-from .trace_event_format import problems
 
 PLAIN = overrides.find("improved_plus", Specialization())
 TRACED, PROGRAM = instrumented.find(PLAIN)

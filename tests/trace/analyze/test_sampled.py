@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kperf.errors import UsageError
+from kperf.report.sentences import verdict
 from kperf.trace.analyze import read
 from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.models import SampledCtas, Timeline
@@ -58,7 +59,7 @@ def test_a_sample_says_nothing_of_the_sms_and_estimates_the_bytes():
     row = CTAS * 4 * 4096
     assert by_argument == {"x": (2 * row, 0), "w": (row, 0), "y": (0, row)}
     assert found.memory.gb_per_s == pytest.approx(4 * row / 1e-3 / 1e9)
-    words = " ".join(found.verdict)
+    words = " ".join(verdict(found))
     assert "41 of 690 CTAs are recorded, every 17th from CTA 5 on, and all cycles are theirs" in words
     assert "(estimated from the 41 CTAs recorded)" in words
     for word in ("waves", "idle", "return early", "slowest CTA"):
@@ -82,7 +83,7 @@ def test_the_use_of_an_sm_is_not_known_from_a_sample():
     assert (found.mma_use.sm, found.mma_use.sm_recorded, found.mma_use.in_flight_sm) == (None, None, None)
     assert found.mma_use.cta_main_loop == every.mma_use.cta_main_loop
     assert found.cycles_per_unit.median == pytest.approx(machines[1].period(), rel=0.05)
-    words = " ".join(found.verdict)
+    words = " ".join(verdict(found))
     assert "of an SM are used at" not in words
     assert "one CTA's main loop alone uses" in words
 
@@ -93,4 +94,4 @@ def test_why_all_ctas_were_recorded_is_a_reason_that_lowers_no_confidence():
     assert found.confidence.level == every.confidence.level
     (reason,) = set(found.confidence.reasons) - set(every.confidence.reasons)
     assert reason == "all CTAs are recorded and not a sample: of its 8 CTAs a sample has 1, and 32 are needed"
-    assert reason in " ".join(found.verdict)
+    assert reason in " ".join(verdict(found))

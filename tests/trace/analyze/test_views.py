@@ -5,6 +5,7 @@ import pytest
 
 from kperf.ir.traffic import Traffic
 from kperf.record.bandwidth import Bandwidth
+from kperf.report.sentences import verdict
 from kperf.trace.analyze import read, views
 from kperf.trace.analyze.decode import Records
 from kperf.trace.analyze.models import About, Overhead, Pass, SassOrder, Timeline
@@ -150,7 +151,7 @@ def test_a_load_of_one_byte_is_in_flight_too():
 
 def test_the_verdict_of_a_memory_kernel_names_bytes_rate_and_wait():
     found = read.timeline(norm(), about(bandwidth=Bandwidth(peak_gb_per_s=4.0, copy_gb_per_s=3.2)))
-    words = " ".join(found.verdict)
+    words = " ".join(verdict(found))
     assert "loads 262 KB of x, 131 KB of w and stores 131 KB of y: 1 GB/s are requested in the original" in words
     assert "16% of a copy's 3 and 13% of the peak's 4" in words  # 524 KB in 1 ms
     assert "later loads" in words
@@ -177,7 +178,7 @@ def test_blocks_that_return_early_are_told():
     assert found.imbalance.early_share == 0.75
     assert found.imbalance.early_time_share == pytest.approx(12 * 30 / (12 * 30 + 4 * lived))
     assert found.imbalance.iterations.least == found.imbalance.iterations.most == 4
-    assert any("75.0% of 16 CTAs return early" in line for line in found.verdict)
+    assert any("75.0% of 16 CTAs return early" in line for line in verdict(found))
 
 
 def test_one_hot_block_is_the_slowest_and_the_others_sms_wait_for_it():
@@ -194,7 +195,7 @@ def test_one_hot_block_is_the_slowest_and_the_others_sms_wait_for_it():
     assert found.imbalance.slowest.us * US == long[-1][2]
     idle = 1 - (long[-1][2] + 7 * short[-1][2]) / (8 * long[-1][2])
     assert found.sms.idle == pytest.approx(idle)
-    words = " ".join(found.verdict)
+    words = " ".join(verdict(found))
     assert "2 to 32 iterations" in words
     assert "the slowest CTA, 0, runs" in words
 
@@ -209,7 +210,7 @@ def test_one_block_more_than_sms_is_a_last_wave():
     found = read.timeline(launch_of(norm_program(), blocks), about())
     assert found.sms.sms == 4
     assert found.sms.idle == pytest.approx(3 / 8)
-    (line,) = [line for line in found.verdict if "wave" in line]
+    (line,) = [line for line in verdict(found) if "wave" in line]
     assert "in the last 50% of the launch" in line
     assert "5 CTAs are 1.25 waves of 4, and the last wave has 1" in line
 
@@ -219,7 +220,7 @@ def test_whole_waves_have_no_tail_to_speak_of():
     blocks = [(made, n % 4, (n // 4) * made[-1][2]) for n in range(8)]
     found = read.timeline(launch_of(norm_program(), blocks), about())
     assert found.sms.idle == pytest.approx(0)
-    assert not [line for line in found.verdict if "wave" in line]
+    assert not [line for line in verdict(found) if "wave" in line]
 
 
 def test_several_blocks_on_an_sm_are_counted():
@@ -265,7 +266,7 @@ def test_with_one_stage_the_loads_stand_on_the_path_and_the_tensor_cores_rest_me
     assert found.load_wait.cycles == 1400 * 7 / 8  # the first of the eight is before the loop
     assert found.load_wait.share == pytest.approx(1225 / 2500)
     assert found.mma_use.in_flight_cta == pytest.approx(1100 / 2500, rel=0.01)
-    assert any("loads stand on the path" in line and "1225 (49%)" in line for line in found.verdict)
+    assert any("loads stand on the path" in line and "1225 (49%)" in line for line in verdict(found))
 
 
 def test_two_recorded_warps_of_the_same_code_are_one_issuing_group():
@@ -284,7 +285,7 @@ def test_two_recorded_warps_of_the_same_code_are_one_issuing_group():
 
 def test_loads_that_are_there_in_time_are_not_blamed():
     found = read.timeline(gemm(gap=40, wait=1000), about())
-    assert any("loads are there in time" in line for line in found.verdict)
+    assert any("loads are there in time" in line for line in verdict(found))
     assert read.timeline(gemm(gap=1400, wait=1100, uses=()), about()).load_wait is None
 
 

@@ -23,6 +23,7 @@ from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.compile import canonical_ttgir
 from kperf.record import device
+from kperf.report.formats import formats
 from kperf.trace import command, results
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture import capturer, instrumented
@@ -136,7 +137,7 @@ def trace(tmp_path, monkeypatch):
             Script(str(path), ("a", "b")),
             TraceOptions(**choice),
             tmp_path / "out",
-            no_figure,
+            formats(no_figure),
             gpu or fake_gpu.FakeGpu(),
         )
         return status, console.export_text(), tmp_path / "out"
@@ -381,7 +382,7 @@ def test_the_console_prints_on_standard_output_as_it_is_afterwards(trace, tmp_pa
     options, script = TraceOptions(listing=True), Script(str(tmp_path / "it.py"), ())
     (tmp_path / "it.py").write_text("pass")
     with contextlib.redirect_stdout(io.StringIO()):
-        command.run(console, script, options, tmp_path / "out", no_figure, fake_gpu.FakeGpu())
+        command.run(console, script, options, tmp_path / "out", formats(no_figure), fake_gpu.FakeGpu())
     with contextlib.redirect_stdout(said):
         console.print("later")
     assert said.getvalue() == "later\n"

@@ -7,6 +7,7 @@ from kperf.compat.triton import EventLowering, own_cache
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.record import device
+from kperf.report.formats import formats
 from kperf.trace import command
 from kperf.trace.capture import selfcheck
 from kperf.trace.capture.kernels import TraceOptions
@@ -59,7 +60,7 @@ def test_a_script_is_refused_before_it_runs(tmp_path, monkeypatch):
     path = tmp_path / "it.py"
     path.write_text("raise SystemExit('it ran')")
     with pytest.raises(UsageError, match="does not lower events") as error:
-        command.run(WholeConsole(), Script(str(path), ()), TraceOptions(), tmp_path / "out", lambda *_: [])
+        command.run(WholeConsole(), Script(str(path), ()), TraceOptions(), tmp_path / "out", formats(lambda *_: []))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 

@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 from kperf.record.store import RECORDED
-from kperf.trace.analyze.read import export
-
-from .test_analysis import launch
+from kperf.report.chrome import export
+from tests.trace.analyze.test_analysis import launch
 
 SPEEDSCOPE = "speedscope@1.25.0"
 TRACES = [None, *sorted(RECORDED.glob("*/fig11/*.chrome_trace.json"))]

@@ -1,8 +1,8 @@
 """What is said of two kernels that do the same work."""
 
 from kperf.record.store import RECORDED
+from kperf.report.sentences import between
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.analyze.verdict import between
 
 
 def test_what_one_saves_is_of_a_trip_and_what_agrees_is_the_times():

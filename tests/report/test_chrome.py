@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from kperf.errors import UsageError
-from kperf.trace.analyze import chrome, read
-from kperf.trace.analyze.read import decode_launch, export
+from kperf.report import chrome
+from kperf.report.chrome import export
+from kperf.trace.analyze.read import decode_launch
 from kperf.trace.analyze.timeline import Launch
+from tests.trace.analyze.synthetic import encode, marks_of, recording_of
+from tests.trace.analyze.test_analysis import PROGRAM, RECORDING, launch
 
-from .synthetic import encode, marks_of, recording_of
-from .test_analysis import PROGRAM, RECORDING, launch
 from .trace_event_format import problems
 
 TRACE = export(launch(blocks=5, delay=1100), 1700.0, {"variant": "vanilla"}).text
@@ -98,9 +99,9 @@ def long_launch():
 
 def test_a_trace_of_just_the_most_bytes_is_not_cut(monkeypatch):
     whole = export(launch(blocks=1), 1700.0, {})
-    monkeypatch.setattr(read, "EXPORTED_BYTES", len(whole.text))
+    monkeypatch.setattr(chrome, "EXPORTED_BYTES", len(whole.text))
     assert export(launch(blocks=1), 1700.0, {}) == whole
-    monkeypatch.setattr(read, "EXPORTED_BYTES", len(whole.text) - 1)
+    monkeypatch.setattr(chrome, "EXPORTED_BYTES", len(whole.text) - 1)
     assert len(export(launch(blocks=1), 1700.0, {}).text) < len(whole.text)
 
 
@@ -189,7 +190,7 @@ def test_ctas_that_are_on_an_sm_at_the_same_time_have_tracks_of_their_own(later_
     blocks = [block, *later]
     if lanes == [0, 1, 1]:  # given in another order
         blocks, lanes = blocks[1:] + blocks[:1], [0, 1, 0]
-    text = chrome.export(blocks, [(one.start, one.end) for one in blocks], PROGRAM, 1700.0, {})
+    text = chrome.text_of(blocks, [(one.start, one.end) for one in blocks], PROGRAM, 1700.0, {})
     assert problems(text) == []
     events = json.loads(text)["traceEvents"]
     expected = Counter()
@@ -211,7 +212,7 @@ def test_no_time_is_negative_and_the_first_block_begins_at_nought():
     (block,) = launch().blocks(np.arange(1))
     earlier = replace(moved(block, 500, 0, 9), sm=block.sm + 1, start_ns=block.start_ns - 70_000)
     blocks = [block, earlier]
-    events = json.loads(chrome.export(blocks, [(b.start, b.end) for b in blocks], PROGRAM, 1700.0, {}))["traceEvents"]
+    events = json.loads(chrome.text_of(blocks, [(b.start, b.end) for b in blocks], PROGRAM, 1700.0, {}))["traceEvents"]
     begins = {sm: min(e["ts"] for e in events if e["ph"] == "X" and e["pid"] == sm) for sm in (block.sm, earlier.sm)}
     assert begins == {earlier.sm: 0.0, block.sm: pytest.approx(70.0, abs=1e-3)}
     assert min(event["ts"] for event in events) >= 0

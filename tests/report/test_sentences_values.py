@@ -4,7 +4,7 @@ from types import SimpleNamespace as Some
 
 import pytest
 
-from kperf.trace.analyze import verdict
+from kperf.report import sentences
 from kperf.trace.analyze.models import (
     IterationCounts,
     IterationTime,
@@ -34,10 +34,10 @@ def timeline(**of):
         "overhead": Overhead(original_ms=2.0, instrumented_ms=2.0, ratio=1.0), "likely_clock_mhz": 1700.0,
         "bubbles": [], "replay": None, "what_if": [], "withheld": [], "load_wait": None, "arithmetic": None,
         "tile_boundary_cycles": None, "roles": [Some(warp_group="p", duty="loads", row="p"),
-                                                Some(warp_group="c", duty="products", row="c")],
+                                                Some(warp_group="c", duty="MMAs", row="c")],
         "regions": [], "passes": [], "joined": None, "apart": None, "sms": None, "memory": None, "imbalance": None,
         "events": Some(written=1200, lost=0), "sass_order": Some(same=True, differences=[]), "bandwidth": None,
-        "arguments": {}, "findings": [], "where": lambda group, region: "", "row": lambda group: group,
+        "arguments": {}, "findings": [], "sampled": None, "where": lambda group, region: "", "row": lambda group: group,
         "clock_mhz": 1700.0, "clock_is_plausible": True,
     }  # fmt: skip
     return Some(**(given | of))
@@ -57,31 +57,31 @@ def saving(cycles, low, high, region="load K", group="p"):
     ],
 )  # fmt: skip
 def test_bytes_have_the_unit_that_leaves_one_to_three_digits(size, text):
-    assert verdict._bytes(size) == text
+    assert sentences._bytes(size) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(2, "twice"), (1.96, "twice"), (2.04, "twice"), (1.94, "1.94 times"), (3, "3 times")]
 )
 def test_how_often(count, text):
-    assert verdict._times(count) == text
+    assert sentences._times(count) == text
 
 
 def test_how_many_others_and_how_many_on_an_sm():
-    assert [verdict._others(n) for n in (None, 1, 4)] == ["unknown", "0", "3"]
-    assert verdict._resident(timeline(residency=Residency(original=3, instrumented=None))) == "3, -"
-    shared = [verdict._shared(timeline(residency=Residency(original=n, instrumented=n))) for n in (None, 1, 2, 5)]
+    assert [sentences._others(n) for n in (None, 1, 4)] == ["unknown", "0", "3"]
+    assert sentences._resident(timeline(residency=Residency(original=3, instrumented=None))) == "3, -"
+    shared = [sentences._shared(timeline(residency=Residency(original=n, instrumented=n))) for n in (None, 1, 2, 5)]
     assert shared == ["", "", ", and 2 CTAs share an SM", ", and 5 CTAs share an SM"]
-    whose = [verdict._one_of(timeline(residency=Residency(original=n, instrumented=n))) for n in (None, 1, 2)]
+    whose = [sentences._one_of(timeline(residency=Residency(original=n, instrumented=n))) for n in (None, 1, 2)]
     assert whose == ["it", "it", "one CTA"]
 
 
 def test_a_saving_has_its_interval_or_its_most():
-    assert verdict._saved(saving(120.4, 99.6, 140.5)) == "120 (100 to 140)"
-    assert verdict._saved(saving(120.0, 139.8, 140.2)) == "up to 140"
-    assert verdict._saved(saving(120.0, 141.0, 139.0)) == "up to 139"
-    assert verdict._saved(saving(120.0, 139.0, 140.0)) == "120 (139 to 140)"
-    names = [verdict._named(saving(1, 1, 1, group=group)) for group in ("p", "all", "tensor cores")]
+    assert sentences._saved(saving(120.4, 99.6, 140.5)) == "120 (100 to 140)"
+    assert sentences._saved(saving(120.0, 139.8, 140.2)) == "up to 140"
+    assert sentences._saved(saving(120.0, 141.0, 139.0)) == "up to 139"
+    assert sentences._saved(saving(120.0, 139.0, 140.0)) == "120 (139 to 140)"
+    names = [sentences._named(saving(1, 1, 1, group=group)) for group in ("p", "all", "tensor cores")]
     assert names == ["load K of p", "load K in all warp groups", "load K on the tensor cores"]
 
 
@@ -117,29 +117,31 @@ REPLAYED = Some(cycles=1030.0, measured_cycles=1000.0, error=0.03)
 )  # fmt: skip
 def test_where_loads_are_waited_for(share, of, words):
     wait = Some(warp_group="c", regions=["r"], cycles=400.0, share=share)
-    assert verdict._load_wait(timeline(**of), wait).startswith(words)
+    assert sentences._load_wait(timeline(**of), wait).startswith(words)
 
 
 def test_savings_are_said_of_the_two_best_and_of_loads_and_stages():
     rows = [saving(300, 250, 350, "a", "c"), saving(200, 150, 260), saving(100, 50, 390, "wait K empty")]
-    said = verdict._what_ifs(timeline(what_if=rows, withheld=[saving(1, -9, 300, "load V")]), REPLAYED)
+    said = sentences._what_ifs(timeline(what_if=rows, withheld=[saving(1, -9, 300, "load V")]), REPLAYED)
     assert said == [
         "k: by replay of the dependency graph an iteration takes 1030 cycles where those CTAs took 1000 (+3.0%).",
         "k: an iteration would take 300 (250 to 350) cycles less without a of c, 200 (150 to 260) cycles less without "
         "load K of p.",
     ]
-    told = verdict._what_ifs(timeline(what_if=rows, withheld=[saving(1, -9, 300, "load V")], replay=REPLAYED), REPLAYED)
+    told = sentences._what_ifs(
+        timeline(what_if=rows, withheld=[saving(1, -9, 300, "load V")], replay=REPLAYED), REPLAYED
+    )
     assert told[2:] == [
         "k: if no load took any time, an iteration would take at most 300 cycles less.",
         "k: if every stage were free at once, an iteration would take 100 (50 to 390) cycles less.",
     ]
-    alone = verdict._what_ifs(timeline(what_if=rows[:1], residency=Residency(original=2, instrumented=2)), REPLAYED)
+    alone = sentences._what_ifs(timeline(what_if=rows[:1], residency=Residency(original=2, instrumented=2)), REPLAYED)
     assert alone[1].startswith(
         "k: of one CTA, beside which others keep the SM's units busy, an iteration would take 300"
     )
-    withheld = verdict._what_ifs(timeline(withheld=[Some(why="it is at its bound")]), REPLAYED)
+    withheld = sentences._what_ifs(timeline(withheld=[Some(why="it is at its bound")]), REPLAYED)
     assert withheld[1:] == ["k: no what-if saving is given: it is at its bound."]
-    off = verdict._what_ifs(timeline(what_if=rows), Some(cycles=940.0, measured_cycles=1000.0, error=-0.06))
+    off = sentences._what_ifs(timeline(what_if=rows), Some(cycles=940.0, measured_cycles=1000.0, error=-0.06))
     assert off == [
         "k: by replay of the dependency graph an iteration takes 940 cycles where those CTAs took 1000 (-6.0%): the "
         "graph does not explain them, and its what-if savings are not to be relied on."
@@ -157,14 +159,14 @@ def uneven(**of):
 
 def test_how_ctas_differ():
     t = timeline(sms=Some(span_us=31.0))
-    assert verdict._imbalance(t, uneven()) == [
+    assert sentences._imbalance(t, uneven()) == [
         "k: 25.0% of 300 CTAs return early; they take 1.3% of the CTAs' time.",
         "k: a CTA that works makes 2 to 31 iterations, the median 7.",
         "k: the slowest CTA, 17, runs 12.0 us, 3.0 times the median, on SM 5 from 10.5 to 22.5 of 31.0 us.",
     ]
     alike = uneven(early_share=0.0, iterations=IterationCounts(least=7, median=7.0, most=7))
-    assert verdict._imbalance(timeline(), alike) == ["k: the slowest CTA, 17, runs 12.0 us, 3.0 times the median."]
-    assert len(verdict._imbalance(t, uneven(iterations=None))) == 2
+    assert sentences._imbalance(timeline(), alike) == ["k: the slowest CTA, 17, runs 12.0 us, 3.0 times the median."]
+    assert len(sentences._imbalance(t, uneven(iterations=None))) == 2
 
 
 def use_of_sms(median, **of):
@@ -173,15 +175,15 @@ def use_of_sms(median, **of):
 
 def test_a_tail_is_said_from_a_tenth_of_the_launch_on_and_waves_where_it_is_one():
     half = "k: half of the 100 SMs have no CTA any more in the last"
-    assert verdict._tail(timeline(ctas=100), use_of_sms(9.01)) == []
+    assert sentences._tail(timeline(ctas=100), use_of_sms(9.01)) == []
     idle = "of the launch, and the SMs are idle 8% of its time"
-    assert verdict._tail(timeline(ctas=200), use_of_sms(8.75)) == [f"{half} 12% {idle}."]
+    assert sentences._tail(timeline(ctas=200), use_of_sms(8.75)) == [f"{half} 12% {idle}."]
     waves = "201 CTAs are 1.00 waves of 200, and the last wave has 1"
-    assert verdict._tail(timeline(ctas=201), use_of_sms(8.0)) == [f"{half} 20% {idle}: {waves}."]
+    assert sentences._tail(timeline(ctas=201), use_of_sms(8.0)) == [f"{half} 20% {idle}: {waves}."]
     full = "600 CTAs are 3.00 waves of 200, and the last wave has 200"
-    assert verdict._tail(timeline(ctas=600), use_of_sms(8.0)) == [f"{half} 20% {idle}: {full}."]
-    assert verdict._tail(timeline(ctas=201, imbalance=uneven()), use_of_sms(8.0)) == [f"{half} 20% {idle}."]
-    assert verdict._tail(timeline(ctas=9), use_of_sms(0.75, span_us=1.0))[0].startswith(f"{half} 25%")
+    assert sentences._tail(timeline(ctas=600), use_of_sms(8.0)) == [f"{half} 20% {idle}: {full}."]
+    assert sentences._tail(timeline(ctas=201, imbalance=uneven()), use_of_sms(8.0)) == [f"{half} 20% {idle}."]
+    assert sentences._tail(timeline(ctas=9), use_of_sms(0.75, span_us=1.0))[0].startswith(f"{half} 25%")
 
 
 @pytest.mark.parametrize(
@@ -197,34 +199,36 @@ def test_a_tail_is_said_from_a_tenth_of_the_launch_on_and_waves_where_it_is_one(
 )
 def test_what_tracing_costs_is_said_where_it_is_much(ratio, of, words):
     overhead = Overhead(original_ms=2.0, instrumented_ms=2.0 * (ratio or 1), ratio=ratio)
-    found = verdict._cost(timeline(overhead=overhead, **of))
+    found = sentences._cost(timeline(overhead=overhead, **of))
     assert len(found) == (words is not None)
     assert not words or words in found[0]
 
 
 def test_of_what_tracing_costs_events_take_no_more_than_all_of_it():
-    own = verdict.CYCLES_A_RECORD * 12
+    own = sentences.CYCLES_A_RECORD * 12
     overhead = Overhead(original_ms=2.0, instrumented_ms=2.5, ratio=1.25)
-    (much,) = verdict._cost(timeline(overhead=overhead, cycles_per_unit=quantiles(100_000.0)))
+    (much,) = sentences._cost(timeline(overhead=overhead, cycles_per_unit=quantiles(100_000.0)))
     assert f"about 20000 cycles of an iteration's 100000, of which 12 events take some {own:.0f}; " in much
     assert much.endswith("the rest comes from what they delay.")
     little = timeline(overhead=overhead, cycles_per_unit=quantiles(100.0))
-    assert verdict._cost(little)[0].endswith("about 20 cycles of an iteration's 100, of which 12 events take some 20.")
+    assert sentences._cost(little)[0].endswith(
+        "about 20 cycles of an iteration's 100, of which 12 events take some 20."
+    )
     moved = timeline(
         overhead=overhead, cycles_per_unit=quantiles(1e5), unit="CTA", sass_order=Some(same=False, differences=[])
     )
-    assert verdict._cost(moved)[0].endswith("to device memory and the order of instructions that events change.")
+    assert sentences._cost(moved)[0].endswith("to device memory and the order of instructions that events change.")
 
 
 def test_what_is_trusted_is_said_with_what_was_lost_and_moved():
     moved = Some(same=False, differences=["a", "b", "c"])
     t = timeline(confidence=Some(level="low", reasons=["x", "y"]), events=Some(written=1200, lost=7), sass_order=moved)
-    assert verdict._trust(t) == [
-        f"k: confidence is low: x; y; {verdict.WHAT_TO_DO}.",
+    assert sentences._trust(t) == [
+        f"k: confidence is low: x; y; {sentences.WHAT_TO_DO}.",
         "k: 7 of 1200 events were overwritten; the rest is shown.",
         "k: events change the order of instructions; there the picture does not show the original kernel: a; b.",
     ]
-    assert verdict._trust(timeline()) == ["k: confidence is high."]
+    assert sentences._trust(timeline()) == ["k: confidence is high."]
 
 
 def test_how_passes_are_joined_or_do_not_agree():
@@ -233,7 +237,7 @@ def test_how_passes_are_joined_or_do_not_agree():
         one_pass=Some(overhead="1.25 ms"),
     )  # fmt: skip
     t = timeline(passes=[None] * 5)
-    assert verdict._joined(t, joined) == [
+    assert sentences._joined(t, joined) == [
         "k: an iteration is joined from 3 of 5 passes that agree: each one's intervals add up to it within 3%.",
         "k: 2 show another schedule and are left out: because.",
         "k: by the launches' times the original's iteration takes 987 cycles.",
@@ -241,15 +245,15 @@ def test_how_passes_are_joined_or_do_not_agree():
         "all events (1.25 ms).",
     ]
     whole = Some(**(vars(joined) | {"left_out": [], "original_cycles": None, "replayed": True}))
-    assert [line[:20] for line in verdict._joined(t, whole)] == ["k: an iteration is j", "k: single CTAs, tile"]
+    assert [line[:20] for line in sentences._joined(t, whole)] == ["k: an iteration is j", "k: single CTAs, tile"]
     ratios = [1.05, None, 0.98, 1.2]
     passes = [Some(overhead=Some(ratio=ratio)) for ratio in ratios]
-    assert verdict._apart(t, Some(passes=passes, why=["A differs", "B"])) == (
+    assert sentences._apart(t, Some(passes=passes, why=["A differs", "B"])) == (
         "k: what is drawn is one launch with all events, for 4 passes do not agree; they cost -2.0% to +20.0% of the "
         "original kernel's time; A differs."
     )
     unknown = Some(passes=passes[1:2], why=["A differs"])
-    assert verdict._apart(t, unknown).endswith("for 1 passes do not agree; A differs.")
+    assert sentences._apart(t, unknown).endswith("for 1 passes do not agree; A differs.")
 
 
 MOVED = [
@@ -273,7 +277,7 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
     requested = (
         "k loads 3 KB of a, 400 bytes of c, 148 bytes of d, 150 bytes of e and stores 2.5 MB of b: 1200 GB/s are"
     )
-    assert verdict._memory(t, kept) == [
+    assert sentences._memory(t, kept) == [
         f"{requested} requested in the original kernel's 2.000 ms.",
         "k: 2.5 MB of that are different addresses, which memory has to move at least: 900 GB/s, 22% of a copy's 4000 "
         "and 20% of the peak's 4500.",
@@ -287,7 +291,7 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
     unknown = kept.model_copy(update={"unique_gb_per_s": None, "loads_in_flight_bytes": 0.0, "traffic": MOVED[:1]})
     once = Overhead(original_ms=None, instrumented_ms=3.0, ratio=None)
     t.overhead, t.arguments = once, {}
-    assert verdict._memory(t, unknown) == [
+    assert sentences._memory(t, unknown) == [
         "k loads 3 KB of a: 1200 GB/s are requested in the instrumented kernel's 3.000 ms, 30% of a copy's 4000 and "
         "27% of the peak's 4500.",
         "k: a CTA lives 1000 cycles: 60% one, 5% two.",
@@ -295,33 +299,33 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
 
 
 def test_which_launch_an_iteration_is_of():
-    assert verdict._launches(timeline()) == []
+    assert sentences._launches(timeline()) == []
     least = IterationTime(cycles=950.0, pass_number=2, cost=-0.031, least=900.0, most=1100.0)
     t = timeline(iteration=least, apart=Some(passes=[None] * 4))
-    assert verdict._launches(t) == [
+    assert sentences._launches(t) == [
         "k: that is pass 2 of 4 with a few events each, whose events cost -3.1% of the original kernel's time; all "
         "launches show 900 to 1100; what is drawn has all events and takes 1000: 50 are the events' cost."
     ]
     t.iteration = IterationTime(cycles=1100.0, pass_number=None, cost=None, least=900.0, most=1100.0)
-    assert verdict._launches(t) == [
+    assert sentences._launches(t) == [
         "k: that is the launch with all events; all launches show 900 to 1100; what is drawn has all "
         "events and takes 1000."
     ]
     t.iteration = IterationTime(cycles=990.0, pass_number=3, cost=0.5, least=990.0, most=990.0)
-    assert verdict._launches(t)[0].endswith("all launches show 990 to 990.")
+    assert sentences._launches(t)[0].endswith("all launches show 990 to 990.")
 
 
 def test_how_busy_the_units_are():
-    assert verdict._use(timeline()) == []
+    assert sentences._use(timeline()) == []
     use = UnitUse(sm=0.61, sm_recorded=None, cta_main_loop=0.83, in_flight_sm=None, in_flight_cta=0.9)
     bound = Some(cycles=800.0, instruction="wgmma")
     t = timeline(compute_use=use, bound=bound, residency=Residency(original=2, instrumented=2))
-    assert verdict._use(t) == [
+    assert sentences._use(t) == [
         "k: the tensor cores (wgmma) of an SM are used at 61% of their peak rate, by the MMAs of all CTAs in the "
         "original kernel's 2.000 ms at 1700 MHz; one CTA's main loop alone uses 83% of it, and 2 CTAs share an SM."
     ]
     t = timeline(compute_use=use.model_copy(update={"sm": None}), unit_of_compute="fma")
-    assert verdict._use(t) == [
+    assert sentences._use(t) == [
         "k: the peak rate of the FMA units is of one SM; one CTA's main loop alone uses 83% of it."
     ]
 
@@ -332,7 +336,7 @@ def test_what_a_pipeline_does():
         tile_boundary_cycles=quantiles(345.0), 
         arithmetic=Some(cycles=600.0, under_own_mmas=120.0, under_any_mmas=410.0),
     )  # fmt: skip
-    assert verdict._pipeline(t) == [
+    assert sentences._pipeline(t) == [
         "k: an iteration takes 1000 cycles; its MMAs need 990 on the tensor cores: it is at its bound.",
         "k: in 99 of the 1000 cycles of an iteration it has no MMA in flight, mostly with x.",
         "k: a CTA computes one tile after another; from a tile to the next it takes 345 cycles beyond those of the "
@@ -340,7 +344,7 @@ def test_what_a_pipeline_does():
         "k hides 410 of 600 cycles of arithmetic under MMAs, 120 of them under its own warp group's.",
     ]
     t = timeline(bound=Some(cycles=500.0, instruction=""), arithmetic=Some(cycles=0.0))
-    assert verdict._pipeline(t) == [
+    assert sentences._pipeline(t) == [
         "k: an iteration takes 1000 cycles; its MMAs need 500 on the tensor cores.",
         "k: in 0 of the 1000 cycles of an iteration it has no MMA in flight.",
     ]

@@ -111,24 +111,6 @@ def _range(cycles: Quantiles) -> str:
     return f"{cycles.median:.0f} ({cycles.p5:.0f} to {cycles.p95:.0f})"
 
 
-def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:
-    """The timeline with what follows from its numbers: CTAs on an SM, use of its units, confidence, verdict.
-
-    `unit_cycles`: that all matrix products of the launch take at the peak rate of one SM; None if not known.
-    """
-    t = t.model_copy(update={"residency": facts.residency(t), "memory": facts.memory(t)})
-    t = t.model_copy(update={"iteration": facts.iteration(t)})
-    for name, use in (("mma_use", t.mma_use), ("fma_use", t.fma_use)):
-        if use and t.iteration and t.bound:
-            of_sm = facts.use_of_sm(t, unit_cycles) if use.sm is None else use.sm
-            changed = {"sm": of_sm, "cta_main_loop": t.bound.cycles / t.iteration.cycles}
-            t = t.model_copy(update={name: use.model_copy(update=changed)})
-    t = t.model_copy(update={"confidence": facts.confidence(t), "findings": facts.findings(t)})
-    said, withheld = facts.what_ifs(t)
-    t = t.model_copy(update={"what_if": said, "withheld": withheld})
-    return t.model_copy(update={"verdict": verdict(t)})
-
-
 def verdict(t: Timeline) -> list[str]:
     """Sentences about one kernel, each made from the numbers: what its view shows, and how far it can be trusted."""
     lines = [f"{t.label}: {finding.message}; {finding.advice}." for finding in t.findings]

@@ -1,20 +1,31 @@
-"""Export blocks of a launch in the Trace Event Format, for Perfetto, speedscope and chrome://tracing.
+"""Export CTAs of a launch in the Trace Event Format, for Perfetto, speedscope and chrome://tracing.
 
-One clock: a block is placed by the global timer, and inside it everything is SM cycles turned into microseconds by the
+One clock: a CTA is placed by the global timer, and inside it everything is SM cycles turned into microseconds by the
 measured SM frequency; `otherData` says so. A process is an SM, a thread a warp group; CTAs that are on an SM at the
 same time have threads of their own, since slices of one thread may not overlap. Asynchronous MMAs are async events
 from issue to completion; flow arrows lead to a wait from what its end hangs on.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-from kperf.trace.analyze.analysis import loads, releases
-from kperf.trace.analyze.timeline import Block
+import numpy as np
+
+from kperf.trace.analyze import analysis
+from kperf.trace.analyze.read import TYPICAL_PERCENTILES, at_percentiles
+from kperf.trace.analyze.timeline import Block, Launch
 from kperf.trace.instrument.program import Program
+from kperf.trace.results import Exported
 
 Event = dict[str, Any]
+
+EXPORTED_BYTES = 1_900_000
+"""Of a Chrome trace: it stays small enough for a repository, and opens at once."""
+
+_LEAST_BYTES_OF_A_SPAN = 120
+"""In the text, with the shortest of names."""
 
 TICKS_PER_US = 4096
 """Times are multiples of a power of two of a microsecond, a quarter of a nanosecond: so ts + dur is exact in a viewer's
@@ -30,7 +41,45 @@ LANE_TIDS = 1000
 """Thread ids of the first CTA on an SM; the next one that is there at the same time has so many more."""
 
 
-def export(
+def export(launch: Launch, clock_mhz: float, about: Mapping[str, object]) -> Exported:
+    """The Chrome trace of a few CTAs, TYPICAL_PERCENTILES of the lifetime, in at most EXPORTED_BYTES.
+
+    Of a CTA that computes several tiles it shows the middle one and how the next begins, of a long one whole iterations
+    from the middle of that. Raises `UsageError` if no CTA is whole.
+    """
+    numbers = np.unique(chosen := at_percentiles(launch, TYPICAL_PERCENTILES))
+    blocks, groups = list(launch.blocks(numbers)), analysis.looping(launch)
+    about = dict(about) | {
+        "chosen": f"CTAs at percentiles {', '.join(map(str, TYPICAL_PERCENTILES))} of the lifetime of all CTAs",
+        "typical_cta": int(launch.records.program_id[chosen[len(chosen) // 2]]),
+    }
+    most_bytes, span_bytes = EXPORTED_BYTES, _LEAST_BYTES_OF_A_SPAN
+    while True:
+        most_spans = most_bytes // (span_bytes * len(blocks))
+        windows = [analysis.exported_window(block, groups, most_spans) for block in blocks]
+        parts = [_part(launch, *shown, groups) for shown in zip(numbers.tolist(), blocks, windows, strict=True)]
+        shows = f"{len(blocks)} of {launch.records.n_blocks} CTAs: {', '.join(parts)}"
+        text = text_of(blocks, windows, launch.program, clock_mhz, about | {"shows": shows})
+        if len(text) <= EXPORTED_BYTES:
+            return Exported(text, shows)
+        most_bytes = most_bytes * EXPORTED_BYTES // len(text) * 9 // 10
+
+
+def _part(launch: Launch, number: int, block: Block, window: tuple[int, int], groups: Sequence[str]) -> str:
+    """What of a block is shown, in words."""
+    name = f"CTA {block.program_id}"
+    first, last = (int(cycles[number]) for cycles in launch.lifetimes())
+    if window == (first, last):
+        return f"{name} whole"
+    trips = [*analysis.trip_starts(block, groups), (block.end,)]
+    whole = (window[0] <= min(trip) and max(following) <= window[1] for trip, following in pairwise(trips))
+    shown = [place for place, inside in enumerate(whole, 1) if inside]
+    if not shown:
+        return f"{name} from cycle {window[0] - first} to {window[1] - first} of {last - first}"
+    return f"{name} iterations {shown[0]} to {shown[-1]} of {launch.trips_of_blocks(groups[0])[number]}"
+
+
+def text_of(
     blocks: Sequence[Block],
     windows: Sequence[tuple[int, int]],
     program: Program,
@@ -145,7 +194,7 @@ def _block_events(
         args["cycles"] = flight.end - flight.start
         events.append(common | {"ph": "b", "ts": at(flight.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(flight.end)})
-    for number, load in enumerate(load for load in loads(block) if shown(load.start, load.end)):
+    for number, load in enumerate(load for load in analysis.loads(block) if shown(load.start, load.end)):
         common = {"name": f"load {load.buffer}", "cat": "load in flight", "pid": block.sm, "tid": in_flight}
         common["id"] = f"{block.program_id}.{number}"
         args = {"cta": block.program_id, "start": load.start - first, "cycles": load.end - load.start}
@@ -153,7 +202,7 @@ def _block_events(
         events.append(common | {"ph": "b", "ts": at(load.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(load.end)})
     starts = {group: {span.start for span in spans} for group, spans in block.spans.items()}
-    for number, ((group, index), release) in enumerate(releases(block, program).items()):
+    for number, ((group, index), release) in enumerate(analysis.releases(block, program).items()):
         span = block.spans[group][index]
         if not (shown(span.start, span.end) and shown(release.cycle, release.cycle + 1)):
             continue
