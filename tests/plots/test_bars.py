@@ -1,0 +1,82 @@
+"""Bars of a window: lanes, gaps and clipped ends, what only touches included; and which bar has room for its name."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from kperf.plots import bars
+from kperf.trace.analyze.models import Bar
+
+
+def bar(start, cycles, name="r", track="warps", group="a", kind="other", **of):
+    return Bar(track=track, warp_group=group, name=name, kind=kind, start=start, cycles=cycles, iteration=0, **of)
+
+
+def test_bars_at_the_same_time_have_lanes_of_their_own():
+    some = [bar(0, 10), bar(5, 20), bar(10, 5), bar(12, 4), bar(15, 1), bar(25, 9)]
+    assert bars._lanes(some) == [0, 1, 0, 2, 0, 0]
+    assert bars._lanes([]) == []
+
+
+def test_gaps_are_between_bars_and_at_both_ends():
+    assert bars._gaps([bar(10, 10), bar(15, 15), bar(30, 10), bar(50, 10)], 0, 100) == [(0, 10), (40, 50), (60, 100)]
+    assert bars._gaps([bar(-5, 20), bar(40, 80)], 0, 100) == [(15, 40)]
+    assert bars._gaps([bar(0, 100)], 0, 100) == []
+    assert bars._gaps([bar(0, 99)], 0, 100) == [(99, 100)]
+    assert bars._gaps([], 0, 100) == []
+
+
+def test_bars_are_clipped_to_the_window():
+    assert bars._clipped(bar(90, 30), 100, 50) == (0, 20)
+    assert bars._clipped(bar(110, 10), 100, 50) == (10, 20)
+    assert bars._clipped(bar(140, 30), 100, 50) == (40, 50)
+
+
+class Timeline:
+    """As much of one as a window takes."""
+
+    def __init__(self, *groups):
+        self.roles = [type("Role", (), {"warp_group": group}) for group in groups]
+
+    def row(self, group):
+        return f"row of {group}"
+
+
+@pytest.fixture
+def axis():
+    figure, made = plt.subplots()
+    yield made
+    plt.close(figure)
+
+
+def drawn(axis, some, span=100.0, start=0.0):
+    window = type("Window", (), {"start": start, "bars": some})
+    shown = bars.draw_window(axis, Timeline("a", "b"), window, span, {})
+    boxes = [(patch.get_extents().x0, patch.get_extents().x1, patch.get_extents().y0, patch.get_extents().y1)
+             for collection in axis.collections for patch in collection.get_paths()]  # fmt: skip
+    return shown, boxes, {text.get_text(): text.get_position() for text in axis.texts}
+
+
+def test_a_name_stands_where_its_bar_has_room_for_it(axis, monkeypatch):
+    """Ten inches and half an inch a letter: of 100 cycles a name of one letter needs more than 5."""
+    monkeypatch.setattr(bars, "WIDTH_INCHES", 11)
+    monkeypatch.setattr(bars, "_INCHES_A_LETTER", 0.5)
+    some = [bar(0, 5, "x"), bar(10, 6, "y"), bar(20, 12, "zz", group="b"), bar(40, 10, "vv"), bar(96, 20, "w")]
+    _, boxes, names = drawn(axis, some)
+    assert names == {"y": (13, 1), "zz": (26, 0)}
+    assert boxes[:3] == [pytest.approx((0, 5, 0.6, 1.4)), pytest.approx((10, 16, 0.6, 1.4)),
+                         pytest.approx((20, 32, -0.4, 0.4))]  # fmt: skip
+    assert boxes[4] == pytest.approx((96, 100, 0.6, 1.4))
+
+
+def test_what_only_touches_the_window_is_not_drawn(axis):
+    _, boxes, _ = drawn(axis, [bar(0, 50), bar(49, 2), bar(149, 9), bar(150, 9)], span=100.0, start=50.0)
+    assert [box[:2] for box in boxes] == [pytest.approx((0, 1)), pytest.approx((99, 100))]
+    assert axis.get_xlim() == (0, 100)
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["row of a", "row of b"]
+    assert axis.get_ylim() == pytest.approx((-0.55, 1.55))
+
+
+def test_a_region_that_does_several_things_has_a_lane_for_each(axis):
+    shown, boxes, _ = drawn(axis, [bar(0, 10, kind="wait", parts=["load", "wait", "load"])])
+    assert [box[2:] for box in boxes] == [pytest.approx((1.0, 1.4)), pytest.approx((0.6, 1.0))]
+    assert list(shown) == [bars.WARPS["load"].label, bars.WARPS["wait"].label]
