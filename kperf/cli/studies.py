@@ -69,14 +69,20 @@ def inductor(
     results: Results = RECORDED,
     device: DeviceOption = DeviceChoice.auto,
     ncu: NcuOption = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            help="A model of yours: file.py:function, which returns (module, (tensor, ...)). Records go to --out."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the sources that Inductor writes.")] = Path("kperf-inductor"),
     trace: Annotated[
         str | None, typer.Option(help="Then trace the kernels whose names fit, with * and ?, through kperf trace.")
     ] = None,
 ) -> None:
-    """What torch.compile makes of a DiT and a Llama block: time, FLOPs, bytes, share of the ceiling of every kernel."""
+    """What torch.compile makes of a DiT and a Llama block, or of a model of yours: every kernel beside its ceiling."""
     from kperf.plots.inductor import draw
     from kperf.studies import inductor
 
     require_gpu = device is DeviceChoice.cuda
-    inductor.run(console, results, draw, out=out, trace=trace, ncu_path=ncu, require_gpu=require_gpu)
+    inductor.run(console, results, draw, out=out, trace=trace, ncu_path=ncu, require_gpu=require_gpu, model=module)

@@ -20,7 +20,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import torch
 from pydantic import Field, TypeAdapter, model_validator
 from rich.console import Console
 from rich.table import Table
@@ -35,7 +34,18 @@ from kperf.record.files import make_output, write_atomically
 from kperf.record.store import Frozen, RecordStore
 from kperf.studies import child, foreign, ncu
 from kperf.studies.hatchet import TIME, Tree, read_tree
-from kperf.studies.inductor_program import ROUNDS, SCRIPT, blocks, round_of, scope_of
+from kperf.studies.inductor_program import (
+    ROUNDS,
+    SCRIPT,
+    folder_name,
+    in_words,
+    is_own,
+    made,
+    own_function,
+    round_of,
+    scope_of,
+    sizes_of,
+)
 from kperf.studies.proton import under_proton
 from kperf.studies.records import Common, Row, folder_of, measured_or_recorded, newest
 
@@ -148,30 +158,37 @@ def run(
     trace: str | None,
     ncu_path: Path | None,
     require_gpu: bool,
+    model: str | None = None,
 ) -> None:
     """Measure, or tell what is written without a GPU and what is recorded; sources go to `out`.
 
-    `trace`: a pattern of names; the kernels of Triton's that fit go through `kperf trace`. Raises `UsageError` where
-    that, or `require_gpu`, wants a GPU, for a pattern that fits none, and without a checkout.
+    `model`: `file.py:function` of a user's own in place of the two blocks; its records go to `out`, too. `trace`: a
+    pattern of names; the kernels of Triton's that fit go through `kperf trace`. Raises `UsageError` where that, or
+    `require_gpu`, wants a GPU, for a pattern that fits none, for a model that is none, and for the blocks without a
+    checkout.
     """
-    require_checkout("what `kperf inductor` compiles, examples/,")
+    if model is None:
+        require_checkout("what `kperf inductor` compiles, examples/,")
+    else:
+        own_function(model)
+    models, results = (BLOCKS, results) if model is None else ((model,), out)
     reason = device.why_static()
     if reason and (require_gpu or trace):
         raise UsageError(reason)
     make_output(out)
     if reason:
-        for name in BLOCKS:
+        for name in models:
             program = written_without_gpu(name)
-            keep(program, out / name)
+            keep(program, out / folder_name(name))
             console.print(listing(name, program))
-            console.print(f"sources: {out / name}")
+            console.print(f"sources: {out / folder_name(name)}")
         if not any(results.glob("*/inductor.jsonl")):
             console.print(
                 f"no time is recorded of `make inductor` in {results} yet: that command records it on a Hopper GPU, "
                 f"and here {reason}"
             )
             return
-    measure_here = partial(measure, results=results, out=out, ncu_path=ncu_path)
+    measure_here = partial(measure, models=models, results=results, out=out, ncu_path=ncu_path)
     found = measured_or_recorded(console, results, "inductor", ROWS, measure_here, require_gpu=require_gpu)
     for name in dict.fromkeys(row.block for row in found.rows):
         console.print(table([row for row in found.rows if row.block == name], found.stamp))
@@ -187,8 +204,15 @@ def written_without_gpu(name: str) -> Program:
     """What Inductor writes of a block for an H200."""
     from kperf.compat.inductor_fake import program_of  # Inductor takes seconds to import
 
-    block, inputs = blocks().make(name, "meta", torch.bfloat16)
-    return program_of(block, inputs, offline.PROPERTIES, offline.Driver())
+    block, inputs = made(name, "meta")
+    try:
+        return program_of(block, inputs, offline.PROPERTIES, offline.Driver())
+    except MeasurementError:
+        raise
+    except Exception as error:
+        if not is_own(name):
+            raise
+        raise UsageError(f"the model of {name} cannot be compiled for its inputs: {in_words(error)}") from None
 
 
 def keep(program: Program, folder: Path) -> None:
@@ -199,9 +223,11 @@ def keep(program: Program, folder: Path) -> None:
         write_atomically(folder / f"{name}.py", source)
 
 
-def measure(common: Common, *, results: Path, out: Path, ncu_path: Path | None) -> Iterator[InductorRow]:
-    """A row for each launch of each block, measured by a process a block; Proton's tree is kept beside the records."""
-    for name in BLOCKS:
+def measure(
+    common: Common, *, results: Path, out: Path, ncu_path: Path | None, models: Sequence[str] = BLOCKS
+) -> Iterator[InductorRow]:
+    """A row for each launch of each model, measured by a process a model; Proton's tree is kept beside the records."""
+    for name in models:
         with tempfile.TemporaryDirectory(prefix="kperf-inductor-") as folder:
             under_proton([sys.executable, "-m", _SESSION, name, folder], _LIMIT_S)
             told = foreign.read_json(Path(folder, "session.json"), foreign.Json, "the process under Proton")
@@ -209,9 +235,10 @@ def measure(common: Common, *, results: Path, out: Path, ncu_path: Path | None) 
             profile = Path(folder, "rounds.hatchet").read_bytes()
         kept = folder_of(results) / "inductor"
         kept.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept / f"{name}.hatchet", profile)
-        keep(program, out / name)
-        rounds = [read_tree(kept / f"{name}.hatchet").child(round_of(number)) for number in range(ROUNDS)]
+        tree = kept / f"{folder_name(name)}.hatchet"
+        write_atomically(tree, profile)
+        keep(program, out / folder_name(name))
+        rounds = [read_tree(tree).child(round_of(number)) for number in range(ROUNDS)]
         seen = [_seen(rounds, number) for number in range(len(program.kernels))]
         counters, ncu_message = _by_ncu(name, [launches for _, launches, _ in seen], ncu_path)
         for number, kernel in enumerate(program.kernels):
@@ -220,7 +247,7 @@ def measure(common: Common, *, results: Path, out: Path, ncu_path: Path | None) 
                 **common,
                 **told,
                 block=name,
-                sizes=blocks().SIZES[name],
+                sizes=sizes_of(name),
                 number=number,
                 name=kernel.name,
                 kind=kernel.kind,
@@ -271,7 +298,7 @@ def _counters(kernels: Sequence[dict[str, float]]) -> Counters:
 
 def listing(name: str, program: Program) -> Table:
     """What each kernel of a block has to do."""
-    made = _titled(f"{name} block {_sizes(blocks().SIZES[name])}: what Inductor writes for an H200")
+    made = _titled(f"{_titled_by(name, sizes_of(name))}: what Inductor writes for an H200")
     for column in ("GFLOP", "of products", "MB", "FLOP a byte"):
         made.add_column(column, justify="right")
     same = Counter((_label(kernel.name, kernel.operands), kernel.counts) for kernel in program.kernels)
@@ -288,7 +315,7 @@ def table(rows: Sequence[InductorRow], stamp: str) -> Table:
     """Of one block: a row for the launches of a kernel that have the same to do, in the order of the program."""
     whole = sum(row.time_us or 0.0 for row in rows)
     first = rows[0]
-    made = _titled(f"{first.block} block {_sizes(first.sizes)}: {whole / 1e3:.3f} ms of kernels; {stamp}")
+    made = _titled(f"{_titled_by(first.block, first.sizes)}: {whole / 1e3:.3f} ms of kernels; {stamp}")
     for column in ("us", "of the block", "GFLOP", "MB", "TFLOP/s", "GB/s", "of the ceiling", "which"):
         made.add_column(column, justify="left" if column == "which" else "right")
     for group in grouped(rows):
@@ -320,8 +347,8 @@ def _titled(title: str) -> Table:
     return made
 
 
-def _sizes(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{name} {size}" for name, size in sizes.items())
+def _titled_by(block: str, sizes: dict[str, int]) -> str:
+    return f"{block} block {', '.join(f'{name} {size}' for name, size in sizes.items())}" if sizes else block
 
 
 def _label(name: str, operands: str) -> str:
@@ -424,7 +451,8 @@ def trace_commands(rows: Sequence[InductorRow]) -> list[str]:
 
 
 def _trace_words(block: str, pattern: str, *options: str) -> list[str]:
-    return ["trace", "--kernel", pattern, *options, str(_from_here(SCRIPT)), "--block", block]
+    of = ["-m", _SESSION, block, "run"] if is_own(block) else [str(_from_here(SCRIPT)), "--block", block]
+    return ["trace", "--kernel", pattern, *options, *of]
 
 
 def _from_here(file: Path) -> Path:
@@ -436,7 +464,7 @@ def _trace(rows: Sequence[InductorRow], pattern: str, out: Path) -> None:
     if not fitting:
         raise UsageError(f"no kernel that Inductor wrote fits {pattern}: give one of the names above, with * and ?")
     for block in dict.fromkeys(row.block for row in fitting):
-        words = _trace_words(block, pattern, "--out", str(out / block / "trace"))
+        words = _trace_words(block, pattern, "--out", str(out / folder_name(block) / "trace"))
         command = [sys.executable, "-m", "kperf", *words]
         try:
             failed = child.run(command, _LIMIT_S, output=None, errors=None, ending=signal.SIGINT).returncode != 0

@@ -344,9 +344,7 @@ class Squared(torch.nn.Module):
 def test_what_is_profiled_was_checked_and_is_the_program_that_was_noted(monkeypatch):
     x = torch.full((8, 8), 0.5, dtype=torch.bfloat16)
     made = SimpleNamespace(wrong=False)
-    monkeypatch.setattr(
-        inductor_session, "blocks", lambda: SimpleNamespace(make=lambda *_: (Squared(made.wrong), (x,)))
-    )
+    monkeypatch.setattr(inductor_session, "made", lambda *_: (Squared(made.wrong), (x,)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     program, call, error = inductor_session.compiled("dit")
     assert [kernel.name for kernel in program.kernels] == ["mm"]
@@ -357,8 +355,98 @@ def test_what_is_profiled_was_checked_and_is_the_program_that_was_noted(monkeypa
         call()
     x.resize_(8, 8).fill_(0.5)
     made.wrong = True
-    with pytest.raises(MeasurementError, match="the compiled dit block is off by"):
+    with pytest.raises(MeasurementError, match="the compiled dit model is off by"):
         inductor_session.compiled("dit")
+
+
+OWN = """
+import torch
+
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU()).bfloat16(), (
+        torch.randn(1024, 256, dtype=torch.bfloat16),
+    )
+
+def odd():
+    return torch.nn.Linear(256, 512), [torch.zeros(1024, 255)]
+
+def nothing():
+    return torch.nn.Linear(2, 2)
+
+def numbers():
+    return torch.nn.Linear(2, 2), (3,)
+
+def on_gpu():
+    return torch.nn.Linear(2, 2, device="cuda"), (torch.zeros(2, 2),)
+
+def failing(size):
+    return size
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    (tmp_path / "broken.py").write_text("import torch\nraise ValueError('no weights')\n")
+    return path
+
+
+def test_a_model_of_ones_own_is_listed_without_a_gpu_and_its_sources_are_kept(no_gpu, own, tmp_path):
+    text = call(tmp_path / "results", tmp_path / "out", model=f"{own}:model")
+    assert "own.py:model: what Inductor writes for an H200" in text
+    (product,) = (line for line in text.splitlines() if "addmm" in line)
+    assert [cell.strip() for cell in product.split("│")[2:5]] == ["1", "0.27", "0.27"]  # 2 x 1024 x 256 x 512
+    assert "triton_poi_fused_gelu_0" in text
+    assert (tmp_path / "out/own_model/triton_poi_fused_gelu_0.py").is_file()
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("own.py", "own.py names no function of a file: give file.py:function"),
+        ("own.txt:model", "own.txt:model names no function of a file"),
+        ("no.py:model", "there is no file .*no.py"),
+        ("broken.py:model", "broken.py cannot be imported: ValueError: no weights"),
+        ("own.py:models", "own.py has no function models"),
+        (
+            "own.py:failing",
+            r"own.py:failing ended with TypeError: failing\(\) missing 1 required positional argument: 'size'$",
+        ),
+        ("own.py:on_gpu", "own.py:on_gpu ended with .*; without a GPU it has to leave the device of tensors open$"),
+        ("own.py:nothing", r"own.py:nothing gives no module with its inputs: return \(module, \(tensor, ...\)\)"),
+        ("own.py:numbers", "own.py:numbers gives inputs that are no tensors"),
+        ("own.py:odd", "the model of .*own.py:odd cannot be compiled for its inputs: "),
+    ],
+)
+def test_a_model_that_is_none_is_one_sentence(no_gpu, own, tmp_path, name, words):
+    with pytest.raises(UsageError, match=words) as refused:
+        call(tmp_path / "results", tmp_path / "out", model=str(tmp_path / name))
+    assert "\n" not in str(refused.value)
+
+
+class Pair(torch.nn.Module):
+    def forward(self, x):
+        return x @ x, x
+
+
+def test_a_model_of_ones_own_may_be_as_far_off_as_it_is_without_compilation(monkeypatch):
+    torch.compiler.reset()
+    x = torch.full((8, 8), 0.5, dtype=torch.bfloat16)
+    monkeypatch.setattr(inductor_session, "made", lambda *_: (Squared(True), (x,)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert inductor_session.compiled("own.py:model")[2] > inductor_session.MAX_REL_ERROR
+    monkeypatch.setattr(inductor_session, "made", lambda *_: (Pair(), (x,)))
+    with pytest.raises(UsageError, match=r"the model of own.py:model returns a tuple: let it return one tensor"):
+        inductor_session.compiled("own.py:model")
+
+
+def test_kernels_of_a_model_of_ones_own_are_traced_by_its_name():
+    made = [one.model_copy(update={"block": "own.py:model"}) for one in rows()]
+    assert f"inside: kperf trace --kernel {NORM} -m kperf.studies.inductor_session own.py:model run" in (
+        inductor.trace_commands(made)
+    )
 
 
 @pytest.fixture
