@@ -2,7 +2,7 @@
 
 import statistics
 
-from kperf.paper import claims, goals, tritonbench
+from kperf.paper import claims, examples, goals, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
 from kperf.trace.analyze.recorded import read_timeline
@@ -73,3 +73,14 @@ def test_the_passes_on_the_page_of_fig_11_are_those_of_the_record():
         row = next(line for line in table.splitlines() if line.startswith(f"| {shown}"))
         assert f"{cycles[0]:.0f} to {cycles[-1]:.0f}" in row
         assert all(f"{abs(cost):.1f} " in row for cost in (costs[0], costs[-1]))
+
+
+def test_the_page_of_fig_11_says_what_its_events_cost():
+    for name in ("vanilla", "improved"):
+        ratio = read_timeline(RECORDED / f"h200/fig11/{name}.timeline.json").overhead.ratio
+        assert f"| {name} | {100 * (ratio - 1):.1f} % |" in PAGES["docs/fig11.md"]
+
+
+def test_the_examples_are_those_of_the_records():
+    """`python -m kperf examples --write docs/examples.md` fills the page anew."""
+    assert between_marks("docs/examples.md", "examples") == examples.markdown(RECORDED)
