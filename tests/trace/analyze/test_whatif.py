@@ -164,7 +164,7 @@ def test_what_cannot_be_predicted_is_said():
         predict(program, measured(Kernel(consumers=3)))
     old = measured(Kernel())
     old.replay = None
-    with pytest.raises(UsageError, match="has no graph: record it again"):
+    with pytest.raises(UsageError, match="has no replay: record it again"):
         predict(program, old)
     silent = measured(Kernel())
     silent.regions = [region for region in silent.regions if region.kind != "arithmetic"]
