@@ -359,3 +359,19 @@ def test_who_asked_takes_all_processes_along(tmp_path, pretended, how):
     with many.processes(gpus(0, 1)) as bench:
         measure(tmp_path, bench)
     assert lines(tmp_path) == expected(2)
+
+
+def test_a_process_that_is_lost_and_one_that_takes_over_are_said_and_every_step_is_shown():
+    said, shown = [], []
+    progress = Progress(say=said.append, step=lambda *step: shown.append(step))
+    watch = many._Watch({}, {4: SimpleNamespace(places=[PLACES[1]])}, progress)
+    watch.step(many._Step(4, "compiling", "GPU 0", 71))
+    watch.step(many._Step(4, "round 1 of 9", "GPU 0", 71))
+    assert said == []
+    watch.step(many._Step(4, "round 1 of 9", "GPU 2", 93))
+    assert said.pop() == f"the process of GPU 0 ended: GPU 2 takes over {PLACES[1][1]}"
+    watch.step(many._Step(4, "out of memory", "GPU 2", 93, lost=True))
+    assert said == ["GPU 2: out of memory; its process is started anew"]
+    assert shown == [(PLACES[1], what, gpu) for what, gpu in (
+        ("compiling", "GPU 0"), ("round 1 of 9", "GPU 0"), ("round 1 of 9", "GPU 2"), ("out of memory", "GPU 2")
+    )]  # fmt: skip

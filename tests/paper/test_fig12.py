@@ -357,3 +357,37 @@ def test_workloads_of_several_cards_are_said_and_compared(tmp_path):
     assert "-1.4" in row
     assert "SW_POWER_CAP 100%" in row
     assert "of the times 0 of 8 lie in another card's 95 % interval, of the ratios to fa3 7 of 7" in text
+
+
+def test_an_override_that_does_not_fit_is_known_before_anything_is_measured(tmp_path, monkeypatch):
+    """Of each place that its implementation can run, and of no other."""
+    looked, measured = [], []
+
+    class Made:
+        def __init__(self, key, runs, fits=True):
+            self.key, self.runs, self.fits = key, runs, fits
+
+        def unsupported(self, workload):
+            return "" if workload.seq_len in self.runs else "too long"
+
+        def override(self, workload):
+            looked.append((self.key, workload.seq_len))
+            if not self.fits:
+                raise UsageError(f"{self.key} does not fit")
+
+    def measure(*made):
+        looked.clear()
+        monkeypatch.setattr(fig12, "implementations", lambda _: list(made))
+        console = WholeConsole(file=io.StringIO())
+        fig12.measure_fig12(console, Store(tmp_path), fig12.Mode(), ["a"], sweeps=("seq_len",), rounds=10)
+
+    monkeypatch.setattr(fig12, "run_sweep", lambda groups, *_, **__: measured.append(len(groups)))
+    lengths = [workload.seq_len for _, workload in fig12.grid(fig12.Mode(), ("seq_len",))]
+    measure(Made("a", lengths[:2]), Made("b", lengths[-1:]))
+    assert looked == [("a", lengths[0]), ("a", lengths[1]), ("b", lengths[-1])]
+    assert measured == [len(lengths)]
+    with pytest.raises(UsageError, match="b does not fit"):
+        measure(Made("a", lengths), Made("b", lengths[-1:], fits=False))
+    assert measured == [len(lengths)]
+    measure(Made("a", [], fits=False))
+    assert len(measured) == 2

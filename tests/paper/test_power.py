@@ -61,6 +61,7 @@ def test_a_partial_run_does_not_hide_a_whole_one():
     assert [p.run for p in power.newest_runs([*whole, *partial], False)[0]] == ["whole", "whole"]
     assert [p.run for p in power.newest_runs([*whole, *partial], False, ["fa3"])[0]] == ["whole", "whole"]
     assert power.newest_runs(whole, False, ["fa3", "fa2"]) == []
+    assert [p.run for p in power.newest_runs(partial, False, ["fa3"])[0]] == ["partial"]  # all that is asked for
 
 
 def test_without_a_gpu_the_recorded_runs_are_shown_and_said(tmp_path, monkeypatch):
