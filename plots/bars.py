@@ -8,6 +8,7 @@ from matplotlib.patches import Patch
 
 from kperf.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from kperf.trace.analyze.models import Bar, Timeline, Window
+from kperf.trace.instrument.program import IntervalKind
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ def looks_beside(
     return found
 
 
+def looks(kind: IntervalKind, parts: Sequence[IntervalKind]) -> list[Look]:
+    """Of a region: a lane for each kind of work in it, since how long each takes is not recorded."""
+    return list(dict.fromkeys(WARPS[part] for part in parts or [kind]))
+
+
 def use_in_words(timeline: Timeline) -> str:
     """How busy the units are that compute, of the SM and of one CTA, to follow an iteration's cycles."""
     use = timeline.compute_use
@@ -83,18 +89,15 @@ def draw_window(
     for bar in visible:
         if bar.track != "warps":
             continue
-        look = WARPS[bar.kind]
-        looks = list(dict.fromkeys(WARPS[kind] for kind in bar.parts)) or [look]
-        for place, part in enumerate(
-            looks
-        ):  # of a region that does several things a lane each: their times are not known
-            height = 0.8 / len(looks)
+        look, parts = WARPS[bar.kind], looks(bar.kind, bar.parts)
+        height = 0.8 / len(parts)
+        for place, part in enumerate(parts):
             _fill(axis, bar, part, low, span, heights[bar.warp_group] + 0.4 - (place + 1) * height, height)
             shown[part.label] = part
         start, end = _clipped(bar, low, span)
         if (end - start) / span * (WIDTH_INCHES - 1) > _INCHES_A_LETTER * len(bar.name):
             middle = (start + end) / 2
-            box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.6} if len(looks) > 1 else None
+            box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.6} if len(parts) > 1 else None
             axis.text(
                 middle,
                 heights[bar.warp_group],

@@ -12,7 +12,18 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from kperf.plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside, use_in_words
+from kperf.plots.bars import (
+    IDLE,
+    LOADS,
+    PRODUCTS,
+    WARPS,
+    WIDTH_INCHES,
+    Look,
+    draw_window,
+    looks,
+    looks_beside,
+    use_in_words,
+)
 from kperf.plots.style import BLACK, BLUE, GREY, VERMILION, content, own_settings, save
 from kperf.record.files import write_atomically
 from kperf.trace.analyze.models import Memory, SmUse, Timeline, Window
@@ -97,20 +108,24 @@ def _title(timeline: Timeline, window: Window) -> str:
     return f"{timeline.label}: {period:.0f} cycles an iteration{use_in_words(timeline)}.\n{trace}"
 
 
-def _stacked(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, Look]]]]:
-    """Bars of parts: (warp group, (name, share, look) of each of its regions); of a memory view what its warps do."""
+Stacked = tuple[str, float, list[Look]]
+"""A part of a bar: its name, its share, and how each kind of work in it looks."""
+
+
+def _stacked(timeline: Timeline) -> list[tuple[str, list[Stacked]]]:
+    """Bars: (warp group, its regions); of a memory view what its warps do."""
     if timeline.memory:
         return [("a CTA", _waits(timeline.memory))]
     rows = []
     for role in timeline.roles:
-        parts = [(r.name, r.share, WARPS[r.kind]) for r in timeline.regions if r.warp_group == role.warp_group]
-        rows.append((role.row, parts))
+        regions = [r for r in timeline.regions if r.warp_group == role.warp_group]
+        rows.append((role.row, [(r.name, r.share, looks(r.kind, [part.kind for part in r.parts])) for r in regions]))
     return rows
 
 
-def _waits(memory: Memory) -> list[tuple[str, float, Look]]:
+def _waits(memory: Memory) -> list[Stacked]:
     known = {wait.doing: wait.share for wait in memory.waits}
-    return [(name, known[name], WAITS[name]) for name in WAITS if name in known]
+    return [(name, known[name], [WAITS[name]]) for name in WAITS if name in known]
 
 
 def _stacks(axis: Axes, timeline: Timeline) -> dict[str, Look]:
@@ -119,16 +134,20 @@ def _stacks(axis: Axes, timeline: Timeline) -> dict[str, Look]:
     rows = _stacked(timeline)
     for place, (_, parts) in enumerate(rows):
         left = 0.0
-        for name, share, look in parts:
-            edge = look.edge if look.hatch else "white"
-            axis.barh(place, share, 0.8, left, color=look.colour, edgecolor=edge, linewidth=0.4, hatch=look.hatch)
-            shown[look.label] = look
+        for name, share, lanes in parts:
+            height = 0.8 / len(lanes)
+            for lane, look in enumerate(lanes):
+                edge = look.edge if look.hatch else "white"
+                middle = place - 0.4 + (lane + 0.5) * height
+                axis.barh(
+                    middle, share, height, left, color=look.colour, edgecolor=edge, linewidth=0.4, hatch=look.hatch
+                )
+                shown[look.label] = look
             words = next((text for text in (f"{name} {share:.0%}", f"{share:.0%}") if _fits(text, share)), None)
             if words:
-                box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.6}
-                axis.text(
-                    left + share / 2, place, words, ha="center", va="center", fontsize=7, color=look.ink, bbox=box
-                )
+                ground, ink = (lanes[0].colour, lanes[0].ink) if len(lanes) == 1 else ("white", "black")
+                box = {"facecolor": ground, "edgecolor": "none", "pad": 0.6}
+                axis.text(left + share / 2, place, words, ha="center", va="center", fontsize=7, color=ink, bbox=box)
             left += share
     axis.set_yticks(range(len(rows)), [name for name, _ in rows])
     axis.tick_params(axis="y", length=0)

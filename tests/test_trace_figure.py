@@ -13,9 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from kperf.plots import trace
+from kperf.plots.bars import WARPS
 from kperf.record.bandwidth import Bandwidth
+from kperf.record.store import RECORDED
 from kperf.trace.analyze import read
 from kperf.trace.analyze.models import Timeline
+from kperf.trace.analyze.recorded import read_timeline
 from tests.trace.analyze import test_analysis, test_views
 
 ABOUT = test_views.about(label="a_kernel", bandwidth=Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200))
@@ -100,3 +103,17 @@ def test_a_memory_view_shows_waits_and_an_imbalance_the_slowest_block():
 def test_the_same_record_gives_the_same_pixels(make):
     again = drawn(make.__wrapped__())
     assert np.array_equal(again.canvas.buffer_rgba(), figure_of(make).canvas.buffer_rgba())
+
+
+def test_a_region_of_several_kinds_has_a_lane_for_each_in_the_shares_too():
+    """Loads, the wait for them and an MMA's issue stand above each other, as wide as the region's share."""
+    timeline = read_timeline(RECORDED / "h200/examples/gemm_1_stage.timeline.json")
+    mixed = next(region for region in timeline.regions if len(region.parts) > 1)
+    kinds = list(dict.fromkeys(part.kind for part in mixed.parts))
+    assert kinds == ["load", "wait", "issue"]
+    shares = next(axis for axis in drawn(timeline).axes if "share of a CTA" in axis.get_xlabel())
+    first = [bar for bar in shares.patches if bar.get_x() == 0 and bar.get_y() < 0.5]
+    assert [to_hex(bar.get_facecolor()) for bar in first] == [to_hex(WARPS[kind].colour) for kind in kinds]
+    assert [bar.get_width() for bar in first] == pytest.approx([mixed.share] * 3)
+    assert [bar.get_y() for bar in first] == pytest.approx([-0.4, -0.4 + 0.8 / 3, -0.4 + 1.6 / 3])
+    assert sum(bar.get_height() for bar in first) == pytest.approx(0.8)

@@ -14,7 +14,7 @@ from bokeh.resources import Resources
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from kperf.report.figure import KINDS, timeline_figure
+from kperf.report.figure import KINDS, kinds_of, timeline_figure
 from kperf.report.report import Report
 from kperf.trace.analyze.models import RegionTime, Timeline
 
@@ -35,7 +35,7 @@ class SourceLine:
 def page(reports: Sequence[Report], sources: Path) -> str:
     """The page's text. `sources`: the folder from which the kernels' files are named."""
     figures: dict[str, Model] = {
-        f"timeline{number}": timeline_figure(report.cta, f"timeline{number}")
+        f"timeline{number}": timeline_figure(report.cta, report.timeline, f"timeline{number}")
         for number, report in enumerate(reports)
         if report.cta is not None
     }
@@ -46,6 +46,7 @@ def page(reports: Sequence[Report], sources: Path) -> str:
     return environment.from_string(inside.joinpath("page.html.jinja").read_text()).render(
         reports=reports,
         kinds=KINDS,
+        shown=[_shown(report) for report in reports],
         listings=[listing(report.timeline, sources) for report in reports],
         rows=[_by_share(report.timeline.regions) for report in reports],
         places=[Markup(places.get(f"timeline{number}", "")) for number in range(len(reports))],
@@ -80,6 +81,11 @@ def listing(timeline: Timeline, sources: Path) -> list[SourceLine]:
         for number in shown
         if number <= len(lines)
     ]
+
+
+def _shown(report: Report) -> set[str]:
+    """The kinds of events and of their parts."""
+    return {kind for kinds in kinds_of(report.cta, report.timeline) for kind in kinds} if report.cta else set()
 
 
 def _by_share(regions: Sequence[RegionTime]) -> list[RegionTime]:

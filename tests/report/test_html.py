@@ -19,6 +19,7 @@ from kperf.diagnose.engine import found_in
 from kperf.errors import UsageError
 from kperf.record.store import RECORDED
 from kperf.report.events import read_typical_cta, trace_beside
+from kperf.report.figure import KINDS, timeline_figure
 from kperf.report.html import listing, page
 from kperf.report.report import read_report
 from tests.command import kperf
@@ -246,3 +247,26 @@ def test_a_page_has_what_rules_find_in_a_timeline(tmp_path):
     found = found_in(read_report(EXAMPLES / "gemm_1_stage.timeline.json").timeline)
     assert [finding.id for finding in found] == ["exposed-loads"]
     assert html.escape(found[0].message).replace("&#x27;", "&#39;") in out.read_text()
+
+
+def test_a_region_of_several_kinds_has_a_lane_for_each(tmp_path):
+    """The lanes lie on the bar, each from its height down, in the colours of the parts; the legend names them all."""
+    report = read_report(EXAMPLES / "gemm_1_stage.timeline.json")
+    made = timeline_figure(report.cta, report.timeline, "x")
+    assert [one.glyph.y for one in made.renderers] == ["row", "row1", "row2"]
+    data = made.renderers[0].data_source.data
+    mixed = data["name"].index("load a + load b + a @ b issue")
+    single = data["name"].index("a @ b wait")
+    assert data["words"][mixed] == "issues a load, waits, issues an MMA"
+    colours = [data[name][mixed] for name in ("colour", "colour1", "colour2")]
+    assert colours == [KINDS[kind][1] for kind in ("load", "wait", "issue")]
+    for lane in (1, 2):
+        row, middle = data[f"row{lane}"][mixed]
+        assert row == data["row"][mixed]
+        top, bottom = middle + data[f"height{lane}"][mixed] / 2, middle - data[f"height{lane}"][mixed] / 2
+        assert (top, bottom) == pytest.approx((0.4 - 0.8 * lane / 3, -0.4))
+        assert data[f"height{lane}"][single] == 0
+    legend = page([report], tmp_path).partition('aria-label="Colours"')[2].partition("</ul>")[0]
+    assert {"issues a load", "waits", "issues an MMA", "waits for an MMA"} <= set(
+        re.findall(r"</span>([^<]+)<", legend)
+    )
