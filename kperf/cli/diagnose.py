@@ -22,7 +22,7 @@ def diagnose(
     static: Annotated[bool, typer.Option("--static", help="From the compiled kernels alone: needs no GPU.")] = False,
     target: Annotated[str, typer.Option(help="Architecture: sm_80, sm_90a, sm_100a, gfx942, ...")] = SM_90A.name,
     signature: Annotated[
-        str | None, typer.Option(help='Types of a function\'s arguments, in order: "*bf16,*bf16,i32:16".')
+        str | None, typer.Option(help='Types of a function\'s arguments, in order: "*bf16,i32:16,i32:1".')
     ] = None,
     constexpr: Annotated[
         list[str] | None, typer.Option(help="NAME=value of a tl.constexpr; once for each.", show_default=False)

@@ -37,8 +37,8 @@ def read(
     """The kernels that `what` names, compiled for `arch` where they are not compiled yet.
 
     `script.py` with its arguments, `file.py:function`, a folder of Triton's cache, or a TTGIR file. `signature`: types
-    of the arguments as Triton writes them, `*bf16,*fp32,i32:16`; `constexprs`: `NAME=value`; `options`: num_warps and
-    the like. Raises `UsageError` for anything else.
+    of the arguments as Triton writes them, `*bf16,*fp32,i32:16`, `i32:1` for the number 1; `constexprs`: `NAME=value`;
+    `options`: num_warps and the like. Raises `UsageError` for anything else.
     """
     name, colon, function = what.rpartition(":")
     if colon and name.endswith(".py"):
@@ -160,6 +160,7 @@ def _of_function(
         for name, text in types.items()
         if text.endswith(":16") or (text.startswith("*") and ":" not in text)
     }
+    constants |= {name: 1 for name, text in types.items() if re.fullmatch(r"[iu]\d+:1", text)}  # as the JIT does
     plain = {name: text.partition(":")[0] for name, text in types.items()} | dict.fromkeys(constants, "constexpr")
     source = ASTSource(jitted, {name: plain[name] for name in jitted.arg_names}, constants, aligned)
     return of_compiled(_compiled(source, arch, options), arch)

@@ -3,7 +3,7 @@
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -60,6 +60,13 @@ class Access:
     def sector_use(self) -> float:
         """Used share of the bytes that move, request by request."""
         return self.used_bytes / max(self.sectors * SECTOR_BYTES, 1)
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether along one dimension of the tile each element lies beside the last one in memory."""
+        numbers = self.value.numbers
+        long = (axis for axis, length in enumerate(numbers.shape) if length > 1)
+        return any(bool(np.all(np.diff(numbers, axis=axis) == self.tensor.bytes)) for axis in long)
 
     @property
     def tile_sector_use(self) -> float:
@@ -240,6 +247,23 @@ class Kernel:
             estimate=None if estimate is None else Estimate(speedup=estimate[0], low=estimate[1], high=estimate[2]),
             candidates=list(candidates),
         )
+
+    def unless_one(self, access: Access) -> str:
+        """The strides of which one, if it is 1, lets elements lie side by side, in words: `am or ak`.
+
+        Of a kernel without a launch: of a launch the JIT knows which arguments are 1. Empty where there is none.
+        """
+        if self.grid is not None:
+            return ""
+        place = [one.operation for one in self.accesses].index(access.operation)
+        numbers = [name for name in self.parameters if name in access.value.arguments]
+        found = []
+        for name in numbers:
+            if re.fullmatch(r"i\d+", self.parameters[name].type):
+                other = replace(self, arguments={**self.arguments, name: 1}).accesses[place]
+                if other.has_neighbours and not access.has_neighbours:
+                    found.append(name)
+        return " or ".join(found)
 
     def more_warps(self) -> list[dict[str, int]]:
         """Candidates: twice and four times as many warps, as far as a CTA may have them."""

@@ -25,16 +25,24 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             sizes = [tensor.size for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2]
             if max(sizes, default=0) >= _SMALL:
                 why, advice = _reason(kernel, loop, op)
+                stride = _stride(kernel, op)
                 yield kernel.finding(
                     RULE.id,
                     op,
-                    "high",
-                    f"the load is not pipelined, so each iteration waits for memory: {why}",
-                    advice,
+                    "low" if stride else "high",
+                    f"the load is not pipelined, so each iteration waits for memory: {why}"
+                    + (f", unless {stride} is 1" if stride else ""),
+                    f"if {stride} is 1, say so with i32:1 in --signature" if stride else advice,
                     {"elements": max(sizes), "num_stages": kernel.num_stages or 0},
                     estimate=(1.8, 1.2, 3.0),
                     candidates=_STAGES if kernel.num_stages == 1 else (),
                 )
+
+
+def _stride(kernel: Kernel, op: Operation) -> str:
+    """The arguments of which one, if it is 1, lets a thread's bytes lie side by side."""
+    access = next((access for access in kernel.accesses if access.operation is op), None)
+    return kernel.unless_one(access) if access is not None and access.thread_bytes < _CP_ASYNC_BYTES else ""
 
 
 def _reason(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str]:  # noqa: PLR0911 (a case a reason)

@@ -23,16 +23,19 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             continue  # the second half of each sector comes from the cache
         bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
         severity: Level = "high" if bad else "medium"
+        stride = kernel.unless_one(access)
         verb = "store" if "store" in access.operation.name else "load"
         where = "from device memory" if from_memory else "between the SM and its cache"
         ratio = access.tile_sector_use if from_memory else access.sector_use
         yield kernel.finding(
             RULE.id,
             access.operation,
-            severity,
+            "low" if stride else severity,
             f"neighbouring threads {verb} elements that lie apart in {name_of(access.value, kernel)}: {ratio:.0%} of "
-            f"the bytes that move {where} are used",
-            "let the last index of the tile run along the dimension whose stride is 1, and pass that stride as a "
+            f"the bytes that move {where} are used" + (f", unless {stride} is 1" if stride else ""),
+            f"if {stride} is 1, say so with i32:1 in --signature"
+            if stride
+            else "let the last index of the tile run along the dimension whose stride is 1, and pass that stride as a "
             "tl.constexpr (or as 1, which the compiler then knows)",
             {
                 "used_bytes": access.used_bytes,
@@ -40,7 +43,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "sector_use": access.sector_use,
                 "tile_sector_use": access.tile_sector_use,
             },
-            confidence="medium",
+            confidence="low" if stride else "medium",
             estimate=(min(1 / ratio, 8.0) ** 0.8, 1.1, 1 / ratio),
         )
 
