@@ -35,7 +35,7 @@ from kperf.trace import PASSES
 from kperf.trace.analyze.joining import Captured, join
 from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, Timeline
 from kperf.trace.analyze.predict import predict
-from kperf.trace.analyze.read import decode_launch, pipeline, sass_order
+from kperf.trace.analyze.read import decode_launch, pipeline, sass_order, with_sources_from
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.buffers import Call, Capture, capture
 from kperf.trace.capture.instrumented import resource_usage
@@ -178,6 +178,7 @@ def trace(
     if item.passes:
         captured_passes = _captured(item, item.passes, inputs, workload, rounds)
         timeline = join(timeline, launch, item.passes.edges, captured_passes)
+    timeline = with_sources_from(Path.cwd(), timeline)
     timeline = timeline.model_copy(update={"verdict": verdict(timeline)})
     told = {
         "passes": "one, with all events",

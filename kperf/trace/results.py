@@ -217,6 +217,7 @@ class Results:
             except UsageError as error:
                 why_one = f"for several cannot be joined: {error}"
         more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
+        timeline = read.with_sources_from(self._here, timeline)
         said = self._formats.sentences(timeline)
         return timeline.model_copy(update={"verdict": [*said, *more, *_disturbance(kernel, taken.twin)]})
 
@@ -232,7 +233,7 @@ class Results:
         about = About(
             kernel=kernel.name,
             label=kernel.name,
-            file=f"{self._from_here(Path(kernel.file))}:{kernel.line}",
+            file=f"{read.named_from(self._here, str(kernel.file))}:{kernel.line}",
             ttgir_sha256=sha256(strip(twin.text)),
             grid=taken.grid,
             ctas_per_sm=twin.original_usage.occupancy,
@@ -246,10 +247,6 @@ class Results:
             why_all=twin.why_all,
         )
         return read.timeline(launch, about)
-
-    def _from_here(self, file: Path) -> Path:
-        """Relative to the folder of the command if it is in there: a record that travels names no machine's folder."""
-        return file.relative_to(self._here) if file.is_relative_to(self._here) else file
 
 
 @contextmanager

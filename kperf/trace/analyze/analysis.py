@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -191,12 +190,9 @@ def region_parts(intervals: Iterable[Interval]) -> list[RegionPart]:
 
 
 def source_of(intervals: Iterable[Interval]) -> Source | None:
-    """Where the first of some intervals stands, its file named from the working directory if it is in there."""
+    """Where the first of some intervals stands, its file as the compiler names it."""
     found = next((interval.source for interval in intervals if interval.source), None)
-    if found is None:
-        return None
-    file, here = Path(found[0]), Path.cwd()
-    return Source(file=str(file.relative_to(here) if file.is_relative_to(here) else file), line=found[1])
+    return found and Source(file=found[0], line=found[1])
 
 
 def sample(launch: Launch) -> list[Block]:

@@ -1,6 +1,7 @@
 """From the bytes of a profile buffer to the timeline that is kept."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from kperf.errors import UsageError
 from kperf.trace.analyze import analysis, views
 from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.facts import concluded
+from kperf.trace.analyze.finding import Source
 from kperf.trace.analyze.models import About, EventCount, SassOrder, Timeline, UnitUse
 from kperf.trace.analyze.timeline import Block, Launch
 from kperf.trace.analyze.whatif import what_if
@@ -30,6 +32,22 @@ def decode_launch(
     `sample`: the CTAs that were recorded; None: all of them.
     """
     return Launch(decode(buffer, recording, sample), program, recording.warps)
+
+
+def named_from(folder: Path, file: str) -> str:
+    """A file's name from a folder that it lies in: a record that travels then names no machine's folder; else whole."""
+    path = Path(file)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
+
+
+def with_sources_from(folder: Path, found: Timeline) -> Timeline:
+    """The timeline with the files of its regions named from the folder of the command, wherever the script went."""
+
+    def named(source: Source | None) -> Source | None:
+        return source and source.model_copy(update={"file": named_from(folder, source.file)})
+
+    regions = [region.model_copy(update={"source": named(region.source)}) for region in found.regions]
+    return found.model_copy(update={"regions": regions})
 
 
 def timeline(launch: Launch, about: About) -> Timeline:

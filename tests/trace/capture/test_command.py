@@ -321,6 +321,22 @@ def test_a_timeline_names_a_file_below_the_working_directory_from_there(trace, t
     assert read_timeline(out / "gemm.timeline.json").file == f"{tmp_path / 'it.py'}:5"
 
 
+@pytest.mark.parametrize(("folder", "name"), [(".", "it.py"), ("elsewhere", "{}/it.py")])
+def test_sources_are_named_from_the_folder_of_the_command_wherever_the_script_goes(
+    trace, tmp_path, monkeypatch, folder, name
+):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))  # of equal kernels the first one's file is in there
+    monkeypatch.chdir(tmp_path / folder)
+    _, said, out = trace(GEMM + "import os; os.chdir('/'); run(1)")
+    found = read_timeline(out / "gemm.timeline.json")
+    lines = {region.source.line for region in found.regions if region.source}
+    assert len(lines) > 1
+    assert {region.source.file for region in found.regions if region.source} == {name.format(tmp_path)}
+    assert found.file == f"{name.format(tmp_path)}:5"
+    assert ("(it.py:" in said.replace("\n", "")) is (folder == ".")
+
+
 def test_a_launch_can_be_chosen(trace):
     assert trace(GEMM + "run(5)", launch=4)[0] == 0
     assert launched("gemm") == [False, False, False, True, False]
