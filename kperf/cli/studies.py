@@ -56,6 +56,21 @@ def overhead(results: Results = RECORDED, device: DeviceOption = DeviceChoice.au
 
 
 @app.command()
+def disturbance(
+    scripts: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[SCRIPT.py]...", help="More scripts, as of packages.", show_default=False),
+    ] = None,
+    results: Results = RECORDED,
+    device: DeviceOption = DeviceChoice.auto,
+) -> None:
+    """What events cost every example's kernels, and those of scripts, with all CTAs recorded and with sampled ones."""
+    from kperf.paper import disturbance
+
+    disturbance.run(console, results, scripts or [], require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
 def lines(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, ncu: NcuOption = None) -> None:
     """Samples and stalled samples by line of source (Proton, ncu), and what each profiler costs on one script."""
     from kperf.plots.lines import draw

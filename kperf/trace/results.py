@@ -25,6 +25,7 @@ from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, R
 from kperf.trace.analyze.read import decode_launch, sass_order
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.capturer import why
+from kperf.trace.capture.gpu import times
 from kperf.trace.capture.instrumented import InstrumentedKernel, ResourceUsage, orders
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import CapturedLaunch, Kernel, KernelKey, TraceOptions
@@ -227,7 +228,11 @@ class Results:
         if traced_ms is None:
             raise MeasurementError("the GPU did not say how long it took: an error of the script's ended its work")
         overhead = Overhead(
-            original_ms=plain_ms, instrumented_ms=traced_ms, ratio=traced_ms / plain_ms if plain_ms else None
+            original_ms=plain_ms,
+            instrumented_ms=traced_ms,
+            ratio=traced_ms / plain_ms if plain_ms else None,
+            original_samples_ms=times(taken.plain_spans, launches.gpu, wait=True),
+            instrumented_samples_ms=times(taken.spans, launches.gpu, wait=True),
         )
         order = sass_order(orders(twin, launches.folder))
         about = About(

@@ -61,12 +61,15 @@ class Residency(Frozen):
 class Overhead(Frozen):
     """Median time of the original and of the instrumented kernel in one run, and their ratio.
 
-    `original_ms` and `ratio` are None where a script launched the kernel no second time.
+    `original_ms` and `ratio` are None where a script launched the kernel no second time. The samples are the launches
+    in turn, empty in records that did not keep them.
     """
 
     original_ms: float | None
     instrumented_ms: float
     ratio: float | None
+    original_samples_ms: list[float] = Field(default_factory=list)
+    instrumented_samples_ms: list[float] = Field(default_factory=list)
 
     @property
     def launch_ms(self) -> float:

@@ -1,0 +1,191 @@
+"""`make disturbance`: what events cost a launch with all CTAs recorded and with sampled ones, a row a kernel and way.
+
+Every kernel of examples/ is traced both ways, and those of scripts that are given, as of public packages. `kperf trace`
+times the original and the instrumented kernel in turn; the samples are kept.
+"""
+
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, TypeAdapter
+from rich.console import Console
+from rich.table import Table
+
+from kperf.errors import MeasurementError, UsageError
+from kperf.paper.examples import EXAMPLES, KPERF
+from kperf.studies import child
+from kperf.studies.records import Common, Row, measured_or_recorded
+from kperf.trace.analyze.models import KernelResources, Timeline
+from kperf.trace.analyze.recorded import read_timeline
+from kperf.trace.capture.kernels import Ctas
+
+GOALS = (0.05, 0.15)
+"""Of a launch's time: in the mean over the kernels, and at worst."""
+_LIMIT_S = 600
+
+Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+
+
+class DisturbanceRow(Row):
+    """A kernel traced one way: milliseconds of launches of the original and of the instrumented kernel, in turn.
+
+    `origin`: "example", or the script's name. `recorded` of `ctas` CTAs have events. `why_all`: why all have, where a
+    sample was asked for. `original`, `instrumented`: what the kernels take; `same_order`: whether a CTA that is
+    recorded has the original's order of instructions.
+    """
+
+    kernel: str
+    origin: str
+    way: Ctas
+    original_ms: Samples
+    instrumented_ms: Samples
+    ctas: int
+    recorded: int
+    why_all: str
+    original: KernelResources
+    instrumented: KernelResources
+    same_order: bool
+    confidence: Literal["high", "medium", "low"]
+
+    @property
+    def cost(self) -> float:
+        """The median of instrumented launches over that of original ones, less 1."""
+        return statistics.median(self.instrumented_ms) / statistics.median(self.original_ms) - 1
+
+
+ROWS: TypeAdapter[DisturbanceRow] = TypeAdapter(DisturbanceRow)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A script and its kernels: what each is called in the record -> pattern; all by their own names if none is."""
+
+    origin: str
+    path: Path
+    arguments: tuple[str, ...] = ()
+    kernels: tuple[tuple[str, str], ...] = ()
+
+
+def run(console: Console, results: Path, scripts: Sequence[Path], *, require_gpu: bool) -> None:
+    """Trace examples and scripts both ways, or show what is recorded without a GPU.
+
+    Raises `UsageError` if nothing is recorded, or a script is not there.
+    """
+    if missing := [path for path in scripts if not path.is_file()]:
+        raise UsageError(f"there is no script {missing[0]}")
+    works = [Work("example", one.path, tuple(one.arguments), tuple(one.kernels.items())) for one in EXAMPLES]
+    works += [Work(path.stem, path.absolute()) for path in scripts]
+    found = measured_or_recorded(
+        console,
+        results,
+        "disturbance",
+        ROWS,
+        partial(measure, console, works),
+        require_gpu=require_gpu,
+        in_children=True,
+    )
+    console.print(table(found.rows, found.stamp))
+    for line in said(found.rows):
+        console.print(line)
+
+
+def measure(console: Console, works: Sequence[Work], common: Common) -> Iterator[DisturbanceRow]:
+    """The rows of each script, both ways one after the other; what fails is printed and left out."""
+    for work in works:
+        for way in get_args(Ctas):
+            with tempfile.TemporaryDirectory(prefix="kperf-disturbance-") as out:
+                try:
+                    _trace(work, way, Path(out))
+                except MeasurementError as error:
+                    console.print(f"{work.path.name}, {way} CTAs: {error}")
+                timelines = [read_timeline(path) for path in sorted(Path(out).glob("*.timeline.json"))]
+            for name, timeline in _named(work, timelines):
+                if timeline.overhead.original_samples_ms and timeline.resources:
+                    yield row(common, name, work.origin, way, timeline)
+                else:
+                    console.print(f"{name}: its script launches it too few times to time it")
+
+
+def _trace(work: Work, way: Ctas, out: Path) -> None:
+    """Run a script under `kperf trace`, in a process of its own. Raises `MeasurementError` if it does not end well."""
+    patterns = ",".join(dict.fromkeys(pattern for _, pattern in work.kernels)) or "*"
+    command = [*KPERF, "trace", "--ctas", way, "--passes", "1", "--kernel", patterns, "--out", str(out)]
+    try:
+        done = child.run([*command, str(work.path), *work.arguments], _LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise MeasurementError(f"it took more than {_LIMIT_S} s") from None
+    if done.returncode:
+        raise MeasurementError(f"exit status {done.returncode}: {(done.stderr.strip().splitlines() or ['-'])[-1]}")
+
+
+def _named(work: Work, timelines: Sequence[Timeline]) -> Iterator[tuple[str, Timeline]]:
+    """The kernels of a script by the names of the record; of several that fit a pattern the slowest."""
+    for name, pattern in work.kernels:
+        fitting = [timeline for timeline in timelines if fnmatchcase(timeline.kernel, pattern)]
+        if fitting:
+            yield name, max(fitting, key=lambda timeline: timeline.overhead.launch_ms)
+    if not work.kernels:
+        yield from ((timeline.kernel, timeline) for timeline in timelines)
+
+
+def row(common: Common, name: str, origin: str, way: Ctas, timeline: Timeline) -> DisturbanceRow:
+    """The record of a kernel that was traced one way. Its timeline has resources and samples."""
+    assert timeline.resources is not None
+    return DisturbanceRow(
+        **common,
+        kernel=name,
+        origin=origin,
+        way=way,
+        original_ms=timeline.overhead.original_samples_ms,
+        instrumented_ms=timeline.overhead.instrumented_samples_ms,
+        ctas=timeline.sampled.ctas if timeline.sampled else timeline.ctas,
+        recorded=timeline.ctas,
+        why_all=timeline.why_all,
+        original=timeline.resources.original,
+        instrumented=timeline.resources.instrumented,
+        same_order=timeline.sass_order.same,
+        confidence=timeline.confidence.level,
+    )
+
+
+def table(rows: Sequence[DisturbanceRow], stamp: str) -> Table:
+    """A row a kernel and way."""
+    made = Table(title=f"what events cost a launch; {stamp}", title_justify="left")
+    for column in ("kernel", "CTAs", "original, ms", "slower by", "registers", "bytes spilled", "CTAs an SM", "order"):
+        made.add_column(column, justify="left" if column in {"kernel", "CTAs", "order"} else "right")
+    for one in rows:
+        before, after = one.original, one.instrumented
+        made.add_row(
+            one.kernel,
+            "all" if one.recorded == one.ctas else f"{one.recorded} of {one.ctas}",
+            f"{statistics.median(one.original_ms):.4f}",
+            f"{one.cost:+.1%}",
+            f"{before.registers} -> {after.registers}",
+            f"{before.spilled_bytes} -> {after.spilled_bytes}",
+            f"{before.occupancy} -> {after.occupancy}",
+            "the original's" if one.same_order else "another",
+        )
+    return made
+
+
+def said(rows: Sequence[DisturbanceRow]) -> list[str]:
+    """What it comes to beside the goals, and which kernels have no sample."""
+    lines = []
+    for way in get_args(Ctas):
+        costs = {one.kernel: abs(one.cost) for one in rows if one.way == way}
+        if costs:
+            mean, worst = statistics.fmean(costs.values()), max(costs, key=lambda name: costs[name])
+            met = "within" if mean <= GOALS[0] and costs[worst] <= GOALS[1] else "beyond"
+            lines.append(
+                f"With {way} CTAs recorded, events change the time of {len(costs)} kernels by {mean:.1%} on average "
+                f"and {costs[worst]:.1%} at worst ({worst}), {met} the {GOALS[0]:.0%} and {GOALS[1]:.0%} aimed at."
+            )
+    whole = [f"{one.kernel} ({one.why_all})" for one in rows if one.why_all]
+    return [*lines, f"Recorded whole: {'; '.join(whole)}."] if whole else lines

@@ -1,0 +1,120 @@
+"""`make disturbance`: scripts traced both ways on a GPU that is not there, and what is said of the rows."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kperf.console import WholeConsole
+from kperf.errors import UsageError
+from kperf.paper import disturbance
+from kperf.paper.disturbance import ROWS, Work
+from kperf.record import device
+from kperf.record.store import RecordStore
+from tests.conftest import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-11-23T00:00:00Z"}
+
+SCRIPT = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def plus(x, y, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n), mask=i < n)
+
+x = torch.zeros(1 << 20)
+for _ in range(14): plus[(1024,)](x, x, x, 1 << 20, 1024)
+"""
+
+
+@pytest.fixture
+def console() -> WholeConsole:
+    return WholeConsole(record=True, width=250, quiet=False)
+
+
+def made(**changed):
+    resources = {"registers": 40, "spilled_bytes": 0, "shared_bytes": 0, "occupancy": 6}
+    fields = {"kernel": "norm", "origin": "example", "way": "all", "original_ms": [2.0, 1.0, 4.0], "same_order": False}
+    fields |= {"instrumented_ms": [3.0, 2.4, 1.0], "ctas": 1024, "recorded": 1024, "why_all": "", "confidence": "low"}
+    fields |= {"original": resources, "instrumented": resources | {"registers": 32, "occupancy": 8}}
+    return ROWS.validate_python(COMMON | fields | changed)
+
+
+def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypatch, console):
+    monkeypatch.setattr(disturbance, "KPERF", (sys.executable, "-m", "tests.trace.capture.fake_gpu"))
+    monkeypatch.setattr(disturbance, "EXAMPLES", ())
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    monkeypatch.setattr(device, "environment", environment)
+    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "package.py").write_text(SCRIPT)
+    disturbance.run(console, tmp_path / "results", [tmp_path / "package.py"], require_gpu=True)
+    rows = RecordStore(tmp_path / "results" / "h200", "disturbance", ROWS).points()
+    assert [(row.kernel, row.origin, row.way) for row in rows] == [
+        ("plus", "package", "all"), ("plus", "package", "sampled")
+    ]  # fmt: skip
+    assert [(row.recorded, row.ctas) for row in rows] == [(1024, 1024), (60, 1024)]
+    assert all(len(row.original_ms) == len(row.instrumented_ms) == 5 for row in rows)
+    assert all(row.same_order and row.original.occupancy == row.instrumented.occupancy == 16 for row in rows)
+    assert "60 of 1024" in console.export_text()
+
+
+def test_a_script_that_fails_or_hangs_is_said_to_and_the_others_go_on(tmp_path, monkeypatch, console):
+    (tmp_path / "broken.py").write_text("raise SystemExit(3)")
+    monkeypatch.setattr(disturbance, "KPERF", (sys.executable, "-c", "import sys; sys.exit('no such thing')"))
+    assert not list(disturbance.measure(console, [Work("package", tmp_path / "broken.py")], COMMON))
+    monkeypatch.setattr(disturbance, "KPERF", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(disturbance, "_LIMIT_S", 0.1)
+    assert not list(disturbance.measure(console, [Work("package", tmp_path / "broken.py")], COMMON))
+    said = console.export_text()
+    for way in ("all", "sampled"):
+        assert f"broken.py, {way} CTAs: exit status 1: no such thing" in said
+        assert f"broken.py, {way} CTAs: it took more than 0.1 s" in said
+
+
+def test_costs_are_of_medians_and_held_against_the_goals(console):
+    rows = [
+        made(),
+        made(kernel="gemm", instrumented_ms=[1.9]),
+        made(way="sampled", instrumented_ms=[2.06], recorded=60),
+        made(kernel="gemm", way="sampled", instrumented_ms=[2.0], why_all="its CTAs come in clusters"),
+    ]
+    assert [row.cost for row in rows] == pytest.approx([0.2, -0.05, 0.03, 0.0])
+    assert disturbance.said(rows) == [
+        "With all CTAs recorded, events change the time of 2 kernels by 12.5% on average and 20.0% at worst (norm), "
+        "beyond the 5% and 15% aimed at.",
+        "With sampled CTAs recorded, events change the time of 2 kernels by 1.5% on average and 3.0% at worst (norm), "
+        "within the 5% and 15% aimed at.",
+        "Recorded whole: gemm (its CTAs come in clusters).",
+    ]
+    console.print(disturbance.table(rows, "measured"))
+    line = next(line for line in console.export_text().splitlines() if "60 of 1024" in line)
+    assert [part.strip() for part in line.strip("│ ").split("│")] == [
+        "norm", "60 of 1024", "2.0000", "+3.0%", "40 -> 32", "0 -> 0", "6 -> 8", "another"
+    ]  # fmt: skip
+
+
+def test_of_kernels_that_fit_a_pattern_the_slowest_is_the_examples(tmp_path):
+    from types import SimpleNamespace as Some
+
+    def timeline(name, ms):
+        return Some(kernel=name, overhead=Some(launch_ms=ms))
+
+    timelines = [timeline("gemm_a", 1.0), timeline("gemm_b", 3.0), timeline("norm", 9.0)]
+    named = disturbance._named(Work("example", tmp_path, (), (("gemm", "gemm_*"), ("other", "o*"))), timelines)
+    assert [(name, one.kernel) for name, one in named] == [("gemm", "gemm_b")]
+    assert [name for name, _ in disturbance._named(Work("package", tmp_path), timelines)] == [
+        "gemm_a",
+        "gemm_b",
+        "norm",
+    ]
+
+
+def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, monkeypatch, console):
+    monkeypatch.setattr(device, "why_static", lambda: "there is no GPU")
+    with pytest.raises(UsageError, match="nothing is recorded of `make disturbance`"):
+        disturbance.run(console, tmp_path, [], require_gpu=False)
+    with pytest.raises(UsageError, match=r"there is no script .*missing\.py"):
+        disturbance.run(console, tmp_path, [tmp_path / "missing.py"], require_gpu=False)
