@@ -47,6 +47,12 @@ def pytest_configure(config):
     holds the hash of its content: what a test finds there is what it would have compiled. Without pytest's own cache
     (`-p no:cacheprovider`, on a read-only root) it is Triton's default.
     """
+    from hypothesis import HealthCheck, settings
+
+    # How long an example takes says how busy the machine is. What fixtures make is written anew by each example.
+    slow = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    settings.register_profile("any machine", deadline=None, suppress_health_check=slow)
+    settings.load_profile("any machine")
     for name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS"):  # what a test makes has not the settings of `make test`
         os.environ.pop(name, None)
     if config.getoption("numprocesses", None):  # threads of OpenMP that wait for a core spin on the others'

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -77,7 +77,6 @@ SHORT = Workload(batch=1, seq_len=128)
 FLOAT32 = st.floats(min_value=2, max_value=2**20, width=32)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     samples=st.one_of(
         st.tuples(st.lists(FLOAT32, min_size=4, max_size=9), st.integers(1, 999)).map(
@@ -255,7 +254,6 @@ def test_an_interval_needs_four_rounds(tmp_path):
         point(samples_ms=[1.0] * 3)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.one_of(st.binary(max_size=300), st.text(max_size=200).map(str.encode)))
 def test_any_bytes_are_points_or_a_sentence(tmp_path, data):
     store = Store(tmp_path)
@@ -268,7 +266,7 @@ def test_any_bytes_are_points_or_a_sentence(tmp_path, data):
             assert "\n" not in str(error)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(cut=st.integers(2, 400))  # without its newline alone a line is whole
 def test_a_torn_last_line_is_refused_by_readers_and_repaired_by_the_writer(tmp_path, cut):
     store = Store(tmp_path)
@@ -309,7 +307,6 @@ def test_what_a_repair_cuts_off_is_kept_beside(tmp_path):
 FIELDS = sorted(MeasuredPoint.model_fields)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     field=st.sampled_from(FIELDS),
     value=st.one_of(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import sympy
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import library
 from torch.nn import functional as F  # noqa: N812
@@ -344,7 +344,6 @@ def accesses(draw):
     return Access(index, ranges, condition)
 
 
-@settings(deadline=None)
 @given(st.lists(accesses(), min_size=1, max_size=3))
 def test_elements_are_counted_as_if_one_by_one(found):
     touched = set()

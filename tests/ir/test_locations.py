@@ -151,7 +151,7 @@ def test_a_text_without_its_locations_is_the_same_module():
 
 
 @given(st.text(alphabet=' "()[]<>,:#1ablocrenfusdtit\\', max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_damaged_locations_are_unknown(text):
     assert isinstance(locations.read(text, {"#a": text}), Location)
     bare, found = locations.split(f"x loc({text})\n#a = loc({text})")

@@ -59,7 +59,7 @@ def test_says_what_is_wrong(text, said):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_damaged_text_is_read_or_refused_in_one_sentence(data):
     lines = list(LINES)
     for _ in range(data.draw(st.integers(1, 4))):

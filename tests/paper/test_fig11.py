@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton import knobs
 
@@ -406,7 +406,7 @@ def test_a_key_that_holds_a_lines_end_is_still_one_sentence(results, tmp_path):
         read_timeline(path)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_a_damaged_timeline_is_read_or_refused_in_one_sentence(results, tmp_path, data):
     timeline = json.loads((results / "test/fig11/vanilla.timeline.json").read_text())

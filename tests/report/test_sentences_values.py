@@ -348,3 +348,65 @@ def test_what_a_pipeline_does():
         "k: an iteration takes 1000 cycles; its MMAs need 500 on the tensor cores.",
         "k: in 0 of the 1000 cycles of an iteration it has no MMA in flight.",
     ]
+
+
+def test_a_table_has_these_cells_of_two_kernels_side_by_side():
+    use = UnitUse(sm=0.614, cta_main_loop=0.833, in_flight_cta=0.955)
+    a = timeline(
+        label="A", cycles_per_unit=quantiles(1000.0, 900.0, 1200.0), tile_boundary_cycles=quantiles(50.0, 40.0, 60.0),
+        iteration=IterationTime(cycles=980.0, pass_number=1, cost=0.1, least=970.0, most=1010.0),
+        compute_use=use, bound=Some(instruction="wgmma"), residency=Residency(original=3, instrumented=2),
+        arithmetic=Some(cycles=600.0, under_own_mmas=120.0, under_any_mmas=410.0),
+        regions=[Some(warp_group="c", name="x", cycles=quantiles(77.0), share=0.25),
+                 Some(warp_group="c", name="y", cycles=quantiles(33.0), share=0.015)],
+        bubbles=[Some(cause="u", cycles=12.3), Some(cause="v", cycles=45.6)], withheld=[1, 2],
+        what_if=[saving(9 - n, 1, 20) for n in range(8)], replay=REPLAYED, overhead="2 ms",
+        events=Some(written=1200, lost=7),
+    )  # fmt: skip
+    b = timeline(
+        label="B", iteration=None, clock_mhz=2500.0, clock_is_plausible=False, unit_of_compute="none",
+        compute_use=use.model_copy(update={"sm": None}), confidence=Some(level="low", reasons=[]),
+        regions=[Some(warp_group="p", name="x", cycles=quantiles(5.0), share=1.0)],
+        bubbles=[Some(cause="v", cycles=8.0)],
+        sass_order=Some(same=False), overhead="3 ms", what_if=[saving(4, 6, 6, "r", "all")],
+    )  # fmt: skip
+    table = sentences.table([a, b], "recorded")
+    assert [column.header for column in table.columns] == ["", "A", "B"]
+    rows = [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]
+    assert rows == [
+        ["iteration, least disturbed launch", "980 (970 to 1010 in all launches)", "-"],
+        ["iteration, drawn", "1000 (900 to 1200)", "1000 (999 to 1001)"],
+        ["from tile to tile, beyond an iteration", "50 (40 to 60)", "-"],
+        ["SM clock, MHz (measured)", "1700", "2500, too high: short launch"],
+        ["unit of compute", "tensor core (wgmma)", "none"],
+        ["its use: of the SM", "61.4%", "-"],
+        ["its use: of a CTA's main loop", "83.3%", "83.3%"],
+        ["time with an MMA of a CTA in flight", "95.5%", "95.5%"],
+        ["CTAs on an SM, original, instrumented", "3, 2", "1, 1"],
+        ["confidence", "high", "low"],
+        ["arithmetic, of it under own / any MMAs", "600, 120 / 410", "-"],
+        ["c: x", "77 (76 to 78)  25.0%", "-"],
+        ["c: y", "33 (32 to 34)   1.5%", "-"],
+        ["p: x", "-", "5 (4 to 6)  100.0%"],
+        ["bubble: u", "12", "-"],
+        ["bubble: v", "46", "8"],
+        ["what-if saving: cycles without", "load K of p 9 (1 to 20)", "r in all warp groups up to 6"],
+        *(["", f"load K of p {9 - n} (1 to 20)", "-"] for n in range(1, 6)),
+        ["what-if savings withheld", "2", "-"],
+        ["iteration by replay", "1030 (+3.0%)", "-"],
+        ["launch", "2 ms", "3 ms"],
+        ["events written, lost", "1200, 7", "1200, 0"],
+        ["SASS order, original and instrumented", "the same", "differs"],
+    ]
+    assert [place for place, row in enumerate(table.rows) if row.end_section] == [10, 13, 15, 23]
+    alone = sentences.table([timeline(regions=[], what_if=[])], "recorded")
+    names = list(alone.columns[0].cells)
+    assert names.count("what-if saving: cycles without") == 1
+    assert "from tile to tile, beyond an iteration" not in names
+
+
+def test_a_sample_of_ctas_is_said_to_be_one():
+    sampled = Some(recorded=25, ctas=300, stride=12, first=4)
+    assert sentences._sampled(timeline(), sampled).startswith(
+        "k: 25 of 300 CTAs are recorded, every 12th from CTA 4 on, and all cycles are theirs;"
+    )

@@ -117,7 +117,7 @@ def changed(draw, name):
 
 
 @pytest.mark.parametrize("name", TOLD)
-@settings(deadline=None, max_examples=30, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(data=st.data())
 def test_any_rows_are_told(name, data):
     TOLD[name][1](data.draw(changed(name)))
@@ -125,7 +125,7 @@ def test_any_rows_are_told(name, data):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [name for name in TOLD if name not in {"tritonbench", "llama-block"}])
-@settings(deadline=None, max_examples=3, derandomize=True)
+@settings(max_examples=3, derandomize=True)
 @given(data=st.data())
 def test_any_rows_are_drawn(name, data):
     figure = TOLD[name][1](data.draw(changed(name)))()
@@ -203,7 +203,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(found=JSON)
 def test_what_proton_or_a_process_of_ours_writes_is_read_or_refused(tmp_path_factory, found):
     path = tmp_path_factory.mktemp("foreign") / "it.json"

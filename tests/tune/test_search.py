@@ -48,7 +48,7 @@ def test_the_same_knowledge_gives_the_same_proposal_so_that_a_killed_search_goes
         assert propose(SPACE, dict(whole[:done]), seed=5) == whole[done][0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_any_knowledge_gives_an_untried_candidate(data):
     candidates = data.draw(st.lists(st.sampled_from(SPACE), min_size=1, max_size=12, unique=True))

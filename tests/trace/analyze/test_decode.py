@@ -118,14 +118,14 @@ def test_what_is_not_a_recording_is_refused(buffer, said):
 
 
 @given(st.binary(max_size=4 * SMALL.block_bytes))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_bytes_are_decoded_or_refused(data):
     with suppress(UsageError):
         decode(np.frombuffer(data, dtype=np.uint8), SMALL)
 
 
 @given(st.lists(st.tuples(st.integers(0, GOOD.size - 1), st.integers(0, 255)), max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_flipped_bytes_are_decoded_or_refused(changes):
     buffer = GOOD.copy()
     for place, value in changes:
@@ -141,7 +141,7 @@ warp = st.lists(st.tuples(st.integers(0, 255), st.booleans(), st.integers(1, 2**
 
 
 @given(st.lists(st.tuples(warp, warp, warp), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_round_trip(launch, first):
     blocks = []
     for warps in launch:

@@ -188,7 +188,7 @@ def test_a_pass_without_a_typical_trip_has_no_period(monkeypatch):
     assert several.iteration.pass_number is not None
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     st.builds(
         Kernel,

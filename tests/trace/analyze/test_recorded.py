@@ -83,7 +83,7 @@ def test_a_recorded_timeline_of_version_2_is_read_in_words_of_now():
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_damaged_timeline_of_version_3_is_refused_in_one_sentence(data, tmp_path_factory):
     record = of_version_3(EXAMPLES / "softmax.timeline.json")

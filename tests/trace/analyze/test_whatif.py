@@ -86,7 +86,7 @@ def test_the_sensitivity_holds_the_likely_value():
             assert row.low <= row.cycles <= row.high
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     kernel=st.builds(
         Kernel,

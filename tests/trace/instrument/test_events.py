@@ -137,7 +137,7 @@ def test_more_regions_than_records_can_number_are_refused():
 
 
 @given(st.lists(st.integers(0, TEXT.count("\n") - 1), max_size=4), st.text(max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_damaged_text_is_instrumented_or_refused(drop, noise):
     lines = [line for number, line in enumerate(TEXT.splitlines(keepends=True)) if number not in drop]
     text = "".join(lines) + noise
