@@ -1,16 +1,15 @@
 """Implementations of attention over seq_len: TFLOPS, and peak memory. Reads results, writes PDF and PNG."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from kperf.bench.points import Key, MeasuredPoint, Point, Run
-from kperf.plots.style import GREY, PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
+from kperf.plots.style import BLACK, GREY, PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
@@ -39,32 +38,33 @@ def tflops_figure(runs: dict[Key, Run], keys: Sequence[str], title: Sequence[str
     """A panel a pass, a line an implementation; the caller closes it."""
     made, axes = _figure(runs)
     for axis, backward in zip(axes, _passes(runs), strict=True):
-        _lines(axis, runs, keys, backward, lambda point: point.tflops)
+        ends = _lines(axis, runs, keys, backward, lambda point: point.tflops)
         axis.set_ylim(bottom=0)
         axis.set_ylabel("TFLOPS")
+        _name(axis, ends)
     explained = (
         "Replays of CUDA graphs with a cold L2, all implementations of a seq_len in turn in the same rounds, medians; "
         "each was right before it was timed. A backward pass counts five products where a forward pass counts two."
     )
-    return _finished(made, keys, title, [explained, *notes], [])
+    return _finished(made, [_fastest(runs, keys), *title], [explained, *notes])
 
 
 def memory_figure(runs: dict[Key, Run], keys: Sequence[str], title: Sequence[str], notes: Sequence[str]) -> Figure:
     """The same of peak memory, both axes logarithmic, with slopes to read them by; the caller closes it."""
     made, axes = _figure(runs)
     for axis, backward in zip(axes, _passes(runs), strict=True):
-        _lines(axis, runs, keys, backward, lambda point: point.peak_bytes)
+        ends = _lines(axis, runs, keys, backward, lambda point: point.peak_bytes)
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter(lambda value, _: in_bytes(value))
         axis.set_ylabel("peak memory beyond q, k, v")
-        _slopes(axis)
+        slopes = _slopes(axis)
         _out_of_memory(axis, runs, keys, backward)
+        _name(axis, [*_bundled(ends), *slopes])
     explained = (
         "The most that torch's allocator holds during one call beyond what it held before; of a backward pass with its "
-        "forward pass, whose saved tensors it reads. A cross at the top: out of memory."
+        "forward pass, whose saved tensors it reads."
     )
-    slopes = [Line2D([], [], color=GREY, linestyle=style, linewidth=0.8) for style in (":", "--")]
-    return _finished(made, keys, title, [explained, *notes], list(zip(slopes, ("O(N)", "O(N²)"), strict=True)))
+    return _finished(made, [_growth(runs, keys), *title], [explained, *notes])
 
 
 def _figure(runs: dict[Key, Run]) -> tuple[Figure, Sequence[Axes]]:
@@ -96,32 +96,91 @@ def _of_pass(runs: dict[Key, Run], key: str, backward: bool) -> list[tuple[int, 
 _Value = Callable[[MeasuredPoint], float | None]
 
 
-def _lines(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backward: bool, value: _Value) -> None:
+@dataclass(frozen=True)
+class _End:
+    """Where a line ends, and what it is called."""
+
+    label: str
+    x: float
+    y: float
+    colour: str
+
+
+def _values(runs: dict[Key, Run], key: str, backward: bool, value: _Value) -> list[tuple[int, float]]:
+    """seq_len and value of an implementation's points."""
+    return [
+        (seq_len, number)
+        for seq_len, point in _of_pass(runs, key, backward)
+        if isinstance(point, MeasuredPoint) and (number := value(point)) is not None
+    ]
+
+
+def _lines(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backward: bool, value: _Value) -> list[_End]:
+    ends = []
     for key in keys:
         label, look = label_and_look(key)
-        found = [
-            (seq_len, number)
-            for seq_len, point in _of_pass(runs, key, backward)
-            if isinstance(point, MeasuredPoint) and (number := value(point)) is not None
-        ]
-        if found:
+        if found := _values(runs, key, backward, value):
             axis.plot(*zip(*found, strict=True), color=look.colour, marker=look.marker, markersize=4, linewidth=1.1,
                       label=label)  # fmt: skip
+            ends.append(_End(label, *found[-1], look.colour))
+    return ends
 
 
-def _slopes(axis: Axes) -> None:
+def _bundled(ends: Sequence[_End]) -> list[_End]:
+    """Lines that end within 10 % of each other have one name."""
+    bundles: list[list[_End]] = []
+    for end in sorted(ends, key=lambda end: (end.x, end.y)):
+        if bundles and bundles[-1][0].x == end.x and end.y <= 1.1 * bundles[-1][0].y:
+            bundles[-1].append(end)
+        else:
+            bundles.append([end])
+    order = [end.label for end in ends]
+    return [bundle[0] if len(bundle) == 1 else _one(bundle, order) for bundle in bundles]
+
+
+def _one(bundle: Sequence[_End], order: Sequence[str]) -> _End:
+    """A bundle by its names, or by how many it has."""
+    names = sorted((end.label for end in bundle), key=order.index)
+    return replace(bundle[0], label=", ".join(names) if len(names) < 3 else f"the {len(names)} others", colour=BLACK)
+
+
+def _name(axis: Axes, ends: Sequence[_End]) -> None:
+    """Each line's name right of the panel, as high as its end, or beside its neighbours' names."""
+    to_panel = axis.transData + axis.transAxes.inverted()
+    rows = [(float(to_panel.transform((end.x, end.y))[1]), end) for end in ends]
+    rows.sort(key=lambda row: row[0])
+    places = [min(place, 1.0) for place, _ in rows]
+    for n in range(1, len(places)):
+        places[n] = max(places[n], places[n - 1] + _ROW)
+    for n in reversed(range(len(places))):
+        above = places[n + 1] - _ROW if n + 1 < len(places) else 1.0
+        places[n] = min(places[n], above)
+    for place, (_, end) in zip(places, rows, strict=True):
+        axis.text(1.02, place, end.label, transform=axis.transAxes, color=end.colour, va="center", fontsize=SMALL)
+
+
+_ROW = 0.042
+"""Height of a line of type, of a panel's."""
+
+
+def _slopes(axis: Axes) -> list[_End]:
     """Lines of memory that grows with seq_len and with its square, from the lower left corner."""
     low, high = axis.get_xlim()
     bottom, top = axis.get_ylim()
-    for power, style in ((1, ":"), (2, "--")):
-        axis.plot([low, high], [bottom, bottom * (high / low) ** power], color=GREY, linestyle=style, linewidth=0.8)
+    ends = []
+    for power, style, label in ((1, ":", "O(N)"), (2, "--", "O(N²)")):
+        end = bottom * (high / low) ** power
+        axis.plot([low, high], [bottom, end], color=GREY, linestyle=style, linewidth=0.8)
+        ends.append(_End(label, high, end, "#666666"))
     axis.set_xlim(low, high)
     axis.set_ylim(bottom, top)
+    return ends
 
 
 def _out_of_memory(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backward: bool) -> None:
-    """Crosses above all that fits, a row an implementation."""
+    """Crosses in a band above all that fits, a row an implementation."""
     bottom, top = axis.get_ylim()
+    fits = top
     row = (top / bottom) ** 0.05
     for key in keys:
         _, look = label_and_look(key)
@@ -130,27 +189,42 @@ def _out_of_memory(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backwa
             top *= row
             axis.plot(seq_lens, [top] * len(seq_lens), color=look.colour, marker="x", linestyle="none", markersize=5,
                       markeredgewidth=1.6)  # fmt: skip
-    axis.set_ylim(bottom, top * row)
+    if top > fits:
+        axis.axhspan(fits, top * row, color="#eeeeee", zorder=0)
+        axis.text(0.02, (fits * top * row) ** 0.5, "out of memory", transform=axis.get_yaxis_transform(), va="center",
+                  fontsize=SMALL)  # fmt: skip
+        top *= row
+    axis.set_ylim(bottom, top)
 
 
-def _finished(
-    made: Figure,
-    keys: Sequence[str],
-    title: Sequence[str],
-    notes: Sequence[str],
-    more: Sequence[tuple[Artist, str]],
-) -> Figure:
-    """With title, legend and what has to be said."""
-    handles: dict[str, Artist] = {}
-    for axis in made.axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    ordered = [label for label, _ in map(label_and_look, keys) if label in handles]
-    headline(
-        made,
-        title,
-        [*(handles[label] for label in ordered), *(handle for handle, _ in more)],
-        [*ordered, *(label for _, label in more)],
-    )
+def _fastest(runs: dict[Key, Run], keys: Sequence[str]) -> str:
+    """Who is the fastest in each pass."""
+    fastest, always = {}, True
+    for backward in _passes(runs):
+        best: dict[int, tuple[float, str]] = {}
+        for key in keys:
+            for seq_len, tflops in _values(runs, key, backward, lambda point: point.tflops):
+                best[seq_len] = max(best.get(seq_len, (0.0, "")), (tflops, label_and_look(key)[0]))
+        if best:
+            fastest["backward" if backward else "forward"] = best[max(best)][1]
+            always = always and len({label for _, label in best.values()}) == 1
+    where = "every length" if always else f"{compact(max(workload.seq_len for _, workload in runs))}"
+    return f"Fastest at {where}: {', '.join(f'{label} {which}' for which, label in fastest.items())}"
+
+
+def _growth(runs: dict[Key, Run], keys: Sequence[str]) -> str:
+    """Whose memory grows faster than the length."""
+    steep = []
+    for key in keys:
+        found = _values(runs, key, False, lambda point: point.peak_bytes)
+        if len(found) > 1 and found[-1][1] / found[0][1] > (found[-1][0] / found[0][0]) ** 1.5:
+            steep.append(label_and_look(key)[0])
+    square = f" With its square: {', '.join(steep)}." if steep else ""
+    return f"Memory grows with the sequence length.{square}"
+
+
+def _finished(made: Figure, title: Sequence[str], notes: Sequence[str]) -> Figure:
+    """With title and what has to be said."""
+    headline(made, title, [], [])
     footnote(made, notes)
     return made

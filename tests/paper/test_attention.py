@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -137,8 +138,10 @@ def test_lines_are_what_is_recorded_and_crosses_where_memory_ended():
         assert y1 / y0 == pytest.approx(x1 / x0)
         (_, y0), (_, y1) = square
         assert y1 / y0 == pytest.approx((x1 / x0) ** 2)
-        legend = [text.get_text() for text in figure.legends[0].get_texts()]
-        assert legend == ["eager", "FA2", "FA3", "O(N)", "O(N²)"]
+        names = [text.get_text() for text in forward.texts]
+        assert names == ["out of memory", "O(N)", "FA2, FA3", "O(N²)", "eager"]  # from the lowest end
+        title = figure.legends[0].get_title().get_text()
+        assert title == "Memory grows with the sequence length.\nWhat\nrecorded"
     finally:
         plt.close(figure)
 
@@ -155,6 +158,12 @@ def test_heights_are_tflops():
         assert [text.get_text() for text in forward.get_xticklabels()] == ["1k", "2k"]
         assert [axis.get_ylim()[0] for axis in figure.axes] == [0, 0]
         assert [axis.get_ylabel() for axis in figure.axes] == ["TFLOPS", "TFLOPS"]
+        ends = {line.get_label(): line.get_ydata()[-1] for line in forward.lines}
+        assert [text.get_text() for text in forward.texts] == sorted(ends, key=ends.get)
+        heights = [text.get_position()[1] for text in forward.texts]
+        assert all(above - below >= 0.041 for below, above in itertools.pairwise(heights))
+        title = figure.legends[0].get_title().get_text().replace("\n", " ")
+        assert title == "Fastest at every length: FA3 forward, FA2 backward What recorded"
     finally:
         plt.close(figure)
 
