@@ -7,6 +7,7 @@ import typer
 
 from kperf.arch import SM_90A
 from kperf.cli.app import app, console
+from kperf.cli.options import Constexpr, NumStages, NumWarps, Signature, Target
 
 
 @app.command()
@@ -20,15 +21,11 @@ def diagnose(
         ),
     ],
     static: Annotated[bool, typer.Option("--static", help="From the compiled kernels alone: needs no GPU.")] = False,
-    target: Annotated[str, typer.Option(help="Architecture: sm_80, sm_90a, sm_100a, gfx942, ...")] = SM_90A.name,
-    signature: Annotated[
-        str | None, typer.Option(help='Types of a function\'s arguments, in order: "*bf16,i32:16,i32:1".')
-    ] = None,
-    constexpr: Annotated[
-        list[str] | None, typer.Option(help="NAME=value of a tl.constexpr; once for each.", show_default=False)
-    ] = None,
-    num_warps: Annotated[int | None, typer.Option(min=1, max=32, help="Of a function.", show_default=False)] = None,
-    num_stages: Annotated[int | None, typer.Option(min=0, help="Of a function.", show_default=False)] = None,
+    target: Target = SM_90A.name,
+    signature: Signature = None,
+    constexpr: Constexpr = None,
+    num_warps: NumWarps = None,
+    num_stages: NumStages = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: docs/finding.schema.json.")] = False,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 here; - prints it.", show_default=False)] = None,
     fail_if: Annotated[

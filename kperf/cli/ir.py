@@ -9,7 +9,7 @@ import typer
 
 from kperf.arch import SM_90A, of
 from kperf.cli.app import app, console
-from kperf.cli.options import listed
+from kperf.cli.options import Constexpr, NumStages, NumWarps, Signature, Target, listed
 from kperf.console import shell_word
 from kperf.errors import UsageError
 
@@ -29,7 +29,7 @@ def ir(
             show_default=False,
         ),
     ],
-    target: Annotated[str, typer.Option(help="Architecture: sm_80, sm_90a, sm_100a, gfx942, ...")] = SM_90A.name,
+    target: Target = SM_90A.name,
     level: Annotated[
         str | None,
         typer.Option(help="Of ttir, ttgir, llir, ptx, sass, gcn, separated by commas; all that the target has."),
@@ -39,14 +39,10 @@ def ir(
     page: Annotated[
         Path | None, typer.Option("--html", help="Write one HTML page here instead of printing.", show_default=False)
     ] = None,
-    signature: Annotated[
-        str | None, typer.Option(help='Types of a function\'s arguments, in order: "*bf16,*bf16,i32:16".')
-    ] = None,
-    constexpr: Annotated[
-        list[str] | None, typer.Option(help="NAME=value of a tl.constexpr; once for each.", show_default=False)
-    ] = None,
-    num_warps: Annotated[int | None, typer.Option(min=1, max=32, help="Of a function.", show_default=False)] = None,
-    num_stages: Annotated[int | None, typer.Option(min=0, help="Of a function.", show_default=False)] = None,
+    signature: Signature = None,
+    constexpr: Constexpr = None,
+    num_warps: NumWarps = None,
+    num_stages: NumStages = None,
 ) -> None:
     """Show a kernel's TTIR, TTGIR, LLVM IR, PTX and machine code by line of source, with findings; needs no GPU."""
     from kperf.ir.levels import LEVELS

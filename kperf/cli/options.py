@@ -82,6 +82,15 @@ Only = Annotated[str | None, typer.Option(help="Implementations, separated by co
 HeadDim = Annotated[int, typer.Option("--head-dim", "--d-head", help="64, 128 or 256.")]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float16.")]
 Inputs = Annotated[str, typer.Option(help="Kind of numbers in q, k, v: normal, x2, x4, x10, sink, ramp or local.")]
+Target = Annotated[str, typer.Option(help="Architecture: sm_80, sm_90a, sm_100a, gfx942, ...")]
+Signature = Annotated[
+    str | None, typer.Option(help='Types of a function\'s arguments, in order: "*bf16,*bf16,i32:16,i32:1".')
+]
+Constexpr = Annotated[
+    list[str] | None, typer.Option(help="NAME=value of a tl.constexpr; once for each.", show_default=False)
+]
+NumWarps = Annotated[int | None, typer.Option(min=1, max=32, help="Of a function.", show_default=False)]
+NumStages = Annotated[int | None, typer.Option(min=0, help="Of a function.", show_default=False)]
 Image = Annotated[str, typer.Option(help="Tag of the image.")]
 GpusOption = Annotated[Gpus, typer.Option(help="auto: all of them if this machine has an NVIDIA driver.")]
 SpreadOption = Annotated[

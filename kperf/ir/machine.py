@@ -12,7 +12,7 @@ from kperf.ir.locations import Frame, unescaped
 _SECTION = re.compile(r"^\.text\.(.+):$")
 _LABEL = re.compile(r"^\s*(\.L\w*):")
 _LINE = re.compile(r'//## File "([^"]*)", line (\d+)')
-_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)\s*([^;]*?)\s*;")
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*?)\s*;")
 _TARGET = re.compile(r"`\((\.L\w*)\)")
 _BRANCHES = ("BRA", "BRX", "JMP")
 

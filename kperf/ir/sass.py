@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 
 from kperf.arch import SM_90A, Arch
 
-_INSTRUCTION = re.compile(r"\t(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)(.*?);")
+_INSTRUCTION = re.compile(r"\t(?:@!?U?P\w+ )?([A-Z][\w.]*)(.*?);")
 _CLOCK = re.compile(r"CS2R\.32 R(\d+), SR_CLOCKLO")
 _STORED = re.compile(r"(?:STS\.64|STG\.E\.64)\S* .*, R(\d+) ?;")
 _ASYNCHRONOUS = re.compile(r"\t(?:@!?U?P\w+ )?(?:[HQIB]GMMA|UTC[A-Z]*MMA)", re.MULTILINE)

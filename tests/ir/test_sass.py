@@ -10,6 +10,7 @@ from kperf.compat import triton as compat
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
+from kperf.ir.machine import read_machine_code
 from kperf.paper import instrumented
 from kperf.trace.capture.traced import compile_orders
 
@@ -158,4 +159,19 @@ def test_blackwells_schedule_has_words_of_its_own():
         "tensor memory load",
         "exp2",
         "tensor memory store",
+    ]
+
+
+def test_an_opcode_is_whole_where_it_has_small_letters():
+    listing = (
+        ".section .text.k\n"
+        "        /*0100*/              @!P0 HGMMA.64x128x16.F32.BF16 R24, gdesc[UR12], RZ, !UPT ;\n"
+        "        /*0110*/                   LDGSTS.E.BYPASS.LTC128B.128 [R3+0x10], desc[UR4][R6.64] ;\n"
+        "        /*0120*/                   EXIT ;\n"
+    )
+    found = [(one.predicate, one.opcode, one.operands) for one in read_machine_code(listing).instructions]
+    assert found == [
+        ("@!P0", "HGMMA.64x128x16.F32.BF16", "R24, gdesc[UR12], RZ, !UPT"),
+        ("", "LDGSTS.E.BYPASS.LTC128B.128", "[R3+0x10], desc[UR4][R6.64]"),
+        ("", "EXIT", ""),
     ]
