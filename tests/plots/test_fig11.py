@@ -1,0 +1,65 @@
+"""The cycles of an iteration under Fig. 11, stacked: of unequal numbers, and at the ends of what is shown."""
+
+from types import SimpleNamespace as Some
+
+import matplotlib.pyplot as plt
+import pytest
+
+from kperf.plots import fig11
+
+
+def stacked(*timelines):
+    figure, axis = plt.subplots()
+    shown = fig11._stacks(axis, timelines)
+    bars = [(round(patch.get_y() + 0.35), patch.get_x(), patch.get_width()) for patch in axis.patches]
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    numbers = [(text.get_text(), text.get_position()) for text in axis.texts]
+    plt.close(figure)
+    return list(shown), bars, numbers, names
+
+
+def timeline(cycles, drawn, bound, *bubbles):
+    return Some(
+        iteration=cycles and Some(cycles=cycles), cycles_per_unit=Some(median=drawn), label="A kernel of it",
+        bound=None if bound is None else Some(cycles=bound), bubbles=[Some(cycles=one) for one in bubbles],
+    )  # fmt: skip
+
+
+def test_an_iteration_is_its_bound_what_is_beyond_bubbles_and_what_events_cost():
+    """Of 600 drawn cycles beyond the bound bubbles are 150: a quarter, so of the 400 of the iteration 100."""
+    shown, bars, numbers, names = stacked(
+        timeline(900.0, 1100.0, 500.0, 100.0, 50.0), timeline(None, 800.0, None, 200.0)
+    )
+    assert bars == [
+        (0, 0.0, 500.0), (0, 500.0, 300.0), (0, 800.0, 100.0), (0, 900.0, 200.0), (1, 0.0, 600.0), (1, 600.0, 200.0)
+    ]  # fmt: skip
+    assert shown == [look.label for look in (fig11.RATE, fig11.BEYOND, fig11.IDLE, fig11.EVENTS)]
+    assert numbers == [
+        ("500", (250.0, 0)), ("300", (650.0, 0)), ("100", (850.0, 0)), ("200", (1000.0, 0)), (" 900", (1100.0, 0)),
+        ("600", (300.0, 1)), ("200", (700.0, 1)), (" 800", (800.0, 1)),
+    ]  # fmt: skip
+    assert names == ["A\nkernel of it"] * 2
+
+
+def test_what_is_less_than_a_cycle_is_not_drawn_and_a_narrow_part_has_no_number():
+    _, bars, numbers, _ = stacked(timeline(1000.0, 1000.9, 940.0))
+    assert bars == [(0, 0.0, 940.0), (0, 940.0, 60.0)]
+    assert [text for text, _ in numbers] == ["940", " 1000"]
+    _, bars, numbers, _ = stacked(timeline(1000.0, 1001.0, 939.0))
+    assert bars == [(0, 0.0, 939.0), (0, 939.0, 61.0), (0, 1000.0, 1.0)]
+    assert [text for text, _ in numbers] == ["939", "61", " 1000"]
+
+
+def test_a_bound_is_no_longer_than_the_iteration_and_bubbles_no_longer_than_what_is_beyond():
+    assert stacked(timeline(1000.0, 1000.0, 1200.0, 5.0))[1] == [(0, 0.0, 1000.0)]
+    assert stacked(timeline(1000.0, 800.0, 700.0, 500.0))[1] == [(0, 0.0, 700.0), (0, 700.0, 300.0)]
+    least = stacked(timeline(1000.0, 400.5, 400.0, 0.25))[1]  # of one cycle beyond the bound at the least
+    assert least == [(0, 0.0, 400.0), (0, 400.0, 450.0), (0, 850.0, 150.0)]
+
+
+@pytest.mark.parametrize(("joined", "text"), [(None, "1100 cycles with all events, which"), (
+    Some(left_out=[2]), "3 passes joined; the dearest")])  # fmt: skip
+def test_what_is_drawn_is_said(joined, text):
+    made = timeline(900.0, 1100.0, 500.0)
+    made.joined, made.passes = joined, [None] * 4
+    assert fig11._drawn(made) == text
