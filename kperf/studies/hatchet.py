@@ -5,6 +5,7 @@ The format is Proton's (Triton 3.6): a list of the root and of the devices, [{fr
 pandas.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,14 @@ class Tree:
     def total(self, metric: str) -> float:
         """Of this frame and all below; 0 if none has it."""
         return sum(frame.metrics.get(metric, 0.0) for frame in self.walk())
+
+
+def compact(profile: bytes) -> bytes:
+    """A profile without the white space that is most of it; what is no JSON stays for `read_tree` to refuse."""
+    try:
+        return json.dumps(json.loads(profile), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    except ValueError:
+        return profile
 
 
 def read_tree(path: Path) -> Tree:

@@ -33,7 +33,7 @@ from kperf.record import device
 from kperf.record.files import make_output, write_atomically
 from kperf.record.store import Frozen, RecordStore
 from kperf.studies import child, foreign, ncu
-from kperf.studies.hatchet import TIME, Tree, read_tree
+from kperf.studies.hatchet import TIME, Tree, compact, read_tree
 from kperf.studies.inductor_program import (
     ROUNDS,
     SCRIPT,
@@ -236,7 +236,7 @@ def measure(
         kept = folder_of(results) / "inductor"
         kept.mkdir(parents=True, exist_ok=True)
         tree = kept / f"{folder_name(name)}.hatchet"
-        write_atomically(tree, profile)
+        write_atomically(tree, compact(profile))
         keep(program, out / folder_name(name))
         rounds = [read_tree(tree).child(round_of(number)) for number in range(ROUNDS)]
         seen = [_seen(rounds, number) for number in range(len(program.kernels))]
