@@ -111,6 +111,36 @@ def test_whole_waves_have_no_tail():
     assert "tail-wave" not in found(timeline.model_copy(update={"sms": timeline.sms.model_copy(update={"idle": 0.05})}))
 
 
+def test_only_what_the_last_wave_explains_is_its_fault():
+    timeline = recorded("gemm_133_tiles")
+    slots = timeline.sms.sms * timeline.sms.most_resident
+    nearly_whole = timeline.model_copy(update={"grid": (8 * slots - 7, 1, 1)})  # the SMs are idle for another reason
+    assert "tail-wave" not in found(nearly_whole)
+    half = timeline.model_copy(
+        update={"grid": (slots + slots // 4, 1, 1), "sms": timeline.sms.model_copy(update={"idle": 0.2})}
+    )
+    finding = found(half)["tail-wave"]
+    assert finding.severity == "medium"
+    assert (finding.estimate.speedup, finding.estimate.low, finding.estimate.high) == pytest.approx((1.25, 1.0, 1.6))
+
+
+@pytest.mark.parametrize(
+    ("unique", "gb_per_s", "share"),
+    [(1700.0, 1700.0, 0.85), (1690.0, None, None), (None, None, None)],
+)
+def test_bytes_that_caches_give_again_are_not_the_memorys(unique, gb_per_s, share):
+    known = recorded("layer_norm")
+    timeline = known.model_copy(
+        update={
+            "memory": known.memory.model_copy(update={"gb_per_s": 4300.0, "unique_gb_per_s": unique}),
+            "bandwidth": known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0}),
+        }
+    )
+    finding = found(timeline).get("near-the-roof")
+    evidence = {"gb_per_s": gb_per_s, "share_of_copy": share}
+    assert (finding and finding.evidence) == (evidence if gb_per_s else None)
+
+
 def test_every_rule_has_its_page_in_parts():
     for rule in all_rules():
         text = (FOLDER / f"{rule.id}.md").read_text()

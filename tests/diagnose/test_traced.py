@@ -21,9 +21,9 @@ def column_sum(x, out, rows, columns, BLOCK: tl.constexpr):
         acc += tl.load(x + r * columns + column)
     tl.store(out + column, tl.sum(acc, 0))
 
-x, out = torch.ones(1024, 512), torch.empty(512)
+x, out = torch.ones(1024, 160), torch.empty(160)
 for _ in range(4):
-    column_sum[(512,)](x, out, 1024, 512, 256)
+    column_sum[(160,)](x, out, 1024, 160, 256)
 """
 
 
@@ -43,5 +43,5 @@ def test_a_traced_script_is_diagnosed_by_what_was_compiled_and_measured(tmp_path
     assert one["kernel"] == "column_sum"
     found = {finding["id"]: finding for finding in one["findings"]}
     assert found["uncoalesced-access"]["source"] == {"file": str(script), "line": 10, "function": "column_sum"}
-    assert found["tail-wave"]["evidence"]["ctas"] == 512  # as the fake GPU's made-up timers have it
+    assert found["tail-wave"]["evidence"]["ctas"] == 160  # as the fake GPU's made-up timers have it
     assert one["skipped"] == {}

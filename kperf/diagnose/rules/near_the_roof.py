@@ -10,20 +10,26 @@ from kperf.trace.analyze.models import Timeline
 
 
 def check(timeline: Timeline) -> Iterator[Finding]:
-    """By the bytes a second over those of a copy on the same GPU."""
+    """By the bytes a second that come from device memory, at least, over those of a copy on the same GPU.
+
+    Where it is not known which bytes are requested twice, all of them count, but not beyond what a copy moves: those
+    beyond come from a cache, and nobody knows how many more do.
+    """
     if timeline.memory is None or timeline.bandwidth is None:
         return
-    share = timeline.memory.gb_per_s / timeline.bandwidth.copy_gb_per_s
-    if share < NEAR_ROOF:
+    unique = timeline.memory.unique_gb_per_s
+    gb_per_s = timeline.memory.gb_per_s if unique is None else unique
+    share = gb_per_s / timeline.bandwidth.copy_gb_per_s
+    if share < NEAR_ROOF or (unique is None and share > 1):
         return
     yield finding(
         RULE.id,
         timeline,
         None,
         "low",
-        f"nothing to gain here: the kernel moves {timeline.memory.gb_per_s:.0f} GB/s, {share:.0%} of a copy's rate",
+        f"nothing to gain here: the kernel moves {gb_per_s:.0f} GB/s, {share:.0%} of a copy's rate",
         "move fewer bytes: fuse it with the kernel before or after it, or use a narrower type",
-        {"gb_per_s": timeline.memory.gb_per_s, "share_of_copy": share},
+        {"gb_per_s": gb_per_s, "share_of_copy": share},
         (1.0, 1.0, max(1 / share, 1.0)),
     )
 

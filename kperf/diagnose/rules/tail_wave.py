@@ -11,23 +11,24 @@ from kperf.trace.analyze.models import Timeline
 
 
 def check(timeline: Timeline) -> Iterator[Finding]:
-    """By the SMs' idle time, where CTAs take about equally long."""
+    """By the SMs' idle time, where CTAs take about equally long, and by the part of it that the last wave explains."""
     sms, blocks = timeline.sms, prod(timeline.grid)
-    if sms is None or sms.idle < IDLE_SHARE or _uneven(timeline):
+    if sms is None or _uneven(timeline):
         return
     slots = sms.sms * max(sms.most_resident, 1)
     waves = blocks / slots
-    if waves <= 1 or waves == ceil(waves):
+    tail = min(sms.idle, 1 - waves / ceil(waves))
+    if waves <= 1 or tail < IDLE_SHARE:
         return
     yield finding(
         RULE.id,
         timeline,
         None,
-        "high" if sms.idle >= SEVERE_SHARE else "medium",
+        "high" if tail >= SEVERE_SHARE else "medium",
         f"{blocks} CTAs are {waves:.2f} waves of {slots}: SMs are idle {sms.idle:.0%} of the launch, most at its end",
         "choose tiles so that the waves are nearly whole, make the kernel persistent, or split the last tiles",
         {"ctas": blocks, "waves": waves, "idle": sms.idle},
-        (1 / (1 - sms.idle), 1.0, ceil(waves) / waves),
+        (1 / (1 - tail), 1.0, ceil(waves) / waves),
     )
 
 
