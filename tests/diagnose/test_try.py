@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,8 +98,8 @@ def diagnose(tmp_path, monkeypatch):
     behave(monkeypatch)
     for module in (trial, experiments):  # what compiles here is compiled once
         monkeypatch.setattr(module, "own_cache", lambda _: own_cache(fake_gpu.TWINS))
+        monkeypatch.setattr(module, "LIMIT_S", 200.0)  # a slow machine has time enough, but where a test says
     monkeypatch.setattr(sys, "argv", ["kperf"])
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     found = []
     monkeypatch.setattr(command, "show", lambda console, diagnoses, request: found.append(diagnoses))
 
@@ -222,10 +223,10 @@ def test_a_candidate_that_does_not_compile_is_dropped(diagnose, monkeypatch):
 def test_a_compiler_that_hangs_costs_no_more_than_the_limit(diagnose, monkeypatch):
     monkeypatch.setattr(experiments, "LIMIT_S", 4.0)
     monkeypatch.setattr(trial, "LIMIT_S", 4.0)
-    monkeypatch.setattr(trial.Trial, "_compile_one", lambda self, change: time.sleep(60))
+    monkeypatch.setattr(trial.Trial, "_compile_one", lambda self, change: time.sleep(280))
     begin = time.monotonic()
     one = diagnose(GEMM + "run(1)")[0]
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 140
     assert set(dropped(one, "loads-not-pipelined").values()) == {"it took longer than 4 s to compile"}
 
 
@@ -237,11 +238,11 @@ def test_a_candidate_that_needs_too_much_shared_memory_is_dropped(diagnose):
 
 
 def test_a_candidate_that_does_not_end_is_dropped_at_the_limit(diagnose, monkeypatch):
-    monkeypatch.setattr(trial, "LIMIT_S", 6.0)
-    monkeypatch.setattr(experiments, "LIMIT_S", 6.0)
     seen = []
     gpu = ClockedGpu()
     gpu.is_over = lambda mark: 4 not in seen
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 1000 * (4 in seen), sleep=time.sleep)
+    monkeypatch.setattr(trial, "time", later)  # the limit is over as soon as it hangs
 
     def computed(launcher, arguments):
         seen.append(launcher.metadata.num_stages)
@@ -249,7 +250,9 @@ def test_a_candidate_that_does_not_end_is_dropped_at_the_limit(diagnose, monkeyp
 
     behave(monkeypatch, computed=computed)
     one = diagnose(GEMM + "run(1)", gpu=gpu)[0]
-    assert dropped(one, "loads-not-pipelined")["num_stages=4"] == ("there was no time left to check it (6 s a kernel)")
+    assert dropped(one, "loads-not-pipelined")["num_stages=4"] == (
+        "there was no time left to check it (200 s a kernel)"
+    )
 
 
 IN_PLACE = """
