@@ -34,18 +34,22 @@ Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
 
 
 class DisturbanceRow(Row):
-    """A kernel traced one way: milliseconds of launches of the original and of the instrumented kernel, in turn.
+    """A kernel traced one way: launches of the original and of the instrumented kernel, in turn.
 
-    `origin`: "example", or the script's name. `recorded` of `ctas` CTAs have events. `why_all`: why all have, where a
-    sample was asked for. `original`, `instrumented`: what the kernels take; `same_order`: whether a CTA that is
-    recorded has the original's order of instructions.
+    `original_ms`, `instrumented_ms`: medians of the samples; `ratio`: the second over the first. `origin`: "example",
+    or the script's name. `recorded` of `ctas` CTAs have events. `why_all`: why all have, where a sample was asked for.
+    `original`, `instrumented`: what the kernels take; `same_order`: whether a CTA that is recorded has the original's
+    order of instructions.
     """
 
     kernel: str
     origin: str
     way: Ctas
-    original_ms: Samples
-    instrumented_ms: Samples
+    original_ms: float = Field(gt=0)
+    instrumented_ms: float = Field(gt=0)
+    ratio: float = Field(gt=0)
+    original_samples_ms: Samples
+    instrumented_samples_ms: Samples
     ctas: int
     recorded: int
     why_all: str
@@ -56,8 +60,8 @@ class DisturbanceRow(Row):
 
     @property
     def cost(self) -> float:
-        """The median of instrumented launches over that of original ones, less 1."""
-        return statistics.median(self.instrumented_ms) / statistics.median(self.original_ms) - 1
+        """The share by which events lengthen a launch."""
+        return self.ratio - 1
 
 
 ROWS: TypeAdapter[DisturbanceRow] = TypeAdapter(DisturbanceRow)
@@ -138,13 +142,18 @@ def _named(work: Work, timelines: Sequence[Timeline]) -> Iterator[tuple[str, Tim
 def row(common: Common, name: str, origin: str, way: Ctas, timeline: Timeline) -> DisturbanceRow:
     """The record of a kernel that was traced one way. Its timeline has resources and samples."""
     assert timeline.resources is not None
+    samples = timeline.overhead.original_samples_ms, timeline.overhead.instrumented_samples_ms
+    original_ms, instrumented_ms = map(statistics.median, samples)
     return DisturbanceRow(
         **common,
         kernel=name,
         origin=origin,
         way=way,
-        original_ms=timeline.overhead.original_samples_ms,
-        instrumented_ms=timeline.overhead.instrumented_samples_ms,
+        original_ms=original_ms,
+        instrumented_ms=instrumented_ms,
+        ratio=instrumented_ms / original_ms,
+        original_samples_ms=samples[0],
+        instrumented_samples_ms=samples[1],
         ctas=timeline.sampled.ctas if timeline.sampled else timeline.ctas,
         recorded=timeline.ctas,
         why_all=timeline.why_all,
@@ -165,7 +174,7 @@ def table(rows: Sequence[DisturbanceRow], stamp: str) -> Table:
         made.add_row(
             one.kernel,
             "all" if one.recorded == one.ctas else f"{one.recorded} of {one.ctas}",
-            f"{statistics.median(one.original_ms):.4f}",
+            f"{one.original_ms:.4f}",
             f"{one.cost:+.1%}",
             f"{before.registers} -> {after.registers}",
             f"{before.spilled_bytes} -> {after.spilled_bytes}",

@@ -1,5 +1,6 @@
 """`make disturbance`: scripts traced both ways on a GPU that is not there, and what is said of the rows."""
 
+import statistics
 import sys
 from pathlib import Path
 
@@ -36,9 +37,10 @@ def console() -> WholeConsole:
 
 def made(**changed):
     resources = {"registers": 40, "spilled_bytes": 0, "shared_bytes": 0, "occupancy": 6}
-    fields = {"kernel": "norm", "origin": "example", "way": "all", "original_ms": [2.0, 1.0, 4.0], "same_order": False}
-    fields |= {"instrumented_ms": [3.0, 2.4, 1.0], "ctas": 1024, "recorded": 1024, "why_all": "", "confidence": "low"}
+    fields = {"kernel": "norm", "origin": "example", "way": "all", "original_ms": 2.0, "same_order": False}
+    fields |= {"instrumented_ms": 2.4, "ratio": 1.2, "ctas": 1024, "recorded": 1024, "why_all": "", "confidence": "low"}
     fields |= {"original": resources, "instrumented": resources | {"registers": 32, "occupancy": 8}}
+    fields |= {"original_samples_ms": [2.0, 1.0, 4.0], "instrumented_samples_ms": [3.0, 2.4, 1.0]}
     return ROWS.validate_python(COMMON | fields | changed)
 
 
@@ -56,7 +58,11 @@ def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypat
         ("plus", "package", "all"), ("plus", "package", "sampled")
     ]  # fmt: skip
     assert [(row.recorded, row.ctas) for row in rows] == [(1024, 1024), (60, 1024)]
-    assert all(len(row.original_ms) == len(row.instrumented_ms) == 5 for row in rows)
+    for row in rows:
+        assert len(row.original_samples_ms) == len(row.instrumented_samples_ms) == 5
+        assert row.original_ms == statistics.median(row.original_samples_ms)
+        assert row.instrumented_ms == statistics.median(row.instrumented_samples_ms)
+        assert row.ratio == row.instrumented_ms / row.original_ms
     assert all(row.same_order and row.original.occupancy == row.instrumented.occupancy == 16 for row in rows)
     assert "60 of 1024" in console.export_text()
 
@@ -77,9 +83,9 @@ def test_a_script_that_fails_or_hangs_is_said_to_and_the_others_go_on(tmp_path, 
 def test_costs_are_of_medians_and_held_against_the_goals(console):
     rows = [
         made(),
-        made(kernel="gemm", instrumented_ms=[1.9]),
-        made(way="sampled", instrumented_ms=[2.06], recorded=60),
-        made(kernel="gemm", way="sampled", instrumented_ms=[2.0], why_all="its CTAs come in clusters"),
+        made(kernel="gemm", instrumented_ms=1.9, ratio=0.95),
+        made(way="sampled", instrumented_ms=2.06, ratio=1.03, recorded=60),
+        made(kernel="gemm", way="sampled", instrumented_ms=2.0, ratio=1.0, why_all="its CTAs come in clusters"),
     ]
     assert [row.cost for row in rows] == pytest.approx([0.2, -0.05, 0.03, 0.0])
     assert disturbance.said(rows) == [
