@@ -1,18 +1,24 @@
 """Run somebody's script as `python` would: argv, folder, standard input, `__main__`, exceptions and exit status."""
 
 import builtins
+import gc
 import importlib.machinery
 import importlib.util
 import os
 import runpy
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from weakref import WeakSet
 
 from kperf.errors import UsageError
+
+Executor = ThreadPoolExecutor | ProcessPoolExecutor
+"""Those of which `python` sees the end, with all that they were given to do."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,13 @@ class Script:
         An exception that ends it is shown as `python` shows it: without a frame of this program.
         """
         before = list(sys.argv), list(sys.path)
+        threads, executors = set(threading.enumerate()), WeakSet(_executors())
         try:
             if self.is_module:
                 _run_module(self.name, self.arguments)
             else:
                 _run_file(self.name, self.arguments)
-            _wait_for_threads()
+            _wait_for_threads(threads, executors)
         except SystemExit as end:
             return _status_of(end)
         except BaseException as error:
@@ -96,10 +103,18 @@ def _put_first(folder: str) -> None:
         sys.path[0] = folder
 
 
-def _wait_for_threads() -> None:
+def _wait_for_threads(threads: Set[threading.Thread], executors: Set[Executor]) -> None:
+    """What `python` does before it ends: idle executors are told so, and threads joined; but for those given."""
+    for executor in _executors():
+        if executor not in executors:
+            executor.shutdown()
     for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
+        if thread not in threads and not thread.daemon:
             thread.join()
+
+
+def _executors() -> list[Executor]:
+    return [one for one in gc.get_objects() if issubclass(type(one), Executor)]
 
 
 def _status_of(end: SystemExit) -> int:

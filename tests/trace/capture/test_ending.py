@@ -5,10 +5,12 @@ import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import kperf.plots.trace
+from kperf.trace.capture.script import Script
 from tests.test_interrupted import FORK, LIMIT_S, traced
 
 RUN = """
@@ -99,6 +101,27 @@ for name in NAMES:
     assert sorted(one["kernel"] for one in timelines) == [first, second]
     assert printed.count("written: ") == 2
     assert "is not traced" not in said
+
+
+POOL = "from concurrent.futures import {kind}PoolExecutor\npool = {kind}PoolExecutor(1)\npool.submit({call})\n"
+
+
+@pytest.mark.parametrize(("kind", "call"), [("Thread", "run, 12"), ("Process", "abs, 1")])
+def test_executors_that_nobody_ends_do_what_they_were_given_and_the_script_ends(tmp_path, kind, call):
+    launches = "\n" if kind == "Thread" else "\nrun(12)\n"
+    status, printed, _, files = run(tmp_path, RUN.replace("\nrun(12)\n", launches) + POOL.format(kind=kind, call=call))
+    assert (status, files) == (0, ALL)
+    assert f"written: {tmp_path}/results/plus.timeline.json" in printed
+
+
+def test_threads_of_before_are_not_waited_for(tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(abs, -1).result() == 1
+        (tmp_path / "it.py").write_text(
+            "from concurrent.futures import ThreadPoolExecutor as Pool; done = Pool(1).submit(abs, -2)"
+        )
+        assert Script(str(tmp_path / "it.py"), ()).run() == 0
+        assert pool.submit(abs, -3).result() == 3
 
 
 def test_what_was_read_is_there_after_a_kill(tmp_path):
