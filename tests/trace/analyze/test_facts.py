@@ -388,15 +388,14 @@ def test_split_k_of_version_2_says_first_that_its_wgmma_are_serialised():
     assert "4.3% faster than the original" in verdict(t)[0]
 
 
-def test_a_region_is_said_with_its_line_of_source(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_a_region_is_said_with_its_line_of_source(tmp_path):
     launch, _ = launch_of_residents(replace(SHARED, load=4000, stages=1), [0])
     for interval in launch.intervals:
         if interval.waits:
             interval.source = (str(tmp_path / "user" / "gemm.py"), 21)
         else:
             interval.source = ("/elsewhere/library.py", 7)
-    t = read.pipeline(launch, about())
+    t = read.with_sources_from(tmp_path, read.pipeline(launch, about()))
     waits = [region for region in t.regions if region.name == "wait A full" and region.source]
     assert [(region.source.file, region.source.line) for region in waits] == [("user/gemm.py", 21)]
     assert any("go to wait A full (user/gemm.py:21) of consumer 0" in line for line in verdict(t))
