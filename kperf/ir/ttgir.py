@@ -102,6 +102,8 @@ class Module:
         if len(public) != 1:
             raise UsageError(f"the TTGIR has {len(public)} public functions; an override has one")
         self.function = public[0]
+        if not self.function.regions:
+            raise UsageError("the public function of the TTGIR has no body")
         match = re.search(r"@([\w$.-]+)\(", self.function.rest)
         if match is None:
             raise UsageError("the TTGIR's function has no name")

@@ -50,8 +50,9 @@ def test_names_with_signs_are_ssa_names():
         (TEXT[: len(TEXT) // 2].rpartition("\n")[0] + "\n", "truncated"),
         (TEXT.replace("    tt.return\n", "    }\n    tt.return\n"), "brace"),
         ("what is this\n", "not an operation"),
+        ("tt.func public @k(%x: i32)\n", "no body"),
     ],
-    ids=["empty", "no function", "truncated", "brace", "words"],
+    ids=["empty", "no function", "truncated", "brace", "words", "declaration"],
 )
 def test_says_what_is_wrong(text, said):
     with pytest.raises(UsageError, match=said):
