@@ -51,8 +51,9 @@ def pytest_configure(config):
 
     # How long an example takes says how busy the machine is. What fixtures make is written anew by each example.
     slow = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-    settings.register_profile("any machine", deadline=None, suppress_health_check=slow)
-    settings.load_profile("any machine")
+    settings.register_profile("any machine", deadline=None, suppress_health_check=slow, derandomize=True)
+    settings.register_profile("explore", settings.get_profile("any machine"), derandomize=False)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "any machine"))
     for name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS"):  # what a test makes has not the settings of `make test`
         os.environ.pop(name, None)
     if config.getoption("numprocesses", None):  # threads of OpenMP that wait for a core spin on the others'
