@@ -32,9 +32,11 @@ ALLOWED_BESIDE = {("doctor", "container")}
 """Within a floor: the doctor asks the container's engine."""
 
 PUBLIC = {
-    "torch", "torch.autograd", "torch.autograd.profiler", "torch.backends.cuda", "torch.compiler", "torch.cuda",
-    "torch.library", "torch.nn", "torch.nn.attention", "torch.nn.attention.flex_attention", "torch.nn.functional",
-    "torch.overrides", "torch.profiler", "torch.utils.cpp_extension", "torch.utils.flop_counter", "torch.version",
+    "torch", *(f"torch.{name}" for name in (
+        "autograd", "autograd.profiler", "backends.cuda", "compiler", "cuda", "library", "nn", "nn.attention",
+        "nn.attention.flex_attention", "nn.functional", "overrides", "profiler", "utils.cpp_extension",
+        "utils.flop_counter", "version",
+    )),
     "triton", "triton.experimental.gluon", "triton.experimental.gluon.language",
     "triton.experimental.gluon.language.nvidia.hopper", "triton.experimental.gluon.language.nvidia.hopper.mbarrier",
     "triton.experimental.gluon.language.nvidia.hopper.tma", "triton.language", "triton.language.extra",

@@ -93,7 +93,7 @@ def constexprs_of(kernel: CompiledKernel) -> dict[str, Any]:
 
 
 def specialisation_of(kernel: CompiledKernel) -> dict[str, str]:
-    """What the compiler was told of each argument's value, by name, in words; empty if it came without its source."""
+    """What the compiler assumed of each argument's value, by name, in words; empty if it came without its source."""
     source = kernel.src
     found = {}
     for place, name in enumerate(argument_names(kernel)):

@@ -16,7 +16,7 @@ from kperf.compat.triton import (
 
 @dataclass
 class Compilation:
-    """One compilation: what the compiler was told of each argument, in words, and the values of its first launch."""
+    """One compilation: what the compiler assumed of each argument, in words, and the values of its first launch."""
 
     specialisation: dict[str, str]
     values: dict[str, int]

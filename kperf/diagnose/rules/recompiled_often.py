@@ -13,7 +13,7 @@ _SHOWN = 8
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """By the arguments of which the compiler was told different things: a constexpr, the value 1, multiples of 16."""
+    """By the arguments of which the compiler assumed different things: a constexpr, the value 1, multiples of 16."""
     history = kernel.history or History()
     changing = {name: values for name in _names(history) if len(values := _values(history, name)) > 1}
     kinds = {tuple(one.specialisation.get(name) for name in changing) for one in history.compilations.values()}
@@ -68,7 +68,7 @@ def _is_tile(history: History, name: str) -> bool:
 
 
 def _values(history: History, name: str) -> dict[str, int | str]:
-    """What the compiler was told of an argument -> the value with which it was, at first."""
+    """What the compiler assumed of an argument -> the value that first made it do so."""
     found: dict[str, int | str] = {}
     for one in history.compilations.values():
         kind = one.specialisation.get(name)

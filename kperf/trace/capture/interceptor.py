@@ -40,7 +40,7 @@ _Instead = Callable[[Kernel, int, LaunchCall], bool]
 
 
 Before = Callable[["Interceptor", Kernel, LaunchCall, bool], None]
-"""Called before a launch of the script's own, and told whether it is one that is traced."""
+"""Called before a launch of the script's own, with whether that launch is traced."""
 
 
 class Interceptor(AbstractContextManager["Interceptor"]):

@@ -104,7 +104,7 @@ def _put_first(folder: str) -> None:
 
 
 def _wait_for_threads(threads: Set[threading.Thread], executors: Set[Executor]) -> None:
-    """What `python` does before it ends: idle executors are told so, and threads joined; but for those given."""
+    """Shut down executors and join threads, as `python` does before it ends; but for those given."""
     for executor in _executors():
         if executor not in executors:
             executor.shutdown()

@@ -358,7 +358,7 @@ def _code(kernel: CompiledKernel) -> Any:
 
 
 def _status(process: int) -> int | None:
-    """How a process ended; None as long as it runs. What somebody else was told of is taken as no answer."""
+    """How a process ended; None as long as it runs. A status that somebody else has taken counts as no answer."""
     try:
         ended, status = os.waitpid(process, os.WNOHANG)
     except ChildProcessError:  # the script lets the system forget its children
