@@ -179,7 +179,7 @@ def test_errors_have_the_sentences_of_the_command(kernels, monkeypatch):
         kernels.run(1)
     with pytest.raises(kperf.UsageError, match=r"^the script launched no Triton kernel; "), kperf.trace():
         pass
-    fake_gpu.WRITES.append(lambda twin, arguments: arguments[2].base.fill_(1 if twin else 0))
+    fake_gpu.WRITES.append(lambda instrumented, arguments: arguments[2].base.fill_(1 if instrumented else 0))
     t = kperf.trace("gemm", check=True)
     with pytest.raises(kperf.MeasurementError, match=r"^gemm is not traced: its instrumented kernel writes"), t:
         kernels.run(1)

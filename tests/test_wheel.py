@@ -64,9 +64,9 @@ def test_the_console_script_works_in_any_folder(installed):
 
 
 def test_rules_and_overrides_are_in_the_wheel(installed):
-    twin = installed / "kperf/ttgir/vanilla/traced" / Specialization().file_name
+    instrumented = installed / "kperf/ttgir/vanilla/traced" / Specialization().file_name
     plain = installed / "kperf/ttgir/vanilla" / Specialization().file_name
-    done = run(installed, installed / "bin/kperf", "instrument", twin, "--strip")
+    done = run(installed, installed / "bin/kperf", "instrument", instrumented, "--strip")
     assert (done.returncode, done.stdout) == (0, plain.read_text())
     done = run(installed, installed / "bin/kperf", "instrument", plain)
     assert done.stdout.count("proton.record") > 10

@@ -72,7 +72,7 @@ class Specialization:
 
 
 FULL_AND_CAUSAL = (Specialization(), Specialization(causal=True))
-"""Those of the paper's figures, and those of which there are twins that record themselves."""
+"""Those of the paper's figures, and those of which there are instrumented kernels."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The order in which the assembler put what matters: products, loads, stores, waits, signals, exponentials.
 
-A record is a barrier to the assembler's scheduling, so a traced kernel can show an order that the plain one does not
-have. Both are compiled, and the order of the instructions below is compared, in the order of the program's addresses.
-What a record itself is made of, a clock's reading and its store, is left out.
+A record is a barrier to the assembler's scheduling, so an instrumented kernel can show an order that the original one
+does not have. Both are compiled, and the order of the instructions below is compared, in the order of the program's
+addresses. What a record itself is made of, a clock's reading and its store, is left out.
 """
 
 import re
@@ -27,8 +27,8 @@ class Difference:
     """A stretch that the two kernels order differently."""
 
     after: str
-    plain: str
-    traced: str
+    original: str
+    instrumented: str
 
 
 def order(sass: str, arch: Arch = SM_90A) -> list[str]:
@@ -75,11 +75,12 @@ def _event(opcode: str, operands: str, names: dict[str, str]) -> str | None:
     return next((name for prefix, name in names.items() if opcode.startswith(prefix)), None)
 
 
-def compare(plain: list[str], traced: list[str]) -> list[Difference]:
+def compare(original: list[str], instrumented: list[str]) -> list[Difference]:
     """Where the two orders differ, but for what a traced kernel adds around its records; empty when they do not."""
-    matcher = SequenceMatcher(None, plain, traced, autojunk=False)
+    matcher = SequenceMatcher(None, original, instrumented, autojunk=False)
     return [
-        Difference(plain[i1 - 1] if i1 else "the start", ", ".join(plain[i1:i2]), ", ".join(traced[j1:j2]))
+        Difference(original[i1 - 1] if i1 else "the start", ", ".join(original[i1:i2]), ", ".join(instrumented[j1:j2]))
         for tag, i1, i2, j1, j2 in matcher.get_opcodes()
-        if tag != "equal" and not (tag == "insert" and {name.split(" x")[0] for name in traced[j1:j2]} <= _BOOKKEEPING)
+        if tag != "equal"
+        and not (tag == "insert" and {name.split(" x")[0] for name in instrumented[j1:j2]} <= _BOOKKEEPING)
     ]

@@ -200,7 +200,7 @@ def _slowest(out: Path, pattern: str) -> Path | None:
 
 
 def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[str]:
-    """Compile each script's kernels and their twins for sm_90a; returns what failed, a sentence each."""
+    """Compile each script's kernels and their instrumented kernels for sm_90a; returns what failed, a sentence each."""
     console.print(f"{why}: kernels are compiled, instrumented and lowered here; records and figures are recorded ones")
     rules, failed = read_rules(), []
     for script in scripts:
@@ -215,15 +215,15 @@ def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[st
                 continue
             scratch = Path(tempfile.mkdtemp(prefix="kperf-examples-"))
             try:
-                twin = make_instrumented(
+                made = make_instrumented(
                     found.kernel, 1, scratch, memory=_RECORDS_BYTES, regions=("*",), rules=rules
-                )  # checks that what was compiled is the twin
+                )  # checks that what was compiled is the instrumented kernel
             except (UsageError, MeasurementError) as error:
                 failed.append(f"{name}: {error}")
                 continue
             finally:
                 shutil.rmtree(scratch)
-            plain, traced = resource_usage(twin.plain), resource_usage(twin.kernel)
+            plain, traced = resource_usage(made.original), resource_usage(made.kernel)
             console.print(
                 f"{name}: registers {plain.registers} -> {traced.registers}, spilled bytes {plain.spilled_bytes} -> "
                 f"{traced.spilled_bytes}, CTAs an SM {plain.occupancy} -> {traced.occupancy}"

@@ -56,14 +56,14 @@ SEED = 11
 
 @dataclass(frozen=True)
 class TracedKernel:
-    """A kernel to look into: the plain override, its traced twin, and what is known of both before they run.
+    """A kernel to look into: the override, its instrumented kernel, and what is known of both.
 
-    `passes`: over which its records are spread besides; none if the twin with all records is the only one.
+    `passes`: over which its records are spread besides; none if the kernel with all events is the only one.
     """
 
     name: str
     label: str
-    plain: Override
+    original: Override
     traced: Traced
     program: Program
     orders: Orders
@@ -71,48 +71,51 @@ class TracedKernel:
 
 
 def subject(variant: str) -> TracedKernel:
-    """A variant with its committed twin. Raises `UsageError` if a file is missing, edited or out of date."""
-    plain = override.find(variant, Specialization())
-    traced, program = instrumented.find(plain)
-    orders = compile_orders(instrumented.subject_of(plain), traced)
-    return TracedKernel(variant, plain.manifest.label, plain, traced, program, orders)
+    """A variant with its committed instrumented kernel.
+
+    Raises `UsageError` if a file is missing, edited or out of date.
+    """
+    original = override.find(variant, Specialization())
+    traced, program = instrumented.find(original)
+    orders = compile_orders(instrumented.subject_of(original), traced)
+    return TracedKernel(variant, original.manifest.label, original, traced, program, orders)
 
 
 def in_passes(item: TracedKernel, most: int | None, say: Callable[[str], None]) -> TracedKernel:
     """The same with its passes compiled: as many as were chosen for it, or at most so many."""
-    return replace(item, passes=instrumented.compile_passes_of(item.plain, most, say))
+    return replace(item, passes=instrumented.compile_passes_of(item.original, most, say))
 
 
 def subject_from_file(path: Path) -> TracedKernel:
-    """A person's TTGIR: a twin with records, which is run as it is, or a plain file, which gets them.
+    """A person's TTGIR: one with events, which is run as it is, or one without, which gets them.
 
     Raises `UsageError` if it does not fit in the place of `attn_fwd`, does not compile, or leaves no room for records.
     """
     like = override.find(VARIANTS[0], Specialization())
     given = override.from_file(path, like)
-    plain = Override(path, strip(given.text), given.entry, given.manifest)
-    entry = given.entry.model_copy(update={"shared_bytes": _shared_bytes(plain)})
-    plain = Override(path, plain.text, entry, given.manifest)
-    kernel = instrumented.subject_of(plain)
-    traced, program = make_traced(kernel, given.text if given.text != plain.text else choose(kernel), path)
+    original = Override(path, strip(given.text), given.entry, given.manifest)
+    entry = given.entry.model_copy(update={"shared_bytes": _shared_bytes(original)})
+    original = Override(path, original.text, entry, given.manifest)
+    kernel = instrumented.subject_of(original)
+    traced, program = make_traced(kernel, given.text if given.text != original.text else choose(kernel), path)
     # The name keeps its files apart from those of the variants.
-    return TracedKernel(f"override_{path.stem}", path.stem, plain, traced, program, compile_orders(kernel, traced))
+    return TracedKernel(f"override_{path.stem}", path.stem, original, traced, program, compile_orders(kernel, traced))
 
 
-def _shared_bytes(plain: Override) -> int:
+def _shared_bytes(original: Override) -> int:
     """The shared memory of an override, from compiling it. Raises `UsageError` if it does not compile."""
     try:
         with redirect_stdout(io.StringIO()):  # on which Triton prints the whole PTX that ptxas refuses
-            shared_bytes: int = plain.compile().metadata.shared
+            shared_bytes: int = original.compile().metadata.shared
     except (RuntimeError, TritonError) as error:  # a pass of Triton's, or ptxas
         first = re.search(r"; error\s*: (.+)", str(error))
         why = first.group(1) if first else str(error).partition("\n")[0]
-        raise UsageError(f"{plain.path} does not compile for sm_90a: {why}") from None
+        raise UsageError(f"{original.path} does not compile for sm_90a: {why}") from None
     return shared_bytes
 
 
 def normal_qkv(workload: Workload) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Normal q, k and v on the GPU, the same in every run: the plain kernel's output is the reference here."""
+    """Normal q, k and v on the GPU, the same in every run: the original kernel's output is the reference here."""
     generator = torch.Generator(device="cuda").manual_seed(SEED)
     dtype = getattr(torch, workload.dtype)
     q, k, v = (torch.randn(workload.shape, generator=generator, device="cuda").to(dtype) for _ in range(3))
@@ -120,10 +123,10 @@ def normal_qkv(workload: Workload) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 
 
 def bind(
-    plain: Override, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, text: str
+    original: Override, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, text: str
 ) -> Call:
     """A launch of `attn_fwd` with this TTGIR in place of the override's; returns o and lse."""
-    call = bind_attn_fwd(*inputs, workload.causal, workload.sm_scale, plain.replaced(plain.path, text))
+    call = bind_attn_fwd(*inputs, workload.causal, workload.sm_scale, original.replaced(original.path, text))
     return lambda: [written for written in call() if written is not None]
 
 
@@ -134,10 +137,10 @@ def prove(subjects: Sequence[TracedKernel]) -> None:
     """
     by_recording: dict[Recording | None, list[Override]] = {}
     for item in subjects:
-        kernel = instrumented.subject_of(item.plain)
-        twins_of = [(one.twin.text, recording_of_pass(one.twin.program, kernel)) for one in _chosen(item)]
-        for text, recording in [(item.plain.text, None), (item.traced.text, item.traced.recording), *twins_of]:
-            by_recording.setdefault(recording, []).append(item.plain.replaced(item.plain.path, text))
+        kernel = instrumented.subject_of(item.original)
+        of_passes = [(one.probed.text, recording_of_pass(one.probed.program, kernel)) for one in _chosen(item)]
+        for text, recording in [(item.original.text, None), (item.traced.text, item.traced.recording), *of_passes]:
+            by_recording.setdefault(recording, []).append(item.original.replaced(item.original.path, text))
     for recording, launched in by_recording.items():
         with session(recording) if recording else nullcontext():
             prove_launched(list(zip(launched, several(Override.compile, launched), strict=True)))
@@ -150,13 +153,15 @@ def _chosen(item: TracedKernel) -> list[ChosenPass]:
 def trace(
     item: TracedKernel, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, rounds: int
 ) -> tuple[Timeline, str]:
-    """Launch a kernel and its twins on the GPU; returns the timeline, and the Chrome trace as JSON text.
+    """Launch a kernel and its instrumented kernels on the GPU; returns the timeline, and the Chrome trace as JSON text.
 
-    The Chrome trace is of the twin with all records, the timeline of all passes where there are several. Raises
+    The Chrome trace is of the kernel with all events, the timeline of all passes where there are several. Raises
     `UsageError` and `MeasurementError` as `capture`, `decode_launch` and `export` do.
     """
-    call_plain, call_traced = (bind(item.plain, inputs, workload, text) for text in (item.plain.text, item.traced.text))
-    captured = capture(str(item.plain.path), call_plain, call_traced, item.traced.recording, rounds)
+    call_original, call_traced = (
+        bind(item.original, inputs, workload, text) for text in (item.original.text, item.traced.text)
+    )
+    captured = capture(str(item.original.path), call_original, call_traced, item.traced.recording, rounds)
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
     environment = device.environment()
     resources = _resources(item)
@@ -164,9 +169,9 @@ def trace(
     about = About(
         kernel=item.program.kernel_name,
         label=item.label,
-        file=f"{item.plain.path.parent.name}/{item.plain.path.name}",
-        ttgir_sha256=item.plain.sha256,
-        grid=item.plain.grid(workload.rows, device.sm_count()),
+        file=f"{item.original.path.parent.name}/{item.original.path.name}",
+        ttgir_sha256=item.original.sha256,
+        grid=item.original.grid(workload.rows, device.sm_count()),
         ctas_per_sm=resources.original.occupancy,
         resources=resources,
         workload=str(workload),
@@ -197,43 +202,43 @@ def _captured(
     workload: Workload,
     rounds: int,
 ) -> list[Captured]:
-    """Launch the instrumented kernel of each pass in turn with the plain kernel."""
-    kernel = instrumented.subject_of(item.plain)
-    call_plain = bind(item.plain, inputs, workload, item.plain.text)
+    """Launch the instrumented kernel of each pass in turn with the original kernel."""
+    kernel = instrumented.subject_of(item.original)
+    call_original = bind(item.original, inputs, workload, item.original.text)
     found = []
     for one in passes.chosen:
-        twin, recording = one.twin, recording_of_pass(one.twin.program, kernel)
-        traced = bind(item.plain, inputs, workload, twin.text)
-        captured = capture(str(item.plain.path), call_plain, traced, recording, rounds)
+        probed, recording = one.probed, recording_of_pass(one.probed.program, kernel)
+        traced = bind(item.original, inputs, workload, probed.text)
+        captured = capture(str(item.original.path), call_original, traced, recording, rounds)
         told = Pass(
-            regions=passes.edges.named(twin.places),
+            regions=passes.edges.named(probed.places),
             overhead=_overhead(captured),
             sass_order=sass_order(one.orders),
             resources=KernelResources(**asdict(one.built.resource_usage)),
-            events_per_iteration=max(map(len, twin.places)),
+            events_per_iteration=max(map(len, probed.places)),
         )
-        found.append(Captured(twin, decode_launch(captured.buffer, recording, twin.program), told))
+        found.append(Captured(probed, decode_launch(captured.buffer, recording, probed.program), told))
     return found
 
 
 def _overhead(captured: Capture) -> Overhead:
-    plain_ms, traced_ms = map(statistics.median, (captured.plain_ms, captured.traced_ms))
-    return Overhead(original_ms=plain_ms, instrumented_ms=traced_ms, ratio=traced_ms / plain_ms)
+    original_ms, instrumented_ms = map(statistics.median, (captured.original_ms, captured.instrumented_ms))
+    return Overhead(original_ms=original_ms, instrumented_ms=instrumented_ms, ratio=instrumented_ms / original_ms)
 
 
 def _resources(item: TracedKernel) -> Resources:
-    kernel = instrumented.subject_of(item.plain)
-    plain = resource_usage(kernel.compile(kernel.text))
+    kernel = instrumented.subject_of(item.original)
+    original = resource_usage(kernel.compile(kernel.text))
     with session(item.traced.recording):
         traced = resource_usage(kernel.compile(item.traced.text))
-    return Resources(original=KernelResources(**asdict(plain)), instrumented=KernelResources(**asdict(traced)))
+    return Resources(original=KernelResources(**asdict(original)), instrumented=KernelResources(**asdict(traced)))
 
 
 def record(console: Console, subjects: Sequence[TracedKernel], workload: Workload, folder: Path, rounds: int) -> None:
     """Trace each kernel on the GPU; when all are traced, write the two files of each into `folder`.
 
     Raises `UsageError` where there is no Hopper GPU or the records are not whole, and `MeasurementError` if a traced
-    kernel computes something else than the plain one; what was recorded before is then left as it is.
+    kernel computes something else than the original one; what was recorded before is then left as it is.
     """
     begin = time.monotonic()
     inputs = normal_qkv(workload)
@@ -255,8 +260,8 @@ def record_costs(
     """Time other ways to record each kernel and write `<name>.costs.json` into `folder`; needs a Hopper GPU."""
     inputs = normal_qkv(workload)
     for item in subjects:
-        calls = functools.partial(bind, item.plain, inputs, workload)
-        found = costs.measure(console, instrumented.subject_of(item.plain), item.traced, calls, rounds)
+        calls = functools.partial(bind, item.original, inputs, workload)
+        found = costs.measure(console, instrumented.subject_of(item.original), item.traced, calls, rounds)
         costs.write(found, folder / f"{item.name}.costs.json")
         console.print(costs.table(found, item.label))
 
@@ -271,10 +276,11 @@ def report(console: Console, folder: Path, subjects: Sequence[TracedKernel], *, 
     stamp, written = draw(timelines, folder, names, measured=measured)
     console.print(table(timelines, stamp))
     for item, timeline in zip(subjects, timelines, strict=True):
-        if timeline.ttgir_sha256 != item.plain.sha256:
+        if timeline.ttgir_sha256 != item.original.sha256:
             console.print(
                 f"{item.label}: recorded of an earlier override ({timeline.ttgir_sha256[:12]}, and "
-                f"{item.plain.path.name} is {item.plain.sha256[:12]}): `make fig11` on a Hopper GPU records it anew"
+                f"{item.original.path.name} is {item.original.sha256[:12]}): `make fig11` on a Hopper GPU records it "
+                "anew"
             )
     for line in [line for timeline in timelines for line in verdict(timeline)]:
         console.print(line)
@@ -327,8 +333,8 @@ def run(
     ours is drawn if it is recorded.
 
     Raises `UsageError` if what is asked for needs a Hopper GPU and there is none, or another process measures on it, an
-    override or its twin is not fit, nothing is recorded to draw, or `results` cannot be written; `MeasurementError` as
-    `record` does.
+    override or its instrumented kernel is not fit, nothing is recorded to draw, or `results` cannot be written;
+    `MeasurementError` as `record` does.
     """
     most = parse(passes)
     reason = device.why_static()
@@ -356,9 +362,9 @@ def run(
         console.print(f"static: {reason}; the figure is drawn from recorded timelines")
         for item in subjects:
             same = "as in the original kernel" if not item.orders.differences else "not as in the original kernel"
-            console.print(f"traced/{item.plain.path.name} of {item.name} compiles to sm_90a, ordered {same}")
+            console.print(f"traced/{item.original.path.name} of {item.name} compiles to sm_90a, ordered {same}")
             if most != 1:
-                console.print(instrumented.passes_table(instrumented.read_passes(item.plain), item.label))
+                console.print(instrumented.passes_table(instrumented.read_passes(item.original), item.label))
     report(console, folder, drawn, measured=reason is None)
     for item in ours:
         if (folder / "fig11" / f"{item.name}.timeline.json").exists():

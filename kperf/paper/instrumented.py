@@ -1,4 +1,4 @@
-"""The traced twins of attention's overrides, `ttgir/<variant>/traced/<file>`: generated, and checked before use."""
+"""The instrumented kernels of attention's overrides, `ttgir/<variant>/traced/<file>`: generated, checked before use."""
 
 import math
 from collections import Counter
@@ -30,18 +30,18 @@ RULES = read_rules(aliases=ALIASES)
 """What is recorded of any kernel, in the words of attention."""
 
 
-def subject_of(plain: Override, workload: Workload = FIG11) -> TracedKernel:
+def subject_of(original: Override, workload: Workload = FIG11) -> TracedKernel:
     """An override as the trace sees it, in a launch of `workload`."""
 
     def compile_with(text: str) -> CompiledKernel:
-        return plain.replaced(plain.path, text).compile()
+        return original.replaced(original.path, text).compile()
 
     return TracedKernel(
-        name=str(plain.path),
-        text=plain.text,
-        shared_bytes=plain.entry.shared_bytes,
+        name=str(original.path),
+        text=original.text,
+        shared_bytes=original.entry.shared_bytes,
         compile=compile_with,
-        most_records=lambda program: most_records(program, plain, workload),
+        most_records=lambda program: most_records(program, original, workload),
         rules=RULES,
     )
 
@@ -62,19 +62,19 @@ def most_records(program: Program, override: Override, workload: Workload) -> in
     return max(written.values())
 
 
-def path_of(plain: Override, root: Path = TTGIR_DIR) -> Path:
+def path_of(original: Override, root: Path = TTGIR_DIR) -> Path:
     """Where the instrumented kernel of a variant's override is kept."""
-    return root / plain.manifest.variant / "traced" / plain.entry.file
+    return root / original.manifest.variant / "traced" / original.entry.file
 
 
-def generate(plain: Override, root: Path = TTGIR_DIR) -> Path:
+def generate(original: Override, root: Path = TTGIR_DIR) -> Path:
     """Write the instrumented kernel of an override; returns its path.
 
     Raises `UsageError`, and leaves what was there, if the kernel has no registers left for records: `find` refuses a
-    twin that is not this kernel's.
+    instrumented kernel that is not this kernel's.
     """
-    path = path_of(plain, root)
-    text = choose(subject_of(plain))
+    path = path_of(original, root)
+    text = choose(subject_of(original))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
     return path
@@ -95,7 +95,7 @@ class PassOnFile(BaseModel):
 
 
 class PassesOnFile(BaseModel):
-    """`ttgir/<variant>/traced/<stem>.passes.json`: the passes of one override, chosen by compiling `compiles` twins."""
+    """`ttgir/<variant>/traced/<stem>.passes.json`: passes chosen by compiling `compiles` kernels."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -105,9 +105,9 @@ class PassesOnFile(BaseModel):
     passes: list[PassOnFile]
 
 
-def passes_path(plain: Override, root: Path = TTGIR_DIR) -> Path:
+def passes_path(original: Override, root: Path = TTGIR_DIR) -> Path:
     """Where the passes of a variant's override are kept."""
-    return path_of(plain, root).with_suffix(".passes.json")
+    return path_of(original, root).with_suffix(".passes.json")
 
 
 @dataclass(frozen=True)
@@ -118,54 +118,54 @@ class Passes:
     chosen: list[ChosenPass]
 
 
-def choose_passes_of(plain: Override, say: Callable[[str], None]) -> tuple[Passes, int]:
-    """Choose by compiling; returns the passes, and how many twins were compiled for that."""
-    edges = find_probes(plain.text, RULES)
-    subject = subject_of(plain)
+def choose_passes_of(original: Override, say: Callable[[str], None]) -> tuple[Passes, int]:
+    """Choose by compiling; returns the passes, and how many kernels were compiled for that."""
+    edges = find_probes(original.text, RULES)
+    subject = subject_of(original)
     compiled = 0
 
-    def build(twins: Sequence[ProbedKernel]) -> list[Built]:
+    def build(kernels: Sequence[ProbedKernel]) -> list[Built]:
         nonlocal compiled
-        compiled += len(twins)
-        return builder(subject)(twins)
+        compiled += len(kernels)
+        return builder(subject)(kernels)
 
     chosen = choose_passes(edges, built(subject.compile(subject.text)), build, cycles=edges.least_cycles, say=say)
     return Passes(edges, chosen), compiled
 
 
-def compile_passes_of(plain: Override, most: int | None, say: Callable[[str], None]) -> Passes:
+def compile_passes_of(original: Override, most: int | None, say: Callable[[str], None]) -> Passes:
     """At most so many passes; else those on file, and of a person's own TTGIR those that are chosen now."""
-    edges = find_probes(plain.text, RULES)
+    edges = find_probes(original.text, RULES)
     if most is not None:
         wanted = spread(edges, most)
-    elif (on_file := _passes_on_file(plain)) is not None:
+    elif (on_file := _passes_on_file(original)) is not None:
         wanted = [one.places for one in on_file.passes]
     else:
-        return choose_passes_of(plain, say)[0]
-    subject = subject_of(plain)
-    say(f"{plain.manifest.label}: compiling {len(wanted)} passes")
-    plainly = built(subject.compile(subject.text))
-    return Passes(edges, compile_passes(edges, plainly, builder(subject), wanted, cycles=edges.least_cycles))
+        return choose_passes_of(original, say)[0]
+    subject = subject_of(original)
+    say(f"{original.manifest.label}: compiling {len(wanted)} passes")
+    built_original = built(subject.compile(subject.text))
+    return Passes(edges, compile_passes(edges, built_original, builder(subject), wanted, cycles=edges.least_cycles))
 
 
-def _passes_on_file(plain: Override) -> PassesOnFile | None:
+def _passes_on_file(original: Override) -> PassesOnFile | None:
     try:
-        return read_passes(plain)
+        return read_passes(original)
     except UsageError:
         return None
 
 
-def generate_passes(plain: Override, say: Callable[[str], None], root: Path = TTGIR_DIR) -> Path:
-    """Choose the passes of an override by compiling its twins of a few records, and write them; returns the path."""
-    passes, compiled = choose_passes_of(plain, say)
+def generate_passes(original: Override, say: Callable[[str], None], root: Path = TTGIR_DIR) -> Path:
+    """Choose the passes of an override by compiling kernels with a few events, and write them; returns the path."""
+    passes, compiled = choose_passes_of(original, say)
     found = PassesOnFile(
-        ttgir_sha256=plain.sha256,
+        ttgir_sha256=original.sha256,
         triton=triton.__version__,
         compiles=compiled,
         passes=[
             PassOnFile(
-                places=one.twin.places,
-                edges=passes.edges.named(one.twin.places),
+                places=one.probed.places,
+                edges=passes.edges.named(one.probed.places),
                 cost=round(one.cost, 4),
                 differences=sass_order(one.orders).differences,
                 registers=one.built.resource_usage.registers,
@@ -175,23 +175,23 @@ def generate_passes(plain: Override, say: Callable[[str], None], root: Path = TT
             for one in passes.chosen
         ],
     )
-    path = passes_path(plain, root)
+    path = passes_path(original, root)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, found.model_dump_json(indent=1) + "\n")
     return path
 
 
-def read_passes(plain: Override, root: Path = TTGIR_DIR) -> PassesOnFile:
+def read_passes(original: Override, root: Path = TTGIR_DIR) -> PassesOnFile:
     """The committed passes of an override. Raises `UsageError` if they are missing, broken or another override's."""
-    path = passes_path(plain, root)
+    path = passes_path(original, root)
     try:
         found = PassesOnFile.model_validate_json(path.read_text())
     except (OSError, UnicodeDecodeError):
         raise UsageError(f"{path} is missing; `make ttgir` writes it") from None
     except ValidationError:
         raise UsageError(f"{path} is no file of passes; `make ttgir` writes it anew") from None
-    if found.ttgir_sha256 != plain.sha256:
-        raise UsageError(f"{path} is of another override than {plain.path}; `make ttgir` writes it anew")
+    if found.ttgir_sha256 != original.sha256:
+        raise UsageError(f"{path} is of another override than {original.path}; `make ttgir` writes it anew")
     return found
 
 
@@ -208,11 +208,14 @@ def passes_table(found: PassesOnFile, label: str) -> Table:
     return result
 
 
-def find(plain: Override, root: Path = TTGIR_DIR) -> tuple[Traced, Program]:
-    """The committed twin of an override, checked. Raises `UsageError` if it is missing, edited or out of date."""
-    path = path_of(plain, root)
+def find(original: Override, root: Path = TTGIR_DIR) -> tuple[Traced, Program]:
+    """The committed instrumented kernel of an override, checked.
+
+    Raises `UsageError` if it is missing, edited or out of date.
+    """
+    path = path_of(original, root)
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
         raise UsageError(f"{path} is missing; `make ttgir` writes it") from None
-    return make_traced(subject_of(plain), text, path)
+    return make_traced(subject_of(original), text, path)

@@ -47,10 +47,10 @@ def report(console: Console, folder: Path) -> list[Path]:
 
 
 def measure(console: Console, common: Common, *, rounds: int) -> Iterator[fig13.ChoiceRow]:
-    """Every choice of each variant of Fig. 11, in turn with the plain kernel."""
+    """Every choice of each variant of Fig. 11, in turn with the original kernel."""
     inputs = fig11.normal_qkv(FIG11)
     for name in fig11.VARIANTS:
         item = fig11.subject(name)
-        bind = functools.partial(fig11.bind, item.plain, inputs, FIG11)
-        for taken in overhead.take(console, instrumented.subject_of(item.plain), item.traced, bind, rounds):
+        bind = functools.partial(fig11.bind, item.original, inputs, FIG11)
+        for taken in overhead.take(console, instrumented.subject_of(item.original), item.traced, bind, rounds):
             yield fig13.row(common, name, taken)

@@ -26,7 +26,7 @@ LOADS_ON_THE_PATH = 0.15
 READ_AGAIN = 1.5
 """Requested over different bytes of an argument: from there on it is said how often it is read."""
 MUCH_SLOWER = 1.1
-"""Traced over plain: from there on it is said where the time goes."""
+"""Instrumented over original: from there on it is said where the time goes."""
 LONG_TAIL = 0.1
 """Of a launch, in which half of the SMs have ended: from there on it is said."""
 

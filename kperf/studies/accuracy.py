@@ -1,10 +1,10 @@
 """`make accuracy`: our clock inside of kernels against cycles that are known, against CUPTI, and models against both.
 
-Every kernel of `known` is traced as `kperf trace` traces a script's: its third launch is replaced by the twin. How long
-a region lasts on the timeline is held against the cycles of the work in it; as records cost cycles themselves, it is a
-line, `measured = slope * known + offset`: the slope says how right the clock is, the offset what two records add.
-The time of the whole launch by its records (cycles of all intervals of a block, over the SM's clock) is held against
-CUPTI's time of the same launch.
+Every kernel of `known` is traced as `kperf trace` traces a script's: its third launch is replaced by the instrumented
+kernel. How long a region lasts on the timeline is held against the cycles of the work in it; as records cost cycles
+themselves, it is a line, `measured = slope * known + offset`: the slope says how right the clock is, the offset what
+two records add. The time of the whole launch by its records (cycles of all intervals of a block, over the SM's clock)
+is held against CUPTI's time of the same launch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -191,7 +191,7 @@ def _trace(known: Known, steps: int, gpu: Gpu) -> tuple[float, Launch, float]:
 
 
 def _decoded(taken: CapturedLaunch) -> Launch:
-    return decode_launch(taken.buffer, taken.twin.recording, taken.twin.program)
+    return decode_launch(taken.buffer, taken.instrumented.recording, taken.instrumented.program)
 
 
 def region_cycles(launch: Launch, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

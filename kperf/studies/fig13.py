@@ -1,7 +1,8 @@
 """What tracing costs, of every kernel that is recorded: the paper's Fig. 13, from timelines, and the choices measured.
 
-A timeline holds the plain and the traced kernel's time, in turn. So all that `make fig11` and `make examples` record is
-here; `make overhead` on a Hopper GPU measures the choices of the variants besides (other buffers, clocks, warps).
+A timeline holds the original and the instrumented kernel's time, in turn. So all that `make fig11` and `make examples`
+record is here; `make overhead` on a Hopper GPU measures the choices of the variants besides (other buffers, clocks,
+warps).
 """
 
 import statistics
@@ -33,7 +34,7 @@ GOALS = {1: 0.05, 2: 0.03}
 
 
 class ChoiceRow(Row):
-    """One way to record one kernel. Milliseconds of the plain and the traced kernel in the same rounds.
+    """One way to record one kernel. Milliseconds of the original and the instrumented kernel in the same rounds.
 
     warps: how many of a block are recorded. passes: how many launches share the regions; each costs what is said here.
     """
@@ -52,8 +53,8 @@ class ChoiceRow(Row):
 
     @property
     def ratio(self) -> float:
-        """Median of traced over plain time of a round."""
-        return statistics.median(mine / plain for mine, plain in zip(self.traced_ms, self.plain_ms, strict=True))
+        """Median of instrumented over original time of a round."""
+        return statistics.median(ms / original for ms, original in zip(self.traced_ms, self.plain_ms, strict=True))
 
 
 ROWS: TypeAdapter[ChoiceRow] = TypeAdapter(ChoiceRow)
@@ -72,14 +73,15 @@ def row(common: Common, kernel: str, taken: Taken) -> ChoiceRow:
         warps=len(recording.warps),
         bytes_per_warp=recording.bytes_per_warp,
         same_order=taken.same_order,
-        plain_ms=taken.plain_ms,
-        traced_ms=taken.traced_ms,
+        plain_ms=taken.original_ms,
+        traced_ms=taken.instrumented_ms,
     )
 
 
 @dataclass(frozen=True)
 class KernelCost:
-    """What tracing a kernel costs, from its timeline. `ratio`: traced over plain time of a launch with all records.
+    """What tracing a kernel costs, from its timeline. `ratio`: instrumented over original time of a launch with all
+    records.
 
     several: the same of each of several passes, if there were any; joined: whether they make one trip. cycles_a_record:
     the time that tracing adds to a block, over the records of a warp: what a record costs if all of it is the records'
@@ -106,7 +108,10 @@ class KernelCost:
 
 
 def kernel_costs(folder: Path) -> list[KernelCost]:
-    """Of every recorded timeline with a plain time, the paper's kernels first. Raises `UsageError` for a broken one."""
+    """Of every recorded timeline with an original kernel's time, the paper's kernels first.
+
+    Raises `UsageError` for a broken one.
+    """
     costs = {cost.kernel: cost for cost in _kernel_costs(folder)}
     if not costs:
         raise UsageError(f"{folder} has no timeline: `make fig11` and `make examples` on a Hopper GPU record them")
@@ -122,7 +127,7 @@ def _kernel_costs(folder: Path) -> Iterator[KernelCost]:
 
 def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
     assert timeline.resources is not None
-    plain, twin = timeline.resources.original, timeline.resources.instrumented
+    original, instrumented = timeline.resources.original, timeline.resources.instrumented
     whole = timeline.joined.one_pass.overhead if timeline.joined else timeline.overhead
     passes = timeline.passes if timeline.joined else timeline.apart.passes if timeline.apart else []
     assert whole.original_ms is not None
@@ -137,10 +142,10 @@ def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
         ratio=whole.instrumented_ms / whole.original_ms,
         several=tuple(one.overhead.ratio for one in passes if one.overhead.ratio is not None),
         joined=timeline.joined is not None,
-        memory="shared" if twin.shared_bytes > plain.shared_bytes else "device",
+        memory="shared" if instrumented.shared_bytes > original.shared_bytes else "device",
         records_of_a_warp=records,
         cycles_a_record=added_ms * 1e3 * timeline.clock_mhz / rounds / records,
-        shared_left=SM_90A.shared_bytes_left(plain.registers, plain.shared_bytes, warps),
+        shared_left=SM_90A.shared_bytes_left(original.registers, original.shared_bytes, warps),
         same_order=timeline.sass_order.same,
     )
 

@@ -1,4 +1,4 @@
-"""What a record costs: the traced kernel with other clocks, buffers, warps and regions, in turn with the plain one."""
+"""What a record costs: other clocks, buffers, warps and regions, in turn with the original kernel."""
 
 import json
 import statistics
@@ -21,7 +21,7 @@ Change = Callable[[TracedKernel, Traced], Traced]
 
 @dataclass(frozen=True)
 class Cost:
-    """One way to record: pairs of records in the text, median of traced over plain time, the order of instructions."""
+    """One way to record: pairs of records, median of instrumented over original time, order of instructions."""
 
     choice: str
     pairs: int
@@ -65,13 +65,13 @@ CHOICES: dict[str, Change] = {
 
 @dataclass(frozen=True)
 class Taken:
-    """A choice as it was run: whether its instructions are ordered as the plain kernel's, and milliseconds by round."""
+    """A choice as it was run: whether the order of instructions is the original kernel's, and milliseconds by round."""
 
     choice: str
     traced: Traced
     same_order: bool
-    plain_ms: list[float]
-    traced_ms: list[float]
+    original_ms: list[float]
+    instrumented_ms: list[float]
 
     @property
     def pairs(self) -> int:
@@ -80,14 +80,17 @@ class Taken:
 
     @property
     def ratio(self) -> float:
-        """Median of traced over plain time of a round."""
-        return statistics.median(mine / plain for mine, plain in zip(self.traced_ms, self.plain_ms, strict=True))
+        """Median of instrumented over original time of a round."""
+        return statistics.median(
+            ms / original for ms, original in zip(self.instrumented_ms, self.original_ms, strict=True)
+        )
 
 
 def take(
     console: Console, subject: TracedKernel, traced: Traced, bind: Callable[[str], Call], rounds: int
 ) -> list[Taken]:
-    """Time all choices that fit in turn with the plain kernel; one that does not is left out, and the console says why.
+    """Time all choices that fit in turn with the original kernel; one that does not is left out, and the console says
+    why.
 
     `bind`: a call of the kernel with this TTGIR in place, on a Hopper GPU.
     """

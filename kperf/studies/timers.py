@@ -223,8 +223,8 @@ def _traced(call: Callable[[], object]) -> list[float]:
         (kernel,) = launches.scheduler.chosen
     if kernel.taken is None:
         raise kernel.problem or MeasurementError(f"{kernel.name} was not traced")
-    twin = kernel.taken.twin
-    timers = decode_launch(kernel.taken.buffer, twin.recording, twin.program).records
+    instrumented = kernel.taken.instrumented
+    timers = decode_launch(kernel.taken.buffer, instrumented.recording, instrumented.program).records
     return [float(timers.end_ns.max() - timers.start_ns.min()) / 1e3]
 
 

@@ -179,7 +179,8 @@ class Results:
     def _read(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch) -> Kept:
         kept = self.kept.get(kernel.key)
         if kept is None or kept.buffer is not taken.buffer:
-            launch = decode_launch(taken.buffer, taken.twin.recording, taken.twin.program, taken.twin.sample)
+            instrumented = taken.instrumented
+            launch = decode_launch(taken.buffer, instrumented.recording, instrumented.program, instrumented.sample)
             timeline = self._of_one_pass(launches, kernel, taken, launch)
             kept = Kept(kernel, self._path(kernel), taken.buffer, launch, timeline, timeline)
         kept.timeline, kept.passes = self._with_passes(launches, kernel, taken, kept), _passes_of(taken)
@@ -220,36 +221,38 @@ class Results:
         more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
         timeline = read.with_sources_from(self._here, timeline)
         said = self._formats.sentences(timeline)
-        return timeline.model_copy(update={"verdict": [*said, *more, *_disturbance(kernel, taken.twin)]})
+        return timeline.model_copy(update={"verdict": [*said, *more, *_disturbance(kernel, taken.instrumented)]})
 
     def _of_one_pass(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, launch: Launch) -> Timeline:
-        twin, scheduler = taken.twin, launches.scheduler
-        plain_ms, traced_ms = scheduler.plain_ms(kernel), scheduler.median_ms(taken.spans)
-        if traced_ms is None:
+        instrumented, scheduler = taken.instrumented, launches.scheduler
+        original_ms, instrumented_ms = scheduler.original_ms(kernel), scheduler.median_ms(taken.spans)
+        if instrumented_ms is None:
             raise MeasurementError("the GPU did not say how long it took: an error of the script's ended its work")
         overhead = Overhead(
-            original_ms=plain_ms,
-            instrumented_ms=traced_ms,
-            ratio=traced_ms / plain_ms if plain_ms else None,
-            original_samples_ms=times(taken.plain_spans, launches.gpu, wait=True),
+            original_ms=original_ms,
+            instrumented_ms=instrumented_ms,
+            ratio=instrumented_ms / original_ms if original_ms else None,
+            original_samples_ms=times(taken.original_spans, launches.gpu, wait=True),
             instrumented_samples_ms=times(taken.spans, launches.gpu, wait=True),
         )
-        order = sass_order(orders(twin, launches.folder))
+        order = sass_order(orders(instrumented, launches.folder))
         about = About(
             kernel=kernel.name,
             label=kernel.name,
             file=f"{read.named_from(self._here, str(kernel.file))}:{kernel.line}",
-            ttgir_sha256=sha256(strip(twin.text)),
+            ttgir_sha256=sha256(strip(instrumented.text)),
             grid=taken.grid,
-            ctas_per_sm=twin.original_usage.occupancy,
-            resources=Resources(original=_resources(twin.original_usage), instrumented=_resources(twin.resource_usage)),
+            ctas_per_sm=instrumented.original_usage.occupancy,
+            resources=Resources(
+                original=_resources(instrumented.original_usage), instrumented=_resources(instrumented.resource_usage)
+            ),
             arguments=taken.arguments,
             environment=self._environments[kernel.device],
             overhead=overhead,
             passes=[Pass(regions=list(launches.options.regions), overhead=overhead, sass_order=order)],
             bandwidth=bandwidth.measure(),
-            sampled=_sampled(twin.sample, math.prod(taken.grid)),
-            why_all=twin.why_all,
+            sampled=_sampled(instrumented.sample, math.prod(taken.grid)),
+            why_all=instrumented.why_all,
         )
         return read.timeline(launch, about)
 
@@ -290,20 +293,22 @@ def _why_one(taken: CapturedLaunch, options: TraceOptions) -> str | None:
 def _passes(launches: Interceptor, several: MultiPass) -> list[Captured]:
     """The passes of a kernel as they ran, in turn with the original kernel."""
     found = []
-    plain_ms = launches.scheduler.median_ms(several.plain_spans)
+    original_ms = launches.scheduler.median_ms(several.original_spans)
     for one in several.passes:
         assert one.buffer is not None
-        twin, traced_ms = one.chosen.twin, launches.scheduler.median_ms(one.spans)
-        if traced_ms is None or plain_ms is None:
+        probed, instrumented_ms = one.chosen.probed, launches.scheduler.median_ms(one.spans)
+        if instrumented_ms is None or original_ms is None:
             raise UsageError("the GPU did not say how long they took")
         told = Pass(
-            regions=several.edges.named(twin.places),
-            overhead=Overhead(original_ms=plain_ms, instrumented_ms=traced_ms, ratio=traced_ms / plain_ms),
+            regions=several.edges.named(probed.places),
+            overhead=Overhead(
+                original_ms=original_ms, instrumented_ms=instrumented_ms, ratio=instrumented_ms / original_ms
+            ),
             sass_order=sass_order(one.chosen.orders),
             resources=_resources(one.chosen.built.resource_usage),
-            events_per_iteration=max(map(len, twin.places)),
+            events_per_iteration=max(map(len, probed.places)),
         )
-        found.append(Captured(twin, decode_launch(one.buffer, one.recording, twin.program), told))
+        found.append(Captured(probed, decode_launch(one.buffer, one.recording, probed.program), told))
     return found
 
 
@@ -328,17 +333,17 @@ def _resources(found: ResourceUsage) -> KernelResources:
     )
 
 
-def _disturbance(kernel: Kernel, twin: InstrumentedKernel) -> list[str]:
+def _disturbance(kernel: Kernel, instrumented: InstrumentedKernel) -> list[str]:
     """Sentences on what events change in the kernel that they observe."""
     sentences = []
-    if twin.spilled_more:
+    if instrumented.spilled_more:
         sentences.append(
-            f"{kernel.name}: its events make it spill {twin.spilled_more} bytes a thread more: record fewer regions "
-            "with --regions."
+            f"{kernel.name}: its events make it spill {instrumented.spilled_more} bytes a thread more: record fewer "
+            "regions with --regions."
         )
-    if twin.blocks_lost:
+    if instrumented.blocks_lost:
         sentences.append(
-            f"{kernel.name}: its events leave room for {twin.resource_usage.occupancy} CTAs an SM where "
-            f"{twin.original_usage.occupancy} fit: trace fewer regions with --regions."
+            f"{kernel.name}: its events leave room for {instrumented.resource_usage.occupancy} CTAs an SM where "
+            f"{instrumented.original_usage.occupancy} fit: trace fewer regions with --regions."
         )
     return sentences

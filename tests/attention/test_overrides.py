@@ -268,9 +268,9 @@ def test_the_interpreter_is_refused(monkeypatch):
 def test_a_traced_kernel_is_proven_by_its_machine_code_too():
     plain = override.find("vanilla", FULL)
     traced, _ = instrumented.find(plain)
-    twin = plain.replaced(plain.path, traced.text)
+    with_events = plain.replaced(plain.path, traced.text)
     with session(traced.recording):
-        any_kernel.prove_launched([(twin, twin.compile())])
+        any_kernel.prove_launched([(with_events, with_events.compile())])
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"overrides": 3}'])

@@ -97,7 +97,7 @@ def diagnose(tmp_path, monkeypatch):
     monkeypatch.setattr(fake_gpu.Driver, "launcher_cls", Computing)
     behave(monkeypatch)
     for module in (trial, experiments):  # what compiles here is compiled once
-        monkeypatch.setattr(module, "own_cache", lambda _: own_cache(fake_gpu.TWINS))
+        monkeypatch.setattr(module, "own_cache", lambda _: own_cache(fake_gpu.INSTRUMENTED))
         monkeypatch.setattr(module, "LIMIT_S", 200.0)  # a slow machine has time enough, but where a test says
     monkeypatch.setattr(sys, "argv", ["kperf"])
     found = []

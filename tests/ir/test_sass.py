@@ -85,30 +85,31 @@ def test_products_are_told_apart_by_their_type():
 
 
 def test_a_record_is_no_part_of_the_order():
-    plain = "\tLDG.E R5, desc[UR14][R2.64] ;\n\tMUFU.EX2 R9, R9 ;\n\tMUFU.EX2 R8, R8 ;\n"
-    first, second, third = plain.splitlines(keepends=True)
+    original = "\tLDG.E R5, desc[UR14][R2.64] ;\n\tMUFU.EX2 R9, R9 ;\n\tMUFU.EX2 R8, R8 ;\n"
+    first, second, third = original.splitlines(keepends=True)
     record = "\tCS2R.32 R23, SR_CLOCKLO ;\n\t@P0 STS.64 [UR8], R22 ;\n"
     in_memory = "\tCS2R.32 R9, SR_CLOCKLO ;\n\t@P0 STG.E.64.STRONG.GPU desc[UR4][R4.64+0x38], R8 ;\n"
     traced = first + record + second + in_memory + third
-    assert sass.order(traced) == sass.order(plain)
+    assert sass.order(traced) == sass.order(original)
     assert (
-        sass.compare(sass.order(plain), sass.order(traced + "\tBAR.SYNC 0x0 ;\n\tSTG.E desc[UR4][R2.64], R5 ;\n")) == []
+        sass.compare(sass.order(original), sass.order(traced + "\tBAR.SYNC 0x0 ;\n\tSTG.E desc[UR4][R2.64], R5 ;\n"))
+        == []
     )
-    assert sass.compare(sass.order(plain), sass.order(second + third + first))
+    assert sass.compare(sass.order(original), sass.order(second + third + first))
 
 
 def test_says_where_two_orders_differ():
-    plain = ["mbarrier wait", "exp2 x66", "wgmma 64x128x16 x8"]
-    assert sass.compare(plain, plain) == []
-    moved = sass.compare(plain, ["exp2 x66", "mbarrier wait", "wgmma 64x128x16 x8"])
-    assert {(d.plain, d.traced) for d in moved} == {("", "exp2 x66"), ("exp2 x66", "")}
+    original = ["mbarrier wait", "exp2 x66", "wgmma 64x128x16 x8"]
+    assert sass.compare(original, original) == []
+    moved = sass.compare(original, ["exp2 x66", "mbarrier wait", "wgmma 64x128x16 x8"])
+    assert {(d.original, d.instrumented) for d in moved} == {("", "exp2 x66"), ("exp2 x66", "")}
 
 
 def test_records_of_their_own_add_nothing_to_the_order():
-    plain = overrides.find("vanilla", Specialization())
-    orders = compile_orders(instrumented.subject_of(plain), instrumented.find(plain)[0])
+    original = overrides.find("vanilla", Specialization())
+    orders = compile_orders(instrumented.subject_of(original), instrumented.find(original)[0])
     for name in ("wgmma 64x128x16 x8", "wgmma 64x128x16 B transposed x8", "TMA load x2"):
-        assert orders.plain.count(name) == orders.traced.count(name) > 0
+        assert orders.original.count(name) == orders.instrumented.count(name) > 0
 
 
 def test_all_of_the_code_is_read_though_it_is_longer_than_64_kb():

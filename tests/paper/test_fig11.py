@@ -72,19 +72,19 @@ def simulated(program, **changed):
 
 
 def record(folder, variant, **changed):
-    plain = overrides.find(variant, Specialization())
-    traced, program = instrumented.find(plain)
+    original = overrides.find(variant, Specialization())
+    traced, program = instrumented.find(original)
     blocks = simulated(program, **changed)
     launch = read.decode_launch(encode(blocks, traced.recording, sms=1), traced.recording, program)
     overhead = Overhead(original_ms=1.0, instrumented_ms=1.02, ratio=1.02)
-    orders = read.sass_order(compile_orders(instrumented.subject_of(plain), traced))
+    orders = read.sass_order(compile_orders(instrumented.subject_of(original), traced))
     timeline = read.pipeline(
         launch,
         About(
             kernel="attn_fwd",
-            label=plain.manifest.label,
+            label=original.manifest.label,
             file="attn_fwd.py:1",
-            ttgir_sha256=plain.sha256,
+            ttgir_sha256=original.sha256,
             grid=(2,),
             ctas_per_sm=1,
             resources=None,
@@ -194,24 +194,24 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
     assert evaluate(claim, tmp_path).verdict == "not recorded whole"
 
 
-def fake_capture(name, plain, traced, recording, rounds):
-    assert {(plain, ""), (traced, recording.lowering.key)} <= PROVEN, f"{name} is launched unproven"
+def fake_capture(name, original, traced, recording, rounds):
+    assert {(original, ""), (traced, recording.lowering.key)} <= PROVEN, f"{name} is launched unproven"
     program = read_program(traced, RULES)
     if any(scope.name.startswith(("start of", "end of")) for scope in program.scopes):
-        blocks = of_a_pass(plain, traced)
+        blocks = of_a_pass(original, traced)
     else:
         blocks = simulated(program)
     return Capture(encode(blocks, recording, sms=1), [1.0] * rounds, [1.02] * rounds)
 
 
-def of_a_pass(plain, traced):
-    """The records that a pass keeps of the finest twin's, and lifetimes."""
-    edges, twin = edges_and_twin(plain, traced)
+def of_a_pass(original, traced):
+    """The records that a pass keeps of the finest instrumented kernel's, and lifetimes."""
+    edges, probed = probes_and_probed(original, traced)
     lifetimes = [
         [scope.number for scope in program.scopes if scope.name.startswith("lifetime")]
-        for program in (edges.program, twin.program)
+        for program in (edges.program, probed.program)
     ]
-    number = {of: mark for mark, of in twin.marks.items()}
+    number = {of: mark for mark, of in probed.marks.items()}
     number |= {(a, start): (b, start) for a, b in zip(*lifetimes, strict=True) for start in (True, False)}
     return [
         [[(*number[scope, start], clock) for scope, start, clock in warp if (scope, start) in number] for warp in block]
@@ -220,11 +220,11 @@ def of_a_pass(plain, traced):
 
 
 @functools.cache
-def edges_and_twin(plain, traced):
-    edges = find_probes(plain, RULES)
+def probes_and_probed(original, traced):
+    edges = find_probes(original, RULES)
     for places in itertools.chain.from_iterable(instrumented.spread(edges, number) for number in (100, 2)):
-        if (twin := probed_kernel(edges, places)).text == traced:
-            return edges, twin
+        if (probed := probed_kernel(edges, places)).text == traced:
+            return edges, probed
     raise AssertionError("another text than a pass's")
 
 
@@ -248,7 +248,7 @@ def gpu(monkeypatch, tmp_path_factory):
     monkeypatch.setattr("kperf.record.device.sm_count", lambda: 132)
     monkeypatch.setattr("kperf.record.device.environment", lambda: ENVIRONMENT)
     monkeypatch.setattr(fig11, "normal_qkv", lambda workload: ())
-    monkeypatch.setattr(fig11, "bind", lambda plain, inputs, workload, text: text)  # nothing is launched
+    monkeypatch.setattr(fig11, "bind", lambda original, inputs, workload, text: text)  # nothing is launched
     monkeypatch.setattr(fig11, "capture", fake_capture)
 
 
@@ -275,9 +275,9 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
     assert pictures == {"fig11.png", "fig11_improved_plus.png"}
     for variant in ("vanilla", "improved_plus"):
         found = read_timeline(tmp_path / f"test/fig11/{variant}.timeline.json")
-        plain = found.resources.original
-        assert (found.ctas_per_sm, plain.registers, plain.spilled_bytes) == (1, 168, 0)
-        assert found.resources.instrumented.shared_bytes >= plain.shared_bytes
+        original = found.resources.original
+        assert (found.ctas_per_sm, original.registers, original.spilled_bytes) == (1, 168, 0)
+        assert found.resources.instrumented.shared_bytes >= original.shared_bytes
         assert found.bound.dtype == "bf16"
     said = console.export_text()
     assert "measured on NVIDIA Test" in said
@@ -290,7 +290,7 @@ def test_a_run_on_a_gpu_writes_every_file(tmp_path, monkeypatch, gpu):
 
 @pytest.mark.parametrize("passes", ["auto", "2"])
 def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_path, monkeypatch, gpu, passes):
-    """To the last line; twins take seconds to compile, so that those of `auto` count as like the plain kernel."""
+    """To the last line; instrumented kernels compile for seconds, so those of `auto` count as like the original."""
     options = {} if passes == "auto" else {"passes": passes}  # which is what is done where nothing is said
     if passes == "auto":
         monkeypatch.setattr(
@@ -302,10 +302,10 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     fig11.run(console, tmp_path, file=None, rounds=10, require_gpu=True, **options)
     timeline = read_timeline(tmp_path / "test/fig11/vanilla.timeline.json")
     said = console.export_text()
-    plain = overrides.find("vanilla", Specialization())
-    chosen = instrumented.read_passes(plain).passes
+    original = overrides.find("vanilla", Specialization())
+    chosen = instrumented.read_passes(original).passes
     assert len(timeline.passes) == (len(chosen) if passes == "auto" else 2)
-    edges = find_probes(plain.text, RULES)
+    edges = find_probes(original.text, RULES)
     named = {name for one in timeline.passes for name in one.regions}
     assert named == {name for places in instrumented.spread(edges, 100) for name in edges.named(places)}
     assert timeline.apart is None
@@ -441,12 +441,12 @@ def test_a_kernel_without_products_is_drawn_and_one_without_trips_refused(result
 
 
 def test_a_persons_own_file_is_traced_plain_or_with_records(tmp_path):
-    plain = overrides.find("vanilla", Specialization())
-    for text in (plain.text, instrumented.find(plain)[0].text):
+    original = overrides.find("vanilla", Specialization())
+    for text in (original.text, instrumented.find(original)[0].text):
         path = tmp_path / "mine.ttgir"
         path.write_text(text)
         item = fig11.subject_from_file(path)
-        assert item.plain.text == plain.text
+        assert item.original.text == original.text
         assert "proton.record" in item.traced.text
 
 
@@ -490,7 +490,7 @@ def test_a_file_that_cannot_be_traced_is_refused_before_anything_runs(tmp_path, 
 @pytest.mark.parametrize(("kilobytes", "memory"), [(16, "shared"), (64, "global")])
 def test_records_go_where_the_file_itself_leaves_room_for_them(tmp_path, kilobytes, memory):
     item = fig11.subject_from_file(write_with(tmp_path / "mine.ttgir", a_buffer(kilobytes)))
-    assert item.plain.entry.shared_bytes > fig11.subject("vanilla").plain.entry.shared_bytes
+    assert item.original.entry.shared_bytes > fig11.subject("vanilla").original.entry.shared_bytes
     assert item.traced.recording.memory == memory
     beside = item.traced.recording.buffer_bytes if memory == "shared" else 0
-    assert item.plain.entry.shared_bytes + beside <= SM_90A.cta_shared_bytes
+    assert item.original.entry.shared_bytes + beside <= SM_90A.cta_shared_bytes

@@ -34,7 +34,7 @@ GRAPHS = {
 
 
 def program_of(name: str) -> Program:
-    """With all records, as its twin was recorded."""
+    """With all records, as its instrumented kernel was recorded."""
     script = next(script for script in examples.EXAMPLES if name in script.kernels)
     launched = offline.launched_by(script.path, script.small)
     kernel = next(one.kernel for one in launched if fnmatchcase(one.name, script.kernels[name]))

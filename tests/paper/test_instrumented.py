@@ -1,4 +1,4 @@
-"""The committed twins are what the committed overrides and the rules give."""
+"""The committed instrumented kernels are what the committed overrides and the rules give."""
 
 import pytest
 
@@ -9,6 +9,6 @@ from kperf.paper import instrumented
 
 @pytest.mark.parametrize("special", FULL_AND_CAUSAL, ids=lambda special: special.file_name)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_committed_twins_are_generated_byte_for_byte(variant, special, tmp_path):
-    plain = overrides.find(variant, special)
-    assert instrumented.generate(plain, tmp_path).read_bytes() == instrumented.path_of(plain).read_bytes()
+def test_the_committed_instrumented_kernels_are_generated_byte_for_byte(variant, special, tmp_path):
+    original = overrides.find(variant, special)
+    assert instrumented.generate(original, tmp_path).read_bytes() == instrumented.path_of(original).read_bytes()

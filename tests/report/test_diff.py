@@ -15,8 +15,8 @@ def slower(tmp_path):
     """The recorded GEMM, 25 % slower and with 8 registers fewer."""
     before = read_timeline(GEMM)
     overhead = before.overhead.model_copy(update={"original_ms": before.overhead.launch_ms * 1.25})
-    plain = before.resources.original.model_copy(update={"registers": before.resources.original.registers - 8})
-    resources = before.resources.model_copy(update={"original": plain})
+    original = before.resources.original.model_copy(update={"registers": before.resources.original.registers - 8})
+    resources = before.resources.model_copy(update={"original": original})
     use = before.mma_use.model_copy(update={"sm": 0.5})
     path = tmp_path / "slower.timeline.json"
     changed = {"overhead": overhead, "resources": resources, "mma_use": use, "label": "a|b"}

@@ -40,9 +40,9 @@ def region(instruction, known_cycles, measured, steps=1):
     )  # fmt: skip
 
 
-def twin(kernel, signature, constexprs):
+def instrumented(kernel, signature, constexprs):
     compiled = compile_kernel(kernel, signature, constexprs)
-    return make_instrumented(compiled, 132, fake_gpu.TWINS, memory=1 << 30, regions=("*",), rules=RULES)
+    return make_instrumented(compiled, 132, fake_gpu.INSTRUMENTED, memory=1 << 30, regions=("*",), rules=RULES)
 
 
 def instructions(kernel, tmp_path):
@@ -62,7 +62,7 @@ def between_clocks(found):
 
 @pytest.mark.parametrize("steps", [16, 1024])
 def test_the_region_holds_every_multiply_add_and_the_assembler_lets_each_wait_4_cycles(steps, tmp_path):
-    made = twin(kernels.fma_chain, FMA, {"WORK": known.fma_ptx(steps)})
+    made = instrumented(kernels.fma_chain, FMA, {"WORK": known.fma_ptx(steps)})
     stretches = [s for s in between_clocks(instructions(made.kernel, tmp_path)) if any(op == "FFMA" for op, _ in s)]
     assert stretches
     for stretch in stretches:
@@ -72,7 +72,7 @@ def test_the_region_holds_every_multiply_add_and_the_assembler_lets_each_wait_4_
 
 
 def test_the_region_holds_every_exponential_and_nothing_else_that_computes(tmp_path):
-    made = twin(kernels.ex2_chains, EX2, {"WORK": known.ex2_ptx(128)})
+    made = instrumented(kernels.ex2_chains, EX2, {"WORK": known.ex2_ptx(128)})
     stretches = [s for s in between_clocks(instructions(made.kernel, tmp_path)) if any(op == "MUFU.EX2" for op, _ in s)]
     assert stretches
     for stretch in stretches:
@@ -81,10 +81,10 @@ def test_the_region_holds_every_exponential_and_nothing_else_that_computes(tmp_p
 
 
 def test_a_trip_of_products_holds_them_all_and_spin_reads_the_clock():
-    made = twin(kernels.products, PRODUCTS, {"CALLS": 2})
+    made = instrumented(kernels.products, PRODUCTS, {"CALLS": 2})
     assert sass(made.kernel).count("HGMMA") == 8
     assert made.resource_usage.occupancy == made.original_usage.occupancy
-    spin = twin(kernels.spin, SPIN, {"WORK": known.spin_ptx(1000)})
+    spin = instrumented(kernels.spin, SPIN, {"WORK": known.spin_ptx(1000)})
     assert "known work" in [scope.name for scope in spin.program.scopes]
 
 

@@ -38,10 +38,10 @@ def set_cost(folder, name, ratio, several=(), joined=False):
     """Of a launch with all records; and of several passes, of which a joined timeline is."""
     (path,) = folder.glob(f"*/{name}.timeline.json")
     found = json.loads(path.read_text())
-    plain = found["overhead"]["plain_ms"]
+    original = found["overhead"]["plain_ms"]
 
     def one(ratio):
-        overhead = {"plain_ms": plain, "traced_ms": plain * ratio, "ratio": ratio}
+        overhead = {"plain_ms": original, "traced_ms": original * ratio, "ratio": ratio}
         return found["passes"][0] | {"overhead": overhead}
 
     passes = list(map(one, several))
@@ -137,8 +137,8 @@ def test_a_broken_list_of_costs_is_refused(tmp_path, text):
 
 def test_every_choice_of_both_schedules_is_measured(monkeypatch):
     monkeypatch.setattr(fig11, "normal_qkv", lambda workload: ())
-    monkeypatch.setattr(paper.instrumented, "subject_of", lambda plain: plain)
-    monkeypatch.setattr(fig11, "subject", lambda name: type("TracedKernel", (), {"plain": name, "traced": None}))
+    monkeypatch.setattr(paper.instrumented, "subject_of", lambda original: original)
+    monkeypatch.setattr(fig11, "subject", lambda name: type("TracedKernel", (), {"original": name, "traced": None}))
     monkeypatch.setattr(
         overhead, "take", lambda console, subject, traced, bind, rounds: [taken(), taken("as recorded")]
     )

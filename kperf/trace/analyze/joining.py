@@ -63,7 +63,7 @@ _TRIMMED = 5
 class Captured:
     """A pass as it ran."""
 
-    twin: ProbedKernel
+    probed: ProbedKernel
     launch: Launch
     told: Pass
 
@@ -131,7 +131,7 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
     if gaps:
         alone = one.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
         return concluded(alone, None)
-    block = _block(found, lags[number], captured[number].twin, period.median)
+    block = _block(found, lags[number], captured[number].probed, period.median)
     ratio = passes[number].overhead.ratio
     joined = Joined(
         one_pass=one.passes[0],
@@ -145,7 +145,7 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
 
 
 def _trips(captured: Captured, edges: Probes, group: str) -> Trips:
-    launch, marks = captured.launch, captured.twin.marks
+    launch, marks = captured.launch, captured.probed.marks
     main = launch.main_scope[group]
     assert main is not None
     of, body = next(
@@ -316,13 +316,13 @@ def _called(place: int, one: Pass) -> str:
     return f"pass {place + 1} ({'; '.join(one.regions)})"
 
 
-def _block(found: Mapping[str, list[Part]], lags: Mapping[str, float], twin: ProbedKernel, period: float) -> Block:
+def _block(found: Mapping[str, list[Part]], lags: Mapping[str, float], probed: ProbedKernel, period: float) -> Block:
     """A block of joined trips, all alike, in which each group does before its loop what the program says."""
     spans: dict[str, list[Span]] = {}
     first = min(lags.values())
     for group, parts in found.items():
         begin = lags[group] - first
-        before = _prologue(twin, group)
+        before = _prologue(probed, group)
         spans[group] = [Span(before, round(begin), round(begin), None)] if before else []
         issues = any(part.interval.issues for part in parts)
         for trip in range(_TRIPS if issues else _TRIPS + _AHEAD):
@@ -335,15 +335,15 @@ def _block(found: Mapping[str, list[Part]], lags: Mapping[str, float], twin: Pro
         0,
         0,
         spans,
-        list(flights(spans, twin.program.cycles)),
+        list(flights(spans, probed.program.cycles)),
     )
 
 
-def _prologue(twin: ProbedKernel, group: str) -> Interval | None:
+def _prologue(probed: ProbedKernel, group: str) -> Interval | None:
     """What a group does from its first record to its first trip's: a part of its loads and waits is peeled off."""
-    mine = [scope for scope in twin.program.scopes if scope.group == twin.program.code(group)]
+    mine = [scope for scope in probed.program.scopes if scope.group == probed.program.code(group)]
     scopes, trips = [s for s in mine if not s.loop], [s.number for s in mine if s.loop]
-    ways = (twin.program.intervals.get(((scope.number, True), (trip, True))) for scope in scopes for trip in trips)
+    ways = (probed.program.intervals.get(((scope.number, True), (trip, True))) for scope in scopes for trip in trips)
     return next((way for way in ways if way is not None), None)
 
 

@@ -160,12 +160,15 @@ def _typical(launch: Launch) -> Block:
 def sass_order(orders: Orders) -> SassOrder:
     """Both orders, and where they differ, in words."""
     words = [
-        f"after {d.after}: {d.plain or 'nothing'} in the original kernel, {d.traced or 'nothing'} in the "
+        f"after {d.after}: {d.original or 'nothing'} in the original kernel, {d.instrumented or 'nothing'} in the "
         "instrumented one"
         for d in orders.differences
     ]
     return SassOrder(
-        original=orders.plain, instrumented=orders.traced, same=not words, differences=list(dict.fromkeys(words))
+        original=orders.original,
+        instrumented=orders.instrumented,
+        same=not words,
+        differences=list(dict.fromkeys(words)),
     )
 
 

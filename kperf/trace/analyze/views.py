@@ -217,7 +217,7 @@ def block_window(block: Block) -> Window:
 
 
 def memory(launch: Launch, about: About) -> Memory:
-    """Bytes, rates, and where a block waits. Rates are at the plain kernel's time.
+    """Bytes, rates, and where a block waits. Rates are at the original kernel's time.
 
     Of sampled CTAs bytes are those of the recorded ones, times how many CTAs there are for each.
     """

@@ -1,1 +1,1 @@
-"""At the launch: a kernel, its instrumented twin, and the buffer that comes home."""
+"""At the launch: a kernel, its instrumented kernel, and the buffer that comes home."""

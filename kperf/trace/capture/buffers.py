@@ -1,4 +1,4 @@
-"""Run a traced kernel on the GPU beside the plain one, and bring the whole profile buffer home."""
+"""Run an instrumented kernel on the GPU beside the original one, and bring the whole profile buffer home."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,11 +23,11 @@ _QUEUE_CYCLES = 20_000_000
 
 @dataclass(frozen=True)
 class Capture:
-    """The raw profile buffer of one whole launch (uint8), and the milliseconds of plain and traced launches in turn."""
+    """The raw profile buffer of one whole launch (uint8), and milliseconds of both kernels' launches, interleaved."""
 
     buffer: NDArray[np.uint8]
-    plain_ms: list[float]
-    traced_ms: list[float]
+    original_ms: list[float]
+    instrumented_ms: list[float]
 
 
 class _Allocator:
@@ -61,22 +61,22 @@ def allocated() -> Iterator[_Allocator]:
         yield allocator
 
 
-def capture(name: str, plain: Call, traced: Call, recording: Recording, rounds: int) -> Capture:
-    """Launch the kernel `name` and its twin in turn `rounds` times; the buffer is the last launch's.
+def capture(name: str, original: Call, traced: Call, recording: Recording, rounds: int) -> Capture:
+    """Launch the kernel `name` and its instrumented kernel in turn `rounds` times; the buffer is the last launch's.
 
     Raises `UsageError` where there is no Hopper GPU, another session is open or another process measures on it, and
-    `MeasurementError` unless the twin's outputs are the plain kernel's, bit for bit.
+    `MeasurementError` unless the instrumented kernel's outputs are the original kernel's, bit for bit.
     """
     if reason := device.why_static():
         raise UsageError(reason)
     recorded = in_session(traced, recording)
     with allocated() as allocator:
-        expected, found = plain(), recorded()
+        expected, found = original(), recorded()
         if not all(map(same_bits, expected, found)):
             raise MeasurementError(
                 f"the instrumented kernel of {name} computes something else than the original kernel"
             )
-        times = time_in_turn([plain, recorded], rounds)
+        times = time_in_turn([original, recorded], rounds)
         if allocator.last is None:
             raise MeasurementError(
                 f"the instrumented kernel of {name} asked for no profile buffer: its events were not lowered"

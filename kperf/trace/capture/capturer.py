@@ -43,7 +43,7 @@ class _Launched:
 
     events: NDArray[np.uint8] | None
     spans: list[Span]
-    plain_spans: list[Span]
+    original_spans: list[Span]
     same: bool | None
 
 
@@ -88,9 +88,9 @@ class Capturer:
         try:
             with self.compiling:
                 self._alone.enter_context(device.exclusive())
-                twin = self._instrumented(kernel, call.grid)
+                instrumented = self._instrumented(kernel, call.grid)
             launched = self._launch(
-                twin.kernel, twin.buffer_bytes(math.prod(call.grid)), call, check=self._options.check
+                instrumented.kernel, instrumented.buffer_bytes(math.prod(call.grid)), call, check=self._options.check
             )
         except (UsageError, MeasurementError) as error:
             kernel.problem = error
@@ -106,10 +106,10 @@ class Capturer:
             call.grid,
             launched.events,
             launched.spans,
-            twin,
+            instrumented,
             _described(kernel.compiled, call.arguments),
             launched.same,
-            launched.plain_spans,
+            launched.original_spans,
         )
         took, megabytes = time.monotonic() - begin, launched.events.size >> 20
         self._say(f"traced {kernel.name}, launch {number}, {megabytes} MB of events ({took:.1f} s)")
@@ -119,15 +119,15 @@ class Capturer:
         """Launch the original or the instrumented kernel, whose turn it is."""
         taken = kernel.taken
         assert taken is not None
-        if len(taken.plain_spans) < len(taken.spans):
-            taken.plain_spans.append(self.timed(call, call.stream))
+        if len(taken.original_spans) < len(taken.spans):
+            taken.original_spans.append(self.timed(call, call.stream))
             return True
-        twin, last = taken.twin, len(taken.spans) == taken.rounds - 1
+        instrumented, last = taken.instrumented, len(taken.spans) == taken.rounds - 1
         try:
-            size = twin.buffer_bytes(math.prod(call.grid))
-            launched = self._launch(twin.kernel, size, call, check=False, read=last)
+            size = instrumented.buffer_bytes(math.prod(call.grid))
+            launched = self._launch(instrumented.kernel, size, call, check=False, read=last)
         except Exception as error:  # as in `trace`; what was recorded before stands
-            taken.rounds = len(taken.plain_spans)
+            taken.rounds = len(taken.original_spans)
             self._say(f"{kernel.name}: round {len(taken.spans) + 1} is left out: {why(error)}")
             return False
         taken.spans += launched.spans
@@ -145,8 +145,8 @@ class Capturer:
         if taken.several is None:
             return False
         several = taken.several
-        if len(several.plain_spans) + len(several.waiting) == len(several.passes):
-            several.plain_spans.append(self.timed(call, call.stream))
+        if len(several.original_spans) + len(several.waiting) == len(several.passes):
+            several.original_spans.append(self.timed(call, call.stream))
             return True
         one = several.waiting[0]
         size = one.recording.block_bytes * kernel.compiled.metadata.num_ctas * math.prod(call.grid)
@@ -194,10 +194,12 @@ class Capturer:
         if before and self._options.ctas == "sampled" and ctas != math.prod(before.grid):
             before = None  # of another launch perhaps other CTAs are recorded
         records = before.records_of_a_warp if before else None
-        if before and before.twin.recording == before.twin.ring_for(ctas, self._options.memory, records):
-            return before.twin
+        if before and before.instrumented.recording == before.instrumented.ring_for(
+            ctas, self._options.memory, records
+        ):
+            return before.instrumented
         if before and kernel.compiled_s > _SLOW_S and ctas == math.prod(before.grid) and before.is_complete:
-            return before.twin
+            return before.instrumented
         begin = time.monotonic()
         made = make_instrumented(
             kernel.compiled,
@@ -215,7 +217,7 @@ class Capturer:
 
     def _plan_passes(self, kernel: Kernel, taken: CapturedLaunch) -> None:
         """Choose and compile the passes of a kernel, while the script waits; or say why there are none."""
-        if taken.twin.sample:
+        if taken.instrumented.sample:
             taken.why_one = "sampled CTAs have all events in one launch, and the other CTAs run as they are"
             return
         if self._options.passes is None and (cost := self._small_cost(kernel, taken)) is not None:
@@ -244,21 +246,21 @@ class Capturer:
 
     def _small_cost(self, kernel: Kernel, taken: CapturedLaunch) -> float | None:
         """What the launch with all events costs, if no passes are wanted for that: it is little, and moves nothing."""
-        plain_ms = self._scheduler.plain_ms(kernel, wait=False)
-        traced_ms = self._scheduler.median_ms(taken.spans, wait=False)
-        if plain_ms is None or traced_ms is None or (cost := traced_ms / plain_ms - 1) > LITTLE:
+        original_ms = self._scheduler.original_ms(kernel, wait=False)
+        instrumented_ms = self._scheduler.median_ms(taken.spans, wait=False)
+        if original_ms is None or instrumented_ms is None or (cost := instrumented_ms / original_ms - 1) > LITTLE:
             return None
-        return None if orders(taken.twin, self._folder).differences else cost
+        return None if orders(taken.instrumented, self._folder).differences else cost
 
     def _launch(
-        self, twin: CompiledKernel, size: int, call: LaunchCall, *, check: bool, read: bool = True
+        self, instrumented: CompiledKernel, size: int, call: LaunchCall, *, check: bool, read: bool = True
     ) -> _Launched:
         """Launch an instrumented kernel in the place of the original; to check it both, several times.
 
         `size`: bytes of its buffer. Its events if they are to be read. Raises `UsageError` if the driver refuses it,
         before anything was written.
         """
-        instead = call.of(twin, self._launch_of(twin))
+        instead = call.of(instrumented, self._launch_of(instrumented))
         stream = call.stream
         with self._gpu.on(stream):
             buffer = self._gpu.buffer(size)
@@ -275,37 +277,37 @@ class Capturer:
                     spans = [self.timed(launch_traced, stream)]
                     return _Launched(self._gpu.to_host(buffer) if read else None, spans, [], None)
                 same = _compare(call, launch_traced, memory, before)
-                spans, plain_spans = self._in_turn(call, launch_traced, memory, before, stream)
-                return _Launched(self._gpu.to_host(buffer), spans, plain_spans, same)
+                spans, original_spans = self._in_turn(call, launch_traced, memory, before, stream)
+                return _Launched(self._gpu.to_host(buffer), spans, original_spans, same)
         except Exception as error:  # the driver refuses it; what the original kernel meets, the script is told by it
             raise UsageError(f"its instrumented kernel cannot be launched: {why(error)}") from None
 
     def _in_turn(
         self,
-        plain: Callable[[], None],
+        original: Callable[[], None],
         traced: Callable[[], None],
         memory: Memory,
         before: Sequence[torch.Tensor],
         stream: int,
     ) -> tuple[list[Span], list[Span]]:
         """Both, several times from the same bytes; what stays is the original kernel's if they differ."""
-        spans, plain_spans = [], []
+        spans, original_spans = [], []
         for _ in range(ROUNDS):
             memory.restore(before)
             spans.append(self.timed(traced, stream))
             memory.restore(before)
-            plain_spans.append(self.timed(plain, stream))
-        return spans, plain_spans
+            original_spans.append(self.timed(original, stream))
+        return spans, original_spans
 
 
 def _compare(
-    plain: Callable[[], None], traced: Callable[[], None], memory: Memory, before: Sequence[torch.Tensor]
+    original: Callable[[], None], traced: Callable[[], None], memory: Memory, before: Sequence[torch.Tensor]
 ) -> bool | None:
     """Whether both write the same bits from the same bytes; None if the original kernel alone does not."""
-    plain()
+    original()
     expected = memory.copy()
     memory.restore(before)
-    plain()
+    original()
     repeats = memory.equals(expected)
     memory.restore(before)
     traced()

@@ -1,4 +1,4 @@
-"""The instrumented twin of any kernel that was compiled, and how far it is still the plain kernel."""
+"""The instrumented kernel of any kernel that was compiled, and how far it is still the original kernel."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class InstrumentedKernel:
     `sample`: the CTAs that are recorded; None: all of them, and `why_all`, if a sample was asked for.
     """
 
-    plain: CompiledKernel
+    original: CompiledKernel
     kernel: CompiledKernel
     text: str
     program: Program
@@ -75,7 +75,7 @@ class InstrumentedKernel:
 
     def _recorded(self, blocks: int) -> int:
         """CTAs that are recorded."""
-        ctas: int = blocks * self.plain.metadata.num_ctas
+        ctas: int = blocks * self.original.metadata.num_ctas
         return self.sample.count(ctas) if self.sample else ctas
 
 
@@ -99,7 +99,8 @@ def make_instrumented(
     rules: Rules,
     records: int | None = None,
 ) -> InstrumentedKernel:
-    """The twin of a compiled kernel for a launch of so many blocks, compiled into a cache of its own in `folder`.
+    """The instrumented kernel of a compiled one for a launch of so many blocks, compiled into a cache of its own in
+    `folder`.
 
     Of all its regions if that costs the kernel no registers and no block on an SM, else of fewer if that costs less:
     without loads where registers spill.
@@ -109,27 +110,28 @@ def make_instrumented(
     """
     if python_function(kernel) is None or "ttgir" not in kernel.asm:
         raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
-    plain = resource_usage(kernel, folder)
+    original_usage = resource_usage(kernel, folder)
     text = compiler.named_ttgir(kernel.asm["ttgir"])
 
     def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
         traced = instrument(text, detail=detail, regions=wanted, rules=rules)
         program = read_program(traced, rules, located=kernel.asm["ttgir"])
         written = records or straight_records(program)
-        recording = ring_for(program, plain, blocks * kernel.metadata.num_ctas, memory, written)
-        twin = _compile(
+        recording = ring_for(program, original_usage, blocks * kernel.metadata.num_ctas, memory, written)
+        compiled = _compile(
             kernel, Override(folder / f"{kernel.name}.ttgir", traced, program.kernel_name), recording, folder
         )
-        return InstrumentedKernel(kernel, twin, traced, program, recording, plain, resource_usage(twin, folder))
+        usage = resource_usage(compiled, folder)
+        return InstrumentedKernel(kernel, compiled, traced, program, recording, original_usage, usage)
 
     made: list[InstrumentedKernel] = []
     for detail in get_args(Detail):
         made.append(make(detail))
         if not made[-1].blocks_lost and not made[-1].spilled_more:
             break
-    if all(twin.spilled_more for twin in made) and (others := _without_loads(made[-1].program)):
+    if all(each.spilled_more for each in made) and (others := _without_loads(made[-1].program)):
         made.append(make("coarse", others))
-    return min(made, key=lambda twin: (twin.blocks_lost, twin.spilled_more))
+    return min(made, key=lambda each: (each.blocks_lost, each.spilled_more))
 
 
 def _without_loads(program: Program) -> list[str]:
@@ -147,16 +149,18 @@ def _without_loads(program: Program) -> list[str]:
 
 def _compile(kernel: CompiledKernel, override: Override, recording: Recording, folder: Path) -> CompiledKernel:
     with session(recording, apart=True), own_cache(folder):
-        twin = recompile(kernel, override)
-    if twin.metadata.profile_scratch_size != recording.block_bytes:
+        compiled = recompile(kernel, override)
+    if compiled.metadata.profile_scratch_size != recording.block_bytes:
         raise MeasurementError(
-            f"its events were lowered to {twin.metadata.profile_scratch_size} bytes a CTA where "
+            f"its events were lowered to {compiled.metadata.profile_scratch_size} bytes a CTA where "
             f"{recording.block_bytes} are read"
         )
-    return twin
+    return compiled
 
 
-def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, records: int | None = None) -> Recording:
+def ring_for(
+    program: Program, original: ResourceUsage, blocks: int, memory: int, records: int | None = None
+) -> Recording:
     """Where the records of a launch go, within `memory` bytes for all of its blocks.
 
     In shared memory, where a record costs least, if `records` of a warp fit there without one block less on an SM; else
@@ -171,7 +175,7 @@ def ring_for(program: Program, plain: ResourceUsage, blocks: int, memory: int, r
     def fits(size: int, kept_in: Place) -> bool:
         recording = Recording(warps, program.total_warps, size, memory="global", arch=program.arch)
         inside = recording.buffer_bytes <= program.arch.shared_bytes_left(
-            plain.registers, plain.shared_bytes, program.total_warps
+            original.registers, original.shared_bytes, program.total_warps
         )
         return blocks * recording.block_bytes <= memory and (inside or kept_in == "global")
 
@@ -206,10 +210,10 @@ def resource_usage(kernel: CompiledKernel, folder: Path | None = None) -> Resour
     return ResourceUsage(used.registers, used.spilled_bytes, used.shared_bytes, fitting)
 
 
-def orders(twin: InstrumentedKernel, folder: Path) -> Orders:
+def orders(instrumented: InstrumentedKernel, folder: Path) -> Orders:
     """The order of instructions in both, kept in the cache of `folder`; of sampled CTAs on the path that records."""
     with own_cache(folder):
-        paths = compiler.sass_paths(twin.kernel) if twin.sample else None
-        instrumented = paths[1] if paths else compiler.sass(twin.kernel)
-        arch = of(twin.plain.metadata.target)
-        return Orders(sass.order(compiler.sass(twin.plain), arch), sass.order(instrumented, arch))
+        paths = compiler.sass_paths(instrumented.kernel) if instrumented.sample else None
+        recording = paths[1] if paths else compiler.sass(instrumented.kernel)
+        arch = of(instrumented.original.metadata.target)
+        return Orders(sass.order(compiler.sass(instrumented.original), arch), sass.order(recording, arch))

@@ -27,7 +27,7 @@ ROUNDS = 5
 """Of the launches from there on, the instrumented kernel stands for every other one so often: in turn with the original
 kernel, since a GPU that waited for a compiler and one that is hot are two."""
 _KEPT_SPANS = 64
-"""Of a kernel's plain launches the last ones that were timed."""
+"""Of the original kernel's launches the last ones that were timed."""
 
 
 def parse_ctas(wanted: str) -> Ctas:
@@ -63,7 +63,7 @@ class TraceOptions:
 class CapturedLaunch:
     """A launch that was traced: the bytes of its events, and when the instrumented kernel ran in each round.
 
-    `warm`: whether it is the launch to be read, and not only the first one. `plain_spans`: of the original kernel's
+    `warm`: whether it is the launch to be read, and not only the first one. `original_spans`: of the original kernel's
     launches between. `same_outputs`: whether the instrumented kernel wrote what the original wrote; None if that was
     not asked for, or if the original does not write the same twice.
     """
@@ -73,10 +73,10 @@ class CapturedLaunch:
     grid: tuple[int, int, int]
     buffer: NDArray[np.uint8]
     spans: list[Span]
-    twin: InstrumentedKernel
+    instrumented: InstrumentedKernel
     arguments: dict[str, str]
     same_outputs: bool | None
-    plain_spans: list[Span] = field(default_factory=list)
+    original_spans: list[Span] = field(default_factory=list)
     rounds: int = ROUNDS
     """How many of each there are to be."""
     several: MultiPass | None = None
@@ -87,7 +87,7 @@ class CapturedLaunch:
     @property
     def records_of_a_warp(self) -> int:
         """The most events that a warp wrote."""
-        recording = self.twin.recording
+        recording = self.instrumented.recording
         ctas = self.buffer.view(np.uint32).reshape(-1, recording.block_bytes // 4)
         counters = ctas[:, HEADER_BYTES // 4 : HEADER_BYTES // 4 + recording.total_warps]
         return int(counters.max()) // 2
@@ -95,12 +95,12 @@ class CapturedLaunch:
     @property
     def is_complete(self) -> bool:
         """Whether no warp wrote more events than are kept."""
-        return self.records_of_a_warp <= self.twin.recording.records_per_warp
+        return self.records_of_a_warp <= self.instrumented.recording.records_per_warp
 
     @property
     def in_rounds(self) -> bool:
         """Whether launches of its grid are still taken in turn."""
-        return self.warm and len(self.plain_spans) < self.rounds
+        return self.warm and len(self.original_spans) < self.rounds
 
 
 class KernelKey(NamedTuple):

@@ -1,4 +1,4 @@
-"""The passes of a kernel that a script launches again and again: a twin of a few edges in the place of each launch."""
+"""The passes of a kernel that a script launches again and again: one with a few probes in the place of each launch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +35,8 @@ class MultiPass:
 
     edges: Probes
     passes: list[OnePass] = field(default_factory=list)
-    plain_spans: list[Span] = field(default_factory=list)
-    """Of a plain launch before each of them."""
+    original_spans: list[Span] = field(default_factory=list)
+    """Of a launch of the original kernel before each of them."""
 
     @property
     def waiting(self) -> list[OnePass]:
@@ -61,23 +61,23 @@ def plan(
     """
     edges = find_probes(compiler.named_ttgir(kernel.asm["ttgir"]), rules, regions)
     with own_cache(folder):
-        plain = built(kernel)
+        original = built(kernel)
     made: dict[Places, tuple[CompiledKernel, Recording]] = {}
 
-    def recording_of(twin: ProbedKernel) -> Recording:
-        return ring_for(twin.program, plain.resource_usage, blocks * kernel.metadata.num_ctas, memory)
+    def recording_of(probed: ProbedKernel) -> Recording:
+        return ring_for(probed.program, original.resource_usage, blocks * kernel.metadata.num_ctas, memory)
 
-    def compile_one(twin: ProbedKernel) -> CompiledKernel:
-        return recompile(kernel, Override(folder / f"{kernel.name}.ttgir", twin.text, twin.program.kernel_name))
+    def compile_one(probed: ProbedKernel) -> CompiledKernel:
+        return recompile(kernel, Override(folder / f"{kernel.name}.ttgir", probed.text, probed.program.kernel_name))
 
-    def build(twins: Sequence[ProbedKernel]) -> list[Built]:
+    def build(kernels: Sequence[ProbedKernel]) -> list[Built]:
         with own_cache(folder):
-            found = in_sessions(twins, recording_of, compile_one)
-            made.update(zip((twin.places for twin in twins), found, strict=True))
-            return [built(twin) for twin, _ in found]
+            found = in_sessions(kernels, recording_of, compile_one)
+            made.update(zip((probed.places for probed in kernels), found, strict=True))
+            return [built(compiled) for compiled, _ in found]
 
     if most is None:
-        chosen = choose_passes(edges, plain, build, cycles=edges.least_cycles, say=say)
+        chosen = choose_passes(edges, original, build, cycles=edges.least_cycles, say=say)
     else:
-        chosen = compile_passes(edges, plain, build, spread(edges, most), cycles=edges.least_cycles)
-    return MultiPass(edges, [OnePass(one, *made[one.twin.places]) for one in chosen])
+        chosen = compile_passes(edges, original, build, spread(edges, most), cycles=edges.least_cycles)
+    return MultiPass(edges, [OnePass(one, *made[one.probed.places]) for one in chosen])

@@ -1,9 +1,9 @@
 """Which edges of a trip are recorded together: passes that leave the kernel as it is, chosen without a GPU.
 
 As hardware profilers replay a kernel for other counters, a trip is recorded over several launches, a few of its edges
-in each, the anchor in all. A first twin is compiled for each edge. Those that the assembler orders as the plain kernel
-come first and are put together as long as it does so with them all and their records cost little; an edge that it
-does not is alone in its pass, and what it moves is told.
+in each, the anchor in all. A first instrumented kernel is compiled for each edge. Those that the assembler orders
+as the original kernel come first and are put together as long as it does so with them all and their records cost
+little; an edge that it does not is alone in its pass, and what it moves is told.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ MOST_COST = 0.03
 """Of a trip, reckoned from `CYCLES_A_RECORD`: what a pass of more than two edges may cost."""
 
 MOST_COMPILES = 24
-"""Of a kernel: a twin of improved_plus takes up to ten seconds of a processor."""
+"""Of a kernel: an instrumented kernel of improved_plus takes up to ten seconds of a processor."""
 
 _PAIR = 2
 
@@ -35,29 +35,29 @@ _LEAST_BYTES_A_WARP = 256
 
 @dataclass(frozen=True)
 class Built:
-    """What a kernel or a twin of it compiled to: the order of its instructions, and what it takes of an SM."""
+    """What a kernel, original or instrumented, compiled to: the order of its instructions, what it takes of an SM."""
 
     order: list[str]
     resource_usage: ResourceUsage
 
-    def is_no_worse_than(self, plain: "Built") -> bool:
+    def is_no_worse_than(self, original: "Built") -> bool:
         """Whether it fits as often on an SM, and spills no more than the records' counters."""
-        spilled_more = self.resource_usage.spilled_bytes - plain.resource_usage.spilled_bytes
-        return self.resource_usage.occupancy >= plain.resource_usage.occupancy and spilled_more <= COUNTER_BYTES
+        spilled_more = self.resource_usage.spilled_bytes - original.resource_usage.spilled_bytes
+        return self.resource_usage.occupancy >= original.resource_usage.occupancy and spilled_more <= COUNTER_BYTES
 
 
 Build = Callable[[Sequence[ProbedKernel]], list[Built]]
-"""Compiles twins, in their order."""
+"""Compiles instrumented kernels, in their order."""
 
 
 @dataclass(frozen=True)
 class ChosenPass:
-    """A pass: its twin, what that compiled to, and how its instructions are ordered beside the plain kernel's.
+    """A pass: its kernel, what that compiled to, and how its instructions are ordered beside the original kernel's.
 
     `cost`: of a trip, reckoned, in the warp group with the most records.
     """
 
-    twin: ProbedKernel
+    probed: ProbedKernel
     built: Built
     orders: Orders
     cost: float
@@ -69,11 +69,11 @@ class ChosenPass:
 
 
 def choose_passes(
-    edges: Probes, plain: Built, build: Build, *, cycles: float, say: Callable[[str], None]
+    edges: Probes, original: Built, build: Build, *, cycles: float, say: Callable[[str], None]
 ) -> list[ChosenPass]:
-    """The passes that record every edge of a trip, those in the plain kernel's order first.
+    """The passes that record every edge of a trip, those in the original kernel's order first.
 
-    `cycles`: what a trip takes at least. `say` gets a line before twins are compiled.
+    `cycles`: what a trip takes at least. `say` gets a line before kernels are compiled.
     """
     known: dict[Places, ChosenPass] = {}
 
@@ -81,11 +81,11 @@ def choose_passes(
         new = [places for places in dict.fromkeys(wanted) if places not in known]
         if new:
             say(f"compiling kernels with a few events an iteration: {len(new)}")
-        known.update(zip(new, compile_passes(edges, plain, build, new, cycles=cycles), strict=True))
+        known.update(zip(new, compile_passes(edges, original, build, new, cycles=cycles), strict=True))
         return [known[places] for places in wanted]
 
     def keeps(found: ChosenPass) -> bool:
-        return not found.differences and found.built.is_no_worse_than(plain)
+        return not found.differences and found.built.is_no_worse_than(original)
 
     found = compiled(single_edges(edges))
     apart = [one for one in found if not keeps(one)]
@@ -95,9 +95,9 @@ def choose_passes(
     while together:
         first, *together = together
         while (
-            len(together) >= _PAIR and max(map(len, first.twin.places)) + _PAIR <= most and len(known) < MOST_COMPILES
+            len(together) >= _PAIR and max(map(len, first.probed.places)) + _PAIR <= most and len(known) < MOST_COMPILES
         ):
-            (candidate,) = compiled([_together(edges, [one.twin.places for one in (first, *together[:_PAIR])])])
+            (candidate,) = compiled([_together(edges, [one.probed.places for one in (first, *together[:_PAIR])])])
             if not keeps(candidate):
                 break
             first, together = candidate, together[_PAIR:]
@@ -106,13 +106,15 @@ def choose_passes(
 
 
 def compile_passes(
-    edges: Probes, plain: Built, build: Build, wanted: Sequence[Places], *, cycles: float
+    edges: Probes, original: Built, build: Build, wanted: Sequence[Places], *, cycles: float
 ) -> list[ChosenPass]:
-    """The passes that record these places, compiled and held against the plain kernel."""
-    twins = [probed_kernel(edges, places) for places in wanted]
+    """The passes that record these places, compiled and held against the original kernel."""
+    kernels = [probed_kernel(edges, places) for places in wanted]
     return [
-        ChosenPass(twin, made, Orders(plain.order, made.order), max(map(len, twin.places)) * CYCLES_A_RECORD / cycles)
-        for twin, made in zip(twins, build(twins), strict=True)
+        ChosenPass(
+            probed, made, Orders(original.order, made.order), max(map(len, probed.places)) * CYCLES_A_RECORD / cycles
+        )
+        for probed, made in zip(kernels, build(kernels), strict=True)
     ]
 
 
@@ -168,27 +170,29 @@ def recording_of_pass(program: Program, subject: TracedKernel) -> Recording:
 
 
 def builder(subject: TracedKernel) -> Build:
-    """Compiles twins of a subject."""
+    """Compiles instrumented kernels of a subject."""
 
-    def build(twins: Sequence[ProbedKernel]) -> list[Built]:
-        kernels = in_sessions(
-            twins, lambda twin: recording_of_pass(twin.program, subject), lambda twin: subject.compile(twin.text)
+    def build(kernels: Sequence[ProbedKernel]) -> list[Built]:
+        compiled = in_sessions(
+            kernels,
+            lambda probed: recording_of_pass(probed.program, subject),
+            lambda probed: subject.compile(probed.text),
         )
-        return [built(kernel) for kernel, _ in kernels]
+        return [built(kernel) for kernel, _ in compiled]
 
     return build
 
 
 def in_sessions(
-    twins: Sequence[ProbedKernel],
+    kernels: Sequence[ProbedKernel],
     recording_of: Callable[[ProbedKernel], Recording],
     compile_one: Callable[[ProbedKernel], CompiledKernel],
 ) -> list[tuple[CompiledKernel, Recording]]:
-    """Each twin compiled, several at once."""
-    recordings = [recording_of(twin) for twin in twins]
+    """Each kernel compiled, several at once."""
+    recordings = [recording_of(probed) for probed in kernels]
     found: dict[Places, CompiledKernel] = {}
     for recording in dict.fromkeys(recordings):
-        mine = [twin for twin, own in zip(twins, recordings, strict=True) if own == recording]
+        alike = [probed for probed, own in zip(kernels, recordings, strict=True) if own == recording]
         with session(recording, apart=True):
-            found |= zip((twin.places for twin in mine), compiler.several(compile_one, mine), strict=True)
-    return [(found[twin.places], recording) for twin, recording in zip(twins, recordings, strict=True)]
+            found |= zip((probed.places for probed in alike), compiler.several(compile_one, alike), strict=True)
+    return [(found[probed.places], recording) for probed, recording in zip(kernels, recordings, strict=True)]

@@ -48,9 +48,9 @@ def with_sampled_ctas(
 
 def _refuse(every: InstrumentedKernel, sample: Sample, ctas: int) -> None:
     """Raise `UsageError` for what is not tried."""
-    if "ptx" not in every.plain.asm:
+    if "ptx" not in every.original.asm:
         raise UsageError("its PTX is not kept, or it is not for an NVIDIA GPU")
-    if every.plain.metadata.num_ctas > 1:
+    if every.original.metadata.num_ctas > 1:
         raise UsageError("its CTAs come in clusters, which are not sampled")
     if (recorded := sample.count(ctas)) < LEAST_RECORDED:
         raise UsageError(f"of its {ctas} CTAs a sample has {recorded}, and {LEAST_RECORDED} are needed")
@@ -85,18 +85,18 @@ def _register_limits(every: InstrumentedKernel, recording: Recording) -> list[in
 def _compiled(
     every: InstrumentedKernel, sample: Sample, recording: Recording, registers: int | None, folder: Path
 ) -> InstrumentedKernel:
-    original = every.plain.asm["ptx"]
+    original = every.original.asm["ptx"]
 
     def change(instrumented: str) -> str:
         return sampled(original, instrumented, recording, sample, registers)
 
-    override = Override(folder / f"{every.plain.name}.ttgir", every.text, every.program.kernel_name)
+    override = Override(folder / f"{every.original.name}.ttgir", every.text, every.program.kernel_name)
     with (
         session(recording, apart=True),
         changed_ptx(change, key_of(original, sample, registers)),
         own_cache(folder),
     ):
-        kernel = recompile(every.plain, override)
+        kernel = recompile(every.original, override)
     return replace(
         every, kernel=kernel, recording=recording, sample=sample, resource_usage=resource_usage(kernel, folder)
     )
@@ -107,13 +107,13 @@ def _changed(made: InstrumentedKernel, folder: Path) -> str | None:
     before, after = made.original_usage, made.resource_usage
     if after.occupancy != before.occupancy:
         return f"code has {after.occupancy} CTAs on an SM, and {before.occupancy} alone"
-    if made.kernel.metadata.shared < made.plain.metadata.shared:
+    if made.kernel.metadata.shared < made.original.metadata.shared:
         return "code would have less shared memory than it needs"
     with own_cache(folder):
-        alone, paths = compiler.sass(made.plain), compiler.sass_paths(made.kernel)
+        alone, paths = compiler.sass(made.original), compiler.sass_paths(made.kernel)
     if paths is None:
         return "code is not told from it"
-    arch = of(made.plain.metadata.target)
+    arch = of(made.original.metadata.target)
     if differences := sass.compare(sass.order(alone, arch), sass.order(paths[0], arch)):
         return f"code has another order of instructions, in {len(differences)} places"
     if (spills := sass.spills(paths[0])) > (own := sass.spills(alone)):

@@ -68,17 +68,17 @@ class Scheduler:
 
     def total_ms(self, kernel: Kernel, *, wait: bool = True) -> float:
         """GPU time of all launches of a kernel, estimated from those that were timed; 0 if nothing is known of them."""
-        captured = [*kernel.taken.spans, *kernel.taken.plain_spans] if kernel.taken else []
+        captured = [*kernel.taken.spans, *kernel.taken.original_spans] if kernel.taken else []
         cold = [kernel.cold] if kernel.cold else []
         found = times([*cold, *kernel.alone, *list(kernel.spans), *captured], self._gpu, wait=wait)
         return statistics.fmean(found) * kernel.launches if found else 0.0
 
-    def plain_ms(self, kernel: Kernel, *, wait: bool = True) -> float | None:
+    def original_ms(self, kernel: Kernel, *, wait: bool = True) -> float | None:
         """Median time of the original kernel in turn with the instrumented one, else of all its launches but the first.
 
         None if nothing is known of them.
         """
-        in_turn = times(kernel.taken.plain_spans, self._gpu, wait=wait) if kernel.taken else []
+        in_turn = times(kernel.taken.original_spans, self._gpu, wait=wait) if kernel.taken else []
         if in_turn:
             return statistics.median(in_turn)
         alone, others = (times(list(spans), self._gpu, wait=wait) for spans in (kernel.alone, kernel.spans))

@@ -1,4 +1,4 @@
-"""A kernel to look into: its TTGIR, how it is compiled with another one in place, and its traced twin."""
+"""A kernel to look into: its TTGIR, how it is compiled with another one in place, and its instrumented kernel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ class TracedKernel:
     """A kernel before it runs. `name` is what messages call it, `text` its TTGIR without records.
 
     `compile`: the kernel with this TTGIR in place, for `arch`, without a GPU. `most_records`: how many records a warp
-    writes at most in the launch that is traced. `shared_bytes`: what the plain kernel takes. `rules`: what its regions
-    are, and what they are called.
+    writes at most in the launch that is traced. `shared_bytes`: what the original kernel takes. `rules`: what its
+    regions are, and what they are called.
     """
 
     name: str
@@ -46,15 +46,15 @@ class Traced:
 
 @dataclass(frozen=True)
 class Orders:
-    """The order of instructions in a plain kernel and in its traced twin, as compiled for sm_90a."""
+    """The order of instructions in an original kernel and in its instrumented kernel, as compiled for sm_90a."""
 
-    plain: list[str]
-    traced: list[str]
+    original: list[str]
+    instrumented: list[str]
 
     @property
     def differences(self) -> list[sass.Difference]:
         """Where they differ."""
-        return sass.compare(self.plain, self.traced)
+        return sass.compare(self.original, self.instrumented)
 
 
 def recording_for(program: Program, subject: TracedKernel) -> Recording:
@@ -81,7 +81,10 @@ def recording_for(program: Program, subject: TracedKernel) -> Recording:
 
 
 def make_traced(subject: TracedKernel, text: str, path: object) -> tuple[Traced, Program]:
-    """The twin with this text, from `path`. Raises `UsageError` if without its records it is not the plain text."""
+    """The instrumented kernel with this text, from `path`.
+
+    Raises `UsageError` if without its events it is not the original text.
+    """
     if strip(text) != subject.text:
         raise UsageError(f"{path} is not the instrumented kernel of {subject.name}: `make ttgir` writes it anew")
     program = read_program(text, subject.rules)
@@ -91,12 +94,12 @@ def make_traced(subject: TracedKernel, text: str, path: object) -> tuple[Traced,
 def compile_orders(subject: TracedKernel, traced: Traced) -> Orders:
     """Compile both for sm_90a and read the order of their instructions.
 
-    Raises `UsageError` if the twin spills more, or takes more shared memory than there is.
+    Raises `UsageError` if the instrumented kernel spills more, or takes more shared memory than there is.
     """
-    plain_kernel = subject.compile(subject.text)
+    original_kernel = subject.compile(subject.text)
     with session(traced.recording):
-        traced_kernel = subject.compile(traced.text)
-    before, after = (compiler.resources(kernel) for kernel in (plain_kernel, traced_kernel))
+        instrumented_kernel = subject.compile(traced.text)
+    before, after = (compiler.resources(kernel) for kernel in (original_kernel, instrumented_kernel))
     # Each warp's counter may live on the stack outside the loops; the stack is a multiple of 8 bytes.
     counters = -(-4 * len(traced.recording.warps) // 8) * 8
     if after.local_bytes > before.local_bytes or after.stack_bytes > before.stack_bytes + counters:
@@ -110,15 +113,17 @@ def compile_orders(subject: TracedKernel, traced: Traced) -> Orders:
             f"{subject.name} takes {before.shared_bytes} of {limit} bytes of shared memory: too "
             f"little is left for {traced.recording.buffer_bytes} bytes of events"
         )
-    return Orders(*(sass.order(compiler.sass(kernel), subject.arch) for kernel in (plain_kernel, traced_kernel)))
+    return Orders(
+        *(sass.order(compiler.sass(kernel), subject.arch) for kernel in (original_kernel, instrumented_kernel))
+    )
 
 
 def choose(subject: TracedKernel) -> str:
-    """The text of the twin to keep.
+    """The text of the instrumented kernel to keep.
 
     First one that shows the arithmetic of the main loop apart from its waits, then one that shows the store of the
-    output apart from them, then one that the assembler orders as the plain kernel, then the one with the fewest
-    records. Raises `UsageError` if all of them spill.
+    output apart from them, then one that the assembler orders as the original kernel, then the one with the
+    fewest events. Raises `UsageError` if all of them spill.
     """
     candidates = []
     for text in {instrument(subject.text, detail=detail, rules=subject.rules) for detail in get_args(Detail)}:

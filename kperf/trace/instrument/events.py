@@ -39,8 +39,8 @@ Detail = Literal["fine", "coarse"]
 """How many records.
 
 fine: every recorded operation has its own pair. coarse: as few as leave the assembler free to move the arithmetic as it
-may in the plain kernel. Matrix-product waits with no issue between them share a pair, and a barrier wait that follows
-arithmetic has none: the assembler hoists it over the arithmetic, and a record before it would hold it back.
+may in the original kernel. Matrix-product waits with no issue between them share a pair, and a barrier wait that
+follows arithmetic has none: the assembler hoists it over the arithmetic, and a record before it would hold it back.
 """
 
 

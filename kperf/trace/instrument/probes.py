@@ -2,7 +2,7 @@
 
 A *body* is a main loop of a warp group: of its loops those that issue most, and of these the innermost. Bodies with the
 same regions in the same order, as two consumers have, form a *class* and get the same records. The record before the
-first region is the trip's *anchor*. Proton wants records in pairs, so a twin of a few edges has pairs from one of
+first region is the trip's *anchor*. Proton wants records in pairs, so a kernel with a few edges has pairs from one of
 them to the next, whatever regions these edges belong to.
 """
 
@@ -54,7 +54,7 @@ class BodyClass:
 
 @dataclass(frozen=True)
 class Probes:
-    """Every edge of a kernel: `text` and `program` are those of its finest twin, to which the marks belong."""
+    """Every edge of a kernel: `text` and `program` are those of its finest kernel, to which the marks belong."""
 
     text: str
     program: Program
@@ -82,7 +82,7 @@ class Probes:
 
 @dataclass(frozen=True)
 class ProbedKernel:
-    """The twin with a few edges. `marks`: its own records of a trip -> those of `Probes.program`."""
+    """The instrumented kernel with a few edges. `marks`: its own records of a trip -> those of `Probes.program`."""
 
     places: Places
     text: str
@@ -90,12 +90,12 @@ class ProbedKernel:
     marks: Mapping[Mark, Mark]
 
 
-def find_probes(plain: str, rules: Rules, regions: Sequence[str] = ("*",)) -> Probes:
-    """The edges of the TTGIR `plain`, of the regions whose names fit.
+def find_probes(original: str, rules: Rules, regions: Sequence[str] = ("*",)) -> Probes:
+    """The edges of the TTGIR `original`, of the regions whose names fit.
 
     Raises `UsageError` if it cannot be recorded, or if no loop of it issues matrix products.
     """
-    text = instrument(plain, regions=regions, rules=rules)
+    text = instrument(original, regions=regions, rules=rules)
     program = read_program(text, rules)
     straight = {mark[0] for op, mark in _records(text) if _every_trip(op, program.scopes[mark[0]])}
     return Probes(text, program, classes_of(program, straight), rules)
@@ -154,7 +154,7 @@ def between(program: Program, mark: Mark, following: Mark) -> Interval:
 
 
 def probed_kernel(edges: Probes, places: Places) -> ProbedKernel:
-    """The twin that records these places of each class, and lifetimes."""
+    """The instrumented kernel that records these places of each class, and lifetimes."""
     kept = {
         body.marks[place]: of.names[place]
         for of, chosen in zip(edges.classes, places, strict=True)

@@ -54,7 +54,7 @@ def encode(
 
 
 def recording_of(program: Program, **options: object) -> Recording:
-    """The recording that the program's twin gets."""
+    """The recording that the program's instrumented kernel gets."""
     warps = tuple(sorted(group.first_warp for group in program.groups))
     return Recording(warps, program.total_warps, **options)  # type: ignore[arg-type]
 

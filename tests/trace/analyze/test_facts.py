@@ -354,9 +354,9 @@ def test_what_a_warp_does_goes_by_operations_and_not_by_users_names():
     assert found == ["issuing loads", views.WAITING, "reductions", "barriers", "stores", views.WAITING]
 
 
-def faster(ratio: float, plain: list[str], traced: list[str]):
+def faster(ratio: float, original: list[str], traced: list[str]):
     order = SassOrder(
-        original=plain, instrumented=traced, same=plain == traced, differences=["after wgmma: exp2 moves"]
+        original=original, instrumented=traced, same=original == traced, differences=["after wgmma: exp2 moves"]
     )
     overhead = Overhead(original_ms=1.0, instrumented_ms=ratio, ratio=ratio)
     passes = [Pass(regions=["*"], overhead=overhead, sass_order=order)]

@@ -8,8 +8,8 @@ from kperf.trace.analyze import facts
 from kperf.trace.analyze.models import IterationTime, Memory, Overhead, TrafficRecord, WhatIf
 
 
-def overhead(ratio, plain_ms=2.0):
-    return Overhead(original_ms=plain_ms, instrumented_ms=plain_ms * (ratio or 1), ratio=ratio)
+def overhead(ratio, original_ms=2.0):
+    return Overhead(original_ms=original_ms, instrumented_ms=original_ms * (ratio or 1), ratio=ratio)
 
 
 def one_pass(cycles, ratio, regions=("a",), order=None):
@@ -292,7 +292,7 @@ def test_device_memory_moves_each_address_once_loads_and_stores_apart():
         TrafficRecord(argument="z", loaded_bytes=7, stored_bytes=7),
     ]
     kept = Memory(traffic=parts, gb_per_s=1.0, waits=[], loads_in_flight_bytes=0.0)
-    t = Some(memory=kept, arguments=ARGUMENTS, overhead=overhead(1.5, plain_ms=2.0))
+    t = Some(memory=kept, arguments=ARGUMENTS, overhead=overhead(1.5, original_ms=2.0))
     found = facts.memory(t)
     assert [part.unique_bytes for part in found.traffic] == [50, 38, None]
     assert found.unique_gb_per_s == 88 / 2.0 / 1e6
@@ -303,10 +303,10 @@ def test_device_memory_moves_each_address_once_loads_and_stores_apart():
 SAME = Some(same=True, original=["x"], instrumented=["x"], differences=[])
 
 
-def other_order(plain_waits, traced_waits):
+def other_order(original_waits, traced_waits):
     return Some(
         same=False,
-        original=["wait for wgmma 0"] * plain_waits + ["x"],
+        original=["wait for wgmma 0"] * original_waits + ["x"],
         instrumented=["wait for wgmma 0"] * traced_waits + ["x"],
         differences=["x before y"],
     )

@@ -28,9 +28,11 @@ SAME = SassOrder(original=[], instrumented=[], same=True, differences=[])
 
 
 def told(kernel, places, cost, disturbed=None):
-    """What the launch of a pass says of itself: its time over the plain kernel's is that of the longest block."""
-    plain, traced = (Machine(k, *how).run() for k, how in ((kernel, ()), (disturbed or kernel, recorded(places, cost))))
-    ends = [max(ended[-1][1] for ended in machine.records.values()) for machine in (plain, traced)]
+    """What the launch of a pass says of itself: its time over the original kernel's is that of the longest block."""
+    original, traced = (
+        Machine(k, *how).run() for k, how in ((kernel, ()), (disturbed or kernel, recorded(places, cost)))
+    )
+    ends = [max(ended[-1][1] for ended in machine.records.values()) for machine in (original, traced)]
     overhead = Overhead(original_ms=ends[0], instrumented_ms=ends[1], ratio=ends[1] / ends[0])
     return Pass(regions=[str(places)], overhead=overhead, sass_order=SAME, events_per_iteration=max(map(len, places)))
 

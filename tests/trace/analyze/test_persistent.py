@@ -19,8 +19,8 @@ from tests.report.trace_event_format import problems
 
 from .synthetic import encode, marks_of, simulate
 
-PLAIN = overrides.find("improved_plus", Specialization())
-TRACED, PROGRAM = instrumented.find(PLAIN)
+ORIGINAL = overrides.find("improved_plus", Specialization())
+TRACED, PROGRAM = instrumented.find(ORIGINAL)
 CYCLES = {interval.name: 60 for interval in PROGRAM.intervals.values()} | {
     "softmax": 600,
     "QK wait": 300,
@@ -59,10 +59,12 @@ def test_records_that_do_not_fit_beside_the_kernel_go_to_device_memory():
 def test_there_is_room_for_all_records_of_the_longest_block(workload, tiles, trips):
     most = max(len(marks_of(PROGRAM, group.name, trips, tiles)) for group in PROGRAM.groups)
     assert (
-        most <= instrumented.most_records(PROGRAM, PLAIN, workload) <= instrumented.most_records(PROGRAM, PLAIN, FIG11)
+        most
+        <= instrumented.most_records(PROGRAM, ORIGINAL, workload)
+        <= instrumented.most_records(PROGRAM, ORIGINAL, FIG11)
     )
-    recording = recording_for(PROGRAM, instrumented.subject_of(PLAIN, workload))
-    assert most <= instrumented.most_records(PROGRAM, PLAIN, workload) <= recording.records_per_warp
+    recording = recording_for(PROGRAM, instrumented.subject_of(ORIGINAL, workload))
+    assert most <= instrumented.most_records(PROGRAM, ORIGINAL, workload) <= recording.records_per_warp
 
 
 def test_nothing_is_lost_and_every_block_is_whole():

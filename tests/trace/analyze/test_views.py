@@ -290,14 +290,14 @@ def test_loads_that_are_there_in_time_are_not_blamed():
 
 
 def test_what_the_assembler_orders_otherwise_is_said_in_words():
-    plain = ["wgmma", "exp2 x2", "TMA load", "mbarrier wait", "atomic"]
+    original = ["wgmma", "exp2 x2", "TMA load", "mbarrier wait", "atomic"]
     traced = ["wgmma", "TMA load", "mbarrier wait", "atomic", "exp2 x2"]
-    found = read.sass_order(Orders(plain, traced))
-    assert (found.original, found.instrumented, found.same) == (plain, traced, False)
+    found = read.sass_order(Orders(original, traced))
+    assert (found.original, found.instrumented, found.same) == (original, traced, False)
     assert found.differences == [
         "after wgmma: exp2 x2 in the original kernel, nothing in the instrumented one",
         "after atomic: nothing in the original kernel, exp2 x2 in the instrumented one",
     ]
-    assert read.sass_order(Orders(plain, plain)) == SassOrder(
-        original=plain, instrumented=plain, same=True, differences=[]
+    assert read.sass_order(Orders(original, original)) == SassOrder(
+        original=original, instrumented=original, same=True, differences=[]
     )

@@ -61,8 +61,8 @@ def test_a_saving_is_what_the_change_saves(name):
 def test_what_is_rarely_late_is_part_of_the_period_of_the_graph_too(name):
     """Products and loads that wait for another block's now and then: no median shows them, the measured mean does."""
     graph, _, _, machine = rows(replace(KERNELS[name], jitter=1500, trips=64))
-    plain = Machine(replace(KERNELS[name], trips=64)).run()
-    assert machine.period() > plain.period()
+    original = Machine(replace(KERNELS[name], trips=64)).run()
+    assert machine.period() > original.period()
     assert abs(graph.error) < 0.02
 
 

@@ -1,4 +1,5 @@
-"""A GPU that is not there: kernels compile for sm_90a, a launch is noted, and a twin's records are made up.
+"""A GPU that is not there: kernels compile for sm_90a, a launch is noted, and an instrumented kernel's records are made
+up.
 
 Run as a program it is `kperf` on such a GPU: `python -m tests.trace.capture.fake_gpu trace script.py`.
 """
@@ -37,13 +38,13 @@ STEP = 200
 
 PROOFS = Path(knobs.cache.dir)
 """The cache of all tests: that a proof compiles apart, `tests/attention/test_overrides.py` holds."""
-TWINS = PROOFS.with_name("twins")
-"""A cache of their own as on a GPU, but one that all tests share: a twin lies in it under the hash of its text."""
+INSTRUMENTED = PROOFS.with_name("instrumented")
+"""A cache of their own as on a GPU, but one that all tests share: a kernel lies in it under the hash of its text."""
 
 LAUNCHES: list[SimpleNamespace] = []
 
 WRITES: list[Callable[[bool, tuple], None]] = []
-"""What a launch writes: each is called with whether it is a twin's, and the arguments."""
+"""What a launch writes: each is called with whether it is an instrumented kernel's, and the arguments."""
 
 
 class Launcher(offline.Launcher):
@@ -61,7 +62,7 @@ class Launcher(offline.Launcher):
 
 
 @cache
-def twin_of(path: str, mode: str) -> tuple[Program, Recording, Sample | None]:
+def instrumented_of(path: str, mode: str) -> tuple[Program, Recording, Sample | None]:
     _, warps, size, memory, bits, *key = mode.split(":")
     sample = Sample(*map(int, key[0].split(".")[1:3])) if key else None
     with open(path) as file:  # noqa: PTH123
@@ -71,7 +72,7 @@ def twin_of(path: str, mode: str) -> tuple[Program, Recording, Sample | None]:
 
 
 def write_records(buffer: torch.Tensor, metadata, blocks: int) -> None:
-    program, recording, sample = twin_of(metadata.ir_override, metadata.instrumentation_mode)
+    program, recording, sample = instrumented_of(metadata.ir_override, metadata.instrumentation_mode)
     groups = {group.first_warp: program.code(group.name) for group in program.groups}
     looping = any(scope.loops for scope in program.scopes)
     marks = [
@@ -150,9 +151,9 @@ def install(locks: Path, monkeypatch=None):
         (device, "environment", environment),
         (device, "LOCKS", locks),
         (torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="pretended")),
-        (multipass, "own_cache", shared(TWINS)),
-        (instrumented, "own_cache", shared(TWINS)),
-        (sampling, "own_cache", shared(TWINS)),
+        (multipass, "own_cache", shared(INSTRUMENTED)),
+        (instrumented, "own_cache", shared(INSTRUMENTED)),
+        (sampling, "own_cache", shared(INSTRUMENTED)),
         (override, "own_cache", shared(PROOFS)),
         (bandwidth, "measure", lambda: Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200)),
     ):

@@ -1,4 +1,4 @@
-"""What a capture refuses, on a GPU that is not there: nothing is timed of a twin that computes something else."""
+"""What a capture refuses, on a GPU that is not there: no kernel is timed that computes something else."""
 
 from contextlib import nullcontext
 
@@ -29,12 +29,12 @@ def test_without_a_gpu_nothing_is_launched(gpu, monkeypatch):
         capture("k", lambda: pytest.fail("launched"), lambda: pytest.fail("launched"), None, 3)
 
 
-def test_a_twin_that_computes_something_else_is_not_timed(gpu):
+def test_an_instrumented_kernel_that_computes_something_else_is_not_timed(gpu):
     with pytest.raises(MeasurementError, match="instrumented kernel of k computes something else"):
         capture("k", writes(1.0, 2.0), writes(1.0, 3.0), None, 3)
 
 
-def test_a_twin_whose_records_were_not_lowered_is_an_error(gpu, monkeypatch):
+def test_an_instrumented_kernel_whose_records_were_not_lowered_is_an_error(gpu, monkeypatch):
     monkeypatch.setattr(capturing, "time_in_turn", lambda calls, rounds: [[1.0] * rounds] * 2)
     with pytest.raises(MeasurementError, match="asked for no profile buffer"):
         capture("k", writes(1.0), writes(1.0), None, 3)
@@ -75,10 +75,10 @@ def test_calls_are_timed_in_turn_each_alone_after_a_warm_up(monkeypatch):
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: move(1000))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: called.append("wait"))
     calls = [lambda: move(2 + len(called) / 1000, "plain"), lambda: move(5, "traced")]
-    plain, traced = capturing.time_in_turn(calls, 3)
+    original, traced = capturing.time_in_turn(calls, 3)
     assert traced == pytest.approx([5, 5, 5])
     turns = [("traced", "plain"), ("plain", "traced")] * 2 + [("traced", "plain")]
     assert called == [step for turn in turns for name in turn for step in (None, name, "wait")]
-    assert plain == sorted(plain)
-    assert plain[0] == pytest.approx(2, abs=0.1)
-    assert plain[0] > 2 + 8 / 1000  # two rounds came before
+    assert original == sorted(original)
+    assert original[0] == pytest.approx(2, abs=0.1)
+    assert original[0] > 2 + 8 / 1000  # two rounds came before

@@ -25,14 +25,16 @@ SMALL = Workload(batch=1, heads=2, seq_len=512)
 
 
 def traced_override(variant: str) -> overrides.Override:
-    plain = overrides.find(variant, Specialization())
-    return overrides.Override(plain.path, instrument(plain.text, rules=RULES), plain.entry, plain.manifest)
+    original = overrides.find(variant, Specialization())
+    return overrides.Override(original.path, instrument(original.text, rules=RULES), original.entry, original.manifest)
 
 
 def captured_in(item: fig11.TracedKernel, workload: Workload) -> Capture:
     inputs = fig11.normal_qkv(workload)
-    plain, traced = (fig11.bind(item.plain, inputs, workload, text) for text in (item.plain.text, item.traced.text))
-    return capture(item.name, plain, traced, item.traced.recording, rounds=3)
+    original, traced = (
+        fig11.bind(item.original, inputs, workload, text) for text in (item.original.text, item.traced.text)
+    )
+    return capture(item.name, original, traced, item.traced.recording, rounds=3)
 
 
 @pytest.mark.parametrize("variant", ["vanilla", "improved"])
@@ -100,7 +102,7 @@ def test_decodes_what_protons_own_writer_writes(variant, tmp_path):
 def test_every_block_of_a_launch_is_traced_and_none_of_it_lost(variant):
     item = fig11.subject(variant)
     captured = captured_in(item, SMALL)
-    assert len(captured.plain_ms) == len(captured.traced_ms) == 3
+    assert len(captured.original_ms) == len(captured.instrumented_ms) == 3
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
     assert sorted(launch.records.program_id) == list(range(SMALL.rows // 128))
     assert launch.records.lost == 0

@@ -1,4 +1,4 @@
-"""`kperf trace` on a GPU that is not there: kernels and twins are compiled, launches are noted, records made up."""
+"""`kperf trace` on a GPU that is not there: both kernels are compiled, launches are noted, records made up."""
 
 import contextlib
 import io
@@ -177,7 +177,7 @@ def test_the_third_launch_is_traced_and_the_first_for_scripts_that_launch_once(t
 
 
 class Heating(fake_gpu.FakeGpu):
-    """A GPU on which a twin takes a fifth longer than its kernel, and everything twice as long from launch 13 on."""
+    """A GPU on which an instrumented kernel takes a fifth longer, and everything twice as long from launch 13 on."""
 
     def __init__(self):
         super().__init__()
@@ -220,7 +220,7 @@ def test_a_kernel_that_comes_late_takes_the_place_of_a_faster_one(
     assert f"{other} is not traced: {why}: choose it with --kernel" in capsys.readouterr().err
 
 
-def test_twin_and_plain_kernel_are_timed_in_turn_and_the_last_round_is_read(trace):
+def test_instrumented_kernel_and_original_kernel_are_timed_in_turn_and_the_last_round_is_read(trace):
     gpu = Heating()
     status, _, out = trace(GEMM + "run(40)", gpu=gpu, passes=1)
     assert status == 0
@@ -230,11 +230,11 @@ def test_twin_and_plain_kernel_are_timed_in_turn_and_the_last_round_is_read(trac
     assert (overhead.original_ms, overhead.instrumented_ms, overhead.ratio) == (1.0, 1.2, 1.2)
 
 
-def test_a_twin_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace, capsys):
-    twins = itertools.count()
+def test_an_instrumented_kernel_that_is_refused_in_a_later_round_leaves_what_was_recorded(trace, capsys):
+    launches = itertools.count()
 
-    def refuses_the_fourth(twin, _arguments):
-        if twin and next(twins) == 3:
+    def refuses_the_fourth(instrumented, _arguments):
+        if instrumented and next(launches) == 3:
             raise RuntimeError("out of resources")
 
     fake_gpu.WRITES.append(refuses_the_fourth)
@@ -305,7 +305,7 @@ def test_why_a_kernel_is_traced_in_one_pass_is_said(trace, script, why):
 
 
 def test_a_launch_that_disturbs_little_is_enough(trace):
-    """In which the twin takes as long, and its instructions are in the same order; somebody who asks gets passes."""
+    """In which the instrumented kernel takes as long, with its instructions in the same order; who asks gets passes."""
     _, said, _ = trace(ADD_14, passes=None)
     assert "plus: one pass, for one launch with all events costs 0.0% and keeps the order of instructions." in said
     _, said, _ = trace(ADD_14, passes=3)
@@ -354,11 +354,11 @@ def test_autotuners_are_left_alone(trace):
     assert launched("gemm") == [False] * 2 + [True, False, True]
 
 
-def test_the_twin_gets_the_arguments_of_the_launch_it_stands_for(trace):
+def test_the_instrumented_kernel_gets_the_arguments_of_the_launch_it_stands_for(trace):
     trace(GEMM + "run(2)")
-    traced, plain = fake_gpu.LAUNCHES
+    traced, original = fake_gpu.LAUNCHES
     assert traced.traced
-    assert [str(argument) for argument in traced.arguments] == [str(argument) for argument in plain.arguments]
+    assert [str(argument) for argument in traced.arguments] == [str(argument) for argument in original.arguments]
 
 
 def test_two_specialisations_are_two_kernels(trace):
@@ -488,7 +488,7 @@ def test_a_check_starts_each_launch_from_the_same_bytes_and_leaves_what_one_laun
     assert sum(launched("gemm")) > 2
 
 
-def test_a_twin_that_writes_something_else_is_a_failed_check(trace, capsys):
+def test_an_instrumented_kernel_that_writes_something_else_is_a_failed_check(trace, capsys):
     def write(traced, arguments):
         arguments[2].base[200, 200] = -0.0 if traced else 0.0
 
@@ -500,11 +500,11 @@ def test_a_twin_that_writes_something_else_is_a_failed_check(trace, capsys):
 
 
 def test_a_pass_that_writes_something_else_is_a_failed_check(trace, capsys):
-    twins = count()
+    launches = count()
 
     def write(traced, arguments):
         # Of the two launches with all records each is launched once to compare, and seven times to be timed.
-        arguments[2].base[200, 200] = -0.0 if traced and next(twins) >= 2 * 8 else 0.0
+        arguments[2].base[200, 200] = -0.0 if traced and next(launches) >= 2 * 8 else 0.0
 
     fake_gpu.WRITES.append(write)
     status, _, out = trace(GEMM + "run(12)", check=True, passes=2)
@@ -595,7 +595,7 @@ def test_a_block_lost_on_an_sm_is_said_and_one_won_is_not(trace, monkeypatch, bl
 
     def claims(kernel, folder):
         used = measured(kernel, folder)
-        return replace(used, occupancy=used.occupancy + (blocks if next(asked) else 0))  # first the plain kernel's
+        return replace(used, occupancy=used.occupancy + (blocks if next(asked) else 0))  # first the original kernel's
 
     monkeypatch.setattr(instrumented, "resource_usage", claims)
     _, said, _ = trace(GEMM + "run(1)")
@@ -603,7 +603,7 @@ def test_a_block_lost_on_an_sm_is_said_and_one_won_is_not(trace, monkeypatch, bl
     assert ("CTAs an SM where" in said) is said_so
 
 
-def test_a_twin_that_cannot_be_launched_gives_way_to_the_plain_kernel(trace, capsys):
+def test_an_instrumented_kernel_that_cannot_be_launched_gives_way_to_the_original_kernel(trace, capsys):
     def refuse(traced, arguments):
         if traced:
             raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
@@ -686,7 +686,7 @@ def test_what_is_read_of_machine_code_is_kept_in_the_cache_that_is_gone_afterwar
     monkeypatch.setattr(compiler, "_dump", noted)
     assert trace(GEMM + "run(24)", passes=2)[0] == 0
     assert {tool for tool, _ in dumped} == {"cuobjdump", "nvdisasm"}
-    assert {folder for _, folder in dumped} == {fake_gpu.TWINS}
+    assert {folder for _, folder in dumped} == {fake_gpu.INSTRUMENTED}
     dumped.clear()
     monkeypatch.setattr(instrumented, "own_cache", own_cache)
     assert trace(GEMM + "run(2)", listing=True)[0] == 0
@@ -816,15 +816,15 @@ def test_a_buffer_that_proton_cannot_address_is_refused(trace, tmp_path, monkeyp
 def test_the_buffer_of_a_launch_stays_below_what_proton_can_address(monkeypatch):
     """Whoever asks for how much."""
     program = read_program(instrument(compiled_case("gemm_pointers_3").asm["ttgir"]))
-    plain = ResourceUsage(168, 0, 200_000, 1)
+    original = ResourceUsage(168, 0, 200_000, 1)
     for ctas in (1, 5000, 100_000):
-        chosen = instrumented.ring_for(program, plain, ctas, 1 << 40, 100_000)
+        chosen = instrumented.ring_for(program, original, ctas, 1 << 40, 100_000)
         assert ctas * chosen.block_bytes < 1 << 31
         assert ctas < 5000 or 2 * ctas * chosen.block_bytes > 1 << 31  # and is no smaller than it has to be
     with pytest.raises(UsageError, match="do not fit into 2047 MB: no buffer can be larger"):
-        instrumented.ring_for(program, plain, 10**8, 1 << 40)
+        instrumented.ring_for(program, original, 10**8, 1 << 40)
     with pytest.raises(UsageError, match="do not fit into 100 MB: give more with --memory"):
-        instrumented.ring_for(program, plain, 10**6, 100 << 20)
+        instrumented.ring_for(program, original, 10**6, 100 << 20)
 
 
 def test_an_instrumented_kernel_that_is_slow_to_compile_is_not_compiled_again(trace, monkeypatch):

@@ -119,7 +119,7 @@ def test_streams_and_graphs_give_what_they_give(tmp_path):
         assert (tmp_path / f"kperf-trace/gemm.{suffix}").stat().st_size > 1000
 
 
-def test_a_twin_writes_what_the_plain_kernel_writes(tmp_path):
+def test_an_instrumented_kernel_writes_what_the_original_kernel_writes(tmp_path):
     plain, checked = both_ways(tmp_path, GEMM + "run(); tell('once')", "--check")
     assert checked.stdout.startswith(plain.stdout)
     assert checked.returncode == 0

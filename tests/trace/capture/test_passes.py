@@ -17,7 +17,7 @@ from kperf.trace.instrument.probes import ANCHOR, BodyClass, ProbedKernel, Probe
 
 VANILLA = overrides.find("vanilla", Specialization())
 FITS = ResourceUsage(168, 8, 1000, 1)
-PLAIN = Built(["wgmma", "exp2"], ResourceUsage(168, 0, 1000, 1))
+ORIGINAL = Built(["wgmma", "exp2"], ResourceUsage(168, 0, 1000, 1))
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +32,20 @@ class Assembler:
         self.dislikes, self.spills, self.compiled = dislikes, spills, []
 
     def __call__(self, some: list[ProbedKernel]) -> list[Built]:
-        return [self.build(twin) for twin in some]
+        return [self.build(probed) for probed in some]
 
-    def build(self, twin: ProbedKernel) -> Built:
-        self.compiled.append(twin.places)
-        here = set(max(twin.places, key=len))
+    def build(self, probed: ProbedKernel) -> Built:
+        self.compiled.append(probed.places)
+        here = set(max(probed.places, key=len))
         moved = any(dislike <= here for dislike in self.dislikes)
         return Built(
-            PLAIN.order[::-1] if moved else PLAIN.order,
+            ORIGINAL.order[::-1] if moved else ORIGINAL.order,
             ResourceUsage(168, 200, 1000, 1) if here & self.spills else FITS,
         )
 
 
 def chosen(edges, assembler, cycles, say=lambda _: None):
-    return choose_passes(edges, PLAIN, assembler, cycles=cycles, say=say)
+    return choose_passes(edges, ORIGINAL, assembler, cycles=cycles, say=say)
 
 
 def covered(edges, found):
@@ -55,7 +55,7 @@ def covered(edges, found):
 
 def test_an_edge_that_moves_instructions_is_alone_and_last_and_what_it_moves_is_told(edges):
     found = chosen(edges, Assembler({3}), 2048)
-    assert [one.twin.places[0] for one in found] == [(0, 1), (0, 2), (0, 4), (0, 5), (0, 6), (0, 3)]
+    assert [one.probed.places[0] for one in found] == [(0, 1), (0, 2), (0, 4), (0, 5), (0, 6), (0, 3)]
     assert [bool(one.differences) for one in found] == [False] * 5 + [True]
     assert found[-1].differences == [Difference("the start", "", "exp2"), Difference("wgmma", "exp2", "")]
     assert all(one.cost <= passes.MOST_COST for one in found)
@@ -63,30 +63,30 @@ def test_an_edge_that_moves_instructions_is_alone_and_last_and_what_it_moves_is_
 
 def test_edges_are_put_together_as_long_as_the_order_stays_and_the_cost_is_small(edges):
     together = chosen(edges, Assembler(), 100_000)
-    assert [one.twin.places[0] for one in together] == [(0, 1, 2, 3, 4, 5), (0, 6)]
-    assert [one.twin.places[0] for one in chosen(edges, Assembler(), 4 * 1000)] == [(0, 1, 2, 3), (0, 4, 5, 6)]
+    assert [one.probed.places[0] for one in together] == [(0, 1, 2, 3, 4, 5), (0, 6)]
+    assert [one.probed.places[0] for one in chosen(edges, Assembler(), 4 * 1000)] == [(0, 1, 2, 3), (0, 4, 5, 6)]
     apart = chosen(edges, Assembler({1, 3}), 100_000)
-    assert [one.twin.places[0] for one in apart] == [(0, 1), (0, 2, 3, 4, 5, 6)]
+    assert [one.probed.places[0] for one in apart] == [(0, 1), (0, 2, 3, 4, 5, 6)]
     for found in (together, apart):
         assert all(
-            one.twin.text.count("proton.record") == 2 * 3 + 4 * len(one.twin.places[0]) // 2 + 2 for one in found
+            one.probed.text.count("proton.record") == 2 * 3 + 4 * len(one.probed.places[0]) // 2 + 2 for one in found
         )
 
 
 def test_what_a_pass_costs_is_reckoned_of_the_warp_group_with_the_most_records(edges):
     places = [(ANCHOR, of.measured[0]) for of in edges.classes]
     places[0] = (ANCHOR, *edges.classes[0].measured[:3])
-    (one,) = passes.compile_passes(edges, PLAIN, Assembler(), [tuple(places)], cycles=1000)
+    (one,) = passes.compile_passes(edges, ORIGINAL, Assembler(), [tuple(places)], cycles=1000)
     assert one.cost == 4 * passes.CYCLES_A_RECORD / 1000
 
 
 def test_an_edge_for_which_registers_spill_is_alone(edges):
     found = chosen(edges, Assembler(spills=frozenset({2})), 100_000)
-    assert found[-1].twin.places[0] == (0, 2)
-    assert not any(2 in one.twin.places[0] for one in found[:-1])
+    assert found[-1].probed.places[0] == (0, 2)
+    assert not any(2 in one.probed.places[0] for one in found[:-1])
 
 
-def test_a_twin_is_compiled_once_and_not_too_many(edges, monkeypatch):
+def test_an_instrumented_kernel_is_compiled_once_and_not_too_many(edges, monkeypatch):
     assembler, said = Assembler({1, 3}), []
     chosen(edges, assembler, 100_000, said.append)
     assert len(assembler.compiled) == len(set(assembler.compiled))
@@ -115,15 +115,15 @@ def test_whatever_the_number_of_passes_every_edge_is_in_one_and_records_are_pair
         assert all(len(mine) % 2 == 0 and list(mine) == sorted(set(mine)) and mine[0] == ANCHOR for mine in one)
 
 
-def test_a_twin_of_a_few_edges_is_the_kernel_with_these_records_and_lifetimes(edges):
+def test_an_instrumented_kernel_of_a_few_edges_is_the_kernel_with_these_records_and_lifetimes(edges):
     for places in single_edges(edges):
-        twin = probed_kernel(edges, places)
-        assert strip(twin.text) == VANILLA.text
-        records = [line.strip() for line in twin.text.splitlines() if "proton.record" in line]
+        probed = probed_kernel(edges, places)
+        assert strip(probed.text) == VANILLA.text
+        records = [line.strip() for line in probed.text.splitlines() if "proton.record" in line]
         assert len(records) == 2 * 3 + 2 * 3
-        # Each stands where the finest twin has the one of its mark.
-        for mark, finest in twin.marks.items():
-            assert following(twin.text, mark) == following(edges.text, finest)
+        # Each stands where the finest instrumented kernel has the one of its mark.
+        for mark, finest in probed.marks.items():
+            assert following(probed.text, mark) == following(edges.text, finest)
     with pytest.raises(ValueError, match="argument 2 is shorter"):  # a pass has places of every class
         probed_kernel(edges, single_edges(edges)[0][:-1])
 
@@ -145,9 +145,9 @@ def following(text, mark):
 
 @pytest.mark.parametrize("variant", ["vanilla", "improved", "improved_plus"])
 def test_the_committed_passes_record_every_edge_and_name_what_they_move(variant):
-    plain = overrides.find(variant, Specialization())
-    edges = find_probes(plain.text, instrumented.RULES)
-    found = instrumented.read_passes(plain)
+    original = overrides.find(variant, Specialization())
+    edges = find_probes(original.text, instrumented.RULES)
+    found = instrumented.read_passes(original)
     assert [set(places) >= {ANCHOR, *of.measured} for of, places in zip(
         edges.classes, covered(edges, [one.places for one in found.passes]), strict=True
     )] == [True] * len(edges.classes)  # fmt: skip
@@ -156,13 +156,15 @@ def test_the_committed_passes_record_every_edge_and_name_what_they_move(variant)
 
 
 def test_the_committed_passes_of_vanilla_are_what_the_assembler_says_of_them():
-    """Of one in the plain kernel's order and one in another; of all, `make ttgir` writes the file anew."""
+    """Of one in the original kernel's order and one in another; of all, `make ttgir` writes the file anew."""
     found = instrumented.read_passes(VANILLA).passes
     edges = find_probes(VANILLA.text, instrumented.RULES)
     subject = instrumented.subject_of(VANILLA)
-    plain = passes.built(subject.compile(subject.text))
+    original = passes.built(subject.compile(subject.text))
     for one in (found[0], found[-1]):
-        (made,) = passes.compile_passes(edges, plain, passes.builder(subject), [one.places], cycles=edges.least_cycles)
+        (made,) = passes.compile_passes(
+            edges, original, passes.builder(subject), [one.places], cycles=edges.least_cycles
+        )
         assert instrumented.sass_order(made.orders).differences == one.differences
         assert made.built.resource_usage.registers == one.registers
     assert [bool(found[at].differences) for at in (0, -1)] == [False, True]

@@ -23,7 +23,7 @@ from kperf.trace.capture.kernels import parse_ctas
 from kperf.trace.capture.sampled import with_sampled_ctas
 from kperf.trace.instrument.events import read_rules
 from kperf.trace.instrument.sampled import Sample
-from tests.trace.capture.fake_gpu import TWINS
+from tests.trace.capture.fake_gpu import INSTRUMENTED
 from tests.trace.capture.test_command import ADD, launched, trace  # noqa: F401
 from tests.trace.kernels import CASES, compile_case, compiled
 
@@ -40,11 +40,11 @@ CTAS = 10_000
 
 
 def every_cta(kernel) -> InstrumentedKernel:
-    return make_instrumented(kernel, CTAS, TWINS, memory=1 << 30, regions=("*",), rules=read_rules())
+    return make_instrumented(kernel, CTAS, INSTRUMENTED, memory=1 << 30, regions=("*",), rules=read_rules())
 
 
 def with_sample(every: InstrumentedKernel, ctas: int = CTAS) -> InstrumentedKernel:
-    return with_sampled_ctas(every, Sample(), ctas, TWINS, memory=1 << 30, records=None)
+    return with_sampled_ctas(every, Sample(), ctas, INSTRUMENTED, memory=1 << 30, records=None)
 
 
 def instructions(text: str) -> int:
@@ -63,7 +63,7 @@ def test_the_original_path_of_an_example_is_the_original(example):
     assert after.registers <= before.registers + 8
     assert after.shared_bytes == before.shared_bytes + made.recording.buffer_bytes
     assert made.kernel.metadata.profile_scratch_size == made.recording.block_bytes
-    with own_cache(TWINS):
+    with own_cache(INSTRUMENTED):
         original, instrumented = compiler.sass_paths(made.kernel)
         alone, all_ctas = compiler.sass(launch.kernel), compiler.sass(every.kernel)
     assert sass.order(original) == sass.order(alone)
@@ -72,8 +72,8 @@ def test_the_original_path_of_an_example_is_the_original(example):
     assert "SR_CLOCKLO" not in original
     assert "SR_GLOBALTIMER" not in original
     assert instrumented.count("SR_CLOCKLO") == all_ctas.count("SR_CLOCKLO") > 1
-    assert orders(made, TWINS).plain == sass.order(alone)
-    assert orders(made, TWINS).traced == sass.order(instrumented)
+    assert orders(made, INSTRUMENTED).original == sass.order(alone)
+    assert orders(made, INSTRUMENTED).instrumented == sass.order(instrumented)
     assert "C75" not in ptxas_says(made.kernel.asm["ptx"], "sm_90a")
 
 
@@ -109,7 +109,7 @@ def test_the_first_way_that_changes_nothing_is_taken(monkeypatch, number):
     assert made.sample
     assert made.recording.memory == tried[-1][0]
     buffer = made.recording.buffer_bytes if made.recording.memory == "shared" else 0
-    assert made.kernel.metadata.shared == every.plain.metadata.shared + buffer
+    assert made.kernel.metadata.shared == every.original.metadata.shared + buffer
     assert made.ring_for(CTAS, 1 << 30, None) == made.recording
 
 
@@ -125,19 +125,19 @@ def test_all_ctas_are_recorded_where_each_way_changes_the_original_path(monkeypa
 
 def test_what_ptxas_changes_on_the_original_path_is_found(monkeypatch):
     made = with_sample(every_cta(compiled("add")))
-    assert sampling._changed(made, TWINS) is None
+    assert sampling._changed(made, INSTRUMENTED) is None
     used = made.original_usage
 
     def changed(**options):
-        return sampling._changed(replace(made, **options), TWINS)
+        return sampling._changed(replace(made, **options), INSTRUMENTED)
 
     fewer = changed(original_usage=replace(used, occupancy=used.occupancy + 1))
     assert fewer == f"code has {used.occupancy} CTAs on an SM, and {used.occupancy + 1} alone"
     assert f"code has {used.occupancy} CTAs on an SM" in changed(original_usage=replace(used, occupancy=3))
-    assert re.fullmatch(r"code has another order of instructions, in \d+ places", changed(plain=compiled("softmax")))
-    assert changed(plain=compiled("gemm_pointers_3")) == "code would have less shared memory than it needs"
-    one_path = replace(made, kernel=every_cta(compiled("add")).kernel, plain=compiled("add"))
-    assert sampling._changed(one_path, TWINS) == "code is not told from it"
+    assert re.fullmatch(r"code has another order of instructions, in \d+ places", changed(original=compiled("softmax")))
+    assert changed(original=compiled("gemm_pointers_3")) == "code would have less shared memory than it needs"
+    one_path = replace(made, kernel=every_cta(compiled("add")).kernel, original=compiled("add"))
+    assert sampling._changed(one_path, INSTRUMENTED) == "code is not told from it"
     spilled = "\tSTL [R1], R2;\n\tLDL R2, [R1];\n"
     paths = compiler.sass_paths
     monkeypatch.setattr(compiler, "sass_paths", lambda kernel: (paths(kernel)[0] + spilled, ""))
@@ -165,7 +165,7 @@ def test_small_launches_clusters_and_kernels_without_ptx_are_recorded_whole():
     assert "of its 500 CTAs a sample has 30, and 32 are needed" in with_sample(every, 500).why_all
     clustered = every_cta(compile_case(CASES["gemm_pointers_3"], num_ctas=2))
     assert "clusters" in with_sample(clustered).why_all
-    del every.plain.asm["ptx"]
+    del every.original.asm["ptx"]
     try:
         assert "PTX is not kept" in with_sample(every).why_all
     finally:
@@ -174,7 +174,7 @@ def test_small_launches_clusters_and_kernels_without_ptx_are_recorded_whole():
 
 def test_ptx_that_is_not_understood_leaves_all_ctas_recorded(monkeypatch):
     every = every_cta(compiled("add"))
-    monkeypatch.setitem(every.plain.asm, "ptx", every.plain.asm["ptx"].replace(".reqntid", ".maxntid"))
+    monkeypatch.setitem(every.original.asm, "ptx", every.original.asm["ptx"].replace(".reqntid", ".maxntid"))
     made = with_sample(every)
     assert made.sample is None
     assert "different directives" in made.why_all

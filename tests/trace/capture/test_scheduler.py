@@ -109,9 +109,9 @@ def test_nothing_is_waited_for_within_a_launch():
     f.spans.extend([Span(0, 10), Span(90, 101)])
     g.spans.append(Span(0, 500))
     assert made.total_ms(f, wait=False) == 40.0
-    assert made.plain_ms(f, wait=False) == 10.0
+    assert made.original_ms(f, wait=False) == 10.0
     assert made.total_ms(g, wait=False) == 0.0
-    assert made.plain_ms(g, wait=False) is None
+    assert made.original_ms(g, wait=False) is None
     gpu.now = 1000
     assert [one.name for one in made.chosen] == ["g", "f"]
     assert made.total_ms(f) == 4 * (10 + 11) / 2
@@ -122,16 +122,16 @@ def test_the_cold_first_launch_is_no_time_of_the_original_kernel():
     made = scheduler(f)
     f.launches = 3
     f.cold = Span(0, 50)
-    assert made.plain_ms(f) is None
+    assert made.original_ms(f) is None
     assert made.total_ms(f) == 150.0
     f.alone.append(Span(100, 103))
     f.spans.extend([Span(200, 205), Span(300, 304)])
-    assert made.plain_ms(f) == 4.0
+    assert made.original_ms(f) == 4.0
     f.alone[0] = Span(100, 100.05)  # short: what is timed without a pause before it says nothing
-    assert made.plain_ms(f) == pytest.approx(0.05)
+    assert made.original_ms(f) == pytest.approx(0.05)
     f.taken = captured(3, made)
-    f.taken.plain_spans += [Span(400, 407), Span(500, 509), Span(600, 608)]
-    assert made.plain_ms(f) == 8.0
+    f.taken.original_spans += [Span(400, 407), Span(500, 509), Span(600, 608)]
+    assert made.original_ms(f) == 8.0
 
 
 def test_times_that_are_known_stay_known_and_a_gpu_that_failed_knows_no_more():
@@ -192,7 +192,7 @@ def test_a_kernel_of_which_rounds_or_passes_are_to_come_is_not_read():
     assert made.wants_a_round(f, GRID)
     assert not made.wants_a_round(f, (5, 1, 1))
     assert not made.is_timed(f)
-    f.taken.plain_spans += [Span(0, 1), Span(2, 3)]
+    f.taken.original_spans += [Span(0, 1), Span(2, 3)]
     assert made.is_timed(f)
     assert made.wants_a_pass(f, GRID)
     assert not made.wants_a_pass(f, (5, 1, 1))

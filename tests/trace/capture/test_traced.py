@@ -1,4 +1,4 @@
-"""What a twin may take more than the plain kernel, and where its records go, by made-up resources."""
+"""What an instrumented kernel may take more than the original, and where its records go, by made-up resources."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,11 +12,11 @@ from kperf.trace.capture import traced as traced_module
 from kperf.trace.capture.traced import Orders, Traced, TracedKernel, choose, compile_orders, recording_for
 from kperf.trace.instrument.session import Recording
 
-PLAIN = Resources(registers=168, stack_bytes=8, local_bytes=4, shared_bytes=1000)
+ORIGINAL = Resources(registers=168, stack_bytes=8, local_bytes=4, shared_bytes=1000)
 
 
-def made(shared_bytes=PLAIN.shared_bytes, records=1):
-    return TracedKernel("k", "plain", shared_bytes, lambda text: text, lambda program: records)
+def made(shared_bytes=ORIGINAL.shared_bytes, records=1):
+    return TracedKernel("k", "original", shared_bytes, lambda text: text, lambda program: records)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,14 @@ def made(shared_bytes=PLAIN.shared_bytes, records=1):
         (3, {"shared_bytes": SM_90A.cta_shared_bytes + 1}, "too little is left for 24576 bytes of events"),
     ],
 )
-def test_a_twin_may_keep_a_counter_a_warp_on_the_stack_and_spills_nothing_more(monkeypatch, warps, change, said):
-    twin = Resources(**(vars(PLAIN) | change))
+def test_an_instrumented_kernel_may_keep_a_counter_a_warp_on_the_stack_and_spills_nothing_more(
+    monkeypatch, warps, change, said
+):
+    instrumented = Resources(**(vars(ORIGINAL) | change))
     monkeypatch.setattr(traced_module, "session", lambda recording: nullcontext())
-    monkeypatch.setattr(traced_module.compiler, "resources", {"plain": PLAIN, "twin": twin}.get)
+    monkeypatch.setattr(traced_module.compiler, "resources", {"original": ORIGINAL, "instrumented": instrumented}.get)
     monkeypatch.setattr(traced_module.compiler, "sass", lambda kernel: "")
-    traced = Traced("twin", Recording(tuple(range(warps)), 4))
+    traced = Traced("instrumented", Recording(tuple(range(warps)), 4))
     if said is None:
         assert compile_orders(made(), traced).differences == []
     else:
@@ -86,10 +88,10 @@ COARSE_FIRST, FINE_FIRST = ["coarse", "fine"], ["fine", "coarse"]
         (ALL - {"arithmetic"}, SPILLS, MOVED, "coarse", FINE_FIRST),
     ],
 )
-def test_of_twins_the_one_that_shows_most_is_kept_and_of_alike_the_least_disturbing_or_smaller(
+def test_of_instrumented_kernels_the_one_that_shows_most_is_kept_and_of_alike_the_least_disturbing_or_smaller(
     monkeypatch, shown, fine, coarse, kept, compiled
 ):
-    """`shown`: kinds of intervals of the coarse twin, which has fewer records; none is compiled in vain."""
+    """`shown`: kinds of intervals of the coarse kernel, which has fewer records; none is compiled in vain."""
     texts = {"fine": "proton.record " * 4, "coarse": "proton.record " * 2}
     details = {text: detail for detail, text in texts.items()}
     kinds = {texts["fine"]: ALL, texts["coarse"]: shown}

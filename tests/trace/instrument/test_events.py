@@ -20,7 +20,7 @@ from kperf.trace.instrument.events import instrument, read_rules, strip
 from kperf.trace.instrument.program import read_program
 
 FILES = sorted(TTGIR_DIR.glob("*/*.ttgir"))
-TWINS = sorted(TTGIR_DIR.glob("*/traced/*.ttgir"))
+INSTRUMENTED = sorted(TTGIR_DIR.glob("*/traced/*.ttgir"))
 TEXT = (TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir").read_text()
 
 
@@ -28,14 +28,14 @@ def names(text: str) -> list[str]:
     return re.findall(r'proton\.record start "([^"]*)"', text)
 
 
-def test_there_is_a_twin_of_every_override_of_the_papers_figures_and_of_nothing_else():
+def test_there_is_an_instrumented_kernel_of_every_override_of_the_papers_figures_and_of_nothing_else():
     kept = {special.file_name for special in FULL_AND_CAUSAL}
-    assert [twin.parents[1] / twin.name for twin in TWINS] == [f for f in FILES if f.name in kept]
+    assert [path.parents[1] / path.name for path in INSTRUMENTED] == [f for f in FILES if f.name in kept]
 
 
-@pytest.mark.parametrize("twin", TWINS, ids=lambda path: path.parents[1].name + "/" + path.name)
-def test_a_committed_twin_without_its_records_is_the_plain_file_byte_for_byte(twin):
-    assert strip(twin.read_text()).encode() == (twin.parents[1] / twin.name).read_bytes()
+@pytest.mark.parametrize("path", INSTRUMENTED, ids=lambda path: path.parents[1].name + "/" + path.name)
+def test_a_committed_instrumented_kernel_without_its_records_is_the_original_file_byte_for_byte(path):
+    assert strip(path.read_text()).encode() == (path.parents[1] / path.name).read_bytes()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")

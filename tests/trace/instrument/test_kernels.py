@@ -54,21 +54,21 @@ def test_loads_products_and_operations_are_called_by_what_the_source_calls_them(
     found = {interval.name for interval in program.intervals.values()}
     assert found >= EXPECTED[name] | set()
     assert "data" not in " ".join(found)
-    plain = compiled(name).asm["ttgir"]
-    assert canonical_ttgir(strip(text)) == canonical_ttgir(plain)
+    original = compiled(name).asm["ttgir"]
+    assert canonical_ttgir(strip(text)) == canonical_ttgir(original)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_it_lowers_and_spills_at_most_the_counters_of_its_rings(name):
     text, program = traced(name)
-    plain = compiled(name)
+    original = compiled(name)
     recording = Recording(
         tuple(sorted(group.first_warp for group in program.groups)), program.total_warps, bytes_per_warp=2048
     )
     with session(recording):
-        twin = recompiled(name, text)
-    assert twin.metadata.profile_scratch_size == recording.block_bytes
-    before, after = resources(plain), resources(twin)
+        instrumented = recompiled(name, text)
+    assert instrumented.metadata.profile_scratch_size == recording.block_bytes
+    before, after = resources(original), resources(instrumented)
     assert after.shared_bytes >= before.shared_bytes + recording.buffer_bytes
     assert after.spilled_bytes - before.spilled_bytes <= (8 if len(recording.warps) < 3 else 16)
 

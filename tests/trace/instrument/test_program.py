@@ -100,7 +100,7 @@ def test_a_pair_under_one_barrier_is_one_load():
     assert all(len(interval.loads) <= 1 for interval in PERSISTENT.intervals.values())
 
 
-def test_a_hand_edited_twin_is_read():
+def test_a_hand_edited_instrumented_kernel_is_read():
     lines = TRACED.splitlines(keepends=True)
     at = next(number for number, line in enumerate(lines) if "math.exp2" in line)
     lines[at : at + 1] = ['proton.record start "my exp"\n', lines[at], 'proton.record end "my exp"\n']

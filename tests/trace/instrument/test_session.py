@@ -1,4 +1,4 @@
-"""Twins lower to SASS without a GPU, and what cannot be recorded is refused before the compiler crashes on it."""
+"""Instrumented kernels lower to SASS without a GPU; what cannot be recorded is refused before the compiler crashes."""
 
 from dataclasses import replace
 
@@ -20,14 +20,14 @@ from kperf.trace.instrument.session import Recording, session
 
 @pytest.mark.parametrize("special", FULL_AND_CAUSAL, ids=lambda special: special.file_name)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant, special):
-    plain = overrides.find(variant, special)
-    traced, program = instrumented.find(plain)
+def test_the_instrumented_kernel_lowers_without_a_gpu_and_spills_no_more(variant, special):
+    original = overrides.find(variant, special)
+    traced, program = instrumented.find(original)
     with session(traced.recording):
-        kernel = plain.replaced(plain.path, traced.text).compile()
+        kernel = original.replaced(original.path, traced.text).compile()
     assert sass(kernel).count("SR_CLOCKLO") == 2 * len(program.scopes)
     assert kernel.metadata.profile_scratch_size == traced.recording.block_bytes
-    before, after = resources(plain.compile()), resources(kernel)
+    before, after = resources(original.compile()), resources(kernel)
     assert after.local_bytes == before.local_bytes == 0
     assert after.stack_bytes - before.stack_bytes <= 4 * len(program.groups)
     assert after.shared_bytes <= SM_90A.cta_shared_bytes
@@ -35,11 +35,11 @@ def test_the_twin_lowers_without_a_gpu_and_spills_no_more(variant, special):
 
 @pytest.mark.parametrize("options", [{"clock_bits": 64}, {"memory": "global"}, {"bytes_per_warp": 1024}])
 def test_other_clocks_and_buffers_lower_too(options):
-    plain = overrides.find("vanilla", Specialization())
-    traced, program = instrumented.find(plain)
+    original = overrides.find("vanilla", Specialization())
+    traced, program = instrumented.find(original)
     recording = Recording(traced.recording.warps, program.total_warps, **options)
     with session(recording):
-        kernel = plain.replaced(plain.path, traced.text).compile()
+        kernel = original.replaced(original.path, traced.text).compile()
     assert kernel.metadata.profile_scratch_size == recording.block_bytes
 
 
@@ -71,24 +71,24 @@ def test_there_is_one_session_at_a_time():
         pass
 
 
-def with_shared_bytes_left(plain: overrides.Override, left: int, workload: Workload = FIG11) -> traced.TracedKernel:
-    return replace(instrumented.subject_of(plain, workload), shared_bytes=SM_90A.cta_shared_bytes - left)
+def with_shared_bytes_left(original: overrides.Override, left: int, workload: Workload = FIG11) -> traced.TracedKernel:
+    return replace(instrumented.subject_of(original, workload), shared_bytes=SM_90A.cta_shared_bytes - left)
 
 
 def test_a_kernel_that_takes_more_shared_memory_than_there_is_is_refused():
-    plain = overrides.find("vanilla", Specialization())
-    program = read_program(instrument(plain.text, rules=RULES), RULES)
+    original = overrides.find("vanilla", Specialization())
+    program = read_program(instrument(original.text, rules=RULES), RULES)
     with pytest.raises(UsageError, match="cannot be launched"):
-        traced.recording_for(program, with_shared_bytes_left(plain, -8))
+        traced.recording_for(program, with_shared_bytes_left(original, -8))
 
 
 def test_less_shared_memory_makes_a_smaller_ring_as_long_as_all_records_fit():
-    plain = overrides.find("vanilla", Specialization())
-    program = read_program(instrument(plain.text, rules=RULES), RULES)
-    needed = 8 * instrumented.most_records(program, plain, FIG11)
+    original = overrides.find("vanilla", Specialization())
+    program = read_program(instrument(original.text, rules=RULES), RULES)
+    needed = 8 * instrumented.most_records(program, original, FIG11)
     assert 4096 < needed <= 8192
-    short = with_shared_bytes_left(plain, 3 * 2048, Workload(batch=1, seq_len=1024))
-    tight = with_shared_bytes_left(plain, 3 * 2048)
+    short = with_shared_bytes_left(original, 3 * 2048, Workload(batch=1, seq_len=1024))
+    tight = with_shared_bytes_left(original, 3 * 2048)
     assert traced.recording_for(program, short) == Recording(program_warps(program), 12, 2048, "shared")
     assert traced.recording_for(program, tight) == Recording(program_warps(program), 12, 8192, "global")
 
@@ -97,14 +97,14 @@ def program_warps(program: Program) -> tuple[int, ...]:
     return tuple(sorted(group.first_warp for group in program.groups))
 
 
-def test_a_twin_of_another_file_is_refused():
-    plain = overrides.find("vanilla", Specialization())
+def test_an_instrumented_kernel_of_another_file_is_refused():
+    original = overrides.find("vanilla", Specialization())
     other = overrides.find("improved", Specialization())
     with pytest.raises(UsageError, match="is not the instrumented kernel"):
-        traced.make_traced(instrumented.subject_of(plain), instrument(other.text, rules=RULES), other.path)
+        traced.make_traced(instrumented.subject_of(original), instrument(other.text, rules=RULES), other.path)
 
 
-def test_a_missing_twin_is_said(tmp_path):
-    plain = overrides.find("vanilla", Specialization())
+def test_a_missing_instrumented_kernel_is_said(tmp_path):
+    original = overrides.find("vanilla", Specialization())
     with pytest.raises(UsageError, match="make ttgir"):
-        instrumented.find(plain, tmp_path)
+        instrumented.find(original, tmp_path)
