@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kperf.trace.analyze.finding import Finding
     from kperf.trace.analyze.models import Timeline
     from kperf.trace.capture.interceptor import Interceptor
+    from kperf.trace.capture.kernels import TraceOptions
     from kperf.trace.results import Kept, Results
 
 _P = ParamSpec("_P")
@@ -81,63 +82,36 @@ class Trace(AbstractContextManager["Trace"]):
         folder: where files were written, as `kperf trace` writes them; None if nowhere.
     """
 
-    def __init__(
-        self,
-        kernel: str | Sequence[str] = "*",
-        *,
-        launch: int | None = None,
-        regions: str | Sequence[str] = "*",
-        check: bool = False,
-        memory: int = 1024,
-        passes: str = PASSES,
-        ctas: str = "all",
-        out: str | Path | None = None,
-    ) -> None:
-        """As `kperf.trace` says."""
+    def __init__(self, options: "TraceOptions", out: Path | None) -> None:
+        """What to trace, and the folder for its files, if any."""
         self.kernels: dict[str, KernelTrace] = {}
         self.problems: list[UsageError | MeasurementError] = []
         self.folder: Path | None = None
-        self._patterns, self._regions = _names(kernel, "kernel"), _names(regions, "regions")
-        self._launch, self._check, self._memory, self._passes, self._out = launch, check, memory, passes, out
-        self._ctas = ctas
+        self._options, self._out = options, out
         self._open = ExitStack()
         self._launches: Interceptor
         self._results: Results
 
     def __enter__(self) -> "Trace":
         """From now on launches of this process are seen. Raises `UsageError` if nothing can be traced here."""
-        installed = stack.look()
-        if reason := installed.why_no_compiler() or installed.why_no_cuda():
+        if reason := stack.look().why_no_cuda():
             raise UsageError(reason)
-        for warning in installed.warnings():
-            _LOG.warning(warning)
         from kperf.record.files import make_output
         from kperf.report.formats import formats
         from kperf.trace import command
         from kperf.trace.capture.gpu import Gpu
         from kperf.trace.capture.interceptor import Interceptor
-        from kperf.trace.capture.kernels import TraceOptions, parse_ctas
-        from kperf.trace.capture.passes import parse
         from kperf.trace.instrument.events import read_rules
         from kperf.trace.results import Results
 
-        options = TraceOptions(
-            patterns=self._patterns,
-            launch=self._launch,
-            regions=self._regions,
-            memory=self._memory << 20,
-            check=self._check,
-            passes=parse(self._passes),
-            ctas=parse_ctas(self._ctas),
-        )
-        command.refuse_what_cannot_work(options)
+        command.refuse_what_cannot_work(self._options)
         if self._out is not None:
-            self.folder = command.own_folder(Path(self._out)).absolute()
+            self.folder = command.own_folder(self._out).absolute()
             make_output(self.folder)
         self.kernels, self.problems = {}, []
         results = Results(self.folder, self.folder or Path(), formats(lambda *_: []), _LOG.info)
         launches = Interceptor(
-            options, read_rules(), Gpu(), _LOG.info, lambda kernel: results.captured(launches, kernel)
+            self._options, read_rules(), Gpu(), _LOG.info, lambda kernel: results.captured(launches, kernel)
         )
         self._launches, self._results = self._open.enter_context(launches), results
         return self
@@ -213,7 +187,24 @@ def trace(
     After the block the interceptor, Triton's hooks, caches and the environment are as they were, also when it raises.
     Raises `UsageError` and `MeasurementError` with the sentences of `kperf trace`.
     """
-    return Trace(kernel, launch=launch, regions=regions, check=check, memory=memory, passes=passes, ctas=ctas, out=out)
+    installed = stack.look()
+    if reason := installed.why_no_compiler():
+        raise UsageError(reason)
+    for warning in installed.warnings():
+        _LOG.warning(warning)
+    from kperf.trace.capture.kernels import TraceOptions, parse_ctas
+    from kperf.trace.capture.passes import parse
+
+    options = TraceOptions(
+        patterns=_names(kernel, "kernel"),
+        launch=launch,
+        regions=_names(regions, "regions"),
+        memory=memory << 20,
+        check=check,
+        passes=parse(passes),
+        ctas=parse_ctas(ctas),
+    )
+    return Trace(options, None if out is None else Path(out))
 
 
 class Traced(Protocol[_P, _R_co]):

@@ -402,9 +402,3 @@ def mma_element(op: Operation) -> str:
     """Element type of an MMA's operands."""
     types = tensor_types(op.rest.partition(" : ")[2])
     return types[0].element if types else ""
-
-
-def attribute(op: Operation, name: str) -> str | None:
-    """An attribute of an operation, as printed."""
-    match = re.search(rf"\b{re.escape(name)} = (-?\w+)", op.rest)
-    return match[1] if match else None
