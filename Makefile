@@ -109,7 +109,7 @@ fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=
 trace: $(if $(filter command,$(origin PYTHON)),,setup) ## inside the kernels of a script of yours: SCRIPT="script.py its arguments", OPTIONS="--list", PYTHON=yours
 	@$(KPERF) trace $(words) $(foreach word,$(value SCRIPT),$(call quote,$(word)))
 
-report: setup ## traced kernels on one HTML page: FILES="kperf-trace" (files or folders), OPTIONS="--out page.html"
+report: setup ## traced kernels on one HTML page: FILES="kperf-trace" (files or folders), OPTIONS="--out page.html --samples profile.hatchet"
 	@$(KPERF) report $(words) $(foreach word,$(value FILES),$(call quote,$(word)))
 
 inputs: setup ## speed over FA3 by kind of inputs (normal, peaked, sink, ramp, local): measured on a Hopper GPU, else as recorded

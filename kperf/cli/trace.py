@@ -127,12 +127,18 @@ def report(
     ],
     out: Annotated[Path, typer.Option(help="The page: .html, or .md for a table.")] = Path("kperf-report.html"),
     source: Annotated[Path, typer.Option(help="Folder from which the kernels' files are named.")] = Path(),
+    samples: Annotated[
+        list[Path] | None,
+        typer.Option(help="Samples by line: Proton's .hatchet (pcsampling), or a lines.jsonl.", show_default=False),
+    ] = None,
 ) -> None:
-    """Put traced kernels on one HTML page: findings, timeline, source, provenance; several side by side."""
+    """Put traced kernels on one HTML page: findings, timeline, source, IR, provenance; several side by side."""
     from kperf.diagnose.engine import found_in
     from kperf.report import command
+    from kperf.studies.lines import read_samples
 
-    command.write(console, timelines, source, out, found_in)
+    sampled = [one for path in samples or () for one in read_samples(path)]
+    command.write(console, timelines, source, out, found_in, sampled)
 
 
 @app.command()

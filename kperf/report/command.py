@@ -1,5 +1,6 @@
 """`kperf report`: timelines in, one page out, in the format that its name ends with."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -11,21 +12,26 @@ from kperf.console import shell_word
 from kperf.errors import UsageError
 from kperf.record.files import make_output, write_atomically
 from kperf.report.report import Report, read_report
+from kperf.report.samples import Samples
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
 
 FORMATS = {".html": "html", ".md": "markdown"}
-"""How the page's name ends -> the module here whose `page(reports, sources)` gives its text."""
+"""How the page's name ends -> the module here whose `page(reports, sources, samples)` gives its text."""
 
 
+Page = Callable[[Sequence[Report], Path, Sequence[Samples]], str]
 Find = Callable[[Timeline], Sequence[Finding]]
 """What rules find in a timeline: rules know reports, so that reports are handed them."""
 
 
-def write(console: Console, paths: Sequence[Path], sources: Path, out: Path, find: Find) -> None:
+def write(
+    console: Console, paths: Sequence[Path], sources: Path, out: Path, find: Find, samples: Sequence[Samples] = ()
+) -> None:
     """Write the page of the timelines that `paths` name, files or folders, and print where it is.
 
-    `sources`: the folder from which the kernels' files are named. `find` adds to a timeline's own findings. Raises
+    `sources`: the folder from which the kernels' files are named. `find` adds to a timeline's own findings; `samples`
+    stand beside cycles. Raises
     `UsageError` if there is no timeline, one is damaged, or `out` cannot be written or ends with no known format.
     """
     if out.suffix not in FORMATS:
@@ -33,9 +39,9 @@ def write(console: Console, paths: Sequence[Path], sources: Path, out: Path, fin
     timelines = [one for path in paths for one in (sorted(path.glob("*.timeline.json")) if path.is_dir() else [path])]
     if not timelines:
         raise UsageError("there is no timeline to report: give *.timeline.json files or their folder")
-    page: Callable[[Sequence[Report], Path], str] = import_module(f"kperf.report.{FORMATS[out.suffix]}").page
+    page: Page = import_module(f"kperf.report.{FORMATS[out.suffix]}").page
     reports = [_with_findings(read_report(path), find) for path in timelines]
-    text = page(_told_apart(timelines, reports), sources)
+    text = page(_told_apart(timelines, reports), sources, samples)
     make_output(out.parent)
     write_atomically(out, text)
     console.print(f"written: {shell_word(out)} ({len(timelines)} kernels, {len(text) / 1e6:.1f} MB)")
@@ -48,11 +54,15 @@ def _with_findings(report: Report, find: Find) -> Report:
 
 
 def _told_apart(paths: Sequence[Path], reports: Sequence[Report]) -> list[Report]:
-    """With the folder in a kernel's label where there are several folders: that of a rank (`rank3`), of a run."""
+    """With what tells them apart in the labels: the folder of a rank (`rank3`) or a run, the file of a kernel's own."""
     folders = [path.absolute().parent.name for path in paths]
-    if len(set(folders)) < 2:
-        return list(reports)
+    files = [path.name.removesuffix(".timeline.json") for path in paths]
+    labels = [one.timeline.label for one in reports]
+    if len(set(folders)) > 1:
+        labels = [f"{label} ({folder})" for label, folder in zip(labels, folders, strict=True)]
+    count = Counter(labels)
+    labels = [f"{label} ({file})" if count[label] > 1 else label for label, file in zip(labels, files, strict=True)]
     return [
-        replace(one, timeline=one.timeline.model_copy(update={"label": f"{one.timeline.label} ({folder})"}))
-        for one, folder in zip(reports, folders, strict=True)
+        replace(one, timeline=one.timeline.model_copy(update={"label": label}))
+        for one, label in zip(reports, labels, strict=True)
     ]

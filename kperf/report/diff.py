@@ -1,6 +1,6 @@
 """`kperf diff`: the facts of two timelines side by side, with what changed, on the terminal or in Markdown."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +24,11 @@ class _Fact:
     form: str = "{:,.0f}"
     share: bool = False
 
-    def row(self, before: Timeline, after: Timeline) -> tuple[str, str, str, str]:
-        values = self.read(before), self.read(after)
-        first, second = ("-" if value is None else self.form.format(value) for value in values)
-        return self.name, first, second, self._change(*values)
+    def cells(self, timelines: Sequence[Timeline], *, change: bool) -> list[str]:
+        """Its name, its value in each timeline, and if it is wanted what changed from the first to the second."""
+        values = [self.read(one) for one in timelines]
+        told = ["-" if value is None else self.form.format(value) for value in values]
+        return [self.name, *told, *([self._change(*values[:2])] if change else [])]
 
     def _change(self, before: float | None, after: float | None) -> str:
         if before is None or after is None or before == after:
@@ -65,7 +66,7 @@ def run(console: Console, before: Path, after: Path, *, markdown: bool, most_slo
     Raises `MeasurementError` if it takes longer than that, `UsageError` if a file is no timeline.
     """
     one, other = read_timeline(before), read_timeline(after)
-    found = rows(one, other)
+    found = rows([one, other], change=True)
     if markdown:
         console.out(as_markdown(found), end="", highlight=False)
     else:
@@ -81,17 +82,23 @@ def run(console: Console, before: Path, after: Path, *, markdown: bool, most_slo
         )
 
 
-def rows(before: Timeline, after: Timeline) -> list[tuple[str, str, str, str]]:
-    """A row a fact that one of them has: its name, both values, the change; then the regions of the main loop."""
-    first, second = (", ".join(one.id for one in t.findings) or "-" for t in (before, after))
-    about = [
-        ("kernel", before.label, after.label, ""),
-        ("GPU", before.environment.gpu, after.environment.gpu, ""),
-        ("grid", " x ".join(map(str, before.grid)), " x ".join(map(str, after.grid)), ""),
-        ("findings", first, second, ""),
+def rows(timelines: Sequence[Timeline], *, change: bool) -> list[list[str]]:
+    """A row a fact that one of them has: its name, and a value a timeline.
+
+    `change`: two are of one kernel, before and after; what changed is a column more, and a row each for its regions.
+    """
+    about: list[tuple[str, list[str]]] = [
+        ("kernel", [one.label for one in timelines]),
+        ("file", [one.file for one in timelines]),
+        ("GPU", [one.environment.gpu for one in timelines]),
+        ("grid", [" x ".join(map(str, one.grid)) for one in timelines]),
+        ("confidence", [one.confidence.level for one in timelines]),
+        ("findings", [", ".join(finding.id for finding in one.findings) or "-" for one in timelines]),
     ]
-    facts = [fact.row(before, after) for fact in (*_FACTS, *_regions(before, after))]
-    return [row for row in (*about, *facts) if row[1:3] != ("-", "-")]
+    regions = _regions(*timelines) if change else []
+    found = [[name, *values, *([""] if change else [])] for name, values in about]
+    found += [fact.cells(timelines, change=change) for fact in (*_FACTS, *regions)]
+    return [row for row in found if any(cell != "-" for cell in row[1 : 1 + len(timelines)])]
 
 
 def _regions(before: Timeline, after: Timeline) -> list[_Fact]:
@@ -114,7 +121,7 @@ def _per_iteration(group: str, name: str) -> Callable[[Timeline], float | None]:
     return read
 
 
-def as_markdown(found: list[tuple[str, str, str, str]]) -> str:
+def as_markdown(found: Sequence[Sequence[str]]) -> str:
     """The table as GitHub and GitLab show it in a comment."""
     lines = [_COLUMNS, ("---", "---:", "---:", "---:"), *found]
     escaped = ([cell.replace("|", r"\|").replace("\n", " ") for cell in line] for line in lines)

@@ -3,36 +3,51 @@
 import base64
 import linecache
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bokeh.embed import components
 from bokeh.model import Model
 from bokeh.resources import Resources
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from kperf.ir.levels import Line
+from kperf.report.diff import rows
 from kperf.report.figure import KINDS, kinds_of, timeline_figure
+from kperf.report.ladder import Ladder
+from kperf.report.ladder_page import panes
 from kperf.report.report import Report
+from kperf.report.samples import Samples
+from kperf.report.templates import inside, render
+from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import RegionTime, Timeline
 
 LINES_AROUND = 4
 """Lines of source that are shown before the first and after the last line that has numbers."""
 
 
+_ROW_LETTERS = 80
+"""Of the markup of a line of the ladder."""
+MOST_IR_LETTERS = 2_500_000
+"""Of the ladder of one kernel: a page has less than 5 MB a kernel."""
+
+
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the user's source: cycles an iteration (or a CTA) of each warp group, and what was found there."""
+    """A line of the user's source: cycles an iteration (or a CTA) of each warp group, and what was found there.
+
+    samples: of each profiler, all and those that were stalled.
+    """
 
     number: int
     text: str
     cycles: dict[str, float]
-    findings: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    samples: dict[str, tuple[int, int]]
 
 
-def page(reports: Sequence[Report], sources: Path) -> str:
+def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples] = ()) -> str:
     """The page's text. `sources`: the folder from which the kernels' files are named."""
     figures: dict[str, Model] = {
         f"timeline{number}": timeline_figure(report.cta, report.timeline, f"timeline{number}")
@@ -40,52 +55,108 @@ def page(reports: Sequence[Report], sources: Path) -> str:
         if report.cta is not None
     }
     script, places = components(figures) if figures else ("", {})
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"percent": _percent, "cycles": "{:,.0f}".format, "packed": _packed}
-    inside = files("kperf.report")
-    return environment.from_string(inside.joinpath("page.html.jinja").read_text()).render(
+    timelines = [report.timeline for report in reports]
+    before_and_after = len(timelines) == 2 and len({one.kernel for one in timelines}) == 1
+    ladders = [_ladder(report, sources) for report in reports]
+    return render(
+        "page.html.jinja",
+        {"percent": _percent, "cycles": "{:,.0f}".format, "packed": _packed},
         reports=reports,
+        facts=rows(timelines, change=before_and_after),
+        before_and_after=before_and_after,
+        sentences=[_sentences(report) for report in reports],
         kinds=KINDS,
-        shown=[_shown(report) for report in reports],
-        listings=[listing(report.timeline, sources) for report in reports],
+        keys=[_keys(report) for report in reports],
+        profilers=[[one for one in samples if one.total(report.timeline.kernel)] for report in reports],
+        listings=[listing(report.timeline, sources, samples) for report in reports],
         rows=[_by_share(report.timeline.regions) for report in reports],
+        ladders=ladders,
+        panes=[panes(ladder) if ladder else [] for ladder in ladders],
         places=[Markup(places.get(f"timeline{number}", "")) for number in range(len(reports))],
-        style=Markup(inside.joinpath("page.css").read_text()),
-        controls=Markup(inside.joinpath("page.js").read_text()),
+        style=inside("page.css") + inside("ladder.css"),
+        controls=inside("page.js") + inside("ladder.js"),
         bokeh=Markup(Resources(mode="inline", components=["bokeh"]).render_js() if figures else ""),
         script=Markup(script),
     )
 
 
-def listing(timeline: Timeline, sources: Path) -> list[SourceLine]:
-    """The kernel's source around the lines that have cycles or findings; empty where the file is not there.
+def listing(timeline: Timeline, sources: Path, samples: Sequence[Samples] = ()) -> list[SourceLine]:
+    """The kernel's source around the lines that have cycles, samples or findings; empty where the file is not there.
 
     Cycles of a region count at its first operation's line, for a unit of the timeline (an iteration, or a CTA).
     """
     name, _, _ = timeline.file.rpartition(":")
     cycles: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    findings: dict[int, list[str]] = defaultdict(list)
+    findings: dict[int, list[Finding]] = defaultdict(list)
     for region in timeline.regions:
         if region.source is not None and region.source.file == name and region.per_iteration is not None:
             cycles[region.source.line][region.warp_group] += region.per_iteration
     for finding in timeline.findings:
         if finding.source.file == name:
-            findings[finding.source.line].append(finding.message)
-    numbers = [*cycles, *findings]
+            findings[finding.source.line].append(finding)
+    sampled: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for one in samples:
+        for line, counts in one.of_lines(timeline.kernel, name).items():
+            sampled[line][one.profiler] = counts
+    numbers = [*cycles, *findings, *sampled]
     lines = linecache.getlines(str(sources / name)) if numbers else []
     shown = range(max(min(numbers, default=1) - LINES_AROUND, 1), max(numbers, default=0) + LINES_AROUND + 1)
     return [
         SourceLine(
-            number, lines[number - 1].rstrip("\n"), dict(cycles.get(number, {})), tuple(findings.get(number, ()))
+            number,
+            lines[number - 1].rstrip("\n"),
+            dict(cycles.get(number, {})),
+            tuple(findings.get(number, ())),
+            sampled.get(number, {}),
         )
         for number in shown
         if number <= len(lines)
     ]
 
 
-def _shown(report: Report) -> set[str]:
-    """The kinds of events and of their parts."""
-    return {kind for kinds in kinds_of(report.cta, report.timeline) for kind in kinds} if report.cta else set()
+def _ladder(report: Report, sources: Path) -> Ladder | None:
+    """The kernel's levels with its findings; those that make the page too large are left out, LLVM IR first."""
+    if report.ir is None:
+        return None
+    levels, notes = report.ir.lines(), []
+
+    def here(file: str) -> str:
+        return str(sources / file)
+
+    for level in ("llir", "ptx", "ttir", "ttgir", "sass", "gcn"):
+        if sum(len(line.text) + _ROW_LETTERS for lines in levels.values() for line in lines) <= MOST_IR_LETTERS:
+            break
+        if levels.pop(level, None):
+            notes.append(f"{level} would make this page too large: `kperf ir --level {level}` shows it")
+    named = {level: [_moved(line, here) for line in lines] for level, lines in levels.items()}
+    findings = [
+        finding.model_copy(update={"source": finding.source.model_copy(update={"file": here(finding.source.file)})})
+        for finding in report.timeline.findings
+    ]
+    file, _, _ = report.timeline.file.rpartition(":")
+    return Ladder(report.ir.kernel, report.ir.target, here(file), named, findings, notes)
+
+
+def _moved(line: Line, here: Callable[[str], str]) -> Line:
+    return replace(line, frames=tuple(replace(frame, file=here(frame.file)) for frame in line.frames))
+
+
+def _sentences(report: Report) -> list[str]:
+    """What was read, each without the kernel's name, under which it stands."""
+    names = (f"{report.timeline.label}: ", f"{report.timeline.kernel}: ")
+    told = []
+    for sentence in report.timeline.verdict:
+        rest = next((sentence[len(name) :] for name in names if sentence.startswith(name)), None)
+        told.append(sentence if rest is None else rest[:1].upper() + rest[1:])
+    return told
+
+
+def _keys(report: Report) -> list[tuple[str, str]]:
+    """Words and colour of each kind of event that is drawn, each once."""
+    if report.cta is None:
+        return []
+    drawn = {kind for kinds in kinds_of(report.cta, report.timeline) for kind in kinds}
+    return list(dict.fromkeys(look for kind, look in KINDS.items() if kind in drawn))
 
 
 def _by_share(regions: Sequence[RegionTime]) -> list[RegionTime]:

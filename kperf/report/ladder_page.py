@@ -3,14 +3,11 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from kperf.ir.levels import Line
 from kperf.report.ladder import Ladder, callers, rungs, source_text
+from kperf.report.templates import inside, render
 from kperf.trace.analyze.finding import Finding
 
 LINES_AROUND = 2
@@ -37,13 +34,12 @@ class Pane:
 
 def page(ladders: Sequence[Ladder]) -> str:
     """The page's text."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    inside = files("kperf.report")
-    return environment.from_string(inside.joinpath("ladder.html.jinja").read_text()).render(
+    return render(
+        "ladder.html.jinja",
         ladders=ladders,
         panes=[panes(ladder) for ladder in ladders],
-        style=Markup(inside.joinpath("page.css").read_text() + inside.joinpath("ladder.css").read_text()),
-        controls=Markup(inside.joinpath("ladder.js").read_text()),
+        style=inside("page.css") + inside("ladder.css"),
+        controls=inside("ladder.js"),
     )
 
 

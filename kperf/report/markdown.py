@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kperf.report.report import Report
+from kperf.report.samples import Samples
 
 _COLUMNS = ("kernel", "file", "time of a launch", "SM cycles", "tensor core use of the SM", "confidence", "findings")
 
 
-def page(reports: Sequence[Report], sources: Path) -> str:  # noqa: ARG001 - a format has this form
+def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples]) -> str:  # noqa: ARG001 - as any format
     """A row a kernel."""
     rows = [_COLUMNS, ("---",) * len(_COLUMNS), *map(_row, reports)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

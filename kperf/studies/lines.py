@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ from kperf.installation import EXAMPLES, require_checkout
 from kperf.ir.machine import read_machine_code
 from kperf.record.files import write_atomically
 from kperf.record.store import RecordStore
+from kperf.report.samples import Place
+from kperf.report.samples import Samples as ReportedSamples
 from kperf.studies import child, foreign, ncu
 from kperf.studies.hatchet import Tree, read_tree
 from kperf.studies.records import Common, Row, measured_or_recorded, newest
@@ -53,8 +55,6 @@ _PADDING = re.compile(r"(NOP|BRA)\b")
 """What fills the end of a kernel up: not every tool counts it."""
 _ALL, _STALLED = "Warp Stall Sampling (All Samples)", "Warp Stall Sampling (Not-issued Samples)"
 
-Place = tuple[str, str, int]
-"""Kernel, file, line."""
 Samples = dict[Place, tuple[int, int]]
 """Place -> samples, and those of them in which the warp was stalled."""
 
@@ -345,6 +345,26 @@ def html_page(rows: Sequence[LinesRow], stamp: str) -> str:
             )
         parts.append("</table>")
     return "\n".join([*parts, "</body></html>", ""])
+
+
+def read_samples(path: Path) -> list[ReportedSamples]:
+    """Samples of a profile of Proton's with `pcsampling` (`.hatchet`), or of a `lines.jsonl`, by profiler.
+
+    Raises `UsageError` if the file is missing, damaged, or holds no samples.
+    """
+    if path.suffix == ".hatchet":
+        return [ReportedSamples("Proton", proton_samples(read_tree(path)))]
+    if path.name != "lines.jsonl":
+        raise UsageError(f"{path} is no file of samples: give a .hatchet of Proton's, or a lines.jsonl")
+    if not path.is_file():
+        raise UsageError(f"{path} is missing: `kperf lines` writes it")
+    by_profiler: dict[str, Samples] = defaultdict(dict)
+    for row in newest(RecordStore(path.parent, "lines", ROWS).points()):
+        if isinstance(row, LineRow):
+            by_profiler[row.profiler][row.kernel, row.file, row.line] = (row.samples, row.stalled)
+    if not by_profiler:
+        raise UsageError(f"{path} holds no samples by line: `kperf lines` takes some on a GPU")
+    return [ReportedSamples(label(profiler), places) for profiler, places in by_profiler.items()]
 
 
 def summary(folder: Path) -> dict[str, float]:

@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from kperf.arch import of
+from kperf.compat.triton import own_cache
 from kperf.errors import MeasurementError, UsageError
+from kperf.ir import kept as kept_ir
 from kperf.ir.override import sha256
 from kperf.record import bandwidth, device
 from kperf.record.files import start_of, write_atomically
@@ -195,7 +198,23 @@ class Results:
             kept.trace = self._formats.export(kept.launch, kept.timeline.clock_mhz, about)
             self._write(kept.path.with_name(f"{kept.path.name}.chrome_trace.json"), kept.trace.text)
             kept.suffixes.append(".chrome_trace.json")
+            self._keep_ir(launches, kernel, kept)
         return kept
+
+    def _keep_ir(self, launches: Interceptor, kernel: Kernel, kept: Kept) -> None:
+        """The levels that the original kernel was compiled through, for a page to show beside its timeline."""
+        try:
+            with own_cache(launches.folder):
+                levels = kept_ir.levels_of_compiled(kernel.compiled, kernel.file)
+        except UsageError as error:
+            self._say(f"the IR of {kernel.name} is not kept: {error}")
+            return
+        target = of(kernel.compiled.metadata.target).name
+        self._write(
+            kept.path.with_name(kept.path.name + kept_ir.SUFFIX),
+            kept_ir.packed(kernel.name, target, levels, self._here),
+        )
+        kept.suffixes.append(kept_ir.SUFFIX)
 
     def _path(self, kernel: Kernel) -> Path:
         """A file without a suffix: the kernel's name, and as much of its hash and its GPU as tells it from others."""
@@ -206,7 +225,7 @@ class Results:
         names = (name, f"{name}.{kernel.compiled.hash[:8]}", f"{name}.{kernel.compiled.hash[:8]}.gpu{kernel.device}")
         return (self._folder or Path()) / next(one for one in names if one not in used)
 
-    def _write(self, path: Path, text: str) -> None:
+    def _write(self, path: Path, text: str | bytes) -> None:
         if self._folder is not None:
             write_atomically(path, text)
 

@@ -26,7 +26,7 @@ def slower(tmp_path):
 
 def test_facts_stand_side_by_side_with_what_changed(slower):
     before, after = read_timeline(GEMM), read_timeline(slower)
-    found = {name: values for name, *values in rows(before, after)}
+    found = {name: values for name, *values in rows([before, after], change=True)}
     one = before.overhead.launch_ms
     assert found["time of a launch, ms"] == [f"{one:.4f}", f"{1.25 * one:.4f}", "+25.0%"]
     registers = before.resources.original.registers
@@ -40,7 +40,7 @@ def test_facts_stand_side_by_side_with_what_changed(slower):
 
 
 def test_what_one_kernel_lacks_is_a_dash():
-    found = {name: values for name, *values in rows(read_timeline(GEMM), read_timeline(SOFTMAX))}
+    found = {name: values for name, *values in rows([read_timeline(GEMM), read_timeline(SOFTMAX)], change=True)}
     assert found["kernel"][:2] == [read_timeline(GEMM).label, read_timeline(SOFTMAX).label]
     assert found["tensor cores of an SM busy"][1:] == ["-", ""]
     assert not {"FMA units of an SM busy", "findings"} & set(found)
@@ -66,3 +66,11 @@ def test_the_exit_status_is_for_ci(slower, tmp_path):
     done = kperf("diff", GEMM, tmp_path / "none.json")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "none.json is missing" in done.stderr
+
+
+def test_of_three_kernels_each_has_a_column_and_nothing_is_called_a_change(slower):
+    timelines = [read_timeline(path) for path in (GEMM, SOFTMAX, slower)]
+    found = {name: values for name, *values in rows(timelines, change=False)}
+    assert found["time of a launch, ms"] == [f"{one.overhead.launch_ms:.4f}" for one in timelines]
+    assert found["tensor cores of an SM busy"] == [f"{timelines[0].mma_use.sm:.1%}", "-", "50.0%"]
+    assert {len(values) for values in found.values()} == {3}

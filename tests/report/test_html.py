@@ -12,16 +12,25 @@ import re
 import shutil
 import subprocess
 import tarfile
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kperf.diagnose.engine import found_in
 from kperf.errors import UsageError
+from kperf.ir import kept
+from kperf.ir.kept import KeptIr, packed
+from kperf.ir.levels import Line
+from kperf.ir.locations import Frame
 from kperf.record.store import RECORDED
 from kperf.report.events import read_typical_cta, trace_beside
 from kperf.report.figure import KINDS, timeline_figure
 from kperf.report.html import listing, page
 from kperf.report.report import read_report
+from kperf.report.samples import Samples
 from tests.command import kperf
 
 AXE = "axe-core@4.10.3"
@@ -35,7 +44,27 @@ def text():
     """Of two recorded kernels, one of which has a hostile name."""
     first, second = read_report(GEMM), read_report(SOFTMAX)
     hostile = second.timeline.model_copy(update={"label": HOSTILE, "verdict": [HOSTILE, *second.timeline.verdict]})
-    return page([first, type(second)(hostile, second.cta, second.trace)], RECORDED.parent)
+    return page([replace(first, ir=ir()), replace(second, timeline=hostile)], RECORDED.parent, [SAMPLES])
+
+
+SAMPLES = Samples(
+    f"Proton {HOSTILE}",
+    {
+        ("gemm_tma_kernel", "somewhere/examples/gemm_tma.py", 19): (60, 15),
+        ("gemm_tma_kernel", "examples/gemm_tma.py", 18): (20, 20),
+        ("gemm_tma_kernel", "triton/language/standard.py", 18): (120, 0),
+        ("another", "examples/gemm_tma.py", 19): (7, 7),
+    },
+)
+
+
+def ir(lines=1):
+    """A kernel of two levels: two lines of the source, and one of no place."""
+    load, dot = (
+        Line(text, (Frame("examples/gemm_tma.py", at, 3),)) for text, at in ((f"ld {HOSTILE}", 18), ("mma", 19))
+    )
+    levels = {"ttgir": [load, dot] * lines, "sass": [dot, Line("EXIT"), load]}
+    return KeptIr.model_validate_json(gzip.decompress(packed("gemm_tma_kernel", "sm_90a", levels, Path("/elsewhere"))))
 
 
 def without(reason):
@@ -70,6 +99,14 @@ async function drive() {{
   const first = source.data.name.findIndex((name) => name.includes("store"))
   seen.first = [source.data.left[first], source.data.right[first]]
   seen.jumped = [range.start, range.end]
+  const folded = document.querySelector("details:has(.ladder)")
+  seen.folded = folded.open; folded.open = true
+  const rows = [...folded.querySelectorAll(".pane")].map((pane) => [...pane.querySelectorAll("li")])
+  rows[1][1].focus(); seen.lit = rows.map((lines) => lines.map((line) => line.classList.contains("lit")))
+  seen.said = folded.querySelector("output").textContent
+  rows[1][1].dispatchEvent(new KeyboardEvent("keydown", {{ key: "ArrowRight", bubbles: true }}))
+  seen.beside = document.activeElement.textContent
+  for (const one of document.querySelectorAll("details")) one.open = true
   seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth
   const loaded = performance.getEntriesByType("resource").map((entry) => entry.name)
   seen.fetched = loaded.filter((name) => !name.startsWith("data:"))
@@ -105,6 +142,84 @@ def driven(text, tmp_path_factory):
     seen = re.search(r"<textarea>([^<]+)</textarea>", done.stdout)
     assert seen, f"the page did not get ready: {said}"
     return json.loads(html.unescape(seen.group(1))) | {"console": said}
+
+
+def test_the_ladder_is_folded_and_links_its_levels(driven):
+    assert driven["folded"] is False
+    source, ttgir, sass = driven["lit"]
+    assert (ttgir, sass, sum(source)) == ([False, True], [True, False, False], 1)
+    assert driven["said"] == "Lines: 1 in gemm_tma.py, 1 in ttgir, 1 in sass"
+    assert driven["beside"] == "mma"
+
+
+def cells(text):
+    return [html.unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", text)]
+
+
+def test_samples_stand_beside_the_source_as_shares_of_their_kernel(text):
+    """Of 200 samples of the kernel 60 and 20 fell on its own lines; a file of the same end is the same file."""
+    (table,) = re.findall(r'<table class="source">.*?</table>', text, re.DOTALL)
+    lines = [cells(row) for row in table.split("<tr>")[2:]]
+    shares = {line[0]: line[-2] for line in lines if line[-2]}
+    assert shares == {"18": "10% (100%)", "19": "30% (25%)"}
+    assert html.escape(SAMPLES.profiler, quote=False) in text.replace("&#39;", "'")
+
+
+def test_a_ladder_that_is_too_large_for_the_page_leaves_levels_out_and_says_so():
+    report = replace(read_report(GEMM), ir=ir(20_000))
+    shown = page([report], RECORDED.parent)
+    assert len(shown) < 5_000_000
+    assert "ttgir would make this page too large: `kperf ir --level ttgir` shows it" in shown
+    assert ">sass</h3>" in shown
+    assert ">ttgir</h3>" not in shown
+
+
+def test_two_timelines_of_one_kernel_are_before_and_after(tmp_path):
+    before = read_report(GEMM)
+    overhead = before.timeline.overhead.model_copy(update={"original_ms": 0.75 * before.timeline.overhead.launch_ms})
+    after = replace(before, timeline=before.timeline.model_copy(update={"overhead": overhead}))
+    shown = page([before, after], RECORDED.parent)
+    assert "<h2>Before and after</h2>" in shown
+    (row,) = re.findall(r"<tr><th[^>]*>time of a launch, ms</th>(.*?)</tr>", shown)
+    assert cells(row) == [f"{before.timeline.overhead.launch_ms:.4f}", f"{overhead.launch_ms:.4f}", "-25.0%"]
+    assert "<h2>Side by side</h2>" in page([before, read_report(SOFTMAX)], RECORDED.parent)
+    assert "<h2>Facts</h2>" in page([before], RECORDED.parent)
+
+
+def test_kernels_of_one_name_are_told_apart_by_their_files(tmp_path):
+    out = tmp_path / "page.html"
+    paths = [EXAMPLES / f"{name}.timeline.json" for name in ("gemm_1_stage", "gemm_3_stages", "softmax")]
+    assert kperf("report", *paths, "--out", out).returncode == 0
+    names = re.findall(r'<h2 id="name\d+">(.*?)</h2>', out.read_text())
+    assert names == ["gemm_kernel (gemm_1_stage)", "gemm_kernel (gemm_3_stages)", "softmax_rows"]
+
+
+def test_samples_of_a_record_come_through_the_command(tmp_path):
+    out = tmp_path / "page.html"
+    attention = EXAMPLES / "attention_forward.timeline.json"
+    assert kperf("report", attention, "--samples", RECORDED / "h200" / "lines.jsonl", "--out", out).returncode == 0
+    assert "Proton, instruction sampling, samples</th>" in out.read_text()
+    for name, sentence in (("none.hatchet", "is missing"), ("it.txt", "is no file of samples: give a .hatchet")):
+        done = kperf("report", attention, "--samples", tmp_path / name, "--out", out)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert sentence in done.stderr
+
+
+@given(st.binary(max_size=60))
+def test_damaged_ir_is_refused_in_a_sentence(tmp_path_factory, tail):
+    path = tmp_path_factory.mktemp("ir") / "k.ir.json.gz"
+    path.write_bytes(packed("k", "sm_90a", ir().lines(), Path())[: -1 - len(tail)] + tail)
+    with pytest.raises(UsageError, match="is not the IR of a kernel that kperf wrote: trace the kernel again"):
+        kept.read(path)
+
+
+@pytest.mark.parametrize("place", [1, -1])
+def test_ir_of_a_place_that_there_is_not_is_refused(tmp_path, place):
+    path = tmp_path / "k.ir.json.gz"
+    one = {"kernel": "k", "target": "sm_90a", "places": [["f", 1, 1]], "levels": {"ptx": [["ret", [place]]]}}
+    path.write_bytes(gzip.compress(json.dumps(one).encode()))
+    with pytest.raises(UsageError, match="is not the IR of a kernel"):
+        kept.read(path)
 
 
 def test_the_page_needs_no_network_and_stays_small(text):
@@ -171,7 +286,7 @@ def test_source_lines_have_cycles_and_findings(tmp_path):
     assert [line.number for line in lines] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert lines[4].text == "line 5"
     assert lines[4].cycles == {region["warp_group"]: 24.0}
-    assert lines[4].findings == ("found here",)
+    assert [one.message for one in lines[4].findings] == ["found here"]
     assert lines[5].cycles == {other["warp_group"]: 3.5}
     assert listing(type(report).model_validate(told), tmp_path / "nowhere") == []
 

@@ -288,7 +288,8 @@ seen.said = document.querySelector("output").textContent
 press("ArrowDown"); seen.below = document.activeElement.textContent
 press("ArrowUp"); press("ArrowRight"); seen.beside = document.activeElement.textContent
 const load = [...document.querySelectorAll(".pane li")].find((one) => one.textContent.includes("ld.global"))
-load.dispatchEvent(new MouseEvent("mouseenter")); seen.hovered = document.querySelector(".lit").textContent
+load.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }))
+seen.hovered = document.querySelector(".lit").textContent
 seen.errors = errors
 document.body.appendChild(document.createElement("textarea")).textContent = JSON.stringify(seen)
 </script></body>"""

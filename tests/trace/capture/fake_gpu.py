@@ -23,6 +23,7 @@ from kperf.compat.triton import own_cache
 from kperf.ir import offline, override
 from kperf.record import bandwidth, device
 from kperf.record.bandwidth import Bandwidth
+from kperf.trace import results
 from kperf.trace.capture import instrumented, multipass
 from kperf.trace.capture import sampled as sampling
 from kperf.trace.capture.gpu import Gpu
@@ -154,6 +155,7 @@ def install(locks: Path, monkeypatch=None):
         (multipass, "own_cache", shared(INSTRUMENTED)),
         (instrumented, "own_cache", shared(INSTRUMENTED)),
         (sampling, "own_cache", shared(INSTRUMENTED)),
+        (results, "own_cache", shared(INSTRUMENTED)),
         (override, "own_cache", shared(PROOFS)),
         (bandwidth, "measure", lambda: Bandwidth(peak_gb_per_s=4917, copy_gb_per_s=4200)),
     ):

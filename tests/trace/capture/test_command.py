@@ -21,6 +21,7 @@ from kperf.compat.triton import own_cache
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
+from kperf.ir import kept
 from kperf.ir.compile import canonical_ttgir
 from kperf.record import device
 from kperf.report.formats import formats
@@ -158,7 +159,16 @@ def test_the_third_launch_is_traced_and_the_first_for_scripts_that_launch_once(t
     status, said, out = trace(GEMM + "run(5); print(sys.argv[1:])")
     assert status == 0
     assert launched("gemm") == [True, False, True, False, True]
-    assert {path.name for path in out.iterdir()} == {"gemm.timeline.json", "gemm.chrome_trace.json"}
+    assert {path.name for path in out.iterdir()} == {"gemm.timeline.json", "gemm.chrome_trace.json", "gemm.ir.json.gz"}
+    ir = kept.read(out / "gemm.ir.json.gz")
+    assert (ir.kernel, ir.target, {file for file, *_ in ir.places if "triton" not in file}) == (
+        "gemm",
+        "sm_90a",
+        {str(out.parent / "it.py")},
+    )
+    loads = [line for line in ir.lines()["ttgir"] if "async_tma_copy_global_to_local" in line.text]
+    assert {line.frame.line for line in loads} == {12}
+    assert any("HGMMA" in line.text and line.frame.line == 12 for line in ir.lines()["sass"])
     timeline = read_timeline(out / "gemm.timeline.json")
     assert timeline.kernel == "gemm"
     assert timeline.file.endswith("it.py:5")
@@ -652,7 +662,7 @@ def test_what_follows_the_script_is_the_scripts(trace, tmp_path, monkeypatch, un
     assert found.returncode == 5, found.stderr
     assert found.stdout.startswith(f"['{tmp_path}/it.py', '--list', '-m', '--out=x'] a line\n")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        f"gemm.{kind}" for kind in ("timeline.json", "chrome_trace.json", "png", "pdf")
+        f"gemm.{kind}" for kind in ("timeline.json", "chrome_trace.json", "ir.json.gz", "png", "pdf")
     }
     refused = kperf("trace", "--lsit", *ours[-1:])
     assert refused.returncode == 2
