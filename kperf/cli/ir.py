@@ -25,7 +25,7 @@ def ir(
         list[str],
         typer.Argument(
             metavar="WHAT [-- ARGUMENTS]",
-            help="script.py, kernel.py:function, an entry of Triton's cache, or a TTGIR file.",
+            help="script.py, kernel.py:function, package.module:function, an entry of Triton's cache, or a TTGIR file.",
             show_default=False,
         ),
     ],

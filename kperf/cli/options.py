@@ -84,10 +84,15 @@ Dtype = Annotated[str, typer.Option(help="bfloat16 or float16.")]
 Inputs = Annotated[str, typer.Option(help="Kind of numbers in q, k, v: normal, x2, x4, x10, sink, ramp or local.")]
 Target = Annotated[str, typer.Option(help="Architecture: sm_80, sm_90a, sm_100a, gfx942, ...")]
 Signature = Annotated[
-    str | None, typer.Option(help='Types of a function\'s arguments, in order: "*bf16,*bf16,i32:16,i32:1".')
+    str | None,
+    typer.Option(help='Types of a function\'s arguments, in order or by name: "*bf16,i32:16", "*_ptr=*bf16,n=i32".'),
 ]
 Constexpr = Annotated[
-    list[str] | None, typer.Option(help="NAME=value of a tl.constexpr; once for each.", show_default=False)
+    list[str] | None,
+    typer.Option(
+        help="NAME=value of a tl.constexpr, as 64, tl.float16 or :name of its module; once for each.",
+        show_default=False,
+    ),
 ]
 NumWarps = Annotated[int | None, typer.Option(min=1, max=32, help="Of a function.", show_default=False)]
 NumStages = Annotated[int | None, typer.Option(min=0, help="Of a function.", show_default=False)]

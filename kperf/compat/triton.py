@@ -4,6 +4,8 @@ Where versions differ, the branch stands here and says from which version on.
 """
 
 import hashlib
+import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,9 +18,11 @@ import torch
 import triton
 from triton import knobs
 from triton._C.libtriton import amd, get_cache_invalidating_env_vars, ir, nvidia, passes, proton
+from triton._utils import canonicalize_dtype
 from triton.backends import backends
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
+from triton.compiler.errors import CompilationError
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime import driver
 from triton.runtime._allocation import _profile_allocator, set_profile_allocator
@@ -57,16 +61,72 @@ Launch = Callable[..., None]
 
 def source_of(
     kernel: Any,
-    signature: Mapping[str, str],
-    constexprs: Mapping[str, Any],
+    signature: Mapping[str, Any],
+    constexprs: Mapping[Any, Any],
     attributes: Mapping[tuple[int, ...], Any] | None = None,
 ) -> ASTSource:
     """What a @triton.jit or @gluon.jit kernel is compiled from.
 
-    `attributes`: what the JIT knows of an argument's value, {(index,): [["tt.divisibility", 16]]}.
+    `signature`: types by name, of a tuple a tuple. `constexprs`: values by name, or by place. `attributes`: what the
+    JIT knows of an argument's value, {(index,): [["tt.divisibility", 16]]}.
     """
     source_class = GluonASTSource if kernel.is_gluon() else ASTSource
     return source_class(kernel, dict(signature), dict(constexprs), dict(attributes or {}))
+
+
+@dataclass(frozen=True)
+class Decorated:
+    """A @triton.jit or @gluon.jit function, and what the decorators around it say.
+
+    arguments: their names. declared: its constexprs, with their defaults (`inspect.Parameter.empty` without one).
+    configuration: constexprs and options by name, of an autotuner's first configuration. heuristics: constexprs that
+    are computed from the other arguments, by name.
+    """
+
+    function: Any
+    arguments: tuple[str, ...]
+    declared: Mapping[str, Any]
+    configuration: Mapping[str, Any]
+    heuristics: Mapping[str, Callable[[Mapping[str, Any]], Any]]
+
+
+def undecorated(named: Any) -> Decorated | None:
+    """The JIT function inside of `named`, None if there is none: each decorator keeps what is inside of it as `fn`.
+
+    Autotuners of others are known by their `configs`, heuristics by their `values`.
+    """
+    configuration: dict[str, Any] = {}
+    heuristics: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+    while not isinstance(named, JITFunction):
+        for config in list(getattr(named, "configs", None) or ())[:1]:
+            configuration |= config.all_kwargs()
+        if isinstance(values := getattr(named, "values", None), Mapping):
+            heuristics |= values
+        if not hasattr(named, "fn"):
+            return None
+        named = named.fn
+    parameters = list(named.signature.parameters.values())
+    declared = {parameters[place].name: parameters[place].default for place in named.constexprs}
+    return Decorated(named, tuple(named.arg_names), declared, configuration, heuristics)
+
+
+def canonical_type(name: str) -> str:
+    """Triton's name of a type that Triton or torch names: `bf16` of `bfloat16`. Raises `KeyError` if there is none."""
+    return str(canonicalize_dtype(name))
+
+
+def why_not_compiled(error: BaseException, function: Any) -> str:
+    """Why a JIT function does not compile: its line, if the front end names one, and the first cause, in words."""
+    where = ""
+    if isinstance(error, CompilationError) and hasattr(error.node, "lineno"):
+        lines, first = inspect.getsourcelines(function.fn)
+        decorators = next(number for number, line in enumerate(lines) if re.match(r"\s*def\b", line))
+        where = f"{Path(function.fn.__code__.co_filename).name}:{first + decorators + error.node.lineno - 1}: "
+    while error.__cause__ is not None:
+        error = error.__cause__
+    said = error.error_message if isinstance(error, CompilationError) else str(error)
+    words = (said or "").strip().splitlines() or [type(error).__name__]
+    return f"{where}{words[-1]}"
 
 
 def is_gluon(source: Any) -> bool:

@@ -1,6 +1,5 @@
 """Kernels to read: what a script launches, a function with a signature, an entry of Triton's cache, a TTGIR file."""
 
-import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -9,16 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import triton
-
 from kperf.arch import Arch, of
-from kperf.compat.triton import ASTSource, CompiledKernel, constexprs_of, python_function
+from kperf.compat.triton import CompiledKernel, constexprs_of, python_function
 from kperf.console import complain
+from kperf.diagnose import functions
 from kperf.diagnose.kernel import OPTIONS, Kernel, frame_of
-from kperf.diagnose.without_gpu import imported, launches_of
+from kperf.diagnose.without_gpu import launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
-from kperf.ir.layouts import split_commas
 from kperf.ir.levels import TEXTS
 from kperf.ir.locations import quoted
 from kperf.ir.ttgir import Module
@@ -36,21 +33,20 @@ def read(
 ) -> list[Kernel]:
     """The kernels that `what` names, compiled for `arch` where they are not compiled yet.
 
-    `script.py` with its arguments, `file.py:function`, a folder of Triton's cache, or a TTGIR file. `signature`: types
-    of the arguments as Triton writes them, `*bf16,*fp32,i32:16`, `i32:1` for the number 1; `constexprs`: `NAME=value`;
-    `options`: num_warps and the like. Raises `UsageError` for anything else.
+    `script.py` with its arguments, `file.py:function`, `package.module:function`, a folder of Triton's cache, or a
+    TTGIR file. `signature`, `constexprs` and `options`: of a function, as `functions.compiled` takes them. Raises
+    `UsageError` for anything else.
     """
     name, colon, function = what.rpartition(":")
-    if colon and name.endswith(".py"):
-        if signature is None:
-            kernels = [one for one in _of_script(Script(name, tuple(arguments)), arch) if one.name == function]
-            if not kernels:
-                raise UsageError(
-                    f"{name} launches no kernel {function}: give its arguments' types with --signature, in order, as "
-                    '"*bf16,*bf16,i32", and its constants with --constexpr NAME=value'
-                )
-            return kernels
-        return [_of_function(Path(name), function, arch, signature, constexprs, dict(options or {}))]
+    if colon and (name.endswith(".py") or functions.is_module(name)):
+        if signature is not None:
+            return [of_compiled(functions.compiled(name, function, arch, signature, constexprs, options or {}), arch)]
+        if not name.endswith(".py"):
+            raise UsageError(f"{what} is launched by nothing: {functions.wanted(name, function, arch)}")
+        kernels = [one for one in _of_script(Script(name, tuple(arguments)), arch) if one.name == function]
+        if not kernels:
+            raise UsageError(f"{name} launches no kernel {function}: {functions.wanted(name, function, arch)}")
+        return kernels
     path = Path(what)
     if path.is_dir():
         return _of_folder(path)
@@ -120,75 +116,6 @@ def _of_script(script: Script, arch: Arch) -> list[Kernel]:
     ]
 
 
-def _of_function(
-    path: Path, function: str, arch: Arch, signature: str, constexprs: Sequence[str], options: dict[str, Any]
-) -> Kernel:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
-    names, why = imported(path, arch)
-    jitted: Any = names.get(function)
-    defaults: dict[str, Any] = {}
-    while hasattr(jitted, "configs") or hasattr(jitted, "values"):
-        for config in getattr(jitted, "configs", [])[:1]:  # an autotuner's first
-            defaults |= config.kwargs
-            options = {"num_warps": config.num_warps, "num_stages": config.num_stages} | options
-        jitted = getattr(jitted, "fn", None)  # inside of an autotuner and heuristics
-    if not hasattr(jitted, "arg_names"):
-        ended = f" (it ended with {why})" if why else ""
-        raise UsageError(f"{path} has no kernel {function}{ended}: name a @triton.jit function of it")
-    declared = {
-        name: parameter
-        for name, parameter in inspect.signature(jitted.fn).parameters.items()
-        if "constexpr" in str(parameter.annotation)
-    }
-    has_default = {name: one.default for name, one in declared.items() if one.default is not inspect.Parameter.empty}
-    constants = has_default | defaults | dict(_constant(text) for text in constexprs)
-    if missing := [name for name in declared if name not in constants]:
-        raise UsageError(f"{function} has constants of no value: give --constexpr {missing[0]}=...")
-    given = split_commas(signature)
-    runtime = [name for name in jitted.arg_names if name not in constants]
-    if len(given) != len(runtime):
-        raise UsageError(
-            f"{function} takes {len(runtime)} arguments beside its constants ({', '.join(runtime)}), and --signature "
-            f"has {len(given)} types: give one each, and --constexpr NAME=value for what is a tl.constexpr"
-        )
-    types = dict(zip(runtime, given, strict=True))
-    places = {name: place for place, name in enumerate(jitted.arg_names)}
-    # Tensors of torch begin at multiples of 16 bytes; of a number that is said only where `:16` says so.
-    aligned = {
-        (places[name],): [["tt.divisibility", 16]]
-        for name, text in types.items()
-        if text.endswith(":16") or (text.startswith("*") and ":" not in text)
-    }
-    constants |= {name: 1 for name, text in types.items() if re.fullmatch(r"[iu]\d+:1", text)}  # as the JIT does
-    plain = {name: text.partition(":")[0] for name, text in types.items()} | dict.fromkeys(constants, "constexpr")
-    source = ASTSource(jitted, {name: plain[name] for name in jitted.arg_names}, constants, aligned)
-    return of_compiled(_compiled(source, arch, options), arch)
-
-
-def _compiled(source: Any, arch: Arch, options: dict[str, Any]) -> CompiledKernel:
-    try:
-        with compiler.whole_cache():
-            return triton.compile(source, target=arch.target, options=options)
-    except UsageError:
-        raise
-    except Exception as error:  # front end, passes and ptxas raise what they like
-        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise UsageError(f"it does not compile for {arch.name}: {last}") from None
-
-
-def _constant(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"--constexpr {text} has no value: write NAME=value")
-    try:
-        return name.strip(), json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
-    except json.JSONDecodeError:
-        if re.fullmatch(r"tl\.\w+", value):
-            return name.strip(), getattr(triton.language, value[3:], value)
-        return name.strip(), value
-
-
 def _of_folder(path: Path) -> list[Kernel]:
     found = []
     for ttgir in sorted(path.rglob("*.ttgir")):
@@ -222,13 +149,12 @@ def _of_ttgir(path: Path, arch: Arch) -> Kernel:
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
     text = _text_of(path)
-    module = Module(text)
     written = re.search(r'ttg\.target = "([^"]+)"', text)
     if written is not None and of(written[1]) != arch:
         name = of(written[1]).name
         raise UsageError(f"{path} is for {name}, not for {arch.name}: say --target {name}")
     compiler.parse_ttgir(text)
-    kernel = _compiled(str(path), arch, {"num_warps": module.num_warps})
+    kernel = compiler.compile_ttgir(path, arch)
     made = {name: kernel.asm[name] for name in ("llir", "ptx", "amdgcn", "cubin") if name in kernel.asm}
     shared = SimpleNamespace(shared=kernel.metadata.shared, num_stages=None)
     return of_compiled(SimpleNamespace(asm=made | {"ttgir": text}, name=kernel.name, metadata=shared), arch)

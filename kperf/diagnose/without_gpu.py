@@ -6,6 +6,7 @@ CPU) is answered so that it goes on: comparisons hold, numbers are 1. It is run 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import sys
@@ -203,26 +204,72 @@ def _quiet(why: list[str]) -> Iterator[None]:
         yield
 
 
-def imported(path: Path, arch: Arch) -> tuple[dict[str, Any], str | None]:
-    """What a file defines, and the words of the exception that ended it, None without one; its launches do nothing."""
+def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
+    """What a file or a module defines, and the words of the exception that ended it, None without one.
+
+    A file inside of a package is imported as the package's. Its launches do nothing. Raises `UsageError` if there is
+    no such file or module.
+    """
+    path = Path(name) if name.endswith(".py") else None
+    if path is not None and not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    folder, dotted = _place_of(path.resolve()) if path is not None else (Path.cwd(), name)
     names: dict[str, Any] = {}
-    module = importlib.util.module_from_spec(spec) if (spec := _spec_of(path)) else None
     why: list[str] = []
-    sys.path.insert(0, str(path.resolve().parent))
+    before = list(sys.path)
+    sys.path.insert(0, str(folder))
     try:
         with pretended_cuda(arch), noted_launches(), _quiet(why):
-            if module is not None and spec is not None and spec.loader is not None:
+            spec = _spec_of(path, folder, dotted)
+            if spec is not None and spec.loader is not None:
+                if dotted in sys.modules:  # its package has imported it
+                    return vars(sys.modules[dotted]), None
+                module = sys.modules[dotted] = importlib.util.module_from_spec(spec)
                 names = vars(module)
                 spec.loader.exec_module(module)
+    except UsageError:
+        raise
     except Exception as error:
-        why.append(f"{type(error).__name__}: {error}")
+        why.append(f"{type(error).__name__}: {' '.join(str(error).split())}")
     finally:
-        sys.path.pop(0)
+        sys.path[:] = before
     return names, why[-1] if why else None
 
 
-def _spec_of(path: Path) -> ModuleSpec | None:
-    return importlib.util.spec_from_file_location(f"_kperf_{path.stem}", path)
+def _spec_of(path: Path | None, folder: Path, dotted: str) -> ModuleSpec | None:
+    """How a module is imported; packages around it are, here. Raises `UsageError` if there is none, or another."""
+    if path is not None and "." not in dotted:
+        return importlib.util.spec_from_file_location(dotted, path)
+    spec = importlib.util.find_spec(dotted)
+    if spec is None:
+        raise UsageError(f"there is no module {dotted}: give package.module:function, or file.py:function")
+    if path is not None and (spec.origin is None or not path.samefile(spec.origin)):
+        raise UsageError(f"{path} is {dotted} of {folder}, and here {dotted} is {spec.origin}: name the kernel there")
+    return spec
+
+
+def _place_of(path: Path) -> tuple[Path, str]:
+    """The folder from which a file is imported, and its name as a module's.
+
+    That is the one outside of its packages, which have an `__init__.py`, or which its relative imports go through.
+    """
+    depth = _deepest_relative_import(path)
+    while (path.parents[depth] / "__init__.py").is_file():
+        depth += 1
+    folder = path.parents[depth]
+    parts = path.relative_to(folder).with_suffix("").parts
+    if depth == 0:
+        return folder, f"_kperf_{path.stem}"
+    return folder, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _deepest_relative_import(path: Path) -> int:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return 0  # what is wrong is said where it is imported
+    levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return min(max(levels, default=0), len(path.parents) - 1)
 
 
 @contextmanager

@@ -127,8 +127,8 @@ def uncollected() -> Iterator[None]:
 
 def compile_kernel(
     kernel: Any,
-    signature: Mapping[str, str],
-    constexprs: Mapping[str, Any],
+    signature: Mapping[str, Any],
+    constexprs: Mapping[Any, Any],
     *,
     attributes: Mapping[tuple[int, ...], Any] | None = None,
     ir_override: Path | None = None,
@@ -191,8 +191,8 @@ def _lowered(source: ASTSource, arch: Arch, options: dict[str, Any]) -> str:
 
 def _source(
     kernel: Any,
-    signature: Mapping[str, str],
-    constexprs: Mapping[str, Any],
+    signature: Mapping[str, Any],
+    constexprs: Mapping[Any, Any],
     attributes: Mapping[tuple[int, ...], Any] | None = None,
 ) -> ASTSource:
     if compat.interpreting():

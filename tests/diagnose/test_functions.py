@@ -1,0 +1,151 @@
+"""`file.py:function` and `package.module:function`, as packages have their kernels."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.command import kperf
+
+KERNELS = '''
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from .helpers.arithmetic import twice
+
+@dataclass
+class Options:
+    rows: int
+
+SMS = torch.cuda.get_device_properties("cuda").multi_processor_count
+
+
+class Entry(triton.runtime.jit.KernelInterface):
+    """As packages wrap what they launch."""
+
+    def __init__(self, fn):
+        self.fn = fn
+
+    def run(self, *arguments, **options):
+        return self.fn.run(*arguments, **options)
+
+
+@Entry
+@triton.heuristics({
+    "BIASED": lambda given: given["bias_ptr"] is not None,
+    "WIDE": lambda given: given["x_ptr"].dtype.itemsize == 4,
+    "EVEN": lambda given: given["n"] % given["BLOCK"] == 0,
+})
+@triton.autotune([triton.Config({"BLOCK": 2048}, num_warps=8), triton.Config({"BLOCK": 64})], key=["n"])
+@triton.jit
+def scaled(x_ptr, bias_ptr, y_ptr, n, ACT: tl.constexpr, KIND: tl.constexpr, SHAPE: tl.constexpr,
+           BLOCK: tl.constexpr, BIASED: tl.constexpr, WIDE: tl.constexpr, EVEN: tl.constexpr, num_warps: tl.constexpr):
+    tl.static_assert(SHAPE[1] == num_warps)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = ACT(tl.load(x_ptr + i, mask=i < n)).to(KIND)
+    if BIASED:
+        x += tl.load(bias_ptr + i, mask=i < n)
+    if WIDE:
+        x = tl.exp(x)
+    tl.store(y_ptr + i, x, mask=i < n)
+
+
+@triton.jit
+def pair(xs, y_desc, n: tl.constexpr):
+    x = tl.load(xs[0] + tl.arange(0, n)) + tl.load(xs[1] + tl.arange(0, n))
+    y_desc.store([0], x)
+'''
+
+GLUON = """
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def copied(x_ptr, y_ptr, n: gl.constexpr):
+    i = gl.arange(0, n, gl.BlockedLayout([4], [32], [4], [0]))
+    gl.store(y_ptr + i, gl.load(x_ptr + i))
+"""
+SCALED = ("--constexpr", "ACT=:twice", "--constexpr", "KIND=tl.float32", "--constexpr", "EVEN=False")
+TYPES = "*_ptr=*float32,bias_ptr=None,n=i32:16"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package whose kernels import what is beside them; `helpers` has no `__init__.py`."""
+    root = tmp_path / "ours"
+    (root / "helpers").mkdir(parents=True)
+    (root / "__init__.py").write_text("GLOBAL = 1\n")
+    (root / "kernels.py").write_text(KERNELS)
+    (root / "gluon.py").write_text(GLUON)
+    (root / "helpers/arithmetic.py").write_text(
+        "import triton\nfrom .. import GLOBAL\n\n@triton.jit\ndef twice(x):\n    return 2 * x\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    yield root
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ours"]:
+        del sys.modules[name]
+
+
+def ttgir(*arguments):
+    done = kperf("ir", *arguments, "--level", "ttgir")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["ours.kernels", "ours/kernels.py"])
+def test_a_kernel_of_a_package_with_all_its_decorators(package, name):
+    made = ttgir(f"{name}:scaled", "--signature", TYPES, *SCALED, "--constexpr", "SHAPE=(1, 8)")
+    assert "2048x" in made  # of the autotuner's first configuration
+    assert "math.exp" in made  # WIDE, of a float32
+    assert made.count("tt.load") == 1  # not BIASED, of None
+
+
+def test_a_wrong_value_is_said_with_the_line_of_the_kernel(package):
+    done = kperf("ir", "ours.kernels:scaled", "--signature", TYPES, *SCALED, "--constexpr", "SHAPE=(1, 4)")
+    line = KERNELS.splitlines().index("    tl.static_assert(SHAPE[1] == num_warps)") + 1
+    assert done.returncode == 2
+    assert f"does not compile for sm_90a: kernels.py:{line}: " in done.stderr
+
+
+def test_what_no_heuristic_can_say_is_asked_for(package):
+    few = [*SCALED[:4], "--constexpr", "SHAPE=(1, 8)"]
+    done = kperf("ir", "ours.kernels:scaled", "--signature", TYPES, *few)
+    assert done.stderr.endswith("has constants of no value: give --constexpr EVEN=...\n")
+    done = kperf("ir", "ours.kernels:scaled")
+    assert "give the types of x_ptr, bias_ptr, y_ptr, n with --signature" in done.stderr
+    assert "--constexpr NAME=value for ACT, KIND, SHAPE, BIASED, WIDE, EVEN\n" in done.stderr
+
+
+def test_tuples_and_descriptors_are_arguments(package):
+    types = "(*fp32,*fp32),tensordesc<fp32[256]>"
+    made = ttgir("ours.kernels:pair", "--signature", types, "--constexpr", "n=256")
+    assert made.count("tt.load") == 2
+    assert "tma_copy_local_to_global" in made
+    assert made.count("tt.divisibility = 16") == 2
+
+
+def test_a_gluon_function_is_compiled_as_one(package):
+    made = ttgir(f"{package / 'gluon.py'}:copied", "--signature", "*fp32,*fp32", "--constexpr", "n=512")
+    assert "tensor<512x!tt.ptr<f32>, #blocked>" in made
+    done = kperf(
+        "diagnose", "--static", "ours.gluon:copied", "--signature", "*fp32,*fp32", "--constexpr", "n=512", "--json"
+    )
+    assert json.loads(done.stdout)["kernels"][0]["kernel"] == "copied"
+
+
+def test_a_file_that_is_not_the_module_that_is_imported_is_refused(package, tmp_path):
+    other = tmp_path / "elsewhere/ours"
+    other.mkdir(parents=True)
+    (other / "__init__.py").touch()
+    (other / "kernels.py").write_text(KERNELS)
+    ttgir(f"{package}/gluon.py:copied", "--signature", "*fp32,*fp32", "--constexpr", "n=512")
+    done = kperf("ir", f"{Path('elsewhere/ours/kernels.py')}:pair", "--signature", "*fp32,*fp32")
+    assert done.returncode == 2
+    assert f"and here ours.kernels is {package / 'kernels.py'}: name the kernel there" in done.stderr
