@@ -16,8 +16,8 @@ def diagnose(
         list[str],
         typer.Argument(
             metavar="WHAT [-- ARGUMENTS]",
-            help="script.py, kernel.py:function, package.module:function, an entry of Triton's cache, a TTGIR file, one or "
-            "two timelines.",
+            help="script.py, kernel.py:function, package.module:function, an entry of Triton's cache, a TTGIR file, "
+            "one or two timelines.",
             show_default=False,
         ),
     ],
