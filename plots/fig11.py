@@ -18,7 +18,7 @@ from kperf.trace.analyze.models import Timeline, Window
 RATE = Look("#555555", "white", "MMAs at the peak rate")
 EVENTS = Look("#f2f2f2", "black", "cost of the events in what is drawn", "xxxx", "#999999")
 BEYOND = Look("#b0b0b0", "black", "in flight beyond that: queue and latency")
-WINDOW_TRIPS = 3
+WINDOW_ITERATIONS = 3
 
 
 def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
@@ -35,7 +35,7 @@ def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
     heights = [*(1.6 for _ in views), 0.25 + 0.3 * len(timelines)]
     figure = plt.figure(figsize=(WIDTH_INCHES, 1.6 + 1.1 * sum(heights)), layout="constrained")
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    span = WINDOW_TRIPS * max(timeline.cycles_per_unit.median for timeline in timelines)
+    span = WINDOW_ITERATIONS * max(timeline.cycles_per_unit.median for timeline in timelines)
     shown: dict[str, Look] = {}
     axes = [figure.add_subplot(grid[place, 0]) for place in range(len(views))]
     for axis, (timeline, window) in zip(axes, views, strict=True):

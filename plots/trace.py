@@ -28,7 +28,7 @@ from kperf.plots.style import BLACK, BLUE, GREY, VERMILION, content, own_setting
 from kperf.record.files import write_atomically
 from kperf.trace.analyze.models import Memory, SmUse, Timeline, Window
 
-WINDOW_TRIPS = 3
+WINDOW_ITERATIONS = 3
 WINDOW_BARS = 48
 """Of a warp group of a block that is shown from its start."""
 
@@ -89,7 +89,7 @@ def _rows(timeline: Timeline, window: Window) -> int:
 def _span(timeline: Timeline, window: Window) -> float:
     """Cycles to show: some trips, or of a block as much as can be told apart."""
     if window.shows != "CTA":
-        return WINDOW_TRIPS * timeline.cycles_per_unit.median
+        return WINDOW_ITERATIONS * timeline.cycles_per_unit.median
     ends = [
         sorted(bar.start + bar.cycles for bar in window.bars if (bar.track, bar.warp_group) == ("warps", group))
         for group in {bar.warp_group for bar in window.bars if bar.track == "warps"}

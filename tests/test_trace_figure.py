@@ -36,9 +36,9 @@ def memory() -> Timeline:
 
 @functools.cache
 def imbalance() -> Timeline:
-    short, long = test_views.norm_block(trips=2), test_views.norm_block(trips=32)
-    blocks = [(long, 0, 0), *[(short, n, 0) for n in range(1, 8)]]
-    return read.timeline(test_views.launch_of(test_views.norm_program(), blocks), ABOUT)
+    short, long = test_views.norm_cta(iterations=2), test_views.norm_cta(iterations=32)
+    ctas = [(long, 0, 0), *[(short, n, 0) for n in range(1, 8)]]
+    return read.timeline(test_views.launch_of(test_views.norm_program(), ctas), ABOUT)
 
 
 VIEWS = [pipeline, memory, imbalance]

@@ -304,7 +304,7 @@ def draw(
 
 
 def _predicted(timelines: Sequence[Timeline], subjects: Sequence[TracedKernel]) -> list[str]:
-    """Each schedule's period from the other's stage times, where those were recorded."""
+    """Each schedule's iteration time from the other's stage times, where those were recorded."""
     lines = []
     for measured, predicted, item in zip(timelines, timelines[::-1], subjects[::-1], strict=True):
         if measured.replay is not None:
@@ -328,7 +328,7 @@ def run(
 ) -> None:
     """`make fig11`: both variants and ours, or one file of a person's own.
 
-    `passes`: auto, 1, or the most launches over which the records of a trip are spread.
+    `passes`: auto, 1, or the most launches over which the records of an iteration are spread.
     `with_costs` also times other ways to record, of ours none: its records fit into device memory only. Without a GPU
     ours is drawn if it is recorded.
 

@@ -54,8 +54,8 @@ def most_records(program: Program, override: Override, workload: Workload) -> in
     # The fewer SMs, the more tiles a persistent CTA has.
     sms = H200.sms if device.why_static() else device.sm_count()
     tiles = -(-workload.rows // (override.manifest.tile_rows * override.grid(workload.rows, sms)[0]))
-    trips = -(-workload.seq_len // KV_BOX_ROWS)
-    rounds = (tiles, trips) if override.manifest.grid == "persistent" else (trips,)
+    iterations = -(-workload.seq_len // KV_BOX_ROWS)
+    rounds = (tiles, iterations) if override.manifest.grid == "persistent" else (iterations,)
     written: Counter[str] = Counter()
     for scope in program.scopes:
         written[scope.group] += 2 * math.prod(rounds[: len(scope.loops)])

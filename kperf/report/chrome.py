@@ -15,7 +15,7 @@ import numpy as np
 
 from kperf.trace.analyze import analysis
 from kperf.trace.analyze.read import TYPICAL_PERCENTILES, at_percentiles
-from kperf.trace.analyze.timeline import Block, Launch
+from kperf.trace.analyze.timeline import Cta, Launch
 from kperf.trace.instrument.program import Program
 from kperf.trace.results import Exported
 
@@ -48,54 +48,56 @@ def export(launch: Launch, clock_mhz: float, about: Mapping[str, object]) -> Exp
     from the middle of that. Raises `UsageError` if no CTA is whole.
     """
     numbers = np.unique(chosen := at_percentiles(launch, TYPICAL_PERCENTILES))
-    blocks, groups = list(launch.blocks(numbers)), analysis.looping(launch)
+    ctas, groups = list(launch.ctas(numbers)), analysis.looping(launch)
     about = dict(about) | {
         "chosen": f"CTAs at percentiles {', '.join(map(str, TYPICAL_PERCENTILES))} of the lifetime of all CTAs",
         "typical_cta": int(launch.records.program_id[chosen[len(chosen) // 2]]),
     }
     most_bytes, span_bytes = EXPORTED_BYTES, _LEAST_BYTES_OF_A_SPAN
     while True:
-        most_spans = most_bytes // (span_bytes * len(blocks))
-        windows = [analysis.exported_window(block, groups, most_spans) for block in blocks]
-        parts = [_part(launch, *shown, groups) for shown in zip(numbers.tolist(), blocks, windows, strict=True)]
-        shows = f"{len(blocks)} of {launch.records.n_blocks} CTAs: {', '.join(parts)}"
-        text = text_of(blocks, windows, launch.program, clock_mhz, about | {"shows": shows})
+        most_spans = most_bytes // (span_bytes * len(ctas))
+        windows = [analysis.exported_window(cta, groups, most_spans) for cta in ctas]
+        parts = [_part(launch, *shown, groups) for shown in zip(numbers.tolist(), ctas, windows, strict=True)]
+        shows = f"{len(ctas)} of {launch.records.n_ctas} CTAs: {', '.join(parts)}"
+        text = text_of(ctas, windows, launch.program, clock_mhz, about | {"shows": shows})
         if len(text) <= EXPORTED_BYTES:
             return Exported(text, shows)
         most_bytes = most_bytes * EXPORTED_BYTES // len(text) * 9 // 10
 
 
-def _part(launch: Launch, number: int, block: Block, window: tuple[int, int], groups: Sequence[str]) -> str:
-    """What of a block is shown, in words."""
-    name = f"CTA {block.program_id}"
+def _part(launch: Launch, number: int, cta: Cta, window: tuple[int, int], groups: Sequence[str]) -> str:
+    """What of a CTA is shown, in words."""
+    name = f"CTA {cta.program_id}"
     first, last = (int(cycles[number]) for cycles in launch.lifetimes())
     if window == (first, last):
         return f"{name} whole"
-    trips = [*analysis.trip_starts(block, groups), (block.end,)]
-    whole = (window[0] <= min(trip) and max(following) <= window[1] for trip, following in pairwise(trips))
+    iterations = [*analysis.iteration_starts(cta, groups), (cta.end,)]
+    whole = (
+        window[0] <= min(iteration) and max(following) <= window[1] for iteration, following in pairwise(iterations)
+    )
     shown = [place for place, inside in enumerate(whole, 1) if inside]
     if not shown:
         return f"{name} from cycle {window[0] - first} to {window[1] - first} of {last - first}"
-    return f"{name} iterations {shown[0]} to {shown[-1]} of {launch.trips_of_blocks(groups[0])[number]}"
+    return f"{name} iterations {shown[0]} to {shown[-1]} of {launch.iterations_of_ctas(groups[0])[number]}"
 
 
 def text_of(
-    blocks: Sequence[Block],
+    ctas: Sequence[Cta],
     windows: Sequence[tuple[int, int]],
     program: Program,
     clock_mhz: float,
     about: dict[str, Any],
 ) -> str:
-    """The JSON text: of each block what goes on between two cycles, its window.
+    """The JSON text: of each CTA what goes on between two cycles, its window.
 
-    `about` goes into `otherData`, beside what the clocks are and which blocks were chosen.
+    `about` goes into `otherData`, beside what the clocks are and which CTAs were chosen.
     """
-    origin_ns = min(block.start_ns for block in blocks)
-    starts_us = [(block.start_ns - origin_ns) / 1e3 for block in blocks]
-    lanes = _lanes(blocks, windows, starts_us, clock_mhz)
+    origin_ns = min(cta.start_ns for cta in ctas)
+    starts_us = [(cta.start_ns - origin_ns) / 1e3 for cta in ctas]
+    lanes = _lanes(ctas, windows, starts_us, clock_mhz)
     events: list[Event] = []
-    for block, window, start_us, lane in zip(blocks, windows, starts_us, lanes, strict=True):
-        events += _block_events(block, window, program, clock_mhz, start_us, lane)
+    for cta, window, start_us, lane in zip(ctas, windows, starts_us, lanes, strict=True):
+        events += _cta_events(cta, window, program, clock_mhz, start_us, lane)
     events.sort(key=lambda event: event["ts"])
     document = {
         "displayTimeUnit": "ns",
@@ -107,44 +109,44 @@ def text_of(
             "pid": "SM",
             "tid": f"warp group (1 ..), tensor core ({TENSOR_CORE_TID}), loads ({LOADS_TID}); of the next CTA there "
             f"at the same time {LANE_TIDS} more",
-            "ctas": [{"program_id": block.program_id, "sm": block.sm} for block in blocks],
+            "ctas": [{"program_id": cta.program_id, "sm": cta.sm} for cta in ctas],
         },
-        "traceEvents": [*_metadata(blocks, lanes), *events],
+        "traceEvents": [*_metadata(ctas, lanes), *events],
     }
     return json.dumps(document, separators=(",", ":")) + "\n"
 
 
 def _lanes(
-    blocks: Sequence[Block], windows: Sequence[tuple[int, int]], starts_us: Sequence[float], clock_mhz: float
+    ctas: Sequence[Cta], windows: Sequence[tuple[int, int]], starts_us: Sequence[float], clock_mhz: float
 ) -> list[int]:
-    """For each block the first lane of its SM that is free while it is shown."""
+    """For each CTA the first lane of its SM that is free while it is shown."""
     shown = [
-        tuple(start_us + (cycle - block.start) / clock_mhz for cycle in window)
-        for block, window, start_us in zip(blocks, windows, starts_us, strict=True)
+        tuple(start_us + (cycle - cta.start) / clock_mhz for cycle in window)
+        for cta, window, start_us in zip(ctas, windows, starts_us, strict=True)
     ]
-    lanes = [0] * len(blocks)
+    lanes = [0] * len(ctas)
     free: dict[tuple[int, int], float] = {}
-    for place in sorted(range(len(blocks)), key=lambda place: shown[place]):
+    for place in sorted(range(len(ctas)), key=lambda place: shown[place]):
         start, end = shown[place]
-        sm = blocks[place].sm
+        sm = ctas[place].sm
         while free.get((sm, lanes[place]), start) > start:
             lanes[place] += 1
         free[sm, lanes[place]] = end
     return lanes
 
 
-def _metadata(blocks: Sequence[Block], lanes: Sequence[int]) -> list[Event]:
+def _metadata(ctas: Sequence[Cta], lanes: Sequence[int]) -> list[Event]:
     events = []
-    for sm in sorted({block.sm for block in blocks}):
-        numbers = ", ".join(str(block.program_id) for block in blocks if block.sm == sm)
+    for sm in sorted({cta.sm for cta in ctas}):
+        numbers = ", ".join(str(cta.program_id) for cta in ctas if cta.sm == sm)
         events.append(_meta("process_name", sm, 0, {"name": f"SM {sm}, CTA {numbers}"}))
         events.append(_meta("process_sort_index", sm, 0, {"sort_index": sm}))
         names = [
-            *enumerate(next(block for block in blocks if block.sm == sm).spans, 1),
+            *enumerate(next(cta for cta in ctas if cta.sm == sm).spans, 1),
             (TENSOR_CORE_TID, "tensor core"),
             (LOADS_TID, "loads"),
         ]
-        for lane in sorted({lane for block, lane in zip(blocks, lanes, strict=True) if block.sm == sm}):
+        for lane in sorted({lane for cta, lane in zip(ctas, lanes, strict=True) if cta.sm == sm}):
             for number, name in names:
                 tid = number + LANE_TIDS * lane
                 events.append(_meta("thread_name", sm, tid, {"name": f"{name}, CTA {lane + 1}" if lane else name}))
@@ -156,10 +158,10 @@ def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> Event:
     return {"name": name, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
-def _block_events(
-    block: Block, window: tuple[int, int], program: Program, clock_mhz: float, start_us: float, lane: int = 0
+def _cta_events(
+    cta: Cta, window: tuple[int, int], program: Program, clock_mhz: float, start_us: float, lane: int = 0
 ) -> list[Event]:
-    first = block.start
+    first = cta.start
 
     def at(cycle: int) -> float:
         return round((start_us + (cycle - first) / clock_mhz) * TICKS_PER_US) / TICKS_PER_US
@@ -168,49 +170,49 @@ def _block_events(
         return window[0] <= start and end <= window[1]
 
     tensor_core, in_flight = TENSOR_CORE_TID + LANE_TIDS * lane, LOADS_TID + LANE_TIDS * lane
-    tids = {group: tid for tid, group in enumerate(block.spans, 1 + LANE_TIDS * lane)}
+    tids = {group: tid for tid, group in enumerate(cta.spans, 1 + LANE_TIDS * lane)}
     events: list[Event] = []
-    for group, spans in block.spans.items():
+    for group, spans in cta.spans.items():
         for span in spans:
             if span.cycles <= 0 or not shown(span.start, span.end):
                 continue
             args: Event = {
-                "cta": block.program_id,
-                "iteration": span.trip,
+                "cta": cta.program_id,
+                "iteration": span.iteration,
                 "start": span.start - first,
                 "cycles": span.cycles,
             }
             start = at(span.start)
             events.append(
                 {"name": span.interval.name, "cat": span.interval.kind, "ph": "X", "ts": start}
-                | {"dur": at(span.end) - start, "pid": block.sm, "tid": tids[group], "args": args}
+                | {"dur": at(span.end) - start, "pid": cta.sm, "tid": tids[group], "args": args}
             )
-    flights = [flight for flight in block.flights if shown(flight.start, flight.end)]
-    for number, flight in enumerate(sorted(flights, key=lambda flight: flight.start)):
-        common = {"name": f"{flight.product} {flight.group}", "cat": "MMA", "pid": block.sm, "tid": tensor_core}
-        common["id"] = f"{block.program_id}.{number}"
-        args = {"cta": block.program_id, "iteration": flight.trip, "start": flight.start - first}
-        args |= {"mma": flight.product, "warp_group": flight.group}
-        args["cycles"] = flight.end - flight.start
-        events.append(common | {"ph": "b", "ts": at(flight.start), "args": args})
-        events.append(common | {"ph": "e", "ts": at(flight.end)})
-    for number, load in enumerate(load for load in analysis.loads(block) if shown(load.start, load.end)):
-        common = {"name": f"load {load.buffer}", "cat": "load in flight", "pid": block.sm, "tid": in_flight}
-        common["id"] = f"{block.program_id}.{number}"
-        args = {"cta": block.program_id, "start": load.start - first, "cycles": load.end - load.start}
+    mmas = [mma for mma in cta.in_flight if shown(mma.start, mma.end)]
+    for number, mma in enumerate(sorted(mmas, key=lambda mma: mma.start)):
+        common = {"name": f"{mma.name} {mma.group}", "cat": "MMA", "pid": cta.sm, "tid": tensor_core}
+        common["id"] = f"{cta.program_id}.{number}"
+        args = {"cta": cta.program_id, "iteration": mma.iteration, "start": mma.start - first}
+        args |= {"mma": mma.name, "warp_group": mma.group}
+        args["cycles"] = mma.end - mma.start
+        events.append(common | {"ph": "b", "ts": at(mma.start), "args": args})
+        events.append(common | {"ph": "e", "ts": at(mma.end)})
+    for number, load in enumerate(load for load in analysis.loads(cta) if shown(load.start, load.end)):
+        common = {"name": f"load {load.buffer}", "cat": "load in flight", "pid": cta.sm, "tid": in_flight}
+        common["id"] = f"{cta.program_id}.{number}"
+        args = {"cta": cta.program_id, "start": load.start - first, "cycles": load.end - load.start}
         args |= {"iteration": None, "buffer": load.buffer, "warp_group": load.group}
         events.append(common | {"ph": "b", "ts": at(load.start), "args": args})
         events.append(common | {"ph": "e", "ts": at(load.end)})
-    starts = {group: {span.start for span in spans} for group, spans in block.spans.items()}
-    for number, ((group, index), release) in enumerate(analysis.releases(block, program).items()):
-        span = block.spans[group][index]
+    starts = {group: {span.start for span in spans} for group, spans in cta.spans.items()}
+    for number, ((group, index), release) in enumerate(analysis.releases(cta, program).items()):
+        span = cta.spans[group][index]
         if not (shown(span.start, span.end) and shown(release.cycle, release.cycle + 1)):
             continue
         common = {
             "name": release.load or "signal",
             "cat": "dependency",
-            "id": f"{block.program_id}.{number}",
-            "pid": block.sm,
+            "id": f"{cta.program_id}.{number}",
+            "pid": cta.sm,
         }
         # An arrow binds to the slices that its ends lie in: what ends there, or what begins there if it is a load's.
         begins = release.load is not None and release.cycle in starts[release.group]

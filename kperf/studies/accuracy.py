@@ -3,7 +3,7 @@
 Every kernel of `known` is traced as `kperf trace` traces a script's: its third launch is replaced by the instrumented
 kernel. How long a region lasts on the timeline is held against the cycles of the work in it; as records cost cycles
 themselves, it is a line, `measured = slope * known + offset`: the slope says how right the clock is, the offset what
-two records add. The time of the whole launch by its records (cycles of all intervals of a block, over the SM's clock)
+two records add. The time of the whole launch by its records (cycles of all intervals of a CTA, over the SM's clock)
 is held against CUPTI's time of the same launch.
 """
 
@@ -33,10 +33,10 @@ from kperf.trace.capture.kernels import WARM, CapturedLaunch, TraceOptions
 from kperf.trace.instrument.events import Rule, read_rules
 
 GOALS = {"region": 0.01, "launch": 0.01, "model": 0.03}
-"""What errors should stay within: of slopes, of a launch's time, of the graph's and the stages' periods."""
+"""What errors should stay within: of slopes, of a launch's time, of the graph's and the stages' iteration times."""
 
-TRIPS = 500
-"""Of the kernels' loops: some milliseconds at 16384 cycles a trip, and records that fit into shared memory."""
+ITERATIONS = 500
+"""Of the kernels' loops: some milliseconds at 16384 cycles an iteration, and records that fit into shared memory."""
 
 _KNOWN_WORK = "known work"
 _PRODUCTS = "a @ b wait"
@@ -55,7 +55,7 @@ RULES = _known.model_copy(
 
 
 class RegionRow(Row):
-    """A region of known cycles on the timeline. Cycles; quantiles over all trips but the first of all blocks."""
+    """A region of known cycles on the timeline. Cycles; quantiles over all iterations but the first of all CTAs."""
 
     what: Literal["region"] = "region"
     instruction: str
@@ -68,8 +68,8 @@ class RegionRow(Row):
 
 
 class LaunchRow(Row):
-    """A traced launch. Microseconds: of a block by its records (mean of all blocks), from the first block's begin to
-    the last one's end by the blocks' global timers, and by CUPTI.
+    """A traced launch. Microseconds: of a CTA by its records (mean of all CTAs), from the first CTA's begin to
+    the last one's end by the CTAs' global timers, and by CUPTI.
     """
 
     what: Literal["launch"] = "launch"
@@ -157,8 +157,8 @@ def measure(common: Common, gpu: Gpu | None = None) -> Iterator[AccuracyRow]:
     for known in KNOWN:
         for steps in known.steps:
             cycles, launch, cupti_us = _trace(known, steps, gpu or Gpu())
-            regions, trips = region_cycles(launch, _KNOWN_WORK if known.region else _PRODUCTS)
-            taken = regions if known.region else trips
+            regions, iterations = region_cycles(launch, _KNOWN_WORK if known.region else _PRODUCTS)
+            taken = regions if known.region else iterations
             yield RegionRow(
                 **common,
                 instruction=known.instruction,
@@ -173,13 +173,13 @@ def measure(common: Common, gpu: Gpu | None = None) -> Iterator[AccuracyRow]:
 
 
 def _trace(known: Known, steps: int, gpu: Gpu) -> tuple[float, Launch, float]:
-    """The cycles of a trip as known, the records of a launch, and its microseconds by CUPTI."""
-    blocks = device.sm_count()
+    """The cycles of an iteration as known, the records of a launch, and its microseconds by CUPTI."""
+    ctas = device.sm_count()
     with Interceptor(TraceOptions((known.kernel,), passes=1), RULES, gpu, lambda _: None) as launches:
         for _ in range(WARM - 1):
-            known.launch(steps, blocks, TRIPS)
+            known.launch(steps, ctas, ITERATIONS)
         cycles: list[float] = []
-        times = cupti.kernel_times(lambda: cycles.append(known.launch(steps, blocks, TRIPS)))
+        times = cupti.kernel_times(lambda: cycles.append(known.launch(steps, ctas, ITERATIONS)))
         (kernel,) = launches.scheduler.chosen
         taken = kernel.taken
     if taken is None:
@@ -195,10 +195,10 @@ def _decoded(taken: CapturedLaunch) -> Launch:
 
 
 def region_cycles(launch: Launch, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each trip but a block's first, by the first recorded warp: cycles of the region `name`, and from end to end.
+    """Of each iteration but a CTA's first, by the first recorded warp: cycles of region `name`, and from end to end.
 
-    A block's first trip is left out: its instructions come from memory. Raises `UsageError` if there is no such region,
-    or records of it were lost.
+    A CTA's first iteration is left out: its instructions come from memory. Raises `UsageError` if there is no such
+    region, or records of it were lost.
     """
     records = launch.records
     numbers = [scope.number for scope in launch.program.scopes if scope.name == name]
@@ -206,10 +206,10 @@ def region_cycles(launch: Launch, name: str) -> tuple[NDArray[np.int64], NDArray
     starts, ends = (np.flatnonzero(mine & (records.is_start == start)) for start in (True, False))
     if not numbers or records.lost or len(starts) != len(ends) or len(starts) < 2:
         raise UsageError(f"the trace of {launch.program.kernel_name} has not every {name}")
-    later = records.block[ends[1:]] == records.block[ends[:-1]]
+    later = records.cta[ends[1:]] == records.cta[ends[:-1]]
     regions = (records.cycle[ends] - records.cycle[starts])[1:][later]
-    trips = np.diff(records.cycle[ends])[later]
-    return regions, trips
+    iterations = np.diff(records.cycle[ends])[later]
+    return regions, iterations
 
 
 def _launch_row(common: Common, known: Known, launch: Launch, cupti_us: float) -> LaunchRow:
@@ -246,7 +246,7 @@ def tables(rows: Sequence[AccuracyRow], stamp: str) -> list[Table]:
 
 
 def model_table(modelled: Sequence[Prediction]) -> Table:
-    """Every model's period beside the measured one."""
+    """Every model's iteration time beside the measured one."""
     table = _table(
         "models of recorded kernels, cycles of an iteration",
         "kernel",

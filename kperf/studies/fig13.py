@@ -36,7 +36,7 @@ GOALS = {1: 0.05, 2: 0.03}
 class ChoiceRow(Row):
     """One way to record one kernel. Milliseconds of the original and the instrumented kernel in the same rounds.
 
-    warps: how many of a block are recorded. passes: how many launches share the regions; each costs what is said here.
+    warps: how many of a CTA are recorded. passes: how many launches share the regions; each costs what is said here.
     """
 
     kernel: str
@@ -83,10 +83,10 @@ class KernelCost:
     """What tracing a kernel costs, from its timeline. `ratio`: instrumented over original time of a launch with all
     records.
 
-    several: the same of each of several passes, if there were any; joined: whether they make one trip. cycles_a_record:
-    the time that tracing adds to a block, over the records of a warp: what a record costs if all of it is the records'
-    own, and not what they move. shared_left: bytes that a block may take besides without one block less on an SM: the
-    largest buffer.
+    several: the same of each of several passes, if there were any; joined: whether they make one iteration.
+    cycles_a_record: the time that tracing adds to a CTA, over the records of a warp: what a record costs if all of it
+    is the records' own, and not what they move. shared_left: bytes that a CTA may take besides without one CTA less on
+    an SM: the largest buffer.
     """
 
     kernel: str

@@ -1,11 +1,12 @@
-"""The performance models against what was measured: how far off each model's period of a recorded kernel is.
+"""The performance models against what was measured: how far off each model's iteration time of a recorded kernel is.
 
-bound    the cycles of the products of a trip at the tensor cores' peak: what a roofline says.
-graph    three blocks run again over what hangs on what (kperf/trace/analyze/replay.py), with their work and without
-         their waiting, which has to come out of the graph anew, against the mean trip of the same three: where blocks
-         differ, as those of a grouped GEMM do, the median trip of all of them says how typical three are.
-stages   the period from stage times that were measured in another kernel (kperf/trace/analyze/predict.py): nothing of
-         the predicted kernel is measured. Only for warp-specialised kernels with a partner that does the same work.
+bound    the cycles of the MMAs of an iteration at the tensor cores' peak: what a roofline says.
+graph    three CTAs run again over what hangs on what (kperf/trace/analyze/replay.py), with their work and without
+         their waiting, which has to come out of the graph anew, against the mean iteration of the same three: where
+         CTAs differ, as those of a grouped GEMM do, the median iteration of all of them says how typical three are.
+         stages   the iteration time from stage times that were measured in another kernel
+         (kperf/trace/analyze/predict.py): nothing of the predicted kernel is measured. Only for warp-specialised
+         kernels with a partner that does the same work.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from kperf.trace.instrument.events import read_rules
 from kperf.trace.instrument.program import Program, read_program
 
 PARTNERS = (("vanilla", "improved"), ("improved", "vanilla"))
-"""Where stage times come from, and whose period they predict."""
+"""Where stage times come from, and whose iteration time they predict."""
 
 PAPER_TABLE_5 = (
     "The paper's Table 5 has 199,381 cycles for vanilla, and 224,981 modelled beside 229,663 actual: its 2 % is the "
@@ -35,7 +36,7 @@ PAPER_TABLE_5 = (
 
 @dataclass(frozen=True)
 class Prediction:
-    """A period in cycles of a trip, as a model gives it and as it was measured. `source`: what the model was given."""
+    """An iteration time in cycles, as a model gives it and as it was measured. `source`: what the model was given."""
 
     kernel: str
     model: Literal["bound", "graph", "stages"]
@@ -50,21 +51,21 @@ class Prediction:
 
 
 def predictions(folder: Path) -> list[Prediction]:
-    """Of every recorded kernel with products, by name. Raises `UsageError` for a broken record."""
+    """Of every recorded kernel with MMAs, by name. Raises `UsageError` for a broken record."""
     timelines = dict(_pipelines(folder))
     found = []
     for name, timeline in timelines.items():
-        period = timeline.cycles_per_unit.median
+        iteration_time = timeline.cycles_per_unit.median
         if timeline.bound is not None:
-            found.append(Prediction(name, "bound", "the peak rate", timeline.bound.cycles, period))
+            found.append(Prediction(name, "bound", "the peak rate", timeline.bound.cycles, iteration_time))
         if timeline.replay is not None:
             source = f"the work of {timeline.replay.ctas} CTAs"
             found.append(Prediction(name, "graph", source, timeline.replay.cycles, timeline.replay.measured_cycles))
     for measured, variant in PARTNERS:
         if {measured, variant} <= timelines.keys() and timelines[measured].replay is not None:
             cycles = predict(_program(variant), timelines[measured])
-            period = timelines[variant].cycles_per_unit.median
-            found.append(Prediction(variant, "stages", f"stage times of {measured}", cycles, period))
+            iteration_time = timelines[variant].cycles_per_unit.median
+            found.append(Prediction(variant, "stages", f"stage times of {measured}", cycles, iteration_time))
     return found
 
 

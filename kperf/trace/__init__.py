@@ -1,4 +1,4 @@
 """See inside a kernel: put records into its TTGIR, capture what they write, and read the timeline that comes out."""
 
 PASSES = "auto"
-"""Over how many launches the records of a trip are spread where nobody says."""
+"""Over how many launches the records of an iteration are spread where nobody says."""

@@ -360,7 +360,7 @@ def _disturbance(kernel: Kernel, instrumented: InstrumentedKernel) -> list[str]:
             f"{kernel.name}: its events make it spill {instrumented.spilled_more} bytes a thread more: record fewer "
             "regions with --regions."
         )
-    if instrumented.blocks_lost:
+    if instrumented.ctas_lost:
         sentences.append(
             f"{kernel.name}: its events leave room for {instrumented.resource_usage.occupancy} CTAs an SM where "
             f"{instrumented.original_usage.occupancy} fit: trace fewer regions with --regions."

@@ -377,12 +377,12 @@ def by_tiles(seen):
     """Adds what the CTAs of the grid cover, beyond the tensors too, as a kernel without masks does."""
 
     def computed(launcher, arguments):
-        x, y, c, n, block, even = arguments
-        assert launcher.constants["BLOCK"] == block
-        seen.append((block, launcher.constants["EVEN"], n))
+        x, y, c, n, cta, even = arguments
+        assert launcher.constants["BLOCK"] == cta
+        seen.append((cta, launcher.constants["EVEN"], n))
         whole = torch.empty(0, dtype=c.dtype).set_(c.untyped_storage())
         begin = c.storage_offset()
-        end = begin + (n if not even else -(-n // block) * block)
+        end = begin + (n if not even else -(-n // cta) * cta)
         whole[begin:end] = torch.cat([x[:n] + y[:n], torch.zeros(end - begin - n, dtype=c.dtype)])
 
     return computed
@@ -395,7 +395,7 @@ def test_tiles_follow_the_script_s_function_of_the_grid_and_its_heuristics(diagn
     assert speedups(one, "few-bytes-in-flight") == {
         f"BLOCK={128 * factor}": (factor, factor, factor, True) for factor in (2, 4, 8)
     }
-    assert {(block, even) for block, even, _ in seen} == {(128, True), (256, True), (512, True), (1024, True)}
+    assert {(cta, even) for cta, even, _ in seen} == {(128, True), (256, True), (512, True), (1024, True)}
     tried = {launch.grid[0] for launch in fake_gpu.LAUNCHES}
     assert tried == {320, 160, 80, 40}
 

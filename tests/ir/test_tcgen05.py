@@ -37,16 +37,14 @@ def program(name: str) -> Program:
 
 
 def loops(name: str) -> dict[tuple[str, ...], int]:
-    """Of the loops that multiply: the names of a trip's MMAs and its operations."""
-    return {
-        tuple(mma.name for mma in loop.products): loop.flop for loop in program(name).loops.values() if loop.products
-    }
+    """Of the loops that multiply: the names of an iteration's MMAs and its operations."""
+    return {tuple(mma.name for mma in loop.mmas): loop.flop for loop in program(name).loops.values() if loop.mmas}
 
 
 @pytest.mark.parametrize(
     ("name", "mmas", "commits", "completions"),
     [
-        ("gemm_tma", 2, 0, 2),  # one before the loop, one in it; the last trip's is waited for behind the loop
+        ("gemm_tma", 2, 0, 2),  # one before the loop, one in it; the last iteration's is waited for behind the loop
         ("gemm_specialized", 1, 1, 1),
         ("gemm_persistent_specialized", 1, 1, 2),
         ("attention", 5, 0, 4),  # three before the loop, two in it; waits: one before, two in it, one behind
@@ -64,11 +62,11 @@ def test_operations_as_counted_in_the_text(name, mmas, commits, completions):
     assert module.arch is SM_100A
 
 
-def test_a_trip_multiplies_what_the_tiles_say():
+def test_an_iteration_multiplies_what_the_tiles_say():
     assert loops("gemm_tma") == {("a @ b",): 2 * 128 * 256 * 64}
     assert loops("gemm_specialized") == loops("gemm_persistent_specialized") == {("a @ b",): 2 * 128 * 128 * 64}
     assert loops("attention_specialized") == {("p @ v", "q @ k"): 2 * 2 * 128 * 128 * 64}
-    assert {mma.dtype for loop in program("gemm_tma").loops.values() for mma in loop.products} == {"bf16"}
+    assert {mma.dtype for loop in program("gemm_tma").loops.values() for mma in loop.mmas} == {"bf16"}
     cycles = loops("gemm_tma")["a @ b",] / program("gemm_tma").arch.flop_per_cycle["bf16"]
     assert cycles == 512  # half of Hopper's
 
@@ -92,10 +90,10 @@ def test_who_waits_for_whom_in_a_persistent_gemm():
     assert set(regions(name, "producer")) == {"wait a+b empty"}
     intervals = program(name).intervals.values()
     issue = next(one for one in intervals if one.name == "a @ b issue")
-    (emptied,) = {ring for one in intervals if one.name == "wait a+b empty" for ring in one.waits}
-    (done,) = {ring for one in intervals if one.name == "a @ b wait" for ring in one.waits}
+    (emptied,) = {stage_ring for one in intervals if one.name == "wait a+b empty" for stage_ring in one.waits}
+    (done,) = {stage_ring for one in intervals if one.name == "a @ b wait" for stage_ring in one.waits}
     assert issue.arrives[0] == emptied  # the tensor core gives the tiles back
-    assert {done} == {ring for one in intervals for ring in one.arrives} - {emptied}
+    assert {done} == {stage_ring for one in intervals for stage_ring in one.arrives} - {emptied}
     # Three stages of tiles are free at the start, two accumulators too; no result is there.
     assert (program(name).stages[emptied], program(name).stages[done]) == (3, 0)
 

@@ -51,7 +51,7 @@ def test_with_one_stage_loads_stand_on_the_path_and_with_three_they_do_not():
     assert one.cycles_per_unit.median > 1.2 * three.cycles_per_unit.median
 
 
-def test_loads_are_not_blamed_where_the_products_fill_the_trip():
+def test_loads_are_not_blamed_where_the_mmas_fill_the_iteration():
     timeline = recorded("gemm_tma")
     assert timeline.cycles_per_unit.median <= 1.01 * timeline.bound.cycles
     assert timeline.load_wait.share > 0.2  # its warps do wait, while the tensor cores work
@@ -59,7 +59,7 @@ def test_loads_are_not_blamed_where_the_products_fill_the_trip():
 
 
 @pytest.mark.parametrize("name", ["gemm_1_stage", "gemm_2_stages", "gemm_3_stages", "gemm_tma", "gemm_133_tiles"])
-def test_the_products_of_a_gemm_need_what_their_shapes_say(name: str):
+def test_the_mmas_of_a_gemm_need_what_their_shapes_say(name: str):
     # 2 * 128 * 256 * 64 operations a trip, 4096 a cycle.
     assert recorded(name).bound.cycles == 1024
 
@@ -102,7 +102,7 @@ def test_one_expert_is_hot_and_a_quarter_has_no_token():
     assert recorded("moe").sms.idle > 0.2
 
 
-def test_causal_blocks_differ_as_the_mask_says():
+def test_causal_ctas_differ_as_the_mask_says():
     found = recorded("attention_causal").imbalance
     # Tiles of 128 rows against blocks of 64 keys, without the two on the diagonal: 0 to 62 trips.
     assert found.iterations.most == 2 * 31

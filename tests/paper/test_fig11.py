@@ -74,8 +74,8 @@ def simulated(program, **changed):
 def record(folder, variant, **changed):
     original = overrides.find(variant, Specialization())
     traced, program = instrumented.find(original)
-    blocks = simulated(program, **changed)
-    launch = read.decode_launch(encode(blocks, traced.recording, sms=1), traced.recording, program)
+    ctas = simulated(program, **changed)
+    launch = read.decode_launch(encode(ctas, traced.recording, sms=1), traced.recording, program)
     overhead = Overhead(original_ms=1.0, instrumented_ms=1.02, ratio=1.02)
     orders = read.sass_order(compile_orders(instrumented.subject_of(original), traced))
     timeline = read.pipeline(
@@ -198,10 +198,10 @@ def fake_capture(name, original, traced, recording, rounds):
     assert {(original, ""), (traced, recording.lowering.key)} <= PROVEN, f"{name} is launched unproven"
     program = read_program(traced, RULES)
     if any(scope.name.startswith(("start of", "end of")) for scope in program.scopes):
-        blocks = of_a_pass(original, traced)
+        ctas = of_a_pass(original, traced)
     else:
-        blocks = simulated(program)
-    return Capture(encode(blocks, recording, sms=1), [1.0] * rounds, [1.02] * rounds)
+        ctas = simulated(program)
+    return Capture(encode(ctas, recording, sms=1), [1.0] * rounds, [1.02] * rounds)
 
 
 def of_a_pass(original, traced):
@@ -214,8 +214,8 @@ def of_a_pass(original, traced):
     number = {of: mark for mark, of in probed.marks.items()}
     number |= {(a, start): (b, start) for a, b in zip(*lifetimes, strict=True) for start in (True, False)}
     return [
-        [[(*number[scope, start], clock) for scope, start, clock in warp if (scope, start) in number] for warp in block]
-        for block in simulated(edges.program)
+        [[(*number[scope, start], clock) for scope, start, clock in warp if (scope, start) in number] for warp in cta]
+        for cta in simulated(edges.program)
     ]
 
 
@@ -430,7 +430,7 @@ def test_a_damaged_timeline_is_read_or_refused_in_one_sentence(results, tmp_path
 
 
 @pytest.mark.rendered
-def test_a_kernel_without_products_is_drawn_and_one_without_trips_refused(results, tmp_path):
+def test_a_kernel_without_mmas_is_drawn_and_one_without_iterations_refused(results, tmp_path):
     timeline = read_timeline(results / "test/fig11/vanilla.timeline.json")
     (window,) = timeline.windows
     bare = window.model_copy(update={"bars": [bar for bar in window.bars if bar.track == "warps"]})

@@ -1,4 +1,4 @@
-"""The graph of what hangs on what, held against the blocks in the recorded Chrome traces."""
+"""The graph of what hangs on what, held against the CTAs in the recorded Chrome traces."""
 
 import gzip
 import json
@@ -15,15 +15,15 @@ from kperf.paper import examples
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.replay import Assumptions
-from kperf.trace.analyze.timeline import Block, Span
-from kperf.trace.analyze.whatif import Blocks
+from kperf.trace.analyze.timeline import Cta, Span
+from kperf.trace.analyze.whatif import Ctas
 from kperf.trace.instrument.events import instrument, read_rules
 from kperf.trace.instrument.program import Interval, Mark, Program, read_program
 
 FOLDER = RECORDED / "h200" / "examples"
 
 IN_PART = {"gemm_persistent_ws"}
-"""Its blocks are too long for a Chrome trace."""
+"""Its CTAs are too long for a Chrome trace."""
 GRAPHS = {
     name: timeline.replay
     for name in examples.names()
@@ -42,7 +42,7 @@ def program_of(name: str) -> Program:
     return read_program(instrument(named_ttgir(kernel.asm["ttgir"]), rules=rules), rules)
 
 
-def blocks_of(name: str, program: Program) -> list[Block]:
+def ctas_of(name: str, program: Program) -> list[Cta]:
     """Those of the Chrome trace, each shown whole."""
     document = json.loads(gzip.decompress((FOLDER / f"{name}.chrome_trace.json.gz").read_bytes()))
     named = [event for event in document["traceEvents"] if event["name"] == "thread_name"]
@@ -52,7 +52,7 @@ def blocks_of(name: str, program: Program) -> list[Block]:
         if event["ph"] == "X":
             found[event["pid"], event["args"]["block"]][groups[event["pid"], event["tid"]]].append(event)
     return [
-        Block(number, sm, 0, {group.name: spans(mine[group.name], program, group.name) for group in program.groups})
+        Cta(number, sm, 0, {group.name: spans(mine[group.name], program, group.name) for group in program.groups})
         for (sm, number), mine in found.items()
     ]
 
@@ -75,12 +75,12 @@ def spans(events: list[dict[str, Any]], program: Program, group: str) -> list[Sp
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_graph_gives_the_recorded_period_back(name: str):
-    """Where loads and products are now early and now late too, as in attention_backward_q."""
+def test_the_graph_gives_the_recorded_iteration_time_back(name: str):
+    """Where loads and MMAs are now early and now late too, as in attention_backward_q."""
     recorded = GRAPHS[name]
     program = program_of(name)
-    blocks = Blocks(blocks_of(name, program), program)
-    likely = Assumptions(blocks.load_cycles, recorded.flop_per_cycle)
-    measured, own, _ = blocks.fit(likely)
+    ctas = Ctas(ctas_of(name, program), program)
+    likely = Assumptions(ctas.load_cycles, recorded.flop_per_cycle)
+    measured, own, _ = ctas.fit(likely)
     assert (measured, likely.load_cycles) == (recorded.measured_cycles, recorded.load_cycles)
-    assert blocks.period(likely, own) == pytest.approx(measured, rel=0.03)
+    assert ctas.iteration_time(likely, own) == pytest.approx(measured, rel=0.03)

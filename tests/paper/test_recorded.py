@@ -122,8 +122,8 @@ def test_the_timelines_are_of_the_committed_overrides_and_whole(name):
 def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
     found = timeline("improved_plus")
     assert found.ttgir_sha256 == override.find("improved_plus", override.specialization_of(FIG11)).sha256
-    tiles, trips = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
-    assert found.units == tiles * trips
+    tiles, iterations = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
+    assert found.units == tiles * iterations
     assert found.events.lost == 0
     assert found.lifetime_covered == pytest.approx(1, abs=0.01)
     assert found.tile_boundary_cycles is not None
@@ -132,11 +132,11 @@ def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
 
 def test_the_timelines_explain_the_times():
     vanilla, improved = map(timeline, ("vanilla", "improved"))
-    periods = vanilla.cycles_per_unit.median / improved.cycles_per_unit.median
+    iteration_times = vanilla.cycles_per_unit.median / improved.cycles_per_unit.median
     plain = vanilla.overhead.original_ms / improved.overhead.original_ms
-    assert periods == pytest.approx(plain, rel=0.05)
+    assert iteration_times == pytest.approx(plain, rel=0.05)
     nearest = next(run for (_, w), run in fig12.figure_runs(STORE, fig12.Mode()).items() if w.seq_len == FIG11.seq_len)
-    assert periods == pytest.approx(speedup(nearest, "improved", "vanilla"), rel=0.05)
+    assert iteration_times == pytest.approx(speedup(nearest, "improved", "vanilla"), rel=0.05)
 
 
 def share(count, of):

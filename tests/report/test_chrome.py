@@ -18,7 +18,7 @@ from tests.trace.analyze.test_analysis import PROGRAM, RECORDING, launch
 
 from .trace_event_format import problems
 
-TRACE = export(launch(blocks=5, delay=1100), 1700.0, {"variant": "vanilla"}).text
+TRACE = export(launch(ctas=5, delay=1100), 1700.0, {"variant": "vanilla"}).text
 
 
 def test_the_export_is_a_trace():
@@ -39,7 +39,7 @@ def test_everything_is_there():
 
 
 def test_what_is_in_flight_stands_where_its_cycles_say():
-    """Beside the regions of its block, whose cycles are counted from the block's first record too."""
+    """Beside the regions of its CTA, whose cycles are counted from the CTA's first record too."""
     events = json.loads(TRACE)["traceEvents"]
     begins = {
         event["args"]["cta"]: event["ts"] - event["args"]["start"] / 1700 for event in events if event["ph"] == "X"
@@ -48,8 +48,8 @@ def test_what_is_in_flight_stands_where_its_cycles_say():
     begun = [event for event in events if event["ph"] == "b"]
     assert {event["cat"] for event in begun} == {"MMA", "load in flight"}
     for event in begun:
-        block, start, cycles = (event["args"][name] for name in ("cta", "start", "cycles"))
-        assert event["ts"] == pytest.approx(begins[block] + start / 1700, abs=2e-3)
+        cta, start, cycles = (event["args"][name] for name in ("cta", "start", "cycles"))
+        assert event["ts"] == pytest.approx(begins[cta] + start / 1700, abs=2e-3)
         assert ends[event["cat"], event["id"]] - event["ts"] == pytest.approx(cycles / 1700, abs=2e-3)
 
 
@@ -73,36 +73,36 @@ def test_arrows_lead_from_what_released_a_wait_to_the_wait():
 
 
 def test_the_arrow_of_a_load_with_which_a_track_ends_lies_in_its_last_slice():
-    """Where a block is cut off, or its producer records nothing after its last load."""
-    (block,) = launch(load_cycles=6000).blocks(np.arange(1))
-    spans = block.spans["producer"]
+    """Where a CTA is cut off, or its producer records nothing after its last load."""
+    (cta,) = launch(load_cycles=6000).ctas(np.arange(1))
+    spans = cta.spans["producer"]
     last = max(place for place, span in enumerate(spans) if span.interval.kind == "wait" and span.interval.loads)
-    cut = replace(block, spans=block.spans | {"producer": spans[: last + 1]})
+    cut = replace(cta, spans=cta.spans | {"producer": spans[: last + 1]})
     end = spans[last].end
-    events = chrome._block_events(cut, (block.start, block.end), PROGRAM, 1700.0, 0.0)
+    events = chrome._cta_events(cut, (cta.start, cta.end), PROGRAM, 1700.0, 0.0)
     begun = [event["ts"] for event in events if event["ph"] == "s" and event["name"] == "load V"]
-    assert max(begun) == pytest.approx((end - 1 - block.start) / 1700, abs=2e-4)
+    assert max(begun) == pytest.approx((end - 1 - cta.start) / 1700, abs=2e-4)
 
 
-TRIPS = 30_000
+ITERATIONS = 30_000
 
 
 @pytest.fixture(scope="module")
 def long_launch():
-    """Two blocks of more than half a million records each, a step of 100 cycles from record to record."""
+    """Two CTAs of more than half a million records each, a step of 100 cycles from record to record."""
     recording = recording_of(PROGRAM, bytes_per_warp=1 << 24, memory="global")
-    marks = [marks_of(PROGRAM, group, TRIPS) for group in ("consumer 0", "consumer 1", "producer")]
-    block = [[(*mark, 100 * place) for place, mark in enumerate(warp)] for warp in marks]
-    assert sum(map(len, block)) > 500_000
-    return decode_launch(encode([block, block], recording), recording, PROGRAM)
+    marks = [marks_of(PROGRAM, group, ITERATIONS) for group in ("consumer 0", "consumer 1", "producer")]
+    cta = [[(*mark, 100 * place) for place, mark in enumerate(warp)] for warp in marks]
+    assert sum(map(len, cta)) > 500_000
+    return decode_launch(encode([cta, cta], recording), recording, PROGRAM)
 
 
 def test_a_trace_of_just_the_most_bytes_is_not_cut(monkeypatch):
-    whole = export(launch(blocks=1), 1700.0, {})
+    whole = export(launch(ctas=1), 1700.0, {})
     monkeypatch.setattr(chrome, "EXPORTED_BYTES", len(whole.text))
-    assert export(launch(blocks=1), 1700.0, {}) == whole
+    assert export(launch(ctas=1), 1700.0, {}) == whole
     monkeypatch.setattr(chrome, "EXPORTED_BYTES", len(whole.text) - 1)
-    assert len(export(launch(blocks=1), 1700.0, {}).text) < len(whole.text)
+    assert len(export(launch(ctas=1), 1700.0, {}).text) < len(whole.text)
 
 
 def test_the_trace_of_a_launch_of_a_million_records_is_small_and_says_what_it_shows(long_launch):
@@ -111,17 +111,19 @@ def test_the_trace_of_a_launch_of_a_million_records_is_small_and_says_what_it_sh
     assert problems(found.text) == []
     document = json.loads(found.text)
     assert document["otherData"]["shows"] == found.shows
-    shown = re.fullmatch(rf"2 of 2 CTAs: CTA 0 iterations (\d+) to (\d+) of {TRIPS}, CTA 1 iterations .*", found.shows)
+    shown = re.fullmatch(
+        rf"2 of 2 CTAs: CTA 0 iterations (\d+) to (\d+) of {ITERATIONS}, CTA 1 iterations .*", found.shows
+    )
     first, last = map(int, shown.groups())
     assert last - first > 100
     spans = [event for event in document["traceEvents"] if event["ph"] == "X" and event["args"]["cta"] == 0]
     for tid in (1, 2):
-        trips = Counter(span["args"]["iteration"] for span in spans if span["tid"] == tid)
-        assert set(range(first - 1, last)) <= set(trips)
-        assert {trips[trip] for trip in range(first - 1, last)} == {8}
+        iterations = Counter(span["args"]["iteration"] for span in spans if span["tid"] == tid)
+        assert set(range(first - 1, last)) <= set(iterations)
+        assert {iterations[iteration] for iteration in range(first - 1, last)} == {8}
 
 
-def test_of_a_trip_that_is_too_long_the_beginning_is_shown(long_launch, monkeypatch):
+def test_of_an_iteration_that_is_too_long_the_beginning_is_shown(long_launch, monkeypatch):
     without = Launch(long_launch.records, PROGRAM, RECORDING.warps)
     monkeypatch.setattr(without, "in_loop", np.zeros_like(long_launch.in_loop))
     found = export(without, 1700.0, {})
@@ -160,9 +162,9 @@ def test_the_checker_notices(change):
 
 
 def test_a_clock_that_stands_still_is_refused_in_a_sentence():
-    still = launch(blocks=2)
+    still = launch(ctas=2)
     still.records.clock[:] = 5
-    assert still.clock_mhz() > 0  # the blocks' own cycles tell it
+    assert still.clock_mhz() > 0  # the CTAs' own cycles tell it
     still.records.cycle[:] = 0
     damaged = Launch(still.records, PROGRAM, RECORDING.warps)
     with pytest.raises(UsageError, match="the SM clock stands still in the trace") as error:
@@ -170,13 +172,13 @@ def test_a_clock_that_stands_still_is_refused_in_a_sentence():
     assert "\n" not in str(error.value)
 
 
-def moved(block, cycles, ns, program_id):
-    """The same block, its SM's counter and the global timer so much later."""
+def moved(cta, cycles, ns, program_id):
+    """The same CTA, its SM's counter and the global timer so much later."""
     spans = {
         group: [replace(span, start=span.start + cycles, end=span.end + cycles) for span in spans]
-        for group, spans in block.spans.items()
+        for group, spans in cta.spans.items()
     }
-    return replace(block, spans=spans, start_ns=block.start_ns + ns, program_id=program_id)
+    return replace(cta, spans=spans, start_ns=cta.start_ns + ns, program_id=program_id)
 
 
 @pytest.mark.parametrize(
@@ -185,34 +187,34 @@ def moved(block, cycles, ns, program_id):
     ids=["all three at once", "the third after both", "one after another", "two after the first"],
 )
 def test_ctas_that_are_on_an_sm_at_the_same_time_have_tracks_of_their_own(later_cycles, lanes):
-    (block,) = launch().blocks(np.arange(1))
-    later = [moved(block, cycles, cycles * 10 // 17, 7 + n) for n, cycles in enumerate(later_cycles)]
-    blocks = [block, *later]
+    (cta,) = launch().ctas(np.arange(1))
+    later = [moved(cta, cycles, cycles * 10 // 17, 7 + n) for n, cycles in enumerate(later_cycles)]
+    ctas = [cta, *later]
     if lanes == [0, 1, 1]:  # given in another order
-        blocks, lanes = blocks[1:] + blocks[:1], [0, 1, 0]
-    text = chrome.text_of(blocks, [(one.start, one.end) for one in blocks], PROGRAM, 1700.0, {})
+        ctas, lanes = ctas[1:] + ctas[:1], [0, 1, 0]
+    text = chrome.text_of(ctas, [(one.start, one.end) for one in ctas], PROGRAM, 1700.0, {})
     assert problems(text) == []
     events = json.loads(text)["traceEvents"]
     expected = Counter()
-    for one, lane in zip(blocks, lanes, strict=True):
-        first = (one.start_ns - min(b.start_ns for b in blocks)) / 1e3
+    for one, lane in zip(ctas, lanes, strict=True):
+        first = (one.start_ns - min(b.start_ns for b in ctas)) / 1e3
         starts = [e for e in events if e["ph"] == "X" and e["tid"] == 1 + 1000 * lane and e["ts"] >= first - 1e-3]
         expected[lane] += 1
         assert min(e["ts"] for e in starts) == pytest.approx(first, abs=1e-3)
     slices = Counter(e["tid"] // 1000 for e in events if e["ph"] == "X")
-    per_block = sum(span.cycles > 0 for spans in block.spans.values() for span in spans)
-    assert slices == {lane: count * per_block for lane, count in expected.items()}
+    per_cta = sum(span.cycles > 0 for spans in cta.spans.values() for span in spans)
+    assert slices == {lane: count * per_cta for lane, count in expected.items()}
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert names[1] == "consumer 0"
     assert {tid // 1000 for tid in names} == set(lanes)
     assert names.get(1100, "tensor core, CTA 2") == "tensor core, CTA 2"
 
 
-def test_no_time_is_negative_and_the_first_block_begins_at_nought():
-    (block,) = launch().blocks(np.arange(1))
-    earlier = replace(moved(block, 500, 0, 9), sm=block.sm + 1, start_ns=block.start_ns - 70_000)
-    blocks = [block, earlier]
-    events = json.loads(chrome.text_of(blocks, [(b.start, b.end) for b in blocks], PROGRAM, 1700.0, {}))["traceEvents"]
-    begins = {sm: min(e["ts"] for e in events if e["ph"] == "X" and e["pid"] == sm) for sm in (block.sm, earlier.sm)}
-    assert begins == {earlier.sm: 0.0, block.sm: pytest.approx(70.0, abs=1e-3)}
+def test_no_time_is_negative_and_the_first_cta_begins_at_nought():
+    (cta,) = launch().ctas(np.arange(1))
+    earlier = replace(moved(cta, 500, 0, 9), sm=cta.sm + 1, start_ns=cta.start_ns - 70_000)
+    ctas = [cta, earlier]
+    events = json.loads(chrome.text_of(ctas, [(b.start, b.end) for b in ctas], PROGRAM, 1700.0, {}))["traceEvents"]
+    begins = {sm: min(e["ts"] for e in events if e["ph"] == "X" and e["pid"] == sm) for sm in (cta.sm, earlier.sm)}
+    assert begins == {earlier.sm: 0.0, cta.sm: pytest.approx(70.0, abs=1e-3)}
     assert min(event["ts"] for event in events) >= 0

@@ -82,7 +82,7 @@ def viewed(speedscope, tmp_path_factory):
 
 
 def text_of(path):
-    return path.read_text() if path else export(launch(blocks=1), 1700.0, {}).text
+    return path.read_text() if path else export(launch(ctas=1), 1700.0, {}).text
 
 
 def rows(document):

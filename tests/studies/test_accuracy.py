@@ -80,7 +80,7 @@ def test_the_region_holds_every_exponential_and_nothing_else_that_computes(tmp_p
         assert not any(op.startswith(("FADD", "FMUL", "FFMA")) for op, _ in stretch)
 
 
-def test_a_trip_of_products_holds_them_all_and_spin_reads_the_clock():
+def test_an_iteration_of_mmas_holds_them_all_and_spin_reads_the_clock():
     made = instrumented(kernels.products, PRODUCTS, {"CALLS": 2})
     assert sass(made.kernel).count("HGMMA") == 8
     assert made.resource_usage.occupancy == made.original_usage.occupancy
@@ -94,7 +94,7 @@ def rightly(_traced, arguments):
         arguments[3].fill_(2.0)
     elif isinstance(arguments[3], str):
         floats = arguments[1].dtype is torch.float32
-        arguments[1].fill_(0.6411857 if floats else 1100 * accuracy.TRIPS)
+        arguments[1].fill_(0.6411857 if floats else 1100 * accuracy.ITERATIONS)
     else:
         arguments[2].fill_(0.25 * 16 * 4 * arguments[4] * arguments[3])
 
@@ -155,7 +155,7 @@ def test_what_misses_its_goal_is_named():
     assert "-0.5% at worst (fma): all of them within 1%" in launches
 
 
-def test_models_are_held_against_periods_that_they_were_not_given():
+def test_models_are_held_against_iteration_times_that_they_were_not_given():
     found = {(p.kernel, p.model): p for p in models.predictions(RECORDED / "h200")}
     stages = found["improved", "stages"]
     assert stages.source == "stage times of vanilla"
@@ -230,12 +230,12 @@ def test_no_file_of_any_bytes_is_taken_for_a_record(data):
                 measured_or_recorded(console, Path(folder), "accuracy", accuracy.ROWS, lambda _: iter(()))
 
 
-def test_the_first_trip_of_a_block_is_left_out_and_lost_records_are_refused():
+def test_the_first_iteration_of_a_cta_is_left_out_and_lost_records_are_refused():
     class Records:
         scope = np.array([1, 1] * 6)
         is_start = np.array([True, False] * 6)
         warp = np.zeros(12, int)
-        block = np.repeat([0, 1], 6)
+        cta = np.repeat([0, 1], 6)
         cycle = np.array([0, 900, 1000, 1100, 1200, 1310, 0, 800, 1000, 1100, 1200, 1330])
         lost = 0
 
@@ -246,9 +246,9 @@ def test_the_first_trip_of_a_block_is_left_out_and_lost_records_are_refused():
             kernel_name = "k"
             scopes = [type("Scope", (), {"name": "known work", "number": 1})]  # noqa: RUF012
 
-    regions, trips = accuracy.region_cycles(Launch, "known work")
+    regions, iterations = accuracy.region_cycles(Launch, "known work")
     assert regions.tolist() == [100, 110, 100, 130]
-    assert trips.tolist() == [200, 210, 300, 230]
+    assert iterations.tolist() == [200, 210, 300, 230]
     Records.lost = 1
     with pytest.raises(UsageError, match="has not every known work"):
         accuracy.region_cycles(Launch, "known work")

@@ -1,7 +1,7 @@
 """Read a timeline: where the cycles go, what the tensor cores wait for, what released a wait.
 
-Statistics of regions and periods are over every block of the launch; bubbles, which follow one block at a time, are
-over SAMPLED_BLOCKS blocks spread evenly over it, or fewer where blocks are long.
+Statistics of regions and iteration times are over every CTA of the launch; bubbles, which follow one CTA at a time, are
+over SAMPLED_CTAS CTAs spread evenly over it, or fewer where CTAs are long.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,14 +30,14 @@ from kperf.trace.analyze.models import (
     UnitOfCompute,
     Window,
 )
-from kperf.trace.analyze.timeline import Block, Flight, Launch, Span
-from kperf.trace.instrument.program import Interval, IntervalKind, Product, Program
+from kperf.trace.analyze.timeline import Cta, InFlight, Launch, Span
+from kperf.trace.instrument.program import Interval, IntervalKind, Mma, Program
 
-SAMPLED_BLOCKS = 96
+SAMPLED_CTAS = 96
 SAMPLED_INTERVALS = 300_000
 
-WINDOW_TRIPS = 5
-"""Of a typical block, what is kept to draw it."""
+WINDOW_ITERATIONS = 5
+"""Of a typical CTA, what is kept to draw it."""
 
 _DUTIES: dict[tuple[bool, bool], Duty] = {
     (True, True): "MMAs and loads",
@@ -46,7 +46,7 @@ _DUTIES: dict[tuple[bool, bool], Duty] = {
     (False, False): "neither",
 }
 _SMALL_BUBBLE = 0.01
-_FEWEST_TRIPS = 4
+_FEWEST_ITERATIONS = 4
 
 
 def quantiles(values: NDArray[np.int64]) -> Quantiles:
@@ -61,99 +61,103 @@ def roles(launch: Launch) -> list[Role]:
     """What each warp group does for the others."""
     found = []
     for group in map(launch.program.group, launch.groups):
-        duty = _DUTIES["products" in group.issues, "loads" in group.issues]
+        duty = _DUTIES["MMAs" in group.issues, "loads" in group.issues]
         found.append(Role(warp_group=group.name, duty=duty, first_warp=group.first_warp, num_warps=group.num_warps))
     return found
 
 
 def issuers(launch: Launch) -> list[str]:
-    """The warp groups that issue matrix products."""
+    """The warp groups that issue MMAs."""
     return [role.warp_group for role in roles(launch) if role.duty.startswith("MMAs")]
 
 
 def looping(launch: Launch) -> list[str]:
-    """The warp groups whose trips tell how far a block is: those that issue products, else those that have a loop."""
+    """The warp groups whose iterations tell how far a CTA is: those that issue MMAs, else those that have a loop."""
     with_loop = [group for group in launch.groups if launch.main_scope[group] is not None]
     return [group for group in issuers(launch) if group in with_loop] or with_loop
 
 
-def period(launch: Launch) -> Quantiles:
-    """Cycles from trip to trip of the issuing groups' main loops, over all of them."""
-    return quantiles(np.concatenate([launch.periods(group) for group in issuers(launch)] or [np.zeros(0, np.int64)]))
+def iteration_time(launch: Launch) -> Quantiles:
+    """Cycles from iteration to iteration of the issuing groups' main loops, over all of them."""
+    return quantiles(
+        np.concatenate([launch.iteration_times(group) for group in issuers(launch)] or [np.zeros(0, np.int64)])
+    )
 
 
 def bound(launch: Launch) -> Bound:
-    """The cycles that the products of a trip take at the peak rates of their types."""
-    products = launch.products_per_trip()
+    """The speed-of-light bound: cycles that the MMAs of an iteration take at the peak rates of their types."""
+    mmas = launch.mmas_per_iteration()
     return Bound(
-        cycles=sum(map(launch.program.cycles, products)),
-        dtype="+".join(dict.fromkeys(product.dtype for product in products)),
-        instruction="+".join(dict.fromkeys(product.instruction for product in products)),
+        cycles=sum(map(launch.program.cycles, mmas)),
+        dtype="+".join(dict.fromkeys(mma.dtype for mma in mmas)),
+        instruction="+".join(dict.fromkeys(mma.instruction for mma in mmas)),
     )
 
 
 def unit_of_compute(program: Program) -> UnitOfCompute:
-    """Tensor cores if any matrix product is computed on them."""
+    """Tensor cores if any MMA is computed on them."""
     computed = {
         step.instruction != "FMA"
         for interval in program.intervals.values()
         for step in interval.queue
-        if isinstance(step, Product)
+        if isinstance(step, Mma)
     }
     return "tensor core" if True in computed else "fma" if computed else "none"
 
 
 def unit_cycles(launch: Launch) -> float | None:
-    """Cycles that all matrix products of the launch take at their peak rates; None if events were lost."""
+    """Cycles that all MMAs of the launch take at their peak rates; None if events were lost."""
     if launch.records.lost:
         return None
     cycles = launch.program.cycles
-    each = [sum(cycles(step) for step in i.queue if isinstance(step, Product)) for i in launch.intervals]
+    each = [sum(cycles(step) for step in i.queue if isinstance(step, Mma)) for i in launch.intervals]
     return float(np.dot(each, np.where(launch.recorded_once(), launch.ran, 0)))
 
 
 def unit_use_of_sm(launch: Launch, chosen: Sequence[int]) -> tuple[float, float] | None:
-    """Of an SM while one of the chosen blocks runs: the share of the peak rate, and of the time with an MMA in flight.
+    """Of an SM while one of the chosen CTAs runs: the share of the peak rate, and of the time with an MMA in flight.
 
-    All blocks that run beside it count. The operations of an MMA are spread over the time that it is in flight. None if
+    All CTAs that run beside it count. The operations of an MMA are spread over the time that it is in flight. None if
     records of one of them were lost.
     """
-    whole = set(launch.whole_blocks().tolist())
+    whole = set(launch.whole_ctas().tolist())
     work = covered = observed = 0.0
     for number in chosen:
         residents = launch.beside(number)
         if not whole.issuperset(other for other, _ in residents):
             return None
-        (block,) = launch.blocks(np.array([number]))
-        in_flight: list[Flight] = []
+        (cta,) = launch.ctas(np.array([number]))
+        in_flight: list[InFlight] = []
         for other, later in residents:
-            (beside,) = launch.blocks(np.array([other]))
+            (beside,) = launch.ctas(np.array([other]))
             groups = {role for role in launch.groups if launch.program.code(role) == role}
             in_flight += [
-                replace(flight, start=flight.start + later, end=flight.end + later)
-                for flight in beside.flights
-                if flight.group in groups
+                replace(mma, start=mma.start + later, end=mma.end + later)
+                for mma in beside.in_flight
+                if mma.group in groups
             ]
-        low, high = block.start, block.end
+        low, high = cta.start, cta.end
         observed += high - low
         covered += sum(end - start for start, end in union(in_flight, low, high))
-        for flight in in_flight:
-            inside = min(flight.end, high) - max(flight.start, low)
+        for mma in in_flight:
+            inside = min(mma.end, high) - max(mma.start, low)
             if inside > 0:
-                work += flight.work * inside / (flight.end - flight.start)
+                work += mma.work * inside / (mma.end - mma.start)
     return (work / observed, covered / observed) if observed else None
 
 
-def boundary(launch: Launch, period_cycles: float) -> Quantiles | None:
-    """Cycles by which the step from a tile to the next is longer than one from trip to trip; None without such steps.
+def boundary(launch: Launch, iteration_cycles: float) -> Quantiles | None:
+    """Cycles by which the step from tile to tile is longer than from iteration to iteration; None without such steps.
 
-    The first product of the one tile and the last of the other are computed in them.
+    The first MMA of the one tile and the last of the other are computed in them.
     """
     steps = np.concatenate([launch.boundaries(group) for group in issuers(launch)])
     if not steps.size:
         return None
     beyond = quantiles(steps)
-    return Quantiles(median=beyond.median - period_cycles, p5=beyond.p5 - period_cycles, p95=beyond.p95 - period_cycles)
+    return Quantiles(
+        median=beyond.median - iteration_cycles, p5=beyond.p5 - iteration_cycles, p95=beyond.p95 - iteration_cycles
+    )
 
 
 def region_times(launch: Launch) -> list[RegionTime]:
@@ -162,7 +166,7 @@ def region_times(launch: Launch) -> list[RegionTime]:
     for group in launch.groups:
         kinds = [kind for kind, interval in enumerate(launch.intervals) if interval.group == group]
         lifetime = int(launch.spent[kinds].sum())
-        trips = max(launch.trips(group), 1)
+        iterations = max(launch.iterations(group), 1)
         for name in dict.fromkeys(launch.intervals[kind].name for kind in kinds):
             named = [kind for kind in kinds if launch.intervals[kind].name == name and launch.ran[kind]]
             if not named:
@@ -175,7 +179,7 @@ def region_times(launch: Launch) -> list[RegionTime]:
                     kind=launch.intervals[named[0]].kind,
                     cycles=quantiles(np.concatenate([launch.cycles_of[kind] for kind in inside or named])),
                     share=int(launch.spent[named].sum()) / lifetime,
-                    per_iteration=float(launch.spent[inside].sum()) / trips,
+                    per_iteration=float(launch.spent[inside].sum()) / iterations,
                     parts=region_parts(launch.intervals[kind] for kind in named),
                     source=source_of(launch.intervals[kind] for kind in named),
                 )
@@ -195,65 +199,67 @@ def source_of(intervals: Iterable[Interval]) -> Source | None:
     return found and Source(file=found[0], line=found[1])
 
 
-def sample(launch: Launch) -> list[Block]:
-    """SAMPLED_BLOCKS whole blocks, spread evenly over the launch; fewer if there are, or if they are long."""
-    whole = launch.whole_blocks()
-    affordable = SAMPLED_INTERVALS * launch.records.n_blocks // max(len(launch.kind), 1)
-    n_blocks = min(SAMPLED_BLOCKS, len(whole), max(affordable, 1))
-    chosen = whole[np.unique(np.linspace(0, len(whole) - 1, n_blocks).astype(int))]
-    return list(launch.blocks(chosen))
+def sample(launch: Launch) -> list[Cta]:
+    """SAMPLED_CTAS whole CTAs, spread evenly over the launch; fewer if there are, or if they are long."""
+    whole = launch.whole_ctas()
+    affordable = SAMPLED_INTERVALS * launch.records.n_ctas // max(len(launch.kind), 1)
+    n_ctas = min(SAMPLED_CTAS, len(whole), max(affordable, 1))
+    chosen = whole[np.unique(np.linspace(0, len(whole) - 1, n_ctas).astype(int))]
+    return list(launch.ctas(chosen))
 
 
-def steady_windows(block: Block, groups: Sequence[str]) -> list[tuple[int, int]]:
-    """Of each tile, from when the last group starts its second trip to when the first starts its last one."""
+def steady_windows(cta: Cta, groups: Sequence[str]) -> list[tuple[int, int]]:
+    """Of each tile, from when the last group starts its second iteration to when the first starts its last one."""
     windows = []
-    for trips in zip(*(block.tiles(group) for group in groups), strict=False):
-        if min(map(len, trips)) >= _FEWEST_TRIPS:
-            low, high = max(starts[1] for starts in trips), min(starts[-1] for starts in trips)
+    for iterations in zip(*(cta.tiles(group) for group in groups), strict=False):
+        if min(map(len, iterations)) >= _FEWEST_ITERATIONS:
+            low, high = max(starts[1] for starts in iterations), min(starts[-1] for starts in iterations)
             windows += [(low, high)] if low < high else []
     return windows
 
 
-def exported_window(block: Block, groups: Sequence[str], most_spans: int) -> tuple[int, int]:
-    """The cycles of a block that are worth showing: all, or of several tiles the middle one and how the next begins.
+def exported_window(cta: Cta, groups: Sequence[str], most_spans: int) -> tuple[int, int]:
+    """The cycles of a CTA that are worth showing: all, or of several tiles the middle one and how the next begins.
 
-    Where these hold more than `most_spans` spans, so many whole trips of `groups` from their middle as do not; of a
-    trip that alone holds more, its beginning.
+    Where these hold more than `most_spans` spans, so many whole iterations of `groups` from their middle as do not; of
+    an iteration that alone holds more, its beginning.
     """
-    low, high = block.start, block.end
-    tiles = list(zip(*(block.tiles(group) for group in groups), strict=False))
+    low, high = cta.start, cta.end
+    tiles = list(zip(*(cta.tiles(group) for group in groups), strict=False))
     if len(tiles) > 1:
         middle, following = tiles[(len(tiles) - 1) // 2 :][:2]
-        low, high = min(starts[0] for starts in middle), max(starts[:_FEWEST_TRIPS][-1] for starts in following)
-    starts = sorted(span.start for spans in block.spans.values() for span in spans)
+        low, high = min(starts[0] for starts in middle), max(starts[:_FEWEST_ITERATIONS][-1] for starts in following)
+    starts = sorted(span.start for spans in cta.spans.values() for span in spans)
 
     def spans(window: tuple[int, int]) -> int:
         return bisect_left(starts, window[1]) - bisect_left(starts, window[0])
 
     if spans((low, high)) <= most_spans:
         return low, high
-    trips = [trip for trip in trip_starts(block, groups) if low <= min(trip) and max(trip) <= high] or [(low,), (high,)]
+    iterations = [
+        iteration for iteration in iteration_starts(cta, groups) if low <= min(iteration) and max(iteration) <= high
+    ] or [(low,), (high,)]
 
     def window(number: int) -> tuple[int, int]:
-        first = (len(trips) - 1 - number) // 2
-        return min(trips[first]), max(trips[first + number])
+        first = (len(iterations) - 1 - number) // 2
+        return min(iterations[first]), max(iterations[first + number])
 
-    fitting = bisect_right(range(1, len(trips)), most_spans, key=lambda number: spans(window(number)))
+    fitting = bisect_right(range(1, len(iterations)), most_spans, key=lambda number: spans(window(number)))
     if fitting:
         return window(fitting)
-    begin = min(trips[(len(trips) - 1) // 2])
+    begin = min(iterations[(len(iterations) - 1) // 2])
     return begin, starts[min(bisect_left(starts, begin) + most_spans, len(starts) - 1)]
 
 
-def trip_starts(block: Block, groups: Sequence[str]) -> list[tuple[int, ...]]:
-    """Of each trip that all these groups make, when each of them starts it."""
-    return list(zip(*(list(chain.from_iterable(block.tiles(group))) for group in groups), strict=False))
+def iteration_starts(cta: Cta, groups: Sequence[str]) -> list[tuple[int, ...]]:
+    """Of each iteration that all these groups make, when each of them starts it."""
+    return list(zip(*(list(chain.from_iterable(cta.tiles(group))) for group in groups), strict=False))
 
 
-def union(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int]]:
-    """Disjoint stretches of [low, high] under at least one flight."""
+def union(mmas: Iterable[InFlight], low: int, high: int) -> list[tuple[int, int]]:
+    """Disjoint stretches of [low, high] with at least one MMA in flight."""
     merged: list[tuple[int, int]] = []
-    for start, end in sorted((max(f.start, low), min(f.end, high)) for f in flights):
+    for start, end in sorted((max(f.start, low), min(f.end, high)) for f in mmas):
         if start >= end:
             continue
         if merged and start <= merged[-1][1]:
@@ -263,33 +269,33 @@ def union(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int
     return merged
 
 
-def idle(flights: Iterable[Flight], low: int, high: int) -> list[tuple[int, int]]:
-    """The stretches of [low, high] under no flight."""
-    edges = [low, *(edge for stretch in union(flights, low, high) for edge in stretch), high]
+def idle(mmas: Iterable[InFlight], low: int, high: int) -> list[tuple[int, int]]:
+    """The stretches of [low, high] with no MMA in flight."""
+    edges = [low, *(edge for stretch in union(mmas, low, high) for edge in stretch), high]
     return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
 
 
-def bubbles(launch: Launch, blocks: Sequence[Block], period_cycles: float) -> tuple[list[Bubble], float]:
-    """What the issuing groups do while no product is in flight, in cycles of a trip; and the share of time with one.
+def bubbles(launch: Launch, ctas: Sequence[Cta], iteration_cycles: float) -> tuple[list[Bubble], float]:
+    """What the issuing groups do while no MMA is in flight, in cycles of an iteration; and the share of time with one.
 
     Of several warps that run the same code the first stands for all.
     """
     groups = [group for group in issuers(launch) if launch.program.code(group) == group]
     causes: Counter[str] = Counter()
     observed = 0
-    for block in blocks:
-        windows = steady_windows(block, groups)
+    for cta in ctas:
+        windows = steady_windows(cta, groups)
         observed += sum(high - low for low, high in windows)
-        changes = sorted(span.start for group in groups for span in block.spans[group])
-        for start, end in [stretch for window in windows for stretch in idle(block.flights, *window)]:
+        changes = sorted(span.start for group in groups for span in cta.spans[group])
+        for start, end in [stretch for window in windows for stretch in idle(cta.in_flight, *window)]:
             between = changes[bisect_right(changes, start) : bisect_left(changes, end)]
             for low, high in pairwise(sorted({start, end, *between})):
-                doing = sorted(_at(block.spans[group], low) for group in groups)
+                doing = sorted(_at(cta.spans[group], low) for group in groups)
                 causes[_cause(doing)] += high - low
     if not observed:
         return [], 0.0
     total = sum(causes.values())
-    scale = period_cycles / observed
+    scale = iteration_cycles / observed
     named = [
         Bubble(cause=cause, cycles=cycles * scale)
         for cause, cycles in causes.most_common()
@@ -301,36 +307,36 @@ def bubbles(launch: Launch, blocks: Sequence[Block], period_cycles: float) -> tu
     return named, 1 - total / observed
 
 
-def hidden_arithmetic(launch: Launch, blocks: Sequence[Block]) -> Hidden:
-    """How much of the arithmetic the tensor cores work under, in cycles of a trip of one group."""
+def hidden_arithmetic(launch: Launch, ctas: Sequence[Cta]) -> Hidden:
+    """How much of the arithmetic the tensor cores work under, in cycles of an iteration of one group."""
     groups = issuers(launch)
-    total = own = anyone = trips = 0
-    for block in blocks:
-        all_flights = _Flights(block.flights)
+    total = own = anyone = iterations = 0
+    for cta in ctas:
+        all_mmas = _InFlight(cta.in_flight)
         for group in groups:
-            mine = _Flights([flight for flight in block.flights if flight.group == group])
-            spans = [s for s in block.spans[group] if s.trip is not None and s.interval.kind == "arithmetic"]
-            trips += len({span.trip for span in block.spans[group] if span.trip is not None})
+            mine = _InFlight([mma for mma in cta.in_flight if mma.group == group])
+            spans = [s for s in cta.spans[group] if s.iteration is not None and s.interval.kind == "arithmetic"]
+            iterations += len({span.iteration for span in cta.spans[group] if span.iteration is not None})
             for span in spans:
                 total += span.cycles
                 own += sum(end - start for start, end in union(mine.near(span), span.start, span.end))
-                anyone += sum(end - start for start, end in union(all_flights.near(span), span.start, span.end))
-    trips = max(trips, 1)
-    return Hidden(cycles=total / trips, under_own_mmas=own / trips, under_any_mmas=anyone / trips)
+                anyone += sum(end - start for start, end in union(all_mmas.near(span), span.start, span.end))
+    iterations = max(iterations, 1)
+    return Hidden(cycles=total / iterations, under_own_mmas=own / iterations, under_any_mmas=anyone / iterations)
 
 
-class _Flights:
-    """Flights in the order of their start."""
+class _InFlight:
+    """In-flight MMAs in the order of their start."""
 
-    def __init__(self, flights: Sequence[Flight]) -> None:
-        self._flights = sorted(flights, key=lambda flight: flight.start)
-        self._starts = [flight.start for flight in self._flights]
-        self._longest = max((flight.end - flight.start for flight in flights), default=0)
+    def __init__(self, mmas: Sequence[InFlight]) -> None:
+        self._mmas = sorted(mmas, key=lambda mma: mma.start)
+        self._starts = [mma.start for mma in self._mmas]
+        self._longest = max((mma.end - mma.start for mma in mmas), default=0)
 
-    def near(self, span: Span) -> list[Flight]:
+    def near(self, span: Span) -> list[InFlight]:
         """All that can overlap with the span."""
         low, high = (bisect_left(self._starts, cycle) for cycle in (span.start - self._longest, span.end))
-        return self._flights[low:high]
+        return self._mmas[low:high]
 
 
 def _at(spans: list[Span], cycle: int) -> str:
@@ -370,71 +376,71 @@ class Load:
     end: int
 
 
-def issued_loads(block: Block) -> dict[Value, list[tuple[int, str, str]]]:
-    """Ring of full barriers -> (cycle of issue, group, buffer) of the loads into it, in order.
+def issued_loads(cta: Cta) -> dict[Value, list[tuple[int, str, str]]]:
+    """Stage ring of full barriers -> (cycle of issue, group, buffer) of the loads into it, in order.
 
     What is loaded in a recorded region was issued just before its end, else just after the gap's start.
     """
     loads: dict[Value, list[tuple[int, str, str]]] = defaultdict(list)
-    for group, spans in block.spans.items():
+    for group, spans in cta.spans.items():
         for span in spans:
-            for buffer, ring in span.interval.loads:
-                loads[ring].append((span.end if span.interval.kind == "wait" else span.start, group, buffer))
+            for buffer, stage_ring in span.interval.loads:
+                loads[stage_ring].append((span.end if span.interval.kind == "wait" else span.start, group, buffer))
     return loads
 
 
-def waits(block: Block) -> Iterator[tuple[str, int, Value, int]]:
-    """(group, index of the span, ring, number) of every wait: the number counts the group's waits for that ring."""
-    for group, spans in block.spans.items():
+def waits(cta: Cta) -> Iterator[tuple[str, int, Value, int]]:
+    """(group, index of the span, stage ring, number) of every wait: the number counts the group's waits for it."""
+    for group, spans in cta.spans.items():
         counts: Counter[Value] = Counter()
         for index, span in enumerate(spans):
-            for ring in span.interval.waits:
-                yield group, index, ring, counts[ring]
-                counts[ring] += 1
+            for stage_ring in span.interval.waits:
+                yield group, index, stage_ring, counts[stage_ring]
+                counts[stage_ring] += 1
 
 
-def loads(block: Block) -> list[Load]:
-    """Every load of a block that a warp group waited for."""
-    issued = issued_loads(block)
+def loads(cta: Cta) -> list[Load]:
+    """Every load of a CTA that a warp group waited for."""
+    issued = issued_loads(cta)
     used: dict[tuple[Value, int], Load] = {}
-    for group, index, ring, number in waits(block):
-        if number < len(issued.get(ring, ())):
-            cycle, loader, buffer = issued[ring][number]
-            end = block.spans[group][index].end
-            if cycle < end and ((ring, number) not in used or end < used[ring, number].end):
-                used[ring, number] = Load(buffer, loader, cycle, end)
+    for group, index, stage_ring, number in waits(cta):
+        if number < len(issued.get(stage_ring, ())):
+            cycle, loader, buffer = issued[stage_ring][number]
+            end = cta.spans[group][index].end
+            if cycle < end and ((stage_ring, number) not in used or end < used[stage_ring, number].end):
+                used[stage_ring, number] = Load(buffer, loader, cycle, end)
     return sorted(used.values(), key=lambda load: load.start)
 
 
-def releases(block: Block, program: Program) -> dict[tuple[str, int], Release]:
+def releases(cta: Cta, program: Program) -> dict[tuple[str, int], Release]:
     """(group, index of its span) -> what the end of that wait hangs on in another warp group.
 
-    The n-th wait for a full stage on the n-th load into the ring, be it late or not: when it arrived is not recorded.
-    The n-th wait for an empty stage on the (n - stages)-th arrive of the group that came last, if that came later than
-    the wait began.
+    The n-th wait for a full stage on the n-th load into the stage ring, be it late or not: when it arrived is not
+    recorded. The n-th wait for an empty stage on the (n - stages)-th arrive of the group that came last, if that came
+    later than the wait began.
     """
-    issued = issued_loads(block)
+    issued = issued_loads(cta)
     signals: dict[Value, dict[str, list[Span]]] = defaultdict(lambda: defaultdict(list))
-    for group, spans in block.spans.items():
+    for group, spans in cta.spans.items():
         for span in spans:
-            for ring in span.interval.signals:
-                signals[ring][group].append(span)
+            for stage_ring in span.interval.signals:
+                signals[stage_ring][group].append(span)
     found = {}
-    for group, index, ring, number in waits(block):
-        span = block.spans[group][index]
+    for group, index, stage_ring, number in waits(cta):
+        span = cta.spans[group][index]
         if span.interval.kind != "wait":
             continue
-        if ring in issued:
-            release = _load_release(issued[ring], number, group)
+        if stage_ring in issued:
+            release = _load_release(issued[stage_ring], number, group)
         else:
-            release = _signal_release(signals[ring], number - program.stages.get(ring, 1), span)
+            release = _signal_release(signals[stage_ring], number - program.stages.get(stage_ring, 1), span)
         if release is not None and release.cycle <= span.end:
             found[group, index] = release
     return found
 
 
 def signalled(span: Span) -> int:
-    """When a span's signals are sent: in a recorded region or after the issue of products at its end, else at once."""
+    """When a span's signals are sent: in a recorded region or after the issue of MMAs at its end, else at once."""
     return span.end if span.interval.kind in ("tensor", "wait", "issue") else span.start
 
 
@@ -457,13 +463,13 @@ def _signal_release(signals: dict[str, list[Span]], number: int, wait: Span) -> 
     return Release(group, min(signalled(last), wait.end), None)  # the record behind a signal may be later than the wait
 
 
-def windows(block: Block, groups: Sequence[str]) -> list[Window]:
-    """What to draw of a block: WINDOW_TRIPS of the first of `groups` from its middle; of several tiles also an end."""
-    tiles = block.tiles(groups[0])
-    edges = [start - block.start for tile in tiles for start in tile]
+def windows(cta: Cta, groups: Sequence[str]) -> list[Window]:
+    """What to draw of a CTA: WINDOW_ITERATIONS of the first of `groups` in its middle, of several tiles also an end."""
+    tiles = cta.tiles(groups[0])
+    edges = [start - cta.start for tile in tiles for start in tile]
     if not edges:
         return []
-    bars, edges = bars_of(block), [*edges, block.end - block.start]
+    bars, edges = bars_of(cta), [*edges, cta.end - cta.start]
     found = [_window("iterations", bars, edges[(len(edges) - 1) // 2 :])]
     if len(tiles) > 1:
         found.append(_window("tile boundary", bars, edges[len(tiles[0]) - 1 :]))
@@ -471,7 +477,7 @@ def windows(block: Block, groups: Sequence[str]) -> list[Window]:
 
 
 def _window(shows: Literal["iterations", "tile boundary"], bars: list[Bar], edges: list[int]) -> Window:
-    low, *_, high = edges[: WINDOW_TRIPS + 1]
+    low, *_, high = edges[: WINDOW_ITERATIONS + 1]
     inside = [bar for bar in bars if bar.start < high and bar.start + bar.cycles > low]
     return Window(shows=shows, start=low, bars=inside)
 
@@ -482,9 +488,9 @@ def kinds_of(interval: Interval) -> list[IntervalKind]:
     return kinds if len(kinds) > 1 else []
 
 
-def bars_of(block: Block) -> list[Bar]:
-    """All of a block, its cycles counted from its first record."""
-    first = block.start
+def bars_of(cta: Cta) -> list[Bar]:
+    """All of a CTA, its cycles counted from its first record."""
+    first = cta.start
     bars = [
         Bar(
             track="warps",
@@ -493,24 +499,24 @@ def bars_of(block: Block) -> list[Bar]:
             kind=span.interval.kind,
             start=span.start - first,
             cycles=span.cycles,
-            iteration=span.trip,
+            iteration=span.iteration,
             parts=kinds_of(span.interval),
         )
-        for group, spans in block.spans.items()
+        for group, spans in cta.spans.items()
         for span in spans
         if span.cycles > 0
     ]
     bars += [
         Bar(
             track="MMAs",
-            warp_group=flight.group,
-            name=flight.product,
+            warp_group=mma.group,
+            name=mma.name,
             kind="tensor",
-            start=flight.start - first,
-            cycles=flight.end - flight.start,
-            iteration=flight.trip,
+            start=mma.start - first,
+            cycles=mma.end - mma.start,
+            iteration=mma.iteration,
         )
-        for flight in block.flights
+        for mma in cta.in_flight
     ]
     return bars + [
         Bar(
@@ -522,5 +528,5 @@ def bars_of(block: Block) -> list[Bar]:
             cycles=load.end - load.start,
             iteration=None,
         )
-        for load in loads(block)
+        for load in loads(cta)
     ]

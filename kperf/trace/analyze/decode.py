@@ -1,13 +1,13 @@
-"""Decode a raw profile buffer with numpy: every block of a launch at once.
+"""Decode a raw profile buffer with numpy: every CTA of a launch at once.
 
-Layout of one block, in 32-bit words (Proton's circular strategy, Triton 3.6):
+Layout of one CTA, in 32-bit words (Proton's circular strategy, Triton 3.6):
   0     0xdeadbeef
   1     program id
   2     SM
   3     bytes of records
   4-9   global timer in ns, two words each: start, end of the work, end of the copy-out
   10..  one counter a warp: words that it has written, ever
-  then  for each recorded warp, in ascending order, a ring of records of two words:
+  then  for each recorded warp, in ascending order, a circular buffer of records of two words:
         [31: end, 30:23: scope, 10:0: clock bits 42:32] [clock bits 31:0]
 """
 
@@ -24,17 +24,17 @@ from kperf.trace.instrument.session import HEADER_BYTES, Recording
 
 PREAMBLE = 0xDEADBEEF
 _CHUNK_BYTES = 1 << 22
-"""Of blocks that are decoded at once: what is made of them stays in a core's caches."""
+"""Of CTAs that are decoded at once: what is made of them stays in a core's caches."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a launch, flat: block by block, warp by warp, oldest first.
+    """The records of a launch, flat: CTA by CTA, warp by warp, oldest first.
 
     Per record: `mark` (twice its scope, and one more at the start), and `cycle`, counted from the first kept record of
-    the block's first warp that has any (so it can be negative).
-    Per block and recorded warp: `counts`, how many of its records there are.
-    Per block: `program_id`, `sm`, `start_ns`, `end_ns` (global timer), `clock` (the raw clock of cycle 0).
+    the CTA's first warp that has any (so it can be negative).
+    Per CTA and recorded warp: `counts`, how many of its records there are.
+    Per CTA: `program_id`, `sm`, `start_ns`, `end_ns` (global timer), `clock` (the raw clock of cycle 0).
     """
 
     mark: NDArray[np.uint16]
@@ -49,19 +49,19 @@ class Records:
     lost: int
 
     @property
-    def n_blocks(self) -> int:
-        """Blocks that were recorded."""
+    def n_ctas(self) -> int:
+        """CTAs that were recorded."""
         return len(self.program_id)
 
     @cached_property
-    def block(self) -> NDArray[np.int64]:
-        """Of each record its block."""
-        return np.arange(self.n_blocks).repeat(self.counts.sum(axis=1))
+    def cta(self) -> NDArray[np.int64]:
+        """Of each record its CTA."""
+        return np.arange(self.n_ctas).repeat(self.counts.sum(axis=1))
 
     @cached_property
     def warp(self) -> NDArray[np.uint8]:
         """Of each record its warp, an index into `Recording.warps`."""
-        return np.tile(np.arange(self.counts.shape[1], dtype=np.uint8), self.n_blocks).repeat(self.counts.ravel())
+        return np.tile(np.arange(self.counts.shape[1], dtype=np.uint8), self.n_ctas).repeat(self.counts.ravel())
 
     @cached_property
     def scope(self) -> NDArray[np.uint8]:
@@ -75,30 +75,31 @@ class Records:
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
-        """For each warp of each block, where in the arrays its records end."""
+        """For each warp of each CTA, where in the arrays its records end."""
         return np.cumsum(self.counts)
 
     @cached_property
     def begins(self) -> NDArray[np.int64]:
-        """For each warp of each block, where in the arrays its records begin."""
+        """For each warp of each CTA, where in the arrays its records begin."""
         begins: NDArray[np.int64] = self.ends - self.counts.ravel()
         return begins
 
     def row_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of records at these places, in ascending order, the warp: block times recorded warps, plus warp."""
+        """Of records at these places, in ascending order, the warp: CTA times recorded warps, plus warp."""
         before = np.searchsorted(places, self.ends)  # there are far fewer warps than records
         return np.repeat(np.arange(len(self.ends)), np.diff(before, prepend=0))
 
-    def block_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of records at these places, in ascending order, the block."""
+    def cta_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of records at these places, in ascending order, the CTA."""
         return self.row_of(places) // self.counts.shape[1]
 
 
 def decode(buffer: NDArray[np.uint8], recording: Recording, sample: Sample | None = None) -> Records:
-    """All records in `buffer`, the bytes of a whole number of blocks: a `sample` of a launch's, or all of them.
+    """All records in `buffer`, the bytes of a whole number of CTAs: a `sample` of a launch's, or all of them.
 
-    Lost records (overwritten in the ring) are counted, not guessed. Clocks may wrap between two records, if a warp lets
-    less than 2^32 cycles (2 s) pass between them. Raises `UsageError` if the buffer is not such a recording's.
+    Lost records (overwritten in the circular buffer) are counted, not guessed. Clocks may wrap between two records, if
+    a warp lets less than 2^32 cycles (2 s) pass between them. Raises `UsageError` if the buffer is not such a
+    recording's.
     """
     if buffer.size == 0:
         raise UsageError("the trace buffer is empty: was the traced kernel launched?")
@@ -131,7 +132,7 @@ def decode(buffer: NDArray[np.uint8], recording: Recording, sample: Sample | Non
     for first in range(0, len(words), chunk):
         last = min(first + chunk, len(words))
         here = slice(edges[first], edges[last])
-        records.mark[here], records.cycle[here], records.clock[first:last] = _decode_blocks(
+        records.mark[here], records.cycle[here], records.clock[first:last] = _decode_ctas(
             words[first:last], written[first:last], counts[first:last], recording
         )
     return records
@@ -164,27 +165,27 @@ def _check_sample(program_ids: NDArray[np.uint32], sample: Sample) -> None:
 
 
 def _counts(words: NDArray[np.uint32], recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[block, recorded warp]: how many records there are, and how many were written."""
+    """[CTA, recorded warp]: how many records there are, and how many were written."""
     counters = words[:, HEADER_BYTES // 4 :][:, list(recording.warps)].astype(np.int64)
     if (counters >= 2**31).any() or (counters % 2).any():
         raise UsageError("an event counter of the trace buffer is not a number of events: it wrapped, or it is damaged")
     return np.minimum(counters // 2, recording.records_per_warp), counters // 2
 
 
-def _decode_blocks(
+def _decode_ctas(
     words: NDArray[np.uint32], written: NDArray[np.int64], counts: NDArray[np.int64], recording: Recording
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
-    """`mark` and `cycle` of all records of some blocks, and the blocks' `clock`."""
+    """`mark` and `cycle` of all records of some CTAs, and the CTAs' `clock`."""
     capacity = recording.records_per_warp
     first_word = HEADER_BYTES // 4 + recording.total_warps
     pairs = words[:, first_word : first_word + recording.buffer_bytes // 4].copy().view(np.uint64)
-    rings = pairs.reshape(*counts.shape, capacity)
+    buffers = pairs.reshape(*counts.shape, capacity)
     position = np.arange(capacity)
     wrapped = written > capacity
     if wrapped.any():
         oldest = (written[wrapped] % capacity)[:, None]
-        rings[wrapped] = np.take_along_axis(rings[wrapped], (position + oldest) % capacity, axis=1)
-    kept = rings[position < counts[..., None]]
+        buffers[wrapped] = np.take_along_axis(buffers[wrapped], (position + oldest) % capacity, axis=1)
+    kept = buffers[position < counts[..., None]]
     tag, low = kept.astype(np.uint32), (kept >> 32).astype(np.uint32)
     mark = ((tag >> 22) & 0x1FE | (~tag >> 31)).astype(np.uint16)
     if recording.clock_bits == 64:
@@ -195,18 +196,18 @@ def _decode_blocks(
 def _unwrap(
     clock: NDArray[np.unsignedinteger[Any]], counts: NDArray[np.int64], modulus: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cycles since each block's reference, wrapped clocks straightened; and the references' raw clocks, one a block.
+    """Cycles since each CTA's reference, wrapped clocks straightened; and the references' raw clocks, one a CTA.
 
-    Within a warp the clock only grows, so a step is its difference modulo `modulus`; the first records of a block's
+    Within a warp the clock only grows, so a step is its difference modulo `modulus`; the first records of a CTA's
     warps are less than half a turn from the reference, whichever comes first.
     """
-    block, warp = np.nonzero(counts)
-    sizes = counts[block, warp]
+    cta, warp = np.nonzero(counts)
+    sizes = counts[cta, warp]
     firsts = np.cumsum(sizes) - sizes
     raw = clock[firsts].astype(np.int64)
     reference = np.zeros(len(counts), dtype=np.int64)
-    reference[block[::-1]] = raw[::-1]  # the last written wins: the block's first warp
-    begins = (raw - reference[block] + modulus // 2) % modulus - modulus // 2
+    reference[cta[::-1]] = raw[::-1]  # the last written wins: the CTA's first warp
+    begins = (raw - reference[cta] + modulus // 2) % modulus - modulus // 2
     steps = (np.diff(clock, prepend=clock[:1]) & (modulus - 1)).astype(np.int64)
     if firsts.size:
         steps[firsts] = 0

@@ -49,7 +49,7 @@ WHAT_TO_DO = "trace fewer regions (--regions), or over several passes, for a rea
 def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:
     """The timeline with what follows from its numbers: CTAs on an SM, use of its units, confidence, findings.
 
-    `unit_cycles`: that all matrix products of the launch take at the peak rate of one SM; None if not known.
+    `unit_cycles`: that all MMAs of the launch take at the peak rate of one SM; None if not known.
     """
     t = t.model_copy(update={"residency": residency(t), "memory": memory(t)})
     t = t.model_copy(update={"iteration": iteration(t)})
@@ -78,7 +78,7 @@ def residency(t: Timeline) -> Residency:
 def use_of_sm(t: Timeline, unit_cycles: float | None) -> float | None:
     """The share of their peak rate that the units of the SMs in use reach in the launch of the original kernel.
 
-    `unit_cycles`: that all matrix products of the launch take at the peak rate of one SM.
+    `unit_cycles`: that all MMAs of the launch take at the peak rate of one SM.
     """
     if unit_cycles is None or t.sms is None:
         return None
@@ -148,7 +148,7 @@ def events_cost(t: Timeline) -> float:
 
 
 def at_bound(t: Timeline) -> bool:
-    """Whether an iteration takes no longer than its matrix products at the peak rate."""
+    """Whether an iteration takes no longer than its MMAs at the peak rate."""
     return bool(t.iteration and t.bound and abs(t.iteration.cycles / t.bound.cycles - 1) <= CLOSE)
 
 
@@ -193,7 +193,7 @@ def _unknown_cycles(t: Timeline) -> float:
 
 
 def _above_the_bound(t: Timeline) -> float:
-    """Cycles of an iteration that something else than the matrix products of the SM's CTAs can take."""
+    """Cycles of an iteration that something else than the MMAs of the SM's CTAs can take."""
     assert t.iteration is not None
     cycles = t.iteration.cycles
     if t.iteration.pass_number is None and t.replay:

@@ -1,15 +1,16 @@
-"""Put several passes of one kernel together: each measured a few edges of a trip, all of them the anchors.
+"""Put several passes of one kernel together: each measured a few edges of an iteration, all of them the anchors.
 
-In a pass an edge is measured from its trip's anchor, on the SM's own clock, over the typical trips of the launch: those
-whose length is not among the longest or shortest twentieth. The means of two edges differ by the mean of what lies
-between them, whether one pass measured both or two did; medians would not. What a record costs comes after the clock
-that it keeps, so an edge of a pass of two stands where it would without its record, and the rest of the trip grows.
+In a pass an edge is measured from its iteration's anchor, on the SM's own clock, over the typical iterations of the
+launch: those whose length is not among the longest or shortest twentieth. The means of two edges differ by the mean of
+what lies between them, whether one pass measured both or two did; medians would not. What a record costs comes after
+the clock that it keeps, so an edge of a pass of two stands where it would without its record, and the rest of the
+iteration grows.
 
-So each pass says by itself whether it can be joined: its own intervals add up to its own trip, and that has to be the
-period of the pass that changes the kernel's time least. A pass that changed the schedule has another trip, or warp
-groups in another step: it is left out, and what only it measured is not told apart. Where less than half of the passes
-agree, or an edge lies out of the program's order, there is no one trip that they measured, and the timeline stays that
-of one launch with all records; the iteration time is that of the least disturbed pass even so.
+So each pass says by itself whether it can be joined: its own intervals add up to its own iteration, and that has to be
+the iteration time of the pass that changes the kernel's time least. A pass that changed the schedule has another
+iteration, or warp groups in another step: it is left out, and what only it measured is not told apart. Where less than
+half of the passes agree, or an edge lies out of the program's order, there is no one iteration that they measured, and
+the timeline stays that of one launch with all records; the iteration time is that of the least disturbed pass even so.
 """
 
 from collections import defaultdict
@@ -34,29 +35,29 @@ from kperf.trace.analyze.models import (
     UnitUse,
 )
 from kperf.trace.analyze.replay import Assumptions
-from kperf.trace.analyze.timeline import Block, Launch, Span, flights
-from kperf.trace.analyze.whatif import Blocks, what_if
+from kperf.trace.analyze.timeline import Cta, Launch, Span, in_flight_mmas
+from kperf.trace.analyze.whatif import Ctas, what_if
 from kperf.trace.instrument.probes import ANCHOR, Body, BodyClass, ProbedKernel, Probes, between
 from kperf.trace.instrument.program import Interval
 from kperf.trace.instrument.program import Part as WorkPart
 
 TOLERANCE = 0.02
-"""Of the period: by how much a pass's trip may differ from it, and an edge lie before the one it follows."""
+"""Of the iteration time: by how much a pass's may differ from it, and an edge lie before the one it follows."""
 
 STEP = 0.1
-"""Of the period: by how much two warp groups may be in another step with each other than in the period's pass."""
+"""Of the iteration time: by how much two warp groups may be in another step with each other than in its pass."""
 
 ENOUGH = 0.5
 """Of the passes have to agree for an iteration to be joined from them."""
 
-_TRIPS = 24
-"""Of the joined block, all alike: what follows one block at a time needs some."""
+_ITERATIONS = 24
+"""Of the joined CTA, all alike: what follows one CTA at a time needs some."""
 
 _AHEAD = 4
-"""Trips more of a group that only loads: of some loads the first are used before the loop."""
+"""Iterations more of a group that only loads: of some loads the first are used before the loop."""
 
 _TRIMMED = 5
-"""Percent of the trips at either end."""
+"""Percent of the iterations at either end."""
 
 
 @dataclass(frozen=True)
@@ -78,21 +79,21 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Trips:
-    """The typical trips of a warp group in one pass.
+class Iterations:
+    """The typical iterations of a warp group in one pass.
 
-    `period`: mean cycles from anchor to anchor; `edges`: place -> cycles after the anchor, of each trip.
+    `iteration_time`: mean cycles from anchor to anchor; `edges`: place -> cycles after the anchor, of each iteration.
     """
 
     body: Body
     of: BodyClass
-    period: float
+    iteration_time: float
     edges: Mapping[int, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """An interval of the joined trip of a warp group, in cycles after the anchor."""
+    """An interval of the joined iteration of a warp group, in cycles after the anchor."""
 
     interval: Interval
     start: float
@@ -110,41 +111,44 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
     """The timeline of several passes, its verdict included; that of one launch if they do not make one iteration.
 
     `one`, `launch`: of the launch with all records, from which stays what is outside of the main loop. Raises
-    `UsageError` if a pass has no trip to measure.
+    `UsageError` if a pass has no iteration to measure.
     """
     number = min(range(len(captured)), key=lambda n: changes(captured[n].told.overhead))
-    period = analysis.period(captured[number].launch)
+    iteration_time = analysis.iteration_time(captured[number].launch)
     groups = [group for group, main in captured[number].launch.main_scope.items() if main is not None]
-    trips = [{group: _trips(one_pass, edges, group) for group in groups} for one_pass in captured]
-    lags = [_lags(one_pass.launch, launch, period.median) for one_pass in captured]
-    passes = [_told(one_pass, mine) for one_pass, mine in zip(captured, trips, strict=True)]
-    others = {**_out_of_step(passes, lags, number, period.median), **_open(passes, number, period.median)}
+    iterations = [{group: _iterations(one_pass, edges, group) for group in groups} for one_pass in captured]
+    lags = [_lags(one_pass.launch, launch, iteration_time.median) for one_pass in captured]
+    passes = [_told(one_pass, mine) for one_pass, mine in zip(captured, iterations, strict=True)]
+    others = {
+        **_out_of_step(passes, lags, number, iteration_time.median),
+        **_open(passes, number, iteration_time.median),
+    }
     agreeing = [n for n in range(len(captured)) if n not in others]
     gaps = list(others.values())
     found: dict[str, list[Part]] = {}
     if number in agreeing and len(agreeing) >= len(captured) * ENOUGH:
         gaps = []
         for group in groups:
-            placed = _placed(trips, group, captured, agreeing)
-            gaps += _disorder(placed, trips[number][group].of, group, period.median)
-            found[group] = list(_parts(edges, group, trips[number][group], placed, period.median))
+            placed = _placed(iterations, group, captured, agreeing)
+            gaps += _disorder(placed, iterations[number][group].of, group, iteration_time.median)
+            found[group] = list(_parts(edges, group, iterations[number][group], placed, iteration_time.median))
     if gaps:
         alone = one.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
         return concluded(alone, None)
-    block = _block(found, lags[number], captured[number].probed, period.median)
+    cta = _cta(found, lags[number], captured[number].probed, iteration_time.median)
     ratio = passes[number].overhead.ratio
     joined = Joined(
         one_pass=one.passes[0],
         iteration_pass=number,
-        original_cycles=period.median / ratio if ratio else None,
+        original_cycles=iteration_time.median / ratio if ratio else None,
         tolerance=TOLERANCE,
         left_out=sorted(others),
         why=list(others.values()),
     )
-    return _timeline(one, launch, edges, block, found, period, passes, joined)
+    return _timeline(one, launch, edges, cta, found, iteration_time, passes, joined)
 
 
-def _trips(captured: Captured, edges: Probes, group: str) -> Trips:
+def _iterations(captured: Captured, edges: Probes, group: str) -> Iterations:
     launch, marks = captured.launch, captured.probed.marks
     main = launch.main_scope[group]
     assert main is not None
@@ -157,37 +161,37 @@ def _trips(captured: Captured, edges: Probes, group: str) -> Trips:
     anchors = np.flatnonzero(records.is_start[mine] & (records.scope[mine] == main))
     whole = np.diff(anchors) == len(places)
     first, following = mine[anchors[:-1][whole]], mine[anchors[1:][whole]]
-    same = records.block[first] == records.block[following]
+    same = records.cta[first] == records.cta[following]
     first, following = first[same], following[same]
-    periods = records.cycle[following] - records.cycle[first]
-    if not periods.size:
+    iteration_times = records.cycle[following] - records.cycle[first]
+    if not iteration_times.size:
         raise UsageError(f"{group} makes no two iterations in a row: trace a longer loop")
-    low, high = np.percentile(periods, [_TRIMMED, 100 - _TRIMMED])
-    typical = (periods >= low) & (periods <= high)
+    low, high = np.percentile(iteration_times, [_TRIMMED, 100 - _TRIMMED])
+    typical = (iteration_times >= low) & (iteration_times <= high)
     first = first[typical]
     offsets = {place: records.cycle[first + at] - records.cycle[first] for at, place in enumerate(places)}
-    return Trips(body, of, float(periods[typical].mean()), offsets)
+    return Iterations(body, of, float(iteration_times[typical].mean()), offsets)
 
 
-def _lags(launch: Launch, one: Launch, period: float) -> dict[str, float]:
-    """By how many cycles the trips of each group come after those of the first that issues products.
+def _lags(launch: Launch, one: Launch, iteration_time: float) -> dict[str, float]:
+    """By how many cycles the iterations of each group come after those of the first that issues MMAs.
 
-    In the last tile of each block the last trip but n against the last but n, in the median: of a ring that is too
-    small for a block the last trips are there. `one`, with all records, tells how many trips a group makes of a tile;
-    one that makes more, as the others do their first before the loop, begins by these earlier.
+    In the last tile of each CTA the last iteration but n against the last but n, in the median: of a circular buffer
+    that is too small for a CTA the last iterations are there. `one`, with all records, tells how many iterations a
+    group makes of a tile; one that makes more, as the others do their first before the loop, begins by these earlier.
     """
     reference, *_ = analysis.issuers(launch)
-    blocks = launch.records.n_blocks
-    tiles = 1 + one.boundaries(reference).size / blocks
-    most = max(one.trips(reference) / blocks / tiles, 1)
+    ctas = launch.records.n_ctas
+    tiles = 1 + one.boundaries(reference).size / ctas
+    most = max(one.iterations(reference) / ctas / tiles, 1)
     theirs, their_cycles = _anchors(launch, reference)
     lags = {}
     for group in (name for name, main in launch.main_scope.items() if main is not None):
         mine, my_cycles = _anchors(launch, group)
         both, a, b = np.intersect1d(theirs, mine, return_indices=True)
         last = (both & _COUNT) <= most
-        earlier = round((one.trips(group) - one.trips(reference)) / blocks / tiles)
-        lags[group] = float(np.median((my_cycles[b] - their_cycles[a])[last])) - earlier * period
+        earlier = round((one.iterations(group) - one.iterations(reference)) / ctas / tiles)
+        lags[group] = float(np.median((my_cycles[b] - their_cycles[a])[last])) - earlier * iteration_time
     return lags
 
 
@@ -195,45 +199,47 @@ _COUNT = 2**32 - 1
 
 
 def _anchors(launch: Launch, group: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A number for each anchor of a group, of its block and (in `_COUNT`) of how many come after it; and its cycle."""
+    """A number for each anchor of a group, of its CTA and (in `_COUNT`) of how many come after it; and its cycle."""
     records = launch.records
     mine = records.is_start & (records.warp == launch.groups.index(group))
     at = np.flatnonzero(mine & (records.scope == launch.main_scope[group]))
-    block = records.block[at].astype(np.int64)
-    from_last = np.searchsorted(block, block, side="right") - np.arange(len(at))
-    return block << 32 | from_last, records.cycle[at]
+    cta = records.cta[at].astype(np.int64)
+    from_last = np.searchsorted(cta, cta, side="right") - np.arange(len(at))
+    return cta << 32 | from_last, records.cycle[at]
 
 
 def _placed(
-    trips: Sequence[Mapping[str, Trips]], group: str, captured: Sequence[Captured], agreeing: Sequence[int]
+    iterations: Sequence[Mapping[str, Iterations]], group: str, captured: Sequence[Captured], agreeing: Sequence[int]
 ) -> dict[int, Edge]:
     """Place -> where it lies: of several passes that agree and measured it, in that which disturbs least."""
     order = sorted(agreeing, key=lambda n: (not captured[n].told.sass_order.same, changes(captured[n].told.overhead)))
     found: dict[int, Edge] = {}
     for number in order:
-        for place, cycles in trips[number][group].edges.items():
+        for place, cycles in iterations[number][group].edges.items():
             if place not in found:
                 quantiles = np.percentile(cycles, np.arange(101)).astype(np.float64)
                 found[place] = Edge(float(cycles.mean()), quantiles, number)
     return found
 
 
-def _parts(edges: Probes, group: str, trips: Trips, placed: Mapping[int, Edge], period: float) -> Iterator[Part]:
-    """The intervals of a trip on one period; the last reaches to the next anchor.
+def _parts(
+    edges: Probes, group: str, iterations: Iterations, placed: Mapping[int, Edge], iteration_time: float
+) -> Iterator[Part]:
+    """The intervals of an iteration on one iteration time; the last reaches to the next anchor.
 
     Two between which no pass that agrees has a probe are one.
     """
-    marks, places = trips.body.marks, len(trips.body.marks)
-    end = Edge(period, np.full(101, period), placed[ANCHOR].number)
+    marks, places = iterations.body.marks, len(iterations.body.marks)
+    end = Edge(iteration_time, np.full(101, iteration_time), placed[ANCHOR].number)
     known = {**placed, places: end}
-    at = [(n, known[trips.of.same.get(n, n)]) for n in range(places) if trips.of.same.get(n, n) in known]
+    at = [(n, known[iterations.of.same.get(n, n)]) for n in range(places) if iterations.of.same.get(n, n) in known]
     low = 0.0
     for (place, edge), (following_place, following) in pairwise([*at, (places, end)]):
         steps = pairwise([*marks, marks[ANCHOR]][place : following_place + 1])
         interval = _merged(group, [between(edges.program, *step) for step in steps])
-        start, low = low, min(max(low, following.cycles), period)
-        # The length of which quantile goes with which is not known of two passes: the early trips of one are taken to
-        # be those of the other, which keeps the mean.
+        start, low = low, min(max(low, following.cycles), iteration_time)
+        # The length of which quantile goes with which is not known of two passes: the early iterations of one are taken
+        # to be those of the other, which keeps the mean.
         p5, median, p95 = np.percentile(following.quantiles - edge.quantiles, [5, 50, 95])
         spread = Quantiles(median=float(median), p5=float(p5), p95=float(p95))
         yield Part(interval, start, low, spread, tuple(sorted({edge.number, following.number})))
@@ -257,18 +263,19 @@ def _merged(group: str, intervals: Sequence[Interval]) -> Interval:
     )
 
 
-def _told(captured: Captured, trips: Mapping[str, Trips]) -> Pass:
+def _told(captured: Captured, iterations: Mapping[str, Iterations]) -> Pass:
     issuers = analysis.issuers(captured.launch)
-    cycles = float(np.mean([trips[group].period for group in issuers]))
+    cycles = float(np.mean([iterations[group].iteration_time for group in issuers]))
     return captured.told.model_copy(update={"iteration_cycles": cycles})
 
 
-def _open(passes: Sequence[Pass], number: int, period: float) -> dict[int, str]:
-    """Passes whose intervals add up to something else than those of the period's pass, the furthest off first.
+def _open(passes: Sequence[Pass], number: int, iteration_time: float) -> dict[int, str]:
+    """Passes whose intervals add up to something else than those of the iteration time's pass, the furthest off first.
 
-    At last that pass, if it has no typical trip: the period is the median, and intervals add up to the mean.
+    At last that pass, if it has no typical iteration: the iteration time is the median, and intervals add up to the
+    mean.
     """
-    mean = passes[number].iteration_cycles or period
+    mean = passes[number].iteration_cycles or iteration_time
     off = {place: (one.iteration_cycles or 0.0) / mean - 1 for place, one in enumerate(passes)}
     found = {
         place: f"the intervals of {_called(place, one)} add up to {one.iteration_cycles:.0f} cycles, "
@@ -276,34 +283,34 @@ def _open(passes: Sequence[Pass], number: int, period: float) -> dict[int, str]:
         for place, one in sorted(enumerate(passes), key=lambda numbered: -abs(off[numbered[0]]))
         if abs(off[place]) > TOLERANCE
     }
-    if abs(mean / period - 1) > TOLERANCE:
+    if abs(mean / iteration_time - 1) > TOLERANCE:
         found[number] = (
             f"iterations of {_called(number, passes[number])} differ too much: {mean:.0f} cycles in the mean, "
-            f"{period:.0f} in the median"
+            f"{iteration_time:.0f} in the median"
         )
     return found
 
 
-def _disorder(placed: Mapping[int, Edge], of: BodyClass, group: str, period: float) -> list[str]:
+def _disorder(placed: Mapping[int, Edge], of: BodyClass, group: str, iteration_time: float) -> list[str]:
     """Probes that lie before one which they follow."""
     measured = sorted(placed)
     return [
         f"{of.names[b]} of {group} lies {placed[a].cycles - placed[b].cycles:.0f} cycles before {of.names[a]}, which "
         f"it follows (passes {placed[b].number + 1} and {placed[a].number + 1})"
         for a, b in pairwise(measured)
-        if placed[a].cycles - placed[b].cycles > TOLERANCE * period
+        if placed[a].cycles - placed[b].cycles > TOLERANCE * iteration_time
     ]
 
 
 def _out_of_step(
-    passes: Sequence[Pass], lags: Sequence[Mapping[str, float]], number: int, period: float
+    passes: Sequence[Pass], lags: Sequence[Mapping[str, float]], number: int, iteration_time: float
 ) -> dict[int, str]:
-    """Passes in which warp groups follow each other at another distance than in the period's pass."""
+    """Passes in which warp groups follow each other at another distance than in the iteration time's pass."""
     found: dict[int, str] = {}
     for place, (one, mine) in enumerate(zip(passes, lags, strict=True)):
         for group, lag in mine.items():
-            apart = (lag - lags[number][group] + period / 2) % period - period / 2
-            if abs(apart) > STEP * period:
+            apart = (lag - lags[number][group] + iteration_time / 2) % iteration_time - iteration_time / 2
+            if abs(apart) > STEP * iteration_time:
                 found.setdefault(
                     place,
                     f"in {_called(place, one)} {group} begins its iterations {abs(apart):.0f} cycles "
@@ -316,8 +323,10 @@ def _called(place: int, one: Pass) -> str:
     return f"pass {place + 1} ({'; '.join(one.regions)})"
 
 
-def _block(found: Mapping[str, list[Part]], lags: Mapping[str, float], probed: ProbedKernel, period: float) -> Block:
-    """A block of joined trips, all alike, in which each group does before its loop what the program says."""
+def _cta(
+    found: Mapping[str, list[Part]], lags: Mapping[str, float], probed: ProbedKernel, iteration_time: float
+) -> Cta:
+    """A CTA of joined iterations, all alike, in which each group does before its loop what the program says."""
     spans: dict[str, list[Span]] = {}
     first = min(lags.values())
     for group, parts in found.items():
@@ -325,25 +334,27 @@ def _block(found: Mapping[str, list[Part]], lags: Mapping[str, float], probed: P
         before = _prologue(probed, group)
         spans[group] = [Span(before, round(begin), round(begin), None)] if before else []
         issues = any(part.interval.issues for part in parts)
-        for trip in range(_TRIPS if issues else _TRIPS + _AHEAD):
-            anchor = begin + trip * period
+        for iteration in range(_ITERATIONS if issues else _ITERATIONS + _AHEAD):
+            anchor = begin + iteration * iteration_time
             spans[group] += [
-                Span(part.interval, round(anchor + part.start), round(anchor + part.end), trip) for part in parts
+                Span(part.interval, round(anchor + part.start), round(anchor + part.end), iteration) for part in parts
             ]
-    return Block(
+    return Cta(
         0,
         0,
         0,
         spans,
-        list(flights(spans, probed.program.cycles)),
+        list(in_flight_mmas(spans, probed.program.cycles)),
     )
 
 
 def _prologue(probed: ProbedKernel, group: str) -> Interval | None:
-    """What a group does from its first record to its first trip's: a part of its loads and waits is peeled off."""
+    """What a group does from its first record to its first iteration's: a part of its loads and waits is peeled off."""
     mine = [scope for scope in probed.program.scopes if scope.group == probed.program.code(group)]
-    scopes, trips = [s for s in mine if not s.loop], [s.number for s in mine if s.loop]
-    ways = (probed.program.intervals.get(((scope.number, True), (trip, True))) for scope in scopes for trip in trips)
+    scopes, looping = [s for s in mine if not s.loop], [s.number for s in mine if s.loop]
+    ways = (
+        probed.program.intervals.get(((scope.number, True), (first, True))) for scope in scopes for first in looping
+    )
     return next((way for way in ways if way is not None), None)
 
 
@@ -351,21 +362,21 @@ def _timeline(
     one: Timeline,
     launch: Launch,
     edges: Probes,
-    block: Block,
+    cta: Cta,
     found: Mapping[str, list[Part]],
-    period: Quantiles,
+    iteration_time: Quantiles,
     passes: list[Pass],
     joined: Joined,
 ) -> Timeline:
-    """All that follows from the joined trip, in the place of what the launch with all records showed."""
+    """All that follows from the joined iteration, in the place of what the launch with all records showed."""
     issuers = [group for group in analysis.issuers(launch) if group in found]
-    bubbles, in_flight = analysis.bubbles(launch, [block], period.median)
+    bubbles, in_flight = analysis.bubbles(launch, [cta], iteration_time.median)
     bound = analysis.bound(launch)
     graph, rows = one.replay, [*one.what_if, *one.withheld]
-    own = {(region.warp_group, region.name): region.self_cycles or 0.0 for region in one.regions}
-    rate, again = _flop_per_cycle(launch, bound.cycles), Blocks([block], edges.program)
+    self_times = {(region.warp_group, region.name): region.self_cycles or 0.0 for region in one.regions}
+    rate, again = _flop_per_cycle(launch, bound.cycles), Ctas([cta], edges.program)
     if again.run_through(Assumptions(again.load_cycles, rate)):
-        graph, rows, own = what_if([block], edges.program, rate)
+        graph, rows, self_times = what_if([cta], edges.program, rate)
     else:
         joined = joined.model_copy(update={"replayed": False})
     made = one.model_copy(
@@ -373,18 +384,18 @@ def _timeline(
             "passes": passes,
             "joined": joined,
             "overhead": max((told.overhead for told in passes), key=lambda cost: cost.ratio or cost.instrumented_ms),
-            "regions": _regions(one, found, period.median, own),
-            "cycles_per_unit": period,
-            "mma_use": _use(one.mma_use, bound.cycles / period.median, in_flight),
-            "fma_use": _use(one.fma_use, bound.cycles / period.median, in_flight),
-            "arithmetic": analysis.hidden_arithmetic(launch, [block]),
-            "load_wait": _load_wait(found, issuers, period.median),
+            "regions": _regions(one, found, iteration_time.median, self_times),
+            "cycles_per_unit": iteration_time,
+            "mma_use": _use(one.mma_use, bound.cycles / iteration_time.median, in_flight),
+            "fma_use": _use(one.fma_use, bound.cycles / iteration_time.median, in_flight),
+            "arithmetic": analysis.hidden_arithmetic(launch, [cta]),
+            "load_wait": _load_wait(found, issuers, iteration_time.median),
             "bubbles": bubbles,
             "replay": graph,
             "what_if": rows,
             "withheld": [],
             "windows": [
-                *(window for window in analysis.windows(block, issuers) if window.shows == "iterations"),
+                *(window for window in analysis.windows(cta, issuers) if window.shows == "iterations"),
                 *(window for window in one.windows if window.shows != "iterations"),
             ],
         }
@@ -397,11 +408,11 @@ def _use(use: UnitUse | None, cta_main_loop: float, in_flight: float) -> UnitUse
 
 
 def _flop_per_cycle(launch: Launch, cycles: float) -> float:
-    return sum(product.flop for product in launch.products_per_trip()) / cycles
+    return sum(mma.flop for mma in launch.mmas_per_iteration()) / cycles
 
 
 def _regions(
-    one: Timeline, found: Mapping[str, list[Part]], period: float, own: Mapping[tuple[str, str], float]
+    one: Timeline, found: Mapping[str, list[Part]], iteration_time: float, self_times: Mapping[tuple[str, str], float]
 ) -> list[RegionTime]:
     """Those of the main loop as joined; the others, and the share of both in a lifetime, as in one launch."""
     outside = [region for region in one.regions if not region.per_iteration]
@@ -423,9 +434,9 @@ def _regions(
                     name=name,
                     kind=mine[0].interval.kind,
                     cycles=longest.quantiles,
-                    share=looping * per_iteration / period,
+                    share=looping * per_iteration / iteration_time,
                     per_iteration=per_iteration,
-                    self_cycles=own.get((group, name)),
+                    self_cycles=self_times.get((group, name)),
                     passes=sorted({number for part in mine for number in part.passes}),
                     parts=analysis.region_parts(part.interval for part in mine),
                     source=analysis.source_of(part.interval for part in mine) or known.get((group, name)),
@@ -435,14 +446,14 @@ def _regions(
     return [*(region for region in outside if (region.warp_group, region.name) not in inside), *regions]
 
 
-def _load_wait(found: Mapping[str, list[Part]], issuers: Sequence[str], period: float) -> LoadWait | None:
-    """As `views.load_wait`, of the joined trip."""
-    filled = {ring for parts in found.values() for part in parts for _, ring in part.interval.loads}
+def _load_wait(found: Mapping[str, list[Part]], issuers: Sequence[str], iteration_time: float) -> LoadWait | None:
+    """As `views.load_wait`, of the joined iteration."""
+    filled = {stage_ring for parts in found.values() for part in parts for _, stage_ring in part.interval.loads}
     waits = []
     for group in issuers:
         mine = [part for part in found[group] if part.interval.uses or filled.intersection(part.interval.waits)]
         cycles = sum(part.cycles for part in mine)
         names = list(dict.fromkeys(part.interval.name for part in mine))
         if names:
-            waits.append(LoadWait(warp_group=group, regions=names, cycles=cycles, share=cycles / period))
+            waits.append(LoadWait(warp_group=group, regions=names, cycles=cycles, share=cycles / iteration_time))
     return max(waits, key=lambda wait: wait.cycles, default=None)

@@ -1,8 +1,8 @@
-"""The period of one kernel, predicted from stage times that were measured in another that does the same work.
+"""The iteration time of one kernel, predicted from stage times that were measured in another that does the same work.
 
-The schedule is the predicted kernel's own: what a trip of each warp group does, in which order and what it hangs on, as
-its TTGIR has it. The durations are the other kernel's: own cycles by the kind of a region, of the warp group in the
-same place; the cycles of a load; the tensor cores' rate. Nothing of the predicted kernel is measured.
+The schedule is the predicted kernel's own: what an iteration of each warp group does, in which order and what it hangs
+on, as its TTGIR has it. The durations are the other kernel's: self times by the kind of a region, of the warp group in
+the same place; the cycles of a load; the tensor cores' rate. Nothing of the predicted kernel is measured.
 """
 
 from collections import defaultdict
@@ -15,19 +15,19 @@ from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.replay import Assumptions, Replay, Step
 from kperf.trace.instrument.program import Interval, IntervalKind, Program
 
-TRIPS = 64
+ITERATIONS = 64
 
 Stages = Mapping[IntervalKind, list[float]]
-"""Kind -> own cycles of each region of that kind in a trip."""
+"""Kind -> self times of each region of that kind in an iteration."""
 
 
 def predict(program: Program, measured: Timeline) -> float:
-    """Mean cycles of a trip. Raises `UsageError` where the timeline has no own cycles, or the two do not match."""
+    """Mean cycles of an iteration. Raises `UsageError` where the timeline has no self times, or they do not match."""
     if measured.replay is None:
         raise UsageError(f"the timeline of {measured.label} has no replay: record it again")
-    trips = {group.name: trip for group in program.groups if (trip := _trip(program, group.name))}
+    iterations = {group.name: iteration for group in program.groups if (iteration := _iteration(program, group.name))}
     places = [
-        ([group for group, trip in trips.items() if issues(trip) == (duty == "MMAs")], duty)
+        ([group for group, iteration in iterations.items() if issues(iteration) == (duty == "MMAs")], duty)
         for duty in ("MMAs", "loads")
     ]
     steps: dict[str, list[Step]] = {}
@@ -38,22 +38,22 @@ def predict(program: Program, measured: Timeline) -> float:
                 f"{measured.label} has {len(others)} warp groups of {duty}, the other kernel {len(groups)}"
             )
         for group, other in zip(groups, others, strict=True):
-            steps[group] = _steps(trips[group], _stages(measured, other))
+            steps[group] = _steps(iterations[group], _stages(measured, other))
     replay = Replay(steps, dict.fromkeys(steps, 0.0), program.stages)
     ends = replay.run(Assumptions(measured.replay.load_cycles, measured.replay.flop_per_cycle), replay.cycles)
-    periods = replay.periods(ends, places[0][0])
-    if len(periods) < TRIPS:
+    iteration_times = replay.iteration_times(ends, places[0][0])
+    if len(iteration_times) < ITERATIONS:
         raise UsageError(f"the loops of {program.kernel_name} wait for what comes before them: no prediction")
-    return fmean(periods)
+    return fmean(iteration_times)
 
 
-def issues(trip: list[Interval]) -> bool:
-    """Whether products are issued in it."""
-    return any(interval.issues for interval in trip)
+def issues(iteration: list[Interval]) -> bool:
+    """Whether MMAs are issued in it."""
+    return any(interval.issues for interval in iteration)
 
 
-def _trip(program: Program, group: str) -> list[Interval]:
-    """What a group does in one trip of its innermost loop; nothing if it has none."""
+def _iteration(program: Program, group: str) -> list[Interval]:
+    """What a group does in one iteration of its innermost loop; nothing if it has none."""
     scopes = [scope for scope in program.scopes if scope.group == group and scope.loops]
     if not scopes:
         return []
@@ -73,9 +73,9 @@ def _stages(measured: Timeline, group: str) -> Stages:
     return found
 
 
-def _steps(trip: list[Interval], stages: Stages) -> list[Step]:
-    """TRIPS trips. Of arithmetic all is shared out, as it is the same work; of all else a region takes the mean."""
-    kinds = [interval.kind for interval in trip]
+def _steps(iteration: list[Interval], stages: Stages) -> list[Step]:
+    """ITERATIONS of them. Arithmetic is all shared out, as it is the same work; of all else a region takes the mean."""
+    kinds = [interval.kind for interval in iteration]
     missing = ({"arithmetic", "tensor"} & set(kinds)) - set(stages)
     if missing:
         raise UsageError(f"the measured kernel has no region of {' or '.join(sorted(missing))}: no prediction")
@@ -83,4 +83,4 @@ def _steps(trip: list[Interval], stages: Stages) -> list[Step]:
         kind: sum(stages[kind]) / kinds.count(kind) if kind == "arithmetic" else fmean(stages.get(kind) or [0.0])
         for kind in set(kinds)
     }
-    return [Step(interval, cycles[interval.kind], number, 0) for number in range(TRIPS) for interval in trip]
+    return [Step(interval, cycles[interval.kind], number, 0) for number in range(ITERATIONS) for interval in iteration]

@@ -13,7 +13,7 @@ from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.finding import Source
 from kperf.trace.analyze.models import About, EventCount, SassOrder, Timeline, UnitUse
-from kperf.trace.analyze.timeline import Block, Launch
+from kperf.trace.analyze.timeline import Cta, Launch
 from kperf.trace.analyze.whatif import what_if
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.program import Program
@@ -53,32 +53,32 @@ def with_sources_from(folder: Path, found: Timeline) -> Timeline:
 def timeline(launch: Launch, about: About) -> Timeline:
     """The timeline of any kernel, in the view that its records ask for.
 
-    Raises `UsageError` if no block of the launch is whole.
+    Raises `UsageError` if no CTA of the launch is whole.
     """
-    found = pipeline(launch, about) if views.has_pipeline(launch) else by_block(launch, about)
+    found = pipeline(launch, about) if views.has_pipeline(launch) else by_cta(launch, about)
     if about.sampled is None:  # how CTAs differ and what the last ones do, a sample does not show
         view = views.choose(launch)
-        imbalance = views.Blocks(launch).imbalance() if view == "imbalance" else None
+        imbalance = views.Ctas(launch).imbalance() if view == "imbalance" else None
         found = found.model_copy(update={"view": view, "imbalance": imbalance})
     return concluded(found, analysis.unit_cycles(launch))
 
 
 def pipeline(launch: Launch, about: About) -> Timeline:
-    """The timeline of a kernel with products.
+    """The timeline of a kernel with MMAs.
 
-    Raises `UsageError` if no warp group issues products in a loop, or no block of the launch is whole.
+    Raises `UsageError` if no warp group issues MMAs in a loop, or no CTA of the launch is whole.
     """
-    period = analysis.period(launch)
-    blocks = analysis.sample(launch)
-    bubbles, in_flight = analysis.bubbles(launch, blocks, period.median)
+    iteration_time = analysis.iteration_time(launch)
+    ctas = analysis.sample(launch)
+    bubbles, in_flight = analysis.bubbles(launch, ctas, iteration_time.median)
     bound = analysis.bound(launch)
-    flop_per_cycle = sum(product.flop for product in launch.products_per_trip()) / bound.cycles
+    flop_per_cycle = sum(mma.flop for mma in launch.mmas_per_iteration()) / bound.cycles
     issuers = analysis.issuers(launch)
-    typical = list(launch.blocks(np.unique(at_percentiles(launch, TYPICAL_PERCENTILES))))
-    graph, rows, own = what_if(typical, launch.program, flop_per_cycle)
+    typical = list(launch.ctas(np.unique(at_percentiles(launch, TYPICAL_PERCENTILES))))
+    graph, rows, self_times = what_if(typical, launch.program, flop_per_cycle)
     common = _of_any_kernel(launch, about)
     common["regions"] = [
-        region.model_copy(update={"self_cycles": own.get((region.warp_group, region.name))})
+        region.model_copy(update={"self_cycles": self_times.get((region.warp_group, region.name))})
         for region in common["regions"]
     ]
     of_sm = None
@@ -87,7 +87,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     use = UnitUse(
         sm=None,
         sm_recorded=of_sm[0] if of_sm else None,
-        cta_main_loop=bound.cycles / period.median,
+        cta_main_loop=bound.cycles / iteration_time.median,
         in_flight_cta=in_flight,
         in_flight_sm=of_sm[1] if of_sm else None,
     )
@@ -95,14 +95,14 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         **common,
         view="pipeline",
         unit="iteration",
-        units=launch.trips(issuers[0]),
-        cycles_per_unit=period,
-        tile_boundary_cycles=analysis.boundary(launch, period.median),
+        units=launch.iterations(issuers[0]),
+        cycles_per_unit=iteration_time,
+        tile_boundary_cycles=analysis.boundary(launch, iteration_time.median),
         bound=bound,
         mma_use=use if common["unit_of_compute"] == "tensor core" else None,
         fma_use=use if common["unit_of_compute"] == "fma" else None,
-        arithmetic=analysis.hidden_arithmetic(launch, blocks),
-        load_wait=views.load_wait(launch, period.median),
+        arithmetic=analysis.hidden_arithmetic(launch, ctas),
+        load_wait=views.load_wait(launch, iteration_time.median),
         bubbles=bubbles,
         replay=graph,
         what_if=rows,
@@ -111,10 +111,10 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     return concluded(found, analysis.unit_cycles(launch))
 
 
-def by_block(launch: Launch, about: About) -> Timeline:
-    """The timeline of a kernel without products in a loop: bytes, and where a block's time goes.
+def by_cta(launch: Launch, about: About) -> Timeline:
+    """The timeline of a kernel without MMAs in a loop: bytes, and where a CTA's time goes.
 
-    Raises `UsageError` if no block of the launch is whole.
+    Raises `UsageError` if no CTA of the launch is whole.
     """
     typical = _typical(launch)
     first, last = launch.lifetimes()
@@ -122,13 +122,13 @@ def by_block(launch: Launch, about: About) -> Timeline:
         **_of_any_kernel(launch, about),
         view="memory",
         unit="CTA",
-        units=launch.records.n_blocks,
-        cycles_per_unit=analysis.quantiles((last - first)[launch.whole_blocks()]),
+        units=launch.records.n_ctas,
+        cycles_per_unit=analysis.quantiles((last - first)[launch.whole_ctas()]),
         bound=None,
         mma_use=None,
         arithmetic=None,
         bubbles=[],
-        windows=[views.block_window(typical)],
+        windows=[views.cta_window(typical)],
         memory=views.memory(launch, about),
     )
 
@@ -136,25 +136,25 @@ def by_block(launch: Launch, about: About) -> Timeline:
 def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
     """What every view's timeline holds."""
     clock_mhz = launch.clock_mhz()
-    whole = launch.whole_blocks()
+    whole = launch.whole_ctas()
     first, last = launch.lifetimes()
     measured = (launch.records.end_ns - launch.records.start_ns)[whole] * clock_mhz / 1e3
-    covered = (last - first)[whole] / np.maximum(measured, 1)  # the timer may stand still in a short block
+    covered = (last - first)[whole] / np.maximum(measured, 1)  # the timer may stand still in a short CTA
     return dict(about) | {
         "roles": analysis.roles(launch),
         "unit_of_compute": analysis.unit_of_compute(launch.program),
         "regions": analysis.region_times(launch),
-        "ctas": launch.records.n_blocks,
+        "ctas": launch.records.n_ctas,
         "clock_mhz": clock_mhz,
         "lifetime_covered": float(np.median(covered)) if len(whole) else 0.0,
-        "sms": views.Blocks(launch).sm_use() if about.sampled is None else None,
+        "sms": views.Ctas(launch).sm_use() if about.sampled is None else None,
         "events": EventCount(written=launch.records.written, lost=launch.records.lost),
     }
 
 
-def _typical(launch: Launch) -> Block:
-    """The block of median lifetime. Raises `UsageError` if none is whole."""
-    return next(launch.blocks(at_percentiles(launch, [50])))
+def _typical(launch: Launch) -> Cta:
+    """The CTA of median lifetime. Raises `UsageError` if none is whole."""
+    return next(launch.ctas(at_percentiles(launch, [50])))
 
 
 def sass_order(orders: Orders) -> SassOrder:
@@ -173,8 +173,8 @@ def sass_order(orders: Orders) -> SassOrder:
 
 
 def at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.int64]:
-    """Of the whole blocks that work those at percentiles of the lifetime. Raises `UsageError` if there is none."""
-    whole = views.Blocks(launch).working
+    """Of the whole CTAs that work those at percentiles of the lifetime. Raises `UsageError` if there is none."""
+    whole = views.Ctas(launch).working
     if not len(whole):
         raise UsageError("no CTA of the trace is whole: its events were overwritten; use a larger buffer")
     first, last = launch.lifetimes()

@@ -14,25 +14,25 @@ from kperf.errors import UsageError
 from kperf.ir.dataflow import Value
 from kperf.trace.analyze.decode import Records
 from kperf.trace.instrument.events import LIFETIME
-from kperf.trace.instrument.program import Interval, Product, Program, Scope
+from kperf.trace.instrument.program import Interval, Mma, Program, Scope
 
-LONGEST_BLOCK = 100_000
-"""Spans of a block that are followed one by one: thousands of trips."""
+LONGEST_CTA = 100_000
+"""Spans of a CTA that are followed one by one: thousands of iterations."""
 
 _STRETCH = 1 << 18
 
 
 @dataclass(frozen=True)
 class Span:
-    """One interval as it ran: from `start` to `end`, in cycles of its block.
+    """One interval as it ran: from `start` to `end`, in cycles of its CTA.
 
-    `trip` counts the trips of the group's main loop, over all tiles of a persistent block; None between them.
+    `iteration` counts the iterations of the group's main loop, over all tiles of a persistent CTA; None between them.
     """
 
     interval: Interval
     start: int
     end: int
-    trip: int | None
+    iteration: int | None
 
     @property
     def cycles(self) -> int:
@@ -41,29 +41,29 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Flight:
-    """An MMA from the start of its issue to the end of the wait that completed it, in cycles of its block.
+class InFlight:
+    """An MMA from the start of its issue to the end of the wait that completed it, in cycles of its CTA.
 
     `work`: cycles that it takes at the peak rate.
     """
 
-    product: str
+    name: str
     group: str
     start: int
     end: int
-    trip: int | None
+    iteration: int | None
     work: float = 0.0
 
 
 @dataclass
-class Block:
-    """One block of the launch: for each warp group its spans in time order, of a long block from its beginning."""
+class Cta:
+    """One CTA of the launch: for each warp group its spans in time order, of a long CTA from its beginning."""
 
     program_id: int
     sm: int
     start_ns: int
     spans: dict[str, list[Span]]
-    flights: list[Flight] = field(default_factory=list)
+    in_flight: list[InFlight] = field(default_factory=list)
 
     @property
     def start(self) -> int:
@@ -76,14 +76,14 @@ class Block:
         return max(spans[-1].end for spans in self.spans.values() if spans)
 
     def tiles(self, group: str) -> list[list[int]]:
-        """Of each tile, the cycles at which the group's trips start: trips with nothing but the loop between."""
+        """Of each tile, the cycles at which the group's iterations start, with nothing but the loop between."""
         tiles: list[list[int]] = []
         before: int | None = None
         for span in self.spans[group]:
-            if span.trip is not None and span.trip != before:
+            if span.iteration is not None and span.iteration != before:
                 tiles += [[]] if before is None else []
                 tiles[-1].append(span.start)
-            before = span.trip
+            before = span.iteration
         return tiles
 
 
@@ -114,9 +114,9 @@ class Launch:
         bad = np.flatnonzero(self.kind > len(self.intervals))
         if bad.size:
             names = [program.scopes[records.mark[place] // 2].name for place in (bad[0], bad[0] + 1)]
-            block = records.block_of(bad[:1])[0]
-            raise UsageError(f"the events are not balanced: {names[1]!r} cannot follow {names[0]!r} in CTA {block}")
-        self._built: dict[int, Block] = {}
+            cta = records.cta_of(bad[:1])[0]
+            raise UsageError(f"the events are not balanced: {names[1]!r} cannot follow {names[0]!r} in CTA {cta}")
+        self._built: dict[int, Cta] = {}
 
     def _intervals_of_each(self) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
         """Set `intervals`, those of every recorded group; and return the marks (first, second) of each.
@@ -201,9 +201,9 @@ class Launch:
 
     @cached_property
     def main_scope(self) -> dict[str, int | None]:
-        """Group -> number of the scope that opens a trip of its main loop, None without a loop.
+        """Group -> number of the scope that opens an iteration of its main loop, None without a loop.
 
-        The main loop is the one with the most trips of those that issue products, else of those that load.
+        The main loop is the one with the most iterations of those that issue MMAs, else of those that load.
         """
         found: dict[str, int | None] = {}
         for name in self.groups:
@@ -222,7 +222,7 @@ class Launch:
 
     def _weight(self, scope: Scope) -> int:
         loop = self.program.loops.get(scope.loop)
-        return 0 if loop is None else 2 if loop.products else 1 if loop.loads else 0
+        return 0 if loop is None else 2 if loop.mmas else 1 if loop.loads else 0
 
     @cached_property
     def loop_scopes(self) -> dict[str, set[int]]:
@@ -249,53 +249,53 @@ class Launch:
         both: NDArray[np.bool_] = inside[first] & inside[second]
         return both
 
-    def periods(self, group: str) -> NDArray[np.int64]:
-        """Cycles from the start of a trip of the main loop to the start of the next, nothing but the loop between."""
+    def iteration_times(self, group: str) -> NDArray[np.int64]:
+        """Cycles from an iteration's start in the main loop to the next one's, with nothing but the loop between."""
         cycles, steady = self._steps[group]
         return cycles[steady]
 
     def boundaries(self, group: str) -> NDArray[np.int64]:
-        """Cycles from the start of a tile's last trip to the start of the next tile's first, in a persistent block."""
+        """Cycles from the start of a tile's last iteration to that of the next tile's first, in a persistent CTA."""
         cycles, steady = self._steps[group]
         return cycles[~steady]
 
-    def trips(self, group: str) -> int:
+    def iterations(self, group: str) -> int:
         """How often the main loop of a group ran in the whole launch."""
-        return int(self.trips_of_blocks(group).sum())
+        return int(self.iterations_of_ctas(group).sum())
 
-    def trips_of_blocks(self, group: str) -> NDArray[np.int64]:
-        """How often the main loop of a group ran in each block."""
-        blocks = self.records.block_of(self._trips[group])
-        return np.bincount(blocks, minlength=self.records.n_blocks)
+    def iterations_of_ctas(self, group: str) -> NDArray[np.int64]:
+        """How often the main loop of a group ran in each CTA."""
+        ctas = self.records.cta_of(self._iterations[group])
+        return np.bincount(ctas, minlength=self.records.n_ctas)
 
     @cached_property
-    def _trips(self) -> dict[str, NDArray[np.int64]]:
-        """Group -> where the trips of its main loop begin."""
+    def _iterations(self) -> dict[str, NDArray[np.int64]]:
+        """Group -> where the iterations of its main loop begin."""
         return {group: self.places(self._opens(group, main)) for group, main in self.main_scope.items()}
 
     @cached_property
     def _steps(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-        """Group -> cycles from trip to trip of a block, and whether nothing but the loop is between."""
+        """Group -> cycles from iteration to iteration of a CTA, and whether nothing but the loop is between."""
         return {group: self._steps_of(group) for group in self.groups}
 
     def _steps_of(self, group: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         inside = [mark // 2 in self.loop_scopes[group] for mark in self.marks[:, 0]]
         outside = np.array([i.group == group for i in self.intervals], dtype=bool) & ~np.array(inside, dtype=bool)
-        trips = self._trips[group]
-        same = np.diff(self.records.row_of(trips)) == 0
+        iterations = self._iterations[group]
+        same = np.diff(self.records.row_of(iterations)) == 0
         steady = np.ones(len(same), dtype=bool)
-        following = np.searchsorted(trips, self.places(outside))
-        steady[following[(following > 0) & (following < len(trips))] - 1] = False
-        return np.diff(self.records.cycle[trips])[same], steady[same]
+        following = np.searchsorted(iterations, self.places(outside))
+        steady[following[(following > 0) & (following < len(iterations))] - 1] = False
+        return np.diff(self.records.cycle[iterations])[same], steady[same]
 
-    def products_per_trip(self) -> list[Product]:
-        """The products of one trip of the main loops, all partitions together."""
+    def mmas_per_iteration(self) -> list[Mma]:
+        """The MMAs of one iteration of the main loops, all partitions together."""
         mains = {self.program.code(name): main for name, main in self.main_scope.items() if main is not None}
         loops = (self.program.loops[self.program.scopes[main].loop] for main in mains.values())
-        return [product for loop in loops for product in loop.products]
+        return [mma for loop in loops for mma in loop.mmas]
 
     def lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First and last cycle of each block, over all of its warps."""
+        """First and last cycle of each CTA, over all of its warps."""
         records = self.records
         run = records.counts.ravel() > 1
         first = np.full(records.counts.size, np.iinfo(np.int64).max)
@@ -304,9 +304,9 @@ class Launch:
         return first.reshape(records.counts.shape).min(axis=1), last.reshape(records.counts.shape).max(axis=1)
 
     def clock_mhz(self) -> float:
-        """The SM clock during the launch: cycles over global-timer time, from block to block on each SM.
+        """The SM clock during the launch: cycles over global-timer time, from CTA to CTA on each SM.
 
-        An SM that ran one block counts the cycles of that block.
+        An SM that ran one CTA counts the cycles of that CTA.
         """
         records = self.records
         cycles = elapsed = 0
@@ -324,9 +324,9 @@ class Launch:
         return cycles / elapsed * 1e3
 
     def beside(self, number: int) -> list[tuple[int, int]]:
-        """The blocks that are on a block's SM while it runs, itself included, and by how much later their cycle 0 is.
+        """The CTAs that are on a CTA's SM while it runs, itself included, and by how much later their cycle 0 is.
 
-        All of an SM's blocks keep its clock, of 32 bits that wrap.
+        All of an SM's CTAs keep its clock, of 32 bits that wrap.
         """
         records = self.records
         first, last = self.lifetimes()
@@ -340,49 +340,49 @@ class Launch:
         groups = (interval.group for interval in self.intervals)
         return np.array([self.program.code(group) == group for group in groups], dtype=bool)
 
-    def whole_blocks(self) -> NDArray[np.int64]:
-        """Blocks of which no record was lost: each group's first record is the start of its lifetime."""
+    def whole_ctas(self) -> NDArray[np.int64]:
+        """CTAs of which no record was lost: each group's first record is the start of its lifetime."""
         lifetimes = {scope.group: scope.number for scope in reversed(self.program.scopes) if _is_lifetime(scope)}
         if not lifetimes:
-            return np.arange(self.records.n_blocks)
+            return np.arange(self.records.n_ctas)
         starts = np.array([2 * lifetimes.get(self.program.code(name), -1) + 1 for name in self.groups])
         counts = self.records.counts
         places = np.minimum(self.records.begins, len(self.records.mark) - 1).reshape(counts.shape)
         return np.flatnonzero(((counts > 0) & (self.records.mark[places] == starts)).all(axis=1))
 
-    def blocks(self, chosen: NDArray[np.int64]) -> Iterator[Block]:
-        """The chosen blocks, span by span; of one with more than LONGEST_BLOCK spans so many from its beginning."""
+    def ctas(self, chosen: NDArray[np.int64]) -> Iterator[Cta]:
+        """The chosen CTAs, span by span; of one with more than LONGEST_CTA spans so many from its beginning."""
         for number in chosen.tolist():
             if number not in self._built:
                 self._built[number] = self._build(number)
             yield self._built[number]
 
-    def _build(self, number: int) -> Block:
+    def _build(self, number: int) -> Cta:
         records, warps = self.records, len(self.groups)
         rows = range(number * warps, (number + 1) * warps)
         cycles = [records.cycle[records.begins[row] : records.ends[row]] for row in rows]
         together = np.concatenate(cycles)
-        if len(together) > LONGEST_BLOCK:
-            until = np.partition(together, LONGEST_BLOCK)[LONGEST_BLOCK]
+        if len(together) > LONGEST_CTA:
+            until = np.partition(together, LONGEST_CTA)[LONGEST_CTA]
             cycles = [mine[: np.searchsorted(mine, until, side="right")] for mine in cycles]
         opening = np.append(self._opening, False)
         looping = np.append(self.in_loop, False)
         spans: dict[str, list[Span]] = {}
         for group, row, mine in zip(self.groups, rows, cycles, strict=True):
             kinds = self.kind[records.begins[row] :][: max(len(mine) - 1, 0)]
-            trips = np.where(looping[kinds], np.cumsum(opening[kinds]) - 1, -1)
+            iterations = np.where(looping[kinds], np.cumsum(opening[kinds]) - 1, -1)
             at = mine.tolist()
             spans[group] = [
-                Span(self.intervals[kind], start, end, trip if trip >= 0 else None)
-                for kind, start, end, trip in zip(kinds.tolist(), at, at[1:], trips.tolist(), strict=False)
+                Span(self.intervals[kind], start, end, iteration if iteration >= 0 else None)
+                for kind, start, end, iteration in zip(kinds.tolist(), at, at[1:], iterations.tolist(), strict=False)
             ]
-        in_flight = list(flights(spans, self.program.cycles))
+        in_flight = list(in_flight_mmas(spans, self.program.cycles))
         program_id, sm, start_ns = (int(of[number]) for of in (records.program_id, records.sm, records.start_ns))
-        return Block(program_id, sm, start_ns, spans, in_flight)
+        return Cta(program_id, sm, start_ns, spans, in_flight)
 
     @cached_property
     def _opening(self) -> NDArray[np.bool_]:
-        """For each of `intervals`: whether a trip of its group's main loop begins with it."""
+        """For each of `intervals`: whether an iteration of its group's main loop begins with it."""
         opening: NDArray[np.bool_] = np.any([self._opens(*found) for found in self.main_scope.items()], axis=0)
         return opening
 
@@ -395,7 +395,7 @@ def _smallest(largest: int) -> type[np.uint8] | type[np.uint16] | type[np.uint32
 def _clock_steps(clocks: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cycles from clock to clock, of 32 bits that wrap.
 
-    Blocks that share an SM may start in another order than their first records come, so a step may lead back a little.
+    CTAs that share an SM may start in another order than their first records come, so a step may lead back a little.
     """
     back = 2**28
     return (np.diff(clocks) + back) % 2**32 - back
@@ -405,7 +405,7 @@ def _is_lifetime(scope: Scope) -> bool:
     return scope.name.startswith(LIFETIME)
 
 
-def flights(spans: Mapping[str, list[Span]], cycles: Callable[[Product], float]) -> Iterator[Flight]:
+def in_flight_mmas(spans: Mapping[str, list[Span]], cycles: Callable[[Mma], float]) -> Iterator[InFlight]:
     """MMAs in flight, each with its `cycles`; one that nobody waits for before the end of the trace is left out."""
     for group, mine in spans.items():
         if any(isinstance(step, int) for span in mine for step in span.interval.queue):
@@ -414,47 +414,47 @@ def flights(spans: Mapping[str, list[Span]], cycles: Callable[[Product], float])
             yield from _awaited_by_others(group, spans, cycles)
 
 
-def _awaited_in_order(group: str, spans: list[Span], cycles: Callable[[Product], float]) -> Iterator[Flight]:
+def _awaited_in_order(group: str, spans: list[Span], cycles: Callable[[Mma], float]) -> Iterator[InFlight]:
     """Those whose end their own warp group waits for.
 
     Where a warp waits for loads into registers and then issues, it issues at the end: what it multiplies was not there.
     """
-    pending: deque[tuple[Product, int, int | None]] = deque()
+    pending: deque[tuple[Mma, int, int | None]] = deque()
     for span in spans:
         waits_first = span.interval.uses and 0 not in span.interval.queue
         for step in span.interval.queue:
-            if isinstance(step, Product):
-                pending.append((step, span.end if waits_first else span.start, span.trip))
+            if isinstance(step, Mma):
+                pending.append((step, span.end if waits_first else span.start, span.iteration))
             else:
                 while len(pending) > step:
-                    product, start, trip = pending.popleft()
-                    yield Flight(product.name, group, start, span.end, trip, cycles(product))
+                    mma, start, iteration = pending.popleft()
+                    yield InFlight(mma.name, group, start, span.end, iteration, cycles(mma))
 
 
 def _awaited_by_others(
-    group: str, spans: Mapping[str, list[Span]], cycles: Callable[[Product], float]
-) -> Iterator[Flight]:
+    group: str, spans: Mapping[str, list[Span]], cycles: Callable[[Mma], float]
+) -> Iterator[InFlight]:
     """Those whose end other warp groups wait for, at mbarriers at which the tensor core arrives (tcgen05).
 
-    An arrival ends the first wait for its ring that is over after the MMA's issue and that no earlier arrival ended. It
-    says that all MMAs before it are over too: an MMA is in flight until the first such wait is over.
+    An arrival ends the first wait for its stage ring that is over after the MMA's issue and that no earlier arrival
+    ended. It says that all MMAs before it are over too: an MMA is in flight until the first such wait is over.
     """
     waits: dict[Value, dict[str, deque[int]]] = defaultdict(lambda: defaultdict(deque))
     for other, theirs in spans.items():
         for span in theirs if other != group else ():
-            for ring in span.interval.waits:
-                waits[ring][other].append(span.end)
-    issued: list[tuple[Product, Span, int]] = []
+            for stage_ring in span.interval.waits:
+                waits[stage_ring][other].append(span.end)
+    issued: list[tuple[Mma, Span, int]] = []
     seen: list[int] = []
     for span in spans[group]:
-        issued += [(step, span, len(seen)) for step in span.interval.queue if isinstance(step, Product)]
-        for ring in span.interval.arrives:
-            for ends in waits[ring].values():
+        issued += [(step, span, len(seen)) for step in span.interval.queue if isinstance(step, Mma)]
+        for stage_ring in span.interval.arrives:
+            for ends in waits[stage_ring].values():
                 while ends and ends[0] <= span.start:
                     ends.popleft()
                 if ends:
                     seen.append(ends.popleft())
     first = list(accumulate(reversed(seen), min))[::-1]
-    for product, span, place in issued:
+    for mma, span, place in issued:
         if place < len(first):
-            yield Flight(product.name, group, span.start, first[place], span.trip, cycles(product))
+            yield InFlight(mma.name, group, span.start, first[place], span.iteration, cycles(mma))

@@ -1,7 +1,7 @@
-"""The view that a kernel's records ask for, and what it shows beside the pipeline of products: memory, and imbalance.
+"""The view that a kernel's records ask for, and what it shows beside the pipeline of MMAs: memory, and imbalance.
 
-*pipeline*: warp groups issue products in a loop. *memory*: nobody does; then bytes and waits count. *imbalance*: the
-blocks of one launch differ in work, with products or without. How the launch fills the SMs is shown in every view.
+*pipeline*: warp groups issue MMAs in a loop. *memory*: nobody does; then bytes and waits count. *imbalance*: the
+CTAs of one launch differ in work, with MMAs or without. How the launch fills the SMs is shown in every view.
 """
 
 from collections import defaultdict
@@ -27,24 +27,24 @@ from kperf.trace.analyze.models import (
     Wait,
     Window,
 )
-from kperf.trace.analyze.timeline import Block, Launch, Span
+from kperf.trace.analyze.timeline import Cta, Launch, Span
 from kperf.trace.instrument.program import Interval
 
 EARLY_SHARE = 0.05
-"""Of the blocks that return early: from there on the view is imbalance."""
+"""Of the CTAs that return early: from there on the view is imbalance."""
 UNEVEN = 1.5
-"""Trips of a block over the median block's, or the other way round: likewise."""
+"""Iterations of a CTA over the median CTA's, or the other way round: likewise."""
 MOST_BARS = 400
-"""Of a block that is drawn whole."""
+"""Of a CTA that is drawn whole."""
 CURVE_POINTS = 160
 """Of a curve over the time of the launch."""
 
 
-class Blocks:
-    """The blocks of a launch side by side: when and where each ran, and how many trips it made.
+class Ctas:
+    """The CTAs of a launch side by side: when and where each ran, and how many iterations it made.
 
-    All arrays have one entry a block, in launch order; times are ns since the first block began. Trips are of the main
-    loop of the first warp group that issues products, or else loads.
+    All arrays have one entry a CTA, in launch order; times are ns since the first CTA began. Iterations are of the main
+    loop of the first warp group that issues MMAs, or else loads.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -52,25 +52,25 @@ class Blocks:
         records = launch.records
         begin = records.start_ns.min()
         self.start = records.start_ns - begin
-        # The timer may stand still while a short block runs.
+        # The timer may stand still while a short CTA runs.
         self.end = np.maximum(records.end_ns, records.start_ns + 1) - begin
         self.span = int(self.end.max())
         self.sm = np.unique(records.sm, return_inverse=True)[1]
         self.n_sms = int(self.sm.max()) + 1
         self.program_id = records.program_id
         self.sm_id = records.sm
-        self.whole = np.zeros(records.n_blocks, dtype=bool)
-        self.whole[launch.whole_blocks()] = True
+        self.whole = np.zeros(records.n_ctas, dtype=bool)
+        self.whole[launch.whole_ctas()] = True
         looping = [role for role in analysis.roles(launch) if launch.main_scope[role.warp_group] is not None]
         ranked = sorted(looping, key=lambda role: ("MMAs" not in role.duty, "loads" not in role.duty))
         self.has_loop = bool(ranked)
         self.silent = records.counts.sum(axis=1) == 0
         outside = np.array([scope.loop == 0 for scope in launch.program.scopes], dtype=bool)[launch.marks[:, 0] // 2]
-        straight = np.bincount(records.block_of(launch.places(outside)), minlength=records.n_blocks)
+        straight = np.bincount(records.cta_of(launch.places(outside)), minlength=records.n_ctas)
         self.loops = np.maximum(records.counts - 1, 0).sum(axis=1) > straight
-        self.trips: NDArray[np.int64] = np.zeros(records.n_blocks, dtype=np.int64)
+        self.iterations: NDArray[np.int64] = np.zeros(records.n_ctas, dtype=np.int64)
         if ranked:
-            self.trips = launch.trips_of_blocks(ranked[0].warp_group)
+            self.iterations = launch.iterations_of_ctas(ranked[0].warp_group)
 
     @property
     def duration(self) -> NDArray[np.int64]:
@@ -80,7 +80,7 @@ class Blocks:
 
     @cached_property
     def early(self) -> NDArray[np.bool_]:
-        """Blocks that return early: no trip of any loop where others make some; without loops in next to no time."""
+        """CTAs that return early: no iteration of any loop where others make some; without loops in next to no time."""
         if self.has_loop:
             found: NDArray[np.bool_] = self.silent | (self.whole & ~self.loops)
             return found if self.loops.any() else np.zeros_like(found)
@@ -89,28 +89,28 @@ class Blocks:
 
     @property
     def working(self) -> NDArray[np.int64]:
-        """Blocks that do not return early and of which no record was lost."""
+        """CTAs that do not return early and of which no record was lost."""
         return np.flatnonzero(self.whole & ~self.early)
 
     @property
-    def working_trips(self) -> NDArray[np.int64]:
-        """Trips of the blocks that do not return early and of which no record was lost."""
-        return self.trips[self.working] if self.has_loop else np.zeros(0, dtype=np.int64)
+    def working_iterations(self) -> NDArray[np.int64]:
+        """Iterations of the CTAs that do not return early and of which no record was lost."""
+        return self.iterations[self.working] if self.has_loop else np.zeros(0, dtype=np.int64)
 
     @property
     def differ(self) -> bool:
-        """Whether the blocks do unequal work."""
+        """Whether the CTAs do unequal work."""
         if self.early.mean() >= EARLY_SHARE:
             return True
-        trips = self.working_trips
-        if not trips.size:
+        iterations = self.working_iterations
+        if not iterations.size:
             return False
-        median = float(np.median(trips))
-        return bool(trips.max() >= UNEVEN * median or trips.min() * UNEVEN <= median)
+        median = float(np.median(iterations))
+        return bool(iterations.max() >= UNEVEN * median or iterations.min() * UNEVEN <= median)
 
     @cached_property
     def _busy(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Stretches in which an SM has at least one block: SM, start, end."""
+        """Stretches in which an SM has at least one CTA: SM, start, end."""
         order = np.lexsort((self.start, self.sm))
         sm, start, end = self.sm[order], self.start[order], self.end[order]
         # One running maximum over all SMs: each SM's ends are lifted above those of the SMs before.
@@ -143,31 +143,33 @@ class Blocks:
         )
 
     def _most_resident(self) -> int:
-        """The most blocks that ever were on one SM at once."""
+        """The most CTAs that ever were on one SM at once."""
         sm = np.concatenate([self.sm, self.sm])
         time = np.concatenate([self.start, self.end])
         change = np.repeat([1, -1], len(self.sm))
-        order = np.lexsort((change, time, sm))  # at the same time the block that ends makes room first
+        order = np.lexsort((change, time, sm))  # at the same time the CTA that ends makes room first
         return int(np.cumsum(change[order]).max())
 
     def imbalance(self) -> Imbalance:
-        """How the blocks differ."""
+        """How the CTAs differ."""
         working = ~self.early
         slowest = int(np.argmax(self.duration))
-        trips = self.working_trips
+        iterations = self.working_iterations
         return Imbalance(
             early_share=float(self.early.mean()),
             early_time_share=float(self.duration[self.early].sum() / self.duration.sum()),
             iterations=(
-                IterationCounts(least=int(trips.min()), median=float(np.median(trips)), most=int(trips.max()))
-                if trips.size
+                IterationCounts(
+                    least=int(iterations.min()), median=float(np.median(iterations)), most=int(iterations.max())
+                )
+                if iterations.size
                 else None
             ),
             cta_us=analysis.quantiles(self.duration[working]).scaled(1e-3),
             slowest=Slowest(
                 program_id=int(self.program_id[slowest]),
                 sm=int(self.sm_id[slowest]),
-                iterations=int(self.trips[slowest]) if self.has_loop and self.whole[slowest] else None,
+                iterations=int(self.iterations[slowest]) if self.has_loop and self.whole[slowest] else None,
                 start_us=float(self.start[slowest]) / 1e3,
                 us=float(self.duration[slowest]) / 1e3,
             ),
@@ -182,20 +184,20 @@ def _running(times: NDArray[np.floating[Any]], start: NDArray[np.int64], end: ND
 
 def choose(launch: Launch) -> View:
     """The view that fits the kernel."""
-    if Blocks(launch).differ:
+    if Ctas(launch).differ:
         return "imbalance"
     return "pipeline" if has_pipeline(launch) else "memory"
 
 
 def has_pipeline(launch: Launch) -> bool:
-    """Whether a warp group issues products in a loop."""
-    return any(launch.periods(group).size for group in analysis.issuers(launch))
+    """Whether a warp group issues MMAs in a loop."""
+    return any(launch.iteration_times(group).size for group in analysis.issuers(launch))
 
 
-def block_window(block: Block) -> Window:
-    """A whole block to draw, or its first MOST_BARS intervals; loads into registers from their issue to their use."""
-    bars = analysis.bars_of(block)
-    for group, spans in block.spans.items():
+def cta_window(cta: Cta) -> Window:
+    """A whole CTA to draw, or its first MOST_BARS intervals; loads into registers from their issue to their use."""
+    bars = analysis.bars_of(cta)
+    for group, spans in cta.spans.items():
         pending: list[tuple[str, Span]] = []
         for span in spans:
             if category(span.interval) == WAITING:
@@ -205,9 +207,9 @@ def block_window(block: Block) -> Window:
                         warp_group=group,
                         name=argument,
                         kind="load",
-                        start=issued.start - block.start,
+                        start=issued.start - cta.start,
                         cycles=span.end - issued.start,
-                        iteration=issued.trip,
+                        iteration=issued.iteration,
                     )
                     for argument, issued in pending
                 ]
@@ -217,7 +219,7 @@ def block_window(block: Block) -> Window:
 
 
 def memory(launch: Launch, about: About) -> Memory:
-    """Bytes, rates, and where a block waits. Rates are at the original kernel's time.
+    """Bytes, rates, and where a CTA waits. Rates are at the original kernel's time.
 
     Of sampled CTAs bytes are those of the recorded ones, times how many CTAs there are for each.
     """
@@ -243,23 +245,23 @@ def memory(launch: Launch, about: About) -> Memory:
     )
 
 
-def load_wait(launch: Launch, period_cycles: float) -> LoadWait | None:
-    """Where the groups that issue products wait for loads, into registers or into shared memory; None if nowhere."""
-    filled = {ring for interval in launch.intervals for _, ring in interval.loads}
+def load_wait(launch: Launch, iteration_cycles: float) -> LoadWait | None:
+    """Where the groups that issue MMAs wait for loads, into registers or into shared memory; None if nowhere."""
+    filled = {stage_ring for interval in launch.intervals for _, stage_ring in interval.loads}
     waiting = np.array([bool(i.uses or filled.intersection(i.waits)) for i in launch.intervals], dtype=bool)
     found = []
     for group in analysis.issuers(launch):
         mine = np.flatnonzero(launch.in_loop & waiting & (launch.ran > 0))
         mine = mine[[launch.intervals[kind].group == group for kind in mine]]
         names = dict.fromkeys(launch.intervals[kind].name for kind in mine)
-        cycles = float(launch.spent[mine].sum()) / max(launch.trips(group), 1)
-        found.append(LoadWait(warp_group=group, regions=[*names], cycles=cycles, share=cycles / period_cycles))
+        cycles = float(launch.spent[mine].sum()) / max(launch.iterations(group), 1)
+        found.append(LoadWait(warp_group=group, regions=[*names], cycles=cycles, share=cycles / iteration_cycles))
     most = max(found, key=lambda wait: wait.cycles, default=None)
     return most if most and most.regions else None
 
 
 def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
-    """Bytes by argument, and the bytes of loads that a block has in flight on average.
+    """Bytes by argument, and the bytes of loads that a CTA has in flight on average.
 
     A load is in flight from the start of the interval that issues it to the end of the one that uses it first.
     """
@@ -285,7 +287,7 @@ def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
 
 
 def _bytes_in_flight(launch: Launch, counted: NDArray[np.bool_]) -> float:
-    """Mean over a block's lifetime: each load's bytes, from its issue to the end of the next gap that uses a load."""
+    """Mean over a CTA's lifetime: each load's bytes, from its issue to the end of the next gap that uses a load."""
     size = np.array([sum(part.loaded for part in interval.traffic) for interval in launch.intervals])
     uses = np.array([category(interval) == WAITING for interval in launch.intervals], dtype=bool)
     issue = launch.places(counted & (size > 0))
@@ -320,7 +322,7 @@ def category(interval: Interval) -> str:
 
 
 def _waits(launch: Launch) -> list[Wait]:
-    """Share of a block's lifetime by what its warps do; the first load that is waited for stands apart."""
+    """Share of a CTA's lifetime by what its warps do; the first load that is waited for stands apart."""
     names = [category(interval) for interval in launch.intervals]
     cycles: dict[str, int] = defaultdict(int)
     for name, spent in zip(names, launch.spent.tolist(), strict=True):

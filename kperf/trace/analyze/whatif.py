@@ -1,13 +1,15 @@
 """What-if savings: how much shorter an iteration would be if one region took no time, by replay of dependencies.
 
-First the graph has to earn trust: the blocks are run again, with the measured cycles of every step that hangs on
-nothing, and of every other one only its own cycles, so that how long it waits comes from the graph. These are another
-trip's, by lot. With its own trip's the measured period would come back whatever the graph says; with their mean too
-short a one would, for of two things that take now longer and now shorter the later one is on average later than the
-average of either. The period is told beside the measured one, both as means. Then one region after another takes no
-time, and the rest happens as the graph has it. Less than zero means that the warp groups then fall into a worse step
-with each other. What the graph does not know, as other blocks of the SM, is part of the own cycles of those that wait,
-and stays.
+First the replay has to earn trust: it runs the CTAs again with the measured cycles of every step that hangs on nothing,
+and with only the self time of every other one, so that how long a step waits comes from the graph. Self times are
+resampled: each is drawn from another iteration. With its own iteration's the measured iteration time would come back
+whatever the graph says. With their mean the iteration time would be too short: of two things that take now longer and
+now shorter, the later one is on average later than the average of either. The replayed iteration time stands beside the
+measured one, both as means.
+
+Then one region after another takes no time, and the rest happens as the graph has it. A saving below zero means that
+the warp groups fall into a worse step with each other. What the graph does not know, as other CTAs of the SM, is part
+of the self time of those that wait, and stays.
 """
 
 from collections import defaultdict
@@ -21,14 +23,14 @@ from kperf.ir.dataflow import Value
 from kperf.trace.analyze.analysis import issued_loads, waits
 from kperf.trace.analyze.models import Replayed, WhatIf
 from kperf.trace.analyze.replay import UNCHANGED, Assumptions, Change, Replay, Step, Times
-from kperf.trace.analyze.timeline import Block
+from kperf.trace.analyze.timeline import Cta
 from kperf.trace.instrument.program import Program
 
-STEPS_PER_BLOCK = 1000
-"""Of all warp groups together, from the block's start: a hundred trips or more."""
+STEPS_PER_CTA = 1000
+"""Of all warp groups together, from the CTA's start: a hundred iterations or more."""
 
-LOTS = 4
-"""How often own cycles are dealt out: a lot moves the period by 1 % where waits differ most, their mean by half."""
+DRAWS = 4
+"""Resampling draws of self times: one moves the iteration time by 1 % where waits differ most, their mean by half."""
 
 DEVIATION = 0.2
 """How much longer or shorter a load, and slower or faster the tensor cores, are taken to be for the sensitivity."""
@@ -36,66 +38,70 @@ DEVIATION = 0.2
 ALL = "all"
 """In the place of a warp group: the region in every group that has it."""
 TENSOR_CORES = "tensor cores"
-"""In the place of a warp group: a product on them, whoever issued it."""
+"""In the place of a warp group: an MMA on them, whoever issued it."""
 
-OwnCycles = list[Times]
-"""Of the steps of one block, for each lot: cycles beyond what a step hangs on, of some trip after a tile's first. What
-hangs on nothing takes what was measured, and so does what was not reached when all took that."""
+SelfTimes = list[Times]
+"""Of the steps of one CTA, for each draw: self times of some iteration after a tile's first. What hangs on nothing
+takes what was measured, and so does what was not reached when all took that."""
 
 
-class Blocks:
-    """Some blocks, to be run again."""
+class Ctas:
+    """Some CTAs, to be replayed."""
 
-    def __init__(self, blocks: Sequence[Block], program: Program) -> None:
+    def __init__(self, ctas: Sequence[Cta], program: Program) -> None:
         """Of several warps that run the same code the first stands for all."""
         first = {group.partition: group.name for group in reversed(program.groups)}
-        self._replays = [_replay(block, set(first.values()), program.stages) for block in blocks]
+        self._replays = [_replay(cta, set(first.values()), program.stages) for cta in ctas]
         issuing = {interval.group for interval in program.intervals.values() if interval.issues}
         self._groups = [name for name in first.values() if name in issuing]
-        self.load_cycles = min(map(load_cycles, blocks), default=0.0)
+        self.load_cycles = min(map(load_cycles, ctas), default=0.0)
 
-    def fit(self, assumed: Assumptions) -> tuple[float, list[OwnCycles], dict[tuple[str, str], float]]:
-        """The measured period; own cycles in each block; and of each region of the main loops, as medians."""
-        periods: list[float] = []
-        own: list[OwnCycles] = []
+    def fit(self, assumed: Assumptions) -> tuple[float, list[SelfTimes], dict[tuple[str, str], float]]:
+        """The measured iteration time; self times in each CTA; and of each region of the main loops, as medians."""
+        iteration_times: list[float] = []
+        self_times: list[SelfTimes] = []
         by_region: dict[tuple[str, str], list[float]] = defaultdict(list)
         for replay in self._replays:
             ends, beyond = replay.as_measured(assumed)
-            periods += replay.periods(ends, self._groups)
+            iteration_times += replay.iteration_times(ends, self._groups)
             reached = [
                 (group, step, cycles)
                 for group, mine in beyond.items()
                 for step, cycles in zip(replay.steps[group], mine, strict=False)
             ]
-            own.append(_dealt(replay, reached))
+            self_times.append(_drawn(replay, reached))
             for group, step, cycles in reached:
-                if step.trip is not None:
+                if step.iteration is not None:
                     by_region[group, step.interval.name].append(cycles)
-        measured = fmean(periods) if periods else 0.0
-        return measured, own, {key: median(cycles) for key, cycles in by_region.items()}
+        measured = fmean(iteration_times) if iteration_times else 0.0
+        return measured, self_times, {key: median(cycles) for key, cycles in by_region.items()}
 
     def run_through(self, assumed: Assumptions) -> bool:
-        """Whether no group that issues products stands still before its end, for something that never comes."""
+        """Whether no group that issues MMAs stands still before its end, for something that never comes."""
         runs = ((replay, replay.run(assumed, replay.cycles)) for replay in self._replays)
         return all(len(ends[name]) == len(replay.steps[name]) for replay, ends in runs for name in self._groups)
 
-    def period(self, assumed: Assumptions, own: Sequence[OwnCycles], change: Change = UNCHANGED) -> float:
-        """Mean cycles from trip to trip after a change."""
+    def iteration_time(
+        self, assumed: Assumptions, self_times: Sequence[SelfTimes], change: Change = UNCHANGED
+    ) -> float:
+        """Mean cycles from iteration to iteration after a change."""
         runs = (
-            (replay, replay.run(assumed, lot, change))
-            for replay, mine in zip(self._replays, own, strict=True)
-            for lot in mine
+            (replay, replay.run(assumed, draw, change))
+            for replay, mine in zip(self._replays, self_times, strict=True)
+            for draw in mine
         )
-        return fmean([cycles for replay, ends in runs for cycles in replay.periods(ends, self._groups)] or [0.0])
+        return fmean(
+            [cycles for replay, ends in runs for cycles in replay.iteration_times(ends, self._groups)] or [0.0]
+        )
 
     def changes(self) -> dict[tuple[str, str], Change]:
-        """(region, warp group) -> what takes no time: regions and loads of the main loops, products on their way."""
+        """(region, warp group) -> what takes no time: regions and loads of the main loops, MMAs on their way."""
         steps = [
             (group, step.interval)
             for replay in self._replays
             for group, mine in replay.steps.items()
             for step in mine
-            if step.trip is not None
+            if step.iteration is not None
         ]
         regions = dict.fromkeys((group, interval.name) for group, interval in steps)
         found = {(name, group): Change(regions=frozenset({(group, name)})) for group, name in regions}
@@ -106,38 +112,38 @@ class Blocks:
         for group, interval in steps:
             for buffer, _ in interval.loads:
                 found[f"load {buffer}", group] = Change(loads=frozenset({buffer}))
-            for product in interval.issues:
-                found[product, TENSOR_CORES] = Change(products=frozenset({product}))
+            for mma in interval.issues:
+                found[mma, TENSOR_CORES] = Change(mmas=frozenset({mma}))
         return found
 
 
 def what_if(
-    blocks: Sequence[Block], program: Program, flop_per_cycle: float
+    ctas: Sequence[Cta], program: Program, flop_per_cycle: float
 ) -> tuple[Replayed | None, list[WhatIf], dict[tuple[str, str], float]]:
-    """How well the graph explains the blocks, what each region has to give, and own cycles by (warp group, region).
+    """How well the replay explains the CTAs, what each region saves, and self times by (warp group, region).
 
-    Blocks that make no two trips in a row have no period that could be explained: no graph, and no saving.
-    `flop_per_cycle`: peak rate of an SM for the kernel's products.
+    CTAs that make no two iterations in a row have no iteration time that could be explained: no graph, and no saving.
+    `flop_per_cycle`: peak rate of an SM for the kernel's MMAs.
     """
-    again = Blocks(blocks, program)
+    again = Ctas(ctas, program)
     changes = again.changes()
     saved: dict[tuple[str, str], list[float]] = {key: [] for key in changes}
     likely = Assumptions(again.load_cycles, flop_per_cycle)
-    measured, own, by_region = again.fit(likely)
+    measured, self_times, by_region = again.fit(likely)
     if not measured:
         return None, [], by_region
     graph = Replayed(
-        ctas=len(blocks),
+        ctas=len(ctas),
         measured_cycles=measured,
-        cycles=again.period(likely, own),
+        cycles=again.iteration_time(likely, self_times),
         load_cycles=likely.load_cycles,
         flop_per_cycle=flop_per_cycle,
     )
     for assumed in (likely, *_deviations(likely)):
-        _, own, _ = again.fit(assumed)
-        base = again.period(assumed, own)
+        _, self_times, _ = again.fit(assumed)
+        base = again.iteration_time(assumed, self_times)
         for key, change in changes.items():
-            saved[key].append(base - again.period(assumed, own, change))
+            saved[key].append(base - again.iteration_time(assumed, self_times, change))
     rows = [
         WhatIf(
             region=region,
@@ -153,11 +159,11 @@ def what_if(
     return graph, sorted(rows, key=lambda row: -row.cycles), by_region
 
 
-def _dealt(replay: Replay, steps: Sequence[tuple[str, Step, float]]) -> OwnCycles:
-    """Own cycles dealt out by lot.
+def _drawn(replay: Replay, steps: Sequence[tuple[str, Step, float]]) -> SelfTimes:
+    """Self times resampled from other iterations.
 
-    Regions of one name draw the same trips, whatever warp group they are of: what makes one of them late, a load or
-    another block of the SM, makes the others late in the same trip.
+    Regions of one name draw the same iterations, whatever warp group they are of: what makes one of them late, a load
+    or another CTA of the SM, makes the others late in the same iteration.
     """
     found: dict[tuple[str, int], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     names: dict[tuple[str, int], str] = {}
@@ -165,15 +171,18 @@ def _dealt(replay: Replay, steps: Sequence[tuple[str, Step, float]]) -> OwnCycle
         if step.interval.waits or step.interval.queue:
             found[group, id(step.interval)][step.steady].append(cycles)
             names[group, id(step.interval)] = step.interval.name
-    own = {key: steady or others for key, (others, steady) in found.items()}
-    most = {name: max(len(own[key]) for key in own if names[key] == name) for name in names.values()}
-    trips = {name: [Random(f"{lot} {name}").sample(range(n), n) for lot in range(LOTS)] for name, n in most.items()}
-    lots: OwnCycles = []
-    for lot in range(LOTS):
+    self_times = {key: steady or others for key, (others, steady) in found.items()}
+    most = {name: max(len(self_times[key]) for key in self_times if names[key] == name) for name in names.values()}
+    iterations = {
+        name: [Random(f"{draw} {name}").sample(range(n), n) for draw in range(DRAWS)] for name, n in most.items()
+    }
+    draws: SelfTimes = []
+    for draw in range(DRAWS):
         following = {
-            key: cycle([cycles[trip % len(cycles)] for trip in trips[names[key]][lot]]) for key, cycles in own.items()
+            key: cycle([cycles[iteration % len(cycles)] for iteration in iterations[names[key]][draw]])
+            for key, cycles in self_times.items()
         }
-        lots.append(
+        draws.append(
             {
                 group: [
                     next(following[key]) if (key := (group, id(step.interval))) in following else step.cycles
@@ -182,7 +191,7 @@ def _dealt(replay: Replay, steps: Sequence[tuple[str, Step, float]]) -> OwnCycle
                 for group, mine in replay.steps.items()
             }
         )
-    return lots
+    return draws
 
 
 def _deviations(likely: Assumptions) -> list[Assumptions]:
@@ -193,28 +202,28 @@ def _deviations(likely: Assumptions) -> list[Assumptions]:
     ]
 
 
-def load_cycles(block: Block) -> float:
+def load_cycles(cta: Cta) -> float:
     """What a load takes at most from its issue to its arrival: the shortest from an issue to the end of a wait for it.
 
-    Less what a wait takes that is over at once, the shortest of the block. 0 if nobody waits for a load.
+    Less what a wait takes that is over at once, the shortest of the CTA. 0 if nobody waits for a load.
     """
-    issued = issued_loads(block)
+    issued = issued_loads(cta)
     at_once = min(
-        (span.cycles for spans in block.spans.values() for span in spans if span.interval.kind == "wait"), default=0
+        (span.cycles for spans in cta.spans.values() for span in spans if span.interval.kind == "wait"), default=0
     )
     found = [
-        block.spans[group][index].end - issued[ring][number][0] - at_once
-        for group, index, ring, number in waits(block)
-        if number < len(issued.get(ring, ()))
+        cta.spans[group][index].end - issued[stage_ring][number][0] - at_once
+        for group, index, stage_ring, number in waits(cta)
+        if number < len(issued.get(stage_ring, ()))
     ]
     return float(max(0, min(found, default=0)))
 
 
-def _replay(block: Block, groups: set[str], stages: Mapping[Value, int]) -> Replay:
-    """The first STEPS_PER_BLOCK steps of these groups."""
-    chosen = {group: spans for group, spans in block.spans.items() if group in groups and spans}
+def _replay(cta: Cta, groups: set[str], stages: Mapping[Value, int]) -> Replay:
+    """The first STEPS_PER_CTA steps of these groups."""
+    chosen = {group: spans for group, spans in cta.spans.items() if group in groups and spans}
     starts = sorted(span.start for spans in chosen.values() for span in spans)
-    until = starts[min(STEPS_PER_BLOCK, len(starts) - 1)]
+    until = starts[min(STEPS_PER_CTA, len(starts) - 1)]
     steps: dict[str, list[Step]] = {}
     for group, spans in chosen.items():
         tile, looping, first = -1, False, None
@@ -222,8 +231,10 @@ def _replay(block: Block, groups: set[str], stages: Mapping[Value, int]) -> Repl
         for span in spans:
             if span.start > until:
                 break
-            tile += span.trip is not None and not looping
-            first = span.trip if not looping else first
-            looping = span.trip is not None
-            steps[group].append(Step(span.interval, span.cycles, span.trip, tile, looping and span.trip != first))
+            tile += span.iteration is not None and not looping
+            first = span.iteration if not looping else first
+            looping = span.iteration is not None
+            steps[group].append(
+                Step(span.interval, span.cycles, span.iteration, tile, looping and span.iteration != first)
+            )
     return Replay(steps, {group: spans[0].start for group, spans in chosen.items()}, stages)

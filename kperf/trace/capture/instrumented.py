@@ -20,16 +20,16 @@ from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import BUFFER_LIMIT, RECORD_BYTES, Recording, session
 
 COUNTER_BYTES = 16
-"""A ring's counter and address, which a thread may keep on the stack."""
+"""A circular buffer's counter and address, which a thread may keep on the stack."""
 
 Place = Literal["shared", "global"]
 
-SMALLEST_RING = 64
+SMALLEST_BUFFER = 64
 """Bytes a warp: the last eight records."""
-_RING = 8192
-"""Bytes a warp as long as it is not known how many records a block writes."""
+_BUFFER_BYTES_A_WARP = 8192
+"""Bytes a warp as long as it is not known how many records a CTA writes."""
 _LEAST_IN_SHARED_MEMORY = 1024
-"""Of such a ring; where there is less room, records go to device memory."""
+"""Of such a circular buffer; where there is less room, records go to device memory."""
 
 
 @dataclass(frozen=True)
@@ -56,32 +56,32 @@ class InstrumentedKernel:
         return more if more > COUNTER_BYTES else 0
 
     @property
-    def blocks_lost(self) -> int:
-        """By how many blocks fewer fit on an SM."""
+    def ctas_lost(self) -> int:
+        """By how many CTAs fewer fit on an SM."""
         return max(self.original_usage.occupancy - self.resource_usage.occupancy, 0)
 
-    def ring_for(self, blocks: int, memory: int, records: int | None) -> Recording:
+    def recording_of_launch(self, programs: int, memory: int, records: int | None) -> Recording:
         """Where the events of another launch would go, as `ring_for` says."""
-        recorded = self._recorded(blocks)
+        recorded = self._recorded(programs)
         if self.sample is None:
-            return ring_for(self.program, self.original_usage, recorded, memory, records)
+            return recording_of_launch(self.program, self.original_usage, recorded, memory, records)
         written = records or straight_records(self.program)
-        recording = ring_for(self.program, self.original_usage, recorded, memory, written)
+        recording = recording_of_launch(self.program, self.original_usage, recorded, memory, written)
         return replace(recording, memory=self.recording.memory)
 
-    def buffer_bytes(self, blocks: int) -> int:
-        """Bytes of device memory for a launch of so many blocks."""
-        return self.recording.block_bytes * self._recorded(blocks)
+    def buffer_bytes(self, programs: int) -> int:
+        """Bytes of device memory for a launch of so many programs, each one or more CTAs."""
+        return self.recording.block_bytes * self._recorded(programs)
 
-    def _recorded(self, blocks: int) -> int:
+    def _recorded(self, programs: int) -> int:
         """CTAs that are recorded."""
-        ctas: int = blocks * self.original.metadata.num_ctas
+        ctas: int = programs * self.original.metadata.num_ctas
         return self.sample.count(ctas) if self.sample else ctas
 
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """What a compiled kernel takes of an SM; `occupancy`: how many of its blocks fit at once."""
+    """What a compiled kernel takes of an SM; `occupancy`: how many of its CTAs fit at once."""
 
     registers: int
     spilled_bytes: int
@@ -91,7 +91,7 @@ class ResourceUsage:
 
 def make_instrumented(
     kernel: CompiledKernel,
-    blocks: int,
+    programs: int,
     folder: Path,
     *,
     memory: int,
@@ -99,10 +99,10 @@ def make_instrumented(
     rules: Rules,
     records: int | None = None,
 ) -> InstrumentedKernel:
-    """The instrumented kernel of a compiled one for a launch of so many blocks, compiled into a cache of its own in
+    """The instrumented kernel of a compiled one for a launch of so many programs, compiled into a cache of its own in
     `folder`.
 
-    Of all its regions if that costs the kernel no registers and no block on an SM, else of fewer if that costs less:
+    Of all its regions if that costs the kernel no registers and no CTA on an SM, else of fewer if that costs less:
     without loads where registers spill.
     `memory`: bytes that the records of a launch may take; `records`: how many a warp writes, if that is known.
 
@@ -117,7 +117,7 @@ def make_instrumented(
         traced = instrument(text, detail=detail, regions=wanted, rules=rules)
         program = read_program(traced, rules, located=kernel.asm["ttgir"])
         written = records or straight_records(program)
-        recording = ring_for(program, original_usage, blocks * kernel.metadata.num_ctas, memory, written)
+        recording = recording_of_launch(program, original_usage, programs * kernel.metadata.num_ctas, memory, written)
         compiled = _compile(
             kernel, Override(folder / f"{kernel.name}.ttgir", traced, program.kernel_name), recording, folder
         )
@@ -127,11 +127,11 @@ def make_instrumented(
     made: list[InstrumentedKernel] = []
     for detail in get_args(Detail):
         made.append(make(detail))
-        if not made[-1].blocks_lost and not made[-1].spilled_more:
+        if not made[-1].ctas_lost and not made[-1].spilled_more:
             break
     if all(each.spilled_more for each in made) and (others := _without_loads(made[-1].program)):
         made.append(make("coarse", others))
-    return min(made, key=lambda each: (each.blocks_lost, each.spilled_more))
+    return min(made, key=lambda each: (each.ctas_lost, each.spilled_more))
 
 
 def _without_loads(program: Program) -> list[str]:
@@ -158,13 +158,13 @@ def _compile(kernel: CompiledKernel, override: Override, recording: Recording, f
     return compiled
 
 
-def ring_for(
-    program: Program, original: ResourceUsage, blocks: int, memory: int, records: int | None = None
+def recording_of_launch(
+    program: Program, original: ResourceUsage, ctas: int, memory: int, records: int | None = None
 ) -> Recording:
-    """Where the records of a launch go, within `memory` bytes for all of its blocks.
+    """Where the records of a launch go, within `memory` bytes for all of its CTAs.
 
-    In shared memory, where a record costs least, if `records` of a warp fit there without one block less on an SM; else
-    straight in device memory. A ring that is too small keeps a warp's last records.
+    In shared memory, where a record costs least, if `records` of a warp fit there without one CTA less on an SM; else
+    straight in device memory. A circular buffer that is too small keeps a warp's last records.
 
     Raises `UsageError` if not even eight records of each warp fit.
     """
@@ -177,11 +177,15 @@ def ring_for(
         inside = recording.buffer_bytes <= program.arch.shared_bytes_left(
             original.registers, original.shared_bytes, program.total_warps
         )
-        return blocks * recording.block_bytes <= memory and (inside or kept_in == "global")
+        return ctas * recording.block_bytes <= memory and (inside or kept_in == "global")
 
-    wanted = _RING if records is None else max(1 << (RECORD_BYTES * records - 1).bit_length(), SMALLEST_RING)
+    wanted = (
+        _BUFFER_BYTES_A_WARP
+        if records is None
+        else max(1 << (RECORD_BYTES * records - 1).bit_length(), SMALLEST_BUFFER)
+    )
     least = _LEAST_IN_SHARED_MEMORY if records is None else wanted
-    places: tuple[tuple[Place, int], ...] = (("shared", least), ("global", SMALLEST_RING))
+    places: tuple[tuple[Place, int], ...] = (("shared", least), ("global", SMALLEST_BUFFER))
     for kept_in, smallest in places:
         size = wanted
         while size > smallest and not fits(size, kept_in):
@@ -189,7 +193,7 @@ def ring_for(
         if fits(size, kept_in):
             return Recording(warps, program.total_warps, size, memory=kept_in, arch=program.arch)
     mend = "give more with --memory" if memory >> 20 < BUFFER_LIMIT >> 20 else "no buffer can be larger; launch fewer"
-    raise UsageError(f"the events of {blocks} CTAs do not fit into {memory >> 20} MB: {mend}")
+    raise UsageError(f"the events of {ctas} CTAs do not fit into {memory >> 20} MB: {mend}")
 
 
 def straight_records(program: Program) -> int | None:

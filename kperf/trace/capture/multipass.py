@@ -11,7 +11,7 @@ from kperf.compat.triton import CompiledKernel, own_cache
 from kperf.ir import compile as compiler
 from kperf.ir.override import Override, recompile
 from kperf.trace.capture.gpu import Span
-from kperf.trace.capture.instrumented import ring_for
+from kperf.trace.capture.instrumented import recording_of_launch
 from kperf.trace.capture.passes import Built, ChosenPass, built, choose_passes, compile_passes, in_sessions, spread
 from kperf.trace.instrument.events import Rules
 from kperf.trace.instrument.probes import Places, ProbedKernel, Probes, find_probes
@@ -46,7 +46,7 @@ class MultiPass:
 
 def plan(
     kernel: CompiledKernel,
-    blocks: int,
+    programs: int,
     folder: Path,
     *,
     most: int | None,
@@ -57,7 +57,7 @@ def plan(
 ) -> MultiPass:
     """The passes of a compiled kernel: chosen by what they compile to, or at most so many.
 
-    Raises `UsageError` if it has no loop that issues matrix products, or cannot be recorded.
+    Raises `UsageError` if it has no loop that issues MMAs, or cannot be recorded.
     """
     edges = find_probes(compiler.named_ttgir(kernel.asm["ttgir"]), rules, regions)
     with own_cache(folder):
@@ -65,7 +65,7 @@ def plan(
     made: dict[Places, tuple[CompiledKernel, Recording]] = {}
 
     def recording_of(probed: ProbedKernel) -> Recording:
-        return ring_for(probed.program, original.resource_usage, blocks * kernel.metadata.num_ctas, memory)
+        return recording_of_launch(probed.program, original.resource_usage, programs * kernel.metadata.num_ctas, memory)
 
     def compile_one(probed: ProbedKernel) -> CompiledKernel:
         return recompile(kernel, Override(folder / f"{kernel.name}.ttgir", probed.text, probed.program.kernel_name))

@@ -1,7 +1,7 @@
-"""Which edges of a trip are recorded together: passes that leave the kernel as it is, chosen without a GPU.
+"""Which edges of an iteration are recorded together: passes that leave the kernel as it is, chosen without a GPU.
 
-As hardware profilers replay a kernel for other counters, a trip is recorded over several launches, a few of its edges
-in each, the anchor in all. A first instrumented kernel is compiled for each edge. Those that the assembler orders
+As hardware profilers replay a kernel for other counters, an iteration is recorded over several launches, a few of its
+edges in each, the anchor in all. A first instrumented kernel is compiled for each edge. Those that the assembler orders
 as the original kernel come first and are put together as long as it does so with them all and their records cost
 little; an edge that it does not is alone in its pass, and what it moves is told.
 """
@@ -21,7 +21,7 @@ from kperf.trace.instrument.program import Program
 from kperf.trace.instrument.session import CYCLES_A_RECORD, Recording, session
 
 MOST_COST = 0.03
-"""Of a trip, reckoned from `CYCLES_A_RECORD`: what a pass of more than two edges may cost."""
+"""Of an iteration, estimated from `CYCLES_A_RECORD`: what a pass of more than two edges may cost."""
 
 MOST_COMPILES = 24
 """Of a kernel: an instrumented kernel of improved_plus takes up to ten seconds of a processor."""
@@ -30,7 +30,7 @@ _PAIR = 2
 
 _MOST_BYTES_A_WARP = 8192
 _LEAST_BYTES_A_WARP = 256
-"""Of a pass's ring: 32 records, the last 16 trips of an anchor and an edge."""
+"""Of a pass's circular buffer: 32 records, the last 16 iterations of an anchor and an edge."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ Build = Callable[[Sequence[ProbedKernel]], list[Built]]
 class ChosenPass:
     """A pass: its kernel, what that compiled to, and how its instructions are ordered beside the original kernel's.
 
-    `cost`: of a trip, reckoned, in the warp group with the most records.
+    `cost`: of an iteration, estimated, in the warp group with the most records.
     """
 
     probed: ProbedKernel
@@ -71,9 +71,9 @@ class ChosenPass:
 def choose_passes(
     edges: Probes, original: Built, build: Build, *, cycles: float, say: Callable[[str], None]
 ) -> list[ChosenPass]:
-    """The passes that record every edge of a trip, those in the original kernel's order first.
+    """The passes that record every edge of an iteration, those in the original kernel's order first.
 
-    `cycles`: what a trip takes at least. `say` gets a line before kernels are compiled.
+    `cycles`: what an iteration takes at least. `say` gets a line before kernels are compiled.
     """
     known: dict[Places, ChosenPass] = {}
 
@@ -159,7 +159,7 @@ def built(kernel: CompiledKernel) -> Built:
 
 
 def recording_of_pass(program: Program, subject: TracedKernel) -> Recording:
-    """In shared memory, where a record costs least, if some trips of a block fit there; of a longer one its last."""
+    """In shared memory, where a record costs least, if some iterations of a CTA fit there; of a longer one its last."""
     warps = tuple(sorted(group.first_warp for group in program.groups))
     size = _MOST_BYTES_A_WARP
     while size * len(warps) > subject.arch.cta_shared_bytes - subject.shared_bytes and size >= _LEAST_BYTES_A_WARP:

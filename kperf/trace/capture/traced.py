@@ -12,7 +12,7 @@ from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.trace.instrument.events import Detail, Rules, instrument, read_rules, strip
 from kperf.trace.instrument.program import Program, read_program
-from kperf.trace.instrument.session import RECORD_BYTES, SMALLEST_RING, Recording, session
+from kperf.trace.instrument.session import RECORD_BYTES, SMALLEST_BUFFER, Recording, session
 
 _SHARED_BYTES_PER_WARP = 8192
 """Of records, where the kernel leaves that much shared memory."""
@@ -58,7 +58,7 @@ class Orders:
 
 
 def recording_for(program: Program, subject: TracedKernel) -> Recording:
-    """Records of one warp of each group, all of a block's.
+    """Records of one warp of each group, all of a CTA's.
 
     In shared memory, where a record costs least, if they fit into what the kernel leaves of it; else straight in device
     memory. Raises `UsageError` if the kernel leaves less than nothing.
@@ -70,7 +70,7 @@ def recording_for(program: Program, subject: TracedKernel) -> Recording:
             f"{subject.name} takes {subject.shared_bytes} of {limit} bytes of shared memory: it cannot be launched"
         )
     warps = tuple(sorted(group.first_warp for group in program.groups))
-    needed = max(SMALLEST_RING, RECORD_BYTES * subject.most_records(program))
+    needed = max(SMALLEST_BUFFER, RECORD_BYTES * subject.most_records(program))
     bytes_per_warp = _SHARED_BYTES_PER_WARP
     while bytes_per_warp * len(warps) > free and bytes_per_warp > needed:
         bytes_per_warp //= 2

@@ -2,8 +2,8 @@
 
 A *body* is a main loop of a warp group: of its loops those that issue most, and of these the innermost. Bodies with the
 same regions in the same order, as two consumers have, form a *class* and get the same records. The record before the
-first region is the trip's *anchor*. Proton wants records in pairs, so a kernel with a few edges has pairs from one of
-them to the next, whatever regions these edges belong to.
+first region is the iteration's *anchor*. Proton wants records in pairs, so a kernel with a few edges has pairs from one
+of them to the next, whatever regions these edges belong to.
 """
 
 import re
@@ -26,7 +26,7 @@ Places = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Body:
-    """The records of one main loop, in the order in which a trip writes them."""
+    """The records of one main loop, in the order in which an iteration writes them."""
 
     group: str
     loop: int
@@ -38,7 +38,7 @@ class BodyClass:
     """Bodies with the same regions; a *place* is an index into the marks of each.
 
     `names`: what each place is called. `same`: a place -> an earlier one from which nothing that is recorded lies
-    between; the number of places stands for the anchor of the next trip.
+    between; the number of places stands for the anchor of the next iteration.
     """
 
     bodies: tuple[Body, ...]
@@ -63,13 +63,13 @@ class Probes:
 
     @property
     def least_cycles(self) -> float:
-        """What a trip takes at least: all groups' products at the peak rates of their types."""
+        """What an iteration takes at least: all groups' MMAs at the peak rates of their types."""
         loops = {body.group: self.program.loops[body.loop] for of in self.classes for body in of.bodies}
-        products = [product for loop in loops.values() for product in loop.products]
-        return sum(map(self.program.cycles, products))
+        mmas = [mma for loop in loops.values() for mma in loop.mmas]
+        return sum(map(self.program.cycles, mmas))
 
     def named(self, places: Places) -> list[str]:
-        """What a pass records in a trip besides anchors, in words."""
+        """What a pass records in an iteration besides anchors, in words."""
         chosen = zip(self.classes, places, strict=True)
         names = [
             f"{', '.join(dict.fromkeys(body.group for body in of.bodies))}: {of.names[place]}"
@@ -82,7 +82,7 @@ class Probes:
 
 @dataclass(frozen=True)
 class ProbedKernel:
-    """The instrumented kernel with a few edges. `marks`: its own records of a trip -> those of `Probes.program`."""
+    """The instrumented kernel with a few edges. `marks`: its own marks of an iteration -> those of `Probes.program`."""
 
     places: Places
     text: str
@@ -93,18 +93,18 @@ class ProbedKernel:
 def find_probes(original: str, rules: Rules, regions: Sequence[str] = ("*",)) -> Probes:
     """The edges of the TTGIR `original`, of the regions whose names fit.
 
-    Raises `UsageError` if it cannot be recorded, or if no loop of it issues matrix products.
+    Raises `UsageError` if it cannot be recorded, or if no loop of it issues MMAs.
     """
     text = instrument(original, regions=regions, rules=rules)
     program = read_program(text, rules)
-    straight = {mark[0] for op, mark in _records(text) if _every_trip(op, program.scopes[mark[0]])}
+    straight = {mark[0] for op, mark in _records(text) if _every_iteration(op, program.scopes[mark[0]])}
     return Probes(text, program, classes_of(program, straight), rules)
 
 
 def classes_of(program: Program, straight: set[int]) -> tuple[BodyClass, ...]:
-    """The bodies of a program by what they record; `straight`: the scopes that every trip of their loop runs through.
+    """The bodies of a program by what they record; `straight`: the scopes that every iteration of their loop runs.
 
-    Raises `UsageError` if none of them issues matrix products.
+    Raises `UsageError` if none of them issues MMAs.
     """
     by_names: dict[tuple[str, ...], list[Body]] = {}
     for group in dict.fromkeys(scope.group for scope in program.scopes):
@@ -114,17 +114,17 @@ def classes_of(program: Program, straight: set[int]) -> tuple[BodyClass, ...]:
             mine = [scope for scope in scopes if scope.loop == loop]
             marks = tuple((scope.number, start) for scope in mine for start in (True, False))
             by_names.setdefault(tuple(scope.name for scope in mine), []).append(Body(group, loop, marks))
-    if not any("products" in program.group(body.group).issues for bodies in by_names.values() for body in bodies):
+    if not any("MMAs" in program.group(body.group).issues for bodies in by_names.values() for body in bodies):
         raise UsageError("it has no loop that issues matrix products")
     return tuple(_class_of(program, bodies) for bodies in by_names.values())
 
 
 def _rank(scope: Scope, program: Program) -> tuple[int, int]:
     loop = program.loops[scope.loop]
-    return 2 if loop.products else 1 if loop.loads else 0, len(scope.loops)
+    return 2 if loop.mmas else 1 if loop.loads else 0, len(scope.loops)
 
 
-def _every_trip(record: Operation, scope: Scope) -> bool:
+def _every_iteration(record: Operation, scope: Scope) -> bool:
     """Whether a record stands in its loop itself, and in no branch there."""
     owner = record.parent.owner if record.parent else None
     return owner is not None and bool(scope.loop) and owner.line == scope.loop
@@ -145,7 +145,7 @@ def _class_of(program: Program, bodies: list[Body]) -> BodyClass:
 
 
 def between(program: Program, mark: Mark, following: Mark) -> Interval:
-    """What a trip does between two records that follow each other in it.
+    """What an iteration does between two records that follow each other in it.
 
     Where each way from one to the other has records of its own, as both branches of an `if`, that is the branches.
     """

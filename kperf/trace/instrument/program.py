@@ -62,13 +62,13 @@ class Scope:
 _DTYPES: dict[str, Dtype] = {"bf16": "bf16", "f16": "fp16", "f32": "tf32", "f64": "fp64", "i8": "int8", "ui8": "int8"}
 
 Instruction = Literal["tcgen05", "wgmma", "mma", "FMA"]
-"""By which a matrix product is computed: MMAs on tensor cores, in the background (wgmma, tcgen05) or over when they are
-issued (mma.sync, MFMA); or FMAs without tensor cores."""
+"""What computes an MMA: tensor cores, in the background (wgmma, tcgen05) or over when it is issued (mma.sync, MFMA); or
+FMAs without tensor cores."""
 
 
 @dataclass(frozen=True)
-class Product:
-    """One matrix product: what it is called, its floating-point (or integer) operations, its operands' type."""
+class Mma:
+    """One MMA: what it is called, its floating-point (or integer) operations, its operands' type."""
 
     name: str
     flop: int
@@ -94,20 +94,20 @@ class Interval:
     name: str = "other"
     kind: IntervalKind = "other"
     waits: tuple[Value, ...] = ()
-    """Rings for which it waits: of barriers, or the buffers that cp.async fills."""
+    """Stage rings for which it waits: of barriers, or the buffers that cp.async fills."""
     signals: tuple[Value, ...] = ()
-    """Rings at which it arrives, each as often as it does."""
+    """Stage rings at which it arrives, each as often as it does."""
     loads: tuple[tuple[str, Value], ...] = ()
-    """What it loads into shared memory, and the ring for which one waits to have it."""
+    """What it loads into shared memory, and the stage ring for which one waits to have it."""
     uses: tuple[str, ...] = ()
     """What was loaded into registers and is used in it for the first time: here the warp waits for those loads."""
-    queue: tuple[Product | int, ...] = ()
-    """What it does to the tensor core's queue, in order: each product that it issues, and for each wait how many of the
-    products issued before it may be left in flight. Products complete in the order of their issue."""
+    queue: tuple[Mma | int, ...] = ()
+    """What it does to the tensor core's queue, in order: each MMA that it issues, and for each wait how many of the
+    MMAs issued before it may be left in flight. MMAs complete in the order of their issue."""
     traffic: tuple[Traffic, ...] = ()
     """Bytes that its operations load and store."""
     arrives: tuple[Value, ...] = ()
-    """Rings at which the tensor core arrives when all MMAs are done that the group issued up to its end."""
+    """Stage rings at which the tensor core arrives when all MMAs are done that the group issued up to its end."""
     parts: tuple[Part, ...] = ()
     """All kinds of work that its operations do, in the order of the program; `kind` is that of the region's colour. A
     synchronous MMA that needs what was just loaded waits for the load first, so that is a part too."""
@@ -121,17 +121,17 @@ class Interval:
 
     @property
     def issues(self) -> tuple[str, ...]:
-        """Names of the products issued in it."""
-        return tuple(step.name for step in self.queue if isinstance(step, Product))
+        """Names of the MMAs issued in it."""
+        return tuple(step.name for step in self.queue if isinstance(step, Mma))
 
     @property
     def flop(self) -> int:
-        """Operations of the products issued in it."""
-        return sum(step.flop for step in self.queue if isinstance(step, Product))
+        """Operations of the MMAs issued in it."""
+        return sum(step.flop for step in self.queue if isinstance(step, Mma))
 
 
-Issued = Literal["products", "loads"]
-"""What a warp group sets going and does not do itself: matrix products, loads into shared memory."""
+Issued = Literal["MMAs", "loads"]
+"""What a warp group sets going and does not do itself: MMAs, loads into shared memory."""
 
 
 @dataclass(frozen=True)
@@ -151,19 +151,19 @@ class Group:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop of the program: what one trip of it issues itself, not counting the loops inside it.
+    """A loop of the program: what one iteration of it issues itself, not counting the loops inside it.
 
     Of two branches that cannot both be taken the one with more operations counts.
     """
 
     line: int
-    products: tuple[Product, ...]
+    mmas: tuple[Mma, ...]
     loads: tuple[str, ...]
 
     @property
     def flop(self) -> int:
-        """Operations of a trip's products."""
-        return sum(product.flop for product in self.products)
+        """Operations of an iteration's MMAs."""
+        return sum(mma.flop for mma in self.mmas)
 
 
 @dataclass
@@ -176,7 +176,7 @@ class Program:
     scopes: list[Scope]
     intervals: dict[tuple[Mark, Mark], Interval]
     stages: dict[Value, int] = field(default_factory=dict)
-    """How many mbarriers each ring has."""
+    """How many mbarriers each stage ring has."""
     loops: dict[int, Loop] = field(default_factory=dict)
     """Line of a loop (`Scope.loops`) -> what it does."""
     arch: Arch = SM_90A
@@ -184,9 +184,9 @@ class Program:
     """An argument -> at how many places the kernel loads the same addresses of it, where that is more than one."""
     """What it is compiled for."""
 
-    def cycles(self, product: Product) -> float:
-        """What an SM takes for a matrix product at the peak rate of its type."""
-        return product.flop / self.arch.flop_per_cycle[product.dtype]
+    def cycles(self, mma: Mma) -> float:
+        """What an SM takes for an MMA at the peak rate of its type."""
+        return mma.flop / self.arch.flop_per_cycle[mma.dtype]
 
     def group(self, name: str) -> Group:
         """The warp group of that name."""
@@ -250,15 +250,15 @@ def _locate(module: Module, original: Module) -> None:
 def _roles(module: Module) -> dict[str, tuple[str, frozenset[Issued]]]:
     """Partition -> its name, and what it issues.
 
-    It is a `consumer N` if it issues matrix products, a `producer` if it only loads, and keeps its own name otherwise.
+    It is a `consumer N` if it issues MMAs, a `producer` if it only loads, and keeps its own name otherwise.
     """
     roles = {}
     counts: Counter[str] = Counter()
     for group in module.warp_groups():
         operations = {op.name for op in group.region.walk()}
-        kinds: dict[Issued, set[str]] = {"products": set(MMAS), "loads": {COPY, ASYNC_COPY}}
+        kinds: dict[Issued, set[str]] = {"MMAs": set(MMAS), "loads": {COPY, ASYNC_COPY}}
         issues = frozenset(kind for kind, names in kinds.items() if operations & names)
-        role = "consumer" if "products" in issues else "producer" if issues else group.name
+        role = "consumer" if "MMAs" in issues else "producer" if issues else group.name
         if group.name == "all":
             name = "all warps"
         else:
@@ -285,13 +285,13 @@ def _loop(loop: Operation, dataflow: Dataflow) -> Loop:
     loads = (dataflow.source(op) for op in issued if op.name not in MMAS)
     return Loop(
         loop.line,
-        tuple(_product(op, dataflow) for op in issued if op.name in MMAS),
+        tuple(_mma(op, dataflow) for op in issued if op.name in MMAS),
         tuple(dict.fromkeys(loads)),
     )
 
 
 def _issued(region: Region) -> list[Operation]:
-    """Products and loads of one pass through a region, but for its loops."""
+    """MMAs and loads of one pass through a region, but for its loops."""
     found = []
     for op in region.operations:
         if op.name == "scf.if":
@@ -413,16 +413,16 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
         interval.name = scope
     # Who waits for MMAs of its own waits for the queue.
     waits = [op for op in operations if dataflow.leaves(op) is None]
-    interval.waits = tuple(dict.fromkeys(ring for op in waits for ring in dataflow.awaited(op)))
-    interval.arrives = tuple(ring for op in operations for ring in dataflow.arrives(op))
+    interval.waits = tuple(dict.fromkeys(stage_ring for op in waits for stage_ring in dataflow.awaited(op)))
+    interval.arrives = tuple(stage_ring for op in operations for stage_ring in dataflow.arrives(op))
     # Operations on different ways between the two records may be the same arrival.
     arrivals = dict.fromkeys(dataflow.arrivals(op) for op in operations if dataflow.signals(op))
-    interval.signals = tuple(ring for ring, _ in arrivals)
+    interval.signals = tuple(stage_ring for stage_ring, _ in arrivals)
     loaded: dict[Value, dict[str, None]] = {}
     for op in operations:
         if op.name in (COPY, ASYNC_COPY):
             loaded.setdefault(dataflow.filled(op), {})[dataflow.source(op)] = None
-    interval.loads = tuple(("+".join(sorted(buffers)), ring) for ring, buffers in loaded.items())
+    interval.loads = tuple(("+".join(sorted(buffers)), stage_ring) for stage_ring, buffers in loaded.items())
     moved = (traffic(op, dataflow.source(op)) for op in operations)
     interval.traffic = tuple(part for part in moved if part is not None)
     interval.queue = tuple(step for op in operations for step in _queue(op, dataflow))
@@ -449,20 +449,20 @@ def _parts(operations: list[Operation], dataflow: Dataflow, rules: Rules) -> tup
     return tuple(names.values())
 
 
-def _queue(operation: Operation, dataflow: Dataflow) -> list[Product | int]:
-    """An operation's steps in `Interval.queue`; a synchronous product is waited for where it is issued."""
+def _queue(operation: Operation, dataflow: Dataflow) -> list[Mma | int]:
+    """An operation's steps in `Interval.queue`; a synchronous MMA is waited for where it is issued."""
     if operation.name in MMAS:
         way = completion(operation.name)
         waits = way == "sync" or (way == "wgmma" and "isAsync = true" not in operation.rest)
-        done: list[Product | int] = [0] if waits else []
-        return [_product(operation, dataflow), *done]
+        done: list[Mma | int] = [0] if waits else []
+        return [_mma(operation, dataflow), *done]
     if operation.name == DOT_WAIT:
         return [pendings(operation)]
     left = dataflow.leaves(operation)
     return [] if left is None else [left]
 
 
-def _product(dot: Operation, dataflow: Dataflow) -> Product:
+def _mma(dot: Operation, dataflow: Dataflow) -> Mma:
     types = dot.rest.partition(" : ")[2]
     element = re.search(r"<(?:\d+x)+([a-z]\w*)", types)
     name = element.group(1) if element else ""
@@ -473,16 +473,16 @@ def _product(dot: Operation, dataflow: Dataflow) -> Product:
         dtype = "fp4" if set(scaled.groups()) == {"e2m1"} else "fp8"
     elif dot.name == "tt.dot" and (_is_blocked(types) or (dtype == "tf32" and "inputPrecision = tf32" not in dot.rest)):
         instruction, dtype = "FMA", "fp64" if dtype == "fp64" else "fp32"
-    return Product(dataflow.fields(dot)["product"], _flop(dot), dtype, instruction)
+    return Mma(dataflow.fields(dot)["product"], _flop(dot), dtype, instruction)
 
 
 def _is_blocked(types: str) -> bool:
-    """Whether a product's result has a layout of plain registers: then no tensor core computes it."""
+    """Whether an MMA's result has a layout of plain registers: then no tensor core computes it."""
     return re.search(r"-> tensor<[^>]*#(?:ttg\.)?blocked", types) is not None
 
 
 def _flop(dot: Operation) -> int:
-    """2 m n k, and of a batch of products all of them; two numbers of 4 bits lie in one element."""
+    """2 m n k, and of a batch of MMAs all of them; two numbers of 4 bits lie in one element."""
     types = dot.rest.partition(" : ")[2]
     shapes = [tuple(map(int, shape.split("x")[:-1])) for shape in re.findall(r"<((?:\d+x){2,})", types)]
     if not shapes:

@@ -12,19 +12,19 @@ from kperf.errors import UsageError
 HEADER_BYTES = 40
 RECORD_BYTES = 8
 CYCLES_A_RECORD = 30
-"""What a record costs the warp that writes it: with all records a trip of vanilla, improved and improved_plus takes 160
-to 265 cycles more, for 6 to 8 records (results/h200/fig11)."""
+"""What a record costs the warp that writes it: with all records an iteration of vanilla, improved and improved_plus
+takes 160 to 265 cycles more, for 6 to 8 records (results/h200/fig11)."""
 BUFFER_LIMIT = (1 << 31) - ALIGNMENT
 """Bytes of a launch's buffer: Proton computes where a CTA's part begins in 32 bits, and wraps around from 2 GiB on."""
-SMALLEST_RING = 64
+SMALLEST_BUFFER = 64
 """Bytes of records of a warp, as Proton has it."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """How records are kept: by one warp of each group, in a ring of `bytes_per_warp`, with a clock of 32 or 64 bits.
+    """How records are kept: by one warp of each group, in a circular buffer, with a clock of 32 or 64 bits.
 
-    `shared`: in shared memory, copied out when the block ends. `global`: straight to device memory. `arch`: what
+    `shared`: in shared memory, copied out when the CTA ends. `global`: straight to device memory. `arch`: what
     the kernel is compiled for.
     """
 
@@ -38,24 +38,26 @@ class Recording:
     def __post_init__(self) -> None:
         """Refuse what Proton would refuse late, or crash on."""
         size = self.bytes_per_warp
-        if size < SMALLEST_RING or size & (size - 1):
-            raise UsageError(f"a trace buffer of {size} bytes a warp is not a power of two of at least {SMALLEST_RING}")
+        if size < SMALLEST_BUFFER or size & (size - 1):
+            raise UsageError(
+                f"a trace buffer of {size} bytes a warp is not a power of two of at least {SMALLEST_BUFFER}"
+            )
         if self.memory == "shared" and self.buffer_bytes > self.arch.cta_shared_bytes:
             raise UsageError(f"a trace buffer of {self.buffer_bytes} bytes is more than an SM's shared memory")
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of records of a block."""
+        """Bytes of records of a CTA."""
         return self.bytes_per_warp * len(self.warps)
 
     @property
     def records_per_warp(self) -> int:
-        """Records that a warp's ring holds; older ones are overwritten."""
+        """Records that a warp's circular buffer holds; older ones are overwritten."""
         return self.bytes_per_warp // RECORD_BYTES
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of device memory for a block: header, one counter a warp, records; rounded up to the alignment."""
+        """Bytes of device memory for a CTA: header, one counter a warp, records; rounded up to the alignment."""
         size = HEADER_BYTES + 4 * self.total_warps + self.buffer_bytes
         return -(-size // ALIGNMENT) * ALIGNMENT
 

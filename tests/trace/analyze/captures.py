@@ -1,4 +1,4 @@
-"""Captures of the simulated SM: what a few records a trip show of a kernel that each of them makes slower."""
+"""Captures of the simulated SM: what a few records an iteration show of a kernel that each of them makes slower."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,16 +9,16 @@ from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.instrument.events import LIFETIME, Rules, read_rules
 from kperf.trace.instrument.probes import Places, ProbedKernel, Probes, classes_of
-from kperf.trace.instrument.program import Group, Interval, Loop, Mark, Product, Program, Scope
+from kperf.trace.instrument.program import Group, Interval, Loop, Mark, Mma, Program, Scope
 
 from .machine import EMPTY, FLOP_PER_CYCLE, FULL, INTERVALS, ISSUES, Kernel, Machine, residents
 from .synthetic import encode, recording_of
 
-TRIP = {
+ITERATION = {
     "consumer": ("wait A full", "issue", "product wait", "arithmetic"),
     "producer": ("wait A empty", "other"),
 }
-"""What a trip does, from its anchor on: at place n the n-th begins."""
+"""What an iteration does, from its anchor on: at place n the n-th begins."""
 LINES = {"consumer": 10, "producer": 20}
 ALL: Places = ((0, 1, 2, 3), (0, 1))
 
@@ -36,13 +36,13 @@ def program_of(kernel: Kernel, places: Places) -> tuple[Program, dict[Mark, Mark
     marks: dict[Mark, Mark] = {}
     finest = 0
     for name in names:
-        trip, chosen = TRIP[role(name)], places[name == "producer"]
+        iteration, chosen = ITERATION[role(name)], places[name == "producer"]
         life = Scope(len(scopes), LIFETIME + name, name, ())
         scopes.append(life)
         finest += 1
         mine: list[tuple[int, Mark]] = []
         for first, second in zip(chosen[::2], chosen[1::2], strict=True):
-            scope = Scope(len(scopes), f"{trip[first]} to {trip[second]}", name, (LINES[role(name)],))
+            scope = Scope(len(scopes), f"{iteration[first]} to {iteration[second]}", name, (LINES[role(name)],))
             scopes.append(scope)
             mine += [(first, (scope.number, True)), (second, (scope.number, False))]
         if mine:
@@ -51,22 +51,22 @@ def program_of(kernel: Kernel, places: Places) -> tuple[Program, dict[Mark, Mark
         for (first, mark), (second, following) in pairwise([*mine, *mine[:1]]):
             table[mark, following] = _between(kernel, name, first, second)
         marks |= {mark: (finest + place // 2, place % 2 == 0) for place, mark in mine}
-        finest += len(trip) // 2
-    product = Product("A @ B", kernel.product * FLOP_PER_CYCLE, "bf16")
-    loops = {10: Loop(10, (product,), ()), 20: Loop(20, (), ("A",))}
+        finest += len(iteration) // 2
+    mma = Mma("A @ B", kernel.mma * FLOP_PER_CYCLE, "bf16")
+    loops = {10: Loop(10, (mma,), ()), 20: Loop(20, (), ("A",))}
     stages = {EMPTY: kernel.stages, FULL: kernel.stages}
     return Program("made", groups, 4 * len(groups), scopes, table, stages, loops), marks
 
 
 def _between(kernel: Kernel, group: str, first: int, second: int) -> Interval:
-    trip = TRIP[role(group)]
-    names = trip[first:second] if second > first else trip[first:] + trip[:second]
+    iteration = ITERATION[role(group)]
+    names = iteration[first:second] if second > first else iteration[first:] + iteration[:second]
     parts = [INTERVALS[name] for name in names]
     made: dict[str, tuple] = {}
     for _, options in parts:
         made |= options
     if "issue" in names:
-        issued = Product("A @ B", kernel.product * FLOP_PER_CYCLE, "bf16")
+        issued = Mma("A @ B", kernel.mma * FLOP_PER_CYCLE, "bf16")
         made["queue"] = (issued, *made.get("queue", ()))
     return Interval(group, " + ".join(names), parts[0][0], **made)
 
@@ -85,19 +85,19 @@ def rules() -> Rules:
 def capture(
     kernel: Kernel, places: Places, cost: int, lates: Sequence[int] = (0, 7, 13)
 ) -> tuple[ProbedKernel, Launch]:
-    """A launch with records at these places, each of `cost` cycles; the second consumer begins later in each block."""
+    """A launch with records at these places, each of `cost` cycles; the second consumer begins later in each CTA."""
     program, marks = program_of(kernel, places)
     machines = [Machine(replace(kernel, late=kernel.late + late), *recorded(places, cost)).run() for late in lates]
-    blocks = [_records(machine, program, places) for machine in machines]
+    ctas = [_records(machine, program, places) for machine in machines]
     recording = recording_of(program, bytes_per_warp=16384, memory="global")
-    launch = Launch(decode(encode(blocks, recording, sms=1), recording), program, recording.warps)
+    launch = Launch(decode(encode(ctas, recording, sms=1), recording), program, recording.warps)
     return ProbedKernel(places, "", program, marks), launch
 
 
 def recorded(places: Places, cost: int) -> tuple[frozenset[tuple[str, str]], int]:
     """After which intervals a warp writes an event, and what that costs."""
-    trips = zip(TRIP.items(), places, strict=True)
-    return frozenset((name, trip[place - 1]) for (name, trip), chosen in trips for place in chosen), cost
+    iterations = zip(ITERATION.items(), places, strict=True)
+    return frozenset((name, iteration[place - 1]) for (name, iteration), chosen in iterations for place in chosen), cost
 
 
 def launch_of_residents(kernel: Kernel, starts: Sequence[int]) -> tuple[Launch, list[Machine]]:
@@ -110,20 +110,20 @@ def launch_of_residents(kernel: Kernel, starts: Sequence[int]) -> tuple[Launch, 
 
 
 def _records(machine: Machine, program: Program, places: Places) -> list[list[tuple[int, bool, int]]]:
-    blocks = []
+    ctas = []
     for group, ended in machine.records.items():
-        trip, chosen = TRIP[role(group)], places[group == "producer"]
+        iteration, chosen = ITERATION[role(group)], places[group == "producer"]
         start = machine.begins(group)
         life, *inner = [scope.number for scope in program.scopes if scope.group == group]
         mine = [(life, True, start)]
-        # The producer's first trip begins with what it does between two.
+        # The producer's first iteration begins with what it does between two.
         clocks = [("", start), *ended] if group.startswith("consumer") else ended
         at = 0
         for place, (_, clock) in enumerate(clocks):
-            if place % len(trip) in chosen and place < len(clocks) // len(trip) * len(trip):
+            if place % len(iteration) in chosen and place < len(clocks) // len(iteration) * len(iteration):
                 scope = inner[at // 2 % len(inner)]
                 mine.append((scope, at % 2 == 0, clock))
                 at += 1
         mine.append((life, False, ended[-1][1] + 50))
-        blocks.append(mine)
-    return blocks
+        ctas.append(mine)
+    return ctas

@@ -1,8 +1,8 @@
-"""One SM of two or more consumers and a producer, simulated: rings of mbarriers, loads, a queue of products.
+"""One SM of two or more consumers and a producer, simulated: rings of mbarriers, loads, a queue of MMAs.
 
 Written from what the hardware does and not from what the analysis makes of records: each warp group is a Python
-generator that asks for what it needs, and time passes as its answers come. So the period after a change is known by
-making the change here and running again.
+generator that asks for what it needs, and time passes as its answers come. So the iteration time after a change is
+known by making the change here and running again.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
-from kperf.trace.analyze.timeline import Block, Span
-from kperf.trace.instrument.program import Group, Interval, Product, Program, Scope
+from kperf.trace.analyze.timeline import Cta, Span
+from kperf.trace.instrument.program import Group, Interval, Mma, Program, Scope
 
 FULL, EMPTY = (0, "full"), (0, "empty")
 FLOP_PER_CYCLE = 4096
@@ -22,25 +22,25 @@ Ask = Callable[[], float | None]
 
 @dataclass(frozen=True)
 class Kernel:
-    """Cycles of each part of a trip. `late`: by how much each consumer begins after the one before."""
+    """Cycles of each part of an iteration. `late`: by how much each consumer begins after the one before."""
 
     consumers: int = 2
     stages: int = 2
-    trips: int = 24
+    iterations: int = 24
     load: int = 700
-    product: int = 512
+    mma: int = 512
     issue: int = 110
     arithmetic: int = 1200
     barrier: int = 70
     finish: int = 84
     late: int = 300
     jitter: int = 0
-    """Cycles by which every fifth product and load is late: another block of the SM came first."""
+    """Cycles by which every fifth MMA and load is late: another CTA of the SM came first."""
     uneven: int = 0
-    """Cycles by which every second issue takes longer, with its product on its way meanwhile."""
+    """Cycles by which every second issue takes longer, with its MMA on its way meanwhile."""
 
     def late_by(self, n: int) -> int:
-        """Of the n-th product or load."""
+        """Of the n-th MMA or load."""
         return self.jitter * (n % 5 == 4)
 
 
@@ -101,7 +101,7 @@ class Machine:
     def producer(self) -> Generator[tuple[int, Ask], int, None]:
         """Fill a stage as soon as all consumers have emptied it."""
         now = self.start
-        for n in range(self.kernel.trips):
+        for n in range(self.kernel.iterations):
             wanted = n - self.kernel.stages
             now = self.note("producer", "other", now + 30)
             now = yield now, lambda wanted=wanted: self.emptied(wanted)
@@ -117,23 +117,23 @@ class Machine:
         return max(mine[n] for mine in times) if all(n < len(mine) for mine in times) else None
 
     def consumer(self, name: str, start: int) -> Generator[tuple[int, Ask], int, None]:
-        """Wait for a stage, issue a product, wait for it, give the stage back, do arithmetic."""
+        """Wait for a stage, issue an MMA, wait for it, give the stage back, do arithmetic."""
         k, now = self.kernel, start + self.spent(name, "arithmetic")
-        for n in range(k.trips):
+        for n in range(k.iterations):
             now = yield now, lambda n=n: self.arrivals[n] if n < len(self.arrivals) else None
             now = self.note(name, "wait A full", now + k.barrier)
             now = yield now, lambda: 0  # in the order of time
             taken = max(now, self.cores.until)
-            done = self.cores.until = taken + k.product
-            self.cores.worked += k.product
+            done = self.cores.until = taken + k.mma
+            self.cores.worked += k.mma
             now = self.note(name, "issue", taken + k.issue + k.uneven * (n % 2))
             now = max(now, done) + k.finish + k.late_by(n)
             self.empties[name].append(now)
             now = self.note(name, "product wait", now)
             now = self.note(name, "arithmetic", now + k.arithmetic)
 
-    def period(self) -> float:
-        """Mean cycles from trip to trip, from the second trip on."""
+    def iteration_time(self) -> float:
+        """Mean cycles from iteration to iteration, from the second iteration on."""
         steps = []
         for name in self.empties:
             ends = [cycle for what, cycle in self.records[name] if what == "arithmetic"]
@@ -172,17 +172,17 @@ INTERVALS = {
 }
 
 
-ISSUES = {True: frozenset({"products"}), False: frozenset({"loads"})}
+ISSUES = {True: frozenset({"MMAs"}), False: frozenset({"loads"})}
 
 
-def block_and_program(kernel: Kernel) -> tuple[Block, Program, Machine]:
-    """What is recorded of a run, as a block of a program that is written down here by hand."""
+def cta_and_program(kernel: Kernel) -> tuple[Cta, Program, Machine]:
+    """What is recorded of a run, as a CTA of a program that is written down here by hand."""
     machine = Machine(kernel).run()
-    block, program = block_of(machine)
-    return block, program, machine
+    cta, program = cta_of(machine)
+    return cta, program, machine
 
 
-def block_of(machine: Machine, program_id: int = 0) -> tuple[Block, Program]:
+def cta_of(machine: Machine, program_id: int = 0) -> tuple[Cta, Program]:
     """What is recorded of a CTA."""
     kernel = machine.kernel
     intervals: dict[tuple[str, str], Interval] = {}
@@ -191,14 +191,14 @@ def block_of(machine: Machine, program_id: int = 0) -> tuple[Block, Program]:
         start = machine.begins(group)
         spans[group] = []
         opens = "wait A full" if group != "producer" else "other"
-        trip = -1
+        iteration = -1
         for name, end in records:
             kind, options = INTERVALS[name]
             if name == "issue":
-                options = {"queue": (Product("A @ B", kernel.product * FLOP_PER_CYCLE, "bf16"),)}
+                options = {"queue": (Mma("A @ B", kernel.mma * FLOP_PER_CYCLE, "bf16"),)}
             interval = intervals.setdefault((group, name), Interval(group, name, kind, **options))
-            trip += name == opens
-            spans[group].append(Span(interval, start, end, trip))
+            iteration += name == opens
+            spans[group].append(Span(interval, start, end, iteration))
             start = end
     scopes, table = [], {}
     for group in machine.records:
@@ -211,7 +211,7 @@ def block_of(machine: Machine, program_id: int = 0) -> tuple[Block, Program]:
             table[(number, False), (following, True)] = intervals[group, gap]
     groups = [Group(name, name, 4 * place, 4, ISSUES[name != "producer"]) for place, name in enumerate(machine.records)]
     program = Program("made", groups, 4 * len(groups), scopes, table, {EMPTY: kernel.stages, FULL: kernel.stages})
-    return Block(program_id, 0, 0, spans), program
+    return Cta(program_id, 0, 0, spans), program
 
 
 DONE, FREE = (0, "done"), (0, "free")
@@ -245,27 +245,27 @@ class TensorCoreMachine(Machine):
     def issuer(self) -> Generator[tuple[int, Ask], int, None]:
         """Wait for a stage and an accumulator, issue."""
         k, now = self.kernel, 0
-        for n in range(k.trips):
+        for n in range(k.iterations):
             now = yield now, lambda n=n: self.arrivals[n] if n < len(self.arrivals) else None
             now = self.note("issuer", "wait A full", now + k.barrier)
             now = yield now, lambda n=n: self.freed(n - ACCUMULATORS)
             now = self.note("issuer", "wait result empty", now + k.barrier)
             now = yield now, lambda: 0  # in the order of time
-            self.cores.until = max(now, self.cores.until) + k.product
+            self.cores.until = max(now, self.cores.until) + k.mma
             self.done.append(self.cores.until)
             now = self.note("issuer", "issue", now + k.issue)
 
     def reader(self) -> Generator[tuple[int, Ask], int, None]:
         """Wait for a result, read it, do arithmetic."""
         k, now = self.kernel, 0
-        for n in range(k.trips):
+        for n in range(k.iterations):
             now = yield now, lambda n=n: self.done[n] if n < len(self.done) else None
             self.free.append(now + k.finish)
             now = self.note("reader", "product wait", now + k.finish)
             now = self.note("reader", "arithmetic", now + k.arithmetic)
 
-    def period(self) -> float:
-        """Mean cycles from trip to trip of who reads, from the second trip on."""
+    def iteration_time(self) -> float:
+        """Mean cycles from iteration to iteration of who reads, from the second iteration on."""
         ends = [cycle for what, cycle in self.records["reader"] if what == "arithmetic"]
         return fmean(b - a for a, b in pairwise(ends[1:]))
 
@@ -285,21 +285,21 @@ TENSOR_CORE_INTERVALS = {
 TENSOR_CORE_STAGES = {DONE: 0, FREE: ACCUMULATORS}
 
 
-def tensor_core_block(kernel: Kernel) -> tuple[Block, dict, TensorCoreMachine]:
+def tensor_core_cta(kernel: Kernel) -> tuple[Cta, dict, TensorCoreMachine]:
     """What is recorded of a run, the stages of its rings, and the run."""
     machine = TensorCoreMachine(kernel).run()
-    product = Product("A @ B", kernel.product * FLOP_PER_CYCLE, "bf16", "tcgen05")
+    mma = Mma("A @ B", kernel.mma * FLOP_PER_CYCLE, "bf16", "tcgen05")
     intervals = {
-        (group, name): Interval(group, name, kind, **options, **({"queue": (product,)} if name == "issue" else {}))
+        (group, name): Interval(group, name, kind, **options, **({"queue": (mma,)} if name == "issue" else {}))
         for group, named in TENSOR_CORE_INTERVALS.items()
         for name, (kind, options) in named.items()
     }
     spans: dict[str, list[Span]] = {}
     for group, records in machine.records.items():
-        start, opens, trip, spans[group] = 0, next(iter(TENSOR_CORE_INTERVALS[group])), -1, []
+        start, opens, iteration, spans[group] = 0, next(iter(TENSOR_CORE_INTERVALS[group])), -1, []
         for name, end in records:
-            trip += name == opens
-            spans[group].append(Span(intervals[group, name], start, end, trip))
+            iteration += name == opens
+            spans[group].append(Span(intervals[group, name], start, end, iteration))
             start = end
     stages = {EMPTY: kernel.stages, FULL: kernel.stages, **TENSOR_CORE_STAGES}
-    return Block(0, 0, 0, spans), stages, machine
+    return Cta(0, 0, 0, spans), stages, machine

@@ -19,20 +19,20 @@ Record = tuple[int, bool, int]
 
 
 def encode(
-    blocks: Sequence[Sequence[Sequence[Record]]],
+    ctas: Sequence[Sequence[Sequence[Record]]],
     recording: Recording,
     sms: int = 132,
     *,
     timed: bool = False,
     sample: Sample | None = None,
 ) -> np.ndarray:
-    """Bytes of a buffer: for each block, for each recorded warp, its records in the order they are written.
+    """Bytes of a buffer: for each CTA, for each recorded warp, its records in the order they are written.
 
     `timed`: the global timer goes with the SMs' clocks, 1.7 cycles a ns, and not from wave to wave. `sample`: which
-    CTAs of the launch the blocks are.
+    CTAs of the launch the CTAs are.
     """
-    words = np.zeros((len(blocks), recording.block_bytes // 4), dtype=np.uint32)
-    for part, warps in enumerate(blocks):
+    words = np.zeros((len(ctas), recording.block_bytes // 4), dtype=np.uint32)
+    for part, warps in enumerate(ctas):
         number = part if sample is None else sample.cta(part)
         start_ns = 10**18 + (number // sms) * 100_000
         clocks = [clock for records in warps for _, _, clock in records] or [0]
@@ -44,9 +44,9 @@ def encode(
         words[part, 4:10] = [half for time in times for half in (time & 0xFFFFFFFF, time >> 32)]
         for index, records in enumerate(warps):
             words[part, 10 + recording.warps[index]] = 2 * len(records)
-            ring = 10 + recording.total_warps + index * recording.bytes_per_warp // 4
+            buffer = 10 + recording.total_warps + index * recording.bytes_per_warp // 4
             scope, is_start, clock = np.array(records or np.zeros((0, 3)), dtype=np.int64).T
-            at = ring + 2 * (np.arange(len(records)) % recording.records_per_warp)
+            at = buffer + 2 * (np.arange(len(records)) % recording.records_per_warp)
             high = clock >> 32 & 0x7FF if recording.clock_bits == 64 else 0
             words[part, at] = (1 - is_start) << 31 | scope << 23 | high  # of a place written twice the last stays
             words[part, at + 1] = clock & 0xFFFFFFFF
@@ -61,43 +61,45 @@ def recording_of(program: Program, **options: object) -> Recording:
 
 def simulate(
     program: Program,
-    trips: int,
+    iterations: int,
     cycles: Mapping[str, int],
     load_cycles: int = 0,
     delay: int = 0,
     clock: int = 0,
     tiles: int = 1,
 ) -> list[list[Record]]:
-    """One block: every interval takes its `cycles`, and a wait also lasts until what it waits for is there.
+    """One CTA: every interval takes its `cycles`, and a wait also lasts until what it waits for is there.
 
     A load arrives `load_cycles` after it was issued; consumer 1 starts `delay` cycles late. A persistent kernel
-    computes `tiles` tiles of `trips` trips each, once.
+    computes `tiles` tiles of `iterations` iterations each, once.
     """
     order = {group.first_warp: group.name for group in program.groups}
     groups = [order[warp] for warp in sorted(order)]
-    marks = {group: marks_of(program, group, trips, tiles) for group in groups}
+    marks = {group: marks_of(program, group, iterations, tiles) for group in groups}
     if not is_persistent(program):
-        # A peeled trip of the consumers is one of the producer's loop.
-        rounds = Counter(ring for mark in pairwise(marks["consumer 0"]) for ring in program.intervals[mark].waits)
+        # A peeled iteration of the consumers is one of the producer's loop.
+        rounds = Counter(
+            stage_ring for mark in pairwise(marks["consumer 0"]) for stage_ring in program.intervals[mark].waits
+        )
         marks["producer"] = marks_of(program, "producer", max(rounds.values()))
     records = {group: [(*marks[group][0], clock)] for group in groups}
     loads: dict[Value, list[int]] = defaultdict(list)
     signals: dict[Value, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     waited: Counter[tuple[str, Value]] = Counter()
     signallers = {
-        ring: {i.group for i in program.intervals.values() if ring in i.signals}
+        stage_ring: {i.group for i in program.intervals.values() if stage_ring in i.signals}
         for interval in program.intervals.values()
-        for ring in interval.signals
+        for stage_ring in interval.signals
     }
 
-    def ready(group: str, ring: Value) -> int | None:
-        number = waited[group, ring]
-        if ring not in signallers:
-            return loads[ring][number] + load_cycles if number < len(loads[ring]) else None
-        number -= program.stages[ring]
+    def ready(group: str, stage_ring: Value) -> int | None:
+        number = waited[group, stage_ring]
+        if stage_ring not in signallers:
+            return loads[stage_ring][number] + load_cycles if number < len(loads[stage_ring]) else None
+        number -= program.stages[stage_ring]
         if number < 0:
             return 0
-        sent = [signals[ring][other] for other in signallers[ring]]
+        sent = [signals[stage_ring][other] for other in signallers[stage_ring]]
         return max(times[number] for times in sent) if all(number < len(times) for times in sent) else None
 
     unfinished = set(groups)
@@ -108,18 +110,18 @@ def simulate(
                 at = len(records[group])
                 interval = program.intervals[marks[group][at - 1], marks[group][at]]
                 start = records[group][-1][2]
-                releases = [ready(group, ring) for ring in interval.waits]
+                releases = [ready(group, stage_ring) for stage_ring in interval.waits]
                 if None in releases:
                     break
-                first = not any(waited[group, ring] for ring in interval.waits)
+                first = not any(waited[group, stage_ring] for stage_ring in interval.waits)
                 late = delay if interval.name == "wait Q full" and group == "consumer 1" and first else 0
                 end = max([start + cycles[interval.name] + late, *(time for time in releases if time is not None)])
-                for ring in interval.waits:
-                    waited[group, ring] += 1
-                for _, ring in interval.loads:
-                    loads[ring].append(end if interval.kind == "wait" else start)
-                for ring in interval.signals:
-                    signals[ring][group].append(end)
+                for stage_ring in interval.waits:
+                    waited[group, stage_ring] += 1
+                for _, stage_ring in interval.loads:
+                    loads[stage_ring].append(end if interval.kind == "wait" else start)
+                for stage_ring in interval.signals:
+                    signals[stage_ring][group].append(end)
                 records[group].append((*marks[group][at], end))
             else:
                 unfinished.discard(group)
@@ -128,11 +130,11 @@ def simulate(
 
 
 def is_persistent(program: Program) -> bool:
-    """Whether the loop over the blocks of k is inside one over tiles."""
+    """Whether the loop over the CTAs of k is inside one over tiles."""
     return any(len(scope.loops) > 1 for scope in program.scopes)
 
 
-def marks_of(program: Program, group: str, trips: int, tiles: int = 1) -> list[Mark]:
+def marks_of(program: Program, group: str, iterations: int, tiles: int = 1) -> list[Mark]:
     """The records that a group writes, in order, if it takes the first of its outermost loops and no other."""
     lifetime, *inner = [scope for scope in program.scopes if scope.group == group]
     outermost = next(scope.loops[0] for scope in inner if scope.loops)
@@ -144,6 +146,6 @@ def marks_of(program: Program, group: str, trips: int, tiles: int = 1) -> list[M
     before = [scope for scope in inner if not scope.loops and scope.number < body[0].number]
     after = [scope for scope in inner if not scope.loops and scope.number > body[-1].number]
     marks: list[Mark] = [(lifetime.number, True)]
-    for scope in [*before, *([*head, *(loop * trips), *tail] * tiles), *after]:
+    for scope in [*before, *([*head, *(loop * iterations), *tail] * tiles), *after]:
         marks += [(scope.number, True), (scope.number, False)]
     return [*marks, (lifetime.number, False)]

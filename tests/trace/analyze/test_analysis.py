@@ -12,7 +12,7 @@ from kperf.paper.instrumented import RULES
 from kperf.trace.analyze import analysis, timeline
 from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.models import Bound, Hidden, Quantiles
-from kperf.trace.analyze.timeline import Block, Launch, Span
+from kperf.trace.analyze.timeline import Cta, Launch, Span
 from kperf.trace.instrument.events import instrument
 from kperf.trace.instrument.program import read_program
 from kperf.trace.instrument.session import Recording
@@ -23,7 +23,7 @@ TEXT = (TTGIR_DIR / "vanilla" / "d128_bf16_full.ttgir").read_text()
 PROGRAM = read_program(instrument(TEXT, rules=RULES), RULES)
 RECORDING = recording_of(PROGRAM)
 
-# A trip of a consumer: 70 + 200 + 300 + 1000 + 70 + 200 + 300 + 50 cycles, unless it is held up.
+# An iteration of a consumer: 70 + 200 + 300 + 1000 + 70 + 200 + 300 + 50 cycles, unless it is held up.
 CYCLES = {
     "wait K full": 70,
     "QK issue": 200,
@@ -39,21 +39,21 @@ CYCLES = {
     "wait K empty": 70,
     "wait V empty": 70,
 }
-PERIOD = 2190
-TRIPS = 12
+ITERATION_TIME = 2190
+ITERATIONS = 12
 
 
-def launch(blocks: int = 3, delay: int = 0, load_cycles: int = 0, **changed: int) -> Launch:
-    """All blocks alike, one after another on one SM of 1700 MHz."""
+def launch(ctas: int = 3, delay: int = 0, load_cycles: int = 0, **changed: int) -> Launch:
+    """All CTAs alike, one after another on one SM of 1700 MHz."""
     cycles = CYCLES | {name.replace("_", " "): value for name, value in changed.items()}
-    made = [simulate(PROGRAM, TRIPS, cycles, load_cycles, delay, clock=170_000 * number) for number in range(blocks)]
+    made = [simulate(PROGRAM, ITERATIONS, cycles, load_cycles, delay, clock=170_000 * number) for number in range(ctas)]
     return Launch(decode(encode(made, RECORDING, sms=1), RECORDING), PROGRAM, RECORDING.warps)
 
 
-def test_period_and_trips():
+def test_iteration_time_and_iterations():
     found = launch()
-    assert analysis.period(found) == Quantiles(median=PERIOD, p5=PERIOD, p95=PERIOD)
-    assert found.trips("consumer 0") == 3 * TRIPS
+    assert analysis.iteration_time(found) == Quantiles(median=ITERATION_TIME, p5=ITERATION_TIME, p95=ITERATION_TIME)
+    assert found.iterations("consumer 0") == 3 * ITERATIONS
     assert analysis.issuers(found) == ["consumer 0", "consumer 1"]
     assert [role.duty for role in analysis.roles(found)] == ["MMAs", "MMAs", "loads"]
 
@@ -77,16 +77,16 @@ def test_a_launch_is_read_in_stretches_that_join(monkeypatch, stretch):
         assert pieces.intervals[kind].name == interval.name
         assert pieces.cycles_of[kind].tolist() == whole.cycles_of[kind].tolist() == mine.tolist()
     assert pieces.kind.tolist() == whole.kind.tolist()
-    assert sum(whole.ran) > 3 * TRIPS * 2 * 8
+    assert sum(whole.ran) > 3 * ITERATIONS * 2 * 8
 
 
-def test_bubbles_are_where_no_product_is_in_flight_and_add_up_with_the_rest_to_the_period():
+def test_bubbles_are_where_no_mma_is_in_flight_and_add_up_with_the_rest_to_the_iteration_time():
     found = launch()
-    bubbles, in_flight = analysis.bubbles(found, analysis.sample(found), PERIOD)
-    # Both consumers in step: in flight are QK (500) and PV (500); the rest of the trip is a bubble.
+    bubbles, in_flight = analysis.bubbles(found, analysis.sample(found), ITERATION_TIME)
+    # Both consumers in step: in flight are QK (500) and PV (500); the rest of the iteration is a bubble.
     by_cause = {bubble.cause: bubble.cycles for bubble in bubbles}
-    assert in_flight == pytest.approx(1000 / PERIOD, rel=0.02)
-    assert sum(by_cause.values()) == pytest.approx(PERIOD - 1000, rel=0.02)
+    assert in_flight == pytest.approx(1000 / ITERATION_TIME, rel=0.02)
+    assert sum(by_cause.values()) == pytest.approx(ITERATION_TIME - 1000, rel=0.02)
     assert by_cause["both in softmax"] == pytest.approx(1000, rel=0.02)
 
 
@@ -100,17 +100,17 @@ def test_consumers_out_of_step_hide_each_others_softmax():
 
 def test_the_slower_consumer_holds_the_load_back():
     found = launch(load_cycles=4000, delay=700)
-    block = analysis.sample(found)[0]
-    signals = [r for r in analysis.releases(block, PROGRAM).values() if r.load is None]
+    cta = analysis.sample(found)[0]
+    signals = [r for r in analysis.releases(cta, PROGRAM).values() if r.load is None]
     assert signals
     assert {release.group for release in signals} == {"consumer 1"}
 
 
 def test_a_load_lasts_until_the_first_warp_group_has_it():
-    (block, *_) = analysis.sample(launch(delay=700))
-    ends = [{span.end for span in block.spans[group]} for group in ("consumer 0", "consumer 1")]
-    loads = analysis.loads(block)
-    assert len(loads) > TRIPS
+    (cta, *_) = analysis.sample(launch(delay=700))
+    ends = [{span.end for span in cta.spans[group]} for group in ("consumer 0", "consumer 1")]
+    loads = analysis.loads(cta)
+    assert len(loads) > ITERATIONS
     assert all(load.start < load.end for load in loads)
     shared = [load.end for load in loads if load.buffer in ("K", "V")]
     assert shared
@@ -118,50 +118,52 @@ def test_a_load_lasts_until_the_first_warp_group_has_it():
 
 
 def test_a_wait_for_a_full_stage_hangs_on_the_producers_load_of_it():
-    (block, *_) = analysis.sample(launch(load_cycles=4000))
-    found = analysis.releases(block, PROGRAM)
+    (cta, *_) = analysis.sample(launch(load_cycles=4000))
+    found = analysis.releases(cta, PROGRAM)
     for buffer in "KV":
         hangs_on = {
             (found[group, index].group, found[group, index].load)
             for group in ("consumer 0", "consumer 1")
-            for index, span in enumerate(block.spans[group])
+            for index, span in enumerate(cta.spans[group])
             if span.interval.name == f"wait {buffer} full"
         }
         assert hangs_on == {("producer", f"load {buffer}")}
 
 
-def test_the_clock_is_measured_from_block_to_block():
+def test_the_clock_is_measured_from_cta_to_cta():
     assert launch().clock_mhz() == pytest.approx(1700)
 
 
-def test_the_clock_is_measured_where_blocks_that_share_an_sm_start_in_another_order_than_their_records():
-    found = launch(blocks=4)
+def test_the_clock_is_measured_where_ctas_that_share_an_sm_start_in_another_order_than_their_records():
+    found = launch(ctas=4)
     late = found.records.clock[[0, 2, 1, 3]] + 2**32 - 200_000  # and the 32 bits wrap
     found.records = replace(found.records, clock=late % 2**32)
     assert found.clock_mhz() == pytest.approx(1700)
 
 
-def test_the_spans_of_a_block_are_each_warps_whole_life():
+def test_the_spans_of_a_cta_are_each_warps_whole_life():
     found = launch(delay=400)
     first, last = found.lifetimes()
-    for number, block in enumerate(found.blocks(np.arange(found.records.n_blocks))):
-        for spans in block.spans.values():
+    for number, cta in enumerate(found.ctas(np.arange(found.records.n_ctas))):
+        for spans in cta.spans.values():
             assert all(span.end == following.start for span, following in pairwise(spans))
-        assert min(spans[0].start for spans in block.spans.values()) == first[number]
-        assert max(spans[-1].end for spans in block.spans.values()) == last[number]
+        assert min(spans[0].start for spans in cta.spans.values()) == first[number]
+        assert max(spans[-1].end for spans in cta.spans.values()) == last[number]
 
 
-def test_what_is_drawn_of_a_block_is_trips_from_its_middle_with_products_and_loads():
+def test_what_is_drawn_of_a_cta_is_iterations_from_its_middle_with_mmas_and_loads():
     found = launch(delay=400)
-    block = next(found.blocks(np.array([1])))
-    (window,) = analysis.windows(block, analysis.issuers(found))
+    cta = next(found.ctas(np.array([1])))
+    (window,) = analysis.windows(cta, analysis.issuers(found))
     assert window.shows == "iterations"
     mine = [bar for bar in window.bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
     assert mine[0].start <= window.start < mine[0].start + mine[0].cycles
-    assert {bar.iteration for bar in mine} == set(range(mine[0].iteration, mine[0].iteration + analysis.WINDOW_TRIPS))
-    assert mine[0].iteration == TRIPS // 2
+    assert {bar.iteration for bar in mine} == set(
+        range(mine[0].iteration, mine[0].iteration + analysis.WINDOW_ITERATIONS)
+    )
+    assert mine[0].iteration == ITERATIONS // 2
     softmax = [bar for bar in mine if bar.name == "softmax"]
-    assert [bar.cycles for bar in softmax] == [1000] * analysis.WINDOW_TRIPS
+    assert [bar.cycles for bar in softmax] == [1000] * analysis.WINDOW_ITERATIONS
     assert {bar.name for bar in window.bars if bar.track == "MMAs"} == {"QK", "PV"}
     assert {bar.warp_group for bar in window.bars if bar.track == "MMAs"} == {"consumer 0", "consumer 1"}
     assert {(bar.name, bar.warp_group) for bar in window.bars if bar.track == "loads"} == {
@@ -170,41 +172,41 @@ def test_what_is_drawn_of_a_block_is_trips_from_its_middle_with_products_and_loa
     }
 
 
-def test_products_bound_the_period():
+def test_mmas_bound_the_iteration_time():
     assert analysis.bound(launch()) == Bound(cycles=2048, dtype="bf16", instruction="wgmma")
 
 
 def test_lost_records_are_counted_and_the_steady_state_is_still_read():
     small = Recording(RECORDING.warps, RECORDING.total_warps, bytes_per_warp=512)
-    block = simulate(PROGRAM, TRIPS, CYCLES)
-    records = decode(encode([block], small), small)
-    assert records.lost == sum(max(len(warp) - 64, 0) for warp in block) > 0
+    cta = simulate(PROGRAM, ITERATIONS, CYCLES)
+    records = decode(encode([cta], small), small)
+    assert records.lost == sum(max(len(warp) - 64, 0) for warp in cta) > 0
     found = Launch(records, PROGRAM, small.warps)
-    assert analysis.period(found).median == PERIOD
-    assert found.whole_blocks().size == 0
+    assert analysis.iteration_time(found).median == ITERATION_TIME
+    assert found.whole_ctas().size == 0
 
 
 def test_records_that_cannot_follow_each_other_are_refused():
-    block = simulate(PROGRAM, TRIPS, CYCLES)
-    del block[0][7]
+    cta = simulate(PROGRAM, ITERATIONS, CYCLES)
+    del cta[0][7]
     with pytest.raises(UsageError, match="not balanced"):
-        Launch(decode(encode([block], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
+        Launch(decode(encode([cta], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
 
 
 def test_another_kernels_records_are_refused():
-    block = [[(200, True, 0), (200, False, 5)]] * 3
+    cta = [[(200, True, 0), (200, False, 5)]] * 3
     with pytest.raises(UsageError, match="another kernel"):
-        Launch(decode(encode([block], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
+        Launch(decode(encode([cta], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
 
 
 def test_a_silent_warp_group_is_said():
-    block = simulate(PROGRAM, TRIPS, CYCLES)
-    block[2] = []
+    cta = simulate(PROGRAM, ITERATIONS, CYCLES)
+    cta[2] = []
     with pytest.raises(UsageError, match="no event of producer"):
-        Launch(decode(encode([block], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
+        Launch(decode(encode([cta], RECORDING), RECORDING), PROGRAM, RECORDING.warps)
 
 
-def test_a_trace_without_a_trip_is_refused():
+def test_a_trace_without_an_iteration_is_refused():
     with pytest.raises(UsageError, match="no iteration"):
         analysis.quantiles(np.zeros(0, np.int64))
 
@@ -214,9 +216,9 @@ def test_quantiles_are_the_5th_the_50th_and_the_95th_percentile():
     assert (found.p5, found.median, found.p95) == (5.0, 50.0, 95.0)
 
 
-def test_a_block_lasts_from_its_first_record_to_the_end_of_its_last_warp_group():
+def test_a_cta_lasts_from_its_first_record_to_the_end_of_its_last_warp_group():
     interval = next(iter(PROGRAM.intervals.values()))
     early, late = Span(interval, 10, 20, None), Span(interval, 15, 90, None)
     for spans in ({"a": [early], "b": [late]}, {"a": [late], "b": [early], "silent": []}):
-        block = Block(0, 0, 0, spans)
-        assert (block.start, block.end) == (10, 90)
+        cta = Cta(0, 0, 0, spans)
+        assert (cta.start, cta.end) == (10, 90)

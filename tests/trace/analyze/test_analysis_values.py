@@ -1,4 +1,4 @@
-"""Stretches, windows and shares of blocks of a few spans, worked out by hand, with what only touches on either side."""
+"""Stretches, windows and shares of CTAs of a few spans, worked out by hand, with what only touches on either side."""
 
 from types import SimpleNamespace as Some
 
@@ -7,54 +7,54 @@ import pytest
 
 from kperf.trace.analyze import analysis, views
 from kperf.trace.analyze.analysis import Load, Release, _at, _cause, _load_release, _signal_release
-from kperf.trace.analyze.timeline import Block, Flight, Span
-from kperf.trace.instrument.program import Interval, Product
+from kperf.trace.analyze.timeline import Cta, InFlight, Span
+from kperf.trace.instrument.program import Interval, Mma
 
 FULL, EMPTY = (0, "full"), (1, "empty")
 
 
-def span(start, end, trip=None, name="r", kind="other", **of):
-    return Span(Interval("a", name, kind, **of), start, end, trip)
+def span(start, end, iteration=None, name="r", kind="other", **of):
+    return Span(Interval("a", name, kind, **of), start, end, iteration)
 
 
-def flight(start, end, group="a", work=10.0):
-    return Flight(product="A @ B", group=group, start=start, end=end, trip=0, work=work)
+def mma(start, end, group="a", work=10.0):
+    return InFlight(name="A @ B", group=group, start=start, end=end, iteration=0, work=work)
 
 
-def block(flights=(), **spans):
-    return Block(0, 0, 0, {group: list(mine) for group, mine in spans.items()}, list(flights))
+def cta(mmas=(), **spans):
+    return Cta(0, 0, 0, {group: list(mine) for group, mine in spans.items()}, list(mmas))
 
 
-def test_stretches_under_flights_and_under_none():
-    flights = [flight(40, 60), flight(10, 20), flight(20, 25), flight(15, 18), flight(58, 90), flight(95, 95)]
-    assert analysis.union(flights, 0, 100) == [(10, 25), (40, 90)]
-    assert analysis.idle(flights, 0, 100) == [(0, 10), (25, 40), (90, 100)]
-    assert analysis.union(flights, 12, 50) == [(12, 25), (40, 50)]
-    assert analysis.idle(flights, 12, 50) == [(25, 40)]
-    assert analysis.idle(flights, 25, 40) == [(25, 40)]
+def test_stretches_under_mmas_and_under_none():
+    mmas = [mma(40, 60), mma(10, 20), mma(20, 25), mma(15, 18), mma(58, 90), mma(95, 95)]
+    assert analysis.union(mmas, 0, 100) == [(10, 25), (40, 90)]
+    assert analysis.idle(mmas, 0, 100) == [(0, 10), (25, 40), (90, 100)]
+    assert analysis.union(mmas, 12, 50) == [(12, 25), (40, 50)]
+    assert analysis.idle(mmas, 12, 50) == [(25, 40)]
+    assert analysis.idle(mmas, 25, 40) == [(25, 40)]
     assert (analysis.union([], 3, 9), analysis.idle([], 3, 9)) == ([], [(3, 9)])
 
 
-def test_windows_are_from_the_last_groups_second_trip_to_the_first_groups_last():
-    a = [span(start, start + 10, trip) for trip, start in enumerate((0, 100, 200, 300))]
-    b = [span(start, start + 10, trip) for trip, start in enumerate((50, 130, 260, 290))]
-    assert analysis.steady_windows(block(a=a, b=b), ["a", "b"]) == [(130, 290)]
-    assert analysis.steady_windows(block(a=a, b=b), ["a"]) == [(100, 300)]
-    assert analysis.steady_windows(block(a=a[:3], b=b), ["a", "b"]) == []
-    late = [span(start, start + 10, trip) for trip, start in enumerate((150, 300, 320, 330))]
-    assert analysis.steady_windows(block(a=a, b=late), ["a", "b"]) == []  # one's second trip is the other's last
+def test_windows_are_from_the_last_groups_second_iteration_to_the_first_groups_last():
+    a = [span(start, start + 10, iteration) for iteration, start in enumerate((0, 100, 200, 300))]
+    b = [span(start, start + 10, iteration) for iteration, start in enumerate((50, 130, 260, 290))]
+    assert analysis.steady_windows(cta(a=a, b=b), ["a", "b"]) == [(130, 290)]
+    assert analysis.steady_windows(cta(a=a, b=b), ["a"]) == [(100, 300)]
+    assert analysis.steady_windows(cta(a=a[:3], b=b), ["a", "b"]) == []
+    late = [span(start, start + 10, iteration) for iteration, start in enumerate((150, 300, 320, 330))]
+    assert analysis.steady_windows(cta(a=a, b=late), ["a", "b"]) == []  # one's second iteration is the other's last
     two_tiles = [*a, span(310, 320), *(span(400 + 50 * n, 410 + 50 * n, 4 + n) for n in range(5))]
-    assert analysis.steady_windows(block(a=two_tiles), ["a"]) == [(100, 300), (450, 600)]
+    assert analysis.steady_windows(cta(a=two_tiles), ["a"]) == [(100, 300), (450, 600)]
 
 
-def trips(count, tile=0, step=100):
+def iterations(count, tile=0, step=100):
     begin = 10_000 * tile
     return [
         one
-        for trip in range(count)
+        for iteration in range(count)
         for one in (
-            span(begin + step * trip, begin + step * trip + 60, count * tile + trip),
-            span(begin + step * trip + 60, begin + step * (trip + 1), count * tile + trip),
+            span(begin + step * iteration, begin + step * iteration + 60, count * tile + iteration),
+            span(begin + step * iteration + 60, begin + step * (iteration + 1), count * tile + iteration),
         )
     ]
 
@@ -71,23 +71,23 @@ def trips(count, tile=0, step=100):
         (1, (300, 360)),
     ],
 )
-def test_of_a_long_block_whole_trips_from_its_middle_are_shown(most, window):
-    """Seven trips of two spans each; of a trip that alone is too long its beginning."""
-    assert analysis.exported_window(block(a=trips(7)), ["a"], most) == window
+def test_of_a_long_cta_whole_iterations_from_its_middle_are_shown(most, window):
+    """Seven iterations of two spans each; of an iteration that alone is too long its beginning."""
+    assert analysis.exported_window(cta(a=iterations(7)), ["a"], most) == window
 
 
 def test_of_several_tiles_the_middle_one_is_shown_and_how_the_next_begins():
     spans = []
     for tile in range(3):
-        spans += [*trips(6, tile), span(10_000 * tile + 600, 10_000 * (tile + 1))]
-    assert analysis.exported_window(block(a=spans), ["a"], 1000) == (10_000, 20_300)
+        spans += [*iterations(6, tile), span(10_000 * tile + 600, 10_000 * (tile + 1))]
+    assert analysis.exported_window(cta(a=spans), ["a"], 1000) == (10_000, 20_300)
 
 
-def test_what_is_drawn_are_five_trips_from_the_middle_and_the_end_of_a_tile():
-    (window,) = analysis.windows(block(a=trips(9)), ["a"])
+def test_what_is_drawn_are_five_iterations_from_the_middle_and_the_end_of_a_tile():
+    (window,) = analysis.windows(cta(a=iterations(9)), ["a"])
     assert (window.shows, window.start) == ("iterations", 400)
     assert (min(bar.start for bar in window.bars), max(bar.start for bar in window.bars)) == (400, 860)
-    assert analysis.windows(block(a=[span(0, 9)]), ["a"]) == []
+    assert analysis.windows(cta(a=[span(0, 9)]), ["a"]) == []
 
 
 def test_a_wait_is_released_by_the_last_that_signals_if_that_is_within_it():
@@ -121,14 +121,14 @@ def test_loads_last_from_their_issue_to_the_first_group_that_has_them():
     load = {"kind": "load", "loads": (("K", FULL),)}
     wait = {"kind": "wait", "waits": (FULL,)}
     found = analysis.loads(
-        block(
+        cta(
             a=[span(50, 55, **load), span(5, 9, **load)],
             b=[span(0, 90, **wait), span(90, 120, **wait)],
             c=[span(0, 70, **wait), span(70, 130, **wait), span(130, 140, **wait)],
         )
     )
     assert found == [Load("K", "a", 5, 120), Load("K", "a", 50, 70)]
-    assert analysis.loads(block(a=[span(50, 55, **load)], b=[span(0, 50, **wait)])) == []  # it had it before
+    assert analysis.loads(cta(a=[span(50, 55, **load)], b=[span(0, 50, **wait)])) == []  # it had it before
 
 
 def test_what_a_group_does_at_a_cycle():
@@ -142,7 +142,7 @@ def test_what_a_group_does_at_a_cycle():
 
 
 def launch_of(groups, **of):
-    """As much of one as the analysis of some blocks asks for."""
+    """As much of one as the analysis of some CTAs asks for."""
     scopes = {group: object() for group in groups}
     code = Some(code=lambda group: group)
     return Some(groups=list(groups), main_scope=scopes, program=code, **of)
@@ -163,12 +163,10 @@ def test_arithmetic_is_hidden_under_ones_own_mmas_and_under_anyones():
         span(250, 350, **arithmetic),
     ]
     b = [span(0, 300, 0, **arithmetic)]
-    found = analysis.hidden_arithmetic(
-        launch_of("ab"), [block(a=a, b=b, flights=[flight(80, 170, "a"), flight(40, 90, "b")])]
-    )
-    # Of a 200 cycles in two trips, under its own 20 + 20, under any 60 + 20; of b 300 in one, 50 and 130.
+    found = analysis.hidden_arithmetic(launch_of("ab"), [cta(a=a, b=b, mmas=[mma(80, 170, "a"), mma(40, 90, "b")])])
+    # Of a 200 cycles in two iterations, under its own 20 + 20, under any 60 + 20; of b 300 in one, 50 and 130.
     assert (found.cycles, found.under_own_mmas, found.under_any_mmas) == (500 / 3, 90 / 3, 210 / 3)
-    none = analysis.hidden_arithmetic(launch_of("a"), [block(a=[span(0, 9)])])
+    none = analysis.hidden_arithmetic(launch_of("a"), [cta(a=[span(0, 9)])])
     assert (none.cycles, none.under_own_mmas, none.under_any_mmas) == (0, 0, 0)
 
 
@@ -176,37 +174,37 @@ def test_arithmetic_is_hidden_under_ones_own_mmas_and_under_anyones():
 def test_bubbles_are_scaled_to_an_iteration_and_small_ones_add_up():
     a = [
         one
-        for trip, begin in enumerate(range(0, 5000, 1000))
-        for one in (span(begin, begin + 400, trip, "x"), span(begin + 400, begin + 1000, trip, "y"))
+        for iteration, begin in enumerate(range(0, 5000, 1000))
+        for one in (span(begin, begin + 400, iteration, "x"), span(begin + 400, begin + 1000, iteration, "y"))
     ]
-    flights = [flight(begin + 300, begin + 895) for begin in range(0, 5000, 1000)]
-    found, covered = analysis.bubbles(launch_of("a"), [block(a=a, flights=flights)], 500.0)
+    mmas = [mma(begin + 300, begin + 895) for begin in range(0, 5000, 1000)]
+    found, covered = analysis.bubbles(launch_of("a"), [cta(a=a, mmas=mmas)], 500.0)
     assert [(one.cause, one.cycles) for one in found] == [("x", 150.0), ("y", 52.5)]
     assert covered == pytest.approx(0.595)
-    nearly = [flight(begin + 300, begin + 995) for begin in range(0, 5000, 1000)]
-    found, _ = analysis.bubbles(launch_of("a"), [block(a=a, flights=nearly)], 500.0)
+    nearly = [mma(begin + 300, begin + 995) for begin in range(0, 5000, 1000)]
+    found, _ = analysis.bubbles(launch_of("a"), [cta(a=a, mmas=nearly)], 500.0)
     assert [(one.cause, one.cycles) for one in found] == [("x", 150.0), ("other", 2.5)]
-    assert analysis.bubbles(launch_of("a"), [block(a=a[:4], flights=flights)], 500.0) == ([], 0.0)
+    assert analysis.bubbles(launch_of("a"), [cta(a=a[:4], mmas=mmas)], 500.0) == ([], 0.0)
 
 
-def test_the_use_of_an_sm_is_of_what_runs_while_a_block_does():
-    """A block of 100 cycles, and one that begins 60 later: of its flight of 50 cycles 20 are within, two fifths."""
-    own = block(a=[span(1000, 1100)], flights=[flight(1010, 1040, work=15.0), flight(1030, 1050, work=20.0)])
-    other = block(a=[span(0, 100)], flights=[flight(1020, 1070, work=45.0), flight(1040, 1060, "b", 99.0)])
-    blocks = {3: own, 5: other}
+def test_the_use_of_an_sm_is_of_what_runs_while_a_cta_does():
+    """A CTA of 100 cycles, and one that begins 60 later: of its MMA of 50 cycles 20 are within, two fifths."""
+    own = cta(a=[span(1000, 1100)], mmas=[mma(1010, 1040, work=15.0), mma(1030, 1050, work=20.0)])
+    other = cta(a=[span(0, 100)], mmas=[mma(1020, 1070, work=45.0), mma(1040, 1060, "b", 99.0)])
+    ctas = {3: own, 5: other}
     launch = Some(
-        whole_blocks=lambda: np.array([3, 5]), beside=lambda number: [(3, 0), (5, 60)], groups=["a"],
-        program=Some(code=lambda group: group), blocks=lambda numbers: [blocks[int(n)] for n in numbers],
+        whole_ctas=lambda: np.array([3, 5]), beside=lambda number: [(3, 0), (5, 60)], groups=["a"],
+        program=Some(code=lambda group: group), ctas=lambda numbers: [ctas[int(n)] for n in numbers],
     )  # fmt: skip
     assert analysis.unit_use_of_sm(launch, [3]) == ((15 + 20 + 45 * 20 / 50) / 100, (40 + 20) / 100)
-    launch.whole_blocks = lambda: np.array([3])
+    launch.whole_ctas = lambda: np.array([3])
     assert analysis.unit_use_of_sm(launch, [3]) is None
     assert analysis.unit_use_of_sm(launch, []) is None
 
 
 def test_the_unit_of_compute_is_that_of_any_mma():
     def computed(*instructions):
-        queues = [Interval("a", queue=(Product("p", 1, "bf16", one), 0)) for one in instructions]
+        queues = [Interval("a", queue=(Mma("p", 1, "bf16", one), 0)) for one in instructions]
         return analysis.unit_of_compute(Some(intervals=dict(enumerate(queues))))
 
     assert computed("FMA", "wgmma") == "tensor core"
@@ -214,15 +212,15 @@ def test_the_unit_of_compute_is_that_of_any_mma():
     assert computed() == "none"
 
 
-def side_by_side(start, end, sm, *, trips=None, early=None, whole=None):
+def side_by_side(start, end, sm, *, iterations=None, early=None, whole=None):
     """`views.Blocks` of these times in ns, without a launch."""
-    made = object.__new__(views.Blocks)
+    made = object.__new__(views.Ctas)
     made.start, made.end, made.sm = (np.array(values) for values in (start, end, sm))
     made.span, made.n_sms = int(made.end.max()), int(made.sm.max()) + 1
     made.program_id, made.sm_id = np.arange(len(start)) + 100, made.sm * 2
     made.whole = np.ones(len(start), dtype=bool) if whole is None else np.array(whole)
-    made.has_loop = trips is not None
-    made.trips = np.array(trips or [0] * len(start))
+    made.has_loop = iterations is not None
+    made.iterations = np.array(iterations or [0] * len(start))
     made.silent = np.zeros(len(start), dtype=bool)
     made.loops = np.ones(len(start), dtype=bool) if early is None else ~np.array(early)
     return made
@@ -249,7 +247,7 @@ def test_how_many_run_at_a_time():
 
 def test_how_ctas_differ_in_numbers():
     made = side_by_side(
-        [0, 100, 0, 50], [400, 1100, 40, 650], [0, 1, 2, 2], trips=[4, 9, 0, 7], early=[False, False, True, False]
+        [0, 100, 0, 50], [400, 1100, 40, 650], [0, 1, 2, 2], iterations=[4, 9, 0, 7], early=[False, False, True, False]
     )
     found = made.imbalance()
     assert (found.early_share, found.early_time_share) == (0.25, 40 / 2040)
@@ -257,22 +255,26 @@ def test_how_ctas_differ_in_numbers():
     assert found.cta_us.median == pytest.approx(0.6)
     assert (found.slowest.program_id, found.slowest.sm, found.slowest.iterations) == (101, 2, 9)
     assert (found.slowest.start_us, found.slowest.us) == (0.1, 1.0)
-    lost = side_by_side([0, 100], [400, 1100], [0, 1], trips=[4, 9], whole=[True, False]).imbalance()
+    lost = side_by_side([0, 100], [400, 1100], [0, 1], iterations=[4, 9], whole=[True, False]).imbalance()
     assert (lost.slowest.iterations, lost.iterations.most) == (None, 4)
     assert side_by_side([0, 0], [5, 9], [0, 1]).imbalance().iterations is None
 
 
 @pytest.mark.parametrize(
-    ("trips", "differ"),
+    ("iterations", "differ"),
     [([4, 4, 6], True), ([20, 20, 29], False), ([6, 6, 4], True), ([30, 30, 21], False), ([8, 8, 8], False)],
 )
-def test_ctas_differ_from_half_as_many_iterations_more_on(trips, differ):
-    assert side_by_side([0] * 3, [9] * 3, [0, 1, 2], trips=trips).differ is differ
+def test_ctas_differ_from_half_as_many_iterations_more_on(iterations, differ):
+    assert side_by_side([0] * 3, [9] * 3, [0, 1, 2], iterations=iterations).differ is differ
 
 
 @pytest.mark.parametrize(("early", "differ"), [(1, True), (0, False)])
 def test_ctas_differ_where_one_of_twenty_returns_early(early, differ):
-    made = side_by_side([0] * 20, [9] * 20, [0] * 20, trips=[5] * 20, early=[True] * early + [False] * (20 - early))
+    made = side_by_side(
+        [0] * 20, [9] * 20, [0] * 20, iterations=[5] * 20, early=[True] * early + [False] * (20 - early)
+    )
     assert made.differ is differ
-    more = side_by_side([0] * 21, [9] * 21, [0] * 21, trips=[5] * 21, early=[True] * early + [False] * (21 - early))
+    more = side_by_side(
+        [0] * 21, [9] * 21, [0] * 21, iterations=[5] * 21, early=[True] * early + [False] * (21 - early)
+    )
     assert more.differ is False

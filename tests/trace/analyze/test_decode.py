@@ -22,15 +22,15 @@ def steps(first: int, n: int, step: int = 60, scope: int = 3) -> list[tuple[int,
 
 
 def test_every_record_comes_back_in_order():
-    blocks = [[steps(1000 * b, 6), steps(1000 * b + 7, 4), steps(1000 * b + 90, 8)] for b in range(5)]
-    records = decode(encode(blocks, SMALL), SMALL)
-    assert records.n_blocks == 5
+    ctas = [[steps(1000 * b, 6), steps(1000 * b + 7, 4), steps(1000 * b + 90, 8)] for b in range(5)]
+    records = decode(encode(ctas, SMALL), SMALL)
+    assert records.n_ctas == 5
     assert (records.written, records.lost) == (5 * 18, 0)
     at = 0
-    for number, warps in enumerate(blocks):
+    for number, warps in enumerate(ctas):
         for warp, expected in enumerate(warps):
             for scope, is_start, clock in expected:
-                found = records.block[at], records.warp[at], records.scope[at], records.is_start[at], records.cycle[at]
+                found = records.cta[at], records.warp[at], records.scope[at], records.is_start[at], records.cycle[at]
                 assert found == (number, warp, scope, is_start, clock - 1000 * number)
                 at += 1
     assert at == len(records.cycle)
@@ -73,13 +73,13 @@ def test_each_word_of_a_header_is_read_where_it_stands():
 
 
 def test_launches_are_decoded_in_pieces_that_join(monkeypatch):
-    """1500 blocks in pieces of 400, of which each writes its number as its clock's step."""
+    """1500 CTAs in pieces of 400, of which each writes its number as its clock's step."""
     monkeypatch.setattr(decoding, "_CHUNK_BYTES", 400 * SMALL.block_bytes)
-    blocks = [[steps(0, 2, step=number + 1), [], steps(9, 2)] for number in range(1500)]
-    records = decode(encode(blocks, SMALL), SMALL)
-    assert records.n_blocks == 1500
+    ctas = [[steps(0, 2, step=number + 1), [], steps(9, 2)] for number in range(1500)]
+    records = decode(encode(ctas, SMALL), SMALL)
+    assert records.n_ctas == 1500
     assert (records.written, records.lost) == (6000, 0)
-    assert records.block.tolist() == [number for number in range(1500) for _ in range(4)]
+    assert records.cta.tolist() == [number for number in range(1500) for _ in range(4)]
     second = (records.warp == 0) & ~records.is_start
     assert records.cycle[second].tolist() == [number + 1 for number in range(1500)]
 
@@ -92,9 +92,9 @@ def test_a_warp_without_records_is_no_fault_of_the_buffer():
 GOOD = encode([[steps(0, 4), steps(9, 4), steps(5, 2)], [steps(0, 4), steps(9, 4), steps(5, 2)]], SMALL)
 
 
-def damaged(word: int, value: int, block: int = 1) -> np.ndarray:
+def damaged(word: int, value: int, cta: int = 1) -> np.ndarray:
     words = GOOD.copy().view(np.uint32).reshape(2, -1)
-    words[block, word] = value
+    words[cta, word] = value
     return words.reshape(-1).view(np.uint8)
 
 
@@ -105,7 +105,7 @@ def damaged(word: int, value: int, block: int = 1) -> np.ndarray:
         (GOOD[:-4], "is truncated"),
         (np.zeros_like(GOOD), "another version"),
         (damaged(0, 0), "CTA 1 .* has no header"),
-        (damaged(3, 128, block=0), "other settings"),
+        (damaged(3, 128, cta=0), "other settings"),
         (damaged(10, 2**31 + 2), "wrapped"),
         (damaged(10, 3), "not a number of events"),
     ],
@@ -143,15 +143,15 @@ warp = st.lists(st.tuples(st.integers(0, 255), st.booleans(), st.integers(1, 2**
 @given(st.lists(st.tuples(warp, warp, warp), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 @settings(max_examples=100)
 def test_round_trip(launch, first):
-    blocks = []
+    ctas = []
     for warps in launch:
-        blocks.append([])
+        ctas.append([])
         for records in warps:
             clocks = first + np.cumsum([step % 10**6 for _, _, step in records], dtype=np.int64)
-            blocks[-1].append([(s, b, int(clock)) for (s, b, _), clock in zip(records, clocks, strict=True)])
-    decoded = decode(encode(blocks, SMALL), SMALL)
+            ctas[-1].append([(s, b, int(clock)) for (s, b, _), clock in zip(records, clocks, strict=True)])
+    decoded = decode(encode(ctas, SMALL), SMALL)
     at = 0
-    for warps in blocks:
+    for warps in ctas:
         for records in warps:
             kept = records[-SMALL.records_per_warp :]
             found = slice(at, at + len(kept))

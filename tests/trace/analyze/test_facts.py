@@ -13,7 +13,7 @@ from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.models import Apart, KernelResources, Overhead, Pass, Resources, SassOrder, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.replay import Assumptions, Replay, Step
-from kperf.trace.instrument.program import Interval, Part, Product
+from kperf.trace.instrument.program import Interval, Mma, Part
 
 from .captures import launch_of_residents
 from .machine import Kernel
@@ -21,7 +21,7 @@ from .test_views import about, launch_of, norm, norm_program
 
 MHZ = 1700
 """Of the simulated SMs."""
-SHARED = Kernel(consumers=1, product=900, arithmetic=1500, stages=3, trips=40)
+SHARED = Kernel(consumers=1, mma=900, arithmetic=1500, stages=3, iterations=40)
 """A CTA of it uses the tensor cores a third of the time: they are the bottleneck of three."""
 
 
@@ -44,11 +44,11 @@ def launched(kernel: Kernel, starts: list[int], slower: float = 1.0, **changed: 
 def test_the_use_of_an_sm_is_of_all_its_ctas_and_that_of_a_main_loop_of_one(starts):
     t, machines, cycles = launched(SHARED, starts)
     worked = machines[0].cores.worked
-    assert worked == len(starts) * SHARED.trips * SHARED.product
+    assert worked == len(starts) * SHARED.iterations * SHARED.mma
     assert t.clock_mhz == pytest.approx(MHZ, rel=0.01)
     assert t.mma_use.sm == pytest.approx(worked / cycles, rel=0.01)
     assert t.mma_use.sm_recorded == pytest.approx(worked / cycles, rel=0.05)
-    assert t.mma_use.cta_main_loop == pytest.approx(SHARED.product / machines[len(starts) // 2].period(), rel=0.02)
+    assert t.mma_use.cta_main_loop == pytest.approx(SHARED.mma / machines[len(starts) // 2].iteration_time(), rel=0.02)
     assert t.mma_use.sm == pytest.approx(len(starts) * t.mma_use.cta_main_loop, rel=0.08)
     said = " ".join(verdict(t))
     assert f"used at {t.mma_use.sm:.0%} of their peak rate" in said
@@ -88,7 +88,7 @@ def test_without_the_original_time_the_instrumented_one_is_named():
 
 def test_operations_that_were_not_recorded_are_not_counted():
     launch, _ = launch_of_residents(SHARED, [0])
-    assert analysis.unit_cycles(launch) == SHARED.trips * SHARED.product
+    assert analysis.unit_cycles(launch) == SHARED.iterations * SHARED.mma
     object.__setattr__(launch.records, "lost", 1)
     assert analysis.unit_cycles(launch) is None
 
@@ -153,11 +153,11 @@ def test_confidence_falls_with_spills_and_says_how_many():
     assert judged(resources=counters).level == "high"
 
 
-def test_a_product_without_tensor_cores_is_computed_by_fmas():
+def test_an_mma_without_tensor_cores_is_computed_by_fmas():
     launch, _ = launch_of_residents(SHARED, [0])
-    fma = Product("A @ B", 512 * 256, "fp32", "FMA")
+    fma = Mma("A @ B", 512 * 256, "fp32", "FMA")
     for interval in [*launch.intervals, *launch.program.intervals.values()]:
-        interval.queue = tuple(fma if isinstance(step, Product) else step for step in interval.queue)
+        interval.queue = tuple(fma if isinstance(step, Mma) else step for step in interval.queue)
     loop = launch.program.loops[10]
     launch.program.loops[10] = type(loop)(loop.line, (fma,), loop.loads)
     t = read.pipeline(launch, about())
@@ -206,10 +206,16 @@ def several_launches(bound: float, drawn: float, passes: list[tuple[float, float
         tolerance=0.02,
         why=["pass 4 shows another schedule"],
     )
-    period = t.cycles_per_unit.model_copy(update={"median": drawn})
+    iteration_time = t.cycles_per_unit.model_copy(update={"median": drawn})
     graph = t.replay.model_copy(update={"measured_cycles": drawn, "cycles": drawn})
     limit = t.bound.model_copy(update={"cycles": bound})
-    changed = {"cycles_per_unit": period, "apart": apart, "replay": graph, "bound": limit, "withheld": []} | changed
+    changed = {
+        "cycles_per_unit": iteration_time,
+        "apart": apart,
+        "replay": graph,
+        "bound": limit,
+        "withheld": [],
+    } | changed
     return concluded(t.model_copy(update=changed), None)
 
 
@@ -412,10 +418,10 @@ def test_what_events_cost_an_iteration_is_the_share_that_they_take_of_it():
 
 def test_half_of_the_sms_have_ended_when_the_median_one_has():
     ends = {0: 1_000, 1: 2_000, 2: 5_000, 3: 9_000, 4: 10_000}  # cycles, and ns
-    blocks = [([(0, True, 0), (1, True, 5), (1, False, 10), (2, True, 20), (2, False, end - 9), (3, True, end - 8),
+    ctas = [([(0, True, 0), (1, True, 5), (1, False, 10), (2, True, 20), (2, False, end - 9), (3, True, end - 8),
                 (3, False, end - 7), (4, True, end - 6), (4, False, end - 5), (5, True, end - 4), (5, False, end - 3),
                 (0, False, end)], sm, 0) for sm, end in ends.items()]  # fmt: skip
-    t = read.timeline(launch_of(norm_program(), blocks), about())
+    t = read.timeline(launch_of(norm_program(), ctas), about())
     assert (t.sms.first_end_us, t.sms.median_end_us, t.sms.span_us) == (1.0, 5.0, 10.0)
     assert any("half of the 5 SMs have no CTA any more in the last 50% of the launch" in line for line in verdict(t))
     assert any("SMs are idle 46% of its time" in line for line in verdict(t))
@@ -429,11 +435,11 @@ def test_a_region_outside_of_the_loop_has_no_cycles_an_iteration():
 
 @pytest.mark.parametrize("kind", ["issue", "wait", "tensor", "arithmetic"])
 def test_an_arrive_behind_an_issue_or_a_wait_is_sent_at_its_end(kind):
-    ring = (0, "ring")
-    sends = Interval("a", "sends", kind, signals=(ring,))
-    waits = Interval("b", "waits", "wait", waits=(ring,))
+    stage_ring = (0, "ring")
+    sends = Interval("a", "sends", kind, signals=(stage_ring,))
+    waits = Interval("b", "waits", "wait", waits=(stage_ring,))
     steps = {"a": [Step(sends, 100.0, 0, 0)], "b": [Step(waits, 10.0, 0, 0)]}
-    replay = Replay(steps, {"a": 0.0, "b": 0.0}, {ring: 0})
+    replay = Replay(steps, {"a": 0.0, "b": 0.0}, {stage_ring: 0})
     ends = replay.run(Assumptions(0.0, 1.0), {"a": [100.0], "b": [10.0]})
     assert ends["b"] == [10.0 if kind == "arithmetic" else 110.0]
 

@@ -16,10 +16,10 @@ def one_pass(cycles, ratio, regions=("a",), order=None):
     return Some(iteration_cycles=cycles, overhead=overhead(ratio), regions=list(regions), sass_order=order)
 
 
-def iterated(period, ratio, *, joined=None, passes=(), apart=None, unit="iteration"):
+def iterated(iteration_time, ratio, *, joined=None, passes=(), apart=None, unit="iteration"):
     return Some(
-        unit=unit, cycles_per_unit=Some(median=period), overhead=overhead(ratio), joined=joined, passes=list(passes),
-        apart=apart and Some(passes=list(apart)),
+        unit=unit, cycles_per_unit=Some(median=iteration_time), overhead=overhead(ratio), joined=joined,
+        passes=list(passes), apart=apart and Some(passes=list(apart)),
     )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def test_of_launches_apart_the_one_that_changes_least_gives_the_iteration_time()
     assert (unknown.cycles, unknown.pass_number, unknown.cost) == (2200.0, 2, 2.0)
 
 
-def test_of_a_joined_trip_it_is_the_trips_and_the_cost_its_own_pass():
+def test_of_a_joined_iteration_it_is_the_iterations_and_the_cost_its_own_pass():
     passes = [one_pass(2300.0, 1.125), one_pass(1990.0, 1.0625), one_pass(None, 1.0)]
     joined = Some(iteration_pass=1, left_out=[0])
     found = facts.iteration(iterated(2000.0, 1.5, joined=joined, passes=passes))
@@ -257,13 +257,13 @@ def test_the_use_of_an_sm_is_the_share_of_the_launchs_cycles_of_all_sms():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "sms", "at_once"), [(132, 132, 1), (133, 132, 2), (264, 132, 2), (265, 132, 3), (9000, 132, 4)]
+    ("ctas", "sms", "at_once"), [(132, 132, 1), (133, 132, 2), (264, 132, 2), (265, 132, 3), (9000, 132, 4)]
 )
-def test_ctas_on_an_sm_are_those_that_fit_and_are_there(blocks, sms, at_once):
+def test_ctas_on_an_sm_are_those_that_fit_and_are_there(ctas, sms, at_once):
     fits = Some(original=Some(occupancy=4), instrumented=Some(occupancy=3))
-    found = facts.residency(Some(resources=fits, ctas=blocks, sms=Some(sms=sms), ctas_per_sm=9))
+    found = facts.residency(Some(resources=fits, ctas=ctas, sms=Some(sms=sms), ctas_per_sm=9))
     assert (found.original, found.instrumented) == (at_once, min(at_once, 3))
-    unknown = facts.residency(Some(resources=fits, ctas=blocks, sms=None, ctas_per_sm=9))
+    unknown = facts.residency(Some(resources=fits, ctas=ctas, sms=None, ctas_per_sm=9))
     assert (unknown.original, unknown.instrumented) == (4, 3)
     assert facts.residency(Some(resources=None, ctas_per_sm=9)).original == 9
 
@@ -350,6 +350,8 @@ def test_of_several_launches_the_fastest_is_named():
     assert "with events at y; z the kernel" in apart.message
     (own,) = faster(0.75, apart=Some(passes=passes))
     assert "with all events the kernel" in own.message
-    (joined,) = faster(0.5, joined=Some(), passes=passes)  # the launch with all events is none of the joined trip's
+    (joined,) = faster(
+        0.5, joined=Some(), passes=passes
+    )  # the launch with all events is none of the joined iteration's
     assert joined.evidence == {"speedup": 1.25}
     assert faster(None) == []

@@ -17,18 +17,18 @@ from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.passes import single_edges
 from kperf.trace.instrument.program import Interval
 
-from .captures import ALL, TRIP, capture, edges_of, recorded, role
+from .captures import ALL, ITERATION, capture, edges_of, recorded, role
 from .machine import FULL, Kernel, Machine
 from .test_views import about
 
 COST = 22
-"""Cycles of a record: some 1 % of a trip, as on the H200."""
+"""Cycles of a record: some 1 % of an iteration, as on the H200."""
 
 SAME = SassOrder(original=[], instrumented=[], same=True, differences=[])
 
 
 def told(kernel, places, cost, disturbed=None):
-    """What the launch of a pass says of itself: its time over the original kernel's is that of the longest block."""
+    """What the launch of a pass says of itself: its time over the original kernel's is that of the longest CTA."""
     original, traced = (
         Machine(k, *how).run() for k, how in ((kernel, ()), (disturbed or kernel, recorded(places, cost)))
     )
@@ -57,11 +57,11 @@ def undisturbed(kernel):
     machine = Machine(replace(kernel, late=kernel.late + 9)).run()
     found = {}
     for group, ended in machine.records.items():
-        for name in TRIP[role(group)]:
+        for name in ITERATION[role(group)]:
             cycles = [b - a for (_, a), (what, b) in pairwise(ended) if what == name]
             found[group, name] = sum(cycles[len(cycles) // 2 :]) / len(cycles[len(cycles) // 2 :])
     found["producer", "wait A empty"] += found.pop(("producer", "other"))
-    return machine.period(), found
+    return machine.iteration_time(), found
 
 
 def per_iteration(timeline):
@@ -70,10 +70,10 @@ def per_iteration(timeline):
     }
 
 
-LONG = Kernel(trips=40)
+LONG = Kernel(iterations=40)
 KERNELS = {
     "arithmetic": LONG,
-    "tensor cores": replace(LONG, product=1100, arithmetic=900),
+    "tensor cores": replace(LONG, mma=1100, arithmetic=900),
     "loads": replace(LONG, stages=1, load=1500),
     "one consumer": replace(LONG, consumers=1),
 }
@@ -82,15 +82,15 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_several_passes_show_the_kernel_as_it_is_without_records(name):
     kernel = KERNELS[name]
-    period, intervals = undisturbed(kernel)
+    iteration_time, intervals = undisturbed(kernel)
     _, several = joined(kernel)
-    assert several.cycles_per_unit.median == pytest.approx(period, rel=0.02)
+    assert several.cycles_per_unit.median == pytest.approx(iteration_time, rel=0.02)
     found = per_iteration(several)
     assert found.keys() == intervals.keys()
     for key, cycles in found.items():
-        assert abs(cycles - intervals[key]) < 0.02 * period, key
+        assert abs(cycles - intervals[key]) < 0.02 * iteration_time, key
     assert several.apart is None
-    assert several.joined.original_cycles == pytest.approx(period, rel=0.01)
+    assert several.joined.original_cycles == pytest.approx(iteration_time, rel=0.01)
     for group in {group for group, _ in found if group != "producer"}:
         assert sum(c for (g, _), c in found.items() if g == group) == pytest.approx(several.cycles_per_unit.median)
     number = several.joined.iteration_pass + 1
@@ -101,7 +101,7 @@ def test_several_passes_show_the_kernel_as_it_is_without_records(name):
     assert any("joined from 3 of 3 passes that agree" in line for line in verdict(several))
 
 
-def test_an_earlier_record_is_read_if_its_passes_made_one_trip(tmp_path):
+def test_an_earlier_record_is_read_if_its_passes_made_one_iteration(tmp_path):
     _, several = joined(LONG)
     path = tmp_path / "k.timeline.json"
     record = several.model_dump(mode="json")
@@ -116,8 +116,8 @@ def test_an_earlier_record_is_read_if_its_passes_made_one_trip(tmp_path):
 
 def test_one_pass_with_all_records_does_not():
     one, several = joined(LONG)
-    period, _ = undisturbed(LONG)
-    assert one.cycles_per_unit.median > 1.02 * period
+    iteration_time, _ = undisturbed(LONG)
+    assert one.cycles_per_unit.median > 1.02 * iteration_time
     assert several.overhead.ratio < 1.025 < one.overhead.ratio
 
 
@@ -125,16 +125,19 @@ def test_one_pass_with_all_records_does_not():
     ("change", "said"),
     [
         ({"arithmetic": LONG.arithmetic + 150}, "add up to"),
-        ({"issue": 900, "arithmetic": LONG.arithmetic - 388}, "begins its iterations"),  # and the period is what it was
+        (
+            {"issue": 900, "arithmetic": LONG.arithmetic - 388},
+            "begins its iterations",
+        ),  # and the iteration time is what it was
         ({"late": LONG.late + 1300}, "consumer 1 begins its iterations"),  # likewise
     ],
-    ids=["period", "order", "step"],
+    ids=["iteration time", "order", "step"],
 )
 def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
     """It is left out; the iteration time is that of the others, and what all of them show is said."""
-    period, _ = undisturbed(LONG)
+    iteration_time, _ = undisturbed(LONG)
     _, several = joined(LONG, disturbed=replace(LONG, **change))
-    assert several.iteration.cycles == pytest.approx(period, rel=0.025)  # 2 events of COST cycles
+    assert several.iteration.cycles == pytest.approx(iteration_time, rel=0.025)  # 2 events of COST cycles
     if change.keys() == {"late"}:  # that pass disturbs least, and both others are in another step
         assert several.joined is None
         assert all("consumer 1 begins its iterations" in line for line in several.apart.why)
@@ -152,18 +155,18 @@ def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
 
 def test_where_most_passes_change_the_schedule_the_least_disturbed_gives_the_iteration_time(monkeypatch):
     monkeypatch.setattr(joining, "ENOUGH", 0.9)
-    period, _ = undisturbed(LONG)
+    iteration_time, _ = undisturbed(LONG)
     one, several = joined(LONG, disturbed=replace(LONG, arithmetic=LONG.arithmetic + 150))
     assert several.joined is None
     assert several.cycles_per_unit == one.cycles_per_unit
-    assert several.iteration.cycles == pytest.approx(period, rel=0.025)
+    assert several.iteration.cycles == pytest.approx(iteration_time, rel=0.025)
     assert several.iteration.cycles < one.cycles_per_unit.median
     assert several.iteration.most >= max(each.iteration_cycles for each in several.apart.passes)
     (line,) = (line for line in verdict(several) if "3 passes do not agree" in line)
     assert several.apart.why[0] in line
 
 
-def test_a_trip_that_hangs_on_more_than_is_known_keeps_the_slack_of_one_launch_and_says_so(monkeypatch):
+def test_an_iteration_that_hangs_on_more_than_is_known_keeps_the_what_if_savings_of_one_launch_and_says_so(monkeypatch):
     never = (FULL,) * 100
     monkeypatch.setattr(joining, "_prologue", lambda _, group: Interval(group, waits=never))
     one, several = joined(LONG)
@@ -176,12 +179,12 @@ def test_a_trip_that_hangs_on_more_than_is_known_keeps_the_slack_of_one_launch_a
     assert joined(LONG)[1].joined.replayed
 
 
-def test_a_pass_without_a_typical_trip_has_no_period(monkeypatch):
-    """Intervals add up to the mean trip, and the period is the median one."""
-    real = joining.analysis.period
+def test_a_pass_without_a_typical_iteration_has_no_iteration_time(monkeypatch):
+    """Intervals add up to the mean iteration, and the iteration time is the median one."""
+    real = joining.analysis.iteration_time
     monkeypatch.setattr(
         joining.analysis,
-        "period",
+        "iteration_time",
         lambda launch: real(launch).model_copy(update={"median": 1.03 * real(launch).median}),
     )
     _, several = joined(LONG)
@@ -196,16 +199,16 @@ def test_a_pass_without_a_typical_trip_has_no_period(monkeypatch):
         Kernel,
         consumers=st.integers(1, 3),
         stages=st.integers(1, 4),
-        trips=st.just(16),
+        iterations=st.just(16),
         load=st.integers(300, 1500),
-        product=st.integers(300, 1200),
+        mma=st.integers(300, 1200),
         issue=st.integers(40, 150),
         arithmetic=st.integers(300, 2000),
         late=st.integers(0, 500),
     ),
     st.integers(0, 40),
 )
-def test_a_joined_trip_is_whole_whatever_the_kernel(kernel, cost):
+def test_a_joined_iteration_is_whole_whatever_the_kernel(kernel, cost):
     one, several = joined(kernel, cost)
     assert Timeline.model_validate_json(several.model_dump_json()) == several
     passes = several.apart.passes if several.apart else several.passes
@@ -217,18 +220,18 @@ def test_a_joined_trip_is_whole_whatever_the_kernel(kernel, cost):
     off = [abs(each.iteration_cycles / least.iteration_cycles - 1) for each in passes]
     assert all(share <= several.joined.tolerance for n, share in enumerate(off) if n not in several.joined.left_out)
     assert 2 * len(several.joined.left_out) <= len(passes)
-    period = several.cycles_per_unit.median
+    iteration_time = several.cycles_per_unit.median
     for group in {group for group, _ in per_iteration(several)}:
         parts = [region for region in several.regions if region.warp_group == group and region.per_iteration]
-        assert sum(part.per_iteration for part in parts) == pytest.approx(period)
+        assert sum(part.per_iteration for part in parts) == pytest.approx(iteration_time)
         assert sum(region.share for region in several.regions if region.warp_group == group) == pytest.approx(1)
         assert all(part.per_iteration > 0 and set(part.passes) <= set(range(3)) and part.passes for part in parts)
     assert several.passes[several.joined.iteration_pass] == least
 
 
-@pytest.mark.parametrize("trips", [2, 3, 4])
-def test_a_short_loop_is_read_without_a_graph_where_no_two_trips_follow_each_other(trips):
-    _, launch = capture(Kernel(trips=trips), ALL, COST, lates=(0,))
-    timeline = read.pipeline(launch, about(passes=[told(Kernel(trips=trips), ALL, COST)]))
-    assert (timeline.replay is None) == ([*timeline.what_if, *timeline.withheld] == []) == (trips == 2)
+@pytest.mark.parametrize("iterations", [2, 3, 4])
+def test_a_short_loop_is_read_without_a_graph_where_no_two_iterations_follow_each_other(iterations):
+    _, launch = capture(Kernel(iterations=iterations), ALL, COST, lates=(0,))
+    timeline = read.pipeline(launch, about(passes=[told(Kernel(iterations=iterations), ALL, COST)]))
+    assert (timeline.replay is None) == ([*timeline.what_if, *timeline.withheld] == []) == (iterations == 2)
     assert verdict(timeline)

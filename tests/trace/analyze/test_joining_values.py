@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kperf.trace.analyze import joining
-from kperf.trace.analyze.joining import Edge, Part, Trips
+from kperf.trace.analyze.joining import Edge, Iterations, Part
 from kperf.trace.analyze.models import Quantiles, UnitUse
-from kperf.trace.instrument.program import Interval, Product
+from kperf.trace.instrument.program import Interval, Mma
 from kperf.trace.instrument.program import Part as WorkPart
 
 FULL = (0, "full")
@@ -64,10 +64,10 @@ def test_a_probe_that_lies_before_the_one_that_it_follows_is_named():
                                                            "(passes 5 and 2)"]  # fmt: skip
 
 
-def test_the_lag_of_a_group_is_of_the_last_trips_that_all_keep_less_what_it_does_ahead(monkeypatch):
+def test_the_lag_of_a_group_is_of_the_last_iterations_that_all_keep_less_what_it_does_ahead(monkeypatch):
     """Two CTAs of one tile; `b` makes 6 iterations to 4 of `a` and begins two earlier; buffers keep 5 of `b`'s."""
-    launch = Some(records=Some(n_blocks=2), main_scope={"a": 1, "b": 2, "c": None})
-    told = Some(boundaries=lambda group: np.zeros(0), trips={"a": 8, "b": 12}.__getitem__)
+    launch = Some(records=Some(n_ctas=2), main_scope={"a": 1, "b": 2, "c": None})
+    told = Some(boundaries=lambda group: np.zeros(0), iterations={"a": 8, "b": 12}.__getitem__)
     anchors = {
         "a": ([[4, 3, 2, 1], [4, 3, 2, 1]], [[100, 200, 300, 400], [1100, 1200, 1300, 1400]]),
         "b": ([[5, 4, 3, 2, 1], [4, 3, 2, 1]], [[1, 130, 230, 330, 430], [1130, 1230, 1330, 1450]]),
@@ -81,7 +81,7 @@ def test_the_lag_of_a_group_is_of_the_last_trips_that_all_keep_less_what_it_does
     monkeypatch.setattr(joining, "_anchors", numbered)
     monkeypatch.setattr(joining.analysis, "issuers", lambda _: ["a"])
     assert joining._lags(launch, told, 100.0) == {"a": 0.0, "b": 30.0 - 2 * 100.0}
-    two_tiles = Some(boundaries=lambda group: np.zeros(2), trips={"a": 8, "b": 12}.__getitem__)
+    two_tiles = Some(boundaries=lambda group: np.zeros(2), iterations={"a": 8, "b": 12}.__getitem__)
     assert joining._lags(launch, two_tiles, 100.0) == {"a": 0.0, "b": 30.0 - 1 * 100.0}
     early = {"a": anchors["a"], "b": (anchors["b"][0], [[1, 930, 930, 330, 430], [1930, 1930, 1330, 1430]])}
     anchors.update(early)
@@ -94,10 +94,17 @@ def test_of_a_place_the_least_disturbing_pass_that_keeps_the_order_speaks():
 
     captured = [told(False, 1.0), told(True, 1.2), told(True, 0.9), told(True, 1.05)]
 
-    def trips(**edges):
-        return {"a": Trips(None, None, 1000.0, {int(place[1:]): np.array(cycles) for place, cycles in edges.items()})}
+    def iterations(**edges):
+        return {
+            "a": Iterations(None, None, 1000.0, {int(place[1:]): np.array(cycles) for place, cycles in edges.items()})
+        }
 
-    of = [trips(p1=[10, 20], p2=[5]), trips(p1=[30, 50], p3=[7, 9]), trips(p1=[60, 100]), trips(p3=[1, 2, 6])]
+    of = [
+        iterations(p1=[10, 20], p2=[5]),
+        iterations(p1=[30, 50], p3=[7, 9]),
+        iterations(p1=[60, 100]),
+        iterations(p3=[1, 2, 6]),
+    ]
     found = joining._placed(of, "a", captured, [0, 1, 2, 3])
     assert {place: (edge.cycles, edge.number) for place, edge in found.items()} == {
         3: (3.0, 3),
@@ -109,16 +116,16 @@ def test_of_a_place_the_least_disturbing_pass_that_keeps_the_order_speaks():
 
 
 def test_intervals_between_which_no_pass_has_a_probe_are_one():
-    product = Product("p", 1, "bf16")
+    mma = Mma("p", 1, "bf16")
     first = Interval("b", "x", "wait", waits=(FULL,), parts=(WorkPart("u", "wait"), WorkPart("v", "load")))
     second = Interval("b", "other", "other", signals=(FULL,), queue=(0,))
-    third = Interval("b", "y", "issue", queue=(product,), loads=(("K", FULL),))
+    third = Interval("b", "y", "issue", queue=(mma,), loads=(("K", FULL),))
     made = joining._merged("a", [second, first, third])
     assert (made.group, made.name, made.kind) == ("a", "x + y", "wait")
-    assert (made.waits, made.signals, made.queue, made.loads) == ((FULL,), (FULL,), (0, product), (("K", FULL),))
+    assert (made.waits, made.signals, made.queue, made.loads) == ((FULL,), (FULL,), (0, mma), (("K", FULL),))
     assert made.parts == (WorkPart("u", "wait"), WorkPart("v", "load"), WorkPart("y", "issue"))
     alone = joining._merged("a", [third])
-    assert (alone.group, alone.name, alone.queue) == ("a", "y", (product,))
+    assert (alone.group, alone.name, alone.queue) == ("a", "y", (mma,))
     nothing = joining._merged("a", [second, second])
     assert (nothing.name, nothing.kind, nothing.queue) == ("other", "other", (0, 0))
 
@@ -141,7 +148,7 @@ def test_loads_are_waited_for_where_it_takes_longest():
     assert joining._load_wait({"a": [part("x", 0.0, 1.0)]}, ["a"], 1000.0) is None
 
 
-def test_regions_are_of_the_joined_trip_and_what_is_outside_of_the_loop_of_one_launch():
+def test_regions_are_of_the_joined_iteration_and_what_is_outside_of_the_loop_of_one_launch():
     def region(name, group="a", share=0.0, per_iteration=0.0):
         return Some(warp_group=group, name=name, share=share, per_iteration=per_iteration, source=None)
 
@@ -165,10 +172,10 @@ def test_regions_are_of_the_joined_trip_and_what_is_outside_of_the_loop_of_one_l
     assert (y.self_cycles, y.passes, z.per_iteration) == (None, [0, 1], 800.0)
 
 
-def test_the_use_of_units_is_of_the_joined_trip():
+def test_the_use_of_units_is_of_the_joined_iteration():
     use = UnitUse(sm=0.5, cta_main_loop=0.1, in_flight_cta=0.2)
     made = joining._use(use, 0.7, 0.9)
     assert (made.sm, made.cta_main_loop, made.in_flight_cta) == (0.5, 0.7, 0.9)
     assert joining._use(None, 0.7, 0.9) is None
-    products = [Product("p", 300, "bf16"), Product("q", 100, "bf16")]
-    assert joining._flop_per_cycle(Some(products_per_trip=lambda: products), 50.0) == 8.0
+    mmas = [Mma("p", 300, "bf16"), Mma("q", 100, "bf16")]
+    assert joining._flop_per_cycle(Some(mmas_per_iteration=lambda: mmas), 50.0) == 8.0

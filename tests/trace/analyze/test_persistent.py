@@ -1,4 +1,4 @@
-"""What is read from launches of a persistent kernel, whose blocks compute one tile after another."""
+"""What is read from launches of a persistent kernel, whose CTAs compute one tile after another."""
 
 import json
 from itertools import pairwise
@@ -26,25 +26,26 @@ CYCLES = {interval.name: 60 for interval in PROGRAM.intervals.values()} | {
     "QK wait": 300,
     "store O": 90,
 }
-TRIPS, TILES, BLOCKS = 12, 5, 3
+ITERATIONS, TILES, CTAS = 12, 5, 3
 
 
 def launch(tiles: int = TILES, delay: int = 0, load_cycles: int = 0, **changed: int) -> Launch:
-    """All blocks alike, side by side at 1700 MHz."""
+    """All CTAs alike, side by side at 1700 MHz."""
     cycles = CYCLES | {name.replace("___", " + ").replace("_", " "): value for name, value in changed.items()}
-    made = [simulate(PROGRAM, TRIPS, cycles, load_cycles, delay, tiles=tiles) for _ in range(BLOCKS)]
+    made = [simulate(PROGRAM, ITERATIONS, cycles, load_cycles, delay, tiles=tiles) for _ in range(CTAS)]
     return decode_launch(encode(made, TRACED.recording), TRACED.recording, PROGRAM)
 
 
 def steps(group: str) -> tuple[int, int]:
-    """Cycles of consumer `group` from trip to trip, and from a tile's last trip to the next tile's first."""
-    marks = marks_of(PROGRAM, group, TRIPS, TILES)
+    """Cycles of consumer `group` from iteration to iteration, and from a tile's last one to the next tile's first."""
+    marks = marks_of(PROGRAM, group, ITERATIONS, TILES)
     main = launch().main_scope[group]
-    trips = [place for place, mark in enumerate(marks) if mark == (main, True)]
+    iterations = [place for place, mark in enumerate(marks) if mark == (main, True)]
     lengths = [
-        sum(CYCLES[PROGRAM.intervals[pair].name] for pair in pairwise(marks[a : b + 1])) for a, b in pairwise(trips)
+        sum(CYCLES[PROGRAM.intervals[pair].name] for pair in pairwise(marks[a : b + 1]))
+        for a, b in pairwise(iterations)
     ]
-    return lengths[0], lengths[TRIPS - 1]
+    return lengths[0], lengths[ITERATIONS - 1]
 
 
 def test_records_that_do_not_fit_beside_the_kernel_go_to_device_memory():
@@ -53,11 +54,11 @@ def test_records_that_do_not_fit_beside_the_kernel_go_to_device_memory():
 
 
 @pytest.mark.parametrize(
-    ("workload", "tiles", "trips"),
+    ("workload", "tiles", "iterations"),
     [(FIG11, 63, 64), (Workload(batch=1, seq_len=4096), 4, 32), (Workload(batch=1, heads=1, seq_len=128), 1, 1)],
 )
-def test_there_is_room_for_all_records_of_the_longest_block(workload, tiles, trips):
-    most = max(len(marks_of(PROGRAM, group.name, trips, tiles)) for group in PROGRAM.groups)
+def test_there_is_room_for_all_records_of_the_longest_cta(workload, tiles, iterations):
+    most = max(len(marks_of(PROGRAM, group.name, iterations, tiles)) for group in PROGRAM.groups)
     assert (
         most
         <= instrumented.most_records(PROGRAM, ORIGINAL, workload)
@@ -67,47 +68,49 @@ def test_there_is_room_for_all_records_of_the_longest_block(workload, tiles, tri
     assert most <= instrumented.most_records(PROGRAM, ORIGINAL, workload) <= recording.records_per_warp
 
 
-def test_nothing_is_lost_and_every_block_is_whole():
+def test_nothing_is_lost_and_every_cta_is_whole():
     found = launch()
     assert found.records.lost == 0
-    assert len(found.whole_blocks()) == BLOCKS
+    assert len(found.whole_ctas()) == CTAS
     assert found.groups == ["consumer 0", "consumer 1", "producer"]
 
 
-def test_a_trip_is_one_of_the_inner_loop_and_no_step_between_tiles():
+def test_an_iteration_is_one_of_the_inner_loop_and_no_step_between_tiles():
     found = launch()
-    period, boundary = steps("consumer 0")
+    iteration_time, boundary = steps("consumer 0")
     for group in analysis.issuers(found):
-        assert found.trips(group) == BLOCKS * TILES * TRIPS
-        assert found.periods(group).size == BLOCKS * TILES * (TRIPS - 1)
-        assert found.boundaries(group).size == BLOCKS * (TILES - 1)
-    assert analysis.period(found) == Quantiles(median=period, p5=period, p95=period)
-    beyond = analysis.boundary(found, period)
-    assert beyond == Quantiles(median=boundary - period, p5=boundary - period, p95=boundary - period)
+        assert found.iterations(group) == CTAS * TILES * ITERATIONS
+        assert found.iteration_times(group).size == CTAS * TILES * (ITERATIONS - 1)
+        assert found.boundaries(group).size == CTAS * (TILES - 1)
+    assert analysis.iteration_time(found) == Quantiles(median=iteration_time, p5=iteration_time, p95=iteration_time)
+    beyond = analysis.boundary(found, iteration_time)
+    assert beyond == Quantiles(
+        median=boundary - iteration_time, p5=boundary - iteration_time, p95=boundary - iteration_time
+    )
     assert analysis.bound(found) == Bound(cycles=2048, dtype="bf16", instruction="wgmma")
 
 
-def test_what_is_between_tiles_has_no_trip():
-    block = analysis.sample(launch())[0]
+def test_what_is_between_tiles_has_no_iteration():
+    cta = analysis.sample(launch())[0]
     for group in ("consumer 0", "consumer 1"):
-        assert [len(tile) for tile in block.tiles(group)] == [TRIPS] * TILES
-        assert {span.trip for span in block.spans[group] if span.interval.name == "wait Q full"} == {None}
-        trips = [span.trip for span in block.spans[group] if span.trip is not None]
-        assert sorted(set(trips)) == list(range(TILES * TRIPS))
+        assert [len(tile) for tile in cta.tiles(group)] == [ITERATIONS] * TILES
+        assert {span.iteration for span in cta.spans[group] if span.interval.name == "wait Q full"} == {None}
+        iterations = [span.iteration for span in cta.spans[group] if span.iteration is not None]
+        assert sorted(set(iterations)) == list(range(TILES * ITERATIONS))
 
 
-def test_bubbles_are_of_trips():
+def test_bubbles_are_of_iterations():
     found = launch(store_O=50_000)
-    block = analysis.sample(found)[0]
-    windows = analysis.steady_windows(block, ["consumer 0", "consumer 1"])
+    cta = analysis.sample(found)[0]
+    windows = analysis.steady_windows(cta, ["consumer 0", "consumer 1"])
     assert len(windows) == TILES
-    assert all(span.interval.name != "store O" for low, high in windows for span in within(block, low, high))
-    bubbles, _ = analysis.bubbles(found, [block], analysis.period(found).median)
+    assert all(span.interval.name != "store O" for low, high in windows for span in within(cta, low, high))
+    bubbles, _ = analysis.bubbles(found, [cta], analysis.iteration_time(found).median)
     assert not any("store O" in bubble.cause for bubble in bubbles)
 
 
-def within(block, low, high):
-    return [span for spans in block.spans.values() for span in spans if low <= span.start and span.end <= high]
+def within(cta, low, high):
+    return [span for spans in cta.spans.values() for span in spans if low <= span.start and span.end <= high]
 
 
 def test_one_tile_has_no_boundary():
@@ -115,55 +118,55 @@ def test_one_tile_has_no_boundary():
 
 
 def test_a_consumer_that_waits_for_its_turn_waits_for_the_other():
-    block = analysis.sample(launch(delay=900))[0]
-    releases = analysis.releases(block, PROGRAM)
+    cta = analysis.sample(launch(delay=900))[0]
+    releases = analysis.releases(cta, PROGRAM)
     turns = {
         (group, release.group)
         for (group, index), release in releases.items()
-        if block.spans[group][index].interval.name == "wait turn"
+        if cta.spans[group][index].interval.name == "wait turn"
     }
     assert turns <= {("consumer 0", "consumer 1"), ("consumer 1", "consumer 0")}
     assert turns
 
 
 def test_who_issues_slowly_keeps_the_other_from_its_turn():
-    block = analysis.sample(launch(QK_issue___PV_issue=2000))[0]
-    releases = analysis.releases(block, PROGRAM)
+    cta = analysis.sample(launch(QK_issue___PV_issue=2000))[0]
+    releases = analysis.releases(cta, PROGRAM)
     waited = [
-        (block.spans[group][index], release)
+        (cta.spans[group][index], release)
         for (group, index), release in releases.items()
-        if block.spans[group][index].interval.name == "wait turn" and block.spans[group][index].trip is not None
+        if cta.spans[group][index].interval.name == "wait turn" and cta.spans[group][index].iteration is not None
     ]
-    assert len(waited) > TILES * TRIPS
+    assert len(waited) > TILES * ITERATIONS
     assert all(release.cycle == span.end for span, release in waited)
 
 
-def test_what_is_drawn_is_trips_and_how_a_tile_ends():
-    block = analysis.sample(launch())[0]
-    trips, boundary = analysis.windows(block, ["consumer 0", "consumer 1"])
-    assert (trips.shows, boundary.shows) == ("iterations", "tile boundary")
+def test_what_is_drawn_is_iterations_and_how_a_tile_ends():
+    cta = analysis.sample(launch())[0]
+    iterations, boundary = analysis.windows(cta, ["consumer 0", "consumer 1"])
+    assert (iterations.shows, boundary.shows) == ("iterations", "tile boundary")
     ends = [bar.iteration for bar in boundary.bars if (bar.track, bar.warp_group) == ("warps", "consumer 0")]
-    assert ends[0] == TRIPS - 1
+    assert ends[0] == ITERATIONS - 1
     assert None in ends
-    assert max(trip for trip in ends if trip is not None) >= TRIPS + 2
+    assert max(iteration for iteration in ends if iteration is not None) >= ITERATIONS + 2
 
 
 def test_every_load_is_waited_for_by_the_consumer_it_is_for():
-    block = analysis.sample(launch(load_cycles=300))[0]
-    loads = [load.buffer for load in analysis.loads(block)]
+    cta = analysis.sample(launch(load_cycles=300))[0]
+    loads = [load.buffer for load in analysis.loads(cta)]
     # The last tile's end loads the first tile's q and k again, in case of another pass.
-    assert (loads.count("Q"), loads.count("K"), loads.count("K+V")) == (2 * (TILES + 1), 1, TILES * (TRIPS + 1))
+    assert (loads.count("Q"), loads.count("K"), loads.count("K+V")) == (2 * (TILES + 1), 1, TILES * (ITERATIONS + 1))
 
 
 def test_the_export_shows_the_tile_in_the_middle_and_how_the_next_begins():
     text = export(launch(delay=500, load_cycles=300), 1700.0, {}).text
     assert problems(text) == []
     trace = json.loads(text)
-    part = f"iterations {2 * TRIPS + 1} to {3 * TRIPS + 3} of {TILES * TRIPS}"
+    part = f"iterations {2 * ITERATIONS + 1} to {3 * ITERATIONS + 3} of {TILES * ITERATIONS}"
     assert trace["otherData"]["shows"] == f"3 of 3 CTAs: CTA 0 {part}, CTA 1 {part}, CTA 2 {part}"
-    block = trace["otherData"]["typical_cta"]
-    spans = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["args"]["cta"] == block and e["tid"] == 1]
-    trips = {span["args"]["iteration"] for span in spans} - {None}
-    assert trips == set(range(2 * TRIPS, max(trips) + 1))
-    assert 3 * TRIPS + 3 <= max(trips) < 3 * TRIPS + 6
+    cta = trace["otherData"]["typical_cta"]
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["args"]["cta"] == cta and e["tid"] == 1]
+    iterations = {span["args"]["iteration"] for span in spans} - {None}
+    assert iterations == set(range(2 * ITERATIONS, max(iterations) + 1))
+    assert 3 * ITERATIONS + 3 <= max(iterations) < 3 * ITERATIONS + 6
     assert "store O" in {span["name"] for span in spans}

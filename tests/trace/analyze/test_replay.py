@@ -6,15 +6,15 @@ from types import SimpleNamespace as Some
 import pytest
 
 from kperf.trace.analyze import whatif
-from kperf.trace.analyze.replay import Assumptions, Change, Replay, Step, _steady_trips, _TensorCores
-from kperf.trace.analyze.timeline import Block, Span
-from kperf.trace.analyze.whatif import Blocks, _dealt, _deviations, _replay, load_cycles, what_if
-from kperf.trace.instrument.program import Interval, Product
+from kperf.trace.analyze.replay import Assumptions, Change, Replay, Step, _steady_iterations, _TensorCores
+from kperf.trace.analyze.timeline import Cta, Span
+from kperf.trace.analyze.whatif import Ctas, _deviations, _drawn, _replay, load_cycles, what_if
+from kperf.trace.instrument.program import Interval, Mma
 
 LOADED, FREED, MET = (0, "loaded"), (1, "freed"), (2, "met")
 """Rings: of full stages, of empty stages, of a named barrier."""
-A = Product("A @ B", 1000, "bf16")
-B = Product("P @ V", 300, "bf16")
+A = Mma("A @ B", 1000, "bf16")
+B = Mma("P @ V", 300, "bf16")
 ASSUMED = Assumptions(load_cycles=70.0, flop_per_cycle=10.0)
 
 
@@ -93,19 +93,19 @@ def test_one_who_waits_for_its_own_arrive_goes_on():
     assert ends(steps, stages={MET: 0}) == {"a": [6.0, 11.0]}
 
 
-def test_products_of_two_groups_go_through_the_tensor_cores_one_after_another():
+def test_mmas_of_two_groups_go_through_the_tensor_cores_one_after_another():
     """A takes 100 cycles, B 30. What issues B at 5 ends when the queue takes B up, at 100, and waits until 130."""
     steps = {
         "a": [(interval("issue", queue=(A,)), 2.0), (interval("wait", queue=(0,)), 3.0)],
         "b": [(interval(), 5.0), (interval("issue", queue=(B,)), 2.0), (interval("wait", queue=(0,)), 1.0)],
     }
     assert ends(steps) == {"a": [2.0, 103.0], "b": [5.0, 102.0, 131.0]}
-    free = ends(steps, change=Change(products=frozenset({"A @ B"})))
+    free = ends(steps, change=Change(mmas=frozenset({"A @ B"})))
     assert free == {"a": [2.0, 5.0], "b": [5.0, 7.0, 36.0]}
     assert ends(steps, assumed=Assumptions(70.0, 5.0))["b"] == [5.0, 202.0, 261.0]
 
 
-def test_a_wait_leaves_so_many_products_in_flight():
+def test_a_wait_leaves_so_many_mmas_in_flight():
     first, second = (interval("issue", queue=(of,)) for of in (A, B))
     steps = {
         "a": [(first, 2.0), (second, 2.0), (interval("wait", queue=(1,)), 3.0), (interval("wait", queue=(0,)), 3.0)]
@@ -113,7 +113,7 @@ def test_a_wait_leaves_so_many_products_in_flight():
     assert ends(steps)["a"] == [2.0, 102.0, 105.0, 133.0]
 
 
-def test_an_arrive_of_the_tensor_cores_comes_when_all_of_the_groups_products_are_done():
+def test_an_arrive_of_the_tensor_cores_comes_when_all_of_the_groups_mmas_are_done():
     steps = {
         "a": [(interval("issue", queue=(A,), arrives=(FREED,)), 2.0), (interval(arrives=(FREED,)), 1.0)],
         "b": [(interval(waits=(FREED,)), 4.0), (interval(waits=(FREED,)), 4.0)],
@@ -122,7 +122,7 @@ def test_an_arrive_of_the_tensor_cores_comes_when_all_of_the_groups_products_are
     }
     found = ends(steps, stages={FREED: 0, MET: 0})
     assert found["b"] == [104.0, 108.0]
-    assert found["d"] == [16.0]  # of a group without products at once
+    assert found["d"] == [16.0]  # of a group without MMAs at once
 
 
 def test_a_queue_keeps_the_order_and_tcgen05_takes_up_more_than_one():
@@ -132,7 +132,7 @@ def test_a_queue_keeps_the_order_and_tcgen05_takes_up_more_than_one():
     assert cores.work(in_flight, (2, 1), 20.0) == 107.0
     assert cores.work(in_flight, (0,), 200.0) == 200.0
     assert (cores.work(in_flight, (B,), 300.0), list(in_flight)) == (300.0, [330.0])  # idle before
-    many = Product("x", 500, "bf16", "tcgen05")
+    many = Mma("x", 500, "bf16", "tcgen05")
     assert (cores.work(in_flight, (many,), 301.0), in_flight[-1]) == (301.0, 380.0)
 
 
@@ -157,42 +157,43 @@ def test_a_region_that_takes_no_time_waits_for_nothing_and_still_counts_its_wait
     assert ends(steps | {"b": [(wait, 2.0), (other, 3.0)]}, change=free)["b"] == [0.0, 113.0]
 
 
-def trips(*of, tile=0):
-    return [Step(interval(), 1.0, trip, tile) for trip in of]
+def iterations(*of, tile=0):
+    return [Step(interval(), 1.0, iteration, tile) for iteration in of]
 
 
-def test_steady_trips_are_those_after_a_tiles_first_that_another_one_follows():
-    assert _steady_trips(trips(None, 0, 0, 1, 1, 2, 2, 3, None)) == [(3, 5), (5, 7)]
-    assert _steady_trips(trips(0, 1)) == []
-    two_tiles = [*trips(0, 1, 2), *trips(None, 3, 4, 5, 6, tile=1)]
-    assert _steady_trips(two_tiles) == [(1, 2), (5, 6), (6, 7)]
+def test_steady_iterations_are_those_after_a_tiles_first_that_another_one_follows():
+    assert _steady_iterations(iterations(None, 0, 0, 1, 1, 2, 2, 3, None)) == [(3, 5), (5, 7)]
+    assert _steady_iterations(iterations(0, 1)) == []
+    two_tiles = [*iterations(0, 1, 2), *iterations(None, 3, 4, 5, 6, tile=1)]
+    assert _steady_iterations(two_tiles) == [(1, 2), (5, 6), (6, 7)]
 
 
-def test_periods_are_of_trips_that_were_reached():
+def test_iteration_times_are_of_iterations_that_were_reached():
     steps = [
-        Step(interval(), cycles, trip, 0) for trip, cycles in ((0, 9.0), (1, 20.0), (2, 30.0), (3, 45.0), (4, 1.0))
+        Step(interval(), cycles, iteration, 0)
+        for iteration, cycles in ((0, 9.0), (1, 20.0), (2, 30.0), (3, 45.0), (4, 1.0))
     ]
     made = Replay({"a": steps}, {"a": 100.0}, {})
     found = made.run(ASSUMED, made.cycles)
-    assert made.periods(found, ["a"]) == [20.0, 30.0, 45.0]
-    assert made.periods({"a": found["a"][:3]}, ["a"]) == [20.0]
-    assert made.periods({"a": found["a"][:4]}, ["a"]) == [20.0, 30.0]
-    assert made.periods(found, []) == []
+    assert made.iteration_times(found, ["a"]) == [20.0, 30.0, 45.0]
+    assert made.iteration_times({"a": found["a"][:3]}, ["a"]) == [20.0]
+    assert made.iteration_times({"a": found["a"][:4]}, ["a"]) == [20.0, 30.0]
+    assert made.iteration_times(found, []) == []
 
 
 def test_a_load_takes_at_most_from_its_issue_to_the_end_of_its_wait_less_the_shortest_wait():
     load, wait = interval("load", loads=(("K", LOADED),)), interval("wait", waits=(LOADED,))
     issued = [Span(load, 0, 5, 0), Span(load, 5, 9, 1), Span(load, 200, 210, 2)]
     waited = [Span(wait, 0, 90, 0), Span(wait, 90, 102, 1), Span(wait, 205, 400, 2), Span(wait, 400, 900, 3)]
-    block = Block(0, 0, 0, {"a": issued, "b": waited})
-    assert load_cycles(block) == 78.0  # min(90 - 0, 102 - 5, 400 - 200) - 12
-    late = Block(0, 0, 0, {"a": [Span(load, 100, 105, 0)], "b": [Span(wait, 60, 90, 0)]})
+    cta = Cta(0, 0, 0, {"a": issued, "b": waited})
+    assert load_cycles(cta) == 78.0  # min(90 - 0, 102 - 5, 400 - 200) - 12
+    late = Cta(0, 0, 0, {"a": [Span(load, 100, 105, 0)], "b": [Span(wait, 60, 90, 0)]})
     assert load_cycles(late) == 0.0
-    assert load_cycles(Block(0, 0, 0, {"a": issued})) == 0.0
+    assert load_cycles(Cta(0, 0, 0, {"a": issued})) == 0.0
 
 
-def block_of(*spans, group="a"):
-    return Block(0, 0, 0, {group: list(spans)})
+def cta_of(*spans, group="a"):
+    return Cta(0, 0, 0, {group: list(spans)})
 
 
 def program_of(*groups, issuing=("a",)):
@@ -202,57 +203,60 @@ def program_of(*groups, issuing=("a",)):
     return Some(groups=made, stages={}, intervals=issues)
 
 
-def tile(begin, trips, cycles=10):
-    """A step before the loop, and trips of two steps."""
+def tile(begin, iterations, cycles=10):
+    """A step before the loop, and iterations of two steps."""
     spans = [Span(interval(), begin, begin + cycles, None)]
-    for number, trip in enumerate(trips):
+    for number, iteration in enumerate(iterations):
         at = begin + cycles * (1 + 2 * number)
-        spans += [Span(interval(), at, at + cycles, trip), Span(interval(), at + cycles, at + 2 * cycles, trip)]
+        spans += [
+            Span(interval(), at, at + cycles, iteration),
+            Span(interval(), at + cycles, at + 2 * cycles, iteration),
+        ]
     return spans
 
 
-def test_steps_know_their_tile_and_whether_its_first_trip_is_over():
-    made = _replay(block_of(*tile(0, [0, 1, 2]), *tile(200, [3, 4])), {"a"}, {})
+def test_steps_know_their_tile_and_whether_its_first_iteration_is_over():
+    made = _replay(cta_of(*tile(0, [0, 1, 2]), *tile(200, [3, 4])), {"a"}, {})
     steps = made.steps["a"]
     assert [step.tile for step in steps] == [-1] + [0] * 7 + [1] * 4
     assert [step.steady for step in steps] == [False] * 3 + [True] * 4 + [False] * 3 + [True] * 2
-    assert [step.trip for step in steps] == [None, 0, 0, 1, 1, 2, 2, None, 3, 3, 4, 4]
+    assert [step.iteration for step in steps] == [None, 0, 0, 1, 1, 2, 2, None, 3, 3, 4, 4]
     assert made.starts == {"a": 0}
 
 
-def test_a_long_block_is_run_again_from_its_beginning(monkeypatch):
-    monkeypatch.setattr(whatif, "STEPS_PER_BLOCK", 4)
+def test_a_long_cta_is_run_again_from_its_beginning(monkeypatch):
+    monkeypatch.setattr(whatif, "STEPS_PER_CTA", 4)
     spans = tile(0, range(6))
-    assert len(_replay(block_of(*spans), {"a"}, {}).steps["a"]) == 5
-    two = Block(0, 0, 0, {"a": spans, "b": [Span(interval(), n, n + 1, None) for n in (0, 5, 15, 100)], "c": spans})
+    assert len(_replay(cta_of(*spans), {"a"}, {}).steps["a"]) == 5
+    two = Cta(0, 0, 0, {"a": spans, "b": [Span(interval(), n, n + 1, None) for n in (0, 5, 15, 100)], "c": spans})
     made = _replay(two, {"a", "b"}, {})  # the fifth start of both is at 15
     assert {group: len(steps) for group, steps in made.steps.items()} == {"a": 2, "b": 3}
 
 
-def test_what_takes_no_time_is_a_region_here_or_everywhere_a_load_or_a_product():
+def test_what_takes_no_time_is_a_region_here_or_everywhere_a_load_or_an_mma():
     load = interval("load", "load K", loads=(("K", LOADED),))
     issue = interval("issue", "issue", queue=(A,))
     both = {
         "a": [Span(issue, 0, 5, 0), Span(interval(name="x"), 5, 9, 0), Span(interval(name="out"), 9, 12, None)],
         "b": [Span(load, 0, 5, 0), Span(interval(name="x"), 5, 9, 0)],
     }
-    blocks = Blocks([Block(0, 0, 0, both)], program_of(("a", 0), ("b", 1)))
-    assert blocks.changes() == {
+    ctas = Ctas([Cta(0, 0, 0, both)], program_of(("a", 0), ("b", 1)))
+    assert ctas.changes() == {
         ("issue", "a"): Change(regions=frozenset({("a", "issue")})),
         ("x", "a"): Change(regions=frozenset({("a", "x")})),
         ("load K", "b"): Change(loads=frozenset({"K"})),
         ("x", "b"): Change(regions=frozenset({("b", "x")})),
         ("x", "all"): Change(regions=frozenset({("a", "x"), ("b", "x")})),
-        ("A @ B", "tensor cores"): Change(products=frozenset({"A @ B"})),
+        ("A @ B", "tensor cores"): Change(mmas=frozenset({"A @ B"})),
     }
 
 
 def test_of_warps_with_the_same_code_the_first_stands_for_all():
     spans = tile(0, range(4))
-    block = Block(0, 0, 0, {"a": spans, "b": spans, "c": spans})
-    blocks = Blocks([block], program_of(("a", 0), ("b", 0), ("c", 1), issuing=("a", "c")))
-    assert [sorted(replay.steps) for replay in blocks._replays] == [["a", "c"]]
-    assert sorted(blocks._groups) == ["a", "c"]
+    cta = Cta(0, 0, 0, {"a": spans, "b": spans, "c": spans})
+    ctas = Ctas([cta], program_of(("a", 0), ("b", 0), ("c", 1), issuing=("a", "c")))
+    assert [sorted(replay.steps) for replay in ctas._replays] == [["a", "c"]]
+    assert sorted(ctas._groups) == ["a", "c"]
 
 
 def test_a_replay_runs_through_where_every_group_that_issues_comes_to_its_end():
@@ -260,8 +264,8 @@ def test_a_replay_runs_through_where_every_group_that_issues_comes_to_its_end():
     load = Span(interval("load", loads=(("K", LOADED),)), 0, 9, None)
 
     def runs(*of, issuing=("a", "b")):
-        made = [Block(0, 0, 0, spans) for spans in of]
-        return Blocks(made, program_of(("a", 0), ("b", 1), issuing=issuing)).run_through(ASSUMED)
+        made = [Cta(0, 0, 0, spans) for spans in of]
+        return Ctas(made, program_of(("a", 0), ("b", 1), issuing=issuing)).run_through(ASSUMED)
 
     whole, hangs = {"a": [load], "b": [wait]}, {"a": [load], "b": [wait, wait]}
     assert runs(whole) is True
@@ -271,17 +275,17 @@ def test_a_replay_runs_through_where_every_group_that_issues_comes_to_its_end():
     assert runs(hangs, issuing=("a",)) is True
 
 
-def test_the_load_of_several_blocks_is_the_shortest():
+def test_the_load_of_several_ctas_is_the_shortest():
     load, wait = interval("load", loads=(("K", LOADED),)), interval("wait", waits=(LOADED,))
 
     def waited(cycles):
-        return Block(
+        return Cta(
             0, 0, 0, {"a": [Span(load, 0, 5, 0)], "b": [Span(wait, 0, cycles, 0), Span(wait, cycles, cycles + 7, 1)]}
         )
 
     program = program_of(("a", 0), ("b", 1))
-    assert Blocks([waited(90), waited(60), waited(70)], program).load_cycles == 53.0
-    assert Blocks([], program).load_cycles == 0.0
+    assert Ctas([waited(90), waited(60), waited(70)], program).load_cycles == 53.0
+    assert Ctas([], program).load_cycles == 0.0
 
 
 def test_loads_and_tensor_cores_are_taken_to_be_a_fifth_off_either_way():
@@ -289,41 +293,41 @@ def test_loads_and_tensor_cores_are_taken_to_be_a_fifth_off_either_way():
     assert found == [(80.0, 1000.0), (120.0, 1000.0), (100.0, 800.0), (100.0, 1200.0)]
 
 
-def test_own_cycles_are_dealt_from_trips_after_the_first_the_same_of_one_name():
-    """Of `wait` 8 steady trips in a, 4 in b; `once` was late in a tile's first trip alone; `x` hangs on nothing."""
+def test_self_times_are_drawn_from_iterations_after_the_first_the_same_of_one_name():
+    """Of `wait` 8 steady iterations in a, 4 in b; `once` was late in a tile's first alone; `x` hangs on nothing."""
     wait_a, wait_b = (interval("wait", "wait", group, waits=(LOADED,)) for group in "ab")
     once, free = interval("wait", "once", waits=(FREED,)), interval("other", "x")
-    a = [Step(wait_a, 1.0, trip, 0, steady=trip > 0) for trip in range(9)] + [
+    a = [Step(wait_a, 1.0, iteration, 0, steady=iteration > 0) for iteration in range(9)] + [
         Step(once, 2.0, 0, 0),
         Step(free, 33.0, 1, 0),
     ]
-    b = [Step(wait_b, 1.0, trip, 0, steady=trip > 0) for trip in range(5)]
+    b = [Step(wait_b, 1.0, iteration, 0, steady=iteration > 0) for iteration in range(5)]
     made = Replay({"a": a, "b": b}, {"a": 0.0, "b": 0.0}, {})
     reached = [("a", step, 100.0 + n) for n, step in enumerate(a)] + [
         ("b", step, 500.0 + n) for n, step in enumerate(b)
     ]
-    lots = _dealt(made, reached)
-    assert len(lots) == whatif.LOTS
-    for lot in lots:
-        assert sorted(lot["a"][:8]) == [101.0 + n for n in range(8)]
-        assert lot["a"][9:] == [109.0, 33.0]
-        assert [b - 501 for b in lot["b"]] == [(a - 101) % 4 for a in lot["a"][:5]]
-    assert len({tuple(lot["a"]) for lot in lots}) == whatif.LOTS
+    draws = _drawn(made, reached)
+    assert len(draws) == whatif.DRAWS
+    for draw in draws:
+        assert sorted(draw["a"][:8]) == [101.0 + n for n in range(8)]
+        assert draw["a"][9:] == [109.0, 33.0]
+        assert [b - 501 for b in draw["b"]] == [(a - 101) % 4 for a in draw["a"][:5]]
+    assert len({tuple(draw["a"]) for draw in draws}) == whatif.DRAWS
 
 
 def test_a_saving_has_the_least_and_the_most_of_what_is_assumed():
     """A loop of one group that issues A, waits 100 cycles for it, and does arithmetic for 50."""
     issue, wait, work = interval("issue", queue=(A,)), interval("wait", "w", queue=(0,)), interval("arithmetic", "x")
     spans = []
-    for trip in range(12):
-        at = 155 * trip
+    for iteration in range(12):
+        at = 155 * iteration
         spans += [
-            Span(issue, at, at + 2, trip),
-            Span(wait, at + 2, at + 105, trip),
-            Span(work, at + 105, at + 155, trip),
+            Span(issue, at, at + 2, iteration),
+            Span(wait, at + 2, at + 105, iteration),
+            Span(work, at + 105, at + 155, iteration),
         ]
     program = program_of(("a", 0))
-    graph, rows, own = what_if([Block(0, 0, 0, {"a": spans})], program, 10.0)
+    graph, rows, own = what_if([Cta(0, 0, 0, {"a": spans})], program, 10.0)
     assert (graph.ctas, graph.measured_cycles, graph.cycles, graph.flop_per_cycle) == (1, 155.0, 155.0, 10.0)
     found = {(row.region, row.warp_group): row for row in rows}
     assert found["x", "a"].cycles == 50.0
@@ -332,6 +336,6 @@ def test_a_saving_has_the_least_and_the_most_of_what_is_assumed():
     assert (core.assumed_low, core.assumed_high) == (core.low, core.high)
     assert [row.cycles for row in rows] == sorted((row.cycles for row in rows), reverse=True)
     assert own["a", "x"] == 50.0
-    short = what_if([Block(0, 0, 0, {"a": spans[:3]})], program, 10.0)
+    short = what_if([Cta(0, 0, 0, {"a": spans[:3]})], program, 10.0)
     assert short[:2] == (None, [])
     assert short[2]["a", "x"] == 50.0

@@ -14,7 +14,7 @@ from kperf.trace.instrument.session import Recording
 from .synthetic import encode
 from .test_decode import SMALL, steps
 from .test_facts import SHARED, launched
-from .test_views import about, norm, norm_block, norm_program
+from .test_views import about, norm, norm_cta, norm_program
 
 SAMPLE = Sample(17, 5)
 CTAS = 690
@@ -26,10 +26,10 @@ def sampled(recorded: int, ctas: int) -> SampledCtas:
 
 
 def test_parts_of_the_buffer_are_of_the_ctas_of_the_sample():
-    blocks = [[steps(1000 * part, 6), steps(1000 * part, 4), steps(1000 * part, 2)] for part in range(41)]
-    buffer = encode(blocks, SMALL, sample=SAMPLE)
+    ctas = [[steps(1000 * part, 6), steps(1000 * part, 4), steps(1000 * part, 2)] for part in range(41)]
+    buffer = encode(ctas, SMALL, sample=SAMPLE)
     records = decode(buffer, SMALL, SAMPLE)
-    assert SAMPLE.count(CTAS) == 41 == records.n_blocks
+    assert SAMPLE.count(CTAS) == 41 == records.n_ctas
     assert records.program_id.tolist() == list(range(5, 690, 17))
     assert records.counts.sum() == 41 * 12
     with pytest.raises(UsageError, match=r"part 0 of the trace buffer is of CTA 5 and not of 6: it is damaged"):
@@ -46,7 +46,7 @@ def test_parts_of_the_buffer_are_of_the_ctas_of_the_sample():
 def norm_of_a_sample() -> read.Launch:
     program = norm_program()
     recording = Recording((0,), 8, 1024)
-    return read.decode_launch(encode([[norm_block()]] * 41, recording, sample=SAMPLE), recording, program, SAMPLE)
+    return read.decode_launch(encode([[norm_cta()]] * 41, recording, sample=SAMPLE), recording, program, SAMPLE)
 
 
 def test_a_sample_says_nothing_of_the_sms_and_estimates_the_bytes():
@@ -69,8 +69,8 @@ def test_a_sample_says_nothing_of_the_sms_and_estimates_the_bytes():
 
 def test_ctas_that_differ_make_no_imbalance_of_a_sample():
     program, recording = norm_program(), Recording((0,), 8, 1024)
-    blocks = [[norm_block(trips=8 if part % 8 == 0 else 1)] for part in range(41)]
-    launch = read.decode_launch(encode(blocks, recording, sample=SAMPLE), recording, program, SAMPLE)
+    ctas = [[norm_cta(iterations=8 if part % 8 == 0 else 1)] for part in range(41)]
+    launch = read.decode_launch(encode(ctas, recording, sample=SAMPLE), recording, program, SAMPLE)
     assert read.timeline(launch, about()).view == "imbalance"
     found = read.timeline(launch, about(sampled=sampled(41, CTAS)))
     assert (found.view, found.imbalance) == ("memory", None)
@@ -82,7 +82,7 @@ def test_the_use_of_an_sm_is_not_known_from_a_sample():
     assert every.mma_use.sm > 0.5
     assert (found.mma_use.sm, found.mma_use.sm_recorded, found.mma_use.in_flight_sm) == (None, None, None)
     assert found.mma_use.cta_main_loop == every.mma_use.cta_main_loop
-    assert found.cycles_per_unit.median == pytest.approx(machines[1].period(), rel=0.05)
+    assert found.cycles_per_unit.median == pytest.approx(machines[1].iteration_time(), rel=0.05)
     words = " ".join(verdict(found))
     assert "of an SM are used at" not in words
     assert "one CTA's main loop alone uses" in words

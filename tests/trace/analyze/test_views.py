@@ -1,4 +1,4 @@
-"""The views of kernels whose work is known by construction: two reads, early returns, a hot block, a last wave."""
+"""The views of kernels whose work is known by construction: two reads, early returns, a hot CTA, a last wave."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from kperf.trace.analyze.decode import Records
 from kperf.trace.analyze.models import About, Overhead, Pass, SassOrder, Timeline
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.traced import Orders
-from kperf.trace.instrument.program import Group, Interval, Loop, Part, Product, Program, Scope
+from kperf.trace.instrument.program import Group, Interval, Loop, Mma, Part, Program, Scope
 from kperf.trace.instrument.session import Recording
 from tests.conftest import environment
 
@@ -69,22 +69,22 @@ def norm_program(x: Traffic = X, w: Traffic = W) -> Program:
     return Program("norm", [Group("all warps", "all", 0, 8, frozenset())], 8, scopes, intervals)
 
 
-def launch_of(program: Program, blocks: list[tuple[list[tuple[int, bool, int]], int, int]], tail: int = 0) -> Launch:
-    """Blocks as (records with cycles, SM, start in ns); each lives from its first record to its last."""
-    rows = [(n, *record) for n, (records, _, _) in enumerate(blocks) for record in records]
+def launch_of(program: Program, ctas: list[tuple[list[tuple[int, bool, int]], int, int]], tail: int = 0) -> Launch:
+    """CTAs as (records with cycles, SM, start in ns); each lives from its first record to its last."""
+    rows = [(n, *record) for n, (records, _, _) in enumerate(ctas) for record in records]
     _, scope, is_start, cycle = (np.array(column) for column in zip(*rows, strict=True))
-    start = np.array([start for _, _, start in blocks], dtype=np.int64)
-    length = np.array([records[-1][2] if records else 200 for records, _, _ in blocks], dtype=np.int64)
+    start = np.array([start for _, _, start in ctas], dtype=np.int64)
+    length = np.array([records[-1][2] if records else 200 for records, _, _ in ctas], dtype=np.int64)
     records = Records(
         mark=(2 * scope + is_start).astype(np.uint16), cycle=cycle.astype(np.int64),
-        counts=np.array([[len(records)] for records, _, _ in blocks]), program_id=np.arange(len(blocks)),
-        sm=np.array([sm for _, sm, _ in blocks]), start_ns=10**18 + start, end_ns=10**18 + start + length,
+        counts=np.array([[len(records)] for records, _, _ in ctas]), program_id=np.arange(len(ctas)),
+        sm=np.array([sm for _, sm, _ in ctas]), start_ns=10**18 + start, end_ns=10**18 + start + length,
         clock=start % 2**32, written=len(rows), lost=0,
     )  # fmt: skip
     return Launch(records, program, (0,))
 
 
-def norm_block(trips: int = 4, stall: int = 900, first_stall: int = 1500) -> list[tuple[int, bool, int]]:
+def norm_cta(iterations: int = 4, stall: int = 900, first_stall: int = 1500) -> list[tuple[int, bool, int]]:
     """Every region takes 20 cycles, other gaps 10; loads are waited for at their first use."""
     at, records = 0, [(0, True, 0)]
 
@@ -95,56 +95,56 @@ def norm_block(trips: int = 4, stall: int = 900, first_stall: int = 1500) -> lis
         at += 20
         records.append((number, False, at))
 
-    for trip in range(trips):
-        run(1, 10 if trip == 0 else first_stall if trip == 1 else stall)
+    for iteration in range(iterations):
+        run(1, 10 if iteration == 0 else first_stall if iteration == 1 else stall)
     run(2, stall)
-    for _ in range(trips):
+    for _ in range(iterations):
         run(3, 10)
         run(4, 10)
         run(5, stall)
     return [*records, (0, False, at + 10)]
 
 
-def norm(n_blocks: int = 8, **options: int) -> Launch:
-    made = norm_block(**options)
-    return launch_of(norm_program(), [(made, n % 2, (n // 2) * (made[-1][2] + 50)) for n in range(n_blocks)])
+def norm(n_ctas: int = 8, **options: int) -> Launch:
+    made = norm_cta(**options)
+    return launch_of(norm_program(), [(made, n % 2, (n // 2) * (made[-1][2] + 50)) for n in range(n_ctas)])
 
 
-def test_a_kernel_without_products_is_seen_by_its_memory():
+def test_a_kernel_without_mmas_is_seen_by_its_memory():
     assert views.choose(norm()) == "memory"
     found = read.timeline(norm(), about())
     assert (found.view, found.unit, found.units) == ("memory", "CTA", 8)
-    assert found.cycles_per_unit.median == norm_block()[-1][2]
+    assert found.cycles_per_unit.median == norm_cta()[-1][2]
     assert Timeline.model_validate_json(found.model_dump_json()) == found
 
 
 def test_a_row_that_is_read_twice_counts_twice():
     memory = views.memory(norm(), about())
     by_argument = {part.argument: (part.loaded_bytes, part.stored_bytes) for part in memory.traffic}
-    row = 8 * 4 * 4096  # 8 blocks, 4 trips in each of the loops
+    row = 8 * 4 * 4096  # 8 CTAs, 4 iterations in each of the loops
     assert by_argument == {"x": (2 * row, 0), "w": (row, 0), "y": (0, row)}
     assert memory.gb_per_s == pytest.approx(4 * row / 1e-3 / 1e9)
 
 
-def test_where_a_block_waits_adds_up_and_the_first_load_stands_apart():
+def test_where_a_cta_waits_adds_up_and_the_first_load_stands_apart():
     waits = {wait.doing: wait for wait in views.memory(norm(), about()).waits}
     assert sum(wait.share for wait in waits.values()) == pytest.approx(1)
     assert waits["first load"].cycles == 1500
     assert waits["later loads"].cycles == 900 * (3 + 4)
     assert waits["reductions"].cycles == 20
-    assert sum(wait.cycles for wait in waits.values()) == norm_block()[-1][2]
+    assert sum(wait.cycles for wait in waits.values()) == norm_cta()[-1][2]
 
 
 def test_loads_in_flight_are_bytes_over_a_lifetime():
-    block = norm_block()
+    cta = norm_cta()
     # First loop: x from issue to use, 4 times (20 + wait). Second: x and w together.
     held = 4096 * ((20 + 1500) + 3 * (20 + 900)) + 4 * 4096 * ((20 + 10 + 20 + 900) + (20 + 900))
-    assert views.memory(norm(), about()).loads_in_flight_bytes == pytest.approx(held / block[-1][2])
+    assert views.memory(norm(), about()).loads_in_flight_bytes == pytest.approx(held / cta[-1][2])
 
 
 def test_a_load_of_one_byte_is_in_flight_too():
-    block = norm_block()
-    launch = launch_of(norm_program(Traffic("x", 1, 0), Traffic("w", 1, 0)), [(block, 0, 0)])
+    cta = norm_cta()
+    launch = launch_of(norm_program(Traffic("x", 1, 0), Traffic("w", 1, 0)), [(cta, 0, 0)])
     in_flight = views.memory(norm(), about()).loads_in_flight_bytes
     assert views.memory(launch, about()).loads_in_flight_bytes == pytest.approx(in_flight / 4096)
 
@@ -158,7 +158,7 @@ def test_the_verdict_of_a_memory_kernel_names_bytes_rate_and_wait():
     assert "products" not in words
 
 
-def test_what_is_drawn_of_a_block_shows_loads_from_issue_to_use():
+def test_what_is_drawn_of_a_cta_shows_loads_from_issue_to_use():
     (window,) = read.timeline(norm(), about()).windows
     loads = [bar for bar in window.bars if bar.track == "loads"]
     assert window.shows == "CTA"
@@ -166,8 +166,8 @@ def test_what_is_drawn_of_a_block_shows_loads_from_issue_to_use():
     assert loads[0].cycles == 20 + 1500
 
 
-def test_blocks_that_return_early_are_told():
-    made = norm_block()
+def test_ctas_that_return_early_are_told():
+    made = norm_cta()
     lived = made[-1][2]
     busy = [(made, n % 2, (n // 2) * lived) for n in range(4)]
     returned = [([(0, True, 0), (0, False, 30)], n % 2, 2 * lived + 40 * n) for n in range(12)]
@@ -181,8 +181,8 @@ def test_blocks_that_return_early_are_told():
     assert any("75.0% of 16 CTAs return early" in line for line in verdict(found))
 
 
-def test_one_hot_block_is_the_slowest_and_the_others_sms_wait_for_it():
-    short, long = norm_block(trips=2), norm_block(trips=32)
+def test_one_hot_cta_is_the_slowest_and_the_others_sms_wait_for_it():
+    short, long = norm_cta(iterations=2), norm_cta(iterations=32)
     launch = launch_of(norm_program(), [(long, 0, 0), *[(short, n, 0) for n in range(1, 8)]])
     found = read.timeline(launch, about())
     assert found.view == "imbalance"
@@ -200,14 +200,14 @@ def test_one_hot_block_is_the_slowest_and_the_others_sms_wait_for_it():
     assert "the slowest CTA, 0, runs" in words
 
 
-def test_equal_blocks_are_no_imbalance():
+def test_equal_ctas_are_no_imbalance():
     assert read.timeline(norm(), about()).imbalance is None
 
 
-def test_one_block_more_than_sms_is_a_last_wave():
-    made = norm_block()
-    blocks = [(made, n % 4, (n // 4) * made[-1][2]) for n in range(5)]
-    found = read.timeline(launch_of(norm_program(), blocks), about())
+def test_one_cta_more_than_sms_is_a_last_wave():
+    made = norm_cta()
+    ctas = [(made, n % 4, (n // 4) * made[-1][2]) for n in range(5)]
+    found = read.timeline(launch_of(norm_program(), ctas), about())
     assert found.sms.sms == 4
     assert found.sms.idle == pytest.approx(3 / 8)
     (line,) = [line for line in verdict(found) if "wave" in line]
@@ -216,17 +216,17 @@ def test_one_block_more_than_sms_is_a_last_wave():
 
 
 def test_whole_waves_have_no_tail_to_speak_of():
-    made = norm_block()
-    blocks = [(made, n % 4, (n // 4) * made[-1][2]) for n in range(8)]
-    found = read.timeline(launch_of(norm_program(), blocks), about())
+    made = norm_cta()
+    ctas = [(made, n % 4, (n // 4) * made[-1][2]) for n in range(8)]
+    found = read.timeline(launch_of(norm_program(), ctas), about())
     assert found.sms.idle == pytest.approx(0)
     assert not [line for line in verdict(found) if "wave" in line]
 
 
-def test_several_blocks_on_an_sm_are_counted():
-    made = norm_block()
-    blocks = [(made, 0, 0), (made, 0, 0), (made, 1, 0), (made, 1, made[-1][2])]
-    use = views.Blocks(launch_of(norm_program(), blocks)).sm_use()
+def test_several_ctas_on_an_sm_are_counted():
+    made = norm_cta()
+    ctas = [(made, 0, 0), (made, 0, 0), (made, 1, 0), (made, 1, made[-1][2])]
+    use = views.Ctas(launch_of(norm_program(), ctas)).sm_use()
     assert use.most_resident == 2
     assert use.resident == pytest.approx(4 / 3)
     assert use.busy_sms[0] == 2
@@ -234,12 +234,12 @@ def test_several_blocks_on_an_sm_are_counted():
     assert use.running_ctas[0] == 3
 
 
-# A GEMM of one stage: the gap between two products loads both tiles into registers, and waits for them.
+# A GEMM of one stage: the gap between two MMAs loads both tiles into registers, and waits for them.
 def gemm_program(uses: tuple[str, ...]) -> Program:
     group, loop = "all warps", (5,)
     scopes = [Scope(0, "lifetime of all warps", group, ()), Scope(1, "a @ b wait", group, loop)]
-    product = Product("a @ b", 2 * 128 * 256 * 64, "bf16")
-    gap = Interval(group, "load a + load b + a @ b issue", "issue", uses=uses, queue=(product,))
+    mma = Mma("a @ b", 2 * 128 * 256 * 64, "bf16")
+    gap = Interval(group, "load a + load b + a @ b issue", "issue", uses=uses, queue=(mma,))
     wait = Interval(group, "a @ b wait", "tensor", queue=(0,))
     rest = Interval(group, "other", "other")
     intervals = {
@@ -248,13 +248,13 @@ def gemm_program(uses: tuple[str, ...]) -> Program:
         ((1, False), (1, True)): gap,
         ((1, False), (0, False)): rest,
     }
-    warps = Group(group, "all", 0, 8, frozenset({"products"}))
-    return Program("gemm", [warps], 8, scopes, intervals, loops={5: Loop(5, (product,), ())})
+    warps = Group(group, "all", 0, 8, frozenset({"MMAs"}))
+    return Program("gemm", [warps], 8, scopes, intervals, loops={5: Loop(5, (mma,), ())})
 
 
-def gemm(gap: int, wait: int, uses: tuple[str, ...] = ("a", "b"), trips: int = 8) -> Launch:
+def gemm(gap: int, wait: int, uses: tuple[str, ...] = ("a", "b"), iterations: int = 8) -> Launch:
     at, records = 0, [(0, True, 0)]
-    for _ in range(trips):
+    for _ in range(iterations):
         records += [(1, True, at + gap), (1, False, at + gap + wait)]
         at += gap + wait
     made = [*records, (0, False, at + 50)]
@@ -271,13 +271,13 @@ def test_with_one_stage_the_loads_stand_on_the_path_and_the_tensor_cores_rest_me
 
 def test_two_recorded_warps_of_the_same_code_are_one_issuing_group():
     program = gemm_program(("a", "b"))
-    program.groups.append(Group("last warp", "all", 7, 1, frozenset({"products"})))
-    block = [[(0, True, 0)]]
-    for trip in range(8):
-        block[0] += [(1, True, 2500 * trip + 1400), (1, False, 2500 * trip + 2500)]
-    block = [[*block[0], (0, False, 20_050)]] * 2
+    program.groups.append(Group("last warp", "all", 7, 1, frozenset({"MMAs"})))
+    cta = [[(0, True, 0)]]
+    for iteration in range(8):
+        cta[0] += [(1, True, 2500 * iteration + 1400), (1, False, 2500 * iteration + 2500)]
+    cta = [[*cta[0], (0, False, 20_050)]] * 2
     recording = Recording((0, 7), 8, bytes_per_warp=256)
-    found = read.timeline(read.decode_launch(encode([block] * 8, recording), recording, program), about())
+    found = read.timeline(read.decode_launch(encode([cta] * 8, recording), recording, program), about())
     assert [role.warp_group for role in found.roles] == ["all warps", "last warp"]
     assert [bubble.cause for bubble in found.bubbles] == ["load a + load b + a @ b issue"]
     assert found.bubbles[0].cycles == pytest.approx(1400, rel=0.01)

@@ -33,7 +33,7 @@ from kperf.trace.instrument.session import Recording
 from tests.conftest import environment
 from tests.trace.analyze.synthetic import encode, marks_of
 
-TRIPS = 6
+ITERATIONS = 6
 STEP = 200
 """Cycles from record to record."""
 
@@ -72,16 +72,16 @@ def instrumented_of(path: str, mode: str) -> tuple[Program, Recording, Sample | 
     return program, Recording(recorded, program.total_warps, int(size), memory, int(bits)), sample
 
 
-def write_records(buffer: torch.Tensor, metadata, blocks: int) -> None:
+def write_records(buffer: torch.Tensor, metadata, ctas: int) -> None:
     program, recording, sample = instrumented_of(metadata.ir_override, metadata.instrumentation_mode)
     groups = {group.first_warp: program.code(group.name) for group in program.groups}
     looping = any(scope.loops for scope in program.scopes)
     marks = [
-        marks_of(program, groups[warp], TRIPS) if looping else straight(program, groups[warp])
+        marks_of(program, groups[warp], ITERATIONS) if looping else straight(program, groups[warp])
         for warp in recording.warps
     ]
-    block = [[(*mark, STEP * place) for place, mark in enumerate(warp)] for warp in marks]
-    encoded = encode([block] * (sample.count(blocks) if sample else blocks), recording, sample=sample)
+    cta = [[(*mark, STEP * place) for place, mark in enumerate(warp)] for warp in marks]
+    encoded = encode([cta] * (sample.count(ctas) if sample else ctas), recording, sample=sample)
     assert encoded.nbytes == buffer.nbytes
     ctypes.memmove(buffer.data_ptr(), encoded.ctypes.data, encoded.nbytes)
 

@@ -7,7 +7,7 @@ import torch
 
 from kperf.trace.capture.capturer import _compare
 from kperf.trace.capture.check import Memory
-from kperf.trace.capture.instrumented import ResourceUsage, ring_for
+from kperf.trace.capture.instrumented import ResourceUsage, recording_of_launch
 from kperf.trace.instrument.events import instrument
 from kperf.trace.instrument.program import read_program
 from tests.trace.kernels import compiled
@@ -44,7 +44,7 @@ def program():
     ],
 )  # fmt: skip
 def test_a_buffer_holds_what_a_warp_writes_and_no_more(program, records, shared_bytes, ctas, memory, expected):
-    found = ring_for(program, ResourceUsage(168, 0, shared_bytes, 1), ctas, memory, records)
+    found = recording_of_launch(program, ResourceUsage(168, 0, shared_bytes, 1), ctas, memory, records)
     assert (found.bytes_per_warp, found.memory) == expected
 
 

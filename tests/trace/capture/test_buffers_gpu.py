@@ -66,12 +66,12 @@ def test_decodes_what_protons_own_writer_writes(variant, tmp_path):
 
     header_bytes = 40 + 4 * len(recording.warps)
     records = decode(host[header_bytes:], recording)
-    assert records.n_blocks == SMALL.rows // 128
+    assert records.n_ctas == SMALL.rows // 128
     assert records.lost == 0
 
     ours = set()
-    for block in range(records.n_blocks):
-        in_block = records.block == block
+    for cta in range(records.n_ctas):
+        in_block = records.cta == cta
         origin = records.cycle[in_block].min()
         for index, warp in enumerate(recording.warps):
             opened = {}
@@ -82,24 +82,24 @@ def test_decodes_what_protons_own_writer_writes(variant, tmp_path):
                 else:
                     start = opened.pop(scope)
                     name = program.scopes[scope].name
-                    ours.add((int(records.program_id[block]), int(records.sm[block]), warp, name, start, cycle - start))
+                    ours.add((int(records.program_id[cta]), int(records.sm[cta]), warp, name, start, cycle - start))
             assert not opened
 
     written = json.loads(next(tmp_path.glob("small*.chrome_trace")).read_text())["traceEvents"]
     first_start = records.start_ns.min()
-    offsets = {int(records.program_id[b]): int(records.start_ns[b] - first_start) for b in range(records.n_blocks)}
+    offsets = {int(records.program_id[b]): int(records.start_ns[b] - first_start) for b in range(records.n_ctas)}
     theirs = set()
     for event in written:
-        sm, block = map(int, re.search(r"Core(\d+) CTA(\d+)", event["pid"]).groups())
+        sm, cta = map(int, re.search(r"Core(\d+) CTA(\d+)", event["pid"]).groups())
         warp = int(re.match(r"warp (\d+)", event["tid"]).group(1))
-        start = round(event["ts"] * 1000) - offsets[block]
-        theirs.add((block, sm, warp, event["name"], start, round(event["dur"] * 1000)))
+        start = round(event["ts"] * 1000) - offsets[cta]
+        theirs.add((cta, sm, warp, event["name"], start, round(event["dur"] * 1000)))
     assert len(theirs) == len(written)
     assert ours == theirs
 
 
 @pytest.mark.parametrize("variant", [*fig11.VARIANTS, *fig11.ALONE])
-def test_every_block_of_a_launch_is_traced_and_none_of_it_lost(variant):
+def test_every_cta_of_a_launch_is_traced_and_none_of_it_lost(variant):
     item = fig11.subject(variant)
     captured = captured_in(item, SMALL)
     assert len(captured.original_ms) == len(captured.instrumented_ms) == 3
@@ -107,18 +107,18 @@ def test_every_block_of_a_launch_is_traced_and_none_of_it_lost(variant):
     assert sorted(launch.records.program_id) == list(range(SMALL.rows // 128))
     assert launch.records.lost == 0
     assert set(launch.groups) == {"consumer 0", "consumer 1", "producer"}
-    assert len(launch.whole_blocks()) == SMALL.rows // 128
+    assert len(launch.whole_ctas()) == SMALL.rows // 128
 
 
-def test_a_persistent_block_is_traced_from_its_first_tile_to_its_last():
+def test_a_persistent_cta_is_traced_from_its_first_tile_to_its_last():
     item = fig11.subject("improved_plus")
     several = Workload(batch=2, heads=16, seq_len=4096)
     captured = captured_in(item, several)
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
-    blocks, tiles, trips = device.sm_count(), several.rows // 128, several.seq_len // 128 - 1
-    assert sorted(launch.records.program_id) == list(range(blocks))
+    ctas, tiles, iterations = device.sm_count(), several.rows // 128, several.seq_len // 128 - 1
+    assert sorted(launch.records.program_id) == list(range(ctas))
     assert launch.records.lost == 0
-    assert len(launch.whole_blocks()) == blocks
+    assert len(launch.whole_ctas()) == ctas
     for group in ("consumer 0", "consumer 1"):
-        assert launch.trips(group) == tiles * trips
-        assert launch.boundaries(group).size == tiles - blocks
+        assert launch.iterations(group) == tiles * iterations
+        assert launch.boundaries(group).size == tiles - ctas

@@ -533,15 +533,15 @@ def test_a_kernel_that_never_writes_the_same_is_not_compared(trace):
     assert "does not write the same bits twice" in said
 
 
-def test_the_warm_launch_gets_rings_for_what_the_first_one_wrote(trace, monkeypatch):
+def test_the_warm_launch_gets_buffers_for_what_the_first_one_wrote(trace, monkeypatch):
     sizes = []
     monkeypatch.setattr(
         fake_gpu.FakeGpu, "buffer", lambda self, size: sizes.append(size) or torch.zeros(size, dtype=torch.uint8)
     )
     assert trace(GEMM + "run(3)")[0] == 0
     first, warm = sizes
-    assert warm < first  # six trips of the loop are few
-    monkeypatch.setattr(fake_gpu, "TRIPS", 300)
+    assert warm < first  # six iterations of the loop are few
+    monkeypatch.setattr(fake_gpu, "ITERATIONS", 300)
     sizes.clear()
     assert trace(GEMM + "run(3)")[0] == 0
     first, warm = sizes
@@ -578,7 +578,7 @@ def test_what_cannot_be_read_does_not_cost_the_others(trace, tmp_path, monkeypat
     assert [path.name for path in tmp_path.glob("out/*.timeline.json")] == ["gemm.timeline.json"]
 
 
-def test_fewer_records_where_all_of_them_cost_a_block_on_an_sm(trace, monkeypatch):
+def test_fewer_records_where_all_of_them_cost_a_cta_on_an_sm(trace, monkeypatch):
     measured = instrumented.resource_usage
     details = []
 
@@ -598,14 +598,14 @@ def test_fewer_records_where_all_of_them_cost_a_block_on_an_sm(trace, monkeypatc
     assert "CTAs an SM where" not in said
 
 
-@pytest.mark.parametrize(("blocks", "said_so"), [(-1, True), (+1, False)])
-def test_a_block_lost_on_an_sm_is_said_and_one_won_is_not(trace, monkeypatch, blocks, said_so):
+@pytest.mark.parametrize(("ctas", "said_so"), [(-1, True), (+1, False)])
+def test_a_cta_lost_on_an_sm_is_said_and_one_won_is_not(trace, monkeypatch, ctas, said_so):
     measured = instrumented.resource_usage
     asked = count()
 
     def claims(kernel, folder):
         used = measured(kernel, folder)
-        return replace(used, occupancy=used.occupancy + (blocks if next(asked) else 0))  # first the original kernel's
+        return replace(used, occupancy=used.occupancy + (ctas if next(asked) else 0))  # first the original kernel's
 
     monkeypatch.setattr(instrumented, "resource_usage", claims)
     _, said, _ = trace(GEMM + "run(1)")
@@ -624,7 +624,7 @@ def test_an_instrumented_kernel_that_cannot_be_launched_gives_way_to_the_origina
     assert "gemm is not traced: its instrumented kernel cannot be launched: Triton Error" in capsys.readouterr().err
 
 
-def test_a_kernel_without_products_is_read_too(trace):
+def test_a_kernel_without_mmas_is_read_too(trace):
     use = "x = torch.zeros(4096)\nfor _ in range(4): plus[(4,)](x, x, x, 4096, BLOCK=1024)\n"
     status, said, out = trace(ADD + use)
     assert status == 0
@@ -828,13 +828,13 @@ def test_the_buffer_of_a_launch_stays_below_what_proton_can_address(monkeypatch)
     program = read_program(instrument(compiled_case("gemm_pointers_3").asm["ttgir"]))
     original = ResourceUsage(168, 0, 200_000, 1)
     for ctas in (1, 5000, 100_000):
-        chosen = instrumented.ring_for(program, original, ctas, 1 << 40, 100_000)
+        chosen = instrumented.recording_of_launch(program, original, ctas, 1 << 40, 100_000)
         assert ctas * chosen.block_bytes < 1 << 31
         assert ctas < 5000 or 2 * ctas * chosen.block_bytes > 1 << 31  # and is no smaller than it has to be
     with pytest.raises(UsageError, match="do not fit into 2047 MB: no buffer can be larger"):
-        instrumented.ring_for(program, original, 10**8, 1 << 40)
+        instrumented.recording_of_launch(program, original, 10**8, 1 << 40)
     with pytest.raises(UsageError, match="do not fit into 100 MB: give more with --memory"):
-        instrumented.ring_for(program, original, 10**6, 100 << 20)
+        instrumented.recording_of_launch(program, original, 10**6, 100 << 20)
 
 
 def test_an_instrumented_kernel_that_is_slow_to_compile_is_not_compiled_again(trace, monkeypatch):
@@ -846,7 +846,7 @@ def test_an_instrumented_kernel_that_is_slow_to_compile_is_not_compiled_again(tr
     assert (status, len(compiled)) == (0, 1)
     assert read_timeline(out / "gemm.timeline.json").events.lost == 0
     compiled.clear()
-    monkeypatch.setattr(fake_gpu, "TRIPS", 300)  # events were lost: a larger buffer is needed
+    monkeypatch.setattr(fake_gpu, "ITERATIONS", 300)  # events were lost: a larger buffer is needed
     status, _, out = trace(GEMM + "run(3)")
     assert (status, len(compiled)) == (0, 2)
     assert read_timeline(out / "gemm.timeline.json").events.lost == 0

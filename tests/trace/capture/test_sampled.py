@@ -110,7 +110,7 @@ def test_the_first_way_that_changes_nothing_is_taken(monkeypatch, number):
     assert made.recording.memory == tried[-1][0]
     buffer = made.recording.buffer_bytes if made.recording.memory == "shared" else 0
     assert made.kernel.metadata.shared == every.original.metadata.shared + buffer
-    assert made.ring_for(CTAS, 1 << 30, None) == made.recording
+    assert made.recording_of_launch(CTAS, 1 << 30, None) == made.recording
 
 
 def test_all_ctas_are_recorded_where_each_way_changes_the_original_path(monkeypatch):

@@ -59,7 +59,7 @@ def test_an_instrumented_kernel_may_keep_a_counter_a_warp_on_the_stack_and_spill
         (127, 1, "global", 64),
     ],
 )
-def test_rings_of_records_are_halved_while_all_records_of_a_warp_fit(free, records, memory, bytes_per_warp):
+def test_buffers_of_records_are_halved_while_all_records_of_a_warp_fit(free, records, memory, bytes_per_warp):
     program = SimpleNamespace(groups=[SimpleNamespace(first_warp=warp) for warp in (4, 0)], total_warps=8)
     found = recording_for(program, made(SM_90A.cta_shared_bytes - free, records))
     assert (found.warps, found.memory, found.bytes_per_warp) == ((0, 4), memory, bytes_per_warp)

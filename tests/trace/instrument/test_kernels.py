@@ -49,7 +49,7 @@ def test_every_kernel_has_expectations_or_is_refused():
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_loads_products_and_operations_are_called_by_what_the_source_calls_them(name):
+def test_loads_mmas_and_operations_are_called_by_what_the_source_calls_them(name):
     text, program = traced(name)
     found = {interval.name for interval in program.intervals.values()}
     assert found >= EXPECTED[name] | set()
@@ -59,7 +59,7 @@ def test_loads_products_and_operations_are_called_by_what_the_source_calls_them(
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_it_lowers_and_spills_at_most_the_counters_of_its_rings(name):
+def test_it_lowers_and_spills_at_most_the_counters_of_its_buffers(name):
     text, program = traced(name)
     original = compiled(name)
     recording = Recording(
@@ -84,19 +84,17 @@ def test_it_lowers_and_spills_at_most_the_counters_of_its_rings(name):
         ("gemm_specialized", "bf16", 2 * 64 * 128 * 64),
     ],
 )
-def test_a_trip_has_its_products_operations_and_their_type(name, dtype, flop):
+def test_an_iteration_has_its_mmas_operations_and_their_type(name, dtype, flop):
     _, program = traced(name)
-    products = [loop.products for loop in program.loops.values() if loop.products]
-    assert {(product.name, product.dtype, product.flop) for found in products for product in found} == {
-        ("a @ b", dtype, flop)
-    }
+    mmas = [loop.mmas for loop in program.loops.values() if loop.mmas]
+    assert {(mma.name, mma.dtype, mma.flop) for found in mmas for mma in found} == {("a @ b", dtype, flop)}
 
 
 def test_warps_that_run_the_same_code_are_recorded_in_the_first_and_the_last():
     _, program = traced("gemm_tma")
     assert [(group.name, group.first_warp) for group in program.groups] == [("all warps", 0), ("last warp", 7)]
     assert program.code("last warp") == "all warps"
-    assert program.groups[0].issues == {"products", "loads"}
+    assert program.groups[0].issues == {"MMAs", "loads"}
 
 
 @pytest.mark.parametrize(("warps", "recorded"), [(1, [0]), (2, [0, 1])])
@@ -112,7 +110,7 @@ def test_an_early_return_and_the_working_path_have_lifetimes_of_their_own():
     lifetimes = [scope.number for scope in program.scopes if scope.name.startswith(LIFETIME)]
     assert len(lifetimes) == 2
     first, second = lifetimes
-    # After the first block a warp returns, or goes on with the second: nothing else can follow.
+    # After the first CTA a warp returns, or goes on with the second: nothing else can follow.
     assert [later for earlier, later in program.intervals if earlier == (first, False)] == [(second, True)]
     assert not [later for earlier, later in program.intervals if earlier == (second, False)]
 

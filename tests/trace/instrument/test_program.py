@@ -57,7 +57,7 @@ def test_every_record_can_be_followed_by_another_except_the_last_of_a_group():
     assert marks - followed == ends
 
 
-def test_products_are_counted():
+def test_mmas_are_counted():
     in_loop = [
         interval for interval in PROGRAM.intervals.values() if interval.issues and interval.group == "consumer 0"
     ]
@@ -91,7 +91,7 @@ def test_named_barriers_guard_buffers_or_give_turns():
     assert [intervals(group, "QK issue + PV issue")[0].signals for group in ("consumer 1", "consumer 0")] == [
         (turn,) for turn in turns
     ]
-    assert {PERSISTENT.stages[ring] for ring in (empty, *turns)} == {0}
+    assert {PERSISTENT.stages[stage_ring] for stage_ring in (empty, *turns)} == {0}
 
 
 def test_a_pair_under_one_barrier_is_one_load():

@@ -82,7 +82,7 @@ def test_a_kernel_that_takes_more_shared_memory_than_there_is_is_refused():
         traced.recording_for(program, with_shared_bytes_left(original, -8))
 
 
-def test_less_shared_memory_makes_a_smaller_ring_as_long_as_all_records_fit():
+def test_less_shared_memory_makes_a_smaller_buffer_as_long_as_all_records_fit():
     original = overrides.find("vanilla", Specialization())
     program = read_program(instrument(original.text, rules=RULES), RULES)
     needed = 8 * instrumented.most_records(program, original, FIG11)

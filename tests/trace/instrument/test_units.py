@@ -1,4 +1,4 @@
-"""What computes a matrix product, and which work stands in one interval, read from kernels that are compiled here."""
+"""What computes an MMA, and which work stands in one interval, read from kernels that are compiled here."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ import triton.language as tl
 
 from kperf.ir.compile import named_ttgir
 from kperf.trace.instrument.events import instrument, read_rules
-from kperf.trace.instrument.program import Product, Program, read_program
+from kperf.trace.instrument.program import Mma, Program, read_program
 from tests.trace.kernels import Case, compile_case, compiled
 
 
 @triton.jit
-def product(a, b, c, n, PRECISION: tl.constexpr, M: tl.constexpr):
+def mma(a, b, c, n, PRECISION: tl.constexpr, M: tl.constexpr):
     rows, inner, columns = tl.arange(0, M), tl.arange(0, 32), tl.arange(0, 64)
     acc = tl.zeros((M, 64), tl.float32)
     for i in range(n):
@@ -25,7 +25,7 @@ def product(a, b, c, n, PRECISION: tl.constexpr, M: tl.constexpr):
 
 @triton.jit
 def ahead(x, y, n, BLOCK: tl.constexpr):
-    """Each trip uses what the trip before has loaded."""
+    """Each iteration uses what the iteration before has loaded."""
     i = tl.arange(0, BLOCK)
     part = tl.load(x + i)
     total = tl.zeros([BLOCK], tl.float32)
@@ -52,15 +52,15 @@ def program_of(kernel, types: list[str], constants: dict[str, object]) -> Progra
         ("ieee", 16, "*bf16", "bf16", "mma", 2 * 16 * 32 * 64 / 4096),
     ],
 )
-def test_what_computes_a_product_is_read_from_its_instruction_and_layout(
+def test_what_computes_an_mma_is_read_from_its_instruction_and_layout(
     precision, rows, element, dtype, instruction, cycles
 ):
-    program = program_of(product, [element, element, "*fp32", "i32"], {"PRECISION": precision, "M": rows})
-    found = {step for i in program.intervals.values() for step in i.queue if isinstance(step, Product)}
+    program = program_of(mma, [element, element, "*fp32", "i32"], {"PRECISION": precision, "M": rows})
+    found = {step for i in program.intervals.values() for step in i.queue if isinstance(step, Mma)}
     assert {(one.dtype, one.instruction, program.cycles(one)) for one in found} == {(dtype, instruction, cycles)}
 
 
-def test_a_loop_carried_load_is_used_where_the_next_trip_uses_it():
+def test_a_loop_carried_load_is_used_where_the_next_iteration_uses_it():
     program = program_of(ahead, ["*fp32", "*fp32", "i32"], {"BLOCK": 512})
     using = [interval for interval in program.intervals.values() if interval.uses]
     assert using
@@ -68,7 +68,7 @@ def test_a_loop_carried_load_is_used_where_the_next_trip_uses_it():
     assert all(interval.does("arithmetic") for interval in using), [interval.name for interval in using]
 
 
-def test_a_product_that_waits_for_its_loads_is_a_wait_and_has_parts():
+def test_an_mma_that_waits_for_its_loads_is_a_wait_and_has_parts():
     program = read_program(instrument(named_ttgir(compiled("gemm_pointers_1").asm["ttgir"]), rules=read_rules()))
     mixed = next(i for i in program.intervals.values() if i.uses and i.issues)
     assert mixed.kind == "wait"
@@ -140,6 +140,6 @@ def sometimes(a, b, c, n, M: tl.constexpr):
     tl.store(c + rows[:, None] * 64 + columns[None, :], acc)
 
 
-def test_a_product_in_one_branch_of_a_loop_is_one_of_its_trip():
+def test_an_mma_in_one_branch_of_a_loop_is_one_of_its_iteration():
     program = program_of(sometimes, ["*fp32", "*bf16", "*bf16", "i32"], {"M": 16})
-    assert [[one.flop for one in loop.products] for loop in program.loops.values()] == [[2 * 16 * 32 * 64]]
+    assert [[one.flop for one in loop.mmas] for loop in program.loops.values()] == [[2 * 16 * 32 * 64]]
