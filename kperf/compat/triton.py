@@ -79,14 +79,14 @@ class Decorated:
     """A @triton.jit or @gluon.jit function, and what the decorators around it say.
 
     arguments: their names. declared: its constexprs, with their defaults (`inspect.Parameter.empty` without one).
-    configuration: constexprs and options by name, of an autotuner's first configuration. heuristics: constexprs that
-    are computed from the other arguments, by name.
+    configurations: of an autotuner, constexprs and options by name; an empty one without an autotuner. heuristics:
+    constexprs that are computed from the other arguments, by name.
     """
 
     function: Any
     arguments: tuple[str, ...]
     declared: Mapping[str, Any]
-    configuration: Mapping[str, Any]
+    configurations: tuple[Mapping[str, Any], ...]
     heuristics: Mapping[str, Callable[[Mapping[str, Any]], Any]]
 
 
@@ -95,11 +95,11 @@ def undecorated(named: Any) -> Decorated | None:
 
     Autotuners of others are known by their `configs`, heuristics by their `values`.
     """
-    configuration: dict[str, Any] = {}
+    configurations: tuple[Mapping[str, Any], ...] = ({},)
     heuristics: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
     while not isinstance(named, JITFunction):
-        for config in list(getattr(named, "configs", None) or ())[:1]:
-            configuration |= config.all_kwargs()
+        if configs := getattr(named, "configs", None):
+            configurations = tuple(config.all_kwargs() for config in configs)
         if isinstance(values := getattr(named, "values", None), Mapping):
             heuristics |= values
         if not hasattr(named, "fn"):
@@ -107,7 +107,7 @@ def undecorated(named: Any) -> Decorated | None:
         named = named.fn
     parameters = list(named.signature.parameters.values())
     declared = {parameters[place].name: parameters[place].default for place in named.constexprs}
-    return Decorated(named, tuple(named.arg_names), declared, configuration, heuristics)
+    return Decorated(named, tuple(named.arg_names), declared, configurations, heuristics)
 
 
 def canonical_type(name: str) -> str:
@@ -126,7 +126,8 @@ def why_not_compiled(error: BaseException, function: Any) -> str:
         error = error.__cause__
     said = error.error_message if isinstance(error, CompilationError) else str(error)
     words = (said or "").strip().splitlines() or [type(error).__name__]
-    return f"{where}{words[-1]}"
+    quoted = re.fullmatch(r"""\w+\((['"])(.*)\1\)""", words[-1])  # an exception's repr
+    return f"{where}{quoted[2] if quoted else words[-1]}"
 
 
 def is_gluon(source: Any) -> bool:

@@ -20,6 +20,7 @@ from kperf.compat.triton import (
     undecorated,
     why_not_compiled,
 )
+from kperf.console import complain
 from kperf.diagnose.without_gpu import imported, pretended_cuda
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
@@ -28,6 +29,12 @@ from kperf.ir.offline import noted_launches
 
 Place = tuple[int, ...]
 """Of an argument: its number, and inside of a tuple the numbers there."""
+
+_Call = tuple[dict[str, Any], dict[Place, Any], dict[Place, Any], Mapping[str, Any]]
+"""Types by name, constants and attributes by place, and what is chosen, compile options among it."""
+
+MOST_CONFIGURATIONS = 16
+"""Of an autotuner: each takes a second and more to compile."""
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _TYPE = re.compile(r"(?P<pointer>\**)(?P<const>k?)(?P<kind>\w+?)(:(?P<value>\d+))?")
@@ -110,7 +117,8 @@ def wanted(name: str, function: str, arch: Arch) -> str:
     Raises `UsageError` if there is no such function.
     """
     decorated, _ = _found(name, function, arch)
-    others = [one for one in decorated.declared if one not in _chosen(decorated, {})]
+    chosen = _constants(decorated, decorated.configurations[0])
+    others = [one for one in decorated.declared if one not in chosen]
     constants = f", and --constexpr NAME=value for {', '.join(others)}" if others else ""
     of = ", ".join(one for one in decorated.arguments if one not in decorated.declared)
     return f'give the types of {of} with --signature, in order, as "*bf16,*bf16,i32:16", or as NAME=TYPE{constants}'
@@ -118,40 +126,35 @@ def wanted(name: str, function: str, arch: Arch) -> str:
 
 def compiled(
     name: str, function: str, arch: Arch, signature: str, constexprs: Sequence[str], options: Mapping[str, Any]
-) -> CompiledKernel:
+) -> list[CompiledKernel]:
     """The function of a file (`file.py`) or of a module (`package.module`), as the JIT would compile it for `arch`.
 
     `signature`: types of the arguments that are no constexprs, in order, or by name (`x_ptr=*bf16,stride_*=i32:16`,
     where the last that fits counts). Types are named as Triton or torch does: `*bf16`, `fp32`; `i32:16` is a multiple
     of 16, `i32:1` the number 1; `None`, `(*bf16,i32)` for a tuple, `tensordesc<bf16[128, 64]>`. `constexprs`:
     `NAME=value`, with a literal, `tl.float16`, `torch.float16`, `:name` of the function's module, or a bare string.
-    `options`: num_warps and the like. What is not given is taken from an autotuner's first configuration, from
-    heuristics, or from defaults. Raises `UsageError`.
+    `options`: num_warps and the like. What is not given is taken from an autotuner's configurations, from heuristics,
+    or from defaults: of an autotuner each configuration that compiles, at most `MOST_CONFIGURATIONS`. Raises
+    `UsageError`.
     """
     decorated, names = _found(name, function, arch)
     given = dict(_constant(text, names) for text in constexprs)
     if unknown := [one for one in given if one not in decorated.arguments]:
         raise UsageError(f"{function} has no argument {unknown[0]}: it has {', '.join(decorated.arguments)}")
-    chosen = dict(decorated.configuration) | dict(options) | given
-    constants = _chosen(decorated, chosen)
-    places = {one: place for place, one in enumerate(decorated.arguments)}
-    read = _Signature()
-    for one, kind in _types(
-        function, [one for one in places if one not in {*constants, *decorated.declared}], signature
-    ):
-        read.add(one, places[one], kind)
-    constants = _computed(decorated, constants | read.known) | constants
-    if missing := [one for one in decorated.declared if one not in constants]:
-        wants = " ".join(f"--constexpr {one}=..." for one in missing)
-        raise UsageError(f"{function} has constants of no value: give {wants}")
-    return _compiled(
-        decorated.function,
-        arch,
-        {one: read.types.get(one, "constexpr") for one in places},
-        {(places[one],): value for one, value in constants.items()} | read.constants,
-        read.attributes,
-        {one: value for one, value in chosen.items() if one in default_options(arch.target)},
-    )
+    different: list[dict[str, Any]] = []
+    for configuration in decorated.configurations:
+        if (chosen := {**configuration, **options, **given}) not in different:
+            different.append(chosen)
+    step = -(-len(different) // MOST_CONFIGURATIONS)
+    if step > 1:
+        complain(f"{function} has {len(different)} configurations of its autotuner: one of {step} is read")
+    calls = [_call(decorated, chosen, signature) for chosen in different[::step]]
+    with pretended_cuda(arch), noted_launches(arch):  # what it asks of a GPU while it is compiled
+        made = compiler.several(lambda call: _compiled(decorated.function, arch, *call), calls)
+    kernels = [one for one in made if isinstance(one, CompiledKernel)]
+    if not kernels:
+        raise next(one for one in made if isinstance(one, UsageError))
+    return kernels
 
 
 def _found(name: str, function: str, arch: Arch) -> tuple[Decorated, Mapping[str, Any]]:
@@ -164,11 +167,30 @@ def _found(name: str, function: str, arch: Arch) -> tuple[Decorated, Mapping[str
     return decorated, names
 
 
-def _chosen(decorated: Decorated, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Constants by name: defaults, what an autotuner chooses, and what is chosen in their place."""
+def _constants(decorated: Decorated, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Constants by name: what is chosen, else defaults."""
     defaults = {one: value for one, value in decorated.declared.items() if value is not inspect.Parameter.empty}
-    values = dict(decorated.configuration) | dict(chosen)
-    return defaults | {one: value for one, value in values.items() if one in decorated.arguments}
+    return defaults | {one: value for one, value in chosen.items() if one in decorated.arguments}
+
+
+def _call(decorated: Decorated, chosen: Mapping[str, Any], signature: str) -> _Call:
+    """What the JIT would compile. Raises `UsageError` if something is missing, or is no type."""
+    constants = _constants(decorated, chosen)
+    places = {one: place for place, one in enumerate(decorated.arguments)}
+    at_launch = [one for one in places if one not in {*constants, *decorated.declared}]
+    read = _Signature()
+    for one, kind in _types(decorated.function.__name__, at_launch, signature):
+        read.add(one, places[one], kind)
+    constants = _computed(decorated, constants | read.known) | constants
+    if missing := [one for one in decorated.declared if one not in constants]:
+        wants = " ".join(f"--constexpr {one}=..." for one in missing)
+        raise UsageError(f"{decorated.function.__name__} has constants of no value: give {wants}")
+    return (
+        {one: read.types.get(one, "constexpr") for one in places},
+        {(places[one],): value for one, value in constants.items()} | read.constants,
+        read.attributes,
+        chosen,
+    )
 
 
 def _computed(decorated: Decorated, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,12 +248,13 @@ def _compiled(
     types: dict[str, Any],
     constants: dict[Place, Any],
     attributes: dict[Place, Any],
-    options: dict[str, Any],
-) -> CompiledKernel:
+    chosen: Mapping[str, Any],
+) -> CompiledKernel | UsageError:
+    """The kernel, or why it does not compile: of an autotuner's configurations some need not."""
+    options = {one: value for one, value in chosen.items() if one in default_options(arch.target)}
     try:
-        with pretended_cuda(arch), noted_launches(arch):  # what it asks of a GPU while it is compiled
-            return compiler.compile_kernel(function, types, constants, attributes=attributes, arch=arch, **options)
-    except UsageError:
-        raise
+        return compiler.compile_kernel(function, types, constants, attributes=attributes, arch=arch, **options)
+    except UsageError as error:
+        return error
     except Exception as error:  # front end, passes and ptxas raise what they like
-        raise UsageError(f"it does not compile for {arch.name}: {why_not_compiled(error, function)}") from None
+        return UsageError(f"it does not compile for {arch.name}: {why_not_compiled(error, function)}")

@@ -40,7 +40,8 @@ def read(
     name, colon, function = what.rpartition(":")
     if colon and (name.endswith(".py") or functions.is_module(name)):
         if signature is not None:
-            return [of_compiled(functions.compiled(name, function, arch, signature, constexprs, options or {}), arch)]
+            made = functions.compiled(name, function, arch, signature, constexprs, options or {})
+            return [replace(of_compiled(kernel, arch), tuned=len(made) > 1) for kernel in made]
         if not name.endswith(".py"):
             raise UsageError(f"{what} is launched by nothing: {functions.wanted(name, function, arch)}")
         kernels = [one for one in _of_script(Script(name, tuple(arguments)), arch) if one.name == function]

@@ -222,7 +222,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
         with pretended_cuda(arch), noted_launches(), _quiet(why):
             spec = _spec_of(path, folder, dotted)
             if spec is not None and spec.loader is not None:
-                if dotted in sys.modules:  # its package has imported it
+                if "." in dotted and dotted in sys.modules:  # its package has imported it
                     return vars(sys.modules[dotted]), None
                 module = sys.modules[dotted] = importlib.util.module_from_spec(spec)
                 names = vars(module)

@@ -111,13 +111,24 @@ def test_a_function_is_compiled_by_its_signature():
     assert {finding["id"] for _, finding in unaligned} >= {"narrow-access"}
 
 
-def test_a_function_has_its_autotuners_first_configuration_and_its_defaults(tmp_path):
+def test_of_a_functions_autotuner_the_best_configuration_is_shown(tmp_path):
+    """One of two does not compile, with a tile that is no power of two; one has a single warp."""
     script = tmp_path / "tuned.py"
+    wrong = "[(3, 4), *((8192, w) for w in (1, 16))]"
     script.write_text(
-        TUNED.partition("x = torch.zeros")[0].replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, A: tl.constexpr = 1")
+        TUNED.partition("x = torch.zeros")[0]
+        .replace("((8192, 1), (8192, 16))", wrong)
+        .replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr, A: tl.constexpr = 1")
     )
-    (kernel, first), *_ = found(f"{script}:double", "--signature", "*fp32,*fp32,i32:16")
+    arguments = ("diagnose", "--static", f"{script}:double", "--signature", "*fp32,*fp32,i32:16")
+    assert "double for sm_90a, the best of 2 configurations of its autotuner" in kperf(*arguments).stdout
+    (kernel, first), *_ = found(*arguments[2:], "--num-warps", "1", "--constexpr", "BLOCK=8192")
     assert (kernel, first["id"], first["evidence"]["num_warps"]) == ("double", "too-few-warps", 1)
+    script.write_text(script.read_text().replace(wrong, "[(64 << w % 3, 1 << w // 16) for w in range(40)]"))
+    done = kperf(*arguments)
+    assert "double has 9 configurations" not in done.stderr
+    script.write_text(script.read_text().replace("64 << w % 3", "64 << w % 7"))
+    assert "double has 21 configurations of its autotuner: one of 2 is read" in kperf(*arguments).stderr
 
 
 def test_a_function_of_a_script_is_compiled_as_it_is_launched():
@@ -198,6 +209,10 @@ def test_other_targets_and_what_could_not_run(target):
             "i32:8 in --signature is",
         ),
         ([f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,i32", "--constexpr", "BLOCK=48"], "softmax.py:11: arange's"),
+        (
+            [f"{CLEAN}:softmax", "--signature", "bf16,*bf16,i32", "--constexpr", "BLOCK=64"],
+            "softmax.py:12: Unsupported ptr type",
+        ),
         ([f"{CLEAN}:softmax", "--signature", "*=*bf16,m=i32", "--constexpr", "BLOCK=64"], "has no argument m to give"),
         ([f"{CLEAN}:softmax", "--signature", "[xy]=*bf16", "--constexpr", "BLOCK=64"], "nothing of columns: give"),
         ([f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,i32", "--constexpr", "B=64"], "has no argument B: it has"),
