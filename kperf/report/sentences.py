@@ -207,7 +207,9 @@ def _shared(t: Timeline) -> str:
 
 
 def _one_of(t: Timeline) -> str:
-    """Whose waits and savings are shown: one CTA's, where others share its SM."""
+    """Who has no MMA in flight: all of an SM, or one CTA of it where the others were not recorded."""
+    if t.bubbles_of == "SM":
+        return "the SM"
     return "one CTA" if (t.residency.original or 1) > 1 else "it"
 
 
@@ -262,15 +264,20 @@ def _of_the_loaders(t: Timeline, beginning: str) -> list[WhatIf]:
 
 
 def _what_ifs(t: Timeline, graph: Replayed) -> list[str]:
+    together = f", of {graph.together} CTAs of an SM together," if graph.together > 1 else ""
     line = (
-        f"{t.label}: by replay of the dependency graph an iteration takes {graph.cycles:.0f} cycles where those CTAs "
-        f"took {graph.measured_cycles:.0f} ({graph.error:+.1%})"
+        f"{t.label}: by replay of the dependency graph{together} an iteration takes {graph.cycles:.0f} cycles where "
+        f"those CTAs took {graph.measured_cycles:.0f} ({graph.error:+.1%})"
     )
     if not _explains(graph):
         return [f"{line}: the graph does not explain them, and its what-if savings are not to be relied on."]
     lines = [f"{line}."]
     if best := t.what_if[:2]:
-        alone = "of one CTA, beside which others keep the SM's units busy, " if (t.residency.original or 1) > 1 else ""
+        alone = ""
+        if graph.together > 1:
+            alone = f"of all {graph.together} CTAs that share an SM at once, "
+        elif (t.residency.original or 1) > 1:
+            alone = "of one CTA, beside which others keep the SM's units busy, "
         saved = [
             f"{_saved(row)} cycles less without {_named(row)}{t.where(row.warp_group, row.region)}" for row in best
         ]

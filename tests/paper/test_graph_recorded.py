@@ -15,8 +15,8 @@ from kperf.paper import examples
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.replay import Assumptions
-from kperf.trace.analyze.timeline import Cta, Span
-from kperf.trace.analyze.whatif import Ctas
+from kperf.trace.analyze.timeline import Cta, Neighbours, Span
+from kperf.trace.analyze.whatif import Sms
 from kperf.trace.instrument.events import instrument, read_rules
 from kperf.trace.instrument.program import Interval, Mark, Program, read_program
 
@@ -79,8 +79,8 @@ def test_the_graph_gives_the_recorded_iteration_time_back(name: str):
     """Where loads and MMAs are now early and now late too, as in attention_backward_q."""
     recorded = GRAPHS[name]
     program = program_of(name)
-    ctas = Ctas(ctas_of(name, program), program)
-    likely = Assumptions(ctas.load_cycles, recorded.flop_per_cycle)
-    measured, own, _ = ctas.fit(likely)
+    sms = Sms([*map(Neighbours.alone, ctas_of(name, program))], program)
+    likely = Assumptions(sms.load_cycles, recorded.flop_per_cycle)
+    measured, own, _ = sms.fit(likely)
     assert (measured, likely.load_cycles) == (recorded.measured_cycles, recorded.load_cycles)
-    assert ctas.iteration_time(likely, own) == pytest.approx(measured, rel=0.03)
+    assert sms.iteration_time(likely, own) == pytest.approx(measured, rel=0.03)

@@ -32,7 +32,8 @@ def timeline(**of):
         "bound": None, "mma_use": None, "fma_use": None, "compute_use": None, "unit_of_compute": "tensor core",
         "residency": Residency(original=1, instrumented=1), "confidence": Some(level="high", reasons=[]),
         "overhead": Overhead(original_ms=2.0, instrumented_ms=2.0, ratio=1.0), "likely_clock_mhz": 1700.0,
-        "bubbles": [], "replay": None, "what_if": [], "withheld": [], "load_wait": None, "arithmetic": None,
+        "bubbles": [], "bubbles_of": "CTA", "replay": None, "what_if": [], "withheld": [], "load_wait": None,
+        "arithmetic": None,
         "tile_boundary_cycles": None, "roles": [Some(warp_group="p", duty="loads", row="p"),
                                                 Some(warp_group="c", duty="MMAs", row="c")],
         "regions": [], "passes": [], "joined": None, "apart": None, "sms": None, "memory": None, "imbalance": None,
@@ -74,6 +75,7 @@ def test_how_many_others_and_how_many_on_an_sm():
     assert shared == ["", "", ", and 2 CTAs share an SM", ", and 5 CTAs share an SM"]
     whose = [sentences._one_of(timeline(residency=Residency(original=n, instrumented=n))) for n in (None, 1, 2)]
     assert whose == ["it", "it", "one CTA"]
+    assert sentences._one_of(timeline(residency=Residency(original=2, instrumented=2), bubbles_of="SM")) == "the SM"
 
 
 def test_a_saving_has_its_interval_or_its_most():
@@ -85,7 +87,7 @@ def test_a_saving_has_its_interval_or_its_most():
     assert names == ["load K of p", "load K in all warp groups", "load K on the tensor cores"]
 
 
-REPLAYED = Some(cycles=1030.0, measured_cycles=1000.0, error=0.03)
+REPLAYED = Some(together=1, cycles=1030.0, measured_cycles=1000.0, error=0.03)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +141,17 @@ def test_savings_are_said_of_the_two_best_and_of_loads_and_stages():
     assert alone[1].startswith(
         "k: of one CTA, beside which others keep the SM's units busy, an iteration would take 300"
     )
+    shared = Some(**vars(REPLAYED) | {"together": 3})
+    together = sentences._what_ifs(timeline(what_if=rows[:1], residency=Residency(original=2, instrumented=2)), shared)
+    assert together[0].startswith(
+        "k: by replay of the dependency graph, of 3 CTAs of an SM together, an iteration takes"
+    )
+    assert together[1].startswith("k: of all 3 CTAs that share an SM at once, an iteration would take 300")
     withheld = sentences._what_ifs(timeline(withheld=[Some(why="it is at its bound")]), REPLAYED)
     assert withheld[1:] == ["k: no what-if saving is given: it is at its bound."]
-    off = sentences._what_ifs(timeline(what_if=rows), Some(cycles=940.0, measured_cycles=1000.0, error=-0.06))
+    off = sentences._what_ifs(
+        timeline(what_if=rows), Some(together=1, cycles=940.0, measured_cycles=1000.0, error=-0.06)
+    )
     assert off == [
         "k: by replay of the dependency graph an iteration takes 940 cycles where those CTAs took 1000 (-6.0%): the "
         "graph does not explain them, and its what-if savings are not to be relied on."

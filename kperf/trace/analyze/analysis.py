@@ -30,7 +30,7 @@ from kperf.trace.analyze.models import (
     UnitOfCompute,
     Window,
 )
-from kperf.trace.analyze.timeline import Cta, InFlight, Launch, Span
+from kperf.trace.analyze.timeline import Cta, InFlight, Launch, Neighbours, Span
 from kperf.trace.instrument.program import Interval, IntervalKind, Mma, Program
 
 SAMPLED_CTAS = 96
@@ -200,12 +200,17 @@ def source_of(intervals: Iterable[Interval]) -> Source | None:
 
 
 def sample(launch: Launch) -> list[Cta]:
+    """The CTAs of `sampled`."""
+    return list(launch.ctas(sampled(launch)))
+
+
+def sampled(launch: Launch) -> NDArray[np.int64]:
     """SAMPLED_CTAS whole CTAs, spread evenly over the launch; fewer if there are, or if they are long."""
     whole = launch.whole_ctas()
     affordable = SAMPLED_INTERVALS * launch.records.n_ctas // max(len(launch.kind), 1)
     n_ctas = min(SAMPLED_CTAS, len(whole), max(affordable, 1))
-    chosen = whole[np.unique(np.linspace(0, len(whole) - 1, n_ctas).astype(int))]
-    return list(launch.ctas(chosen))
+    chosen: NDArray[np.int64] = whole[np.unique(np.linspace(0, len(whole) - 1, n_ctas).astype(int))]
+    return chosen
 
 
 def steady_windows(cta: Cta, groups: Sequence[str]) -> list[tuple[int, int]]:
@@ -275,23 +280,26 @@ def idle(mmas: Iterable[InFlight], low: int, high: int) -> list[tuple[int, int]]
     return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
 
 
-def bubbles(launch: Launch, ctas: Sequence[Cta], iteration_cycles: float) -> tuple[list[Bubble], float]:
+def bubbles(launch: Launch, sms: Sequence[Neighbours], iteration_cycles: float) -> tuple[list[Bubble], float]:
     """What the issuing groups do while no MMA is in flight, in cycles of an iteration; and the share of time with one.
 
-    Of several warps that run the same code the first stands for all.
+    In the main loop of the first CTA of each SM, with the MMAs and the groups of all that are there. Of several
+    warps that run the same code the first stands for all.
     """
     groups = [group for group in issuers(launch) if launch.program.code(group) == group]
     causes: Counter[str] = Counter()
     observed = 0
-    for cta in ctas:
-        windows = steady_windows(cta, groups)
+    for sm in sms:
+        windows = steady_windows(sm.residents[0].cta, groups)
         observed += sum(high - low for low, high in windows)
-        changes = sorted(span.start for group in groups for span in cta.spans[group])
-        for start, end in [stretch for window in windows for stretch in idle(cta.in_flight, *window)]:
+        in_flight = [mma for resident in sm.residents for mma in resident.in_flight()]
+        rows = [(resident, resident.cta.spans[group]) for resident in sm.residents for group in groups]
+        changes = sorted(span.start + resident.later for resident, spans in rows for span in spans)
+        for start, end in [stretch for window in windows for stretch in idle(in_flight, *window)]:
             between = changes[bisect_right(changes, start) : bisect_left(changes, end)]
             for low, high in pairwise(sorted({start, end, *between})):
-                doing = sorted(_at(cta.spans[group], low) for group in groups)
-                causes[_cause(doing)] += high - low
+                there = ((one, spans) for one, spans in rows if one.start <= low < one.end)
+                causes[_cause(sorted(_at(spans, low - one.later) for one, spans in there))] += high - low
     if not observed:
         return [], 0.0
     total = sum(causes.values())

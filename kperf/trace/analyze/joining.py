@@ -35,8 +35,8 @@ from kperf.trace.analyze.models import (
     UnitUse,
 )
 from kperf.trace.analyze.replay import Assumptions
-from kperf.trace.analyze.timeline import Cta, Launch, Span, in_flight_mmas
-from kperf.trace.analyze.whatif import Ctas, what_if
+from kperf.trace.analyze.timeline import Cta, Launch, Neighbours, Span, in_flight_mmas
+from kperf.trace.analyze.whatif import Sms, what_if
 from kperf.trace.instrument.probes import ANCHOR, Body, BodyClass, ProbedKernel, Probes, between
 from kperf.trace.instrument.program import Interval
 from kperf.trace.instrument.program import Part as WorkPart
@@ -370,13 +370,18 @@ def _timeline(
 ) -> Timeline:
     """All that follows from the joined iteration, in the place of what the launch with all records showed."""
     issuers = [group for group in analysis.issuers(launch) if group in found]
-    bubbles, in_flight = analysis.bubbles(launch, [cta], iteration_time.median)
+    alone = Neighbours.alone(cta)
+    bubbles, in_flight = analysis.bubbles(launch, [alone], iteration_time.median)
+    if one.bubbles_of == "SM":
+        scale = iteration_time.median / one.cycles_per_unit.median
+        bubbles = [bubble.model_copy(update={"cycles": bubble.cycles * scale}) for bubble in one.bubbles]
     bound = analysis.bound(launch)
     graph, rows = one.replay, [*one.what_if, *one.withheld]
     self_times = {(region.warp_group, region.name): region.self_cycles or 0.0 for region in one.regions}
-    rate, again = _flop_per_cycle(launch, bound.cycles), Ctas([cta], edges.program)
-    if again.run_through(Assumptions(again.load_cycles, rate)):
-        graph, rows, self_times = what_if([cta], edges.program, rate)
+    rate, again = _flop_per_cycle(launch, bound.cycles), Sms([alone], edges.program)
+    shares_sm = graph is not None and graph.together > 1  # a joined CTA has no neighbours
+    if not shares_sm and again.run_through(Assumptions(again.load_cycles, rate)):
+        graph, rows, self_times = what_if([alone], edges.program, rate)
     else:
         joined = joined.model_copy(update={"replayed": False})
     made = one.model_copy(

@@ -243,7 +243,10 @@ class Hidden(Frozen):
 
 
 class Bubble(Frozen):
-    """Cycles of an iteration with no MMA in flight, by what the warp groups that issue them do meanwhile."""
+    """Cycles of an iteration with no MMA in flight, by what the warp groups that issue them do meanwhile.
+
+    Of all CTAs of an SM together, or of one CTA (`Timeline.bubbles_of`).
+    """
 
     cause: str
     cycles: float
@@ -253,9 +256,12 @@ class Replayed(Frozen):
     """How well the replay of the dependency graph explains some CTAs: their iteration time, measured and replayed.
 
     A load is taken to last `load_cycles`, the tensor cores of an SM to do `flop_per_cycle` operations. Mean cycles.
+    `together`: CTAs that were on an SM at once at most and were replayed together, one behind the other at the tensor
+    cores; 1: each was by itself.
     """
 
     ctas: int
+    together: int
     measured_cycles: float
     cycles: float
     load_cycles: float
@@ -491,7 +497,7 @@ class Timeline(About):
     are theirs. Where CTAs were sampled, `sms` and `imbalance` are None, and the bytes of `memory` are estimated.
     """
 
-    schema_version: Literal[4] = 4
+    schema_version: Literal[5] = 5
     view: View
     roles: list[Role]
     regions: list[RegionTime]
@@ -512,6 +518,7 @@ class Timeline(About):
     findings: list[Finding] = Field(default_factory=list)
     arithmetic: Hidden | None
     bubbles: list[Bubble]
+    bubbles_of: Literal["SM", "CTA"]
     replay: Replayed | None = None
     what_if: list[WhatIf] = Field(default_factory=list)
     withheld: list[WithheldWhatIf] = Field(default_factory=list)

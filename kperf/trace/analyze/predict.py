@@ -39,7 +39,8 @@ def predict(program: Program, measured: Timeline) -> float:
             )
         for group, other in zip(groups, others, strict=True):
             steps[group] = _steps(iterations[group], _stages(measured, other))
-    replay = Replay(steps, dict.fromkeys(steps, 0.0), program.stages)
+    rows = {(0, group): mine for group, mine in steps.items()}
+    replay = Replay(rows, dict.fromkeys(rows, 0.0), program.stages)
     ends = replay.run(Assumptions(measured.replay.load_cycles, measured.replay.flop_per_cycle), replay.cycles)
     iteration_times = replay.iteration_times(ends, places[0][0])
     if len(iteration_times) < ITERATIONS:

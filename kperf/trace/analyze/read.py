@@ -13,7 +13,7 @@ from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.finding import Source
 from kperf.trace.analyze.models import About, EventCount, SassOrder, Timeline, UnitUse
-from kperf.trace.analyze.timeline import Cta, Launch
+from kperf.trace.analyze.timeline import Cta, Launch, Neighbours
 from kperf.trace.analyze.whatif import what_if
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.program import Program
@@ -70,12 +70,17 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     """
     iteration_time = analysis.iteration_time(launch)
     ctas = analysis.sample(launch)
-    bubbles, in_flight = analysis.bubbles(launch, ctas, iteration_time.median)
+    bubbles, in_flight = analysis.bubbles(launch, [*map(Neighbours.alone, ctas)], iteration_time.median)
+    typical = np.unique(at_percentiles(launch, TYPICAL_PERCENTILES))
+    sms = [] if about.sampled else shared(launch, typical)
+    followed = shared(launch, analysis.sampled(launch)[:: max(len(sm.residents) for sm in sms)]) if sms else []
+    if followed:
+        bubbles, _ = analysis.bubbles(launch, followed, iteration_time.median)
     bound = analysis.bound(launch)
     flop_per_cycle = sum(mma.flop for mma in launch.mmas_per_iteration()) / bound.cycles
     issuers = analysis.issuers(launch)
-    typical = list(launch.ctas(np.unique(at_percentiles(launch, TYPICAL_PERCENTILES))))
-    graph, rows, self_times = what_if(typical, launch.program, flop_per_cycle)
+    alone = [*map(Neighbours.alone, launch.ctas(typical))]
+    graph, rows, self_times = what_if(sms or alone, launch.program, flop_per_cycle)
     common = _of_any_kernel(launch, about)
     common["regions"] = [
         region.model_copy(update={"self_cycles": self_times.get((region.warp_group, region.name))})
@@ -104,6 +109,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         arithmetic=analysis.hidden_arithmetic(launch, ctas),
         load_wait=views.load_wait(launch, iteration_time.median),
         bubbles=bubbles,
+        bubbles_of="SM" if followed else "CTA",
         replay=graph,
         what_if=rows,
         windows=analysis.windows(_typical(launch), issuers),
@@ -128,6 +134,7 @@ def by_cta(launch: Launch, about: About) -> Timeline:
         mma_use=None,
         arithmetic=None,
         bubbles=[],
+        bubbles_of="CTA",
         windows=[views.cta_window(typical)],
         memory=views.memory(launch, about),
     )
@@ -155,6 +162,13 @@ def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
 def _typical(launch: Launch) -> Cta:
     """The CTA of median lifetime. Raises `UsageError` if none is whole."""
     return next(launch.ctas(at_percentiles(launch, [50])))
+
+
+def shared(launch: Launch, chosen: NDArray[np.int64]) -> list[Neighbours]:
+    """Of chosen CTAs the SMs, with all that share them; none where nobody does, or events of one were lost."""
+    sms = [launch.neighbours(number) for number in chosen.tolist()]
+    known = [sm for sm in sms if sm is not None]
+    return known if len(known) == len(sms) and any(sm.together > 1 for sm in known) else []
 
 
 def sass_order(orders: Orders) -> SassOrder:

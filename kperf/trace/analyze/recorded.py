@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from kperf.errors import UsageError
 from kperf.record.files import from_json_once, read_regular
 from kperf.record.store import first_of
-from kperf.trace.analyze import version2, version3
+from kperf.trace.analyze import version2, version3, version4
 from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.models import Timeline
 
@@ -21,9 +21,10 @@ def read_timeline(path: Path) -> Timeline:
         found = from_json_once(read_regular(path))
         version = found.get("schema_version") if isinstance(found, dict) else None
         if version == 2:
-            upgraded = Timeline.model_validate(version3.upgrade(version2.upgrade(found)))
+            upgraded = Timeline.model_validate(version4.upgrade(version3.upgrade(version2.upgrade(found))))
             return concluded(upgraded, version2.unit_cycles(found))
-        return Timeline.model_validate(version3.upgrade(found) if version == 3 else found)
+        found = version3.upgrade(found) if version == 3 else found
+        return Timeline.model_validate(version4.upgrade(found) if version in (3, 4) else found)
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None
     except ValidationError as error:

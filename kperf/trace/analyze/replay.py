@@ -1,19 +1,22 @@
-"""Replay a CTA: the dependency graph of its steps, with other durations.
+"""Replay the CTAs of an SM: the dependency graph of their steps, with other durations.
 
 The graph is that of the records. A warp group does its steps in order. A step that waits for a full stage hangs on the
 load that fills it, which takes `load_cycles` from its issue; one that waits for an empty stage or at a named barrier,
-on the arrives of every group that arrives there, or of the tensor core when the group's MMAs are done. MMAs of all
-warp groups go through the tensor cores' queue, one after another, each for its operations at the peak rate: a step that
-issues one ends after the queue has taken it up (but for tcgen05's, of which it holds several), one that waits for it
-after it is done. What a step takes beyond the last of what it hangs on is its *self time*.
+on the arrives of every group that arrives there, or of the tensor core when the group's MMAs are done. All this is
+within a CTA. MMAs of all warp groups of all CTAs go through the tensor cores' queue, one after another, each for its
+operations at the peak rate: a step that issues one ends after the queue has taken it up (but for tcgen05's, of which it
+holds several), one that waits for it after it is done. What a step takes beyond the last of what it hangs on is its
+*self time*. A CTA that came in the place of another one begins as long after that one's end as it did.
 """
 
 import heapq
+from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, pairwise
+from math import inf
 from typing import NamedTuple
 
 from kperf.ir.dataflow import Value
@@ -45,7 +48,7 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class Change:
-    """What takes no time: regions of warp groups (group, name) with what they wait for, MMAs, loads of buffers."""
+    """What takes no time in any CTA: regions (warp group, name) with what they wait for, MMAs, loads of buffers."""
 
     regions: frozenset[tuple[str, str]] = frozenset()
     mmas: frozenset[str] = frozenset()
@@ -54,8 +57,11 @@ class Change:
 
 UNCHANGED = Change()
 
-Times = dict[str, list[float]]
-"""Of the steps of each warp group, in their order."""
+Row = tuple[int, str]
+"""A CTA, by its place among those that share the SM, and a warp group of it."""
+
+Times = dict[Row, list[float]]
+"""Of the steps of each row, in their order."""
 
 
 class _TensorCores:
@@ -64,7 +70,7 @@ class _TensorCores:
     def __init__(self, flop_per_cycle: float, free: frozenset[str]) -> None:
         """`free`: MMAs that take no time."""
         self._flop_per_cycle, self._free = flop_per_cycle, free
-        self._idle_from = 0.0
+        self._idle_from = -inf
 
     def work(self, in_flight: deque[float], queue: Sequence[Mma | int], issued: float) -> float:
         """Queue what an interval issues, and take what it waits for: when the last of both is taken up or done.
@@ -120,44 +126,59 @@ one that waits for what has not been sent yet, with the sender besides."""
 _ENDED = (0.0, -1)
 """What a way through all steps waits for."""
 
-_Ready = tuple[float, str, _Walk]
-"""When a warp group's next step begins, the group, its way."""
+_Ready = tuple[float, Row, _Walk]
+"""When a row's next step begins, the row, its way."""
 
 
 class Replay:
-    """One CTA's steps, and what each hangs on. All times are cycles."""
+    """The steps of the CTAs that share an SM, and what each hangs on. All times are cycles."""
 
     def __init__(
-        self, steps: Mapping[str, Sequence[Step]], starts: Mapping[str, float], stages: Mapping[Value, int]
+        self,
+        steps: Mapping[Row, Sequence[Step]],
+        starts: Mapping[Row, float],
+        stages: Mapping[Value, int],
+        known: Mapping[Row, int] | None = None,
+        places: Mapping[int, int] | None = None,
+        cut: Collection[int] = (),
     ) -> None:
-        """`starts`: when each warp group begins. `stages`: waits for a stage ring that end before anyone arrives."""
-        self.steps, self.starts = steps, starts
-        intervals = {group: {id(step.interval): step.interval for step in mine} for group, mine in steps.items()}
-        together = [(group, interval) for group, mine in intervals.items() for interval in mine.values()]
-        senders: dict[Value, dict[str, int]] = defaultdict(dict)
-        numbers, counters = count(), count()
-        for _, interval in together:
-            for _, stage_ring in interval.loads:
-                senders[stage_ring] = senders[stage_ring] or {"": next(numbers)}
-        loaded = set(senders)
-        for group, interval in together:
-            for stage_ring in (*interval.signals, *interval.arrives):
-                if stage_ring not in loaded and group not in senders[stage_ring]:
-                    senders[stage_ring][group] = next(numbers)
-        counted: dict[tuple[str, Value], int] = defaultdict(lambda: next(counters))
+        """`starts`: when each row begins. `stages`: waits for a stage ring that end before anyone arrives.
 
-        def plan(number: int, group: str, interval: Interval) -> _Plan:
+        `known`: so many first steps of a row, none if it is not there, end when they did: they are what came before.
+        `places`: CTA -> the one in whose place it came. `cut`: CTAs that go on, or are followed, by more than is here.
+        """
+        self.steps, self.known = steps, dict.fromkeys(steps, 0) | dict(known or {})
+        self._starts, self._places, self._cut = starts, places or {}, cut
+        intervals = {row: {id(step.interval): step.interval for step in mine} for row, mine in steps.items()}
+        together = [(row, interval) for row, mine in intervals.items() for interval in mine.values()]
+        senders: dict[tuple[int, Value], dict[str, int]] = defaultdict(dict)
+        numbers, counters = count(), count()
+        for (cta, _), interval in together:
+            for _, stage_ring in interval.loads:
+                senders[cta, stage_ring] = senders[cta, stage_ring] or {"": next(numbers)}
+        loaded = set(senders)
+        for (cta, group), interval in together:
+            for ring in ((cta, stage_ring) for stage_ring in (*interval.signals, *interval.arrives)):
+                if ring not in loaded and group not in senders[ring]:
+                    senders[ring][group] = next(numbers)
+        counted: dict[tuple[Row, Value], int] = defaultdict(lambda: next(counters))
+
+        def sent(row: Row, stage_rings: Iterable[Value]) -> tuple[int, ...]:
+            cta, group = row
+            return tuple(senders[cta, ring][group] for ring in stage_rings if (cta, ring) not in loaded)
+
+        def plan(number: int, row: Row, interval: Interval) -> _Plan:
+            cta, _ = row
             waits = (
                 (
-                    counted[group, stage_ring],
-                    0 if stage_ring in loaded else stages.get(stage_ring, 1),
-                    tuple(senders[stage_ring].values()),
+                    counted[row, stage_ring],
+                    0 if (cta, stage_ring) in loaded else stages.get(stage_ring, 1),
+                    tuple(senders[cta, stage_ring].values()),
                 )
                 for stage_ring in interval.waits
             )
-            sends = tuple(senders[stage_ring][group] for stage_ring in interval.signals if stage_ring not in loaded)
-            arrives = tuple(senders[stage_ring][group] for stage_ring in interval.arrives if stage_ring not in loaded)
-            loads = tuple((buffer, senders[stage_ring][""]) for buffer, stage_ring in interval.loads)
+            sends, arrives = sent(row, interval.signals), sent(row, interval.arrives)
+            loads = tuple((buffer, senders[cta, stage_ring][""]) for buffer, stage_ring in interval.loads)
             seen = _Seen(
                 sends,
                 arrives,
@@ -170,17 +191,16 @@ class Replay:
                 number, tuple(waits), interval.queue, seen if sends or arrives or loads or interval.issues else None
             )
 
-        plans = {
-            (group, id(interval)): plan(number, group, interval) for number, (group, interval) in enumerate(together)
-        }
-        self._regions = [(group, interval.name) for group, interval in together]
-        self._planned = {group: [plans[group, id(step.interval)] for step in mine] for group, mine in steps.items()}
-        self.cycles: Times = {group: [step.cycles for step in mine] for group, mine in steps.items()}
-        self._iterations = {group: _steady_iterations(mine) for group, mine in steps.items()}
+        plans = {(row, id(interval)): plan(number, row, interval) for number, (row, interval) in enumerate(together)}
+        self._regions = [(group, interval.name) for (_, group), interval in together]
+        self._planned = {row: [plans[row, id(step.interval)] for step in mine] for row, mine in steps.items()}
+        self.cycles: Times = {row: [step.cycles for step in mine] for row, mine in steps.items()}
+        self._iterations = {row: _steady_iterations(mine) for row, mine in steps.items()}
+        self._ending = {row: next(numbers) for row in steps}
         self._counters, self._senders = next(counters), next(numbers)
 
-    def run(self, assumed: Assumptions, self_times: Mapping[str, Sequence[float]], change: Change = UNCHANGED) -> Times:
-        """When each step ends that has these self times; a group that waits for what never comes stops there."""
+    def run(self, assumed: Assumptions, self_times: Mapping[Row, Sequence[float]], change: Change = UNCHANGED) -> Times:
+        """When each step ends that has these self times; a row that waits for what never comes stops there."""
         return self._run(assumed, self_times, change, measured=False)[0]
 
     def as_measured(self, assumed: Assumptions) -> tuple[Times, Times]:
@@ -188,25 +208,28 @@ class Replay:
         return self._run(assumed, self.cycles, UNCHANGED, measured=True)
 
     def _run(
-        self, assumed: Assumptions, cycles: Mapping[str, Sequence[float]], change: Change, *, measured: bool
+        self, assumed: Assumptions, cycles: Mapping[Row, Sequence[float]], change: Change, *, measured: bool
     ) -> tuple[Times, Times]:
         """`cycles`: self times, or where they are `measured` all of a step.
 
         Steps begin in the order of time, so that MMAs queue in the order of their issue. What-if savings run
-        millions of steps: what does not change with the durations was looked up before, and no other group's step comes
+        millions of steps: what does not change with the durations was looked up before, and no other row's step comes
         between those that nobody sees.
         """
-        ends: Times = {group: [] for group in self.steps}
-        self_times: Times = {group: [] for group in self.steps}
-        times: list[list[float]] = [
-            [] for _ in range(self._senders)
-        ]  # of arrivals, by who sends them to which stage ring
+        ends: Times = {row: [] for row in self.steps}
+        self_times: Times = {row: [] for row in self.steps}
+        times: list[list[float]] = [[] for _ in range(self._senders)]  # of arrivals, by who sends them
         waited = [0] * self._counters
         cores = _TensorCores(assumed.flop_per_cycle, change.mmas)
         takes_no_time = {number for number, region in enumerate(self._regions) if region in change.regions}
         load_cycles, unloaded = assumed.load_cycles, change.loads
         parked: dict[int, list[_Ready]] = {}
         woken: list[_Ready] = []
+
+        def wake(senders: Iterable[int]) -> None:
+            if parked:
+                for sender in senders:
+                    woken.extend(parked.pop(sender, ()))
 
         def show(seen: _Seen, begun: float, ended: float, done: float) -> None:
             for buffer, stage_ring in seen.loads:
@@ -216,48 +239,68 @@ class Replay:
                 times[sender].append(ended if seen.sends_at_end else begun)
             for sender in seen.arrives:
                 times[sender].append(done)
-            if parked:
-                for sender in seen.wakes:
-                    woken.extend(parked.pop(sender, ()))
+            wake(seen.wakes)
 
-        def walk(group: str, start: float) -> _Walk:
+        def walk(row: Row, start: float) -> _Walk:
             in_flight: deque[float] = deque()
-            ended, beyond, work = ends[group].append, self_times[group].append, partial(cores.work, in_flight)
-            for (region, waits, queue, seen), taken in zip(self._planned[group], cycles[group], strict=True):
+            ended, beyond, work = ends[row].append, self_times[row].append, partial(cores.work, in_flight)
+            start = yield from self._begins(row, start, times)
+            planned = zip(self._planned[row], cycles[row], count(-self.known[row]), strict=False)
+            for (region, waits, queue, seen), taken, number in planned:
                 if seen:
                     yield start, None
                 begun = hangs_on = start
-                free = region in takes_no_time
+                free = number >= 0 and region in takes_no_time
                 for counter, first, senders in waits:
-                    number = waited[counter] - first
+                    nth = waited[counter] - first
                     waited[counter] += 1
-                    if number < 0 or free:
+                    if nth < 0 or number < 0 or free:
                         continue
                     for sender in senders:
-                        while len(sent := times[sender]) <= number:
+                        while len(sent := times[sender]) <= nth:
                             yield start, sender
-                        if (arrived := sent[number]) > hangs_on:
+                        if (arrived := sent[nth]) > hangs_on:
                             hangs_on = arrived
                 if queue:
                     hangs_on = work(queue, hangs_on)
-                mine = start + taken - hangs_on if measured else taken
+                mine = start + taken - hangs_on if measured or number < 0 else taken
                 beyond(mine)
                 if not free and (end := hangs_on + mine) > start:
                     start = end
                 ended(start)
                 if seen:
                     show(seen, begun, start, in_flight[-1] if in_flight else begun)
+            times[self._ending[row]].append(start)
+            wake([self._ending[row]])
 
-        _in_order([(start, group, walk(group, start)) for group, start in self.starts.items()], parked, woken)
+        _in_order([(start, row, walk(row, start)) for row, start in self._starts.items()], parked, woken)
         return ends, self_times
 
-    def iteration_times(self, ends: Mapping[str, Sequence[float]], groups: Sequence[str]) -> list[float]:
-        """Cycles from iteration to iteration of the groups' main loops, within tiles, from a tile's second one on."""
+    def _begins(
+        self, row: Row, measured: float, times: Sequence[Sequence[float]]
+    ) -> Generator[tuple[float, int | None], None, float]:
+        """When a row begins: as long after the end of the CTA in whose place its CTA came as was measured."""
+        before = [other for other in self.steps if other[0] == self._places.get(row[0])]
+        for sender in (self._ending[other] for other in before):
+            while not times[sender]:
+                yield measured, sender
+        if not before:
+            return measured
+        ended = max(times[self._ending[other]][0] for other in before)
+        return measured + ended - max(self._starts[other] + sum(self.cycles[other]) for other in before)
+
+    def iteration_times(self, ends: Mapping[Row, Sequence[float]], groups: Collection[str]) -> list[float]:
+        """Cycles from iteration to iteration of the groups' main loops, within tiles, from a tile's second one on.
+
+        After the `known` steps, and until the first of these groups of a CTA that is `cut` has no more steps: from then
+        on something is missing that was there.
+        """
+        issuing = {row: mine for row, mine in ends.items() if row[1] in groups}
+        until = min((mine[-1] for (cta, _), mine in issuing.items() if cta in self._cut and mine), default=inf)
         found: list[float] = []
-        for group in groups:
-            starts = [self.starts[group], *ends[group]]
-            reached = len(ends[group])
-            found += [starts[b] - starts[a] for a, b in self._iterations[group] if b < reached]
+        for row, mine in issuing.items():
+            known, reached = self.known[row], bisect_right(mine, until)
+            found += [mine[b - 1] - mine[a - 1] for a, b in self._iterations[row] if known <= a and b < reached]
         return found
 
 
@@ -268,13 +311,13 @@ def _in_order(ready: list[_Ready], parked: dict[int, list[_Ready]], woken: list[
     """
     heapq.heapify(ready)
     while ready:
-        _, group, way = ready[0]
+        _, row, way = ready[0]
         begins, missing = next(way, _ENDED)
         if missing is None:
-            heapq.heapreplace(ready, (begins, group, way))
+            heapq.heapreplace(ready, (begins, row, way))
         else:
             heapq.heappop(ready)
-            parked.setdefault(missing, []).append((begins, group, way))
+            parked.setdefault(missing, []).append((begins, row, way))
         while woken:
             heapq.heappush(ready, woken.pop())
 

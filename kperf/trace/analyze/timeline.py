@@ -87,6 +87,62 @@ class Cta:
         return tiles
 
 
+@dataclass(frozen=True)
+class Resident:
+    """A CTA on an SM beside others, and by how many cycles its cycle 0 comes after that of the first of them."""
+
+    cta: Cta
+    later: int = 0
+
+    @property
+    def start(self) -> int:
+        """As of the first CTA's clock."""
+        return self.cta.start + self.later
+
+    @property
+    def end(self) -> int:
+        """As of the first CTA's clock."""
+        return self.cta.end + self.later
+
+    def in_flight(self) -> list[InFlight]:
+        """As of the first CTA's clock."""
+        return [replace(one, start=one.start + self.later, end=one.end + self.later) for one in self.cta.in_flight]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """CTAs that share an SM: a typical one, and all that are there while it runs.
+
+    `followed`: whether others come to the SM when it has ended.
+    """
+
+    residents: list[Resident]
+    followed: bool = False
+
+    @classmethod
+    def alone(cls, cta: Cta) -> "Neighbours":
+        """A CTA by itself."""
+        return cls([Resident(cta)])
+
+    @property
+    def together(self) -> int:
+        """The most that are there at once."""
+        return max(sum(one.start <= other.start < one.end for one in self.residents) for other in self.residents)
+
+    @property
+    def places(self) -> dict[int, int]:
+        """Which of the residents came in the place of which: of those that had ended, the last that was not taken."""
+        order = sorted(range(len(self.residents)), key=lambda number: self.residents[number].start)
+        free: list[int] = []
+        found: dict[int, int] = {}
+        for number in order:
+            start = self.residents[number].start
+            free = [other for other in order if self.residents[other].end <= start and other not in found.values()]
+            if free:
+                found[number] = max(free, key=lambda other: self.residents[other].end)
+        return found
+
+
 class Launch:
     """All intervals of a traced launch: what each warp does from each of its records to the next.
 
@@ -334,6 +390,18 @@ class Launch:
         later = (records.clock[here] - records.clock[number] + 2**31) % 2**32 - 2**31
         met = (first[here] + later < last[number]) & (last[here] + later > first[number])
         return list(zip(here[met].tolist(), later[met].tolist(), strict=True))
+
+    def neighbours(self, number: int) -> Neighbours | None:
+        """A CTA and those on its SM while it runs; None if not all of their events are here."""
+        beside = sorted(self.beside(number), key=lambda found: found[0] != number)
+        lengths = self.records.counts.sum(axis=1)
+        others = np.array([other for other, _ in beside])
+        if not np.isin(others, self.whole_ctas()).all() or (lengths[others[1:]] > LONGEST_CTA).any():
+            return None
+        ctas = self.ctas(others)
+        residents = [Resident(cta, later) for cta, (_, later) in zip(ctas, beside, strict=True)]
+        here = self.records.start_ns[self.records.sm == self.records.sm[number]]
+        return Neighbours(residents, followed=bool((here >= self.records.end_ns[number]).any()))
 
     def recorded_once(self) -> NDArray[np.bool_]:
         """For each of `intervals`: whether it is of its warp group's first recorded warp, so that it counts once."""

@@ -8,22 +8,27 @@ now shorter, the later one is on average later than the average of either. The r
 measured one, both as means.
 
 Then one region after another takes no time, and the rest happens as the graph has it. A saving below zero means that
-the warp groups fall into a worse step with each other. What the graph does not know, as other CTAs of the SM, is part
-of the self time of those that wait, and stays.
+the warp groups fall into a worse step with each other. What the graph does not know, as how CTAs share the memory, is
+part of the self time of those that wait, and stays.
+
+CTAs that share an SM are replayed together: MMAs of one wait for those of another. What a CTA did before the typical
+one began stays as it was. Where not all of them were recorded each is replayed by itself, and a wait for another CTA's
+MMAs is part of the self time too.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle
+from itertools import cycle, islice
 from random import Random
 from statistics import fmean, median
 
 from kperf.ir.dataflow import Value
 from kperf.trace.analyze.analysis import issued_loads, waits
 from kperf.trace.analyze.models import Replayed, WhatIf
-from kperf.trace.analyze.replay import UNCHANGED, Assumptions, Change, Replay, Step, Times
-from kperf.trace.analyze.timeline import Cta
+from kperf.trace.analyze.replay import UNCHANGED, Assumptions, Change, Replay, Row, Step, Times
+from kperf.trace.analyze.timeline import Cta, Neighbours, Span
 from kperf.trace.instrument.program import Program
 
 STEPS_PER_CTA = 1000
@@ -45,16 +50,17 @@ SelfTimes = list[Times]
 takes what was measured, and so does what was not reached when all took that."""
 
 
-class Ctas:
-    """Some CTAs, to be replayed."""
+class Sms:
+    """CTAs that share an SM, of some SMs, to be replayed."""
 
-    def __init__(self, ctas: Sequence[Cta], program: Program) -> None:
+    def __init__(self, sms: Sequence[Neighbours], program: Program) -> None:
         """Of several warps that run the same code the first stands for all."""
         first = {group.partition: group.name for group in reversed(program.groups)}
-        self._replays = [_replay(cta, set(first.values()), program.stages) for cta in ctas]
+        self._replays = [_replay(sm, set(first.values()), program.stages) for sm in sms]
         issuing = {interval.group for interval in program.intervals.values() if interval.issues}
         self._groups = [name for name in first.values() if name in issuing]
-        self.load_cycles = min(map(load_cycles, ctas), default=0.0)
+        self.load_cycles = min((load_cycles(one.cta) for sm in sms for one in sm.residents), default=0.0)
+        self.most_resident = max((sm.together for sm in sms), default=0)
 
     def fit(self, assumed: Assumptions) -> tuple[float, list[SelfTimes], dict[tuple[str, str], float]]:
         """The measured iteration time; self times in each CTA; and of each region of the main loops, as medians."""
@@ -65,12 +71,12 @@ class Ctas:
             ends, beyond = replay.as_measured(assumed)
             iteration_times += replay.iteration_times(ends, self._groups)
             reached = [
-                (group, step, cycles)
-                for group, mine in beyond.items()
-                for step, cycles in zip(replay.steps[group], mine, strict=False)
+                (row, step, cycles)
+                for row, mine in beyond.items()
+                for step, cycles in islice(zip(replay.steps[row], mine, strict=False), replay.known[row], None)
             ]
             self_times.append(_drawn(replay, reached))
-            for group, step, cycles in reached:
+            for (_, group), step, cycles in reached:
                 if step.iteration is not None:
                     by_region[group, step.interval.name].append(cycles)
         measured = fmean(iteration_times) if iteration_times else 0.0
@@ -79,7 +85,12 @@ class Ctas:
     def run_through(self, assumed: Assumptions) -> bool:
         """Whether no group that issues MMAs stands still before its end, for something that never comes."""
         runs = ((replay, replay.run(assumed, replay.cycles)) for replay in self._replays)
-        return all(len(ends[name]) == len(replay.steps[name]) for replay, ends in runs for name in self._groups)
+        return all(
+            len(ends[row]) == len(steps)
+            for replay, ends in runs
+            for row, steps in replay.steps.items()
+            if row[1] in self._groups
+        )
 
     def iteration_time(
         self, assumed: Assumptions, self_times: Sequence[SelfTimes], change: Change = UNCHANGED
@@ -99,7 +110,7 @@ class Ctas:
         steps = [
             (group, step.interval)
             for replay in self._replays
-            for group, mine in replay.steps.items()
+            for (_, group), mine in replay.steps.items()
             for step in mine
             if step.iteration is not None
         ]
@@ -118,14 +129,14 @@ class Ctas:
 
 
 def what_if(
-    ctas: Sequence[Cta], program: Program, flop_per_cycle: float
+    sms: Sequence[Neighbours], program: Program, flop_per_cycle: float
 ) -> tuple[Replayed | None, list[WhatIf], dict[tuple[str, str], float]]:
     """How well the replay explains the CTAs, what each region saves, and self times by (warp group, region).
 
-    CTAs that make no two iterations in a row have no iteration time that could be explained: no graph, and no saving.
-    `flop_per_cycle`: peak rate of an SM for the kernel's MMAs.
+    A region takes no time in all CTAs of an SM at once. CTAs that make no two iterations in a row have no iteration
+    time that could be explained: no graph, and no saving. `flop_per_cycle`: peak rate of an SM for the kernel's MMAs.
     """
-    again = Ctas(ctas, program)
+    again = Sms(sms, program)
     changes = again.changes()
     saved: dict[tuple[str, str], list[float]] = {key: [] for key in changes}
     likely = Assumptions(again.load_cycles, flop_per_cycle)
@@ -133,7 +144,8 @@ def what_if(
     if not measured:
         return None, [], by_region
     graph = Replayed(
-        ctas=len(ctas),
+        ctas=sum(len(sm.residents) for sm in sms),
+        together=again.most_resident,
         measured_cycles=measured,
         cycles=again.iteration_time(likely, self_times),
         load_cycles=likely.load_cycles,
@@ -159,18 +171,18 @@ def what_if(
     return graph, sorted(rows, key=lambda row: -row.cycles), by_region
 
 
-def _drawn(replay: Replay, steps: Sequence[tuple[str, Step, float]]) -> SelfTimes:
+def _drawn(replay: Replay, steps: Sequence[tuple[Row, Step, float]]) -> SelfTimes:
     """Self times resampled from other iterations.
 
     Regions of one name draw the same iterations, whatever warp group they are of: what makes one of them late, a load
     or another CTA of the SM, makes the others late in the same iteration.
     """
-    found: dict[tuple[str, int], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    names: dict[tuple[str, int], str] = {}
-    for group, step, cycles in steps:
+    found: dict[tuple[Row, int], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    names: dict[tuple[Row, int], str] = {}
+    for row, step, cycles in steps:
         if step.interval.waits or step.interval.queue:
-            found[group, id(step.interval)][step.steady].append(cycles)
-            names[group, id(step.interval)] = step.interval.name
+            found[row, id(step.interval)][step.steady].append(cycles)
+            names[row, id(step.interval)] = step.interval.name
     self_times = {key: steady or others for key, (others, steady) in found.items()}
     most = {name: max(len(self_times[key]) for key in self_times if names[key] == name) for name in names.values()}
     iterations = {
@@ -184,11 +196,13 @@ def _drawn(replay: Replay, steps: Sequence[tuple[str, Step, float]]) -> SelfTime
         }
         draws.append(
             {
-                group: [
-                    next(following[key]) if (key := (group, id(step.interval))) in following else step.cycles
-                    for step in mine
+                row: [
+                    next(following[key])
+                    if (key := (row, id(step.interval))) in following and number >= replay.known[row]
+                    else step.cycles
+                    for number, step in enumerate(mine)
                 ]
-                for group, mine in replay.steps.items()
+                for row, mine in replay.steps.items()
             }
         )
     return draws
@@ -219,22 +233,34 @@ def load_cycles(cta: Cta) -> float:
     return float(max(0, min(found, default=0)))
 
 
-def _replay(cta: Cta, groups: set[str], stages: Mapping[Value, int]) -> Replay:
-    """The first STEPS_PER_CTA steps of these groups."""
-    chosen = {group: spans for group, spans in cta.spans.items() if group in groups and spans}
-    starts = sorted(span.start for spans in chosen.values() for span in spans)
+def _replay(sm: Neighbours, groups: set[str], stages: Mapping[Value, int]) -> Replay:
+    """The first STEPS_PER_CTA steps of these groups in the first CTA, and what its neighbours do until then."""
+    first = sm.residents[0]
+    starts = sorted(span.start for group, spans in first.cta.spans.items() if group in groups for span in spans)
     until = starts[min(STEPS_PER_CTA, len(starts) - 1)]
-    steps: dict[str, list[Step]] = {}
-    for group, spans in chosen.items():
-        tile, looping, first = -1, False, None
-        steps[group] = []
-        for span in spans:
-            if span.start > until:
-                break
-            tile += span.iteration is not None and not looping
-            first = span.iteration if not looping else first
-            looping = span.iteration is not None
-            steps[group].append(
-                Step(span.interval, span.cycles, span.iteration, tile, looping and span.iteration != first)
-            )
-    return Replay(steps, {group: spans[0].start for group, spans in chosen.items()}, stages)
+    steps: dict[Row, list[Step]] = {}
+    begins: dict[Row, float] = {}
+    known: dict[Row, int] = {}
+    left: set[int] = set()
+    for number, resident in enumerate(sm.residents):
+        for group in (name for name in resident.cta.spans if name in groups):
+            spans = resident.cta.spans[group]
+            at = [span.start + resident.later for span in spans]
+            reached = bisect_right(at, until)
+            if reached < len(spans):
+                left.add(number)
+            if reached:
+                row = number, group
+                steps[row], begins[row] = list(_steps(spans[:reached])), at[0]
+                known[row] = bisect_left(at, first.start)
+    followed = set(range(len(sm.residents))) - set(sm.places.values()) if sm.followed else set()
+    return Replay(steps, begins, stages, known, sm.places, cut=left | followed if len(sm.residents) > 1 else ())
+
+
+def _steps(spans: Sequence[Span]) -> Iterator[Step]:
+    tile, looping, first = -1, False, None
+    for span in spans:
+        tile += span.iteration is not None and not looping
+        first = span.iteration if not looping else first
+        looping = span.iteration is not None
+        yield Step(span.interval, span.cycles, span.iteration, tile, looping and span.iteration != first)

@@ -12,7 +12,7 @@ from kperf.paper.instrumented import RULES
 from kperf.trace.analyze import analysis, timeline
 from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.models import Bound, Hidden, Quantiles
-from kperf.trace.analyze.timeline import Cta, Launch, Span
+from kperf.trace.analyze.timeline import Cta, Launch, Neighbours, Span
 from kperf.trace.instrument.events import instrument
 from kperf.trace.instrument.program import read_program
 from kperf.trace.instrument.session import Recording
@@ -82,7 +82,7 @@ def test_a_launch_is_read_in_stretches_that_join(monkeypatch, stretch):
 
 def test_bubbles_are_where_no_mma_is_in_flight_and_add_up_with_the_rest_to_the_iteration_time():
     found = launch()
-    bubbles, in_flight = analysis.bubbles(found, analysis.sample(found), ITERATION_TIME)
+    bubbles, in_flight = analysis.bubbles(found, [*map(Neighbours.alone, analysis.sample(found))], ITERATION_TIME)
     # Both consumers in step: in flight are QK (500) and PV (500); the rest of the iteration is a bubble.
     by_cause = {bubble.cause: bubble.cycles for bubble in bubbles}
     assert in_flight == pytest.approx(1000 / ITERATION_TIME, rel=0.02)

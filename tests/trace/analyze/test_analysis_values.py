@@ -7,7 +7,7 @@ import pytest
 
 from kperf.trace.analyze import analysis, views
 from kperf.trace.analyze.analysis import Load, Release, _at, _cause, _load_release, _signal_release
-from kperf.trace.analyze.timeline import Cta, InFlight, Span
+from kperf.trace.analyze.timeline import Cta, InFlight, Neighbours, Span
 from kperf.trace.instrument.program import Interval, Mma
 
 FULL, EMPTY = (0, "full"), (1, "empty")
@@ -23,6 +23,10 @@ def mma(start, end, group="a", work=10.0):
 
 def cta(mmas=(), **spans):
     return Cta(0, 0, 0, {group: list(mine) for group, mine in spans.items()}, list(mmas))
+
+
+def alone(**of):
+    return Neighbours.alone(cta(**of))
 
 
 def test_stretches_under_mmas_and_under_none():
@@ -178,13 +182,13 @@ def test_bubbles_are_scaled_to_an_iteration_and_small_ones_add_up():
         for one in (span(begin, begin + 400, iteration, "x"), span(begin + 400, begin + 1000, iteration, "y"))
     ]
     mmas = [mma(begin + 300, begin + 895) for begin in range(0, 5000, 1000)]
-    found, covered = analysis.bubbles(launch_of("a"), [cta(a=a, mmas=mmas)], 500.0)
+    found, covered = analysis.bubbles(launch_of("a"), [alone(a=a, mmas=mmas)], 500.0)
     assert [(one.cause, one.cycles) for one in found] == [("x", 150.0), ("y", 52.5)]
     assert covered == pytest.approx(0.595)
     nearly = [mma(begin + 300, begin + 995) for begin in range(0, 5000, 1000)]
-    found, _ = analysis.bubbles(launch_of("a"), [cta(a=a, mmas=nearly)], 500.0)
+    found, _ = analysis.bubbles(launch_of("a"), [alone(a=a, mmas=nearly)], 500.0)
     assert [(one.cause, one.cycles) for one in found] == [("x", 150.0), ("other", 2.5)]
-    assert analysis.bubbles(launch_of("a"), [cta(a=a[:4], mmas=mmas)], 500.0) == ([], 0.0)
+    assert analysis.bubbles(launch_of("a"), [alone(a=a[:4], mmas=mmas)], 500.0) == ([], 0.0)
 
 
 def test_the_use_of_an_sm_is_of_what_runs_while_a_cta_does():

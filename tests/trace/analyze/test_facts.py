@@ -58,8 +58,9 @@ def test_the_use_of_an_sm_is_of_all_its_ctas_and_that_of_a_main_loop_of_one(star
         assert "share an SM" not in said
     else:
         assert f"{len(starts)} CTAs share an SM" in said
-        assert "one CTA has no MMA in flight" in said
-        assert "of one CTA, beside which others keep the SM's units busy" in said or not t.what_if
+        assert "the SM has no MMA in flight" in said
+        assert f"by replay of the dependency graph, of {len(starts)} CTAs of an SM together," in said
+        assert f"of all {len(starts)} CTAs that share an SM at once, an iteration would take" in said or not t.what_if
 
 
 def test_an_sm_has_an_mma_in_flight_where_any_cta_has():
@@ -438,10 +439,11 @@ def test_an_arrive_behind_an_issue_or_a_wait_is_sent_at_its_end(kind):
     stage_ring = (0, "ring")
     sends = Interval("a", "sends", kind, signals=(stage_ring,))
     waits = Interval("b", "waits", "wait", waits=(stage_ring,))
-    steps = {"a": [Step(sends, 100.0, 0, 0)], "b": [Step(waits, 10.0, 0, 0)]}
-    replay = Replay(steps, {"a": 0.0, "b": 0.0}, {stage_ring: 0})
-    ends = replay.run(Assumptions(0.0, 1.0), {"a": [100.0], "b": [10.0]})
-    assert ends["b"] == [10.0 if kind == "arithmetic" else 110.0]
+    a, b = (0, "a"), (0, "b")
+    steps = {a: [Step(sends, 100.0, 0, 0)], b: [Step(waits, 10.0, 0, 0)]}
+    replay = Replay(steps, {a: 0.0, b: 0.0}, {stage_ring: 0})
+    ends = replay.run(Assumptions(0.0, 1.0), {a: [100.0], b: [10.0]})
+    assert ends[b] == [10.0 if kind == "arithmetic" else 110.0]
 
 
 def test_a_launch_that_is_faster_is_disturbed_as_one_that_is_slower():

@@ -13,7 +13,7 @@ from kperf.report.chrome import export
 from kperf.trace.analyze import analysis
 from kperf.trace.analyze.models import Bound, Quantiles
 from kperf.trace.analyze.read import decode_launch
-from kperf.trace.analyze.timeline import Launch
+from kperf.trace.analyze.timeline import Launch, Neighbours
 from kperf.trace.capture.traced import recording_for
 from tests.report.trace_event_format import problems
 
@@ -105,7 +105,7 @@ def test_bubbles_are_of_iterations():
     windows = analysis.steady_windows(cta, ["consumer 0", "consumer 1"])
     assert len(windows) == TILES
     assert all(span.interval.name != "store O" for low, high in windows for span in within(cta, low, high))
-    bubbles, _ = analysis.bubbles(found, [cta], analysis.iteration_time(found).median)
+    bubbles, _ = analysis.bubbles(found, [Neighbours.alone(cta)], analysis.iteration_time(found).median)
     assert not any("store O" in bubble.cause for bubble in bubbles)
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from kperf.errors import UsageError
 from kperf.record.store import RECORDED
-from kperf.trace.analyze import version2
+from kperf.report.sentences import verdict
+from kperf.trace.analyze import version2, version3
+from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.recorded import read_timeline
 
@@ -22,7 +24,7 @@ OLD_WORDS = {
     "under_own_products", "under_any_products", "running_blocks", "block_us", "period_pass",
 }  # fmt: skip
 OLD_VALUES = {"trip": "iteration", "trips": "iterations", "block": "CTA", "products": "MMAs"}
-OLD_VALUES |= {"products and loads": "MMAs and loads", 3: 4}
+OLD_VALUES |= {"products and loads": "MMAs and loads", 3: 5}
 
 
 def of_version_3(path):
@@ -55,7 +57,7 @@ def test_a_timeline_of_version_3_keeps_every_value_and_has_no_old_word(path, tmp
     old = tmp_path / "k.timeline.json"
     old.write_text(json.dumps(record))
     found = read_timeline(old)
-    assert found.schema_version == 4
+    assert found.schema_version == 5
     assert found.verdict == ["said then"]
     assert found.cycles_per_unit.model_dump() == record["period_cycles"]
     assert (found.ctas, found.events.written) == (record["blocks"], record["records"]["written"])
@@ -68,8 +70,24 @@ def test_a_timeline_of_version_3_keeps_every_value_and_has_no_old_word(path, tmp
     written = json.loads(found.model_dump_json())
     assert not words({name: part for name, part in written.items() if name != "arguments"}) & OLD_WORDS
     gone = Counter(OLD_VALUES.get(leaf, leaf) for leaf in leaves(record)) - Counter(leaves(written))
-    assert not {leaf for leaf in gone if leaf != 4}
+    assert not {leaf for leaf in gone if leaf != 5}
     assert Timeline.model_validate(written) == found
+
+
+def test_a_timeline_of_version_4_says_that_its_replay_is_of_one_cta(tmp_path):
+    record = version3.upgrade(of_version_3(EXAMPLES / "attention_forward.timeline.json"))
+    old = tmp_path / "k.timeline.json"
+    old.write_text(json.dumps(record))
+    found = read_timeline(old)
+    assert (record["schema_version"], found.schema_version) == (4, 5)
+    assert (found.bubbles_of, found.replay.together) == ("CTA", 1)
+    assert found.replay.cycles == record["replay"]["cycles"]
+    words = " ".join(verdict(concluded(found, None)))
+    assert "one CTA has no MMA in flight" in words
+    assert "together" not in words
+    without = version3.upgrade(of_version_3(EXAMPLES / "softmax.timeline.json"))
+    old.write_text(json.dumps(without))
+    assert read_timeline(old).replay is None
 
 
 def test_a_recorded_timeline_of_version_2_is_read_in_words_of_now():

@@ -7,14 +7,16 @@ import pytest
 
 from kperf.trace.analyze import whatif
 from kperf.trace.analyze.replay import Assumptions, Change, Replay, Step, _steady_iterations, _TensorCores
-from kperf.trace.analyze.timeline import Cta, Span
-from kperf.trace.analyze.whatif import Ctas, _deviations, _drawn, _replay, load_cycles, what_if
+from kperf.trace.analyze.timeline import Cta, Neighbours, Span
+from kperf.trace.analyze.whatif import Sms, _deviations, _drawn, _replay, load_cycles, what_if
 from kperf.trace.instrument.program import Interval, Mma
 
 LOADED, FREED, MET = (0, "loaded"), (1, "freed"), (2, "met")
 """Rings: of full stages, of empty stages, of a named barrier."""
 A = Mma("A @ B", 1000, "bf16")
 B = Mma("P @ V", 300, "bf16")
+A0, B0 = (0, "a"), (0, "b")
+"""Warp groups of one CTA."""
 ASSUMED = Assumptions(load_cycles=70.0, flop_per_cycle=10.0)
 
 
@@ -25,12 +27,22 @@ def interval(kind="other", name="r", group="a", **of):
 def replay(steps, starts=None, stages=None):
     """`steps`: of each group (interval, measured cycles)."""
     made = {group: [Step(of, cycles, None, 0) for of, cycles in mine] for group, mine in steps.items()}
-    return Replay(made, starts or dict.fromkeys(steps, 0.0), stages or {})
+    return Replay(rows(made), rows(starts or dict.fromkeys(steps, 0.0)), stages or {})
+
+
+def rows(of, cta=0):
+    """Of the warp groups of a CTA."""
+    return {(cta, group): value for group, value in of.items()}
+
+
+def groups(of):
+    """Of the rows of one CTA."""
+    return {group: value for (_, group), value in of.items()}
 
 
 def ends(steps, own=None, starts=None, stages=None, change=None, assumed=ASSUMED):
     made = replay(steps, starts, stages)
-    return made.run(assumed, own or made.cycles, change or Change())
+    return groups(made.run(assumed, rows(own) if own else made.cycles, change or Change()))
 
 
 def test_steps_of_a_group_follow_each_other_from_its_start():
@@ -142,7 +154,7 @@ def test_own_cycles_are_what_a_step_takes_beyond_what_it_hangs_on():
         "b": [(interval(), 10.0), (interval("wait", waits=(LOADED,)), 65.0), (interval("wait", queue=(A, 0)), 130.0)],
         "c": [(interval("wait", waits=(LOADED,)), 50.0)],
     }
-    found, own = replay(steps).as_measured(ASSUMED)
+    found, own = map(groups, replay(steps).as_measured(ASSUMED))
     assert found == {"a": [1.0], "b": [10.0, 75.0, 205.0], "c": [50.0]}
     assert own == {"a": [1.0], "b": [10.0, 5.0, 30.0], "c": [-20.0]}  # the load came sooner than was assumed
 
@@ -173,11 +185,11 @@ def test_iteration_times_are_of_iterations_that_were_reached():
         Step(interval(), cycles, iteration, 0)
         for iteration, cycles in ((0, 9.0), (1, 20.0), (2, 30.0), (3, 45.0), (4, 1.0))
     ]
-    made = Replay({"a": steps}, {"a": 100.0}, {})
+    made = Replay({A0: steps}, {A0: 100.0}, {})
     found = made.run(ASSUMED, made.cycles)
     assert made.iteration_times(found, ["a"]) == [20.0, 30.0, 45.0]
-    assert made.iteration_times({"a": found["a"][:3]}, ["a"]) == [20.0]
-    assert made.iteration_times({"a": found["a"][:4]}, ["a"]) == [20.0, 30.0]
+    assert made.iteration_times({A0: found[A0][:3]}, ["a"]) == [20.0]
+    assert made.iteration_times({A0: found[A0][:4]}, ["a"]) == [20.0, 30.0]
     assert made.iteration_times(found, []) == []
 
 
@@ -190,6 +202,9 @@ def test_a_load_takes_at_most_from_its_issue_to_the_end_of_its_wait_less_the_sho
     late = Cta(0, 0, 0, {"a": [Span(load, 100, 105, 0)], "b": [Span(wait, 60, 90, 0)]})
     assert load_cycles(late) == 0.0
     assert load_cycles(Cta(0, 0, 0, {"a": issued})) == 0.0
+
+
+alone = Neighbours.alone
 
 
 def cta_of(*spans, group="a"):
@@ -216,21 +231,21 @@ def tile(begin, iterations, cycles=10):
 
 
 def test_steps_know_their_tile_and_whether_its_first_iteration_is_over():
-    made = _replay(cta_of(*tile(0, [0, 1, 2]), *tile(200, [3, 4])), {"a"}, {})
-    steps = made.steps["a"]
+    made = _replay(alone(cta_of(*tile(0, [0, 1, 2]), *tile(200, [3, 4]))), {"a"}, {})
+    steps = made.steps[A0]
     assert [step.tile for step in steps] == [-1] + [0] * 7 + [1] * 4
     assert [step.steady for step in steps] == [False] * 3 + [True] * 4 + [False] * 3 + [True] * 2
     assert [step.iteration for step in steps] == [None, 0, 0, 1, 1, 2, 2, None, 3, 3, 4, 4]
-    assert made.starts == {"a": 0}
+    assert made.known == {A0: 0}
 
 
 def test_a_long_cta_is_run_again_from_its_beginning(monkeypatch):
     monkeypatch.setattr(whatif, "STEPS_PER_CTA", 4)
     spans = tile(0, range(6))
-    assert len(_replay(cta_of(*spans), {"a"}, {}).steps["a"]) == 5
+    assert len(_replay(alone(cta_of(*spans)), {"a"}, {}).steps[A0]) == 5
     two = Cta(0, 0, 0, {"a": spans, "b": [Span(interval(), n, n + 1, None) for n in (0, 5, 15, 100)], "c": spans})
-    made = _replay(two, {"a", "b"}, {})  # the fifth start of both is at 15
-    assert {group: len(steps) for group, steps in made.steps.items()} == {"a": 2, "b": 3}
+    made = _replay(alone(two), {"a", "b"}, {})  # the fifth start of both is at 15
+    assert {row: len(steps) for row, steps in made.steps.items()} == {A0: 2, B0: 3}
 
 
 def test_what_takes_no_time_is_a_region_here_or_everywhere_a_load_or_an_mma():
@@ -240,8 +255,8 @@ def test_what_takes_no_time_is_a_region_here_or_everywhere_a_load_or_an_mma():
         "a": [Span(issue, 0, 5, 0), Span(interval(name="x"), 5, 9, 0), Span(interval(name="out"), 9, 12, None)],
         "b": [Span(load, 0, 5, 0), Span(interval(name="x"), 5, 9, 0)],
     }
-    ctas = Ctas([Cta(0, 0, 0, both)], program_of(("a", 0), ("b", 1)))
-    assert ctas.changes() == {
+    sms = Sms([alone(Cta(0, 0, 0, both))], program_of(("a", 0), ("b", 1)))
+    assert sms.changes() == {
         ("issue", "a"): Change(regions=frozenset({("a", "issue")})),
         ("x", "a"): Change(regions=frozenset({("a", "x")})),
         ("load K", "b"): Change(loads=frozenset({"K"})),
@@ -254,9 +269,9 @@ def test_what_takes_no_time_is_a_region_here_or_everywhere_a_load_or_an_mma():
 def test_of_warps_with_the_same_code_the_first_stands_for_all():
     spans = tile(0, range(4))
     cta = Cta(0, 0, 0, {"a": spans, "b": spans, "c": spans})
-    ctas = Ctas([cta], program_of(("a", 0), ("b", 0), ("c", 1), issuing=("a", "c")))
-    assert [sorted(replay.steps) for replay in ctas._replays] == [["a", "c"]]
-    assert sorted(ctas._groups) == ["a", "c"]
+    sms = Sms([alone(cta)], program_of(("a", 0), ("b", 0), ("c", 1), issuing=("a", "c")))
+    assert [sorted(replay.steps) for replay in sms._replays] == [[A0, (0, "c")]]
+    assert sorted(sms._groups) == ["a", "c"]
 
 
 def test_a_replay_runs_through_where_every_group_that_issues_comes_to_its_end():
@@ -265,7 +280,7 @@ def test_a_replay_runs_through_where_every_group_that_issues_comes_to_its_end():
 
     def runs(*of, issuing=("a", "b")):
         made = [Cta(0, 0, 0, spans) for spans in of]
-        return Ctas(made, program_of(("a", 0), ("b", 1), issuing=issuing)).run_through(ASSUMED)
+        return Sms([*map(alone, made)], program_of(("a", 0), ("b", 1), issuing=issuing)).run_through(ASSUMED)
 
     whole, hangs = {"a": [load], "b": [wait]}, {"a": [load], "b": [wait, wait]}
     assert runs(whole) is True
@@ -284,8 +299,8 @@ def test_the_load_of_several_ctas_is_the_shortest():
         )
 
     program = program_of(("a", 0), ("b", 1))
-    assert Ctas([waited(90), waited(60), waited(70)], program).load_cycles == 53.0
-    assert Ctas([], program).load_cycles == 0.0
+    assert Sms([alone(waited(cycles)) for cycles in (90, 60, 70)], program).load_cycles == 53.0
+    assert Sms([], program).load_cycles == 0.0
 
 
 def test_loads_and_tensor_cores_are_taken_to_be_a_fifth_off_either_way():
@@ -302,17 +317,15 @@ def test_self_times_are_drawn_from_iterations_after_the_first_the_same_of_one_na
         Step(free, 33.0, 1, 0),
     ]
     b = [Step(wait_b, 1.0, iteration, 0, steady=iteration > 0) for iteration in range(5)]
-    made = Replay({"a": a, "b": b}, {"a": 0.0, "b": 0.0}, {})
-    reached = [("a", step, 100.0 + n) for n, step in enumerate(a)] + [
-        ("b", step, 500.0 + n) for n, step in enumerate(b)
-    ]
+    made = Replay({A0: a, B0: b}, {A0: 0.0, B0: 0.0}, {})
+    reached = [(A0, step, 100.0 + n) for n, step in enumerate(a)] + [(B0, step, 500.0 + n) for n, step in enumerate(b)]
     draws = _drawn(made, reached)
     assert len(draws) == whatif.DRAWS
-    for draw in draws:
+    for draw in map(groups, draws):
         assert sorted(draw["a"][:8]) == [101.0 + n for n in range(8)]
         assert draw["a"][9:] == [109.0, 33.0]
         assert [b - 501 for b in draw["b"]] == [(a - 101) % 4 for a in draw["a"][:5]]
-    assert len({tuple(draw["a"]) for draw in draws}) == whatif.DRAWS
+    assert len({tuple(draw[A0]) for draw in draws}) == whatif.DRAWS
 
 
 def test_a_saving_has_the_least_and_the_most_of_what_is_assumed():
@@ -327,7 +340,7 @@ def test_a_saving_has_the_least_and_the_most_of_what_is_assumed():
             Span(work, at + 105, at + 155, iteration),
         ]
     program = program_of(("a", 0))
-    graph, rows, own = what_if([Cta(0, 0, 0, {"a": spans})], program, 10.0)
+    graph, rows, own = what_if([alone(Cta(0, 0, 0, {"a": spans}))], program, 10.0)
     assert (graph.ctas, graph.measured_cycles, graph.cycles, graph.flop_per_cycle) == (1, 155.0, 155.0, 10.0)
     found = {(row.region, row.warp_group): row for row in rows}
     assert found["x", "a"].cycles == 50.0
@@ -336,6 +349,6 @@ def test_a_saving_has_the_least_and_the_most_of_what_is_assumed():
     assert (core.assumed_low, core.assumed_high) == (core.low, core.high)
     assert [row.cycles for row in rows] == sorted((row.cycles for row in rows), reverse=True)
     assert own["a", "x"] == 50.0
-    short = what_if([Cta(0, 0, 0, {"a": spans[:3]})], program, 10.0)
+    short = what_if([alone(Cta(0, 0, 0, {"a": spans[:3]}))], program, 10.0)
     assert short[:2] == (None, [])
     assert short[2]["a", "x"] == 50.0

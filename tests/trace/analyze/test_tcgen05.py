@@ -20,7 +20,7 @@ KERNELS = {
 def replay(kernel: Kernel) -> tuple[Replay, Assumptions, TensorCoreMachine]:
     cta, stages, machine = tensor_core_cta(kernel)
     steps = {
-        group: [Step(span.interval, span.cycles, span.iteration, 0, span.iteration > 0) for span in spans]
+        (0, group): [Step(span.interval, span.cycles, span.iteration, 0, span.iteration > 0) for span in spans]
         for group, spans in cta.spans.items()
     }
     return Replay(steps, dict.fromkeys(steps, 0.0), stages), Assumptions(kernel.load, FLOP_PER_CYCLE), machine
@@ -30,12 +30,12 @@ def replay(kernel: Kernel) -> tuple[Replay, Assumptions, TensorCoreMachine]:
 def test_a_replay_takes_as_long_as_the_machine(name):
     graph, assumed, machine = replay(KERNELS[name])
     ends, own = graph.as_measured(assumed)
-    assert {group: times[-1] for group, times in ends.items()} == {
+    assert {group: times[-1] for (_, group), times in ends.items()} == {
         group: records[-1][1] for group, records in machine.records.items()
     }
     again = graph.run(assumed, own)
     assert again == ends
-    assert {round(cycles) for cycles in own["reader"][::2]} == {KERNELS[name].finish}
+    assert {round(cycles) for cycles in own[0, "reader"][::2]} == {KERNELS[name].finish}
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -44,7 +44,7 @@ def test_an_mma_that_takes_no_time_saves_what_it_saves_the_machine(name):
     own = graph.as_measured(assumed)[1]
     changed = graph.run(assumed, own, Change(mmas=frozenset({"A @ B"})))
     truth = TensorCoreMachine(replace(KERNELS[name], mma=0)).run()
-    assert changed["reader"][-1] == pytest.approx(truth.records["reader"][-1][1], abs=2)
+    assert changed[0, "reader"][-1] == pytest.approx(truth.records["reader"][-1][1], abs=2)
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from kperf.errors import UsageError
 from kperf.trace.analyze.predict import predict
 from kperf.trace.analyze.replay import Assumptions, Replay, Step
-from kperf.trace.analyze.whatif import Ctas, what_if
+from kperf.trace.analyze.timeline import Neighbours
+from kperf.trace.analyze.whatif import Sms, what_if
 from kperf.trace.instrument.program import Interval, Mma
 
 from .machine import FLOP_PER_CYCLE, Kernel, Machine, cta_and_program
@@ -33,7 +34,7 @@ CHANGES = {
 @functools.cache
 def rows(kernel):
     cta, program, machine = cta_and_program(kernel)
-    graph, found, own = what_if([cta], program, FLOP_PER_CYCLE)
+    graph, found, own = what_if([Neighbours.alone(cta)], program, FLOP_PER_CYCLE)
     return graph, {(row.region, row.warp_group): row for row in found}, own, machine
 
 
@@ -104,11 +105,11 @@ def test_the_sensitivity_holds_the_likely_value():
 )
 def test_the_graph_explains_any_such_kernel(kernel):
     cta, program, machine = cta_and_program(kernel)
-    ctas = Ctas([cta], program)
-    likely = Assumptions(ctas.load_cycles, FLOP_PER_CYCLE)
-    measured, own, _ = ctas.fit(likely)
-    assert ctas.iteration_time(likely, own) == pytest.approx(machine.iteration_time(), rel=0.02)
-    assert ctas.iteration_time(likely, own) == pytest.approx(measured, rel=0.02)
+    sms = Sms([Neighbours.alone(cta)], program)
+    likely = Assumptions(sms.load_cycles, FLOP_PER_CYCLE)
+    measured, own, _ = sms.fit(likely)
+    assert sms.iteration_time(likely, own) == pytest.approx(machine.iteration_time(), rel=0.02)
+    assert sms.iteration_time(likely, own) == pytest.approx(measured, rel=0.02)
 
 
 @pytest.mark.parametrize("groups", [("early", "late"), ("late", "early")])
@@ -117,10 +118,10 @@ def test_mmas_queue_as_they_are_issued_whatever_group_is_named_first(groups):
     for group in groups:
         interval = Interval(group, "product", "tensor")
         interval.queue = (Mma("product", 1000, "bf16"), 0)
-        steps[group] = [Step(interval, 100.0, 0, 0)]
-    replay = Replay(steps, {group: {"early": 0.0, "late": 50.0}[group] for group in groups}, {})
-    at_once = {group: [0.0] for group in groups}
-    assert replay.run(Assumptions(0.0, 10.0), at_once) == {"early": [100.0], "late": [200.0]}
+        steps[0, group] = [Step(interval, 100.0, 0, 0)]
+    replay = Replay(steps, {(0, "early"): 0.0, (0, "late"): 50.0}, {})
+    at_once = {row: [0.0] for row in steps}
+    assert replay.run(Assumptions(0.0, 10.0), at_once) == {(0, "early"): [100.0], (0, "late"): [200.0]}
 
 
 def test_a_step_may_hang_on_nothing():
@@ -128,7 +129,7 @@ def test_a_step_may_hang_on_nothing():
     cta, program, machine = cta_and_program(kernel)
     for interval in program.intervals.values():
         interval.waits = ()
-    graph, _, _ = what_if([cta], program, FLOP_PER_CYCLE)
+    graph, _, _ = what_if([Neighbours.alone(cta)], program, FLOP_PER_CYCLE)
     assert graph.load_cycles == 0
     assert graph.cycles == pytest.approx(
         machine.iteration_time(), rel=0.01
@@ -138,7 +139,7 @@ def test_a_step_may_hang_on_nothing():
 def measured(kernel, **changed):
     """As much of a timeline as a prediction takes."""
     cta, program, _ = cta_and_program(kernel)
-    graph, _, own = what_if([cta], program, FLOP_PER_CYCLE)
+    graph, _, own = what_if([Neighbours.alone(cta)], program, FLOP_PER_CYCLE)
     kinds = {(interval.group, interval.name): interval.kind for interval in program.intervals.values()}
     roles = [("consumer" in group.name, group.name) for group in program.groups]
     return SimpleNamespace(
@@ -205,5 +206,5 @@ def test_of_an_issue_and_its_mma_that_are_now_longer_and_now_shorter_the_later_o
 def test_a_wrong_graph_does_not_give_the_measured_iteration_time_back():
     """As it would if each step had the own cycles of its own iteration."""
     cta, program, _ = cta_and_program(UNEVEN)
-    graph, _, _ = what_if([cta], program, FLOP_PER_CYCLE / 3)
+    graph, _, _ = what_if([Neighbours.alone(cta)], program, FLOP_PER_CYCLE / 3)
     assert abs(graph.error) > 0.02
