@@ -117,6 +117,31 @@ class Values:
         names = operation.operands
         return self._made.get(self._resolve(operation.parent, names[index])) if index < len(names) else None
 
+    def sources(self, operation: Operation, index: int) -> list[Operation]:
+        """All operations from which an operand is computed, in whatever iteration or branch."""
+        found: dict[int, Operation] = {}
+        seen: set[tuple[int, str]] = set()
+        todo = [(operation.parent, operation.operands[index])] if index < len(operation.operands) else []
+        while todo:
+            region, name = todo.pop()
+            key = self._resolve(region, name)
+            if key in seen:
+                continue
+            seen.add(key)
+            op = self._carried[key][0] if key in self._carried else self._made.get(key)
+            if op is None:
+                continue
+            found[op.line] = op
+            if key in self._carried:
+                place = self._carried[key][1]
+                todo.append((op.parent, _initial(op)[place]))
+                if place:  # no induction variable
+                    todo.append((op.regions[0], op.regions[0].operations[-1].operands[place - 1]))
+            else:
+                todo += [(op.parent, operand) for operand in op.operands]
+                todo += [(each, operand) for each in op.regions for operand in each.operations[-1].operands]
+        return list(found.values())
+
     def _resolve(self, region: Region | None, name: str) -> tuple[int, str]:
         bare = name.partition("#")[0]
         while region is not None:

@@ -20,7 +20,20 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         moving = [
             op for op in loads if (value := kernel.values.operand(op, 0)) is not None and loop.line in value.iterations
         ]
-        if moving and not any(op.name == "tt.store" and tensor_types(op.rest) for op in inner):
+        if any(op.name == "tt.store" and tensor_types(op.rest) for op in inner):
+            continue
+        searching = [op for op in moving if any(one in loads for one in kernel.values.sources(op, 0))]
+        if searching:
+            yield kernel.finding(
+                RULE.id,
+                searching[0],
+                "medium",
+                "each iteration loads one number and waits for it to know where the next one is",
+                "load all numbers at once (tl.arange) and count those that are less with tl.sum, or search on the host",
+                {"loads": len(searching)},
+                estimate=(1.2, 1.0, 3.0),
+            )
+        elif moving:
             yield kernel.finding(
                 RULE.id,
                 moving[0],

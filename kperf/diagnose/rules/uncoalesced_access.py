@@ -17,6 +17,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     for access in kernel.accesses:
         if access.sector_use >= POOR_SECTOR_USE or access.value.loaded or _weight(access) * _PART < largest:
             continue
+        if access.tile_sectors == 1:
+            continue  # there is nothing else of the tile to read with it
         moved = access.sectors * SECTOR_BYTES
         from_memory = access.tile_sector_use < POOR_SECTOR_USE
         if not from_memory and access.sector_use >= BAD_SECTOR_USE:

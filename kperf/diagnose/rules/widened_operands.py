@@ -11,23 +11,25 @@ _PASSED = ("ttg.convert_layout", "ttg.local_alloc", "ttg.local_load", "tt.trans"
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of an `arith.extf` from 16 to 32 bits between a load and an MMA."""
+    """Of an `arith.extf` from 16 to 32 bits between a load and an MMA; severe where both operands have one."""
     for op in kernel.named(*MMAS):
-        for place in (0, 1):
-            widening = _widening(kernel, op, place)
-            if widening is not None:
-                narrow = widening.rest.partition(" : ")[2].partition(" to ")[0]
-                element = "bfloat16" if "bf16" in narrow else "float16"
-                yield kernel.finding(
-                    RULE.id,
-                    op,
-                    "high",
-                    f"an operand of tl.dot is {element} in memory and is made float32 before the product, which halves "
-                    "the tensor cores' rate at least",
-                    f"give tl.dot the {element} operands; it sums in float32",
-                    {"operand": place, "loaded_as": element},
-                    estimate=(2.0, 1.3, 8.0),
-                )
+        widened = {place: widening for place in (0, 1) if (widening := _widening(kernel, op, place)) is not None}
+        for place, widening in widened.items():
+            narrow = widening.rest.partition(" : ")[2].partition(" to ")[0]
+            element = "bfloat16" if "bf16" in narrow else "float16"
+            both = len(widened) == 2
+            yield kernel.finding(
+                RULE.id,
+                op,
+                "high" if both else "medium",
+                f"an operand of tl.dot is {element} in memory and is made float32 "
+                f"{'before the product' if both else 'as the other is'}, which halves the tensor cores' rate at least",
+                f"give tl.dot the {element} operands; it sums in float32"
+                if both
+                else f"if the product needs no more precision, give tl.dot the other operand as {element} too",
+                {"operand": place, "loaded_as": element},
+                estimate=(2.0, 1.3, 8.0) if both else (1.3, 1.0, 2.0),
+            )
 
 
 def _widening(kernel: Kernel, op: Operation, place: int) -> Operation | None:
