@@ -182,7 +182,7 @@ def trace(
     timeline = pipeline(launch, about)
     if item.passes:
         captured_passes = _captured(item, item.passes, inputs, workload, rounds)
-        timeline = join(timeline, launch, item.passes.edges, captured_passes)
+        timeline = join(timeline, launch, item.passes.all_probes, captured_passes)
     timeline = with_sources_from(Path.cwd(), timeline)
     timeline = timeline.model_copy(update={"verdict": verdict(timeline)})
     told = {
@@ -211,7 +211,7 @@ def _captured(
         traced = bind(item.original, inputs, workload, probed.text)
         captured = capture(str(item.original.path), call_original, traced, recording, rounds)
         told = Pass(
-            regions=passes.edges.named(probed.places),
+            regions=passes.all_probes.named(probed.places),
             overhead=_overhead(captured),
             sass_order=sass_order(one.orders),
             resources=KernelResources(**asdict(one.built.resource_usage)),

@@ -114,13 +114,13 @@ def passes_path(original: Override, root: Path = TTGIR_DIR) -> Path:
 class Passes:
     """The passes of an override, compiled."""
 
-    edges: Probes
+    all_probes: Probes
     chosen: list[ChosenPass]
 
 
 def choose_passes_of(original: Override, say: Callable[[str], None]) -> tuple[Passes, int]:
     """Choose by compiling; returns the passes, and how many kernels were compiled for that."""
-    edges = find_probes(original.text, RULES)
+    all_probes = find_probes(original.text, RULES)
     subject = subject_of(original)
     compiled = 0
 
@@ -129,15 +129,17 @@ def choose_passes_of(original: Override, say: Callable[[str], None]) -> tuple[Pa
         compiled += len(kernels)
         return builder(subject)(kernels)
 
-    chosen = choose_passes(edges, built(subject.compile(subject.text)), build, cycles=edges.least_cycles, say=say)
-    return Passes(edges, chosen), compiled
+    chosen = choose_passes(
+        all_probes, built(subject.compile(subject.text)), build, cycles=all_probes.least_cycles, say=say
+    )
+    return Passes(all_probes, chosen), compiled
 
 
 def compile_passes_of(original: Override, most: int | None, say: Callable[[str], None]) -> Passes:
     """At most so many passes; else those on file, and of a person's own TTGIR those that are chosen now."""
-    edges = find_probes(original.text, RULES)
+    all_probes = find_probes(original.text, RULES)
     if most is not None:
-        wanted = spread(edges, most)
+        wanted = spread(all_probes, most)
     elif (on_file := _passes_on_file(original)) is not None:
         wanted = [one.places for one in on_file.passes]
     else:
@@ -145,7 +147,9 @@ def compile_passes_of(original: Override, most: int | None, say: Callable[[str],
     subject = subject_of(original)
     say(f"{original.manifest.label}: compiling {len(wanted)} passes")
     built_original = built(subject.compile(subject.text))
-    return Passes(edges, compile_passes(edges, built_original, builder(subject), wanted, cycles=edges.least_cycles))
+    return Passes(
+        all_probes, compile_passes(all_probes, built_original, builder(subject), wanted, cycles=all_probes.least_cycles)
+    )
 
 
 def _passes_on_file(original: Override) -> PassesOnFile | None:
@@ -165,7 +169,7 @@ def generate_passes(original: Override, say: Callable[[str], None], root: Path =
         passes=[
             PassOnFile(
                 places=one.probed.places,
-                edges=passes.edges.named(one.probed.places),
+                edges=passes.all_probes.named(one.probed.places),
                 cost=round(one.cost, 4),
                 differences=sass_order(one.orders).differences,
                 registers=one.built.resource_usage.registers,

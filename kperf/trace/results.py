@@ -234,7 +234,7 @@ class Results:
         timeline, why_one = kept.one_pass, _why_one(taken, launches.options)
         if taken.several and why_one is None:
             try:
-                timeline = join(timeline, kept.launch, taken.several.edges, _passes(launches, taken.several))
+                timeline = join(timeline, kept.launch, taken.several.all_probes, _passes(launches, taken.several))
             except UsageError as error:
                 why_one = f"for several cannot be joined: {error}"
         more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
@@ -319,7 +319,7 @@ def _passes(launches: Interceptor, several: MultiPass) -> list[Captured]:
         if instrumented_ms is None or original_ms is None:
             raise UsageError("the GPU did not say how long they took")
         told = Pass(
-            regions=several.edges.named(probed.places),
+            regions=several.all_probes.named(probed.places),
             overhead=Overhead(
                 original_ms=original_ms, instrumented_ms=instrumented_ms, ratio=instrumented_ms / original_ms
             ),

@@ -35,7 +35,7 @@ def facts(found: program.Program):
         [(group.name, group.num_warps, group.issues) for group in found.groups],
         [(scope.name, scope.group, len(scope.loops)) for scope in found.scopes],
         Counter((one.name, one.kind, one.issues, one.flop, one.traffic, one.uses) for one in found.intervals.values()),
-        [(loop.products, loop.loads) for loop in found.loops.values()],
+        [(loop.mmas, loop.loads) for loop in found.loops.values()],
     )
 
 

@@ -57,7 +57,7 @@ def test_kernels_for_cdna_are_instrumented_and_compile(tmp_path, one, name):
     }[name]
     assert moved == expected
     if name != "softmax":
-        mmas = {mma for loop in program.loops.values() for mma in loop.products}
+        mmas = {mma for loop in program.loops.values() for mma in loop.mmas}
         assert [(mma.name, mma.dtype, mma.instruction) for mma in mmas] == [("a @ b", "bf16", "mma")]
     path = tmp_path / "k.ttgir"
     path.write_text(text)

@@ -206,25 +206,25 @@ def fake_capture(name, original, traced, recording, rounds):
 
 def of_a_pass(original, traced):
     """The records that a pass keeps of the finest instrumented kernel's, and lifetimes."""
-    edges, probed = probes_and_probed(original, traced)
+    all_probes, probed = probes_and_probed(original, traced)
     lifetimes = [
         [scope.number for scope in program.scopes if scope.name.startswith("lifetime")]
-        for program in (edges.program, probed.program)
+        for program in (all_probes.program, probed.program)
     ]
-    number = {of: mark for mark, of in probed.marks.items()}
+    number = {of: probe for probe, of in probed.probes.items()}
     number |= {(a, start): (b, start) for a, b in zip(*lifetimes, strict=True) for start in (True, False)}
     return [
         [[(*number[scope, start], clock) for scope, start, clock in warp if (scope, start) in number] for warp in cta]
-        for cta in simulated(edges.program)
+        for cta in simulated(all_probes.program)
     ]
 
 
 @functools.cache
 def probes_and_probed(original, traced):
-    edges = find_probes(original, RULES)
-    for places in itertools.chain.from_iterable(instrumented.spread(edges, number) for number in (100, 2)):
-        if (probed := probed_kernel(edges, places)).text == traced:
-            return edges, probed
+    all_probes = find_probes(original, RULES)
+    for places in itertools.chain.from_iterable(instrumented.spread(all_probes, number) for number in (100, 2)):
+        if (probed := probed_kernel(all_probes, places)).text == traced:
+            return all_probes, probed
     raise AssertionError("another text than a pass's")
 
 
@@ -305,9 +305,9 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     original = overrides.find("vanilla", Specialization())
     chosen = instrumented.read_passes(original).passes
     assert len(timeline.passes) == (len(chosen) if passes == "auto" else 2)
-    edges = find_probes(original.text, RULES)
+    all_probes = find_probes(original.text, RULES)
     named = {name for one in timeline.passes for name in one.regions}
-    assert named == {name for places in instrumented.spread(edges, 100) for name in edges.named(places)}
+    assert named == {name for places in instrumented.spread(all_probes, 100) for name in all_probes.named(places)}
     assert timeline.apart is None
     agree = len(timeline.passes) - len(timeline.joined.left_out)
     assert f"joined from {agree} of {len(timeline.passes)} passes that agree" in said

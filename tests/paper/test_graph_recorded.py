@@ -18,7 +18,7 @@ from kperf.trace.analyze.replay import Assumptions
 from kperf.trace.analyze.timeline import Cta, Neighbours, Span
 from kperf.trace.analyze.whatif import Sms
 from kperf.trace.instrument.events import instrument, read_rules
-from kperf.trace.instrument.program import Interval, Mark, Program, read_program
+from kperf.trace.instrument.program import Interval, Probe, Program, read_program
 
 FOLDER = RECORDED / "h200" / "examples"
 
@@ -59,18 +59,18 @@ def ctas_of(name: str, program: Program) -> list[Cta]:
 
 def spans(events: list[dict[str, Any]], program: Program, group: str) -> list[Span]:
     """Of intervals of one name the one that begins where the last ended, and ends where the next can begin."""
-    named: dict[str, dict[tuple[Mark, Mark], Interval]] = defaultdict(dict)
-    for marks, interval in program.intervals.items():
+    named: dict[str, dict[tuple[Probe, Probe], Interval]] = defaultdict(dict)
+    for probes, interval in program.intervals.items():
         if interval.group == program.code(group):
-            named[interval.name][marks] = interval
+            named[interval.name][probes] = interval
     events = sorted(events, key=lambda event: event["args"]["start"])
     made, at = [], None
     for event, following in zip_longest(events, events[1:]):
         opens = {first for first, _ in named[following["name"]]} if following else set()
-        fits = {marks: one for marks, one in named[event["name"]].items() if at in (None, marks[0])}
-        marks = next((marks for marks in fits if marks[1] in opens), None) or next(iter(fits))
-        at, args = marks[1], event["args"]
-        made.append(Span(fits[marks], args["start"], args["start"] + args["cycles"], args["iteration"]))
+        fits = {probes: one for probes, one in named[event["name"]].items() if at in (None, probes[0])}
+        probes = next((probes for probes in fits if probes[1] in opens), None) or next(iter(fits))
+        at, args = probes[1], event["args"]
+        made.append(Span(fits[probes], args["start"], args["start"] + args["cycles"], args["iteration"]))
     return made
 
 

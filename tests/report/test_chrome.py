@@ -13,7 +13,7 @@ from kperf.report import chrome
 from kperf.report.chrome import export
 from kperf.trace.analyze.read import decode_launch
 from kperf.trace.analyze.timeline import Launch
-from tests.trace.analyze.synthetic import encode, marks_of, recording_of
+from tests.trace.analyze.synthetic import encode, probes_of, recording_of
 from tests.trace.analyze.test_analysis import PROGRAM, RECORDING, launch
 
 from .trace_event_format import problems
@@ -91,8 +91,8 @@ ITERATIONS = 30_000
 def long_launch():
     """Two CTAs of more than half a million records each, a step of 100 cycles from record to record."""
     recording = recording_of(PROGRAM, bytes_per_warp=1 << 24, memory="global")
-    marks = [marks_of(PROGRAM, group, ITERATIONS) for group in ("consumer 0", "consumer 1", "producer")]
-    cta = [[(*mark, 100 * place) for place, mark in enumerate(warp)] for warp in marks]
+    probes = [probes_of(PROGRAM, group, ITERATIONS) for group in ("consumer 0", "consumer 1", "producer")]
+    cta = [[(*probe, 100 * place) for place, probe in enumerate(warp)] for warp in probes]
     assert sum(map(len, cta)) > 500_000
     return decode_launch(encode([cta, cta], recording), recording, PROGRAM)
 

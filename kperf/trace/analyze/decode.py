@@ -31,13 +31,13 @@ _CHUNK_BYTES = 1 << 22
 class Records:
     """The records of a launch, flat: CTA by CTA, warp by warp, oldest first.
 
-    Per record: `mark` (twice its scope, and one more at the start), and `cycle`, counted from the first kept record of
+    Per record: `probe` (twice its scope, and one more at the start), and `cycle`, counted from the first kept record of
     the CTA's first warp that has any (so it can be negative).
     Per CTA and recorded warp: `counts`, how many of its records there are.
     Per CTA: `program_id`, `sm`, `start_ns`, `end_ns` (global timer), `clock` (the raw clock of cycle 0).
     """
 
-    mark: NDArray[np.uint16]
+    probe: NDArray[np.uint16]
     cycle: NDArray[np.int64]
     counts: NDArray[np.int64]
     program_id: NDArray[np.int64]
@@ -66,12 +66,12 @@ class Records:
     @cached_property
     def scope(self) -> NDArray[np.uint8]:
         """Of each record the number of its scope."""
-        return (self.mark >> 1).astype(np.uint8)
+        return (self.probe >> 1).astype(np.uint8)
 
     @cached_property
     def is_start(self) -> NDArray[np.bool_]:
         """Of each record whether its scope starts with it."""
-        return (self.mark & 1).astype(np.bool_)
+        return (self.probe & 1).astype(np.bool_)
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
@@ -116,7 +116,7 @@ def decode(buffer: NDArray[np.uint8], recording: Recording, sample: Sample | Non
     sizes = counts.sum(axis=1)
     timers = words[:, 4:10].astype(np.int64)
     records = Records(
-        mark=np.empty(sizes.sum(), dtype=np.uint16),
+        probe=np.empty(sizes.sum(), dtype=np.uint16),
         cycle=np.empty(sizes.sum(), dtype=np.int64),
         counts=counts,
         program_id=words[:, 1].astype(np.int64),
@@ -132,7 +132,7 @@ def decode(buffer: NDArray[np.uint8], recording: Recording, sample: Sample | Non
     for first in range(0, len(words), chunk):
         last = min(first + chunk, len(words))
         here = slice(edges[first], edges[last])
-        records.mark[here], records.cycle[here], records.clock[first:last] = _decode_ctas(
+        records.probe[here], records.cycle[here], records.clock[first:last] = _decode_ctas(
             words[first:last], written[first:last], counts[first:last], recording
         )
     return records
@@ -175,7 +175,7 @@ def _counts(words: NDArray[np.uint32], recording: Recording) -> tuple[NDArray[np
 def _decode_ctas(
     words: NDArray[np.uint32], written: NDArray[np.int64], counts: NDArray[np.int64], recording: Recording
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
-    """`mark` and `cycle` of all records of some CTAs, and the CTAs' `clock`."""
+    """`probe` and `cycle` of all records of some CTAs, and the CTAs' `clock`."""
     capacity = recording.records_per_warp
     first_word = HEADER_BYTES // 4 + recording.total_warps
     pairs = words[:, first_word : first_word + recording.buffer_bytes // 4].copy().view(np.uint64)
@@ -187,10 +187,10 @@ def _decode_ctas(
         buffers[wrapped] = np.take_along_axis(buffers[wrapped], (position + oldest) % capacity, axis=1)
     kept = buffers[position < counts[..., None]]
     tag, low = kept.astype(np.uint32), (kept >> 32).astype(np.uint32)
-    mark = ((tag >> 22) & 0x1FE | (~tag >> 31)).astype(np.uint16)
+    probe = ((tag >> 22) & 0x1FE | (~tag >> 31)).astype(np.uint16)
     if recording.clock_bits == 64:
-        return mark, *_unwrap(low | (tag & 0x7FF).astype(np.uint64) << np.uint64(32), counts, 2**43)
-    return mark, *_unwrap(low, counts, 2**32)
+        return probe, *_unwrap(low | (tag & 0x7FF).astype(np.uint64) << np.uint64(32), counts, 2**43)
+    return probe, *_unwrap(low, counts, 2**32)
 
 
 def _unwrap(

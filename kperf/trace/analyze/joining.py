@@ -1,15 +1,15 @@
-"""Put several passes of one kernel together: each measured a few edges of an iteration, all of them the anchors.
+"""Put several passes of one kernel together: each measured a few probes of an iteration, all of them the anchors.
 
-In a pass an edge is measured from its iteration's anchor, on the SM's own clock, over the typical iterations of the
-launch: those whose length is not among the longest or shortest twentieth. The means of two edges differ by the mean of
+In a pass a probe is measured from its iteration's anchor, on the SM's own clock, over the typical iterations of the
+launch: those whose length is not among the longest or shortest twentieth. The means of two probes differ by the mean of
 what lies between them, whether one pass measured both or two did; medians would not. What a record costs comes after
-the clock that it keeps, so an edge of a pass of two stands where it would without its record, and the rest of the
+the clock that it keeps, so a probe of a pass of two stands where it would without its record, and the rest of the
 iteration grows.
 
 So each pass says by itself whether it can be joined: its own intervals add up to its own iteration, and that has to be
 the iteration time of the pass that changes the kernel's time least. A pass that changed the schedule has another
 iteration, or warp groups in another step: it is left out, and what only it measured is not told apart. Where less than
-half of the passes agree, or an edge lies out of the program's order, there is no one iteration that they measured, and
+half of the passes agree, or a probe lies out of the program's order, there is no one iteration that they measured, and
 the timeline stays that of one launch with all records; the iteration time is that of the least disturbed pass even so.
 """
 
@@ -42,7 +42,7 @@ from kperf.trace.instrument.program import Interval
 from kperf.trace.instrument.program import Part as WorkPart
 
 TOLERANCE = 0.02
-"""Of the iteration time: by how much a pass's may differ from it, and an edge lie before the one it follows."""
+"""Of the iteration time: by how much a pass's may differ from it, and a probe lie before the one it follows."""
 
 STEP = 0.1
 """Of the iteration time: by how much two warp groups may be in another step with each other than in its pass."""
@@ -70,8 +70,8 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Edge:
-    """Where an edge lies after its anchor: cycles in the mean, quantiles of them (0 to 100 %), and the pass."""
+class MeasuredProbe:
+    """Where a probe lies after its anchor: cycles in the mean, quantiles of them (0 to 100 %), and the pass."""
 
     cycles: float
     quantiles: NDArray[np.float64]
@@ -82,13 +82,13 @@ class Edge:
 class Iterations:
     """The typical iterations of a warp group in one pass.
 
-    `iteration_time`: mean cycles from anchor to anchor; `edges`: place -> cycles after the anchor, of each iteration.
+    `iteration_time`: mean cycles from anchor to anchor; `offsets`: place -> cycles after the anchor, of each iteration.
     """
 
     body: Body
     of: BodyClass
     iteration_time: float
-    edges: Mapping[int, NDArray[np.int64]]
+    offsets: Mapping[int, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Part:
         return self.end - self.start
 
 
-def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captured]) -> Timeline:
+def join(one: Timeline, launch: Launch, all_probes: Probes, captured: Sequence[Captured]) -> Timeline:
     """The timeline of several passes, its verdict included; that of one launch if they do not make one iteration.
 
     `one`, `launch`: of the launch with all records, from which stays what is outside of the main loop. Raises
@@ -116,7 +116,7 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
     number = min(range(len(captured)), key=lambda n: changes(captured[n].told.overhead))
     iteration_time = analysis.iteration_time(captured[number].launch)
     groups = [group for group, main in captured[number].launch.main_scope.items() if main is not None]
-    iterations = [{group: _iterations(one_pass, edges, group) for group in groups} for one_pass in captured]
+    iterations = [{group: _iterations(one_pass, all_probes, group) for group in groups} for one_pass in captured]
     lags = [_lags(one_pass.launch, launch, iteration_time.median) for one_pass in captured]
     passes = [_told(one_pass, mine) for one_pass, mine in zip(captured, iterations, strict=True)]
     others = {
@@ -131,7 +131,7 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
         for group in groups:
             placed = _placed(iterations, group, captured, agreeing)
             gaps += _disorder(placed, iterations[number][group].of, group, iteration_time.median)
-            found[group] = list(_parts(edges, group, iterations[number][group], placed, iteration_time.median))
+            found[group] = list(_parts(all_probes, group, iterations[number][group], placed, iteration_time.median))
     if gaps:
         alone = one.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
         return concluded(alone, None)
@@ -145,17 +145,17 @@ def join(one: Timeline, launch: Launch, edges: Probes, captured: Sequence[Captur
         left_out=sorted(others),
         why=list(others.values()),
     )
-    return _timeline(one, launch, edges, cta, found, iteration_time, passes, joined)
+    return _timeline(one, launch, all_probes, cta, found, iteration_time, passes, joined)
 
 
-def _iterations(captured: Captured, edges: Probes, group: str) -> Iterations:
-    launch, marks = captured.launch, captured.probed.marks
+def _iterations(captured: Captured, all_probes: Probes, group: str) -> Iterations:
+    launch, probes = captured.launch, captured.probed.probes
     main = launch.main_scope[group]
     assert main is not None
     of, body = next(
-        (of, body) for of in edges.classes for body in of.bodies if body.marks[ANCHOR] == marks.get((main, True))
+        (of, body) for of in all_probes.classes for body in of.bodies if body.probes[ANCHOR] == probes.get((main, True))
     )
-    places = [place for place, mark in enumerate(body.marks) if mark in marks.values()]
+    places = [place for place, probe in enumerate(body.probes) if probe in probes.values()]
     records = launch.records
     mine = np.flatnonzero(records.warp == launch.groups.index(group))
     anchors = np.flatnonzero(records.is_start[mine] & (records.scope[mine] == main))
@@ -210,39 +210,39 @@ def _anchors(launch: Launch, group: str) -> tuple[NDArray[np.int64], NDArray[np.
 
 def _placed(
     iterations: Sequence[Mapping[str, Iterations]], group: str, captured: Sequence[Captured], agreeing: Sequence[int]
-) -> dict[int, Edge]:
+) -> dict[int, MeasuredProbe]:
     """Place -> where it lies: of several passes that agree and measured it, in that which disturbs least."""
     order = sorted(agreeing, key=lambda n: (not captured[n].told.sass_order.same, changes(captured[n].told.overhead)))
-    found: dict[int, Edge] = {}
+    found: dict[int, MeasuredProbe] = {}
     for number in order:
-        for place, cycles in iterations[number][group].edges.items():
+        for place, cycles in iterations[number][group].offsets.items():
             if place not in found:
                 quantiles = np.percentile(cycles, np.arange(101)).astype(np.float64)
-                found[place] = Edge(float(cycles.mean()), quantiles, number)
+                found[place] = MeasuredProbe(float(cycles.mean()), quantiles, number)
     return found
 
 
 def _parts(
-    edges: Probes, group: str, iterations: Iterations, placed: Mapping[int, Edge], iteration_time: float
+    all_probes: Probes, group: str, iterations: Iterations, placed: Mapping[int, MeasuredProbe], iteration_time: float
 ) -> Iterator[Part]:
     """The intervals of an iteration on one iteration time; the last reaches to the next anchor.
 
     Two between which no pass that agrees has a probe are one.
     """
-    marks, places = iterations.body.marks, len(iterations.body.marks)
-    end = Edge(iteration_time, np.full(101, iteration_time), placed[ANCHOR].number)
+    probes, places = iterations.body.probes, len(iterations.body.probes)
+    end = MeasuredProbe(iteration_time, np.full(101, iteration_time), placed[ANCHOR].number)
     known = {**placed, places: end}
     at = [(n, known[iterations.of.same.get(n, n)]) for n in range(places) if iterations.of.same.get(n, n) in known]
     low = 0.0
-    for (place, edge), (following_place, following) in pairwise([*at, (places, end)]):
-        steps = pairwise([*marks, marks[ANCHOR]][place : following_place + 1])
-        interval = _merged(group, [between(edges.program, *step) for step in steps])
+    for (place, probe), (following_place, following) in pairwise([*at, (places, end)]):
+        steps = pairwise([*probes, probes[ANCHOR]][place : following_place + 1])
+        interval = _merged(group, [between(all_probes.program, *step) for step in steps])
         start, low = low, min(max(low, following.cycles), iteration_time)
         # The length of which quantile goes with which is not known of two passes: the early iterations of one are taken
         # to be those of the other, which keeps the mean.
-        p5, median, p95 = np.percentile(following.quantiles - edge.quantiles, [5, 50, 95])
+        p5, median, p95 = np.percentile(following.quantiles - probe.quantiles, [5, 50, 95])
         spread = Quantiles(median=float(median), p5=float(p5), p95=float(p95))
-        yield Part(interval, start, low, spread, tuple(sorted({edge.number, following.number})))
+        yield Part(interval, start, low, spread, tuple(sorted({probe.number, following.number})))
 
 
 def _merged(group: str, intervals: Sequence[Interval]) -> Interval:
@@ -291,7 +291,7 @@ def _open(passes: Sequence[Pass], number: int, iteration_time: float) -> dict[in
     return found
 
 
-def _disorder(placed: Mapping[int, Edge], of: BodyClass, group: str, iteration_time: float) -> list[str]:
+def _disorder(placed: Mapping[int, MeasuredProbe], of: BodyClass, group: str, iteration_time: float) -> list[str]:
     """Probes that lie before one which they follow."""
     measured = sorted(placed)
     return [
@@ -361,7 +361,7 @@ def _prologue(probed: ProbedKernel, group: str) -> Interval | None:
 def _timeline(
     one: Timeline,
     launch: Launch,
-    edges: Probes,
+    all_probes: Probes,
     cta: Cta,
     found: Mapping[str, list[Part]],
     iteration_time: Quantiles,
@@ -378,10 +378,10 @@ def _timeline(
     bound = analysis.bound(launch)
     graph, rows = one.replay, [*one.what_if, *one.withheld]
     self_times = {(region.warp_group, region.name): region.self_cycles or 0.0 for region in one.regions}
-    rate, again = _flop_per_cycle(launch, bound.cycles), Sms([alone], edges.program)
+    rate, again = _flop_per_cycle(launch, bound.cycles), Sms([alone], all_probes.program)
     shares_sm = graph is not None and graph.together > 1  # a joined CTA has no neighbours
     if not shares_sm and again.run_through(Assumptions(again.load_cycles, rate)):
-        graph, rows, self_times = what_if([alone], edges.program, rate)
+        graph, rows, self_times = what_if([alone], all_probes.program, rate)
     else:
         joined = joined.model_copy(update={"replayed": False})
     made = one.model_copy(

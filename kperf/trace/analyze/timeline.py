@@ -146,7 +146,7 @@ class Neighbours:
 class Launch:
     """All intervals of a traced launch: what each warp does from each of its records to the next.
 
-    `marks`: the two marks between which each of `intervals` lies. All other arrays are as long as `records.mark`.
+    `probes`: the two probes between which each of `intervals` lies. All other arrays are as long as `records.probe`.
     `kind`: index into `intervals` of what begins with a record, or
     `len(intervals)` at a warp's last one. `cycles`: how long that takes, 0 at the last one. Raises `UsageError` if
     records follow each other as the program cannot write them, or if one warp group wrote none at all.
@@ -163,25 +163,25 @@ class Launch:
             raise UsageError(
                 f"no event of {', '.join(silent)}: was warp {warps[self.groups.index(silent[0])]} recorded?"
             )
-        if records.mark.max() >= 2 * len(program.scopes):
+        if records.probe.max() >= 2 * len(program.scopes):
             raise UsageError("the trace has a scope that the kernel has not: it is another kernel's")
-        self.marks, table = self._intervals_of_each()
+        self.probes, table = self._intervals_of_each()
         self.kind = self._kinds(table)
         bad = np.flatnonzero(self.kind > len(self.intervals))
         if bad.size:
-            names = [program.scopes[records.mark[place] // 2].name for place in (bad[0], bad[0] + 1)]
+            names = [program.scopes[records.probe[place] // 2].name for place in (bad[0], bad[0] + 1)]
             cta = records.cta_of(bad[:1])[0]
             raise UsageError(f"the events are not balanced: {names[1]!r} cannot follow {names[0]!r} in CTA {cta}")
         self._built: dict[int, Cta] = {}
 
     def _intervals_of_each(self) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
-        """Set `intervals`, those of every recorded group; and return the marks (first, second) of each.
+        """Set `intervals`, those of every recorded group; and return the probes (first, second) of each.
 
-        Also the kind for [recorded warp, mark, next mark], `len(intervals) + 1` for what cannot be. Where all warps run
-        the same code each recorded one has intervals of its own.
+        Also the kind for [recorded warp, probe, next probe], `len(intervals) + 1` for what cannot be. Where all warps
+        run the same code each recorded one has intervals of its own.
         """
         self.intervals = list(self.program.intervals.values())
-        marks = [(2 * a + a_start, 2 * b + b_start) for (a, a_start), (b, b_start) in self.program.intervals]
+        probes = [(2 * a + a_start, 2 * b + b_start) for (a, a_start), (b, b_start) in self.program.intervals]
         place = np.tile(np.arange(len(self.intervals)), (len(self.groups), 1))
         for warp, name in enumerate(self.groups):
             code = self.program.code(name)
@@ -191,23 +191,23 @@ class Launch:
                 if interval.group == code:
                     place[warp, index] = len(self.intervals)
                     self.intervals.append(replace(interval, group=name))
-                    marks.append(marks[index])
+                    probes.append(probes[index])
         size = 2 * len(self.program.scopes)
         table = np.full((len(self.groups), size, size), len(self.intervals) + 1, _smallest(len(self.intervals) + 1))
-        for index, (first, second) in enumerate(marks[: len(self.program.intervals)]):
+        for index, (first, second) in enumerate(probes[: len(self.program.intervals)]):
             table[:, first, second] = place[:, index]
-        return np.array(marks, dtype=np.int64).reshape(-1, 2), table
+        return np.array(probes, dtype=np.int64).reshape(-1, 2), table
 
     def _kinds(self, table: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
         """`kind`, a stretch of records at a time: what is made of them stays in a core's caches."""
-        records, n = self.records, len(self.records.mark)
+        records, n = self.records, len(self.records.probe)
         kind = np.empty(n, dtype=table.dtype)
         lasts = records.ends[records.counts.ravel() > 0] - 1
         rows = np.searchsorted(records.ends, np.arange(0, n, _STRETCH), side="right")
         same = bool((table == table[0]).all())
         for low, row in zip(range(0, n, _STRETCH), rows, strict=True):
-            marks = records.mark[low : low + _STRETCH + 1].astype(np.int64)
-            pairs = marks[:-1] * table.shape[1] + marks[1:]
+            probes = records.probe[low : low + _STRETCH + 1].astype(np.int64)
+            pairs = probes[:-1] * table.shape[1] + probes[1:]
             if not same:
                 until = int(np.searchsorted(records.ends, low + len(pairs), side="left")) + 1
                 edges = np.clip(np.concatenate([[low], records.ends[row:until]]), low, low + len(pairs))
@@ -273,7 +273,7 @@ class Launch:
     def _opens(self, group: str, scope: int | None) -> NDArray[np.bool_]:
         """For each of `intervals`: whether it is this group's and begins with the start of the scope."""
         mine = np.array([interval.group == group for interval in self.intervals], dtype=bool)
-        opens: NDArray[np.bool_] = mine & (self.marks[:, 0] == (-1 if scope is None else 2 * scope + 1))
+        opens: NDArray[np.bool_] = mine & (self.probes[:, 0] == (-1 if scope is None else 2 * scope + 1))
         return opens
 
     def _weight(self, scope: Scope) -> int:
@@ -301,7 +301,7 @@ class Launch:
         """For each of `intervals`: whether both its ends belong to its group's main loop."""
         inside = np.zeros(len(self.program.scopes), dtype=bool)
         inside[sorted(set().union(*self.loop_scopes.values()))] = True
-        first, second = self.marks.T // 2
+        first, second = self.probes.T // 2
         both: NDArray[np.bool_] = inside[first] & inside[second]
         return both
 
@@ -335,7 +335,7 @@ class Launch:
         return {group: self._steps_of(group) for group in self.groups}
 
     def _steps_of(self, group: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        inside = [mark // 2 in self.loop_scopes[group] for mark in self.marks[:, 0]]
+        inside = [probe // 2 in self.loop_scopes[group] for probe in self.probes[:, 0]]
         outside = np.array([i.group == group for i in self.intervals], dtype=bool) & ~np.array(inside, dtype=bool)
         iterations = self._iterations[group]
         same = np.diff(self.records.row_of(iterations)) == 0
@@ -415,8 +415,8 @@ class Launch:
             return np.arange(self.records.n_ctas)
         starts = np.array([2 * lifetimes.get(self.program.code(name), -1) + 1 for name in self.groups])
         counts = self.records.counts
-        places = np.minimum(self.records.begins, len(self.records.mark) - 1).reshape(counts.shape)
-        return np.flatnonzero(((counts > 0) & (self.records.mark[places] == starts)).all(axis=1))
+        places = np.minimum(self.records.begins, len(self.records.probe) - 1).reshape(counts.shape)
+        return np.flatnonzero(((counts > 0) & (self.records.probe[places] == starts)).all(axis=1))
 
     def ctas(self, chosen: NDArray[np.int64]) -> Iterator[Cta]:
         """The chosen CTAs, span by span; of one with more than LONGEST_CTA spans so many from its beginning."""

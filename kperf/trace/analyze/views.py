@@ -65,7 +65,7 @@ class Ctas:
         ranked = sorted(looping, key=lambda role: ("MMAs" not in role.duty, "loads" not in role.duty))
         self.has_loop = bool(ranked)
         self.silent = records.counts.sum(axis=1) == 0
-        outside = np.array([scope.loop == 0 for scope in launch.program.scopes], dtype=bool)[launch.marks[:, 0] // 2]
+        outside = np.array([scope.loop == 0 for scope in launch.program.scopes], dtype=bool)[launch.probes[:, 0] // 2]
         straight = np.bincount(records.cta_of(launch.places(outside)), minlength=records.n_ctas)
         self.loops = np.maximum(records.counts - 1, 0).sum(axis=1) > straight
         self.iterations: NDArray[np.int64] = np.zeros(records.n_ctas, dtype=np.int64)

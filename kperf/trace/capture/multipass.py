@@ -33,7 +33,7 @@ class OnePass:
 class MultiPass:
     """All passes of a kernel, for launches of one grid."""
 
-    edges: Probes
+    all_probes: Probes
     passes: list[OnePass] = field(default_factory=list)
     original_spans: list[Span] = field(default_factory=list)
     """Of a launch of the original kernel before each of them."""
@@ -59,7 +59,7 @@ def plan(
 
     Raises `UsageError` if it has no loop that issues MMAs, or cannot be recorded.
     """
-    edges = find_probes(compiler.named_ttgir(kernel.asm["ttgir"]), rules, regions)
+    all_probes = find_probes(compiler.named_ttgir(kernel.asm["ttgir"]), rules, regions)
     with own_cache(folder):
         original = built(kernel)
     made: dict[Places, tuple[CompiledKernel, Recording]] = {}
@@ -77,7 +77,7 @@ def plan(
             return [built(compiled) for compiled, _ in found]
 
     if most is None:
-        chosen = choose_passes(edges, original, build, cycles=edges.least_cycles, say=say)
+        chosen = choose_passes(all_probes, original, build, cycles=all_probes.least_cycles, say=say)
     else:
-        chosen = compile_passes(edges, original, build, spread(edges, most), cycles=edges.least_cycles)
-    return MultiPass(edges, [OnePass(one, *made[one.probed.places]) for one in chosen])
+        chosen = compile_passes(all_probes, original, build, spread(all_probes, most), cycles=all_probes.least_cycles)
+    return MultiPass(all_probes, [OnePass(one, *made[one.probed.places]) for one in chosen])

@@ -1,9 +1,9 @@
-"""Which edges of an iteration are recorded together: passes that leave the kernel as it is, chosen without a GPU.
+"""Which probes of an iteration are recorded together: passes that leave the kernel as it is, chosen without a GPU.
 
 As hardware profilers replay a kernel for other counters, an iteration is recorded over several launches, a few of its
-edges in each, the anchor in all. A first instrumented kernel is compiled for each edge. Those that the assembler orders
-as the original kernel come first and are put together as long as it does so with them all and their records cost
-little; an edge that it does not is alone in its pass, and what it moves is told.
+probes in each, the anchor in all. A first instrumented kernel is compiled for each probe. Those that the assembler
+orders as the original kernel come first and are put together as long as it does so with them all and their records cost
+little; a probe that it does not is alone in its pass, and what it moves is told.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from kperf.trace.instrument.program import Program
 from kperf.trace.instrument.session import CYCLES_A_RECORD, Recording, session
 
 MOST_COST = 0.03
-"""Of an iteration, estimated from `CYCLES_A_RECORD`: what a pass of more than two edges may cost."""
+"""Of an iteration, estimated from `CYCLES_A_RECORD`: what a pass of more than two probes may cost."""
 
 MOST_COMPILES = 24
 """Of a kernel: an instrumented kernel of improved_plus takes up to ten seconds of a processor."""
@@ -30,7 +30,7 @@ _PAIR = 2
 
 _MOST_BYTES_A_WARP = 8192
 _LEAST_BYTES_A_WARP = 256
-"""Of a pass's circular buffer: 32 records, the last 16 iterations of an anchor and an edge."""
+"""Of a pass's circular buffer: 32 records, the last 16 iterations of an anchor and a probe."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class ChosenPass:
 
 
 def choose_passes(
-    edges: Probes, original: Built, build: Build, *, cycles: float, say: Callable[[str], None]
+    all_probes: Probes, original: Built, build: Build, *, cycles: float, say: Callable[[str], None]
 ) -> list[ChosenPass]:
-    """The passes that record every edge of an iteration, those in the original kernel's order first.
+    """The passes that record every probe of an iteration, those in the original kernel's order first.
 
     `cycles`: what an iteration takes at least. `say` gets a line before kernels are compiled.
     """
@@ -81,13 +81,13 @@ def choose_passes(
         new = [places for places in dict.fromkeys(wanted) if places not in known]
         if new:
             say(f"compiling kernels with a few events an iteration: {len(new)}")
-        known.update(zip(new, compile_passes(edges, original, build, new, cycles=cycles), strict=True))
+        known.update(zip(new, compile_passes(all_probes, original, build, new, cycles=cycles), strict=True))
         return [known[places] for places in wanted]
 
     def keeps(found: ChosenPass) -> bool:
         return not found.differences and found.built.is_no_worse_than(original)
 
-    found = compiled(single_edges(edges))
+    found = compiled(single_probes(all_probes))
     apart = [one for one in found if not keeps(one)]
     together = [one for one in found if keeps(one)]
     grown: list[ChosenPass] = []
@@ -97,7 +97,7 @@ def choose_passes(
         while (
             len(together) >= _PAIR and max(map(len, first.probed.places)) + _PAIR <= most and len(known) < MOST_COMPILES
         ):
-            (candidate,) = compiled([_together(edges, [one.probed.places for one in (first, *together[:_PAIR])])])
+            (candidate,) = compiled([_together(all_probes, [one.probed.places for one in (first, *together[:_PAIR])])])
             if not keeps(candidate):
                 break
             first, together = candidate, together[_PAIR:]
@@ -106,10 +106,10 @@ def choose_passes(
 
 
 def compile_passes(
-    edges: Probes, original: Built, build: Build, wanted: Sequence[Places], *, cycles: float
+    all_probes: Probes, original: Built, build: Build, wanted: Sequence[Places], *, cycles: float
 ) -> list[ChosenPass]:
     """The passes that record these places, compiled and held against the original kernel."""
-    kernels = [probed_kernel(edges, places) for places in wanted]
+    kernels = [probed_kernel(all_probes, places) for places in wanted]
     return [
         ChosenPass(
             probed, made, Orders(original.order, made.order), max(map(len, probed.places)) * CYCLES_A_RECORD / cycles
@@ -118,25 +118,25 @@ def compile_passes(
     ]
 
 
-def single_edges(edges: Probes) -> list[Places]:
-    """A pass for each edge of the class that has most of them; the others' edges are measured again and again."""
-    measured = [of.measured for of in edges.classes]
+def single_probes(all_probes: Probes) -> list[Places]:
+    """A pass for each probe of the class that has most of them; the others' probes are measured again and again."""
+    measured = [of.measured for of in all_probes.classes]
     most = max(map(len, measured))
     return [tuple((ANCHOR, mine[number % len(mine)]) for mine in measured) for number in range(most)]
 
 
-def spread(edges: Probes, passes: int) -> list[Places]:
-    """All edges in at most so many passes, whatever that costs and moves."""
-    singles = single_edges(edges)
+def spread(all_probes: Probes, passes: int) -> list[Places]:
+    """All probes in at most so many passes, whatever that costs and moves."""
+    singles = single_probes(all_probes)
     count = min(passes, len(singles))
     shares = [singles[number * len(singles) // count : (number + 1) * len(singles) // count] for number in range(count)]
-    return [_together(edges, share) for share in shares]
+    return [_together(all_probes, share) for share in shares]
 
 
-def _together(edges: Probes, passes: Sequence[Places]) -> Places:
-    """All edges of the passes; of a class in which they are an odd number, another one besides."""
+def _together(all_probes: Probes, passes: Sequence[Places]) -> Places:
+    """All probes of the passes; of a class in which they are an odd number, another one besides."""
     by_class = zip(*passes, strict=True)
-    return tuple(_even(set().union(*mine), of) for of, mine in zip(edges.classes, by_class, strict=True))
+    return tuple(_even(set().union(*mine), of) for of, mine in zip(all_probes.classes, by_class, strict=True))
 
 
 def _even(chosen: set[int], of: BodyClass) -> tuple[int, ...]:

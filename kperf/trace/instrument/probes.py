@@ -2,8 +2,8 @@
 
 A *body* is a main loop of a warp group: of its loops those that issue most, and of these the innermost. Bodies with the
 same regions in the same order, as two consumers have, form a *class* and get the same records. The record before the
-first region is the iteration's *anchor*. Proton wants records in pairs, so a kernel with a few edges has pairs from one
-of them to the next, whatever regions these edges belong to.
+first region is the iteration's *anchor*. Proton wants records in pairs, so a kernel with a few probes has pairs from
+one of them to the next, whatever regions these probes belong to.
 """
 
 import re
@@ -14,7 +14,7 @@ from itertools import pairwise
 from kperf.errors import UsageError
 from kperf.ir.ttgir import Module, Operation
 from kperf.trace.instrument.events import LIFETIME, Rules, instrument
-from kperf.trace.instrument.program import Interval, Mark, Program, Scope, read_program
+from kperf.trace.instrument.program import Interval, Probe, Program, Scope, read_program
 
 _RECORD = re.compile(r'(\s*)proton\.record \w+ "[^"]*"')
 ANCHOR = 0
@@ -30,12 +30,12 @@ class Body:
 
     group: str
     loop: int
-    marks: tuple[Mark, ...]
+    probes: tuple[Probe, ...]
 
 
 @dataclass(frozen=True)
 class BodyClass:
-    """Bodies with the same regions; a *place* is an index into the marks of each.
+    """Bodies with the same regions; a *place* is an index into the probes of each.
 
     `names`: what each place is called. `same`: a place -> an earlier one from which nothing that is recorded lies
     between; the number of places stands for the anchor of the next iteration.
@@ -54,7 +54,7 @@ class BodyClass:
 
 @dataclass(frozen=True)
 class Probes:
-    """Every edge of a kernel: `text` and `program` are those of its finest kernel, to which the marks belong."""
+    """Every probe of a kernel: `text` and `program` are those of its finest kernel, to which the probes belong."""
 
     text: str
     program: Program
@@ -82,22 +82,22 @@ class Probes:
 
 @dataclass(frozen=True)
 class ProbedKernel:
-    """The instrumented kernel with a few edges. `marks`: its own marks of an iteration -> those of `Probes.program`."""
+    """The instrumented kernel with a few probes. `probes`: its own of an iteration -> those of `Probes.program`."""
 
     places: Places
     text: str
     program: Program
-    marks: Mapping[Mark, Mark]
+    probes: Mapping[Probe, Probe]
 
 
 def find_probes(original: str, rules: Rules, regions: Sequence[str] = ("*",)) -> Probes:
-    """The edges of the TTGIR `original`, of the regions whose names fit.
+    """The probes of the TTGIR `original`, of the regions whose names fit.
 
     Raises `UsageError` if it cannot be recorded, or if no loop of it issues MMAs.
     """
     text = instrument(original, regions=regions, rules=rules)
     program = read_program(text, rules)
-    straight = {mark[0] for op, mark in _records(text) if _every_iteration(op, program.scopes[mark[0]])}
+    straight = {probe[0] for op, probe in _records(text) if _every_iteration(op, program.scopes[probe[0]])}
     return Probes(text, program, classes_of(program, straight), rules)
 
 
@@ -112,8 +112,8 @@ def classes_of(program: Program, straight: set[int]) -> tuple[BodyClass, ...]:
         most = max((_rank(scope, program) for scope in scopes), default=(0, 0))
         for loop in dict.fromkeys(scope.loop for scope in scopes if _rank(scope, program) == most):
             mine = [scope for scope in scopes if scope.loop == loop]
-            marks = tuple((scope.number, start) for scope in mine for start in (True, False))
-            by_names.setdefault(tuple(scope.name for scope in mine), []).append(Body(group, loop, marks))
+            probes = tuple((scope.number, start) for scope in mine for start in (True, False))
+            by_names.setdefault(tuple(scope.name for scope in mine), []).append(Body(group, loop, probes))
     if not any("MMAs" in program.group(body.group).issues for bodies in by_names.values() for body in bodies):
         raise UsageError("it has no loop that issues matrix products")
     return tuple(_class_of(program, bodies) for bodies in by_names.values())
@@ -131,66 +131,66 @@ def _every_iteration(record: Operation, scope: Scope) -> bool:
 
 
 def _class_of(program: Program, bodies: list[Body]) -> BodyClass:
-    marks = bodies[0].marks
-    names = [f"{'start' if start else 'end'} of {program.scopes[scope].name}" for scope, start in marks]
+    probes = bodies[0].probes
+    names = [f"{'start' if start else 'end'} of {program.scopes[scope].name}" for scope, start in probes]
     same: dict[int, int] = {}
-    for place, (mark, following) in enumerate(pairwise([*marks, marks[ANCHOR]])):
-        if between(program, mark, following).kind != "other":
+    for place, (probe, following) in enumerate(pairwise([*probes, probes[ANCHOR]])):
+        if between(program, probe, following).kind != "other":
             continue
-        if place + 1 == len(marks):
-            same[place] = len(marks)
+        if place + 1 == len(probes):
+            same[place] = len(probes)
         else:
             same[place + 1] = same.get(place, place)
     return BodyClass(tuple(bodies), tuple(names), same)
 
 
-def between(program: Program, mark: Mark, following: Mark) -> Interval:
+def between(program: Program, probe: Probe, following: Probe) -> Interval:
     """What an iteration does between two records that follow each other in it.
 
     Where each way from one to the other has records of its own, as both branches of an `if`, that is the branches.
     """
-    found = program.intervals.get((mark, following))
-    return found or Interval(program.scopes[mark[0]].group, "branches", "arithmetic")
+    found = program.intervals.get((probe, following))
+    return found or Interval(program.scopes[probe[0]].group, "branches", "arithmetic")
 
 
-def probed_kernel(edges: Probes, places: Places) -> ProbedKernel:
+def probed_kernel(all_probes: Probes, places: Places) -> ProbedKernel:
     """The instrumented kernel that records these places of each class, and lifetimes."""
     kept = {
-        body.marks[place]: of.names[place]
-        for of, chosen in zip(edges.classes, places, strict=True)
+        body.probes[place]: of.names[place]
+        for of, chosen in zip(all_probes.classes, places, strict=True)
         for body in of.bodies
         for place in chosen
     }
-    lines: list[str | None] = list(edges.text.splitlines(keepends=True))
-    start: tuple[int, Mark] | None = None
-    pairs: list[tuple[Mark, Mark]] = []
-    for op, mark in _records(edges.text):
-        if edges.program.scopes[mark[0]].name.startswith(LIFETIME):
+    lines: list[str | None] = list(all_probes.text.splitlines(keepends=True))
+    start: tuple[int, Probe] | None = None
+    pairs: list[tuple[Probe, Probe]] = []
+    for op, probe in _records(all_probes.text):
+        if all_probes.program.scopes[probe[0]].name.startswith(LIFETIME):
             continue
-        if mark not in kept:
+        if probe not in kept:
             lines[op.line] = None
         elif start is None:
-            start = op.line, mark
+            start = op.line, probe
         else:
             line, first = start
-            name = f"{kept[first]} to {kept[mark]}"
+            name = f"{kept[first]} to {kept[probe]}"
             for at, word in ((line, "start"), (op.line, "end")):
                 lines[at] = _RECORD.sub(rf'\g<1>proton.record {word} "{name}"', lines[at] or "")
-            pairs.append((first, mark))
+            pairs.append((first, probe))
             start = None
     text = "".join(line for line in lines if line is not None)
-    program = read_program(text, edges.rules)
+    program = read_program(text, all_probes.rules)
     inner = [scope.number for scope in program.scopes if not scope.name.startswith(LIFETIME)]
-    marks = {
-        (number, is_start): mark
+    probes = {
+        (number, is_start): probe
         for number, pair in zip(inner, pairs, strict=True)
-        for is_start, mark in zip((True, False), pair, strict=True)
+        for is_start, probe in zip((True, False), pair, strict=True)
     }
-    return ProbedKernel(places, text, program, marks)
+    return ProbedKernel(places, text, program, probes)
 
 
-def _records(text: str) -> Iterator[tuple[Operation, Mark]]:
-    """The records of a text and their marks: pairs are numbered in the order of the text."""
+def _records(text: str) -> Iterator[tuple[Operation, Probe]]:
+    """The records of a text and their probes: pairs are numbered in the order of the text."""
     opened: dict[tuple[int, str], int] = {}
     number = 0
     for op in Module(text).walk():

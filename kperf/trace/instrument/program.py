@@ -33,7 +33,7 @@ from kperf.trace.instrument.events import LIFETIME, Rules, read_rules
 _SCALED = re.compile(r"lhs = (\w+) rhs = (\w+)")
 """What the operands of an MMA with scales are."""
 
-Mark = tuple[int, bool]
+Probe = tuple[int, bool]
 """(scope number, whether it is the start): one record in the text."""
 
 _LOOPS = ("scf.for", "scf.while")
@@ -174,7 +174,7 @@ class Program:
     groups: list[Group]
     total_warps: int
     scopes: list[Scope]
-    intervals: dict[tuple[Mark, Mark], Interval]
+    intervals: dict[tuple[Probe, Probe], Interval]
     stages: dict[Value, int] = field(default_factory=dict)
     """How many mbarriers each stage ring has."""
     loops: dict[int, Loop] = field(default_factory=dict)
@@ -212,16 +212,16 @@ def read_program(text: str, rules: Rules | None = None, located: str | None = No
     dataflow = Dataflow(module, rules.aliases)
     roles = _roles(module)
     names = {partition: name for partition, (name, _) in roles.items()}
-    marks: dict[int, Mark] = {}
+    probes: dict[int, Probe] = {}
     scopes: list[Scope] = []
-    _number_region(module.function.regions[0], names, next(iter(names.values())), (), False, marks, scopes)
+    _number_region(module.function.regions[0], names, next(iter(names.values())), (), False, probes, scopes)
     if not scopes:
         raise UsageError("the TTGIR has no events: make an instrumented kernel of it with `kperf instrument`")
     starts, total_warps = _allocate_warps(text)
     intervals = {}
     for group in module.warp_groups():
         region = group.region if group.region.label.startswith("partition") else module.function.regions[0]
-        for key, operations in _between(region, marks).items():
+        for key, operations in _between(region, probes).items():
             intervals[key] = _interval(names[group.name], _scope_name(key, scopes), operations, dataflow, rules)
     loops = {op.line: _loop(op, dataflow) for op in module.walk() if op.name in _LOOPS}
     groups = _groups(module, roles, starts)
@@ -308,10 +308,10 @@ def _number_region(
     group: str,
     loops: tuple[int, ...],
     ends_tile: bool,
-    marks: dict[int, Mark],
+    probes: dict[int, Probe],
     scopes: list[Scope],
 ) -> None:
-    """Number the scopes of a region and of all inside it, in the order of the text; line of each record -> its mark."""
+    """Number the scopes of a region and all inside it, in the order of the text; line of each record -> its probe."""
     for block in region.blocks:
         opened: dict[str, int] = {}
         for op in block.operations:
@@ -323,9 +323,9 @@ def _number_region(
                 if word == "start" and name not in opened:
                     opened[name] = len(scopes)
                     scopes.append(Scope(len(scopes), name, group, loops, ends_tile))
-                    marks[op.line] = (opened[name], True)
+                    probes[op.line] = (opened[name], True)
                 elif word == "end" and name in opened:
-                    marks[op.line] = (opened.pop(name), False)
+                    probes[op.line] = (opened.pop(name), False)
                 else:
                     raise UsageError(f'line {op.line + 1}: the {word} of "{name}" has no partner in its block')
             for inner in op.regions:
@@ -333,23 +333,23 @@ def _number_region(
                 around = (*loops, op.line) if is_loop else loops
                 storing = op.name == "scf.if" and bool(loops) and any(inside.name in STORES for inside in op.walk())
                 ends = not is_loop and (ends_tile or storing)
-                _number_region(inner, names, names.get(inner.label, group), around, ends, marks, scopes)
+                _number_region(inner, names, names.get(inner.label, group), around, ends, probes, scopes)
         if opened:
             raise UsageError(f'the record of "{next(iter(opened))}" is started and not ended in its block')
 
 
-def _between(region: Region, marks: dict[int, Mark]) -> dict[tuple[Mark, Mark], list[Operation]]:
+def _between(region: Region, probes: dict[int, Probe]) -> dict[tuple[Probe, Probe], list[Operation]]:
     """The operations between any two records that can follow each other in a region, in the order of the program."""
     graph = control_flow(region)
     found = {}
     for op in region.walk():
-        if op.line in marks and op.line in graph:
-            for last, operations in _ways(op, graph, marks):
-                found[marks[op.line], marks[last]] = operations
+        if op.line in probes and op.line in graph:
+            for last, operations in _ways(op, graph, probes):
+                found[probes[op.line], probes[last]] = operations
     return found
 
 
-def _ways(start: Operation, graph: Graph, marks: dict[int, Mark]) -> list[tuple[int, list[Operation]]]:
+def _ways(start: Operation, graph: Graph, probes: dict[int, Probe]) -> list[tuple[int, list[Operation]]]:
     """Line of each record that can be the next after `start`, and what is done on the ways to it."""
     order: list[Operation] = []
     before: dict[int, set[int]] = {}
@@ -368,7 +368,7 @@ def _ways(start: Operation, graph: Graph, marks: dict[int, Mark]) -> list[tuple[
         stack.append((op, True))
         for following in graph[op.line]:
             before.setdefault(following.line, set()).add(op.line)
-            if following.line in marks:
+            if following.line in probes:
                 ends[following.line] = None
             else:
                 stack.append((following, False))
@@ -387,7 +387,7 @@ def _leading_to(end: int, before: dict[int, set[int]], start: int) -> set[int]:
     return found
 
 
-def _scope_name(key: tuple[Mark, Mark], scopes: list[Scope]) -> str | None:
+def _scope_name(key: tuple[Probe, Probe], scopes: list[Scope]) -> str | None:
     (first, first_is_start), (second, second_is_start) = key
     return scopes[first].name if first == second and first_is_start and not second_is_start else None
 

@@ -9,7 +9,7 @@ from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.instrument.events import LIFETIME, Rules, read_rules
 from kperf.trace.instrument.probes import Places, ProbedKernel, Probes, classes_of
-from kperf.trace.instrument.program import Group, Interval, Loop, Mark, Mma, Program, Scope
+from kperf.trace.instrument.program import Group, Interval, Loop, Mma, Probe, Program, Scope
 
 from .machine import EMPTY, FLOP_PER_CYCLE, FULL, INTERVALS, ISSUES, Kernel, Machine, residents
 from .synthetic import encode, recording_of
@@ -27,20 +27,20 @@ def role(group: str) -> str:
     return group.split(maxsplit=1)[0]
 
 
-def program_of(kernel: Kernel, places: Places) -> tuple[Program, dict[Mark, Mark]]:
-    """The program with pairs at these places, each with a scope of its own; its marks -> those of the finest one."""
+def program_of(kernel: Kernel, places: Places) -> tuple[Program, dict[Probe, Probe]]:
+    """The program with pairs at these places, each with a scope of its own; its probes -> those of the finest one."""
     names = [*(f"consumer {n}" for n in range(kernel.consumers)), "producer"]
     groups = [Group(name, name, 4 * place, 4, ISSUES[name != "producer"]) for place, name in enumerate(names)]
     scopes: list[Scope] = []
-    table: dict[tuple[Mark, Mark], Interval] = {}
-    marks: dict[Mark, Mark] = {}
+    table: dict[tuple[Probe, Probe], Interval] = {}
+    probes: dict[Probe, Probe] = {}
     finest = 0
     for name in names:
         iteration, chosen = ITERATION[role(name)], places[name == "producer"]
         life = Scope(len(scopes), LIFETIME + name, name, ())
         scopes.append(life)
         finest += 1
-        mine: list[tuple[int, Mark]] = []
+        mine: list[tuple[int, Probe]] = []
         for first, second in zip(chosen[::2], chosen[1::2], strict=True):
             scope = Scope(len(scopes), f"{iteration[first]} to {iteration[second]}", name, (LINES[role(name)],))
             scopes.append(scope)
@@ -48,14 +48,14 @@ def program_of(kernel: Kernel, places: Places) -> tuple[Program, dict[Mark, Mark
         if mine:
             table[(life.number, True), mine[0][1]] = Interval(name)
             table[mine[-1][1], (life.number, False)] = Interval(name)
-        for (first, mark), (second, following) in pairwise([*mine, *mine[:1]]):
-            table[mark, following] = _between(kernel, name, first, second)
-        marks |= {mark: (finest + place // 2, place % 2 == 0) for place, mark in mine}
+        for (first, probe), (second, following) in pairwise([*mine, *mine[:1]]):
+            table[probe, following] = _between(kernel, name, first, second)
+        probes |= {probe: (finest + place // 2, place % 2 == 0) for place, probe in mine}
         finest += len(iteration) // 2
     mma = Mma("A @ B", kernel.mma * FLOP_PER_CYCLE, "bf16")
     loops = {10: Loop(10, (mma,), ()), 20: Loop(20, (), ("A",))}
     stages = {EMPTY: kernel.stages, FULL: kernel.stages}
-    return Program("made", groups, 4 * len(groups), scopes, table, stages, loops), marks
+    return Program("made", groups, 4 * len(groups), scopes, table, stages, loops), probes
 
 
 def _between(kernel: Kernel, group: str, first: int, second: int) -> Interval:
@@ -71,8 +71,8 @@ def _between(kernel: Kernel, group: str, first: int, second: int) -> Interval:
     return Interval(group, " + ".join(names), parts[0][0], **made)
 
 
-def edges_of(kernel: Kernel) -> Probes:
-    """Every edge of the simulated kernel."""
+def all_probes_of(kernel: Kernel) -> Probes:
+    """Every probe of the simulated kernel."""
     program, _ = program_of(kernel, ALL)
     straight = {scope.number for scope in program.scopes if scope.loops}
     return Probes("", program, classes_of(program, straight), rules())
@@ -86,12 +86,12 @@ def capture(
     kernel: Kernel, places: Places, cost: int, lates: Sequence[int] = (0, 7, 13)
 ) -> tuple[ProbedKernel, Launch]:
     """A launch with records at these places, each of `cost` cycles; the second consumer begins later in each CTA."""
-    program, marks = program_of(kernel, places)
+    program, probes = program_of(kernel, places)
     machines = [Machine(replace(kernel, late=kernel.late + late), *recorded(places, cost)).run() for late in lates]
     ctas = [_records(machine, program, places) for machine in machines]
     recording = recording_of(program, bytes_per_warp=16384, memory="global")
     launch = Launch(decode(encode(ctas, recording, sms=1), recording), program, recording.warps)
-    return ProbedKernel(places, "", program, marks), launch
+    return ProbedKernel(places, "", program, probes), launch
 
 
 def recorded(places: Places, cost: int) -> tuple[frozenset[tuple[str, str]], int]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from kperf.ir.dataflow import Value
-from kperf.trace.instrument.program import Mark, Program
+from kperf.trace.instrument.program import Probe, Program
 from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import Recording
 
@@ -75,14 +75,14 @@ def simulate(
     """
     order = {group.first_warp: group.name for group in program.groups}
     groups = [order[warp] for warp in sorted(order)]
-    marks = {group: marks_of(program, group, iterations, tiles) for group in groups}
+    probes = {group: probes_of(program, group, iterations, tiles) for group in groups}
     if not is_persistent(program):
         # A peeled iteration of the consumers is one of the producer's loop.
         rounds = Counter(
-            stage_ring for mark in pairwise(marks["consumer 0"]) for stage_ring in program.intervals[mark].waits
+            stage_ring for probe in pairwise(probes["consumer 0"]) for stage_ring in program.intervals[probe].waits
         )
-        marks["producer"] = marks_of(program, "producer", max(rounds.values()))
-    records = {group: [(*marks[group][0], clock)] for group in groups}
+        probes["producer"] = probes_of(program, "producer", max(rounds.values()))
+    records = {group: [(*probes[group][0], clock)] for group in groups}
     loads: dict[Value, list[int]] = defaultdict(list)
     signals: dict[Value, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     waited: Counter[tuple[str, Value]] = Counter()
@@ -106,9 +106,9 @@ def simulate(
     while unfinished:
         before = sum(map(len, records.values()))
         for group in sorted(unfinished):
-            while len(records[group]) < len(marks[group]):
+            while len(records[group]) < len(probes[group]):
                 at = len(records[group])
-                interval = program.intervals[marks[group][at - 1], marks[group][at]]
+                interval = program.intervals[probes[group][at - 1], probes[group][at]]
                 start = records[group][-1][2]
                 releases = [ready(group, stage_ring) for stage_ring in interval.waits]
                 if None in releases:
@@ -122,7 +122,7 @@ def simulate(
                     loads[stage_ring].append(end if interval.kind == "wait" else start)
                 for stage_ring in interval.signals:
                     signals[stage_ring][group].append(end)
-                records[group].append((*marks[group][at], end))
+                records[group].append((*probes[group][at], end))
             else:
                 unfinished.discard(group)
         assert not unfinished or sum(map(len, records.values())) > before, "a deadlock"
@@ -134,7 +134,7 @@ def is_persistent(program: Program) -> bool:
     return any(len(scope.loops) > 1 for scope in program.scopes)
 
 
-def marks_of(program: Program, group: str, iterations: int, tiles: int = 1) -> list[Mark]:
+def probes_of(program: Program, group: str, iterations: int, tiles: int = 1) -> list[Probe]:
     """The records that a group writes, in order, if it takes the first of its outermost loops and no other."""
     lifetime, *inner = [scope for scope in program.scopes if scope.group == group]
     outermost = next(scope.loops[0] for scope in inner if scope.loops)
@@ -145,7 +145,7 @@ def marks_of(program: Program, group: str, iterations: int, tiles: int = 1) -> l
     tail = [scope for scope in body if len(scope.loops) < depth and scope.number > loop[-1].number]
     before = [scope for scope in inner if not scope.loops and scope.number < body[0].number]
     after = [scope for scope in inner if not scope.loops and scope.number > body[-1].number]
-    marks: list[Mark] = [(lifetime.number, True)]
+    probes: list[Probe] = [(lifetime.number, True)]
     for scope in [*before, *([*head, *(loop * iterations), *tail] * tiles), *after]:
-        marks += [(scope.number, True), (scope.number, False)]
-    return [*marks, (lifetime.number, False)]
+        probes += [(scope.number, True), (scope.number, False)]
+    return [*probes, (lifetime.number, False)]

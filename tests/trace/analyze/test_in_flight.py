@@ -24,8 +24,8 @@ def in_flight(kernel: str) -> list[InFlight]:
     before = [scope for scope in scopes if not scope.loop and scope.number < loop[0].number]
     after = [scope for scope in scopes if not scope.loop and scope.number > loop[-1].number]
     inside = [(scope.number, start) for scope in [*before, *loop * ITERATIONS, *after] for start in (True, False)]
-    marks = [(lifetime.number, True), *inside, (lifetime.number, False)]
-    records: list[Record] = [(*mark, STEP * place) for place, mark in enumerate(marks)]
+    probes = [(lifetime.number, True), *inside, (lifetime.number, False)]
+    records: list[Record] = [(*probe, STEP * place) for place, probe in enumerate(probes)]
     recording = recording_of(program)
     buffer = encode([[records] * len(recording.warps)], recording)
     launch = Launch(decode(buffer, recording), program, recording.warps)

@@ -14,10 +14,10 @@ from kperf.trace.analyze import joining, read
 from kperf.trace.analyze.joining import Captured, join
 from kperf.trace.analyze.models import Overhead, Pass, SassOrder, Timeline
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.capture.passes import single_edges
+from kperf.trace.capture.passes import single_probes
 from kperf.trace.instrument.program import Interval
 
-from .captures import ALL, ITERATION, capture, edges_of, recorded, role
+from .captures import ALL, ITERATION, all_probes_of, capture, recorded, role
 from .machine import FULL, Kernel, Machine
 from .test_views import about
 
@@ -39,14 +39,14 @@ def told(kernel, places, cost, disturbed=None):
 
 def joined(kernel, cost=COST, disturbed=None, which=1) -> tuple[Timeline, Timeline]:
     """The timeline of one pass with all records, and that of several; of these one may run another kernel."""
-    edges = edges_of(kernel)
+    all_probes = all_probes_of(kernel)
     _, launch = capture(kernel, ALL, cost, lates=(0,))
     one = read.pipeline(launch, about(passes=[told(kernel, ALL, cost)]))
     captured = []
-    for number, places in enumerate(single_edges(edges)):
+    for number, places in enumerate(single_probes(all_probes)):
         ran = disturbed if disturbed and number == which else kernel
         captured.append(Captured(*capture(ran, places, cost), told(kernel, places, cost, ran)))
-    return one, join(one, launch, edges, captured)
+    return one, join(one, launch, all_probes, captured)
 
 
 def undisturbed(kernel):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kperf.trace.analyze import joining
-from kperf.trace.analyze.joining import Edge, Iterations, Part
+from kperf.trace.analyze.joining import Iterations, MeasuredProbe, Part
 from kperf.trace.analyze.models import Quantiles, UnitUse
 from kperf.trace.instrument.program import Interval, Mma
 from kperf.trace.instrument.program import Part as WorkPart
@@ -57,9 +57,13 @@ def test_warp_groups_in_another_step_are_told_by_how_much(lag, words):
 def test_a_probe_that_lies_before_the_one_that_it_follows_is_named():
     of = Some(names=["start", "QK", "softmax", "PV"])
     quantiles = np.zeros(101)
-    placed = {0: Edge(0.0, quantiles, 0), 1: Edge(500.0, quantiles, 3), 2: Edge(481.0, quantiles, 1)}
+    placed = {
+        0: MeasuredProbe(0.0, quantiles, 0),
+        1: MeasuredProbe(500.0, quantiles, 3),
+        2: MeasuredProbe(481.0, quantiles, 1),
+    }
     assert joining._disorder(placed, of, "a", 1000.0) == []
-    placed[3] = Edge(460.0, quantiles, 4)
+    placed[3] = MeasuredProbe(460.0, quantiles, 4)
     assert joining._disorder(placed, of, "a", 1000.0) == ["PV of a lies 21 cycles before softmax, which it follows "
                                                            "(passes 5 and 2)"]  # fmt: skip
 
@@ -94,9 +98,9 @@ def test_of_a_place_the_least_disturbing_pass_that_keeps_the_order_speaks():
 
     captured = [told(False, 1.0), told(True, 1.2), told(True, 0.9), told(True, 1.05)]
 
-    def iterations(**edges):
+    def iterations(**offsets):
         return {
-            "a": Iterations(None, None, 1000.0, {int(place[1:]): np.array(cycles) for place, cycles in edges.items()})
+            "a": Iterations(None, None, 1000.0, {int(place[1:]): np.array(cycles) for place, cycles in offsets.items()})
         }
 
     of = [
@@ -106,7 +110,7 @@ def test_of_a_place_the_least_disturbing_pass_that_keeps_the_order_speaks():
         iterations(p3=[1, 2, 6]),
     ]
     found = joining._placed(of, "a", captured, [0, 1, 2, 3])
-    assert {place: (edge.cycles, edge.number) for place, edge in found.items()} == {
+    assert {place: (probe.cycles, probe.number) for place, probe in found.items()} == {
         3: (3.0, 3),
         1: (80.0, 2),
         2: (5.0, 0),

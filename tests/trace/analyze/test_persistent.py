@@ -17,7 +17,7 @@ from kperf.trace.analyze.timeline import Launch, Neighbours
 from kperf.trace.capture.traced import recording_for
 from tests.report.trace_event_format import problems
 
-from .synthetic import encode, marks_of, simulate
+from .synthetic import encode, probes_of, simulate
 
 ORIGINAL = overrides.find("improved_plus", Specialization())
 TRACED, PROGRAM = instrumented.find(ORIGINAL)
@@ -38,11 +38,11 @@ def launch(tiles: int = TILES, delay: int = 0, load_cycles: int = 0, **changed: 
 
 def steps(group: str) -> tuple[int, int]:
     """Cycles of consumer `group` from iteration to iteration, and from a tile's last one to the next tile's first."""
-    marks = marks_of(PROGRAM, group, ITERATIONS, TILES)
+    probes = probes_of(PROGRAM, group, ITERATIONS, TILES)
     main = launch().main_scope[group]
-    iterations = [place for place, mark in enumerate(marks) if mark == (main, True)]
+    iterations = [place for place, probe in enumerate(probes) if probe == (main, True)]
     lengths = [
-        sum(CYCLES[PROGRAM.intervals[pair].name] for pair in pairwise(marks[a : b + 1]))
+        sum(CYCLES[PROGRAM.intervals[pair].name] for pair in pairwise(probes[a : b + 1]))
         for a, b in pairwise(iterations)
     ]
     return lengths[0], lengths[ITERATIONS - 1]
@@ -58,7 +58,7 @@ def test_records_that_do_not_fit_beside_the_kernel_go_to_device_memory():
     [(FIG11, 63, 64), (Workload(batch=1, seq_len=4096), 4, 32), (Workload(batch=1, heads=1, seq_len=128), 1, 1)],
 )
 def test_there_is_room_for_all_records_of_the_longest_cta(workload, tiles, iterations):
-    most = max(len(marks_of(PROGRAM, group.name, iterations, tiles)) for group in PROGRAM.groups)
+    most = max(len(probes_of(PROGRAM, group.name, iterations, tiles)) for group in PROGRAM.groups)
     assert (
         most
         <= instrumented.most_records(PROGRAM, ORIGINAL, workload)

@@ -76,7 +76,7 @@ def launch_of(program: Program, ctas: list[tuple[list[tuple[int, bool, int]], in
     start = np.array([start for _, _, start in ctas], dtype=np.int64)
     length = np.array([records[-1][2] if records else 200 for records, _, _ in ctas], dtype=np.int64)
     records = Records(
-        mark=(2 * scope + is_start).astype(np.uint16), cycle=cycle.astype(np.int64),
+        probe=(2 * scope + is_start).astype(np.uint16), cycle=cycle.astype(np.int64),
         counts=np.array([[len(records)] for records, _, _ in ctas]), program_id=np.arange(len(ctas)),
         sm=np.array([sm for _, sm, _ in ctas]), start_ns=10**18 + start, end_ns=10**18 + start + length,
         clock=start % 2**32, written=len(rows), lost=0,

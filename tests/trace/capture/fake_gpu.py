@@ -31,7 +31,7 @@ from kperf.trace.instrument.program import Program, read_program
 from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import Recording
 from tests.conftest import environment
-from tests.trace.analyze.synthetic import encode, marks_of
+from tests.trace.analyze.synthetic import encode, probes_of
 
 ITERATIONS = 6
 STEP = 200
@@ -76,11 +76,11 @@ def write_records(buffer: torch.Tensor, metadata, ctas: int) -> None:
     program, recording, sample = instrumented_of(metadata.ir_override, metadata.instrumentation_mode)
     groups = {group.first_warp: program.code(group.name) for group in program.groups}
     looping = any(scope.loops for scope in program.scopes)
-    marks = [
-        marks_of(program, groups[warp], ITERATIONS) if looping else straight(program, groups[warp])
+    probes = [
+        probes_of(program, groups[warp], ITERATIONS) if looping else straight(program, groups[warp])
         for warp in recording.warps
     ]
-    cta = [[(*mark, STEP * place) for place, mark in enumerate(warp)] for warp in marks]
+    cta = [[(*probe, STEP * place) for place, probe in enumerate(warp)] for warp in probes]
     encoded = encode([cta] * (sample.count(ctas) if sample else ctas), recording, sample=sample)
     assert encoded.nbytes == buffer.nbytes
     ctypes.memmove(buffer.data_ptr(), encoded.ctypes.data, encoded.nbytes)

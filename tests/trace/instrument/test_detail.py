@@ -23,20 +23,20 @@ CONSUMER = {
 @pytest.mark.parametrize(("variant", "detail"), CONSUMER)
 def test_the_regions_of_a_consumer(variant, detail):
     text = (TTGIR_DIR / variant / "d128_bf16_full.ttgir").read_text()
-    marks = re.findall(r'record (start|end) "(.*?)"', instrument(text, detail=detail, rules=RULES))
+    probes = re.findall(r'record (start|end) "(.*?)"', instrument(text, detail=detail, rules=RULES))
     groups = []
-    for mark, name in marks:
+    for probe, name in probes:
         if name.startswith("lifetime"):
-            groups += [[]] if mark == "start" else []
+            groups += [[]] if probe == "start" else []
         else:
-            groups[-1].append((mark, name))
+            groups[-1].append((probe, name))
     *consumers, producer = groups
     assert len(consumers) == 2
     for consumer in consumers:
-        assert [name for mark, name in consumer if mark == "start"] == CONSUMER[variant, detail]
+        assert [name for probe, name in consumer if probe == "start"] == CONSUMER[variant, detail]
     assert {name for _, name in producer} == {"wait K empty", "wait V empty"}
     for group in groups:  # a region ends before the next one begins
-        assert [mark for mark, _ in group] == ["start", "end"] * (len(group) // 2)
+        assert [probe for probe, _ in group] == ["start", "end"] * (len(group) // 2)
 
 
 def test_coarse_joins_as_many_waits_as_there_are():

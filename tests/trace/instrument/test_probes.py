@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from kperf.ir.compile import named_ttgir
-from kperf.trace.capture.passes import single_edges
+from kperf.trace.capture.passes import single_probes
 from kperf.trace.instrument.events import read_rules, strip
 from kperf.trace.instrument.probes import between, find_probes, probed_kernel
 from tests.trace.kernels import Case, compile_case
@@ -35,7 +35,7 @@ def test_between_two_probes_around_branches_lie_the_branches():
         f"{end} of load {name}" for name in ("a", "table", "table") for end in ("start", "end")
     ]
     (body,) = only.bodies
-    assert between(probes.program, body.marks[3], body.marks[4]).name == "branches"
+    assert between(probes.program, body.probes[3], body.probes[4]).name == "branches"
     assert 4 in only.measured  # something happens there: it is no other's time
-    for places in single_edges(probes):
+    for places in single_probes(probes):
         assert strip(probed_kernel(probes, places).text) == text
