@@ -479,6 +479,7 @@ def _joined(t: Timeline, joined: Joined) -> list[str]:
             f"{t.label}: by the launches' times the original's iteration takes {joined.original_cycles:.0f} cycles."
         )
     savings = "" if joined.replayed else ", what-if savings"
+    savings += ", times without an MMA in flight" if t.bubbles_of == "SM" else ""
     lines.append(
         f"{t.label}: single CTAs, tile boundaries{savings} and all outside of the main loop are from one launch with "
         f"all events ({joined.one_pass.overhead})."
@@ -510,9 +511,9 @@ def between(a: Timeline, b: Timeline) -> list[str]:
     times = a.overhead.launch_ms / b.overhead.launch_ms
     saved = cycles[0] - cycles[1]
     idle_a, idle_b = (sum(bubble.cycles for bubble in t.bubbles) for t in (a, b))
+    idle = f"; bubbles go from {idle_a:.0f} to {idle_b:.0f}" if a.bubbles_of == b.bubbles_of else ""
     return [
-        f"{b.label} saves {saved:.0f} cycles an iteration against {a.label}; "
-        f"bubbles go from {idle_a:.0f} to {idle_b:.0f}.",
+        f"{b.label} saves {saved:.0f} cycles an iteration against {a.label}{idle}.",
         f"The iteration times differ by a factor of {periods:.3f}, the original kernels' times by {times:.3f}: "
         f"{'they agree' if abs(periods / times - 1) <= 0.05 else 'they do not agree'} within 5 %.",
     ]

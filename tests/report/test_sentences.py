@@ -14,6 +14,8 @@ def test_what_one_saves_is_of_an_iteration_and_what_agrees_is_the_times():
         f"{fast.label} saves {saved:.0f} cycles an iteration against {slow.label}; "
         f"bubbles go from {idle[0]:.0f} to {idle[1]:.0f}."
     )
+    shared = fast.model_copy(update={"bubbles_of": "SM"})
+    assert between(slow, shared)[0] == f"{fast.label} saves {saved:.0f} cycles an iteration against {slow.label}."
     plain = slow.overhead.launch_ms / fast.overhead.launch_ms
     assert f"{slow.iteration.cycles / fast.iteration.cycles:.3f}, the original kernels' times by {plain:.3f}" in second
     iteration_time = slow.iteration.model_copy(update={"cycles": fast.iteration.cycles * plain * 1.06})

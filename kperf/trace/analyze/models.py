@@ -455,7 +455,7 @@ class Joined(Frozen):
     would be without events, from that pass's own time and the original kernel's (None where that is unknown). The
     intervals of every pass add up to it within `tolerance`, its share, but for those of the passes `left_out`: `why`
     they show another schedule. `replayed`: whether replay and savings are of the joined iteration; of one
-    that hangs on more of what comes before its loop than is known they are of `one_pass`.
+    that hangs on more of what comes before its loop than is known, or whose CTAs share an SM, they are of `one_pass`.
     """
 
     one_pass: Pass

@@ -116,11 +116,23 @@ def saving(ctas: Sequence[Cta], **change: int) -> float:
     return iteration(ctas) - iteration(changed(ctas, **change))
 
 
-def launch(ctas: Sequence[Cta]) -> Launch:
+def without_mma(machines: Sequence[Resident]) -> tuple[int, int]:
+    """Cycles in which all of them run, and of these those in which none waits for an MMA that it has issued."""
+    low = max(machine.begins("consumer 0") for machine in machines)
+    high = min(min(ended[-1][1] for ended in machine.records.values()) for machine in machines)
+    busy: set[int] = set()
+    for machine in machines:
+        for group in machine.empties:
+            for (_, issue), _, (name, done) in zip(*(machine.records[group][n:] for n in range(3)), strict=False):
+                busy |= set(range(issue, done)) if name == "product wait" else set()
+    return high - low, high - low - sum(low <= cycle < high for cycle in busy)
+
+
+def launch(ctas: Sequence[Cta], bytes_per_warp: int = 16384) -> Launch:
     """What is recorded of them, at no cost."""
     machines = run(ctas)
     program = _program(ctas[0])
-    recording = recording_of(program, bytes_per_warp=16384, memory="global")
+    recording = recording_of(program, bytes_per_warp=bytes_per_warp, memory="global")
     buffer = encode([_of_life(machine, program) for machine in machines], recording, sms=1, timed=True)
     return Launch(decode(buffer, recording), program, recording.warps)
 

@@ -2,15 +2,25 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kperf.report.sentences import verdict
 from kperf.trace.analyze import read
-from kperf.trace.analyze.models import Overhead, Resources, Timeline
+from kperf.trace.analyze.facts import concluded
+from kperf.trace.analyze.joining import Captured, join
+from kperf.trace.analyze.models import Overhead, Resources, SampledCtas, Timeline
+from kperf.trace.analyze.whatif import what_if
+from kperf.trace.capture.passes import single_probes
 
 from . import sm
-from .machine import Kernel
+from .captures import all_probes_of, capture
+from .machine import FLOP_PER_CYCLE, Kernel
 from .sm import Cta
 from .test_facts import resources
+from .test_joining import told
 from .test_views import about
 
 BOUND = Kernel(consumers=1, stages=1, mma=1500, arithmetic=50, load=1100, iterations=40)
@@ -34,6 +44,8 @@ SMS = {
 }
 CLOSE = 0.02
 """Of an iteration: by how much a saving may be off."""
+ANY = 0.06
+"""The same of SMs that are drawn: they begin far apart, and loads are now early and now late."""
 
 
 def timeline(ctas: list[Cta], **changed: object) -> Timeline:
@@ -42,6 +54,10 @@ def timeline(ctas: list[Cta], **changed: object) -> Timeline:
     overhead = Overhead(original_ms=1.0, instrumented_ms=1.0, ratio=1.0)
     fields = {"overhead": overhead, "resources": Resources(original=used, instrumented=used)} | changed
     return read.pipeline(sm.launch(ctas), about(**fields))
+
+
+def said(t: Timeline) -> str:
+    return " ".join(verdict(t))
 
 
 def row(t: Timeline, region: str, group: str):
@@ -78,3 +94,94 @@ def test_what_one_cta_alone_would_save_is_nothing_where_two_keep_the_tensor_core
     alone, both = timeline(ctas[:1]), timeline(ctas)
     assert row(alone, "load A", "producer").cycles > 900
     assert row(both, "load A", "producer").cycles == pytest.approx(0, abs=10)
+
+
+def test_an_sm_has_no_mma_in_flight_where_none_of_its_ctas_has():
+    ctas = SMS["mixed"]
+    t, (whole, idle) = timeline(ctas), sm.without_mma(sm.run(ctas))
+    (alone_whole, alone_idle) = sm.without_mma(sm.run(ctas)[:1])
+    found = sum(bubble.cycles for bubble in t.bubbles)
+    assert t.bubbles_of == "SM"
+    assert 100 < found == pytest.approx(t.cycles_per_unit.median * idle / whole, rel=0.05)
+    assert alone_idle / alone_whole > 2 * idle / whole
+    assert f"in {found:.0f} of the {t.cycles_per_unit.median:.0f} cycles of an iteration the SM has no" in said(t)
+
+
+@pytest.mark.parametrize("kernel", [BOUND, MIXED], ids=["at the bound", "mixed"])
+def test_of_a_sample_one_cta_alone_is_replayed_and_the_reading_says_so(kernel):
+    sample = SampledCtas(stride=17, first=5, recorded=2, ctas=40)
+    t = timeline([Cta(kernel), Cta(kernel, 300)], sampled=sample)
+    assert (t.bubbles_of, t.replay.together) == ("CTA", 1)
+    assert "one CTA has no MMA in flight" in said(t)
+    assert "of one CTA, beside which others keep the SM's units busy" in said(t) or not t.what_if
+    assert "together" not in said(t)
+
+
+def test_where_events_of_one_cta_are_lost_the_other_is_replayed_alone():
+    ctas = [Cta(MIXED), Cta(replace(MIXED, iterations=150), 300)]
+    launch = sm.launch(ctas, bytes_per_warp=2048)
+    assert launch.whole_ctas().tolist() == [0]
+    assert launch.neighbours(0) is None
+    t = read.pipeline(launch, about())
+    assert (t.bubbles_of, t.replay.together) == ("CTA", 1)
+
+
+def test_ctas_that_follow_each_other_on_an_sm_share_nothing():
+    ctas = [Cta(MIXED), Cta(MIXED, 400, after=0), Cta(MIXED, 400, after=1)]
+    t = timeline(ctas)
+    assert (t.bubbles_of, t.replay.together) == ("CTA", 1)
+    assert row(t, "load A", "producer").cycles == pytest.approx(sm.saving(ctas, load=0), rel=0.02)
+
+
+def test_passes_that_are_joined_keep_what_ctas_do_together_of_the_launch_that_has_them():
+    ctas, all_probes = SMS["latency"], all_probes_of(LATENCY)
+    one = timeline(ctas)
+    passes = [
+        Captured(*capture(LATENCY, places, 0, lates=(0,)), told(LATENCY, places, 0))
+        for places in single_probes(all_probes)
+    ]
+    several = join(one, sm.launch(ctas), all_probes, passes)
+    assert several.joined is not None
+    assert not several.joined.replayed
+    assert several.replay == one.replay
+    assert several.replay.together == 2
+    scale = several.cycles_per_unit.median / one.cycles_per_unit.median
+    assert [bubble.cycles for bubble in several.bubbles] == [bubble.cycles * scale for bubble in one.bubbles]
+    assert "tile boundaries, what-if savings, times without an MMA in flight and all outside" in said(several)
+
+
+def test_what_the_replay_is_off_widens_the_interval_of_what_ctas_save_together():
+    t = timeline(SMS["mixed"])
+    off = t.replay.model_copy(update={"cycles": t.replay.measured_cycles + 80})
+    wider = concluded(t.model_copy(update={"replay": off}), None)
+    saved, less = (row(of, "load A", "producer") for of in (t, wider))
+    assert saved.low == pytest.approx(saved.assumed_low, abs=1)
+    assert less.low == pytest.approx(less.assumed_low - 80, abs=1)
+
+
+DURATIONS = {
+    "mma": st.integers(128, 1024), "load": st.integers(200, 3000), "issue": st.integers(20, 200),
+    "arithmetic": st.integers(10, 2500), "late": st.integers(0, 900), "stages": st.integers(1, 3),
+    "consumers": st.integers(1, 2),
+}  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kernel=st.builds(Kernel, iterations=st.just(40), **DURATIONS),
+    others=st.lists(
+        st.tuples(st.integers(-300, 300), st.integers(0, 4000), st.integers(0, 1500)), min_size=1, max_size=2
+    ),
+    jitter=st.sampled_from([0, 0, 400]),
+)
+def test_savings_of_any_such_sm_are_those_of_the_changed_sm(kernel, others, jitter):
+    kernel = replace(kernel, jitter=jitter)
+    unequal = [replace(kernel, arithmetic=max(10, kernel.arithmetic + more)) for more, _, _ in others]
+    ctas = [Cta(kernel)] + [Cta(k, start, prologue=p) for k, (_, start, p) in zip(unequal, others, strict=True)]
+    launch, whole = sm.launch(ctas), sm.iteration(ctas)
+    graph, rows, _ = what_if(read.shared(launch, np.arange(len(ctas))), launch.program, FLOP_PER_CYCLE)
+    saved = {(row.region, row.warp_group): row.cycles for row in rows}
+    assert graph.cycles == pytest.approx(whole, rel=ANY)
+    assert saved["load A", "producer"] == pytest.approx(sm.saving(ctas, load=0), abs=ANY * whole)
+    assert saved["A @ B", "tensor cores"] == pytest.approx(sm.saving(ctas, mma=0), abs=ANY * whole)
+    assert saved["arithmetic", everywhere(ctas)] == pytest.approx(sm.saving(ctas, arithmetic=0), abs=ANY * whole)
