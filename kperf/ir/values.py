@@ -139,7 +139,8 @@ class Values:
                     todo.append((op.regions[0], op.regions[0].operations[-1].operands[place - 1]))
             else:
                 todo += [(op.parent, operand) for operand in op.operands]
-                todo += [(each, operand) for each in op.regions for operand in each.operations[-1].operands]
+                ends = [(each, each.operations[-1]) for each in op.regions if each.operations]
+                todo += [(each, operand) for each, end in ends for operand in end.operands]
         return list(found.values())
 
     def _resolve(self, region: Region | None, name: str) -> tuple[int, str]:
