@@ -36,6 +36,7 @@ _INSTRUCTION = re.compile(r"\s*(?P<opcode>[a-z][\w.]*)\s+%\w+, (?P<operands>[^;{
 _WRITTEN = re.compile(r"^\s*(?:@\S+\s+)?(?!st\.|red\.|bar)[a-z][\w.]*\s+(\{[^}]*\}|%\w+)")
 _TARGET = re.compile(r"\s*\$(?!L__tmp|L__func_begin)[\w$]+:")
 """A label, but for those of debug information."""
+_SUM = re.compile(r"\s*add\.[su]64\s+(%\w+), (%\w+), (%\w+);\s*(?://.*)?")
 _NUMBER = re.compile(r"-?\d+")
 _ARITHMETIC = re.compile(
     r"(?P<name>mov|add|mul|mad|shl|cvt)(\.lo|(?P<widens>\.wide|\.[us]64)|(?P<narrows>\.u32))?"
@@ -146,8 +147,8 @@ def _at_its_slot(module: Ptx, block_bytes: int) -> Ptx:
     """The instrumented module with each CTA's events at its slot, and no longer at its number.
 
     Proton adds the CTA's number times `block_bytes` to the last parameter, to Triton 3.7 in 32 bits, from 3.8 on in 64.
-    Each sum is computed here for a few CTAs of a few grids: whatever instructions it is made of, it is that one, or it
-    is not understood.
+    Each sum is computed here for a few CTAs of a few grids: whatever instructions it is made of, it is that one, or
+    that one and a register, or it is not understood.
     """
     parameter, lines = re.escape(module.parameter_names[-1]), module.body.splitlines()
     loads = [re.fullmatch(rf"\s*ld\.param\.[bu]64\s+(%\w+), \[{parameter}\];\s*", line) for line in lines]
@@ -155,19 +156,49 @@ def _at_its_slot(module: Ptx, block_bytes: int) -> Ptx:
     if not pointers or sum(map(bool, loads)) != len(re.findall(rf"{parameter}\b", module.body)):
         raise UsageError(f"the buffer of its events, {parameter}, is read in a way that is not understood")
     named = re.compile("|".join(rf"{re.escape(pointer)}\b" for pointer in pointers))
-    uses = [number for number, line in enumerate(lines) if named.search(line) and not loads[number]]
+    uses = {number for number, line in enumerate(lines) if named.search(line) and not loads[number]}
     if not uses:
         raise UsageError("its PTX writes no events")
+    begins, offsets = set(range(len(lines))), set(range(len(lines)))
     for (x, y, z, nx, ny), base in zip(_CTAS, range(1 << 46, 1 << 47, 1 << 44), strict=False):
         known = {"%ctaid.x": x, "%ctaid.y": y, "%ctaid.z": z, "%nctaid.x": nx, "%nctaid.y": ny}
-        address = base + ((z * ny + y) * nx + x) * block_bytes
+        offset = ((z * ny + y) * nx + x) * block_bytes
         computed = _computed(lines, known | dict.fromkeys(pointers, base))
-        if any(computed[number] != address for number in uses):
-            raise UsageError("where a CTA's events begin in the buffer is not understood")
+        begins &= {number for number, value in enumerate(computed) if value == base + offset}
+        offsets &= {number for number, value in enumerate(computed) if value == offset}
     for number in uses:
-        result, (pointer,) = _WRITTEN.findall(lines[number])[0], set(named.findall(lines[number]))
-        lines[number] = f"\tmad.wide.u32 \t{result}, %kperf_slot, {block_bytes}, {pointer};"
+        if number in begins:
+            result, (pointer,) = _WRITTEN.findall(lines[number])[0], set(named.findall(lines[number]))
+            lines[number] = f"\tmad.wide.u32 \t{result}, %kperf_slot, {block_bytes}, {pointer};"
+        elif (place := _summand(number, lines, named, uses, offsets)) is not None:
+            line, result, rest = place
+            lines[line] = f"\tmad.wide.u32 \t{result}, %kperf_slot, {block_bytes}, {rest};"
+        else:
+            raise UsageError("where a CTA's events begin in the buffer is not understood")
     return replace(module, body="".join(f"{line}\n" for line in lines))
+
+
+def _summand(
+    use: int, lines: Sequence[str], named: re.Pattern[str], uses: set[int], offsets: set[int]
+) -> tuple[int, str, str] | None:
+    """Of a pointer's sum with a register that is a CTA's offset and something else: its line, it, and the other.
+
+    None where the sum is another, or where the register is read anywhere else.
+    """
+    sums = [_SUM.fullmatch(line) for line in lines]
+    outer = sums[use]
+    summands = [] if outer is None else [each for each in outer.group(2, 3) if not named.fullmatch(each)]
+    if len(summands) != 1:
+        return None
+    readers = {number for number, line in enumerate(lines) if re.search(rf"{re.escape(summands[0])}\b", line)}
+    makers = [number for number in readers if summands[0] in _registers_written(lines[number])]
+    inner = sums[makers[0]] if len(makers) == 1 and readers - uses == set(makers) else None
+    if inner is None:
+        return None
+    written = Counter(register for line in lines for register in _registers_written(line))
+    of_cta = {register for number in offsets for register in _registers_written(lines[number])}
+    others = [each for each in inner.group(2, 3) if each not in of_cta or written[each] > 1]
+    return (makers[0], summands[0], others[0]) if len(others) == 1 else None
 
 
 def _computed(lines: Sequence[str], known: dict[str, int]) -> list[int | None]:

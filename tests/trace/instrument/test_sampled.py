@@ -92,6 +92,12 @@ IN_64_BITS = """	.loc	1 3 3                           // add.ttgir:3:3
 	ret;
 """
 """From 3.8 on."""
+REASSOCIATED = IN_32_BITS.replace(
+    "\tret;",
+    "\tmul.wide.u32 \t%rd2, %r3, 8;\n\tadd.s64 \t%rd3, %rd2, %rd6;\n\tadd.s64 \t%rd4, %rd3, %rd5;\n"
+    "\tst.global.b32 \t[%rd4], %r4;\n\tret;",
+)
+"""As LLVM writes the sum of the buffer, a CTA's place in it, and that of an event in a loop that copies them."""
 SHARED = ".extern .shared .align 16 .b8 global_smem[];\n"
 ORIGINAL = HEAD.format(declared="") + ORIGINAL_BODY + TAIL.format(file="add.py")
 
@@ -153,6 +159,29 @@ def test_both_bodies_are_there_and_events_begin_at_the_slot(body):
     assert bare(changed) in bare(second)
     assert "@%kperf_p bra.uni" in first
     assert text.count("{") == text.count("}") == 1 + 2 + 1
+
+
+def test_an_events_place_may_be_added_to_a_ctas_before_the_buffer():
+    text = spliced(other=instrumented(REASSOCIATED))
+    assert "\tmad.wide.u32 \t%rd3, %kperf_slot, 256, %rd2;\n\tadd.s64 \t%rd4, %rd3, %rd5;" in text
+    assert "\tmad.wide.u32 \t%rd1, %kperf_slot, 256, %rd5;" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("st.global.b32 \t[%rd4]", "st.global.b32 \t[%rd3]"),  # the sum is an address of the kernel's own
+        ("%rd3, %rd2, %rd6", "%rd3, %rd2, %rd7"),  # of something else
+        ("\tadd.s64 \t%rd3", "\tmov.u64 \t%rd6, 0;\n\tadd.s64 \t%rd3"),  # which may not be the offset any more
+        ("%rd3, %rd2, %rd6", "%rd3, %rd6, %rd6"),
+        ("\tadd.s64 \t%rd4", "\tsub.s64 \t%rd4"),
+        ("%rd4, %rd3, %rd5", "%rd4, %rd5, %rd5"),
+    ],
+)
+def test_another_sum_with_the_buffer_is_refused(before, after):
+    assert REASSOCIATED.count(before) == 1
+    with pytest.raises(UsageError, match="begin in the buffer is not understood"):
+        spliced(other=instrumented(REASSOCIATED.replace(before, after)))
 
 
 def test_files_and_declarations_are_those_of_both():
