@@ -46,6 +46,10 @@ def region_of(timeline: Timeline, warp_group: str, names: list[str]) -> RegionTi
 
 def saved(timeline: Timeline, cycles: float) -> tuple[float, float, float]:
     """(speed-up, low, high) of an iteration that is shorter by so many cycles, but no shorter than its bound."""
-    period = timeline.cycles_per_unit.median
-    least = max(timeline.bound.cycles if timeline.bound is not None else 0.0, period * 0.05)
-    return period / max(period - cycles, least), 1.0, period / max(period - cycles * 1.25, least)
+    iteration_time = timeline.cycles_per_unit.median
+    least = max(timeline.bound.cycles if timeline.bound is not None else 0.0, iteration_time * 0.05)
+    return (
+        iteration_time / max(iteration_time - cycles, least),
+        1.0,
+        iteration_time / max(iteration_time - cycles * 1.25, least),
+    )

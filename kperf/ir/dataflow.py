@@ -1,6 +1,6 @@
 """What the values of a TTGIR module stand for: where a load comes from, which barrier says that it is there.
 
-A buffer is called by the function's argument from which it is filled, a product by its two operands, a barrier by what
+A buffer is called by the function's argument from which it is filled, an MMA by its two operands, a barrier by what
 is loaded under it, or by what the warp group that loads waits for before it loads. Arguments are called as in the
 source, where the text still has their names (`compile.named_ttgir`); aliases give words of a trade.
 """
@@ -44,7 +44,7 @@ _VIEWS = {
     "ttng.tmem_subslice",
 }
 _COPIES = {"ttg.local_load", "ttg.convert_layout"}
-"""From shared memory to registers, and from register to register: what a product reads may have come so."""
+"""From shared memory to registers, and from register to register: what an MMA reads may have come so."""
 _TRANSPARENT = _VIEWS | _COPIES
 _CASTS = {"arith.extf", "arith.truncf", "arith.bitcast", "tt.fp_to_fp", "tt.bitcast", "tt.trans", "tt.reshape"}
 _ADDRESSES = {
@@ -78,10 +78,10 @@ _EVALUATED: dict[str, Callable[[int, int], int]] = {
 _DEEPEST = 12
 """Steps from a phase to the constants that it is made of."""
 _MOST_IN_FLIGHT = 8
-"""Products in flight that are told apart; a schedule has at most a few."""
+"""MMAs in flight that are told apart; a schedule has at most a few."""
 
 _Queue = tuple[tuple[str, tuple["Value", ...]], ...]
-"""Asynchronous MMAs in flight, and the rings of mbarriers at which the tensor core arrives when they are done."""
+"""Asynchronous MMAs in flight, and the stage rings at which the tensor core arrives when they are done."""
 
 Value = tuple[int, str]
 """(line of the region that makes it, SSA name): sibling regions use the same names for other values."""
@@ -95,7 +95,7 @@ _OUTSIDE = -1
 class Aliases(BaseModel):
     """Words of a trade for what the TTGIR says in general ones; empty: none.
 
-    arguments: an argument's SSA name -> what is loaded from it. products: a pattern of `left @ right` -> the product.
+    arguments: an argument's SSA name -> what is loaded from it. products: a pattern of `left @ right` -> the MMA.
     regions: a region's general name -> its name, or nothing where it shall not be told apart.
     """
 
@@ -130,9 +130,9 @@ class Dataflow:
             self._passed_as[argument] = [self._resolve(region, name) for region, name in sources]
         self._described = {self._operand(op, 0): self._operand(op, 1) for op in self._named("ttng.tensormap_create")}
         self._contents = self._find_contents()
-        self._products = {id(op): self._name_product(op) for op in self._named(*MMAS)}
+        self._mmas = {id(op): self._name_mma(op) for op in self._named(*MMAS)}
         barriers = [barrier for op in self._operations for barrier in self._barriers_of(op)]
-        self._shared = {ring for ring, number in barriers if number is None}
+        self._shared = {stage_ring for stage_ring, number in barriers if number is None}
         self._arriving = self._find_arriving(module)
         self._barriers = self._name_barriers(module)
         self._completed, self._left = self._follow_queues(module)
@@ -150,7 +150,7 @@ class Dataflow:
         return found
 
     def _region_arguments(self) -> dict[Value, list[tuple[Region | None, str]]]:
-        """What a loop carries (its value before the loop, and what each trip hands on), and what a branch passes."""
+        """What a loop carries (its value before the loop, what each iteration hands on), and what a branch passes."""
         found: dict[Value, list[tuple[Region | None, str]]] = {}
 
         def add(region: Region, argument: str, source: Region | None, name: str) -> None:
@@ -287,13 +287,13 @@ class Dataflow:
             found.setdefault(self._root(self._operand(op, place)), []).append(op)
         return found
 
-    def _name_product(self, op: Operation) -> str:
+    def _name_mma(self, op: Operation) -> str:
         name = " @ ".join(self._content(self._operand(op, index)) for index in (0, 1))
         patterns = self._aliases.products.items()
         return next((alias for pattern, alias in patterns if fnmatchcase(name, pattern)), name)
 
     def _content(self, value: Value, seen: frozenset[Value] = frozenset()) -> str:
-        """What a product reads: what was loaded, or the variable that was computed."""
+        """What an MMA reads: what was loaded, or the variable that was computed."""
         names: dict[str, None] = {}
         for origin in self._origins(
             value, lambda op: op.name in _CASTS or (op.name in _ALLOCATIONS and bool(op.operands))
@@ -327,10 +327,10 @@ class Dataflow:
             issued: dict[str, None] = {}
             for op in group.region.walk():
                 if op.name in MMAS:
-                    issued[self._products[id(op)]] = None
-                for ring in self.arrives(op):
-                    products = issued if op.name == COMMIT else [self._products[id(op)]]
-                    found.setdefault(ring, {}).update(dict.fromkeys(products))
+                    issued[self._mmas[id(op)]] = None
+                for stage_ring in self.arrives(op):
+                    mmas = issued if op.name == COMMIT else [self._mmas[id(op)]]
+                    found.setdefault(stage_ring, {}).update(dict.fromkeys(mmas))
         return found
 
     def _follow_queues(self, module: Module) -> tuple[dict[int, str], dict[int, int]]:
@@ -343,7 +343,7 @@ class Dataflow:
         for group in module.warp_groups():
             region = group.region if _is_closed(group.region) else module.function.regions[0]
             graph = control_flow(region)
-            own = {ring for op in group.region.walk() for ring in self.arrives(op)}
+            own = {stage_ring for op in group.region.walk() for stage_ring in self.arrives(op)}
             reached: dict[int, set[_Queue]] = {}
             todo: list[tuple[Operation, _Queue]] = [(region.operations[0], ())] if region.operations else []
             while todo:
@@ -353,26 +353,28 @@ class Dataflow:
                 reached[op.line].add(queue)
                 if op.name in MMAS and completion(op.name) != "sync":
                     asynchronous = op.name != DOT or "isAsync = true" in op.rest
-                    issued = self._products[id(op)], self.arrives(op)
+                    issued = self._mmas[id(op)], self.arrives(op)
                     queue = (*queue, issued)[-_MOST_IN_FLIGHT:] if asynchronous else ()
                 elif op.name == COMMIT and queue:
-                    product, rings = queue[-1]
+                    mma, stage_rings = queue[-1]
                     queue = (
                         *queue[:-1],
-                        (product, tuple(dict.fromkeys((*rings, *self.arrives(op))))),
+                        (mma, tuple(dict.fromkeys((*stage_rings, *self.arrives(op))))),
                     )  # each once: it loops
                 elif op.name == DOT_WAIT:
                     done = max(len(queue) - pendings(op), 0)
-                    completed.setdefault(id(op), {}).update(dict.fromkeys(product for product, _ in queue[:done]))
+                    completed.setdefault(id(op), {}).update(dict.fromkeys(mma for mma, _ in queue[:done]))
                     queue = queue[done:]
                 elif self.completes(op):
-                    ring = self.barrier(op)
-                    done = next((place for place, (_, rings) in enumerate(queue, 1) if ring in rings), 0)
+                    stage_ring = self.barrier(op)
+                    done = next(
+                        (place for place, (_, stage_rings) in enumerate(queue, 1) if stage_ring in stage_rings), 0
+                    )
                     queue = queue[done:]
-                    if ring in own:
+                    if stage_ring in own:
                         left[id(op)] = max(len(queue), left.get(id(op), 0))
                 todo += [(following, queue) for following in reversed(graph.get(op.line, ()))]
-        return {key: "+".join(products) for key, products in completed.items()}, left
+        return {key: "+".join(mmas) for key, mmas in completed.items()}, left
 
     def _name_barriers(self, module: Module) -> dict[Value, tuple[str, str]]:
         """Ring of barriers -> (what it guards, full or empty).
@@ -383,25 +385,25 @@ class Dataflow:
         loaded: dict[tuple[Value, str], dict[str, None]] = {}
         for op in self._named(COPY):
             loaded.setdefault((self.barrier(op), "full"), {})[self.source(op)] = None
-        full = {ring for ring, _ in loaded}
+        full = {stage_ring for stage_ring, _ in loaded}
         groups = module.warp_groups()
         waiting = {
             (self.barrier(op), n) for n, group in enumerate(groups) for op in group.region.walk() if self.waits(op)
         }
         for number, group in enumerate(groups):
-            others = {ring for ring, n in waiting if n != number}
+            others = {stage_ring for stage_ring, n in waiting if n != number}
             awaited: list[Value] = []
             used = False
             for op in group.region.walk():
                 if op.name == COPY and self.barrier(op) in others:
                     used = True
-                    for ring in awaited:
-                        loaded.setdefault((ring, "empty"), {})[self.source(op)] = None
+                    for stage_ring in awaited:
+                        loaded.setdefault((stage_ring, "empty"), {})[self.source(op)] = None
                 elif self.waits(op) and self.barrier(op) not in full:
                     awaited = [*([] if used else awaited), self.barrier(op)]
                     used = False
             self._name_tensor_memory(group.region, loaded)
-        return {ring: ("+".join(buffers), state) for (ring, state), buffers in loaded.items()}
+        return {stage_ring: ("+".join(buffers), state) for (stage_ring, state), buffers in loaded.items()}
 
     def _name_tensor_memory(self, region: Region, named: dict[tuple[Value, str], dict[str, None]]) -> None:
         """A barrier at which a group arrives after it read or wrote tensor memory guards that, if nothing else."""
@@ -410,18 +412,18 @@ class Dataflow:
             if op.name in _TENSOR_MEMORY:
                 last = op
             elif op.name == ARRIVE and last is not None:
-                ring, state = self.barrier(op), _TENSOR_MEMORY[last.name]
-                if not any((ring, other) in named for other in ("full", "empty") if other != state):
-                    named.setdefault((ring, state), {})[self._accumulated(last)] = None
+                stage_ring, state = self.barrier(op), _TENSOR_MEMORY[last.name]
+                if not any((stage_ring, other) in named for other in ("full", "empty") if other != state):
+                    named.setdefault((stage_ring, state), {})[self._accumulated(last)] = None
                 last = None
 
     def _accumulated(self, operation: Operation) -> str:
         """What a load from or a store to tensor memory is about: an MMA's result, or what is stored for one."""
         place = self._operand(operation, 1 if operation.name in _STORES else 0)
-        ring = self._root(place)
+        stage_ring = self._root(place)
         results = (op for op in self._named(*MMAS) if op.name not in ("tt.dot", DOT, "tt.dot_scaled"))
-        products = dict.fromkeys(self._products[id(op)] for op in results if self._root(self._operand(op, 2)) == ring)
-        return "+".join(products) or self._content(place)
+        mmas = dict.fromkeys(self._mmas[id(op)] for op in results if self._root(self._operand(op, 2)) == stage_ring)
+        return "+".join(mmas) or self._content(place)
 
     @staticmethod
     def waits(operation: Operation) -> bool:
@@ -442,15 +444,15 @@ class Dataflow:
         """
         if operation.name != WAIT:
             return False
-        ring = self.barrier(operation)
-        return ring in self._arriving and ring not in self._barriers and not self._is_free(operation)
+        stage_ring = self.barrier(operation)
+        return stage_ring in self._arriving and stage_ring not in self._barriers and not self._is_free(operation)
 
     def _is_free(self, wait: Operation) -> bool:
         """Whether a wait for an mbarrier is for the phase before its first, as constants say: it is over at once."""
         return self.barrier(wait) in self._arriving and self._constant(self._operand(wait, 1)) == 1
 
     def arrives(self, operation: Operation) -> tuple[Value, ...]:
-        """The rings at which the tensor core arrives when an MMA, or all before a commit, is done."""
+        """The stage rings at which the tensor core arrives when an MMA, or all before a commit, is done."""
         if operation.name != COMMIT and completion(operation.name) != "tcgen05":
             return ()
         return tuple(self._one_of(*barrier) for barrier in self._barriers_of(operation))
@@ -458,7 +460,7 @@ class Dataflow:
     def _barriers_of(self, operation: Operation) -> list[tuple[Value, int | None]]:
         """The barriers that an operation waits for or arrives at, or has arrived at when it is done.
 
-        Each is a ring, named ones by how many threads meet there, and which of the ring; None if that is computed.
+        Each is a stage ring, named ones by how many threads meet there, and which of it; None if that is computed.
         """
         if named := _named_barrier(operation):
             return [((_HARDWARE, named[2]), self._constant(self._resolve(operation.parent, named[3])))]
@@ -482,11 +484,11 @@ class Dataflow:
                 return None
 
     def barrier(self, operation: Operation) -> Value:
-        """The ring of barriers that a wait, an arrive or a load uses; one of them, if nobody computes which."""
+        """The stage ring that a wait, an arrive or a load uses; one of them, if nobody computes which."""
         return self._one_of(*self._barriers_of(operation)[0])
 
-    def _one_of(self, ring: Value, number: int | None) -> Value:
-        return ring if ring in self._shared else (ring[0], f"{ring[1]}[{number}]")
+    def _one_of(self, stage_ring: Value, number: int | None) -> Value:
+        return stage_ring if stage_ring in self._shared else (stage_ring[0], f"{stage_ring[1]}[{number}]")
 
     def _first(self, value: Value, depth: int = 0) -> int | None:
         """The number that a value is when a loop around it begins; None if constants do not say."""
@@ -515,7 +517,7 @@ class Dataflow:
         return (self.barrier(operation),) if self.waits(operation) else ()
 
     def filled(self, load: Operation) -> Value:
-        """The ring that says that a load has arrived: TMA's barrier, or the buffer itself that cp.async fills."""
+        """The stage ring that says that a load has arrived: TMA's barrier, or the buffer itself that cp.async fills."""
         return self.barrier(load) if load.name == COPY else self._root(self._operand(load, 1))
 
     def _copies(self, operation: Operation, seen: set[int] | None = None) -> Iterator[Operation]:
@@ -536,27 +538,28 @@ class Dataflow:
                     yield from self._copies(op, seen)
 
     def arrivals(self, operation: Operation) -> tuple[Value, int | None]:
-        """The ring at which an operation arrives, and at which of its barriers, if that is a constant."""
+        """The stage ring at which an operation arrives, and at which of its barriers, if that is a constant."""
         return self.barrier(operation), self._barriers_of(operation)[0][1]
 
     def stages(self, operation: Operation) -> int:
-        """How many waits for the ring of an operation are over before anyone has arrived there.
+        """How many waits for the stage ring of an operation are over before anyone has arrived there.
 
         A wait for an mbarrier's phase before the first is over at once; a named barrier has no such wait, nor
         has who waits for an MMA's result or operand, beginning with the first phase.
         """
-        ring = self._barriers_of(operation)[0][0]
-        maker = self._maker(ring)
+        stage_ring = self._barriers_of(operation)[0][0]
+        maker = self._maker(stage_ring)
         phased = operation.name == WAIT and bool(self._arriving)
-        if ring[0] == _HARDWARE or (phased and self._first(self._operand(operation, 1)) == 0):
+        if stage_ring[0] == _HARDWARE or (phased and self._first(self._operand(operation, 1)) == 0):
             return 0
-        match = re.search(r"memdesc<(\d+)x\d+xi64", maker.rest if maker else "") if ring in self._shared else None
+        match = re.search(r"memdesc<(\d+)x\d+xi64", maker.rest if maker else "") if stage_ring in self._shared else None
         return int(match.group(1)) if match else 1
 
     def _find_first_uses(self) -> dict[int, dict[str, None]]:
         """Operation -> what was loaded into registers and is used there first: where a warp waits for it.
 
-        What a loop or a branch hands on is not used by that: a load for the next trip is used where that trip uses it.
+        What a loop or a branch hands on is not used by that: a load for the next iteration is used where that iteration
+        uses it.
         """
         loads = {(_line(op.parent), op.results[0]): op for op in self._named(*REGISTER_LOADS) if op.results}
         found: dict[int, dict[str, None]] = {}
@@ -631,12 +634,12 @@ class Dataflow:
         name = operation.name
         found = {"operation": name.rpartition(".")[2]}
         if name in MMAS:
-            found["product"] = self._products[id(operation)]
+            found["product"] = self._mmas[id(operation)]
         elif self.completes(operation):
             found["product"] = "+".join(self._arriving[self.barrier(operation)]) or "tcgen05"
         elif name == COMMIT:
-            rings = self.arrives(operation)
-            found["product"] = "+".join(product for ring in rings for product in self._arriving[ring])
+            stage_rings = self.arrives(operation)
+            found["product"] = "+".join(mma for stage_ring in stage_rings for mma in self._arriving[stage_ring])
         elif name in _TENSOR_MEMORY:
             found["buffer"] = self._accumulated(operation)
         elif name == DOT_WAIT:
@@ -644,9 +647,9 @@ class Dataflow:
         elif name == ASYNC_WAIT:
             found["buffer"] = "+".join(dict.fromkeys(map(self.source, self._copies(operation)))) or "cp.async"
         elif self.waits(operation) or self.signals(operation):
-            ring = self.barrier(operation)
-            unknown = "+".join(self._arriving.get(ring, ())) or ("barrier" if name in (WAIT, ARRIVE) else "turn")
-            found["buffer"], found["state"] = self._barriers.get(ring, (unknown, ""))
+            stage_ring = self.barrier(operation)
+            unknown = "+".join(self._arriving.get(stage_ring, ())) or ("barrier" if name in (WAIT, ARRIVE) else "turn")
+            found["buffer"], found["state"] = self._barriers.get(stage_ring, (unknown, ""))
         elif name == _ASSEMBLY:
             found["buffer"] = "turn"  # a named barrier written in another way
         elif name == "tt.extern_elementwise":
@@ -664,7 +667,7 @@ class Dataflow:
 
 
 def pendings(wait: Operation) -> int:
-    """How many products a wait may leave in flight."""
+    """How many MMAs a wait may leave in flight."""
     match = re.search(r"pendings = (\d+)", wait.rest)
     return int(match.group(1)) if match else 0
 

@@ -1,4 +1,4 @@
-"""The order in which the assembler put what matters: products, loads, stores, waits, signals, exponentials.
+"""The order in which the assembler put what matters: MMAs, loads, stores, waits, signals, exponentials.
 
 A record is a barrier to the assembler's scheduling, so an instrumented kernel can show an order that the original one
 does not have. Both are compiled, and the order of the instructions below is compared, in the order of the program's
@@ -67,9 +67,9 @@ def spills(sass: str) -> int:
 
 
 def _event(opcode: str, operands: str, names: dict[str, str]) -> str | None:
-    if product := _WGMMA.match(opcode + operands):
-        # Two products of one shape often differ in this: which way the second operand lies in shared memory.
-        return f"{_TYPES[product[1]]} {product[2]}{' B transposed' if '.tnspB' in operands else ''}"
+    if mma := _WGMMA.match(opcode + operands):
+        # Two MMAs of one shape often differ in this: which way the second operand lies in shared memory.
+        return f"{_TYPES[mma[1]]} {mma[2]}{' B transposed' if '.tnspB' in operands else ''}"
     if opcode.startswith("WARPGROUP.DEPBAR"):
         return f"wait for wgmma, {int(operands.rpartition('0x')[2], 16)} left"
     return next((name for prefix, name in names.items() if opcode.startswith(prefix)), None)

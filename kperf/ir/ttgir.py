@@ -210,7 +210,7 @@ Graph = dict[int, tuple[Operation, ...]]
 def control_flow(region: Region) -> Graph:
     """What can run after what in a region and all inside it, in one warp of the region's group.
 
-    A loop's own operation is passed before each of its trips and at its end. Partitions are other warps' and not
+    A loop's own operation is passed before each of its iterations and at its end. Partitions are other warps' and not
     followed: each is a region of its own.
     """
     graph: Graph = {}

@@ -98,7 +98,7 @@ class TimelineClaim(_Claim):
 
 
 class PredictionClaim(_Claim):
-    """How far the period of `variant`, predicted from stage times of `measured`, is off its own, and the bound."""
+    """How far `variant`'s iteration time, predicted from stage times of `measured`, is off its own, and the bound."""
 
     kind: Literal["prediction"]
     at_most: float

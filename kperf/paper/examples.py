@@ -223,10 +223,11 @@ def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[st
                 continue
             finally:
                 shutil.rmtree(scratch)
-            plain, traced = resource_usage(made.original), resource_usage(made.kernel)
+            original, traced = resource_usage(made.original), resource_usage(made.kernel)
             console.print(
-                f"{name}: registers {plain.registers} -> {traced.registers}, spilled bytes {plain.spilled_bytes} -> "
-                f"{traced.spilled_bytes}, CTAs an SM {plain.occupancy} -> {traced.occupancy}"
+                f"{name}: registers {original.registers} -> {traced.registers}, spilled bytes "
+                f"{original.spilled_bytes} -> {traced.spilled_bytes}, "
+                f"CTAs an SM {original.occupancy} -> {traced.occupancy}"
             )
     return failed
 

@@ -22,7 +22,7 @@ from kperf.trace.analyze.models import (
 from kperf.trace.instrument.session import CYCLES_A_RECORD
 
 LOADS_ON_THE_PATH = 0.15
-"""Of a trip, spent where loads are waited for: two waits that are over at once take 5 to 10 % of a short trip."""
+"""Of an iteration, spent where loads are waited for: two waits that end at once take 5 to 10 % of a short one."""
 READ_AGAIN = 1.5
 """Requested over different bytes of an argument: from there on it is said how often it is read."""
 MUCH_SLOWER = 1.1
@@ -36,7 +36,7 @@ MOST_WHAT_IFS = 6
 
 
 def table(timelines: Sequence[Timeline], stamp: str) -> Table:
-    """Side by side: period, tensor cores, regions, bubbles, overhead."""
+    """Side by side: iteration time, tensor cores, regions, bubbles, overhead."""
     result = Table(
         title=f"inside the kernel, cycles of an iteration (median; p5 to p95): {stamp}", title_justify="left"
     )
@@ -447,13 +447,13 @@ def _cost(t: Timeline) -> list[str]:
     ratio = t.overhead.ratio
     if ratio is None or ratio < MUCH_SLOWER or t.joined:
         return []
-    period = t.cycles_per_unit.median
-    added = (1 - 1 / ratio) * period
+    iteration_time = t.cycles_per_unit.median
+    added = (1 - 1 / ratio) * iteration_time
     records = t.events.written / t.units / len(t.roles)
     own = CYCLES_A_RECORD * records
     line = (
-        f"{t.label}: tracing makes it {ratio - 1:.0%} slower, about {added:.0f} cycles of {_of_unit(t)} {period:.0f}, "
-        f"of which {records:.0f} events take some {min(own, added):.0f}"
+        f"{t.label}: tracing makes it {ratio - 1:.0%} slower, about {added:.0f} cycles of {_of_unit(t)} "
+        f"{iteration_time:.0f}, of which {records:.0f} events take some {min(own, added):.0f}"
     )
     rest = []
     if t.unit == "CTA":
@@ -507,13 +507,13 @@ def _bytes(size: float) -> str:
 def between(a: Timeline, b: Timeline) -> list[str]:
     """Sentences about two kernels that do the same work."""
     cycles = [t.iteration.cycles if t.iteration else t.cycles_per_unit.median for t in (a, b)]
-    periods = cycles[0] / cycles[1]
+    iteration_times = cycles[0] / cycles[1]
     times = a.overhead.launch_ms / b.overhead.launch_ms
     saved = cycles[0] - cycles[1]
     idle_a, idle_b = (sum(bubble.cycles for bubble in t.bubbles) for t in (a, b))
     idle = f"; bubbles go from {idle_a:.0f} to {idle_b:.0f}" if a.bubbles_of == b.bubbles_of else ""
     return [
         f"{b.label} saves {saved:.0f} cycles an iteration against {a.label}{idle}.",
-        f"The iteration times differ by a factor of {periods:.3f}, the original kernels' times by {times:.3f}: "
-        f"{'they agree' if abs(periods / times - 1) <= 0.05 else 'they do not agree'} within 5 %.",
+        f"The iteration times differ by a factor of {iteration_times:.3f}, the original kernels' times by {times:.3f}: "
+        f"{'they agree' if abs(iteration_times / times - 1) <= 0.05 else 'they do not agree'} within 5 %.",
     ]

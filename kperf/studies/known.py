@@ -1,12 +1,13 @@
 """Kernels whose cycles are known before they run: what a clock inside of a kernel is held against.
 
-Each trip of a kernel's loop does the same work, `steps` long, by every warp of a block of four, one a quarter of an SM:
+Each iteration of a kernel's loop does the same work, `steps` long, by every warp of a CTA of four, one a quarter of an
+SM:
 
 fma    multiply-adds, each of which waits for the one before: 4 cycles each. The assembler knows this latency, and
        writes it into each instruction as the cycles to stall.
 ex2    exponentials, eight chains a thread side by side: 8 cycles each, as a quarter of an SM computes 4 lanes of 32 in
        a cycle (CUDA C++ Programming Guide, "Arithmetic Instructions", compute capability 9.0).
-wgmma  products of 64x256x16 in bfloat16 that are waited for at the end of the trip: 128 cycles each, at the 4096
+wgmma  MMAs of 64x256x16 in bfloat16 that are waited for at the end of the iteration: 128 cycles each, at the 4096
        operations that an SM does in a cycle (NVIDIA H100 Tensor Core GPU Architecture, 2022).
 spin   a loop that reads the clock until so many cycles are over, and says how many they were.
 """
@@ -31,10 +32,10 @@ _PRODUCTS_A_CALL = 4
 
 @dataclass(frozen=True)
 class Known:
-    """A kernel, and the cycles of a trip of so many steps.
+    """A kernel, and the cycles of an iteration of so many steps.
 
-    `region`: whether the work is a region of its own on the timeline, or else the whole trip is what is known.
-    `launch`: run it once, with so many steps, blocks and trips; returns the cycles of a trip as known.
+    `region`: whether the work is a region of its own on the timeline, or else the whole iteration is what is known.
+    `launch`: run it once, with so many steps, CTAs and iterations; returns the cycles of an iteration as known.
     """
 
     kernel: str
@@ -78,42 +79,42 @@ def _work(*lines: str) -> str:
     return "\n ".join([f"{{ {MARK}", *lines, "}"])
 
 
-def _launch_fma(steps: int, blocks: int, trips: int) -> float:
-    n = 128 * blocks
+def _launch_fma(steps: int, ctas: int, iterations: int) -> float:
+    n = 128 * ctas
     x, a, b, out = (torch.full((n,), value, device=active_device()) for value in (0.0, 0.5, 1.0, math.nan))
-    fma_chain[(blocks,)](x, a, b, out, trips, WORK=fma_ptx(steps), num_warps=4)
-    _check("fma", out, 2 - 2 * 0.5 ** min(steps * trips, 24))
+    fma_chain[(ctas,)](x, a, b, out, iterations, WORK=fma_ptx(steps), num_warps=4)
+    _check("fma", out, 2 - 2 * 0.5 ** min(steps * iterations, 24))
     return 4.0 * steps
 
 
-def _launch_ex2(steps: int, blocks: int, trips: int) -> float:
-    x = torch.zeros(1024 * blocks, device=active_device())
+def _launch_ex2(steps: int, ctas: int, iterations: int) -> float:
+    x = torch.zeros(1024 * ctas, device=active_device())
     out = torch.full_like(x, math.nan)
-    ex2_chains[(blocks,)](x, out, trips, WORK=ex2_ptx(steps), num_warps=4)
+    ex2_chains[(ctas,)](x, out, iterations, WORK=ex2_ptx(steps), num_warps=4)
     expected = 0.0
-    for _ in range(min(trips * steps // _LANES, 200)):
+    for _ in range(min(iterations * steps // _LANES, 200)):
         expected = 2.0**-expected
     _check("ex2", out, expected)
     return 8.0 * steps
 
 
-def _launch_spin(steps: int, blocks: int, trips: int) -> float:
-    x = torch.zeros(128 * blocks, dtype=torch.int32, device=active_device())
+def _launch_spin(steps: int, ctas: int, iterations: int) -> float:
+    x = torch.zeros(128 * ctas, dtype=torch.int32, device=active_device())
     out = torch.empty_like(x)
-    spin[(blocks,)](x, out, trips, WORK=spin_ptx(steps), num_warps=4)
-    recorded = out.view(blocks, 4, 32)[:, 0]  # the first warp of each block writes the records
-    cycles = float(recorded.double().mean()) / trips
+    spin[(ctas,)](x, out, iterations, WORK=spin_ptx(steps), num_warps=4)
+    recorded = out.view(ctas, 4, 32)[:, 0]  # the first warp of each CTA writes the records
+    cycles = float(recorded.double().mean()) / iterations
     if not steps <= cycles < steps + 1000:
         raise MeasurementError(f"spin waited {cycles:.0f} cycles and not {steps}")
     return cycles
 
 
-def _launch_products(steps: int, blocks: int, trips: int) -> float:
+def _launch_products(steps: int, ctas: int, iterations: int) -> float:
     a = torch.full((64, 64), 0.5, device=active_device(), dtype=torch.bfloat16)
     b = torch.full((64, 256), 0.5, device=active_device(), dtype=torch.bfloat16)
-    out = torch.full((blocks * 64, 256), math.nan, device=active_device())
-    products[(blocks,)](a, b, out, trips, CALLS=steps // _PRODUCTS_A_CALL, num_warps=4)
-    _check("wgmma", out, 0.25 * 16 * steps * trips)
+    out = torch.full((ctas * 64, 256), math.nan, device=active_device())
+    products[(ctas,)](a, b, out, iterations, CALLS=steps // _PRODUCTS_A_CALL, num_warps=4)
+    _check("wgmma", out, 0.25 * 16 * steps * iterations)
     return 128.0 * steps
 
 

@@ -84,8 +84,8 @@ def _pipelines(folder: Path) -> Iterator[tuple[str, Timeline]]:
 
 
 def _program(variant: str) -> Program:
-    plain = find(variant, Specialization())
-    path = TTGIR_DIR / variant / "traced" / plain.entry.file
+    original = find(variant, Specialization())
+    path = TTGIR_DIR / variant / "traced" / original.entry.file
     try:
         return read_program(path.read_text(), read_rules(aliases=ALIASES))
     except OSError:

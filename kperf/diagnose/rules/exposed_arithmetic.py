@@ -14,10 +14,10 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     hidden = timeline.arithmetic
     if hidden is None:
         return
-    period = timeline.cycles_per_unit.median
+    iteration_time = timeline.cycles_per_unit.median
     exposed = hidden.cycles - hidden.under_any_mmas
     computing = [role for role in timeline.roles if role.duty in ("MMAs", "MMAs and loads")]
-    if exposed < EXPOSED_SHARE * period:
+    if exposed < EXPOSED_SHARE * iteration_time:
         return
     regions = [one for one in timeline.regions if one.kind == "arithmetic"]
     longest = max(regions, key=lambda one: one.per_iteration or one.cycles.median, default=None)
@@ -27,12 +27,12 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         timeline,
         longest,
         "medium",
-        f"{exposed:.0f} of {period:.0f} cycles an iteration are arithmetic with no MMA in flight"
+        f"{exposed:.0f} of {iteration_time:.0f} cycles an iteration are arithmetic with no MMA in flight"
         + (f": the {len(computing)} consumers do it in step" if in_step else ""),
         "let the consumers take turns (a named barrier orders their MMAs), so that one computes under the other's MMAs"
         if in_step
         else "issue the next iteration's MMA before the arithmetic of this one, or give the work to two consumers",
-        {"exposed_cycles": exposed, "arithmetic_cycles": hidden.cycles, "iteration_cycles": period},
+        {"exposed_cycles": exposed, "arithmetic_cycles": hidden.cycles, "iteration_cycles": iteration_time},
         saved(timeline, exposed),
     )
 

@@ -14,15 +14,16 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     wait = timeline.load_wait
     if wait is None or wait.share < EXPOSED_SHARE:
         return
-    period = timeline.cycles_per_unit.median
+    iteration_time = timeline.cycles_per_unit.median
     yield finding(
         RULE.id,
         timeline,
         region_of(timeline, wait.warp_group, wait.regions),
         "high" if wait.share >= SEVERE_SHARE else "medium",
-        f"loads are exposed: {wait.cycles:.0f} of {period:.0f} cycles an iteration wait for them ({wait.warp_group})",
+        f"loads are exposed: {wait.cycles:.0f} of {iteration_time:.0f} cycles an iteration wait for them "
+        f"({wait.warp_group})",
         "raise num_stages by one or two; if shared memory is full, use a smaller tile of the reduction dimension",
-        {"wait_cycles": wait.cycles, "iteration_cycles": period, "share": wait.share},
+        {"wait_cycles": wait.cycles, "iteration_cycles": iteration_time, "share": wait.share},
         saved(timeline, wait.cycles),
         [{"num_stages": stages} for stages in (3, 4, 5, 2)],
     )

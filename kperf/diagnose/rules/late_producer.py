@@ -14,18 +14,18 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     producers = {role.warp_group for role in timeline.roles if role.duty == "loads"}
     savings = [one for one in timeline.what_if if one.warp_group in producers]
     most = max(savings, key=lambda one: one.cycles, default=None)
-    period = timeline.cycles_per_unit.median
-    if most is None or most.cycles < EXPOSED_SHARE * period:
+    iteration_time = timeline.cycles_per_unit.median
+    if most is None or most.cycles < EXPOSED_SHARE * iteration_time:
         return
     yield finding(
         RULE.id,
         timeline,
         region_of(timeline, most.warp_group, [most.region]),
         "medium",
-        f"the producer is late: without its {most.region} an iteration of {period:.0f} cycles would take "
+        f"the producer is late: without its {most.region} an iteration of {iteration_time:.0f} cycles would take "
         f"{most.cycles:.0f} less",
         "let consumers release a buffer as soon as its MMA is over, add a stage, or load the next tile before the loop",
-        {"saved_cycles": most.cycles, "iteration_cycles": period},
+        {"saved_cycles": most.cycles, "iteration_cycles": iteration_time},
         saved(timeline, most.cycles),
     )
 

@@ -11,19 +11,19 @@ from kperf.trace.analyze.models import Timeline
 
 def check(timeline: Timeline) -> Iterator[Finding]:
     """By the cycles between two tiles beyond those between two iterations."""
-    boundary, period = timeline.tile_boundary_cycles, timeline.cycles_per_unit.median
-    if boundary is None or boundary.median < BOUNDARY_ITERATIONS * period:
+    boundary, iteration_time = timeline.tile_boundary_cycles, timeline.cycles_per_unit.median
+    if boundary is None or boundary.median < BOUNDARY_ITERATIONS * iteration_time:
         return
     yield finding(
         RULE.id,
         timeline,
         None,
         "medium",
-        f"from tile to tile the kernel loses {boundary.median:.0f} cycles, as much as {boundary.median / period:.1f} "
-        "iterations",
+        f"from tile to tile the kernel loses {boundary.median:.0f} cycles, as much as "
+        f"{boundary.median / iteration_time:.1f} iterations",
         "store the last tile while the next one is computed: two accumulators, a TMA store that is waited for later, "
         "or an epilogue in parts",
-        {"boundary_cycles": boundary.median, "iteration_cycles": period},
+        {"boundary_cycles": boundary.median, "iteration_cycles": iteration_time},
     )
 
 

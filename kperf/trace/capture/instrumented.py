@@ -61,7 +61,7 @@ class InstrumentedKernel:
         return max(self.original_usage.occupancy - self.resource_usage.occupancy, 0)
 
     def recording_of_launch(self, programs: int, memory: int, records: int | None) -> Recording:
-        """Where the events of another launch would go, as `ring_for` says."""
+        """Where the events of another launch would go, as `recording_of_launch` says."""
         recorded = self._recorded(programs)
         if self.sample is None:
             return recording_of_launch(self.program, self.original_usage, recorded, memory, records)

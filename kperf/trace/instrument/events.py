@@ -39,7 +39,7 @@ Detail = Literal["fine", "coarse"]
 """How many records.
 
 fine: every recorded operation has its own pair. coarse: as few as leave the assembler free to move the arithmetic as it
-may in the original kernel. Matrix-product waits with no issue between them share a pair, and a barrier wait that
+may in the original kernel. MMA waits with no issue between them share a pair, and a barrier wait that
 follows arithmetic has none: the assembler hoists it over the arithmetic, and a record before it would hold it back.
 """
 
@@ -225,9 +225,7 @@ class _Placement:
         self._detail = detail
         self._asynchronous = asynchronous
         self._extend: tuple[str, ...] = ()
-        self._joinable: list[str] | None = (
-            None  # names in the last pair, while a later product's wait may still join it
-        )
+        self._joinable: list[str] | None = None  # names in the last pair, while a later MMA's wait may still join it
         self._after_arithmetic = False  # some stands between the last pair and here
 
     def visit(self, op: Operation, rule: Rule | None, name: str) -> None:
@@ -245,7 +243,7 @@ class _Placement:
             if self._joinable is not None:
                 self._joinable.append(name)
         elif rule.kind == "issue":
-            # A product after arithmetic is recorded from its issue on: that is where the arithmetic ends.
+            # An MMA after arithmetic is recorded from its issue on: that is where the arithmetic ends.
             self._joinable = None
             if self._after_arithmetic:
                 self._open(op, name, joinable=True)
