@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,10 +71,17 @@ _one_standard_error = threading.Lock()
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[Path]:
-    """What the C++ below writes to file descriptor 2 goes to a file meanwhile."""
+    """What the C++ below writes to file descriptor 2 goes to a file meanwhile.
+
+    A script that is traced may have closed that, and `sys.stderr`, or put something else there.
+    """
     with _one_standard_error:
-        sys.stderr.flush()
-        kept = os.dup(2)
+        with suppress(AttributeError, OSError, ValueError):
+            sys.stderr.flush()
+        try:
+            kept = os.dup(2)
+        except OSError:
+            kept = os.open(os.devnull, os.O_WRONLY)
         try:
             with path.open("wb") as stream:
                 os.dup2(stream.fileno(), 2)

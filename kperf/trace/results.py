@@ -20,7 +20,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.ir import kept as kept_ir
 from kperf.ir.override import sha256
 from kperf.record import bandwidth, device
-from kperf.record.files import start_of, write_atomically
+from kperf.record.files import make_output, start_of, write_atomically
 from kperf.record.store import Environment
 from kperf.trace.analyze import read
 from kperf.trace.analyze.joining import Captured, join
@@ -227,6 +227,7 @@ class Results:
 
     def _write(self, path: Path, text: str | bytes) -> None:
         if self._folder is not None:
+            make_output(self._folder)  # a script may remove what it takes for old results
             write_atomically(path, text)
 
     def _with_passes(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, kept: Kept) -> Timeline:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence, Set
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -42,6 +43,13 @@ class Script:
         An exception that ends it is shown as `python` shows it: without a frame of this program.
         """
         before = list(sys.argv), list(sys.path)
+        try:
+            return _status_of(self._ended())  # a hook's own exception has no other as its context
+        finally:
+            sys.argv, sys.path = before
+
+    def _ended(self) -> BaseException | None:
+        """Run it; returns what ended it before its last line."""
         threads, executors = set(threading.enumerate()), WeakSet(_executors())
         try:
             if self.is_module:
@@ -49,14 +57,9 @@ class Script:
             else:
                 _run_file(self.name, self.arguments)
             _wait_for_threads(threads, executors)
-        except SystemExit as end:
-            return _status_of(end)
         except BaseException as error:
-            _show(error)
-            return 130 if isinstance(error, KeyboardInterrupt) else 1
-        finally:
-            sys.argv[:], sys.path[:] = before
-        return 0
+            return error
+        return None
 
 
 def _find_module(name: str) -> None:
@@ -117,18 +120,39 @@ def _executors() -> list[Executor]:
     return [one for one in gc.get_objects() if issubclass(type(one), Executor)]
 
 
-def _status_of(end: SystemExit) -> int:
+def _status_of(end: BaseException | None) -> int:
+    if end is None:
+        return 0
+    if not isinstance(end, SystemExit):
+        return _show(end)
     if end.code is None:
         return 0
     if isinstance(end.code, int):
         return end.code & 0xFF
-    print(end.code, file=sys.stderr)
+    for text in (end.code, "\n"):
+        _say(text)
     return 1
 
 
-def _show(error: BaseException) -> None:
+def _show(error: BaseException) -> int:
+    """Show it as `python` does, with whose words the script's own hook is told to have failed; returns the status."""
     error.__traceback__ = _theirs(error.__traceback__)
-    sys.excepthook(type(error), error, error.__traceback__)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as end:
+        return _status_of(end)
+    except BaseException as hooks:
+        for words, shown in (("Error in sys.excepthook:\n", hooks), ("\nOriginal exception was:\n", error)):
+            _say(words)
+            shown.__traceback__ = _theirs(shown.__traceback__)
+            sys.__excepthook__(type(shown), shown, shown.__traceback__)
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _say(text: object) -> None:
+    """On standard error, if the script has left one; and if it is a text."""
+    with suppress(Exception):
+        (sys.stderr or sys.__stderr__).write(str(text))  # type: ignore[union-attr]
 
 
 def _theirs(traceback: TracebackType | None) -> TracebackType | None:

@@ -181,6 +181,30 @@ def test_what_a_script_does_to_its_process_costs_no_report(tmp_path, does):
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    "does",
+    [
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = sys.stderr = None",
+        "os.close(2)",
+        "for number in (0, 1, 2): os.close(number)",
+    ],
+)
+def test_a_script_without_standard_streams_is_traced(tmp_path, does):
+    """What the compiler says of a kernel is caught on descriptor 2, which need not be there."""
+    status, printed, said, files = run(tmp_path, "import os, sys\n" + does + RUN)
+    assert (status, files) == (0, ALL), said
+    assert "written: " in printed
+    assert "kperf: read plus" in said
+
+
+def test_a_folder_that_the_script_removes_is_made_again(tmp_path):
+    does = f"import shutil; shutil.rmtree({str(tmp_path / 'results')!r})\n"
+    status, printed, said, files = run(tmp_path, does + RUN)
+    assert (status, files) == (0, ALL), said
+    assert "written: " in printed
+
+
 def test_files_go_to_the_folder_where_the_command_was_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("elsewhere", "it"):

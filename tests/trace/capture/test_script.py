@@ -31,6 +31,12 @@ SCRIPTS = {
     "interrupted": "raise KeyboardInterrupt",
     "thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()",
     "hook": "import sys\nsys.excepthook = lambda *a: print('hooked', a[0])\nraise ValueError",
+    "hook that fails": "import sys\ndef hook(*a): raise KeyError('hook')\nsys.excepthook = hook\n1 / 0\n",
+    "hook that exits": "import sys\nsys.excepthook = lambda *a: sys.exit(6)\n1 / 0\n",
+    "hook that is none": "import sys\nsys.excepthook = None\n1 / 0\n",
+    "said to none": "import sys; sys.stderr = None; raise SystemExit('a reason')",
+    "no text": "class A:\n    def __str__(self): raise ValueError\nraise SystemExit(A())",
+    "no argv": "import sys; sys.argv = sys.path = None",
     "encoding": "# -*- coding: latin-1 -*-\nprint('\\xe4')",
     "at exit": "import atexit; atexit.register(print, 'bye'); raise SystemExit(4)",
 }
@@ -66,6 +72,15 @@ def test_a_script_cannot_tell(tmp_path, name):
         assert (plain.returncode, ours.returncode) == (-2, 130)
     else:
         assert ours.returncode == plain.returncode
+
+
+@pytest.mark.parametrize("ends", ["raise SystemExit('a reason')", "1 / 0", "sys.exit(7)"])
+def test_a_script_that_closes_standard_error_has_its_status(tmp_path, ends):
+    """What is said then has addresses of objects in it."""
+    (tmp_path / "it.py").write_text(f"import sys; sys.stderr.close(); {ends}")
+    plain, ours = both_ways(tmp_path, "it.py")
+    assert ours.returncode == plain.returncode
+    assert "kperf" not in ours.stderr
 
 
 @pytest.mark.parametrize("name", ["package.inside", "package"])
