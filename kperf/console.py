@@ -61,8 +61,13 @@ def of_standard_error() -> WholeConsole:
 
 
 def complain(sentence: str) -> None:
-    """Say on stderr what is wrong."""
-    print(f"kperf: {printable(sentence)}", file=sys.stderr, flush=True)
+    """Say on stderr what is wrong; where that is closed or full, the exit status says it alone."""
+    if sys.stderr is None:
+        return
+    try:
+        print(f"kperf: {printable(sentence)}", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # the interpreter would try once more
 
 
 def printable(text: str) -> str:

@@ -214,6 +214,14 @@ def test_an_output_that_takes_nothing_is_one_sentence_and_one_that_is_not_read_n
     assert done.stderr.count("\n") == (1 if said else 0)
 
 
+@pytest.mark.parametrize("error", ["2>&-", "2>/dev/full"])
+def test_where_standard_error_takes_nothing_the_status_says_it(error):
+    """And standard output, which another program may read, has nothing of it."""
+    script = f"{shlex.quote(sys.executable)} -m kperf diff gone.json gone.json {error}"
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_a_console_without_a_letter_gets_another():
     imports = "from kperf.cli import main; from kperf.cli.app import app"
     program = f"{imports}; app.command('say')(lambda: print('16 × 4096')); main()"

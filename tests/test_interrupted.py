@@ -428,6 +428,10 @@ def test_a_command_that_has_hardly_begun_ends_in_a_sentence_too(name):
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"{KEPT}\n")
 
 
+def test_a_sentence_that_nobody_can_read_costs_no_status():
+    assert started("typer", "os.close(2)").returncode == 130
+
+
 def test_where_the_signal_is_ignored_it_stays_ignored():
     ended = started("typer", "signal.signal(signal.SIGINT, signal.SIG_IGN)")
     assert ended.returncode in {0, 1}

@@ -52,8 +52,10 @@ def _changed(before: Any, handler: Any) -> Iterator[None]:
 
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:
-    os.write(2, f"kperf: {KEPT}\n".encode())
-    os._exit(STATUS)
+    try:
+        os.write(2, f"kperf: {KEPT}\n".encode())
+    finally:  # nobody may be listening
+        os._exit(STATUS)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
