@@ -1,6 +1,5 @@
 """Kernels to read: what a script launches, a function with a signature, an entry of Triton's cache, a TTGIR file."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from kperf.ir import compile as compiler
 from kperf.ir.levels import TEXTS
 from kperf.ir.locations import quoted
 from kperf.ir.ttgir import Module
+from kperf.record.files import from_json_once, read_text
 from kperf.trace.capture.script import Script
 
 
@@ -121,35 +121,28 @@ def _of_folder(path: Path) -> list[Kernel]:
     found = []
     for ttgir in sorted(path.rglob("*.ttgir")):
         metadata = ttgir.with_suffix(".json")
-        try:
-            described = json.loads(metadata.read_text())
-            asm: dict[str, Any] = {"ttgir": ttgir.read_text()}
-        except (OSError, ValueError):
+        if not metadata.exists():
             continue
+        try:
+            described = from_json_once(read_text(metadata).encode())
+            name, target = described["name"], described["target"]
+            arch = of(f"{target['backend']}:{target['arch']}")
+        except (ValueError, LookupError, TypeError):
+            raise UsageError(f"{metadata} describes no kernel: remove this entry of Triton's cache") from None
+        asm: dict[str, Any] = {"ttgir": read_text(ttgir)}
         for suffix in ("ttir", "llir", "ptx", "amdgcn", "cubin"):
             made = ttgir.with_suffix(f".{suffix}")
             if made.is_file():
-                asm[suffix] = made.read_bytes() if suffix == "cubin" else _text_of(made)
-        target = described["target"]
-        arch = of(f"{target['backend']}:{target['arch']}")
-        kernel = SimpleNamespace(asm=asm, name=described["name"], metadata=SimpleNamespace(**described))
+                asm[suffix] = made.read_bytes() if suffix == "cubin" else read_text(made)
+        kernel = SimpleNamespace(asm=asm, name=name, metadata=SimpleNamespace(**described))
         found.append(of_compiled(kernel, arch))
     if not found:
         raise UsageError(f"{path} holds no kernel: give an entry of Triton's cache (*.ttgir and *.json)")
     return found
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
-
-
 def _of_ttgir(path: Path, arch: Arch) -> Kernel:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
-    text = _text_of(path)
+    text = read_text(path)
     written = re.search(r'ttg\.target = "([^"]+)"', text)
     if written is not None and of(written[1]) != arch:
         name = of(written[1]).name

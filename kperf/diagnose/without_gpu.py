@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import torch
@@ -36,7 +37,7 @@ from kperf.diagnose.history import Histories
 from kperf.errors import UsageError
 from kperf.ir import offline
 from kperf.ir.offline import Launch, noted_launches
-from kperf.trace.capture.script import Script
+from kperf.trace.capture.script import INTERRUPTED, Script
 
 _META = torch.device("meta")
 _HOLD = {"allclose", "equal", "is_nonzero", "__bool__", "__contains__"}
@@ -167,7 +168,9 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         noted_launches() as launches,
         _quiet(why),
     ):
-        script.run()
+        status = script.run()
+    if status == INTERRUPTED:
+        raise KeyboardInterrupt
     if why and why[-1].startswith(OutOfResources.__name__) and refused:  # it ends here on a GPU too
         launches.append(Launch(refused[-1], (0, 0, 0)))
     if not launches:
@@ -185,23 +188,50 @@ def _quiet(why: list[str]) -> Iterator[None]:
     def ended(kind: type[BaseException], error: BaseException, _traceback: Any) -> None:
         why.append(f"{kind.__name__}: {(str(error).splitlines() or [''])[0]}"[:200])
 
-    class Dropped:
-        def write(self, text: str) -> int:
-            return len(text)
-
-        def flush(self) -> None:
-            pass
-
-        def isatty(self) -> bool:
-            return False
-
-    dropped = Dropped()
     with (
-        contextlib.redirect_stdout(dropped),  # type: ignore[type-var]
-        contextlib.redirect_stderr(dropped),  # type: ignore[type-var]
+        open(os.devnull, "w") as dropped,  # noqa: PTH123
+        contextlib.redirect_stdout(dropped),
+        contextlib.redirect_stderr(dropped),
+        _led_to(dropped.fileno(), 1),
+        _led_to(dropped.fileno(), 2),
         patch.object(sys, "excepthook", ended),
+        _exits_raised(),
     ):
         yield
+
+
+@contextmanager
+def _led_to(descriptor: int, number: int) -> Iterator[None]:
+    """Within it a standard stream goes there, of programs too that a script starts; it may close it."""
+    try:
+        kept = os.dup(number)
+    except OSError:  # it is closed already
+        yield
+        return
+    try:
+        os.dup2(descriptor, number)
+        yield
+    finally:
+        os.dup2(kept, number)
+        os.close(kept)
+
+
+@contextmanager
+def _exits_raised() -> Iterator[None]:
+    """Within it `os._exit` ends a script and not what reads it; a process that the script forked ends here at last."""
+    process, exit_at_once = os.getpid(), os._exit
+
+    def ended(status: int) -> NoReturn:
+        if os.getpid() != process:
+            exit_at_once(status)
+        raise SystemExit(status)
+
+    try:
+        with patch.object(os, "_exit", ended):
+            yield
+    finally:
+        if os.getpid() != process:
+            exit_at_once(0)
 
 
 def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
@@ -229,7 +259,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
                 spec.loader.exec_module(module)
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         why.append(f"{type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         sys.path[:] = before

@@ -69,6 +69,16 @@ def read_regular(path: Path) -> bytes:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
+def read_text(path: Path) -> str:
+    """A text file. Raises `UsageError` if it is missing, no regular file, or no text in UTF-8."""
+    try:
+        return read_regular(path).decode().replace("\r\n", "\n")
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} cannot be read: it is no text in UTF-8 ({error.reason})") from None
+
+
 class RepeatedKeyError(ValueError):
     """An object of JSON that has a key twice: which of the values counts is anybody's guess."""
 
@@ -108,7 +118,9 @@ def write_atomically(path: Path, data: str | bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return
-        path = path.resolve()
+        path = Path(os.path.realpath(path))
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{start_of(path.name)}.")
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
@@ -137,10 +149,7 @@ def write_between_marks(document: Path, name: str, text: str) -> None:
 
     Raises `UsageError` if it cannot be read or written, or has no such marks.
     """
-    try:
-        whole = document.read_text()
-    except OSError as error:
-        raise UsageError(f"{document} cannot be read: {error.strerror}") from None
+    whole = read_text(document)
     parts = re.split(rf"(<!-- /?{name} -->)", whole)
     if parts[1::2] != [f"<!-- {mark} -->" for mark in (name, f"/{name}")]:
         raise UsageError(f"{document} has no pair of marks <!-- {name} --> and <!-- /{name} -->")

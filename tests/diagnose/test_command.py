@@ -1,8 +1,11 @@
 """`kperf diagnose` as its user has it: what is read, printed, silenced, and how it ends."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -237,3 +240,67 @@ def test_without_a_gpu_a_trace_is_refused_in_one_sentence():
     assert done.returncode == 2
     assert "`kperf diagnose --static` needs no GPU" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+ADD = """
+import os, signal, subprocess, sys
+import torch, triton, triton.language as tl
+
+@triton.jit
+def add(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    tl.store(out_ptr + cols, tl.load(x_ptr + cols) + 1)
+
+x = torch.ones(256, device="cuda")
+def run():
+    add[(1,)](x, x, BLOCK=256)
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "run()\nos._exit(3)",
+        "sys.stdout.close()\nsys.stderr.close()\nrun()",
+        "sys.stdout.reconfigure(line_buffering=True)\nsys.stdout.buffer.write(b'noise')\nrun()",
+        "subprocess.run(['echo', 'noise'], check=True)\nos.write(1, b'noise')\nrun()",
+        "run()\nif os.fork() == 0:\n    print('noise')\nelse:\n    os.wait()",
+        "run()\nif os.fork() == 0:\n    os._exit(0)\nos.wait()",
+        "os.close(1)\nos.close(2)\nrun()",
+    ],
+    ids=["exit", "closed", "stream", "program", "fork", "fork that exits", "descriptors"],
+)
+def test_what_a_script_does_to_its_process_costs_no_diagnosis(tmp_path, script):
+    """It is a process of its own, whose standard output is JSON and nothing else."""
+    (tmp_path / "it.py").write_text(ADD + script)
+    command = [sys.executable, "-m", "kperf", "diagnose", "--static", "--json", "it.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["add"]
+
+
+@pytest.mark.parametrize("ends", ["raise SystemExit('a reason')", "sys.exit(3)", "os._exit(3)", "1 / 0"])
+def test_a_function_above_what_ends_its_file_is_read(tmp_path, ends):
+    (tmp_path / "it.py").write_text(ADD + ends)
+    signature = ["--signature", "*fp32,*fp32", "--constexpr", "BLOCK=64"]
+    done = kperf("diagnose", "--static", "--json", f"{tmp_path}/it.py:add", *signature)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["add"]
+
+
+@pytest.mark.parametrize("words", [["diagnose", "--static"], ["ir"]])
+def test_ctrl_c_while_the_script_runs_ends_the_command(tmp_path, words):
+    (tmp_path / "it.py").write_text(ADD + "run()\nos.kill(os.getpid(), signal.SIGINT)\nrun()")
+    done = kperf(*words, tmp_path / "it.py")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "kperf: interrupted: what was recorded is kept\n"
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", '{"name": "k"', '{"name": "k", "target": 1}', "[" * 10**5])
+def test_a_damaged_entry_of_tritons_cache_is_named(tmp_path, content):
+    (tmp_path / "k.ttgir").write_text("module {}")
+    (tmp_path / "k.json").write_text(content)
+    done = kperf("ir", tmp_path)
+    said = f"kperf: {tmp_path}/k.json describes no kernel: remove this entry of Triton's cache\n"
+    assert (done.returncode, done.stderr) == (2, said)

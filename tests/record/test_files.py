@@ -67,3 +67,11 @@ def test_a_files_name_may_have_all_of_its_255_bytes(tmp_path, letter):
     assert set(start) == {letter}
     assert start_of("x" + letter * 300) == "x" + letter * (119 // len(letter.encode()))
     assert start_of(letter * 30) == letter * 30
+
+
+def test_a_link_that_leads_to_itself_is_one_sentence_and_stays(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(link)
+    with pytest.raises(UsageError, match=r"link cannot be written \(Too many levels of symbolic links\)"):
+        write_atomically(link, "text")
+    assert link.is_symlink()

@@ -18,6 +18,9 @@ from weakref import WeakSet
 
 from kperf.errors import UsageError
 
+INTERRUPTED = 130
+"""Exit status of a script that Ctrl-C ends, as shells have it."""
+
 Executor = ThreadPoolExecutor | ProcessPoolExecutor
 """Those of which `python` sees the end, with all that they were given to do."""
 
@@ -146,7 +149,7 @@ def _show(error: BaseException) -> int:
             _say(words)
             shown.__traceback__ = _theirs(shown.__traceback__)
             sys.__excepthook__(type(shown), shown, shown.__traceback__)
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _say(text: object) -> None:

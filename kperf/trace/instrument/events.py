@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
@@ -21,7 +21,7 @@ from kperf.errors import UsageError
 from kperf.ir.compile import parse_ttgir
 from kperf.ir.dataflow import Aliases, Dataflow
 from kperf.ir.ttgir import Block, Module, Operation, Region
-from kperf.record.files import write_atomically
+from kperf.record.files import read_text, write_atomically
 from kperf.record.store import first_of
 
 RULES = Path(__file__).with_name("regions.toml")
@@ -103,26 +103,31 @@ def _general_name(rule: Rule, operation: Operation) -> str:
 def read_rules(path: Path = RULES, aliases: Path | None = None) -> Rules:
     """Read a rule file, and one of aliases; raises `UsageError` when it is not one."""
     try:
-        rules = Rules.model_validate(tomllib.loads(path.read_text()))
+        rules = Rules.model_validate(_read_toml(path))
         for rule in rules.rule:
             re.compile(rule.pattern)
             _fill(rule.region, {})
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the rules {path} cannot be read: {error}") from None
     except ValidationError as error:
         raise UsageError(f"{path} is not a set of region rules: {first_of(error)}") from None
-    except (tomllib.TOMLDecodeError, re.error, KeyError, IndexError, ValueError) as error:
+    except (re.error, KeyError, IndexError, ValueError) as error:
         raise UsageError(f"{path} is not a set of region rules: {str(error).splitlines()[0]}") from None
     if aliases is None:
         return rules
     try:
-        return rules.model_copy(update={"aliases": Aliases.model_validate(tomllib.loads(aliases.read_text()))})
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the aliases {aliases} cannot be read: {error}") from None
+        return rules.model_copy(update={"aliases": Aliases.model_validate(_read_toml(aliases))})
     except ValidationError as error:
         raise UsageError(f"{aliases} is not a set of aliases: {first_of(error)}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UsageError(f"{aliases} is not a set of aliases: {str(error).splitlines()[0]}") from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """Raises `UsageError` for what is no text, ValueError for what is no TOML."""
+    text = read_text(path)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 @dataclass
@@ -304,10 +309,7 @@ def run(
     """`kperf instrument`: read, add or take out, write; returns what was written."""
     if detail not in get_args(Detail):
         raise UsageError(f"unknown detail {detail!r}: choose from {', '.join(get_args(Detail))}")
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
+    text = read_text(file)
     if strip_only:
         if [*regions] != ["*"] or detail != "fine" or rules is not None:
             raise UsageError("--strip takes all events out: leave --regions, --detail and --rules out")

@@ -1,5 +1,6 @@
 """`kperf instrument`, as a person runs it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,23 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(tmp_path, content, options
     assert said in run.stderr
     assert len(run.stderr.splitlines()) == 1
     assert not out.exists()
+
+
+@pytest.mark.parametrize("words", [["instrument"], ["instrument", PLAIN, "--rules"], ["ir"], ["diagnose", "--static"]])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_never_ends_is_not_waited_for(tmp_path, words, kind):
+    path = tmp_path / "it.ttgir"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    run = kperf(*words, path)
+    assert (run.returncode, run.stderr) == (2, f"kperf: {path} cannot be read: it is no regular file\n")
+
+
+def test_rules_that_are_nested_without_end_are_none(tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text("rank = " + "[" * 10**5)
+    run = kperf("instrument", PLAIN, "--rules", rules)
+    assert run.returncode == 2
+    assert run.stderr == f"kperf: {rules} is not a set of region rules: it is nested too deeply\n"
