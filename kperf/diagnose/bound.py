@@ -3,7 +3,7 @@
 from kperf.diagnose.finding import Bound
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel, mma_shape, own
 from kperf.diagnose.loops import loaded_bytes
-from kperf.diagnose.thresholds import SMALL_TILE_INTENSITY
+from kperf.diagnose.thresholds import SECTOR_BYTES, SMALL_TILE_INTENSITY
 
 
 def bound_of(kernel: Kernel) -> Bound:
@@ -21,10 +21,12 @@ def bound_of(kernel: Kernel) -> Bound:
         if flop:
             return Bound(unit="tensor core", message="the tensor cores bound it: its main loop loads nothing by tiles")
     if kernel.accesses or any(True for _ in kernel.named(*TMA_LOADS)):
-        use = min((access.sector_use for access in kernel.accesses), default=1.0)
+        accesses = [access for access in kernel.accesses if not access.value.loaded]
+        moved = sum(access.tile_sectors * SECTOR_BYTES for access in accesses)
+        use = sum(access.tile_bytes for access in accesses) / moved if moved else 1.0
         return Bound(
             unit="memory",
             message=f"memory bounds it: it multiplies no matrices, and its accesses use {use:.0%} of the bytes that "
-            "move or more",
+            "move",
         )
     return Bound(unit="unknown", message="nothing in its TTGIR says what bounds it: trace it on a GPU")

@@ -1,6 +1,7 @@
 """Runs the rules on a kernel, merges what they say of one line, silences what the source ignores, and sorts."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
             found += rule.check(kernel)
         else:
             skipped[rule.id] = lacks
+    found = _causes(found)
     mine = [timeline for timeline in timelines if timeline.kernel == kernel.name]
     found += [finding for one in dynamic_rules() for timeline in mine for finding in one.check(timeline)]
     kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
@@ -42,6 +44,17 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         skipped=skipped,
         ignored=ignored,
     )
+
+
+def _causes(findings: Sequence[Finding]) -> list[Finding]:
+    """Without the findings whose cause another rule names at the same line."""
+    explained_by = {rule.id: rule.explained_by for rule in static_rules()}
+    named = {(finding.id, finding.source) for finding in findings}
+    return [
+        finding
+        for finding in findings
+        if not any((cause, finding.source) in named for cause in explained_by[finding.id])
+    ]
 
 
 def _without_own(finding: Finding, kernel: Kernel) -> Finding:
@@ -108,8 +121,16 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first: by severity, then by what the advice gives."""
-    return sorted(findings, key=_rank)
+    """The worst first: by severity, then by what the advice gives.
+
+    Of equal severity a rule's further lines follow the other rules' first ones: their advice is the same again.
+    """
+    again: Counter[tuple[str, Level]] = Counter()
+    placed = []
+    for finding in sorted(findings, key=_rank):
+        placed.append((LEVELS.index(finding.severity), again[finding.id, finding.severity], finding))
+        again[finding.id, finding.severity] += 1
+    return [finding for *_, finding in sorted(placed, key=lambda one: one[:2])]
 
 
 def _rank(finding: Finding) -> tuple[int, float, int, str]:

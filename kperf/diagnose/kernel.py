@@ -265,6 +265,17 @@ class Kernel:
                     found.append(name)
         return " or ".join(found)
 
+    def with_option(self, written: str) -> str:
+        """Where an option such as `num_warps=8` is to be written: at the launch, or in the autotuner's list."""
+        tunings = self.history.tunings if self.history is not None else ()
+        return f"put {written} into its triton.Config" if self.tuned or tunings else f"launch with {written}"
+
+    def warps_advice(self) -> str:
+        """Twice as many warps as far as a CTA may have them, or half the tile."""
+        if self.num_warps * 2 > MOST_WARPS:
+            return "halve the tile"
+        return f"{self.with_option(f'num_warps={self.num_warps * 2}')}, or halve the tile"
+
     def more_warps(self) -> list[dict[str, int]]:
         """Candidates: twice and four times as many warps, as far as a CTA may have them."""
         return [{"num_warps": warps} for warps in (2 * self.num_warps, 4 * self.num_warps) if warps <= MOST_WARPS]

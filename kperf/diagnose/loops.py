@@ -2,8 +2,9 @@
 
 import math
 import re
+from collections.abc import Iterator
 
-from kperf.diagnose.kernel import ASYNC_COPIES, LOADS, TMA_LOADS, Kernel, own
+from kperf.diagnose.kernel import ASYNC_COPIES, LOADS, LOOPS, TMA_LOADS, Kernel, inside, own
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 
@@ -16,6 +17,33 @@ def loaded_bytes(loop: Operation) -> int:
 def _tile_bytes(op: Operation) -> int:
     sized = [tensor.size * tensor.bytes for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2]
     return max(sized, default=0)
+
+
+def innermost(kernel: Kernel) -> list[Operation]:
+    """Loops without another one inside. What stands around an inner loop is done once for many of its iterations."""
+    return [loop for loop in kernel.named(*LOOPS) if not any(op.name in LOOPS for op in inside(loop))]
+
+
+def always(loop: Operation) -> Iterator[Operation]:
+    """What each iteration of a loop does itself, without what stands in its branches."""
+    for region in loop.regions:
+        for op in region.operations:
+            yield op
+            if op.name not in (*LOOPS, "scf.if"):
+                yield from always(op)
+
+
+def own_stages(kernel: Kernel, loop: Operation) -> int | None:
+    """What `tl.range(num_stages=...)` gives a loop, which counts more than the launch's; None without it."""
+    match = re.search(r"tt\.num_stages = (\d+)", kernel.module.lines[loop.last_line])
+    return int(match[1]) if match else None
+
+
+def with_stages(kernel: Kernel, loop: Operation, wanted: str) -> str:
+    """How a loop is given `wanted` stages."""
+    if own_stages(kernel, loop) is not None:
+        return f"write num_stages={wanted} in the loop's tl.range"
+    return kernel.with_option(f"num_stages={wanted}")
 
 
 def buffers(kernel: Kernel, loop: Operation) -> list[tuple[Operation, int, int]]:

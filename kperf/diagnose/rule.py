@@ -19,7 +19,8 @@ Stage = Literal["ttgir", "machine code", "launch", "history"]
 class Rule:
     """A static rule, in `rules/<id with underscores>.py` as `RULE`; its page is docs/rules/<id>.md.
 
-    targets: beginnings of the targets to which it applies (`sm_90a`).
+    targets: beginnings of the targets to which it applies (`sm_90a`). explained_by: rules whose finding at the same
+    line names the cause of this one's, so that one advice is given for both.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Rule:
     check: Callable[[Kernel], Iterable[Finding]]
     needs: Stage = "ttgir"
     targets: tuple[str, ...] = ("sm_", "gfx")
+    explained_by: tuple[str, ...] = ()
 
     def lacks(self, kernel: Kernel) -> str | None:
         """Why it cannot run on a kernel; None if it can."""

@@ -19,8 +19,10 @@ BYTES_IN_FLIGHT = 8
 SPILLED_BYTES = 16
 """A few bytes around a call cost nothing that shows."""
 
-SPILLS_IN_LOOP = 4
-"""Local loads and stores inside a loop: beyond a few each iteration waits for them."""
+SPILLED_SHARE = 0.04
+"""Local loads and stores among the instructions of the loops, or of a kernel without loops: one in twenty-five.
+An SM starts one of them a cycle and four other instructions (H100 whitepaper: 32 load/store units); what is rarer hides
+behind the rest."""
 
 ELEMENTS_OF_THREAD = 128
 """Of one tensor of 32-bit numbers: half of the 255 registers of a thread. With a second such tensor it spills."""
@@ -40,6 +42,16 @@ REGISTERS_NEAR = 0.12
 
 FEW_WARPS_ON_SM = 16
 """A kernel that has more resident warps than this hides its latencies in most cases."""
+
+REDUCTION_CYCLES = 200
+"""Of a reduction across warps, an order of magnitude: five shuffles, a store, a barrier and a load of shared memory,
+some 25 cycles each."""
+
+MEMORY_BYTES_A_CYCLE = 20.0
+"""Of device memory for one SM: an H200's 4.8 TB/s over 132 SMs at 1.8 GHz."""
+
+WARPS_OF_MMAS = 8
+"""On an SM, of a kernel that multiplies: two warp groups, of which one issues MMAs while the other waits or stores."""
 
 CONVERSION_BYTES = 4096
 """A layout conversion in a loop of fewer bytes is lost among the rest."""
@@ -76,6 +88,9 @@ COMPILATIONS = 4
 
 MANY_COMPILATIONS = 10
 """They take seconds: a Triton kernel compiles in 0.1 to 10 s."""
+
+MEDIUM_GAIN = 1.1
+"""What the advice has to give for a finding to be more than a hint: a tenth."""
 
 TUNED_GAIN = 1.03
 """Time of the best configuration with another value over the best: less is what two runs of one kernel differ by."""

@@ -8,14 +8,14 @@ import numpy as np
 from kperf.diagnose.kernel import Access, Kernel
 from kperf.diagnose.thresholds import VECTOR_BYTES
 
-Cause = Literal["mask", "alignment"]
+Cause = Literal["mask", "loaded mask", "alignment"]
 
 
 @dataclass(frozen=True)
 class Vector:
     """Of one access: bytes of an instruction in the machine code, bytes that were possible, what forbade them.
 
-    unknown: arguments of which the compiler does not know that they are multiples of 16.
+    unknown: arguments of which the compiler does not know that they are multiples of 16; none of a mask that is data.
     """
 
     access: Access
@@ -39,7 +39,15 @@ def vectors(kernel: Kernel) -> list[Vector]:
             found.append(Vector(access, machine, possible, "alignment", unknown))
         elif of_mask:
             found.append(Vector(access, machine, possible, "mask", of_mask))
+        elif not unknown and _mask_is_data(kernel, access):
+            found.append(Vector(access, machine, possible, "loaded mask", ()))
     return found
+
+
+def _mask_is_data(kernel: Kernel, access: Access) -> bool:
+    """Whether the mask is computed from what was read from memory: each element may have its own."""
+    mask = kernel.values.operand(access.operation, _mask_place(access))
+    return mask is not None and mask.loaded
 
 
 def _limits(kernel: Kernel, access: Access) -> tuple[str, ...]:

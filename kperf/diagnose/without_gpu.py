@@ -186,7 +186,8 @@ def _quiet(why: list[str]) -> Iterator[None]:
     """Drop what a script prints, and keep the exception that ended it as words."""
 
     def ended(kind: type[BaseException], error: BaseException, _traceback: Any) -> None:
-        why.append(f"{kind.__name__}: {(str(error).splitlines() or [''])[0]}"[:200])
+        first = (str(error).splitlines() or [""])[0].rstrip(":;")
+        why.append(f"{kind.__name__}: {first}{f': {error.__cause__}' if error.__cause__ else ''}"[:200])
 
     with (
         open(os.devnull, "w") as dropped,  # noqa: PTH123

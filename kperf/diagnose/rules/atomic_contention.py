@@ -21,7 +21,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         crowded = elements >= 32 and addresses * 8 <= elements
         if value.program and not crowded and not same_in_loop:
             continue
-        severity: Level = "high" if crowded or same_in_loop else "low" if addresses == 1 else "medium"
+        severity: Level = "high" if crowded or same_in_loop else "low"
         many = f"{elements} elements of a CTA" if crowded else "every iteration" if same_in_loop else "every CTA"
         where = "one address" if addresses == 1 else f"the same {addresses} addresses"
         yield kernel.finding(
@@ -30,7 +30,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             severity,
             f"{many} update{'' if crowded else 's'} {where} by atomics, which L2 does one after another",
             "reduce first (tl.sum over the tile, a variable that the loop carries), then one atomic a CTA; or write "
-            "partial results and add them in a second kernel",
+            "partial results and add them in a second kernel"
+            if severity == "high"
+            else "let fewer CTAs do more work each, or write partial results and add them in a second kernel",
             {"elements": elements, "addresses": addresses, "in_loop": int(looping)},
             confidence="medium",
             estimate=(3.0, 1.2, 30.0) if severity == "high" else (1.1, 1.0, 1.5),

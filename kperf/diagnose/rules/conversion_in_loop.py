@@ -5,36 +5,62 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import LOOPS, Kernel, own
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.loops import always, innermost
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import CONVERSION_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
+_TRANSPOSE = "tt.trans"
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of conversions between layouts in which different warps hold an element, or that store to shared memory."""
-    for loop in kernel.named(*LOOPS):
-        for op in own(loop):
-            if op.name != "ttg.convert_layout":
-                continue
-            source, result = tensor_types(op.rest)[:2]
-            size = source.size * source.bytes
-            if size < CONVERSION_BYTES or not _through_shared_memory(kernel, op):
-                continue
-            kinds = f"{kernel.layouts.kind(source.layout)} to {kernel.layouts.kind(result.layout)}"
-            yield kernel.finding(
-                RULE.id,
-                op,
-                "medium",
-                f"each iteration moves {size} bytes through shared memory to change their layout ({kinds})",
-                "move the conversion out of the loop: accumulate in one layout, transpose while loading (tl.trans of "
-                "the pointer tile), or apply what needs the other layout after the loop",
-                {"bytes": size, "from": kernel.layouts.kind(source.layout), "to": kernel.layouts.kind(result.layout)},
-                confidence="medium",
-                estimate=(1.25, 1.0, 2.0),
-            )
+    """Of conversions between layouts in which different warps hold an element, or that store to shared memory.
+
+    Those that a transposition needs are one finding, at its line.
+    """
+    for loop in innermost(kernel):
+        operations = list(always(loop))
+        causes: dict[int, tuple[Operation, list[Operation]]] = {}
+        for op in operations:
+            if op.name == "ttg.convert_layout":
+                source = tensor_types(op.rest)[0]
+                if source.size * source.bytes >= CONVERSION_BYTES and _through_shared_memory(kernel, op):
+                    cause = _transposition(operations, op)
+                    causes.setdefault(cause.line, (cause, []))[1].append(op)
+        for cause, conversions in causes.values():
+            yield _finding(kernel, cause, conversions)
+
+
+def _finding(kernel: Kernel, cause: Operation, conversions: list[Operation]) -> Finding:
+    types = [tensor_types(op.rest)[:2] for op in conversions]
+    size = sum(source.size * source.bytes for source, _ in types)
+    before, after = (kernel.layouts.kind(tensor.layout) for tensor in types[0])
+    return kernel.finding(
+        RULE.id,
+        cause,
+        "medium",
+        f"each iteration moves {size} bytes through shared memory to change their layout ({before} to {after})",
+        "load the tile with its two indices swapped in the pointers, in place of tl.trans: where both are used once, "
+        "one conversion is left"
+        if cause.name == _TRANSPOSE
+        else "move the conversion out of the loop: accumulate in one layout, transpose while loading (tl.trans of the "
+        "pointer tile), or apply what needs the other layout after the loop",
+        {"bytes": size, "conversions": len(conversions), "from": before, "to": after},
+        confidence="medium",
+        estimate=(1.25, 1.0, 2.0),
+    )
+
+
+def _transposition(operations: list[Operation], conversion: Operation) -> Operation:
+    """The `tl.trans` in the loop whose layout a conversion comes from or leads to; itself where there is none."""
+    layouts = {tensor.layout for tensor in tensor_types(conversion.rest)[:2]}
+    for op in operations:
+        if op.name == _TRANSPOSE and tensor_types(op.rest)[-1].layout in layouts:
+            return op
+    return conversion
 
 
 def _through_shared_memory(kernel: Kernel, op: Operation) -> bool:
@@ -56,4 +82,4 @@ def _held(places: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64
     return np.asarray(np.unique(np.ravel_multi_index(tuple(np.moveaxis(places, -1, 0)), shape)))
 
 
-RULE = Rule("conversion-in-loop", "A layout conversion in a loop", check)
+RULE = Rule("conversion-in-loop", "A layout conversion in a loop", check, explained_by=("loads-not-pipelined",))

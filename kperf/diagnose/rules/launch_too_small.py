@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kperf.arch import H200, SM_90A
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import GRID_WAVES
+from kperf.diagnose.thresholds import GRID_WAVES, MEDIUM_GAIN
 from kperf.trace.analyze.finding import Finding
 
 
@@ -19,7 +19,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     yield kernel.finding(
         RULE.id,
         None,
-        "medium",
+        "medium" if sms / count >= MEDIUM_GAIN else "low",
         f"{count} CTAs leave {sms - count} of {sms} SMs without work",
         "split the work further: smaller tiles, split-K, or several kernels' work in one launch",
         {"ctas": count, "sms": sms},

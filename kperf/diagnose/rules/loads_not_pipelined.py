@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import MMAS, Kernel, inside, loops_around, own
+from kperf.diagnose.kernel import MMAS, Kernel, frame_of, inside, loops_around, own
+from kperf.diagnose.loops import own_stages, with_stages
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -18,6 +19,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     """Of tiles that a loop with MMAs loads into registers, or by TMA and waits for at once."""
     for loop in kernel.main_loops:
         if not any(op.name in MMAS for op in own(loop)):
+            yield from _dependent(kernel, loop)
             continue
         for op in own(loop):
             if op.name not in ("tt.load", "tt.descriptor_load"):
@@ -35,8 +37,42 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     f"if {stride} is 1, say so with i32:1 in --signature" if stride else advice,
                     {"elements": max(sizes), "num_stages": kernel.num_stages or 0},
                     estimate=(1.8, 1.2, 3.0),
-                    candidates=_STAGES if kernel.num_stages == 1 else (),
+                    candidates=_STAGES if kernel.num_stages == 1 and own_stages(kernel, loop) is None else (),
                 )
+
+
+def _dependent(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
+    """Tiles of a loop without MMAs whose addresses its iteration loads first: it waits for memory twice."""
+    for op in own(loop):
+        sizes = [tensor.size for tensor in tensor_types(op.rest)] if op.name == "tt.load" else []
+        first = _index_load(kernel, loop, op) if max(sizes, default=0) >= _SMALL else None
+        if first is not None:
+            at = frame_of(first)
+            yield kernel.finding(
+                RULE.id,
+                op,
+                "medium",
+                "each iteration waits for memory twice: the load's address depends on what the load"
+                f"{f' on line {at.line}' if at else ''} gives",
+                "load the next iteration's index before this one's tile is used, in a variable that the loop carries",
+                {"elements": max(sizes), "index_line": at.line if at else 0},
+                confidence="medium",
+                estimate=(1.3, 1.0, 2.0),
+            )
+
+
+def _index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | None:
+    """The load in the same loop from which an address comes."""
+    todo, seen = [kernel.values.maker(op, 0)], set()
+    while todo:
+        maker = todo.pop()
+        if maker is None or maker.line in seen or loop not in loops_around(maker):
+            continue
+        if maker.name == "tt.load":
+            return maker
+        seen.add(maker.line)
+        todo += [kernel.values.maker(maker, place) for place in range(len(maker.operands))]
+    return None
 
 
 def _stride(kernel: Kernel, op: Operation) -> str:
@@ -48,8 +84,9 @@ def _stride(kernel: Kernel, op: Operation) -> str:
 def _reason(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str]:  # noqa: PLR0911 (a case a reason)
     access = next((access for access in kernel.accesses if access.operation is op), None)
     around = loops_around(op)[0]
-    if kernel.num_stages == 1:
-        return "num_stages=1", "launch with num_stages=3 (or 4)"
+    stages = own_stages(kernel, loop) or kernel.num_stages
+    if stages == 1 and loop.name == "scf.for":
+        return "num_stages=1", with_stages(kernel, loop, "3 (or 4)")
     if loop.name == "scf.while":
         return "the compiler pipelines no while loop", "write it as a for loop over tl.range"
     if any(inner.name == "scf.if" and op in list(inside(inner)) for inner in own(around)):

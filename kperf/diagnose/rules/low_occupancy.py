@@ -1,13 +1,15 @@
 """Registers or shared memory that leave few warps on an SM, in a kernel that waits for memory."""
 
+import math
 from collections.abc import Iterator
 
-from kperf.arch import SM_90A
+from kperf.arch import H200, SM_90A
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel
 from kperf.diagnose.largest import largest_value
+from kperf.diagnose.loops import buffers, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, REGISTERS_NEAR
+from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, REGISTERS_NEAR, STAGES_WANTED, WARPS_OF_MMAS
 from kperf.trace.analyze.finding import Finding
 
 _STEP = 8
@@ -39,9 +41,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 where,
                 "medium",
                 f"an SM holds {warps} warps of it, by {resource}: too few to hide the latency of memory",
-                f"launch with num_warps={min(kernel.num_warps * 2, 32)}, or a smaller tile"
-                if resource == "registers"
-                else "use fewer stages or a smaller tile",
+                kernel.warps_advice() if resource == "registers" else "use fewer stages or a smaller tile",
                 evidence,
                 estimate=(1.4, 1.0, 2.0),
                 candidates=[
@@ -50,6 +50,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 ],
             )
         return
+    if resource == "shared memory" and warps < WARPS_OF_MMAS and not _fills_once(kernel, now):
+        yield from _by_stages(kernel, now, evidence)
     wanted = next((n for n in range(registers, 31, -1) if ctas(kernel, registers=n) > now), None)
     if wanted is not None and registers - wanted <= REGISTERS_NEAR * registers and now <= 2:
         yield kernel.finding(
@@ -66,8 +68,45 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
+def _by_stages(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Iterator[Finding]:
+    """Of loops that fill more buffers than `STAGES_WANTED`, where fewer leave room for another CTA."""
+    assert kernel.resources is not None
+    for loop in kernel.main_loops:
+        copies = buffers(kernel, loop)
+        depth = min((count for _, count, _ in copies), default=0)
+        stage = sum(size for _, _, size in copies)
+        for fewer in range(depth - 1, STAGES_WANTED - 1, -1):
+            if ctas(kernel, shared_bytes=kernel.resources.shared_bytes - (depth - fewer) * stage) > now:
+                stages = (own_stages(kernel, loop) or kernel.num_stages or depth) - depth + fewer
+                yield kernel.finding(
+                    RULE.id,
+                    copies[0][0],
+                    "medium",
+                    f"an SM holds {now * kernel.total_warps} warps of it, because {depth} stages of {stage} bytes fill "
+                    "its shared memory: while they wait, no MMA is issued",
+                    f"{with_stages(kernel, loop, str(stages))}, which leaves room for one CTA more",
+                    evidence | {"stages": depth, "stages_for_one_more": fewer},
+                    confidence="medium",
+                    estimate=(1.2, 1.0, 1.6),
+                    candidates=[{"num_stages": stages}] if own_stages(kernel, loop) is None else (),
+                )
+                return
+
+
+def _fills_once(kernel: Kernel, now: int) -> bool:
+    """Whether the launch has no CTA more than fit at once."""
+    return kernel.grid is not None and math.prod(kernel.grid) <= now * H200.sms
+
+
 def _fewer_stages(kernel: Kernel) -> list[dict[str, int]]:
     return [{"num_stages": stages} for stages in range((kernel.num_stages or 1) - 1, 0, -1)]
 
 
-RULE = Rule("low-occupancy", "Few warps on an SM", check, needs="machine code", targets=(SM_90A.name,))
+RULE = Rule(
+    "low-occupancy",
+    "Few warps on an SM",
+    check,
+    needs="machine code",
+    targets=(SM_90A.name,),
+    explained_by=("too-few-warps", "register-spills"),
+)

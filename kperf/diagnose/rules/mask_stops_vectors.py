@@ -1,28 +1,41 @@
-"""Accesses of a few bytes because a mask may end anywhere."""
+"""Accesses of a few bytes because of a mask: it may end anywhere, or it is data."""
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.kernel import STORES, Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.vectors import vectors
+from kperf.diagnose.vectors import Vector, vectors
 from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of aligned rows under a mask whose limit is not known to be a multiple of 16."""
+    """Of aligned rows under a mask whose limit is not known to be a multiple of 16, or that was loaded."""
     for vector in vectors(kernel):
-        if vector.cause == "mask":
+        if vector.cause != "alignment":
+            why, advice = _reason(vector)
             yield kernel.finding(
                 RULE.id,
                 vector.access.operation,
                 "medium",
                 f"a thread asks for {vector.machine_bytes} bytes at a time where {vector.possible_bytes} lie side by "
-                f"side: its mask ends at {', '.join(vector.unknown)}, of which no multiple of 16 is known",
-                "launch with a multiple of 16 (the compiler then specialises the kernel), or leave the mask out where "
-                "the tile divides the size",
+                f"side: {why}",
+                advice,
                 {"machine_bytes": vector.machine_bytes, "possible_bytes": vector.possible_bytes},
                 estimate=(min(vector.possible_bytes / vector.machine_bytes, 4.0) ** 0.5, 1.0, 4.0),
             )
+
+
+def _reason(vector: Vector) -> tuple[str, str]:
+    if vector.cause == "mask":
+        return (
+            f"its mask ends at {', '.join(vector.unknown)}, of which no multiple of 16 is known",
+            "launch with a multiple of 16 (the compiler then specialises the kernel), or leave the mask out where the "
+            "tile divides the size",
+        )
+    why = "its mask is computed from loaded numbers, so that each element may have its own"
+    if vector.access.operation.name in STORES:
+        return why, "store all elements, with what stood there where the mask is false (tl.where), if no other CTA may"
+    return why, "load with the mask of the bounds alone, and choose with tl.where(mask, x, other) after it"
 
 
 RULE = Rule("mask-stops-vectors", "A mask that stops vectorisation", check, needs="machine code")

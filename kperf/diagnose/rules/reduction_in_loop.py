@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import LOOPS, Kernel, own
+from kperf.diagnose.kernel import LOADS, Kernel, own
+from kperf.diagnose.loops import always, innermost
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import MEDIUM_GAIN, MEMORY_BYTES_A_CYCLE, REDUCTION_CYCLES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -14,8 +16,14 @@ from kperf.trace.analyze.finding import Finding
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of reductions along a dimension that several warps share, in a loop."""
-    for loop in kernel.named(*LOOPS):
-        for op in own(loop):
+    for loop in innermost(kernel):
+        moved = sum(
+            max((one.size * one.bytes for one in tensor_types(op.rest)), default=0)
+            for op in own(loop)
+            if op.name in LOADS
+        )
+        gain = 1 + REDUCTION_CYCLES / max(moved / MEMORY_BYTES_A_CYCLE, REDUCTION_CYCLES)
+        for op in always(loop):
             if op.name != "tt.reduce":
                 continue
             types = tensor_types(kernel.module.lines[op.last_line])
@@ -30,14 +38,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             yield kernel.finding(
                 RULE.id,
                 op,
-                "medium",
+                "medium" if gain >= MEDIUM_GAIN else "low",
                 f"each iteration reduces {types[0].size} elements across {kernel.num_warps} warps, through shared "
                 "memory and a barrier",
                 "keep a vector that the loop carries and reduce it once after the loop; or let each warp have whole "
                 "rows",
                 {"elements": types[0].size, "num_warps": kernel.num_warps},
                 confidence="medium",
-                estimate=(1.4, 1.0, 3.0),
+                estimate=(min(gain, 1.4), 1.0, 3.0 if gain >= MEDIUM_GAIN else gain),
             )
 
 

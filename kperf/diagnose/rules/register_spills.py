@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import SPILLED_BYTES, SPILLS_IN_LOOP
+from kperf.diagnose.thresholds import SPILLED_BYTES, SPILLED_SHARE
 from kperf.trace.analyze.finding import Finding
 
 _LOCAL = ("STL", "LDL")
-_MUCH = 128
-"""Bytes of a thread: 32 registers."""
 _MOST_REGISTERS = 255
 """Of a thread, whose number is eight bits long."""
 
@@ -22,21 +20,24 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     local = [i for i in kernel.code.instructions if i.opcode.split(".")[0] in _LOCAL]
     looping = sum(kernel.code.depth(i) > 0 for i in local)
     spilled = kernel.resources.spilled_bytes
-    much = looping > SPILLS_IN_LOOP or spilled >= _MUCH
+    loops = [i for i in kernel.code.instructions if kernel.code.depth(i) > 0]
+    share = looping / len(loops) if loops else len(local) / len(kernel.code.instructions)
+    much = share >= SPILLED_SHARE
     value = largest_value(kernel)
     each = f"; its largest value takes {value.registers} registers of each" if value is not None else ""
     yield kernel.finding(
         RULE.id,
         value.operation if value is not None else None,
-        "high" if much and local else "medium",
+        "high" if much else "medium",
         f"{spilled} bytes of a thread's registers are spilled to memory ({looping} loads and stores of them in loops)"
         f"{each}",
-        f"launch with num_warps={min(kernel.num_warps * 2, 32)}, or halve the tile",
+        kernel.warps_advice(),
         {
             "spilled_bytes": spilled,
             "registers": kernel.resources.registers,
             "local_instructions": len(local),
             "in_loops": looping,
+            "share_of_instructions": share,
         },
         estimate=(1.5, 1.1, 4.0) if much else (1.1, 1.0, 1.3),
         candidates=[
@@ -47,4 +48,6 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("register-spills", "Registers spilled to memory", check, needs="machine code")
+RULE = Rule(
+    "register-spills", "Registers spilled to memory", check, needs="machine code", explained_by=("too-few-warps",)
+)

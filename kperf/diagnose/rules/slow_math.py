@@ -10,8 +10,10 @@ from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding, Level
 
 _SMALL = 256
+_PRODUCTS = (2.0, 3.0, 4.0)
+"""Exponents of which a product is the shortest way to write a power."""
 _INSTEAD = {
-    "pow": "write x * x for a square, tl.sqrt for a root, tl.exp2(y * tl.log2(x)) else",
+    "pow": "write tl.exp2(y * tl.log2(x)) where x is positive, a product for a whole exponent",
     "tanh": "write 2 * tl.sigmoid(2 * x) - 1",
     "exp": "use tl.exp or tl.exp2, which are one MUFU instruction",
     "log": "use tl.log or tl.log2, which are one MUFU instruction",
@@ -53,11 +55,21 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             op,
             severity,
             f"{called} of {types[-1].size} elements is a library function of tens of instructions, not one MUFU",
-            advice or "use Triton's own function (tl.*), or a polynomial that is accurate enough",
+            _power(kernel, op) or advice or "use Triton's own function (tl.*), or a polynomial that is accurate enough",
             {"function": called, "elements": types[-1].size, "in_loop": int(looping)},
             confidence="medium",
             estimate=(1.3, 1.0, 3.0),
         )
+
+
+def _power(kernel: Kernel, op: Operation) -> str:
+    """What to write for a power of a constant exponent; empty for anything else."""
+    exponent = kernel.values.maker(op, 1) if "pow" in op.rest else None
+    match = re.match(r"\s*dense<([-+.\deE]+)>", exponent.rest) if exponent is not None else None
+    number = float(match[1]) if match and exponent is not None and exponent.name == "arith.constant" else 0.0
+    if number == 0.5:
+        return "write tl.sqrt(x)"
+    return f"write {' * '.join(['x'] * int(number))}" if number in _PRODUCTS else ""
 
 
 def _called(op: Operation) -> str | None:

@@ -42,4 +42,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("small-tile", "Tiles too small for the tensor cores", check)
+RULE = Rule("small-tile", "Tiles too small for the tensor cores", check, explained_by=("dot-on-fma",))

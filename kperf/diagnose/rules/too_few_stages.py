@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kperf.arch import SM_90A
 from kperf.diagnose.kernel import MMAS, Kernel, own
-from kperf.diagnose.loops import buffers
+from kperf.diagnose.loops import buffers, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import STAGES_WANTED
@@ -12,26 +12,37 @@ from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of loops whose copies fill fewer buffers than `STAGES_WANTED`, if another one costs no CTA."""
+    """Of loops whose copies fill fewer buffers than `STAGES_WANTED`, if another one costs no CTA.
+
+    Where the compiler made the buffers it was asked for a number of stages; it needs a buffer less than that where an
+    MMA has its operands in registers.
+    """
+    advised = set()
     for loop in kernel.main_loops:
         copies = buffers(kernel, loop) if any(op.name in MMAS for op in own(loop)) else []
         depth = min((count for _, count, _ in copies), default=STAGES_WANTED)
-        if depth >= STAGES_WANTED or kernel.resources is None:
+        stages = own_stages(kernel, loop) or (kernel.num_stages if "ttir" in kernel.texts else None) or depth
+        if depth >= STAGES_WANTED or stages >= STAGES_WANTED or kernel.resources is None:
             continue
         more = sum(size for _, _, size in copies)
         if ctas(kernel, shared_bytes=kernel.resources.shared_bytes + more) < max(ctas(kernel), 1):
             continue
+        advice = with_stages(kernel, loop, f"{STAGES_WANTED} or {STAGES_WANTED + 1}")
+        if advice in advised and own_stages(kernel, loop) is None:
+            continue  # the launch gives all loops as many
+        advised.add(advice)
         yield kernel.finding(
             RULE.id,
             copies[0][0],
             "medium",
             f"the loop fills {depth} buffers ahead, so one iteration has to hide a load's whole latency",
-            f"launch with num_stages={STAGES_WANTED} or {STAGES_WANTED + 1}: a stage more takes {more} bytes of shared "
-            "memory and costs no CTA",
+            f"{advice}: a stage more takes {more} bytes of shared memory and costs no CTA",
             {"buffers": depth, "stage_bytes": more, "shared_bytes": kernel.resources.shared_bytes},
             confidence="medium",
             estimate=(1.2, 1.0, 1.6),
-            candidates=[{"num_stages": stages} for stages in (STAGES_WANTED, STAGES_WANTED + 1)],
+            candidates=[]
+            if own_stages(kernel, loop) is not None
+            else [{"num_stages": stages} for stages in (STAGES_WANTED, STAGES_WANTED + 1)],
         )
 
 

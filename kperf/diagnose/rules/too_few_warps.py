@@ -26,14 +26,21 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         return
     severity: Level = "high" if kernel.num_warps < LEAST_WARPS_OF_ROW and each >= ELEMENTS_OF_THREAD else "medium"
     wanted = min(32, max(4, 1 << (widest.tensor.size // (32 * _WANTED)).bit_length() - 1))
+    spilled = kernel.resources.spilled_bytes if kernel.resources is not None else 0
+    filled = f"{spilled} bytes of registers are spilled to memory" if spilled else "the registers fill up"
     yield kernel.finding(
         RULE.id,
         widest.operation,
         severity,
-        f"{kernel.num_warps} warp{'s' if kernel.num_warps > 1 else ''} hold {widest.tensor.size} elements, {each} a "
-        "thread: too few loads are in flight, and the registers fill up",
-        f"launch with num_warps={wanted}",
-        {"elements": widest.tensor.size, "elements_of_a_thread": each, "num_warps": kernel.num_warps},
+        f"{kernel.num_warps} {'warps hold' if kernel.num_warps > 1 else 'warp holds'} {widest.tensor.size} elements, "
+        f"{each} a thread: too few loads are in flight, and {filled}",
+        kernel.with_option(f"num_warps={wanted}"),
+        {
+            "elements": widest.tensor.size,
+            "elements_of_a_thread": each,
+            "num_warps": kernel.num_warps,
+            "spilled_bytes": spilled,
+        },
         estimate=(2.0, 1.2, 6.0) if severity == "high" else (1.3, 1.0, 2.0),
         candidates=[{"num_warps": warps} for warps in (wanted, wanted // 2, wanted * 2) if 1 <= warps <= MOST_WARPS],
     )

@@ -14,6 +14,10 @@ _WARNING = re.compile(
 )
 _FEW = 3
 """A loop of one or two wgmma instructions has nothing to put between."""
+_WARP_GROUP = 4
+"""Warps that issue a wgmma together; a second group of them issues its own meanwhile."""
+_SHAPED = ("tt.broadcast", "tt.expand_dims", "tt.splat", "tt.reshape", "ttg.convert_layout", "tt.trans")
+_REGISTERS = "insufficient register"
 _DOT, _WAIT = "ttng.warp_group_dot", "ttng.warp_group_dot_wait"
 
 
@@ -29,25 +33,65 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             products[0],
             "high",
             f"{awaited} of the {issued} wgmma instructions of its loops are waited for before the next is issued{why}",
-            "keep the accumulator untouched between products (rescale it after the wait), unroll nothing by hand, and "
-            "let fewer values live across the loop",
+            f"{kernel.warps_advice()}: a thread's registers do not hold what lives across the products"
+            if _REGISTERS in why
+            else "keep the accumulator untouched between products (rescale it after the wait), unroll nothing by hand, "
+            "and let fewer values live across the loop",
             {"wgmma": issued, "waited_for": awaited, "warning": warning[1] if warning else ""},
             estimate=(1.8, 1.2, 3.0),
+            candidates=kernel.more_warps() if _REGISTERS in why else (),
         )
         return
     for op in products:
         reader = _read_in_loop(op)
         if reader is not None:
+            yield _added_outside(kernel, op, reader)
+        elif "ttir" not in kernel.texts and (wait := _awaited_at_once(op)) is not None:  # Triton places its own waits
+            groups = kernel.module.warp_groups()
+            warps = sum(group.num_warps for group in groups if any(one.name == _DOT for one in group.region.walk()))
+            alone = warps <= _WARP_GROUP
             yield kernel.finding(
                 RULE.id,
-                op,
-                "medium",
-                f"each product is waited for in its own iteration: {reader.name} reads its result there",
-                "accumulate with acc = tl.dot(a, b, acc), and scale the sum once after the loop, or the operands "
-                "before it",
-                {"read_by": reader.name},
-                estimate=(1.3, 1.0, 1.8),
+                wait,
+                "medium" if alone else "low",
+                "each iteration waits until its own product is done before it goes on: no wgmma is in flight meanwhile",
+                "wait for the last iteration's product instead, warpgroup_mma_wait(1, ...), free its buffer then, and "
+                "wait for 0 after the loop",
+                {"pendings": 0, "warps": warps},
+                confidence="medium",
+                estimate=(1.2, 1.0, 1.6) if alone else (1.05, 1.0, 1.2),
             )
+
+
+def _added_outside(kernel: Kernel, product: Operation, reader: Operation) -> Finding:
+    """A product that another instruction adds to the sum, with a factor that may change in each iteration."""
+    factors = _factors(kernel, product)
+    varying = any(loops_around(product)[0] in loops_around(factor) for factor in factors)
+    return kernel.finding(
+        RULE.id,
+        product,
+        "low" if varying else "medium",
+        "each product is waited for in its own iteration, because the sum is made outside of the MMA"
+        + (", with a factor of each iteration" if varying else ""),
+        "take a larger BLOCK_K for each factor, or let two warp groups of a CTA take turns (num_warps=8)"
+        if varying
+        else "accumulate with acc = tl.dot(a, b, acc), and scale the sum once after the loop, or an operand before it",
+        {"read_by": reader.name, "factors_of_an_iteration": int(varying)},
+        estimate=(1.1, 1.0, 1.5) if varying else (1.3, 1.0, 1.8),
+    )
+
+
+def _factors(kernel: Kernel, product: Operation) -> list[Operation]:
+    """What made the numbers by which a product's result is multiplied, seen through changes of shape."""
+    found = []
+    for reader in _readers(product):
+        for place in range(len(reader.operands)):
+            maker = kernel.values.maker(reader, place)
+            while maker is not None and maker.name in _SHAPED:
+                maker = kernel.values.maker(maker, 0)
+            if reader.name == "arith.mulf" and maker is not None and maker.name not in (_DOT, _WAIT, "arith.mulf"):
+                found.append(maker)
+    return found
 
 
 def _waits(kernel: Kernel) -> tuple[int, int]:
@@ -66,21 +110,31 @@ def _waits(kernel: Kernel) -> tuple[int, int]:
 
 def _read_in_loop(product: Operation) -> Operation | None:
     """The arithmetic that adds a product, computed from zero, to a sum that a loop carries: the MMA could do it."""
+    return next((op for op in _readers(product) if op.name in ("arith.addf", "math.fma")), None)
+
+
+def _readers(product: Operation) -> list[Operation]:
+    """What reads a product's result in its loop, directly, after the wait or after a multiplication."""
     loops = loops_around(product)
     if not loops or not product.results:
-        return None
+        return []
+    found = []
     names = {product.results[0]}
     for op in (inner for region in loops[0].regions for inner in region.operations):
         read = names & {name.partition("#")[0] for name in op.operands}
         if not read or op is product:
             continue
-        if op.name == _WAIT:
+        found.append(op)
+        if op.name in (_WAIT, "arith.mulf"):
             names |= set(op.results)
-        elif op.name in ("arith.addf", "math.fma"):
-            return op
-        elif op.name == "arith.mulf":
-            names |= set(op.results)
-    return None
+    return found
+
+
+def _awaited_at_once(product: Operation) -> Operation | None:
+    """The wait for an asynchronous product in its iteration, where nothing but the next product reads its result."""
+    readers = [op for op in _readers(product) if op.name != "scf.yield"]
+    waits = [op for op in readers if op.name == _WAIT and "pendings = 0 " in op.rest]
+    return waits[0] if waits and waits == readers and "isAsync = true" in product.rest else None
 
 
 RULE = Rule(

@@ -30,7 +30,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             advice = f"use tiles of {_ROWS} or 128 rows; swap the operands (compute the transpose) if the rows are few"
         elif kernel.num_warps % _WARPS:
             why = f"num_warps={kernel.num_warps}, and wgmma is issued by {_WARPS} warps"
-            advice = f"launch with num_warps={_WARPS}, or 8 for tiles of 128 rows"
+            advice = f"{kernel.with_option(f'num_warps={_WARPS}')}, or 8 for tiles of 128 rows"
         else:
             why = f"{element} operands of {rows}x{columns} do not meet its conditions on layout"
             advice = "give the second operand with the reduction dimension contiguous, and use 2-D operands"

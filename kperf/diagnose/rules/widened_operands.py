@@ -22,8 +22,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 op,
                 "high" if both else "medium",
-                f"an operand of tl.dot is {element} in memory and is made float32 "
-                f"{'before the product' if both else 'as the other is'}, which halves the tensor cores' rate at least",
+                f"an operand of the product is {element} in memory and is made float32 "
+                f"{'before it' if both else 'as the other is'}, which halves the tensor cores' rate at least",
                 f"give tl.dot the {element} operands; it sums in float32"
                 if both
                 else f"if the product needs no more precision, give tl.dot the other operand as {element} too",

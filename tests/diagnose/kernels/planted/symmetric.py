@@ -11,9 +11,9 @@ def row_norms(x, out, n, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK, BLOCK), tl.float32)
     for start in range(0, n, BLOCK):
         j = start + tl.arange(0, BLOCK)
-        tile = tl.load(x + i[:, None] * n + j[None, :])  # planted: conversion-in-loop
+        tile = tl.load(x + i[:, None] * n + j[None, :])
         other = tl.load(x + j[:, None] * n + i[None, :])
-        both = tile + tl.trans(other)
+        both = tile + tl.trans(other)  # planted: conversion-in-loop
         total += both * both
     tl.store(out + i, tl.sum(total, 1))
 
