@@ -1,0 +1,89 @@
+"""Advice that can be followed: one for each cause, at the place where its option stands."""
+
+from pathlib import Path
+
+import pytest
+
+from kperf.diagnose.engine import ranked
+from kperf.trace.analyze.finding import Estimate, Finding, Source
+from tests.diagnose.test_kernels import diagnosis_of
+
+KERNELS = Path(__file__).parent / "kernels"
+
+
+def found(name):
+    """The first finding of each rule."""
+    return {one.id: one for one in reversed(diagnosis_of(KERNELS / f"{name}.py").findings)}
+
+
+def test_what_fewer_warps_cause_is_said_once():
+    rows = found("drafts/softmax_one_warp")
+    assert rows["too-few-warps"].evidence["spilled_bytes"] > 100
+    assert f"{rows['too-few-warps'].evidence['spilled_bytes']} bytes of registers are spilled" in (
+        rows["too-few-warps"].message
+    )
+    assert not {"register-spills", "low-occupancy"} & set(rows)
+
+
+def test_a_dot_on_the_fma_units_needs_no_larger_tile():
+    assert set(found("planted/dot_ieee")) == {"dot-on-fma", "tma-unused"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rule", "advice"),
+    [
+        ("planted/loop_stages", "too-few-stages", "write num_stages=3 or 4 in the loop's tl.range: a stage more"),
+        ("planted/two_stages", "too-few-stages", "launch with num_stages=3 or 4: a stage more"),
+        ("planted/stages_fill_memory", "low-occupancy", "launch with num_stages=3, which leaves room for one CTA more"),
+        ("drafts/gelu_pow", "slow-math", "write x * x * x"),
+        ("drafts/point_norms", "uncoalesced-access", "keep the 3 parts of an element in tensors of their own"),
+        ("drafts/rope_pairs", "uncoalesced-access", "keep the 2 parts of an element in tensors of their own; or load"),
+    ],
+)
+def test_advice_names_what_to_write(kernel, rule, advice):
+    assert found(kernel)[rule].advice.startswith(advice)
+
+
+def test_a_loop_that_sets_its_own_stages_has_no_candidates_of_the_launch():
+    assert found("planted/loop_stages")["too-few-stages"].candidates == []
+    assert {"num_stages": 4} in found("planted/two_stages")["too-few-stages"].candidates
+
+
+@pytest.mark.parametrize("kernel", ["planted/two_warps", "planted/dot_ieee", "planted/widened"])
+def test_three_stages_are_enough_whatever_the_buffers(kernel):
+    assert "too-few-stages" not in found(kernel)
+
+
+def test_the_end_of_a_tile_is_outside_of_the_main_loop():
+    assert "conversion-in-loop" not in found("clean/stream_k")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rule"), [("cross_entropy_wide", "reduction-in-loop"), ("histogram", "atomic-contention")]
+)
+def test_what_is_small_beside_the_rest_is_a_hint(kernel, rule):
+    assert found(f"clean/{kernel}")[rule].severity == "low"
+
+
+def test_thirty_two_warps_are_not_doubled():
+    wide = found("clean/cross_entropy_wide")
+    assert "register-spills" in wide
+    assert (wide["register-spills"].severity, wide["register-spills"].advice) == ("medium", "halve the tile")
+
+
+def test_a_rule_again_follows_the_others_first_lines():
+    def finding(rule, line, speedup):
+        return Finding(
+            id=rule,
+            severity="low",
+            confidence="medium",
+            source=Source(file="a.py", line=line),
+            kernel="k",
+            message="m",
+            evidence={},
+            advice="a",
+            estimate=Estimate(speedup=speedup, low=1.0, high=2.0),
+        )
+
+    order = ranked([finding("tma-unused", 1, 1.1), finding("tma-unused", 2, 1.1), finding("slow-math", 3, 1.03)])
+    assert [one.source.line for one in order] == [1, 3, 2]
