@@ -205,20 +205,20 @@ def _captured(
     """Launch the instrumented kernel of each pass in turn with the original kernel."""
     kernel = instrumented.subject_of(item.original)
     call_original = bind(item.original, inputs, workload, item.original.text)
-    found = []
-    for one in passes.chosen:
-        probed, recording = one.probed, recording_of_pass(one.probed.program, kernel)
+    all_captured = []
+    for chosen in passes.chosen:
+        probed, recording = chosen.probed, recording_of_pass(chosen.probed.program, kernel)
         traced = bind(item.original, inputs, workload, probed.text)
         captured = capture(str(item.original.path), call_original, traced, recording, rounds)
-        told = Pass(
+        record = Pass(
             regions=passes.all_probes.named(probed.places),
             overhead=_overhead(captured),
-            sass_order=sass_order(one.orders),
-            resources=KernelResources(**asdict(one.built.resource_usage)),
+            sass_order=sass_order(chosen.orders),
+            resources=KernelResources(**asdict(chosen.built.resource_usage)),
             events_per_iteration=max(map(len, probed.places)),
         )
-        found.append(Captured(probed, decode_launch(captured.buffer, recording, probed.program), told))
-    return found
+        all_captured.append(Captured(probed, decode_launch(captured.buffer, recording, probed.program), record))
+    return all_captured
 
 
 def _overhead(captured: Capture) -> Overhead:

@@ -312,24 +312,24 @@ def _why_one(taken: CapturedLaunch, options: TraceOptions) -> str | None:
 
 def _passes(launches: Interceptor, several: MultiPass) -> list[Captured]:
     """The passes of a kernel as they ran, in turn with the original kernel."""
-    found = []
+    captured = []
     original_ms = launches.scheduler.median_ms(several.original_spans)
-    for one in several.passes:
-        assert one.buffer is not None
-        probed, instrumented_ms = one.chosen.probed, launches.scheduler.median_ms(one.spans)
+    for one_pass in several.passes:
+        assert one_pass.buffer is not None
+        probed, instrumented_ms = one_pass.chosen.probed, launches.scheduler.median_ms(one_pass.spans)
         if instrumented_ms is None or original_ms is None:
             raise UsageError("the GPU did not say how long they took")
-        told = Pass(
+        record = Pass(
             regions=several.all_probes.named(probed.places),
             overhead=Overhead(
                 original_ms=original_ms, instrumented_ms=instrumented_ms, ratio=instrumented_ms / original_ms
             ),
-            sass_order=sass_order(one.chosen.orders),
-            resources=_resources(one.chosen.built.resource_usage),
+            sass_order=sass_order(one_pass.chosen.orders),
+            resources=_resources(one_pass.chosen.built.resource_usage),
             events_per_iteration=max(map(len, probed.places)),
         )
-        found.append(Captured(probed, decode_launch(one.buffer, one.recording, probed.program), told))
-    return found
+        captured.append(Captured(probed, decode_launch(one_pass.buffer, one_pass.recording, probed.program), record))
+    return captured
 
 
 def _checked(taken: CapturedLaunch) -> str:

@@ -195,8 +195,8 @@ def region_parts(intervals: Iterable[Interval]) -> list[RegionPart]:
 
 def source_of(intervals: Iterable[Interval]) -> Source | None:
     """Where the first of some intervals stands, its file as the compiler names it."""
-    found = next((interval.source for interval in intervals if interval.source), None)
-    return found and Source(file=found[0], line=found[1])
+    source = next((interval.source for interval in intervals if interval.source), None)
+    return source and Source(file=source[0], line=source[1])
 
 
 def sample(launch: Launch) -> list[Cta]:

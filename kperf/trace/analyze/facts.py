@@ -98,7 +98,7 @@ def size_of(arguments: Mapping[str, str], name: str) -> int | None:
             if found[1] in _BYTES:
                 sizes[re.sub(r"_(ptrs?|desc)$", "", argument)] = math.prod(lengths) * _BYTES[found[1]]
     wanted = name.split("+")
-    return sum(sizes[one] for one in wanted) if all(one in sizes for one in wanted) else None
+    return sum(sizes[part] for part in wanted) if all(part in sizes for part in wanted) else None
 
 
 def memory(t: Timeline) -> Memory | None:
@@ -122,9 +122,9 @@ def iteration(t: Timeline) -> IterationTime | None:
         return None
     passes = t.passes if t.joined else t.apart.passes if t.apart else []
     seen = [
-        (number, one.iteration_cycles, one.overhead)
-        for number, one in enumerate(passes, 1)
-        if one.iteration_cycles is not None
+        (number, record.iteration_cycles, record.overhead)
+        for number, record in enumerate(passes, 1)
+        if record.iteration_cycles is not None
     ]
     number: int | None = None
     cycles, overhead = t.cycles_per_unit.median, t.overhead
@@ -158,7 +158,7 @@ def what_ifs(t: Timeline) -> tuple[list[WhatIf], list[WithheldWhatIf]]:
     if t.replay is None or t.iteration is None:
         return rows, []
     unknown, most = _unknown_cycles(t), _above_the_bound(t)
-    said: list[WhatIf] = []
+    reported: list[WhatIf] = []
     withheld: list[WithheldWhatIf] = []
     for row in rows:
         cap = t.iteration.cycles if row.warp_group == "tensor cores" else most
@@ -173,10 +173,10 @@ def what_ifs(t: Timeline) -> tuple[list[WhatIf], list[WithheldWhatIf]]:
         )
         why = _why_withheld(t, made, unknown, cap)
         if why is None:
-            said.append(made)
+            reported.append(made)
         else:
             withheld.append(WithheldWhatIf(**dict(made), why=why))
-    return sorted(said, key=lambda row: -row.cycles), withheld
+    return sorted(reported, key=lambda row: -row.cycles), withheld
 
 
 def _unknown_cycles(t: Timeline) -> float:
@@ -219,8 +219,8 @@ def findings(t: Timeline) -> list[Finding]:
     """What a launch that is faster with events shows: that the original can be as fast."""
     launches = [(t.overhead, t.sass_order, "all events")] if t.joined is None else []
     launches += [
-        (one.overhead, one.sass_order, f"events at {'; '.join(one.regions)}")
-        for one in (t.passes if t.joined else t.apart.passes if t.apart else [])
+        (record.overhead, record.sass_order, f"events at {'; '.join(record.regions)}")
+        for record in (t.passes if t.joined else t.apart.passes if t.apart else [])
     ]
     known = [(overhead.ratio, order, where) for overhead, order, where in launches if overhead.ratio is not None]
     if not known:

@@ -66,7 +66,7 @@ class Captured:
 
     probed: ProbedKernel
     launch: Launch
-    told: Pass
+    record: Pass
 
 
 @dataclass(frozen=True)
@@ -107,45 +107,49 @@ class Part:
         return self.end - self.start
 
 
-def join(one: Timeline, launch: Launch, all_probes: Probes, captured: Sequence[Captured]) -> Timeline:
+def join(one_launch: Timeline, launch: Launch, all_probes: Probes, captured: Sequence[Captured]) -> Timeline:
     """The timeline of several passes, its verdict included; that of one launch if they do not make one iteration.
 
-    `one`, `launch`: of the launch with all records, from which stays what is outside of the main loop. Raises
+    `one_launch`, `launch`: of the launch with all records, from which stays what is outside of the main loop. Raises
     `UsageError` if a pass has no iteration to measure.
     """
-    number = min(range(len(captured)), key=lambda n: changes(captured[n].told.overhead))
+    number = min(range(len(captured)), key=lambda n: changes(captured[n].record.overhead))
     iteration_time = analysis.iteration_time(captured[number].launch)
     groups = [group for group, main in captured[number].launch.main_scope.items() if main is not None]
-    iterations = [{group: _iterations(one_pass, all_probes, group) for group in groups} for one_pass in captured]
-    lags = [_lags(one_pass.launch, launch, iteration_time.median) for one_pass in captured]
-    passes = [_told(one_pass, mine) for one_pass, mine in zip(captured, iterations, strict=True)]
+    iterations = [
+        {group: _iterations(captured_pass, all_probes, group) for group in groups} for captured_pass in captured
+    ]
+    lags = [_lags(captured_pass.launch, launch, iteration_time.median) for captured_pass in captured]
+    passes = [
+        _measured(captured_pass, of_groups) for captured_pass, of_groups in zip(captured, iterations, strict=True)
+    ]
     others = {
         **_out_of_step(passes, lags, number, iteration_time.median),
         **_open(passes, number, iteration_time.median),
     }
     agreeing = [n for n in range(len(captured)) if n not in others]
     gaps = list(others.values())
-    found: dict[str, list[Part]] = {}
+    parts_of: dict[str, list[Part]] = {}
     if number in agreeing and len(agreeing) >= len(captured) * ENOUGH:
         gaps = []
         for group in groups:
             placed = _placed(iterations, group, captured, agreeing)
             gaps += _disorder(placed, iterations[number][group].of, group, iteration_time.median)
-            found[group] = list(_parts(all_probes, group, iterations[number][group], placed, iteration_time.median))
+            parts_of[group] = list(_parts(all_probes, group, iterations[number][group], placed, iteration_time.median))
     if gaps:
-        alone = one.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
+        alone = one_launch.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
         return concluded(alone, None)
-    cta = _cta(found, lags[number], captured[number].probed, iteration_time.median)
+    cta = _cta(parts_of, lags[number], captured[number].probed, iteration_time.median)
     ratio = passes[number].overhead.ratio
     joined = Joined(
-        one_pass=one.passes[0],
+        one_pass=one_launch.passes[0],
         iteration_pass=number,
         original_cycles=iteration_time.median / ratio if ratio else None,
         tolerance=TOLERANCE,
         left_out=sorted(others),
         why=list(others.values()),
     )
-    return _timeline(one, launch, all_probes, cta, found, iteration_time, passes, joined)
+    return _timeline(one_launch, launch, all_probes, cta, parts_of, iteration_time, passes, joined)
 
 
 def _iterations(captured: Captured, all_probes: Probes, group: str) -> Iterations:
@@ -157,10 +161,10 @@ def _iterations(captured: Captured, all_probes: Probes, group: str) -> Iteration
     )
     places = [place for place, probe in enumerate(body.probes) if probe in probes.values()]
     records = launch.records
-    mine = np.flatnonzero(records.warp == launch.groups.index(group))
-    anchors = np.flatnonzero(records.is_start[mine] & (records.scope[mine] == main))
+    of_group = np.flatnonzero(records.warp == launch.groups.index(group))
+    anchors = np.flatnonzero(records.is_start[of_group] & (records.scope[of_group] == main))
     whole = np.diff(anchors) == len(places)
-    first, following = mine[anchors[:-1][whole]], mine[anchors[1:][whole]]
+    first, following = of_group[anchors[:-1][whole]], of_group[anchors[1:][whole]]
     same = records.cta[first] == records.cta[following]
     first, following = first[same], following[same]
     iteration_times = records.cycle[following] - records.cycle[first]
@@ -173,24 +177,24 @@ def _iterations(captured: Captured, all_probes: Probes, group: str) -> Iteration
     return Iterations(body, of, float(iteration_times[typical].mean()), offsets)
 
 
-def _lags(launch: Launch, one: Launch, iteration_time: float) -> dict[str, float]:
+def _lags(launch: Launch, all_events: Launch, iteration_time: float) -> dict[str, float]:
     """By how many cycles the iterations of each group come after those of the first that issues MMAs.
 
     In the last tile of each CTA the last iteration but n against the last but n, in the median: of a circular buffer
-    that is too small for a CTA the last iterations are there. `one`, with all records, tells how many iterations a
-    group makes of a tile; one that makes more, as the others do their first before the loop, begins by these earlier.
+    that is too small for a CTA the last iterations are there. `all_events`, with all records, tells how many iterations
+    a group makes of a tile; one that makes more, as the others do their first before the loop, begins by these earlier.
     """
     reference, *_ = analysis.issuers(launch)
     ctas = launch.records.n_ctas
-    tiles = 1 + one.boundaries(reference).size / ctas
-    most = max(one.iterations(reference) / ctas / tiles, 1)
+    tiles = 1 + all_events.boundaries(reference).size / ctas
+    most = max(all_events.iterations(reference) / ctas / tiles, 1)
     theirs, their_cycles = _anchors(launch, reference)
     lags = {}
     for group in (name for name, main in launch.main_scope.items() if main is not None):
         mine, my_cycles = _anchors(launch, group)
         both, a, b = np.intersect1d(theirs, mine, return_indices=True)
         last = (both & _COUNT) <= most
-        earlier = round((one.iterations(group) - one.iterations(reference)) / ctas / tiles)
+        earlier = round((all_events.iterations(group) - all_events.iterations(reference)) / ctas / tiles)
         lags[group] = float(np.median((my_cycles[b] - their_cycles[a])[last])) - earlier * iteration_time
     return lags
 
@@ -201,8 +205,8 @@ _COUNT = 2**32 - 1
 def _anchors(launch: Launch, group: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """A number for each anchor of a group, of its CTA and (in `_COUNT`) of how many come after it; and its cycle."""
     records = launch.records
-    mine = records.is_start & (records.warp == launch.groups.index(group))
-    at = np.flatnonzero(mine & (records.scope == launch.main_scope[group]))
+    of_group = records.is_start & (records.warp == launch.groups.index(group))
+    at = np.flatnonzero(of_group & (records.scope == launch.main_scope[group]))
     cta = records.cta[at].astype(np.int64)
     from_last = np.searchsorted(cta, cta, side="right") - np.arange(len(at))
     return cta << 32 | from_last, records.cycle[at]
@@ -212,14 +216,16 @@ def _placed(
     iterations: Sequence[Mapping[str, Iterations]], group: str, captured: Sequence[Captured], agreeing: Sequence[int]
 ) -> dict[int, MeasuredProbe]:
     """Place -> where it lies: of several passes that agree and measured it, in that which disturbs least."""
-    order = sorted(agreeing, key=lambda n: (not captured[n].told.sass_order.same, changes(captured[n].told.overhead)))
-    found: dict[int, MeasuredProbe] = {}
+    order = sorted(
+        agreeing, key=lambda n: (not captured[n].record.sass_order.same, changes(captured[n].record.overhead))
+    )
+    placed: dict[int, MeasuredProbe] = {}
     for number in order:
         for place, cycles in iterations[number][group].offsets.items():
-            if place not in found:
+            if place not in placed:
                 quantiles = np.percentile(cycles, np.arange(101)).astype(np.float64)
-                found[place] = MeasuredProbe(float(cycles.mean()), quantiles, number)
-    return found
+                placed[place] = MeasuredProbe(float(cycles.mean()), quantiles, number)
+    return placed
 
 
 def _parts(
@@ -263,10 +269,10 @@ def _merged(group: str, intervals: Sequence[Interval]) -> Interval:
     )
 
 
-def _told(captured: Captured, iterations: Mapping[str, Iterations]) -> Pass:
+def _measured(captured: Captured, iterations: Mapping[str, Iterations]) -> Pass:
     issuers = analysis.issuers(captured.launch)
     cycles = float(np.mean([iterations[group].iteration_time for group in issuers]))
-    return captured.told.model_copy(update={"iteration_cycles": cycles})
+    return captured.record.model_copy(update={"iteration_cycles": cycles})
 
 
 def _open(passes: Sequence[Pass], number: int, iteration_time: float) -> dict[int, str]:
@@ -276,19 +282,19 @@ def _open(passes: Sequence[Pass], number: int, iteration_time: float) -> dict[in
     mean.
     """
     mean = passes[number].iteration_cycles or iteration_time
-    off = {place: (one.iteration_cycles or 0.0) / mean - 1 for place, one in enumerate(passes)}
-    found = {
-        place: f"the intervals of {_called(place, one)} add up to {one.iteration_cycles:.0f} cycles, "
+    off = {place: (record.iteration_cycles or 0.0) / mean - 1 for place, record in enumerate(passes)}
+    reasons = {
+        place: f"the intervals of {_called(place, record)} add up to {record.iteration_cycles:.0f} cycles, "
         f"{off[place]:+.1%} of the {mean:.0f} of pass {number + 1}"
-        for place, one in sorted(enumerate(passes), key=lambda numbered: -abs(off[numbered[0]]))
+        for place, record in sorted(enumerate(passes), key=lambda numbered: -abs(off[numbered[0]]))
         if abs(off[place]) > TOLERANCE
     }
     if abs(mean / iteration_time - 1) > TOLERANCE:
-        found[number] = (
+        reasons[number] = (
             f"iterations of {_called(number, passes[number])} differ too much: {mean:.0f} cycles in the mean, "
             f"{iteration_time:.0f} in the median"
         )
-    return found
+    return reasons
 
 
 def _disorder(placed: Mapping[int, MeasuredProbe], of: BodyClass, group: str, iteration_time: float) -> list[str]:
@@ -306,30 +312,30 @@ def _out_of_step(
     passes: Sequence[Pass], lags: Sequence[Mapping[str, float]], number: int, iteration_time: float
 ) -> dict[int, str]:
     """Passes in which warp groups follow each other at another distance than in the iteration time's pass."""
-    found: dict[int, str] = {}
-    for place, (one, mine) in enumerate(zip(passes, lags, strict=True)):
-        for group, lag in mine.items():
+    reasons: dict[int, str] = {}
+    for place, (record, lags_of_pass) in enumerate(zip(passes, lags, strict=True)):
+        for group, lag in lags_of_pass.items():
             apart = (lag - lags[number][group] + iteration_time / 2) % iteration_time - iteration_time / 2
             if abs(apart) > STEP * iteration_time:
-                found.setdefault(
+                reasons.setdefault(
                     place,
-                    f"in {_called(place, one)} {group} begins its iterations {abs(apart):.0f} cycles "
+                    f"in {_called(place, record)} {group} begins its iterations {abs(apart):.0f} cycles "
                     f"{'later' if apart > 0 else 'earlier'} than in pass {number + 1}",
                 )
-    return found
+    return reasons
 
 
-def _called(place: int, one: Pass) -> str:
-    return f"pass {place + 1} ({'; '.join(one.regions)})"
+def _called(place: int, record: Pass) -> str:
+    return f"pass {place + 1} ({'; '.join(record.regions)})"
 
 
 def _cta(
-    found: Mapping[str, list[Part]], lags: Mapping[str, float], probed: ProbedKernel, iteration_time: float
+    parts_of: Mapping[str, list[Part]], lags: Mapping[str, float], probed: ProbedKernel, iteration_time: float
 ) -> Cta:
     """A CTA of joined iterations, all alike, in which each group does before its loop what the program says."""
     spans: dict[str, list[Span]] = {}
     first = min(lags.values())
-    for group, parts in found.items():
+    for group, parts in parts_of.items():
         begin = lags[group] - first
         before = _prologue(probed, group)
         spans[group] = [Span(before, round(begin), round(begin), None)] if before else []
@@ -350,8 +356,8 @@ def _cta(
 
 def _prologue(probed: ProbedKernel, group: str) -> Interval | None:
     """What a group does from its first record to its first iteration's: a part of its loads and waits is peeled off."""
-    mine = [scope for scope in probed.program.scopes if scope.group == probed.program.code(group)]
-    scopes, looping = [s for s in mine if not s.loop], [s.number for s in mine if s.loop]
+    of_group = [scope for scope in probed.program.scopes if scope.group == probed.program.code(group)]
+    scopes, looping = [s for s in of_group if not s.loop], [s.number for s in of_group if s.loop]
     ways = (
         probed.program.intervals.get(((scope.number, True), (first, True))) for scope in scopes for first in looping
     )
@@ -359,49 +365,51 @@ def _prologue(probed: ProbedKernel, group: str) -> Interval | None:
 
 
 def _timeline(
-    one: Timeline,
+    one_launch: Timeline,
     launch: Launch,
     all_probes: Probes,
     cta: Cta,
-    found: Mapping[str, list[Part]],
+    parts_of: Mapping[str, list[Part]],
     iteration_time: Quantiles,
     passes: list[Pass],
     joined: Joined,
 ) -> Timeline:
     """All that follows from the joined iteration, in the place of what the launch with all records showed."""
-    issuers = [group for group in analysis.issuers(launch) if group in found]
+    issuers = [group for group in analysis.issuers(launch) if group in parts_of]
     alone = Neighbours.alone(cta)
     bubbles, in_flight = analysis.bubbles(launch, [alone], iteration_time.median)
-    if one.bubbles_of == "SM":
-        scale = iteration_time.median / one.cycles_per_unit.median
-        bubbles = [bubble.model_copy(update={"cycles": bubble.cycles * scale}) for bubble in one.bubbles]
+    if one_launch.bubbles_of == "SM":
+        scale = iteration_time.median / one_launch.cycles_per_unit.median
+        bubbles = [bubble.model_copy(update={"cycles": bubble.cycles * scale}) for bubble in one_launch.bubbles]
     bound = analysis.bound(launch)
-    graph, rows = one.replay, [*one.what_if, *one.withheld]
-    self_times = {(region.warp_group, region.name): region.self_cycles or 0.0 for region in one.regions}
+    graph, rows = one_launch.replay, [*one_launch.what_if, *one_launch.withheld]
+    self_times = {(region.warp_group, region.name): region.self_cycles or 0.0 for region in one_launch.regions}
     rate, again = _flop_per_cycle(launch, bound.cycles), Sms([alone], all_probes.program)
     shares_sm = graph is not None and graph.together > 1  # a joined CTA has no neighbours
     if not shares_sm and again.run_through(Assumptions(again.load_cycles, rate)):
         graph, rows, self_times = what_if([alone], all_probes.program, rate)
     else:
         joined = joined.model_copy(update={"replayed": False})
-    made = one.model_copy(
+    made = one_launch.model_copy(
         update={
             "passes": passes,
             "joined": joined,
-            "overhead": max((told.overhead for told in passes), key=lambda cost: cost.ratio or cost.instrumented_ms),
-            "regions": _regions(one, found, iteration_time.median, self_times),
+            "overhead": max(
+                (record.overhead for record in passes), key=lambda cost: cost.ratio or cost.instrumented_ms
+            ),
+            "regions": _regions(one_launch, parts_of, iteration_time.median, self_times),
             "cycles_per_unit": iteration_time,
-            "mma_use": _use(one.mma_use, bound.cycles / iteration_time.median, in_flight),
-            "fma_use": _use(one.fma_use, bound.cycles / iteration_time.median, in_flight),
+            "mma_use": _use(one_launch.mma_use, bound.cycles / iteration_time.median, in_flight),
+            "fma_use": _use(one_launch.fma_use, bound.cycles / iteration_time.median, in_flight),
             "arithmetic": analysis.hidden_arithmetic(launch, [cta]),
-            "load_wait": _load_wait(found, issuers, iteration_time.median),
+            "load_wait": _load_wait(parts_of, issuers, iteration_time.median),
             "bubbles": bubbles,
             "replay": graph,
             "what_if": rows,
             "withheld": [],
             "windows": [
                 *(window for window in analysis.windows(cta, issuers) if window.shows == "iterations"),
-                *(window for window in one.windows if window.shows != "iterations"),
+                *(window for window in one_launch.windows if window.shows != "iterations"),
             ],
         }
     )
@@ -417,48 +425,51 @@ def _flop_per_cycle(launch: Launch, cycles: float) -> float:
 
 
 def _regions(
-    one: Timeline, found: Mapping[str, list[Part]], iteration_time: float, self_times: Mapping[tuple[str, str], float]
+    one_launch: Timeline,
+    parts_of: Mapping[str, list[Part]],
+    iteration_time: float,
+    self_times: Mapping[tuple[str, str], float],
 ) -> list[RegionTime]:
     """Those of the main loop as joined; the others, and the share of both in a lifetime, as in one launch."""
-    outside = [region for region in one.regions if not region.per_iteration]
-    known = {(region.warp_group, region.name): region.source for region in one.regions}
+    outside = [region for region in one_launch.regions if not region.per_iteration]
+    known = {(region.warp_group, region.name): region.source for region in one_launch.regions}
     regions = []
-    for group, parts in found.items():
+    for group, parts in parts_of.items():
         looping = 1 - sum(region.share for region in outside if region.warp_group == group)
         named: dict[str, list[Part]] = defaultdict(list)
         for part in parts:
             named[part.interval.name].append(part)
-        for name, mine in named.items():
-            per_iteration = sum(part.cycles for part in mine)
+        for name, named_parts in named.items():
+            per_iteration = sum(part.cycles for part in named_parts)
             if not per_iteration:
                 continue
-            longest = max(mine, key=lambda part: part.cycles)
+            longest = max(named_parts, key=lambda part: part.cycles)
             regions.append(
                 RegionTime(
                     warp_group=group,
                     name=name,
-                    kind=mine[0].interval.kind,
+                    kind=named_parts[0].interval.kind,
                     cycles=longest.quantiles,
                     share=looping * per_iteration / iteration_time,
                     per_iteration=per_iteration,
                     self_cycles=self_times.get((group, name)),
-                    passes=sorted({number for part in mine for number in part.passes}),
-                    parts=analysis.region_parts(part.interval for part in mine),
-                    source=analysis.source_of(part.interval for part in mine) or known.get((group, name)),
+                    passes=sorted({number for part in named_parts for number in part.passes}),
+                    parts=analysis.region_parts(part.interval for part in named_parts),
+                    source=analysis.source_of(part.interval for part in named_parts) or known.get((group, name)),
                 )
             )
     inside = {(region.warp_group, region.name) for region in regions}
     return [*(region for region in outside if (region.warp_group, region.name) not in inside), *regions]
 
 
-def _load_wait(found: Mapping[str, list[Part]], issuers: Sequence[str], iteration_time: float) -> LoadWait | None:
+def _load_wait(parts_of: Mapping[str, list[Part]], issuers: Sequence[str], iteration_time: float) -> LoadWait | None:
     """As `views.load_wait`, of the joined iteration."""
-    filled = {stage_ring for parts in found.values() for part in parts for _, stage_ring in part.interval.loads}
+    filled = {stage_ring for parts in parts_of.values() for part in parts for _, stage_ring in part.interval.loads}
     waits = []
     for group in issuers:
-        mine = [part for part in found[group] if part.interval.uses or filled.intersection(part.interval.waits)]
-        cycles = sum(part.cycles for part in mine)
-        names = list(dict.fromkeys(part.interval.name for part in mine))
+        waiting = [part for part in parts_of[group] if part.interval.uses or filled.intersection(part.interval.waits)]
+        cycles = sum(part.cycles for part in waiting)
+        names = list(dict.fromkeys(part.interval.name for part in waiting))
         if names:
             waits.append(LoadWait(warp_group=group, regions=names, cycles=cycles, share=cycles / iteration_time))
     return max(waits, key=lambda wait: wait.cycles, default=None)

@@ -272,8 +272,8 @@ class Launch:
 
     def _opens(self, group: str, scope: int | None) -> NDArray[np.bool_]:
         """For each of `intervals`: whether it is this group's and begins with the start of the scope."""
-        mine = np.array([interval.group == group for interval in self.intervals], dtype=bool)
-        opens: NDArray[np.bool_] = mine & (self.probes[:, 0] == (-1 if scope is None else 2 * scope + 1))
+        of_group = np.array([interval.group == group for interval in self.intervals], dtype=bool)
+        opens: NDArray[np.bool_] = of_group & (self.probes[:, 0] == (-1 if scope is None else 2 * scope + 1))
         return opens
 
     def _weight(self, scope: Scope) -> int:
@@ -375,8 +375,8 @@ class Launch:
             first, last = self.lifetimes()
             cycles, elapsed = int((last - first).sum()), int((records.end_ns - records.start_ns).sum())
         if elapsed <= 0 or cycles <= 0:
-            what = "global timer" if elapsed <= 0 else "SM clock"
-            raise UsageError(f"the {what} stands still in the trace: its header is damaged")
+            clock = "global timer" if elapsed <= 0 else "SM clock"
+            raise UsageError(f"the {clock} stands still in the trace: its header is damaged")
         return cycles / elapsed * 1e3
 
     def beside(self, number: int) -> list[tuple[int, int]]:
@@ -475,10 +475,10 @@ def _is_lifetime(scope: Scope) -> bool:
 
 def in_flight_mmas(spans: Mapping[str, list[Span]], cycles: Callable[[Mma], float]) -> Iterator[InFlight]:
     """MMAs in flight, each with its `cycles`; one that nobody waits for before the end of the trace is left out."""
-    for group, mine in spans.items():
-        if any(isinstance(step, int) for span in mine for step in span.interval.queue):
-            yield from _awaited_in_order(group, mine, cycles)
-        elif any(span.interval.arrives for span in mine):
+    for group, of_group in spans.items():
+        if any(isinstance(step, int) for span in of_group for step in span.interval.queue):
+            yield from _awaited_in_order(group, of_group, cycles)
+        elif any(span.interval.arrives for span in of_group):
             yield from _awaited_by_others(group, spans, cycles)
 
 

@@ -249,14 +249,16 @@ def load_wait(launch: Launch, iteration_cycles: float) -> LoadWait | None:
     """Where the groups that issue MMAs wait for loads, into registers or into shared memory; None if nowhere."""
     filled = {stage_ring for interval in launch.intervals for _, stage_ring in interval.loads}
     waiting = np.array([bool(i.uses or filled.intersection(i.waits)) for i in launch.intervals], dtype=bool)
-    found = []
+    waits_of_groups = []
     for group in analysis.issuers(launch):
-        mine = np.flatnonzero(launch.in_loop & waiting & (launch.ran > 0))
-        mine = mine[[launch.intervals[kind].group == group for kind in mine]]
-        names = dict.fromkeys(launch.intervals[kind].name for kind in mine)
-        cycles = float(launch.spent[mine].sum()) / max(launch.iterations(group), 1)
-        found.append(LoadWait(warp_group=group, regions=[*names], cycles=cycles, share=cycles / iteration_cycles))
-    most = max(found, key=lambda wait: wait.cycles, default=None)
+        waits_of_group = np.flatnonzero(launch.in_loop & waiting & (launch.ran > 0))
+        waits_of_group = waits_of_group[[launch.intervals[kind].group == group for kind in waits_of_group]]
+        names = dict.fromkeys(launch.intervals[kind].name for kind in waits_of_group)
+        cycles = float(launch.spent[waits_of_group].sum()) / max(launch.iterations(group), 1)
+        waits_of_groups.append(
+            LoadWait(warp_group=group, regions=[*names], cycles=cycles, share=cycles / iteration_cycles)
+        )
+    most = max(waits_of_groups, key=lambda wait: wait.cycles, default=None)
     return most if most and most.regions else None
 
 
@@ -273,7 +275,7 @@ def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
         for part in interval.traffic:
             loaded[part.argument] += times * part.loaded
             stored[part.argument] += times * part.stored
-    found = [
+    records = [
         TrafficRecord(
             argument=argument,
             loaded_bytes=loaded[argument],
@@ -283,7 +285,7 @@ def _traffic(launch: Launch) -> tuple[list[TrafficRecord], float]:
         for argument in dict.fromkeys([*loaded, *stored])
         if loaded[argument] or stored[argument]
     ]
-    return found, _bytes_in_flight(launch, counted)
+    return records, _bytes_in_flight(launch, counted)
 
 
 def _bytes_in_flight(launch: Launch, counted: NDArray[np.bool_]) -> float:

@@ -122,7 +122,10 @@ def single_probes(all_probes: Probes) -> list[Places]:
     """A pass for each probe of the class that has most of them; the others' probes are measured again and again."""
     measured = [of.measured for of in all_probes.classes]
     most = max(map(len, measured))
-    return [tuple((ANCHOR, mine[number % len(mine)]) for mine in measured) for number in range(most)]
+    return [
+        tuple((ANCHOR, places_of_class[number % len(places_of_class)]) for places_of_class in measured)
+        for number in range(most)
+    ]
 
 
 def spread(all_probes: Probes, passes: int) -> list[Places]:
@@ -136,7 +139,10 @@ def spread(all_probes: Probes, passes: int) -> list[Places]:
 def _together(all_probes: Probes, passes: Sequence[Places]) -> Places:
     """All probes of the passes; of a class in which they are an odd number, another one besides."""
     by_class = zip(*passes, strict=True)
-    return tuple(_even(set().union(*mine), of) for of, mine in zip(all_probes.classes, by_class, strict=True))
+    return tuple(
+        _even(set().union(*places_of_class), of)
+        for of, places_of_class in zip(all_probes.classes, by_class, strict=True)
+    )
 
 
 def _even(chosen: set[int], of: BodyClass) -> tuple[int, ...]:

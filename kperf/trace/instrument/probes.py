@@ -111,9 +111,9 @@ def classes_of(program: Program, straight: set[int]) -> tuple[BodyClass, ...]:
         scopes = [s for s in program.scopes if s.group == group and s.loop and s.number in straight]
         most = max((_rank(scope, program) for scope in scopes), default=(0, 0))
         for loop in dict.fromkeys(scope.loop for scope in scopes if _rank(scope, program) == most):
-            mine = [scope for scope in scopes if scope.loop == loop]
-            probes = tuple((scope.number, start) for scope in mine for start in (True, False))
-            by_names.setdefault(tuple(scope.name for scope in mine), []).append(Body(group, loop, probes))
+            of_loop = [scope for scope in scopes if scope.loop == loop]
+            probes = tuple((scope.number, start) for scope in of_loop for start in (True, False))
+            by_names.setdefault(tuple(scope.name for scope in of_loop), []).append(Body(group, loop, probes))
     if not any("MMAs" in program.group(body.group).issues for bodies in by_names.values() for body in bodies):
         raise UsageError("it has no loop that issues matrix products")
     return tuple(_class_of(program, bodies) for bodies in by_names.values())

@@ -94,7 +94,7 @@ def test_the_lag_of_a_group_is_of_the_last_iterations_that_all_keep_less_what_it
 
 def test_of_a_place_the_least_disturbing_pass_that_keeps_the_order_speaks():
     def told(same, ratio):
-        return Some(told=Some(sass_order=Some(same=same), overhead=Some(ratio=ratio)))
+        return Some(record=Some(sass_order=Some(same=same), overhead=Some(ratio=ratio)))
 
     captured = [told(False, 1.0), told(True, 1.2), told(True, 0.9), told(True, 1.05)]
 
