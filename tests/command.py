@@ -10,6 +10,30 @@ from kperf import cli
 from kperf.cli.app import console
 from kperf.console import of_standard_output
 
+IN_FORKS = """
+import importlib, json, os, sys
+from kperf.cli import main
+commands, *shared = sys.argv[1:]
+for module in shared:
+    importlib.import_module(module)
+for words, missing in json.loads(commands):
+    if (child := os.fork()) == 0:
+        sys.modules.update(dict.fromkeys(missing))
+        sys.argv = ["kperf", *words.split()]
+        try:
+            main()
+        except SystemExit as ended:  # without the end of an interpreter, which takes seconds to forget what it imported
+            sys.stdout.flush()
+            os._exit(ended.code)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print("END", words, status, os.listdir(), file=sys.stderr, flush=True)
+"""
+"""A program that runs commands, each in a fork of a process that has imported what they share.
+
+Its arguments: JSON of pairs, the words of a command and the modules that it does not find; then the modules that are
+shared. A line follows what a command wrote to standard error: END, the words, the status, what is in the folder.
+"""
+
 
 @dataclass(frozen=True)
 class Done:

@@ -1,6 +1,7 @@
 """What is imported before it is needed, and what is said of packages that are not installed."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from packaging.requirements import Requirement
 
 from kperf import installation
 from kperf.installation import EXTRAS, why_missing
+from tests.command import IN_FORKS
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "triton", "matplotlib", "scipy", "docker", "optuna", "distributed")
@@ -53,29 +55,20 @@ def test_tracing_and_the_ir_import_no_package_of_an_extra():
 
 
 MISSING = {
-    "docker": ["image", "build"],
-    "matplotlib": ["fig12"],
-    "optuna": ["tune"],
-    "scipy": ["bench"],
-    "torch": ["resources"],
-    "triton": ["trace", "script.py"],
+    "docker": "image build",
+    "matplotlib": "fig12",
+    "optuna": "tune",
+    "scipy": "bench",
+    "torch": "resources",
+    "triton": "trace script.py",
 }
 
 
 def test_a_package_that_is_missing_is_one_sentence_with_what_installs_it():
-    """Each in a fork of one process that has torch: importing it is what costs."""
-    program = (
-        "import json, os, sys, torch, triton\nfrom kperf.cli import main\n"
-        "for name, words in json.loads(sys.argv[1]).items():\n"
-        "    if (child := os.fork()) == 0:\n"
-        "        sys.modules[name] = None\n"
-        "        sys.argv = ['kperf', *words]\n"
-        "        main()\n"
-        "    print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"
-    )
-    done = python(program, json.dumps(MISSING))
-    assert done.stdout.splitlines() == [f"{name} 2" for name in MISSING]
-    assert done.stderr.splitlines() == [f"kperf: {why_missing(name)}" for name in MISSING]
+    done = python(IN_FORKS, json.dumps([(words, [name]) for name, words in MISSING.items()]), "torch", "triton")
+    ends = re.findall(r"kperf: (.*)\nEND (.*) (\d+) \[.*\]\n", done.stderr)
+    assert ends == [(why_missing(name), words, "2") for name, words in MISSING.items()]
+    assert done.stderr.count("\n") == 2 * len(MISSING)
 
 
 @pytest.mark.parametrize("name", ["rich", "typer", "pydantic"])

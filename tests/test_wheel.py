@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kperf.attention.variants import Specialization
+from tests.command import IN_FORKS
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -85,18 +86,10 @@ OF_RECORDED_RUNS = [
 
 
 def test_every_command_says_what_it_lacks_in_an_empty_folder(installed, tmp_path):
-    """Each in a fork of one process that has imported what they share, and each leaves the folder empty."""
-    program = (
-        "import json, os, sys, torch, triton, kperf.paper.claims\nfrom kperf.cli import main\n"
-        "for words in json.loads(sys.argv[1]):\n"
-        "    if (child := os.fork()) == 0:\n"
-        "        sys.argv = ['kperf', *words.split()]\n"
-        "        main()\n"
-        "    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
-        "    print('END', words, status, os.listdir(), file=sys.stderr, flush=True)\n"
-    )
+    """And leaves the folder empty."""
     commands = [*OF_A_CHECKOUT, *OF_RECORDED_RUNS]
-    done = run(installed, sys.executable, "-c", program, json.dumps(commands), cwd=tmp_path)
+    given = json.dumps([(words, []) for words in commands])
+    done = run(installed, sys.executable, "-c", IN_FORKS, given, "kperf.paper.claims", cwd=tmp_path)
     ends = re.findall(r"(.*)\nEND (.*) (\d+) (\[.*\])\n", done.stderr)
     assert [(words, status, left) for _, words, status, left in ends] == [(words, "2", "[]") for words in commands]
     for sentence, words, *_ in ends:
