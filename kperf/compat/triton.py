@@ -651,8 +651,11 @@ def refused_kernels() -> Iterator[list[CompiledKernel]]:
 
 @contextmanager
 def own_tuning() -> Iterator[None]:
-    """Within it, autotuners know nothing of what they chose before; afterwards, nothing of what they chose here."""
-    original = Autotuner.run
+    """Within it, autotuners know nothing of what they chose before; afterwards, nothing of what they chose here.
+
+    What they keep on disk (`cache_results`) is neither read nor written.
+    """
+    original, on_disk = Autotuner.run, Autotuner.check_disk_cache
     chosen: dict[int, dict[Any, Any]] = {}
 
     def run(tuner: Any, *arguments: Any, **options: Any) -> Any:
@@ -662,11 +665,35 @@ def own_tuning() -> Iterator[None]:
         finally:
             tuner.cache = before
 
-    Autotuner.run = run
+    def tune(_tuner: Any, _key: Any, _configs: Any, bench: Callable[[], object]) -> bool:
+        bench()
+        return False
+
+    Autotuner.run, Autotuner.check_disk_cache = run, tune
     try:
         yield
     finally:
-        Autotuner.run = original
+        Autotuner.run, Autotuner.check_disk_cache = original, on_disk
+
+
+@contextmanager
+def noted_trials() -> Iterator[list[object]]:
+    """Within it, the list has the autotuners that try a configuration just then, Triton's and those derived from it."""
+    original = Autotuner._bench
+    trying: list[object] = []
+
+    def bench(tuner: Any, *arguments: Any, **options: Any) -> Any:
+        trying.append(tuner)
+        try:
+            return original(tuner, *arguments, **options)
+        finally:
+            trying.pop()
+
+    Autotuner._bench = bench
+    try:
+        yield trying
+    finally:
+        Autotuner._bench = original
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from kperf.compat.triton import (
     OutOfResources,
     intercepted_launches,
     noted_calls,
+    noted_trials,
     refused_kernels,
 )
 from kperf.diagnose.history import Histories
@@ -138,12 +139,11 @@ def launches_of(script: Script, arch: Arch) -> Launches:
     script.check()
     why: list[str] = []
     tuned: set[str] = set()
-    tuning: list[str] = []
     histories = Histories()
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
         def noted(call: LaunchCall) -> None:
-            if tuning:
+            if trying:
                 tuned.add(kernel.hash)
             else:
                 histories.note(kernel, call)
@@ -151,17 +151,9 @@ def launches_of(script: Script, arch: Arch) -> Launches:
 
         return noted
 
-    def benchmark(call: Callable[[], object], **_: object) -> list[float]:
-        tuning.append("")
-        try:
-            call()
-        finally:
-            tuning.pop()
-        return [1.0, 1.0, 1.0]
-
     with (
         pretended_cuda(arch),
-        patch.object(offline.Driver, "get_benchmarker", lambda _: benchmark),
+        noted_trials() as trying,
         intercepted_launches(note),
         noted_calls(),
         refused_kernels() as refused,

@@ -186,6 +186,39 @@ def test_of_an_autotuners_configurations_the_best_is_shown(tmp_path):
     assert {finding["id"] for finding in untuned["findings"]} >= {"too-few-warps"}
 
 
+OWN_TUNER = """
+class Tuner(triton.runtime.Autotuner):
+    def run(self, *arguments, **options):
+        self.nargs = dict(zip(self.arg_names, arguments))
+        times = [self._bench(*arguments, config=config, **options) for config in self.configs]
+        best = self.configs[times.index(min(times))]
+        return self.fn.run(*arguments, **options, **best.all_kwargs())
+
+    do_bench = staticmethod(triton.testing.do_bench)
+"""
+
+
+def test_configurations_of_an_autotuner_of_ones_own_are_one_kernels(tmp_path):
+    script = tmp_path / "tuned.py"
+    configs = "[triton.Config({'BLOCK': 8192}, num_warps=w) for w in (1, 16)]"
+    decorated = f"@lambda fn: Tuner(fn, fn.arg_names, {configs}, ['n'], None, None)\n"
+    head, _, rest = TUNED.partition("@triton.autotune")
+    script.write_text(head + OWN_TUNER + decorated + rest.partition("\n")[2].replace("raise ", "# "))
+    done = kperf("diagnose", "--static", script, "--json")
+    _, tuned = json.loads(done.stdout)["kernels"]
+    assert (tuned["configurations"], tuned["findings"]) == (2, [])
+
+
+def test_what_an_autotuner_keeps_on_disk_is_not_written(tmp_path):
+    """There are no times: a GPU would launch what came first."""
+    script = tmp_path / "tuned.py"
+    script.write_text(TUNED.replace('key=["n"])', 'key=["n"], cache_results=True)'))
+    cache = tmp_path / "cache"
+    assert kperf("diagnose", "--static", script, TRITON_CACHE_DIR=str(cache)).returncode == 0
+    assert list(cache.rglob("double.ttgir"))
+    assert not list(cache.rglob("*.autotune.json"))
+
+
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
 def test_other_targets_and_what_could_not_run(target):
     done = kperf("diagnose", "--static", DRAFT, "--target", target, "--json")
