@@ -87,7 +87,7 @@ def _rows(timeline: Timeline, window: Window) -> int:
 
 
 def _span(timeline: Timeline, window: Window) -> float:
-    """Cycles to show: some trips, or of a block as much as can be told apart."""
+    """Cycles to show: some iterations, or of a CTA as much as can be told apart."""
     if window.shows != "CTA":
         return WINDOW_ITERATIONS * timeline.cycles_per_unit.median
     ends = [

@@ -1,11 +1,11 @@
 """How long a configuration should take, from what compiling shows: good enough to say what to try first.
 
-A trip of the loop multiplies q by k, takes BLOCK_M x BLOCK_N exponentials and what goes with them, scales the
+An iteration of the loop multiplies q by k, takes BLOCK_M x BLOCK_N exponentials and what goes with them, scales the
 accumulator, and multiplies by v. Triton 3.6 has one warp group do that one after the other, and all warp groups of a
-block at the same time, so that only other blocks fill the gaps. With one stage it waits for each load. With more it
-asks for the next tiles at the end of a trip: two stages still wait for k, and only from the third on loads are hidden.
-Where a block has fewer rows than its warp groups multiply at once, they repeat the product with k and the exponentials,
-and share the rest.
+CTA at the same time, so that only other CTAs fill the gaps. With one stage it waits for each load. With more it
+asks for the next tiles at the end of an iteration: two stages still wait for k, and only from the third on loads are
+hidden. Where a CTA has fewer rows than its warp groups multiply at once, they repeat the MMA with k and the
+exponentials, and share the rest.
 """
 
 import heapq
@@ -22,16 +22,16 @@ _OPERATIONS_A_SCORE = 8
 _SYNC = 100
 """Cycles from when something is ready until the warps that wait for it go on, about."""
 _TEAM_WARPS, _TEAM_ROWS = 4, 64
-"""Warps that multiply together, and the rows of a product: wgmma's on Hopper, a work group of CDNA 3's four SIMDs."""
+"""Warps that multiply together, and the rows of an MMA: wgmma's on Hopper, a work group of CDNA 3's four SIMDs."""
 
 
 def cycles(device: Device, workload: Workload, config: Config, resident: int) -> float:
-    """Of the whole launch, about; `resident`: blocks that fit on an SM at once.
+    """Of the whole launch, about; `resident`: CTAs that fit on an SM at once.
 
-    Blocks go in the order of the grid to the first place that is free: with a causal mask they differ in length, and
+    CTAs go in the order of the grid to the first place that is free: with a causal mask they differ in length, and
     in a short launch the last ones decide.
     """
-    trip, loop, block = _costs(device, workload, config, resident)
+    iteration, loop, cta = _costs(device, workload, config, resident)
     rows, columns = config.BLOCK_M, config.BLOCK_N
     lengths = []
     for row in range(0, workload.seq_len, rows):
@@ -39,8 +39,8 @@ def cycles(device: Device, workload: Workload, config: Config, resident: int) ->
         if workload.causal:
             before = row // columns * columns
             loops = [columns_seen for columns_seen in (before, row + rows - before) if columns_seen]
-        trips = sum(math.ceil(columns_seen / columns) for columns_seen in loops)
-        lengths.append(block + len(loops) * loop + trips * trip)
+        iterations = sum(math.ceil(columns_seen / columns) for columns_seen in loops)
+        lengths.append(cta + len(loops) * loop + iterations * iteration)
     places = [0.0] * (device.sms * resident)
     for _ in range(workload.batch * workload.heads):
         for length in lengths:
@@ -49,7 +49,7 @@ def cycles(device: Device, workload: Workload, config: Config, resident: int) ->
 
 
 def _costs(device: Device, workload: Workload, config: Config, resident: int) -> tuple[float, float, float]:
-    """Cycles of a trip, and of what comes once a loop and once a block besides."""
+    """Cycles of an iteration, and of what comes once a loop and once a CTA besides."""
     sm = device.arch
     rows, columns, depth = config.BLOCK_M, config.BLOCK_N, workload.head_dim
     teams = max(1, config.num_warps // _TEAM_WARPS)
@@ -70,7 +70,7 @@ def _costs(device: Device, workload: Workload, config: Config, resident: int) ->
         alone = by_k + scores + scaling + by_v + (4 - loads_at_once + (repeats > 1)) * _SYNC
         ahead = by_v + (config.num_stages - 2) * alone
         waits = max(0.0, device.l2_latency + loads_at_once * load - ahead)
-    trip = max(alone + waits, resident * max(by_k + by_v, scores + scaling, 2 * load))
+    iteration = max(alone + waits, resident * max(by_k + by_v, scores + scaling, 2 * load))
     loop = 0.0 if config.num_stages == 1 else arrival + load
-    block = 2 * (device.l2_latency + rows * depth * _BYTES / device.l2_bytes_per_cycle)
-    return trip, loop, block
+    cta = 2 * (device.l2_latency + rows * depth * _BYTES / device.l2_bytes_per_cycle)
+    return iteration, loop, cta

@@ -60,7 +60,7 @@ def test_loads_are_not_blamed_where_the_mmas_fill_the_iteration():
 
 @pytest.mark.parametrize("name", ["gemm_1_stage", "gemm_2_stages", "gemm_3_stages", "gemm_tma", "gemm_133_tiles"])
 def test_the_mmas_of_a_gemm_need_what_their_shapes_say(name: str):
-    # 2 * 128 * 256 * 64 operations a trip, 4096 a cycle.
+    # 2 * 128 * 256 * 64 operations an iteration, 4096 a cycle.
     assert recorded(name).bound.cycles == 1024
 
 
@@ -68,7 +68,7 @@ def test_133_tiles_on_132_sms_end_in_a_wave_of_one():
     timeline = recorded("gemm_133_tiles")
     assert timeline.ctas == 133
     assert timeline.sms.sms == 132
-    # In the last wave 131 of 132 SMs rest. It lasts at most as long as the first: its block has the memory to itself.
+    # In the last wave 131 of 132 SMs rest. It lasts at most as long as the first: its CTA has the memory to itself.
     assert 0.35 < timeline.sms.idle <= 131 / 264
     assert "133 CTAs are 1.01 waves of 132, and the last wave has 1" in verdict("gemm_133_tiles")
     assert "wave" not in verdict("gemm_tma")  # 2048 tiles: 15.5 waves
@@ -92,7 +92,7 @@ def test_the_vector_addition_moves_three_vectors_at_the_memorys_rate():
 
 def test_one_expert_is_hot_and_a_quarter_has_no_token():
     found = recorded("moe").imbalance
-    # 64 experts, 16 of them with no token, 16 blocks each; the hot one has 2048 of 4096 tokens: 16 tiles of 128 rows.
+    # 64 experts, 16 of them with no token, 16 CTAs each; the hot one has 2048 of 4096 tokens: 16 tiles of 128 rows.
     assert found.early_share == pytest.approx(0.25)
     assert found.early_time_share < 0.05
     assert found.iterations.most == 16 * 2048 // 64
@@ -104,7 +104,7 @@ def test_one_expert_is_hot_and_a_quarter_has_no_token():
 
 def test_causal_ctas_differ_as_the_mask_says():
     found = recorded("attention_causal").imbalance
-    # Tiles of 128 rows against blocks of 64 keys, without the two on the diagonal: 0 to 62 trips.
+    # Tiles of 128 rows against tiles of 64 keys, without the two on the diagonal: 0 to 62 iterations.
     assert found.iterations.most == 2 * 31
     assert recorded("attention_forward").imbalance is None
 
