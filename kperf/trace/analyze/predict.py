@@ -12,7 +12,7 @@ from statistics import fmean
 
 from kperf.errors import UsageError
 from kperf.trace.analyze.models import Timeline
-from kperf.trace.analyze.replay import Assumptions, Replay, Step
+from kperf.trace.analyze.replay import Assumptions, Course, Replay, Step
 from kperf.trace.instrument.program import Interval, IntervalKind, Program
 
 ITERATIONS = 64
@@ -39,8 +39,7 @@ def predict(program: Program, measured: Timeline) -> float:
             )
         for group, other in zip(groups, others, strict=True):
             steps[group] = _steps(iterations[group], _stages(measured, other))
-    rows = {(0, group): mine for group, mine in steps.items()}
-    replay = Replay(rows, dict.fromkeys(rows, 0.0), program.stages)
+    replay = Replay({(0, group): Course(mine, 0.0) for group, mine in steps.items()}, program.stages)
     ends = replay.run(Assumptions(measured.replay.load_cycles, measured.replay.flop_per_cycle), replay.cycles)
     iteration_times = replay.iteration_times(ends, places[0][0])
     if len(iteration_times) < ITERATIONS:

@@ -11,7 +11,7 @@ holds several), one that waits for it after it is done. What a step takes beyond
 
 import heapq
 from bisect import bisect_right
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,19 @@ class Step:
     iteration: int | None
     tile: int
     steady: bool = False
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a warp group of a CTA does: its steps, and the cycle at which the first of them begins.
+
+    `known`: so many first steps end when they did, for they are what came before. `past`: what it did before these.
+    """
+
+    steps: Sequence[Step]
+    start: float
+    known: int = 0
+    past: Sequence[Interval] = ()
 
 
 @dataclass(frozen=True)
@@ -135,20 +148,18 @@ class Replay:
 
     def __init__(
         self,
-        steps: Mapping[Row, Sequence[Step]],
-        starts: Mapping[Row, float],
+        courses: Mapping[Row, Course],
         stages: Mapping[Value, int],
-        known: Mapping[Row, int] | None = None,
         places: Mapping[int, int] | None = None,
         cut: Collection[int] = (),
     ) -> None:
-        """`starts`: when each row begins. `stages`: waits for a stage ring that end before anyone arrives.
+        """`stages`: waits for a stage ring that end before anyone arrives. `places`: CTA -> the one that it came after.
 
-        `known`: so many first steps of a row, none if it is not there, end when they did: they are what came before.
-        `places`: CTA -> the one in whose place it came. `cut`: CTAs that go on, or are followed, by more than is here.
+        `cut`: CTAs that go on, or are followed, by more than is here.
         """
-        self.steps, self.known = steps, dict.fromkeys(steps, 0) | dict(known or {})
-        self._starts, self._places, self._cut = starts, places or {}, cut
+        self.steps = steps = {row: course.steps for row, course in courses.items()}
+        self.known = {row: course.known for row, course in courses.items()}
+        self._courses, self._places, self._cut = courses, places or {}, cut
         intervals = {row: {id(step.interval): step.interval for step in mine} for row, mine in steps.items()}
         together = [(row, interval) for row, mine in intervals.items() for interval in mine.values()]
         senders: dict[tuple[int, Value], dict[str, int]] = defaultdict(dict)
@@ -197,6 +208,13 @@ class Replay:
         self.cycles: Times = {row: [step.cycles for step in mine] for row, mine in steps.items()}
         self._iterations = {row: _steady_iterations(mine) for row, mine in steps.items()}
         self._ending = {row: next(numbers) for row in steps}
+        past = [(row, interval) for row, course in courses.items() for interval in course.past]
+        self._waited = Counter(counted[row, ring] for row, interval in past for ring in interval.waits)
+        self._sent = Counter(
+            senders[cta, ring].get("" if (cta, ring) in loaded else group)
+            for (cta, group), interval in past
+            for ring in (*interval.signals, *interval.arrives, *(ring for _, ring in interval.loads))
+        )
         self._counters, self._senders = next(counters), next(numbers)
 
     def run(self, assumed: Assumptions, self_times: Mapping[Row, Sequence[float]], change: Change = UNCHANGED) -> Times:
@@ -218,8 +236,8 @@ class Replay:
         """
         ends: Times = {row: [] for row in self.steps}
         self_times: Times = {row: [] for row in self.steps}
-        times: list[list[float]] = [[] for _ in range(self._senders)]  # of arrivals, by who sends them
-        waited = [0] * self._counters
+        times = [[-inf] * self._sent[sender] for sender in range(self._senders)]  # of arrivals, by who sends them
+        waited = [self._waited[counter] for counter in range(self._counters)]
         cores = _TensorCores(assumed.flop_per_cycle, change.mmas)
         takes_no_time = {number for number, region in enumerate(self._regions) if region in change.regions}
         load_cycles, unloaded = assumed.load_cycles, change.loads
@@ -273,7 +291,7 @@ class Replay:
             times[self._ending[row]].append(start)
             wake([self._ending[row]])
 
-        _in_order([(start, row, walk(row, start)) for row, start in self._starts.items()], parked, woken)
+        _in_order([(of.start, row, walk(row, of.start)) for row, of in self._courses.items()], parked, woken)
         return ends, self_times
 
     def _begins(
@@ -287,7 +305,7 @@ class Replay:
         if not before:
             return measured
         ended = max(times[self._ending[other]][0] for other in before)
-        return measured + ended - max(self._starts[other] + sum(self.cycles[other]) for other in before)
+        return measured + ended - max(self._courses[other].start + sum(self.cycles[other]) for other in before)
 
     def iteration_times(self, ends: Mapping[Row, Sequence[float]], groups: Collection[str]) -> list[float]:
         """Cycles from iteration to iteration of the groups' main loops, within tiles, from a tile's second one on.

@@ -27,12 +27,15 @@ from statistics import fmean, median
 from kperf.ir.dataflow import Value
 from kperf.trace.analyze.analysis import issued_loads, waits
 from kperf.trace.analyze.models import Replayed, WhatIf
-from kperf.trace.analyze.replay import UNCHANGED, Assumptions, Change, Replay, Row, Step, Times
+from kperf.trace.analyze.replay import UNCHANGED, Assumptions, Change, Course, Replay, Row, Step, Times
 from kperf.trace.analyze.timeline import Cta, Neighbours, Span
 from kperf.trace.instrument.program import Program
 
-STEPS_PER_CTA = 1000
-"""Of all warp groups together, from the CTA's start: a hundred iterations or more."""
+STEPS_PER_SM = 1000
+"""Of all warp groups of the CTAs that are there at once, from the typical one's start: tens of iterations of each."""
+
+BEFORE = 0.25
+"""Of that stretch: for how long its neighbours are followed before it, so that the queue of MMAs is as it was."""
 
 DRAWS = 4
 """Resampling draws of self times: one moves the iteration time by 1 % where waits differ most, their mean by half."""
@@ -234,27 +237,25 @@ def load_cycles(cta: Cta) -> float:
 
 
 def _replay(sm: Neighbours, groups: set[str], stages: Mapping[Value, int]) -> Replay:
-    """The first STEPS_PER_CTA steps of these groups in the first CTA, and what its neighbours do until then."""
+    """The first steps of these groups in the first CTA, and what its neighbours do until then and shortly before."""
     first = sm.residents[0]
     starts = sorted(span.start for group, spans in first.cta.spans.items() if group in groups for span in spans)
-    until = starts[min(STEPS_PER_CTA, len(starts) - 1)]
-    steps: dict[Row, list[Step]] = {}
-    begins: dict[Row, float] = {}
-    known: dict[Row, int] = {}
+    until = starts[min(STEPS_PER_SM // sm.together, len(starts) - 1)]
+    since = first.start - (until - first.start) * BEFORE
+    courses: dict[Row, Course] = {}
     left: set[int] = set()
     for number, resident in enumerate(sm.residents):
         for group in (name for name in resident.cta.spans if name in groups):
             spans = resident.cta.spans[group]
             at = [span.start + resident.later for span in spans]
-            reached = bisect_right(at, until)
-            if reached < len(spans):
+            low, high = bisect_left(at, since), bisect_right(at, until)
+            if high < len(spans):
                 left.add(number)
-            if reached:
-                row = number, group
-                steps[row], begins[row] = list(_steps(spans[:reached])), at[0]
-                known[row] = bisect_left(at, first.start)
+            if low < high:
+                known, past = bisect_left(at, first.start) - low, [span.interval for span in spans[:low]]
+                courses[number, group] = Course(list(_steps(spans[low:high])), at[low], known, past)
     followed = set(range(len(sm.residents))) - set(sm.places.values()) if sm.followed else set()
-    return Replay(steps, begins, stages, known, sm.places, cut=left | followed if len(sm.residents) > 1 else ())
+    return Replay(courses, stages, sm.places, cut=left | followed if len(sm.residents) > 1 else ())
 
 
 def _steps(spans: Sequence[Span]) -> Iterator[Step]:

@@ -12,7 +12,7 @@ from kperf.trace.analyze import analysis, facts, read, views
 from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.models import Apart, KernelResources, Overhead, Pass, Resources, SassOrder, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.analyze.replay import Assumptions, Replay, Step
+from kperf.trace.analyze.replay import Assumptions, Course, Replay, Step
 from kperf.trace.instrument.program import Interval, Mma, Part
 
 from .captures import launch_of_residents
@@ -440,8 +440,8 @@ def test_an_arrive_behind_an_issue_or_a_wait_is_sent_at_its_end(kind):
     sends = Interval("a", "sends", kind, signals=(stage_ring,))
     waits = Interval("b", "waits", "wait", waits=(stage_ring,))
     a, b = (0, "a"), (0, "b")
-    steps = {a: [Step(sends, 100.0, 0, 0)], b: [Step(waits, 10.0, 0, 0)]}
-    replay = Replay(steps, {a: 0.0, b: 0.0}, {stage_ring: 0})
+    courses = {a: Course([Step(sends, 100.0, 0, 0)], 0.0), b: Course([Step(waits, 10.0, 0, 0)], 0.0)}
+    replay = Replay(courses, {stage_ring: 0})
     ends = replay.run(Assumptions(0.0, 1.0), {a: [100.0], b: [10.0]})
     assert ends[b] == [10.0 if kind == "arithmetic" else 110.0]
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace as Some
 import pytest
 
 from kperf.trace.analyze import whatif
-from kperf.trace.analyze.replay import Assumptions, Change, Replay, Step, _steady_iterations, _TensorCores
-from kperf.trace.analyze.timeline import Cta, Neighbours, Span
+from kperf.trace.analyze.replay import Assumptions, Change, Course, Replay, Step, _steady_iterations, _TensorCores
+from kperf.trace.analyze.timeline import Cta, Neighbours, Resident, Span
 from kperf.trace.analyze.whatif import Sms, _deviations, _drawn, _replay, load_cycles, what_if
 from kperf.trace.instrument.program import Interval, Mma
 
@@ -15,8 +15,8 @@ LOADED, FREED, MET = (0, "loaded"), (1, "freed"), (2, "met")
 """Rings: of full stages, of empty stages, of a named barrier."""
 A = Mma("A @ B", 1000, "bf16")
 B = Mma("P @ V", 300, "bf16")
-A0, B0 = (0, "a"), (0, "b")
-"""Warp groups of one CTA."""
+A0, B0, A1, B1 = (0, "a"), (0, "b"), (1, "a"), (1, "b")
+"""Warp groups of two CTAs."""
 ASSUMED = Assumptions(load_cycles=70.0, flop_per_cycle=10.0)
 
 
@@ -26,8 +26,13 @@ def interval(kind="other", name="r", group="a", **of):
 
 def replay(steps, starts=None, stages=None):
     """`steps`: of each group (interval, measured cycles)."""
-    made = {group: [Step(of, cycles, None, 0) for of, cycles in mine] for group, mine in steps.items()}
-    return Replay(rows(made), rows(starts or dict.fromkeys(steps, 0.0)), stages or {})
+    starts = starts or dict.fromkeys(steps, 0.0)
+    return Replay(rows({group: course(mine, starts[group]) for group, mine in steps.items()}), stages or {})
+
+
+def course(steps, start=0.0, **of):
+    """`steps`: (interval, measured cycles)."""
+    return Course([Step(interval, cycles, None, 0) for interval, cycles in steps], start, **of)
 
 
 def rows(of, cta=0):
@@ -169,6 +174,81 @@ def test_a_region_that_takes_no_time_waits_for_nothing_and_still_counts_its_wait
     assert ends(steps | {"b": [(wait, 2.0), (other, 3.0)]}, change=free)["b"] == [0.0, 113.0]
 
 
+def test_mmas_of_two_ctas_go_through_the_tensor_cores_one_after_another():
+    """A takes 100 cycles, B 30. What issues B at 5 ends when the queue takes B up, at 100, and waits until 130."""
+    a = course([(interval("issue", queue=(A,)), 2.0), (interval("wait", queue=(0,)), 3.0)])
+    b = course([(interval("issue", queue=(B,)), 2.0), (interval("wait", queue=(0,)), 1.0)], 5.0)
+    made = Replay({A0: a, A1: b}, {})
+    assert made.run(ASSUMED, made.cycles) == {A0: [2.0, 103.0], A1: [102.0, 131.0]}
+    early = Replay({A0: a, A1: Course(b.steps, -500.0)}, {})
+    assert early.run(ASSUMED, early.cycles) == {A0: [2.0, 103.0], A1: [-498.0, -469.0]}
+
+
+def test_a_cta_waits_for_its_own_loads_and_arrives_alone():
+    load, wait = interval("load", loads=(("K", LOADED),)), interval("wait", waits=(LOADED,))
+    arrive, meet = interval("arithmetic", signals=(MET,)), interval("wait", waits=(MET,))
+    made = Replay(
+        {
+            A0: course([(load, 9.0), (arrive, 1.0)]),
+            B0: course([(wait, 4.0), (meet, 2.0)]),
+            A1: course([(load, 9.0), (arrive, 1.0)], 500.0),
+            B1: course([(wait, 4.0), (meet, 2.0)], 10.0),
+        },
+        {MET: 0},
+    )
+    found = made.run(ASSUMED, made.cycles)
+    assert (found[B0], found[B1]) == ([74.0, 76.0], [574.0, 576.0])
+
+
+def test_a_cta_begins_as_long_after_the_one_in_whose_place_it_came_as_it_did():
+    """Of CTA 0 one warp group ends at 100 and one at 60; CTA 1 began at 130."""
+    courses = {
+        A0: course([(interval(name="x"), 100.0)]),
+        B0: course([(interval(name="y"), 60.0)]),
+        A1: course([(interval(name="z"), 7.0)], 130.0),
+    }
+    made = Replay(courses, {}, places={1: 0})
+    shorter = Change(regions=frozenset({("a", "x")}))
+    assert made.run(ASSUMED, made.cycles)[A1] == [137.0]
+    assert made.run(ASSUMED, made.cycles, shorter)[A1] == [97.0]
+    apart = Replay(courses, {})
+    assert apart.run(ASSUMED, apart.cycles, shorter)[A1] == [137.0]
+
+
+def test_what_came_before_ends_when_it_did_and_counts():
+    """A load, and a wait that is known to have ended at 10; of the second wait the first was in the past."""
+    load, wait = interval("load", loads=(("K", LOADED),)), interval("wait", "wait K", "b", waits=(LOADED,))
+    courses = {A0: course([(load, 1.0)]), B0: course([(wait, 10.0), (interval(), 3.0)], known=1)}
+    made = Replay(courses, {})
+    free = Change(regions=frozenset({("b", "wait K")}))
+    for change in (Change(), free):
+        assert made.run(ASSUMED, {A0: [1.0], B0: [10.0, 3.0]}, change)[B0] == [10.0, 13.0]
+    assert made.as_measured(ASSUMED)[1][B0] == [10.0, 3.0]
+    past = Replay({A0: course([(load, 1.0)], 100.0, past=[load]), B0: course([(wait, 4.0)], 90.0, past=[wait])}, {})
+    assert past.run(ASSUMED, past.cycles)[B0] == [174.0]
+    second = Replay({A0: course([(load, 1.0)], 100.0, past=[load]), B0: course([(wait, 4.0)], 90.0)}, {})
+    assert second.run(ASSUMED, second.cycles)[B0] == [94.0]
+    arrive, full = interval("arithmetic", signals=(FREED,)), interval("wait", waits=(FREED,))
+    stages = Replay({A0: course([(arrive, 1.0)], 100.0), B0: course([(full, 4.0)], 90.0, past=[full] * 2)}, {FREED: 2})
+    assert stages.run(ASSUMED, stages.cycles)[B0] == [104.0]
+
+
+def test_iterations_count_after_what_is_known_and_until_a_cta_that_goes_on_has_no_more_steps():
+    durations = ((0, 9.0), (1, 20.0), (2, 30.0), (3, 45.0), (4, 1.0))
+    steps = [Step(interval(), cycles, iteration, 0) for iteration, cycles in durations]
+    other = course([(interval(), 60.0)], 100.0)
+
+    def times(known=0, cut=(), groups=("a",)):
+        made = Replay({A0: Course(steps, 100.0, known), A1: other}, {}, cut=cut)
+        return made.iteration_times(made.run(ASSUMED, made.cycles), groups)
+
+    assert times() == [20.0, 30.0, 45.0]
+    assert times(known=1) == [20.0, 30.0, 45.0]
+    assert times(known=2) == [30.0, 45.0]
+    assert times(cut={1}) == [20.0]  # ends at 109, 129, 159, 204, 205, those of the other at 160
+    assert times(cut={0}) == [20.0, 30.0, 45.0]
+
+
 def iterations(*of, tile=0):
     return [Step(interval(), 1.0, iteration, tile) for iteration in of]
 
@@ -185,7 +265,7 @@ def test_iteration_times_are_of_iterations_that_were_reached():
         Step(interval(), cycles, iteration, 0)
         for iteration, cycles in ((0, 9.0), (1, 20.0), (2, 30.0), (3, 45.0), (4, 1.0))
     ]
-    made = Replay({A0: steps}, {A0: 100.0}, {})
+    made = Replay({A0: Course(steps, 100.0)}, {})
     found = made.run(ASSUMED, made.cycles)
     assert made.iteration_times(found, ["a"]) == [20.0, 30.0, 45.0]
     assert made.iteration_times({A0: found[A0][:3]}, ["a"]) == [20.0]
@@ -240,12 +320,41 @@ def test_steps_know_their_tile_and_whether_its_first_iteration_is_over():
 
 
 def test_a_long_cta_is_run_again_from_its_beginning(monkeypatch):
-    monkeypatch.setattr(whatif, "STEPS_PER_CTA", 4)
+    monkeypatch.setattr(whatif, "STEPS_PER_SM", 4)
     spans = tile(0, range(6))
     assert len(_replay(alone(cta_of(*spans)), {"a"}, {}).steps[A0]) == 5
     two = Cta(0, 0, 0, {"a": spans, "b": [Span(interval(), n, n + 1, None) for n in (0, 5, 15, 100)], "c": spans})
     made = _replay(alone(two), {"a", "b"}, {})  # the fifth start of both is at 15
     assert {row: len(steps) for row, steps in made.steps.items()} == {A0: 2, B0: 3}
+
+
+def test_neighbours_are_replayed_from_shortly_before_a_cta_until_its_last_step():
+    """A CTA of 7 steps from 0 to 70; another of 13 from -40 to 90, of which 15 cycles before are followed."""
+    both = [Resident(cta_of(*tile(0, range(3)))), Resident(cta_of(*tile(5000, range(6))), later=-5040)]
+    made = _replay(Neighbours(both), {"a"}, {})
+    first, other = made._courses[A0], made._courses[A1]
+    assert (first.start, len(first.steps), first.known, len(first.past)) == (0, 7, 0, 0)
+    assert (other.start, len(other.steps), other.known, len(other.past)) == (-10, 8, 1, 3)
+    assert set(made._cut) == {1}
+    assert set(_replay(Neighbours(both, followed=True), {"a"}, {})._cut) == {0, 1}
+    assert set(_replay(Neighbours(both[:1], followed=True), {"a"}, {})._cut) == set()
+
+
+def test_ctas_that_are_there_at_once_share_the_steps(monkeypatch):
+    monkeypatch.setattr(whatif, "STEPS_PER_SM", 8)
+    one = Resident(cta_of(*tile(0, range(6))))
+    assert len(_replay(Neighbours([one]), {"a"}, {}).steps[A0]) == 9
+    assert {len(steps) for steps in _replay(Neighbours([one, one]), {"a"}, {}).steps.values()} == {5}
+
+
+def test_a_cta_came_in_the_place_of_the_last_that_had_ended_before_and_was_not_taken():
+    def resident(start, end):
+        return Resident(cta_of(Span(interval(), 0, end - start, None)), later=start)
+
+    residents = [resident(100, 200), resident(-50, 120), resident(0, 130), resident(140, 300), resident(145, 290)]
+    sm = Neighbours([*residents, resident(125, 126)])
+    assert sm.places == {5: 1, 3: 2, 4: 5}
+    assert sm.together == 3
 
 
 def test_what_takes_no_time_is_a_region_here_or_everywhere_a_load_or_an_mma():
@@ -317,7 +426,7 @@ def test_self_times_are_drawn_from_iterations_after_the_first_the_same_of_one_na
         Step(free, 33.0, 1, 0),
     ]
     b = [Step(wait_b, 1.0, iteration, 0, steady=iteration > 0) for iteration in range(5)]
-    made = Replay({A0: a, B0: b}, {A0: 0.0, B0: 0.0}, {})
+    made = Replay({A0: Course(a, 0.0), B0: Course(b, 0.0)}, {})
     reached = [(A0, step, 100.0 + n) for n, step in enumerate(a)] + [(B0, step, 500.0 + n) for n, step in enumerate(b)]
     draws = _drawn(made, reached)
     assert len(draws) == whatif.DRAWS

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kperf.trace.analyze.replay import Assumptions, Change, Replay, Step
+from kperf.trace.analyze.replay import Assumptions, Change, Course, Replay, Step
 from kperf.trace.analyze.timeline import in_flight_mmas
 
 from .machine import FLOP_PER_CYCLE, Kernel, TensorCoreMachine, tensor_core_cta
@@ -19,11 +19,11 @@ KERNELS = {
 
 def replay(kernel: Kernel) -> tuple[Replay, Assumptions, TensorCoreMachine]:
     cta, stages, machine = tensor_core_cta(kernel)
-    steps = {
-        (0, group): [Step(span.interval, span.cycles, span.iteration, 0, span.iteration > 0) for span in spans]
-        for group, spans in cta.spans.items()
-    }
-    return Replay(steps, dict.fromkeys(steps, 0.0), stages), Assumptions(kernel.load, FLOP_PER_CYCLE), machine
+    courses = {}
+    for group, spans in cta.spans.items():
+        steps = [Step(span.interval, span.cycles, span.iteration, 0, span.iteration > 0) for span in spans]
+        courses[0, group] = Course(steps, 0.0)
+    return Replay(courses, stages), Assumptions(kernel.load, FLOP_PER_CYCLE), machine
 
 
 @pytest.mark.parametrize("name", KERNELS)

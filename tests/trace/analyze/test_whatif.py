@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kperf.errors import UsageError
 from kperf.trace.analyze.predict import predict
-from kperf.trace.analyze.replay import Assumptions, Replay, Step
+from kperf.trace.analyze.replay import Assumptions, Course, Replay, Step
 from kperf.trace.analyze.timeline import Neighbours
 from kperf.trace.analyze.whatif import Sms, what_if
 from kperf.trace.instrument.program import Interval, Mma
@@ -114,13 +114,14 @@ def test_the_graph_explains_any_such_kernel(kernel):
 
 @pytest.mark.parametrize("groups", [("early", "late"), ("late", "early")])
 def test_mmas_queue_as_they_are_issued_whatever_group_is_named_first(groups):
-    steps = {}
+    starts = {"early": 0.0, "late": 50.0}
+    courses = {}
     for group in groups:
         interval = Interval(group, "product", "tensor")
         interval.queue = (Mma("product", 1000, "bf16"), 0)
-        steps[0, group] = [Step(interval, 100.0, 0, 0)]
-    replay = Replay(steps, {(0, "early"): 0.0, (0, "late"): 50.0}, {})
-    at_once = {row: [0.0] for row in steps}
+        courses[0, group] = Course([Step(interval, 100.0, 0, 0)], starts[group])
+    replay = Replay(courses, {})
+    at_once = {row: [0.0] for row in courses}
     assert replay.run(Assumptions(0.0, 10.0), at_once) == {(0, "early"): [100.0], (0, "late"): [200.0]}
 
 
