@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 from unittest.mock import patch
 
@@ -34,6 +34,7 @@ from kperf.compat.triton import (
     noted_trials,
     refused_kernels,
 )
+from kperf.console import complain
 from kperf.diagnose.history import Histories
 from kperf.errors import UsageError
 from kperf.ir import offline
@@ -230,8 +231,8 @@ def _exits_raised() -> Iterator[None]:
 def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
     """What a file or a module defines, and the words of the exception that ended it, None without one.
 
-    A file inside of a package is imported as the package's. Its launches do nothing. Raises `UsageError` if there is
-    no such file or module.
+    A file inside of a package is imported as the package's; where that needs what is not here, as a compiled extension,
+    without what `__init__.py` does. Its launches do nothing. Raises `UsageError` if there is no such file or module.
     """
     path = Path(name) if name.endswith(".py") else None
     if path is not None and not path.is_file():
@@ -239,11 +240,19 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
     folder, dotted = _place_of(path.resolve()) if path is not None else (Path.cwd(), name)
     names: dict[str, Any] = {}
     why: list[str] = []
+    left_out = ""
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     try:
         with pretended_cuda(arch), noted_launches(), _quiet(why):
-            spec = _spec_of(path, folder, dotted)
+            try:
+                spec = _spec_of(path, folder, dotted)
+            except Exception as error:
+                if path is None or isinstance(error, UsageError):
+                    raise
+                left_out = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                _import_bare_packages(folder, dotted)
+                spec = _spec_of(path, folder, dotted)
             if spec is not None and spec.loader is not None:
                 if "." in dotted and dotted in sys.modules:  # its package has imported it
                     return vars(sys.modules[dotted]), None
@@ -256,7 +265,19 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
         why.append(f"{type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         sys.path[:] = before
+    if left_out:
+        complain(f"{dotted.rpartition('.')[0]} cannot be imported ({left_out}): {name} is, without its __init__.py")
     return names, why[-1] if why else None
+
+
+def _import_bare_packages(folder: Path, dotted: str) -> None:
+    """Modules for the packages around one, as far as there are none: of each its folder alone is known."""
+    parts = dotted.split(".")
+    for count in range(1, len(parts)):
+        package = ".".join(parts[:count])
+        if package not in sys.modules:
+            sys.modules[package] = ModuleType(package)
+            sys.modules[package].__path__ = [str(folder.joinpath(*parts[:count]))]
 
 
 def _spec_of(path: Path | None, folder: Path, dotted: str) -> ModuleSpec | None:

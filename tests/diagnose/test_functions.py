@@ -107,6 +107,17 @@ def test_a_kernel_of_a_package_with_all_its_decorators(package, name):
     assert made.count("tt.load") == 1  # not BIASED, of None
 
 
+def test_a_package_that_needs_what_is_not_here_is_left_out(package):
+    (package / "__init__.py").write_text("import an_extension_for_a_gpu\nGLOBAL = 1\n")
+    helpers = package / "helpers/arithmetic.py"
+    helpers.write_text(helpers.read_text().replace("from .. import GLOBAL\n", ""))
+    arguments = ("--signature", TYPES, *SCALED, "--constexpr", "SHAPE=(1, 8)")
+    done = kperf("ir", f"{package}/kernels.py:scaled", *arguments)
+    assert "2048x" in done.stdout
+    assert "ours cannot be imported (ModuleNotFoundError: No module named 'an_extension_for_a_gpu')" in done.stderr
+    assert kperf("ir", "ours.no_kernels:scaled", *arguments).returncode == 2
+
+
 def test_a_wrong_value_is_said_with_the_line_of_the_kernel(package):
     done = kperf("ir", "ours.kernels:scaled", "--signature", TYPES, *SCALED, "--constexpr", "SHAPE=(1, 3)")
     line = KERNELS.splitlines().index("    tl.static_assert(SHAPE[1] == num_warps)") + 1
