@@ -31,8 +31,8 @@ def write(
     """Write the page of the timelines that `paths` name, files or folders, and print where it is.
 
     `sources`: the folder from which the kernels' files are named. `find` adds to a timeline's own findings; `samples`
-    stand beside cycles. Raises
-    `UsageError` if there is no timeline, one is damaged, or `out` cannot be written or ends with no known format.
+    stand beside cycles. Raises `UsageError` if there is no timeline, one is damaged, or `out` cannot be written or ends
+    with no known format.
     """
     if out.suffix not in FORMATS:
         raise UsageError(f"{out} is of no known format: end its name with {' or '.join(FORMATS)}")

@@ -49,8 +49,8 @@ def run(folder, script, *, after=None, options=(), draw=None):
     return process.exitcode, session.said("out"), session.said("err"), files
 
 
-ALL = ["plus.chrome_trace.json", "plus.pdf", "plus.png", "plus.timeline.json"]
-DATA = ["plus.chrome_trace.json", "plus.timeline.json"]
+ALL = ["plus.chrome_trace.json", "plus.ir.json.gz", "plus.pdf", "plus.png", "plus.timeline.json"]
+DATA = ["plus.chrome_trace.json", "plus.ir.json.gz", "plus.timeline.json"]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_script_that_is_ended_is_reported(tmp_path, launches, ends, after, sta
     )
     assert found == status
     assert files == ALL
-    assert f"written: {tmp_path}/results/plus.timeline.json, .chrome_trace.json, .png, .pdf" in printed
+    assert f"written: {tmp_path}/results/plus.timeline.json, .chrome_trace.json, .ir.json.gz, .png, .pdf" in printed
     assert "Traceback" not in said or after == signal.SIGINT
 
 
@@ -96,7 +96,7 @@ for name in NAMES:
     script = RUN.replace("run(12)", "") + script.replace("NAMES", repr([first, second]))
     status, printed, said, files = run(tmp_path, script)
     assert status == 0, said
-    assert len(files) == 8
+    assert len(files) == 10
     timelines = [json.loads((tmp_path / "results" / name).read_text()) for name in files if "timeline" in name]
     assert sorted(one["kernel"] for one in timelines) == [first, second]
     assert printed.count("written: ") == 2
@@ -227,7 +227,7 @@ def test_a_picture_that_fails_costs_nothing_else(tmp_path):
     second = "plus[(2,)](x, x, out, 256, BLOCK=64)\n"
     status, printed, said, files = run(tmp_path, RUN + second, draw=draw)
     assert status == 1
-    assert len(files) == 4
+    assert len(files) == 6
     assert {path.split(".", 1)[1] for path in files} >= {"timeline.json", "chrome_trace.json"}
     assert printed.count("written: ") == 2
     assert "kperf: plus has no picture: latex could not be found\n" in said
