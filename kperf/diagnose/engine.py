@@ -7,10 +7,10 @@ from pathlib import Path
 
 from kperf.diagnose.bound import bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.kernel import Kernel, frame_of, source_of
 from kperf.diagnose.rule import dynamic_rules, static_rules
 from kperf.report.sentences import verdict
-from kperf.trace.analyze.finding import LEVELS, Finding, Level
+from kperf.trace.analyze.finding import LEVELS, Finding, Level, Source
 from kperf.trace.analyze.models import Timeline
 
 _IGNORE = re.compile(r"#\s*kperf:\s*ignore\[([\w\-, ]+)\]\s*(\S.*)?$")
@@ -65,8 +65,31 @@ def _without_own(finding: Finding, kernel: Kernel) -> Finding:
 
 
 def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
-    """Each kernel, and of an autotuner's configurations of one the best: which is fastest, a GPU would have to say."""
-    return [diagnosis for _, diagnosis in kernels_with_diagnoses(kernels)]
+    """Each kernel: of an autotuner's configurations the best, and all that it was compiled for together.
+
+    Which configuration is fastest, a GPU would have to say.
+    """
+    of_function: dict[tuple[str, Source, bool], list[Diagnosis]] = {}
+    for kernel, diagnosis in kernels_with_diagnoses(kernels):
+        key = kernel.name, source_of(frame_of(kernel.module.function)), kernel.tuned
+        of_function.setdefault(key, []).append(diagnosis)
+    return [_together(compilations) for compilations in of_function.values()]
+
+
+def _together(compilations: Sequence[Diagnosis]) -> Diagnosis:
+    """What is found in any of a function's compilations, each finding once; skipped is what none of them could run."""
+    first = compilations[0]
+    if len(compilations) == 1:
+        return first
+    return first.model_copy(
+        update={
+            "findings": ranked(merged(finding for one in compilations for finding in one.findings)),
+            "skipped": {
+                rule: why for rule, why in first.skipped.items() if all(rule in one.skipped for one in compilations)
+            },
+            "ignored": list(dict.fromkeys(words for one in compilations for words in one.ignored)),
+        }
+    )
 
 
 def kernels_with_diagnoses(kernels: Sequence[Kernel]) -> list[tuple[Kernel, Diagnosis]]:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kperf.diagnose.engine import ranked
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose_all, ranked
 from kperf.trace.analyze.finding import Estimate, Finding, Source
 from tests.diagnose.test_kernels import diagnosis_of
 
@@ -69,6 +71,18 @@ def test_thirty_two_warps_are_not_doubled():
     wide = found("clean/cross_entropy_wide")
     assert "register-spills" in wide
     assert (wide["register-spills"].severity, wide["register-spills"].advice) == ("medium", "halve the tile")
+
+
+def test_compilations_of_one_function_are_told_together(tmp_path):
+    text = (KERNELS / "planted/dot_ieee.py").read_text()
+    script = tmp_path / "sizes.py"
+    script.write_text(text + "\n" + text.splitlines()[-1].replace("m, n, k, k, n, n", "m, n, k, k - 1, n, n"))
+    kernels = inputs.read(str(script), (), SM_90A)
+    assert len(kernels) == 2
+    (both,) = diagnose_all(kernels)
+    assert [one.id for one in both.findings].count("dot-on-fma") == 1
+    assert "narrow-access" in {one.id for one in both.findings}  # of the second alone
+    assert "narrow-access" not in {one.id for one in diagnose_all(kernels[:1])[0].findings}
 
 
 def test_a_rule_again_follows_the_others_first_lines():

@@ -43,8 +43,8 @@ def _finding(kernel: Kernel, cause: Operation, conversions: list[Operation]) -> 
         cause,
         "medium",
         f"each iteration moves {size} bytes through shared memory to change their layout ({before} to {after})",
-        "load the tile with its two indices swapped in the pointers, in place of tl.trans: where both are used once, "
-        "one conversion is left"
+        "collect what is transposed and use tl.trans once after the loop; or load the tile with its indices swapped "
+        "in the pointers, which leaves one conversion"
         if cause.name == _TRANSPOSE
         else "move the conversion out of the loop: accumulate in one layout, transpose while loading (tl.trans of the "
         "pointer tile), or apply what needs the other layout after the loop",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import MMAS, Kernel, frame_of, inside, loops_around, own
+from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, Kernel, frame_of, inside, loops_around, own
 from kperf.diagnose.loops import own_stages, with_stages
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
@@ -22,7 +22,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             yield from _dependent(kernel, loop)
             continue
         for op in own(loop):
-            if op.name not in ("tt.load", "tt.descriptor_load"):
+            if op.name not in ("tt.load", "tt.descriptor_load") and not _into_one_buffer(kernel, loop, op):
                 continue
             sizes = [tensor.size for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2]
             if max(sizes, default=0) >= _SMALL:
@@ -39,6 +39,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     estimate=(1.8, 1.2, 3.0),
                     candidates=_STAGES if kernel.num_stages == 1 and own_stages(kernel, loop) is None else (),
                 )
+
+
+def _into_one_buffer(kernel: Kernel, loop: Operation, op: Operation) -> bool:
+    """Whether TMA copies each iteration's tile into the same buffer, so that none is on its way while one is used."""
+    if op.name not in ASYNC_COPIES or op.parent is None or op.parent.owner is not loop:
+        return False
+    makers = (kernel.values.maker(op, place) for place in range(len(op.operands)))
+    return any(maker is not None and maker.name == "ttg.local_alloc" and "xi64" not in maker.rest for maker in makers)
 
 
 def _dependent(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
@@ -106,6 +114,8 @@ def _reason(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str]: 
             "more",
             "make the inner stride a constexpr of 1 and the other strides multiples of 16",
         )
+    if "ttir" not in kernel.texts and op.name in ASYNC_COPIES:  # Gluon, whose buffers are its writer's
+        return "it fills one buffer, which this iteration reads", "allocate three buffers or more, and load ahead"
     if kernel.num_stages is None:
         return "no buffer is filled ahead", "compile it with num_stages=3"
     return "the compiler found no distance between load and use", "load the operands of tl.dot directly in the loop"
