@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kperf.arch import SM_90A
+from kperf.arch import SM_90A, SM_100A
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose_all, ranked
+from kperf.diagnose.engine import diagnose, diagnose_all, ranked
 from kperf.trace.analyze.finding import Estimate, Finding, Source
 from tests.diagnose.test_kernels import diagnosis_of
 
@@ -71,6 +71,14 @@ def test_thirty_two_warps_are_not_doubled():
     wide = found("clean/cross_entropy_wide")
     assert "register-spills" in wide
     assert (wide["register-spills"].severity, wide["register-spills"].advice) == ("medium", "halve the tile")
+
+
+def test_operands_that_go_through_tensor_memory_are_seen():
+    kernel, *_ = inputs.read(str(KERNELS / "planted/widened.py"), (), SM_100A)
+    first, *others = diagnose(kernel).findings
+    assert (first.id, first.severity) == ("widened-operands", "high")
+    # The compiler chose these buffers' layouts: the line can ask for another order, and not for a swizzle.
+    assert "high" not in {one.severity for one in others if one.id == "bank-conflicts"}
 
 
 def test_compilations_of_one_function_are_told_together(tmp_path):

@@ -33,7 +33,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _widening(kernel: Kernel, op: Operation, place: int) -> Operation | None:
-    maker = kernel.values.maker(op, place)
+    stores = (
+        one
+        for one in kernel.named("ttg.local_store", "ttng.tmem_store")
+        if one.parent is op.parent and one.operands[1:2] == op.operands[place : place + 1]
+    )
+    stored = next(stores, None)  # into the buffer that the MMA reads
+    maker = kernel.values.maker(op, place) if stored is None else kernel.values.maker(stored, 0)
     for _ in range(8):
         if maker is None:
             return None
