@@ -294,7 +294,8 @@ def bubbles(launch: Launch, sms: Sequence[Neighbours], iteration_cycles: float) 
         observed += sum(high - low for low, high in windows)
         in_flight = [mma for resident in sm.residents for mma in resident.in_flight()]
         rows = [(resident, resident.cta.spans[group]) for resident in sm.residents for group in groups]
-        changes = sorted(span.start + resident.later for resident, spans in rows for span in spans)
+        begun = (span.start + resident.later for resident, spans in rows for span in spans)
+        changes = sorted([*begun, *(resident.end for resident in sm.residents)])
         for start, end in [stretch for window in windows for stretch in idle(in_flight, *window)]:
             between = changes[bisect_right(changes, start) : bisect_left(changes, end)]
             for low, high in pairwise(sorted({start, end, *between})):

@@ -7,7 +7,7 @@ import pytest
 
 from kperf.trace.analyze import analysis, views
 from kperf.trace.analyze.analysis import Load, Release, _at, _cause, _load_release, _signal_release
-from kperf.trace.analyze.timeline import Cta, InFlight, Neighbours, Span
+from kperf.trace.analyze.timeline import Cta, InFlight, Neighbours, Resident, Span
 from kperf.trace.instrument.program import Interval, Mma
 
 FULL, EMPTY = (0, "full"), (1, "empty")
@@ -189,6 +189,24 @@ def test_bubbles_are_scaled_to_an_iteration_and_small_ones_add_up():
     found, _ = analysis.bubbles(launch_of("a"), [alone(a=a, mmas=nearly)], 500.0)
     assert [(one.cause, one.cycles) for one in found] == [("x", 150.0), ("other", 2.5)]
     assert analysis.bubbles(launch_of("a"), [alone(a=a[:4], mmas=mmas)], 500.0) == ([], 0.0)
+
+
+@pytest.mark.usefixtures("_all_issue")
+def test_bubbles_of_an_sm_are_where_no_cta_has_an_mma_in_flight_by_what_those_do_that_are_there():
+    """From 1000 to 4000, of which another CTA is there from 2100 to 3950, with an MMA from 2200 to 2400."""
+    a = [
+        one
+        for iteration, begin in enumerate(range(0, 5000, 1000))
+        for one in (span(begin, begin + 400, iteration, "x"), span(begin + 400, begin + 1000, iteration, "y"))
+    ]
+    first = cta(a=a, mmas=[mma(begin + 300, begin + 895) for begin in range(0, 5000, 1000)])
+    other = cta(a=[span(7000, 7060, 0, "p"), span(7060, 8850, 1, "q")], mmas=[mma(7100, 7300)])
+    sm = Neighbours([Resident(first), Resident(other, later=-4900)])
+    found, covered = analysis.bubbles(launch_of("a"), [sm], 300.0)
+    assert {one.cause: one.cycles for one in found} == {
+        "x": 40.0, "q beside x": 34.0, "q beside y": 16.0, "y": 15.5, "p beside x": 6.0,
+    }  # fmt: skip
+    assert covered == pytest.approx(1 - 1115 / 3000)
 
 
 def test_the_use_of_an_sm_is_of_what_runs_while_a_cta_does():

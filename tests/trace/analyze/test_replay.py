@@ -340,6 +340,15 @@ def test_neighbours_are_replayed_from_shortly_before_a_cta_until_its_last_step()
     assert set(_replay(Neighbours(both[:1], followed=True), {"a"}, {})._cut) == set()
 
 
+def test_what_came_before_is_not_drawn():
+    wait = interval("wait", "wait", waits=(LOADED,))
+    steps = [Step(wait, 1.0 + n, n, 0, steady=n > 0) for n in range(9)]
+    made = Replay({A0: Course(steps, 0.0, known=3)}, {})
+    draws = _drawn(made, [(A0, step, 100.0 + n) for n, step in enumerate(steps)][3:])
+    assert all(draw[A0][:3] == [1.0, 2.0, 3.0] for draw in draws)
+    assert all(sorted(draw[A0][3:]) == [103.0 + n for n in range(6)] for draw in draws)
+
+
 def test_ctas_that_are_there_at_once_share_the_steps(monkeypatch):
     monkeypatch.setattr(whatif, "STEPS_PER_SM", 8)
     one = Resident(cta_of(*tile(0, range(6))))

@@ -126,6 +126,13 @@ def test_where_events_of_one_cta_are_lost_the_other_is_replayed_alone():
     assert (t.bubbles_of, t.replay.together) == ("CTA", 1)
 
 
+def test_a_neighbour_that_is_followed_from_its_beginning_alone_is_not_known(monkeypatch):
+    launch = sm.launch(SMS["mixed"])
+    assert launch.neighbours(0) is not None
+    monkeypatch.setattr("kperf.trace.analyze.timeline.LONGEST_CTA", 300)
+    assert launch.neighbours(0) is None
+
+
 def test_ctas_that_follow_each_other_on_an_sm_share_nothing():
     ctas = [Cta(MIXED), Cta(MIXED, 400, after=0), Cta(MIXED, 400, after=1)]
     t = timeline(ctas)
@@ -136,6 +143,7 @@ def test_ctas_that_follow_each_other_on_an_sm_share_nothing():
 def test_passes_that_are_joined_keep_what_ctas_do_together_of_the_launch_that_has_them():
     ctas, all_probes = SMS["latency"], all_probes_of(LATENCY)
     one = timeline(ctas)
+    one = one.model_copy(update={"cycles_per_unit": one.cycles_per_unit.scaled(1.25)})
     passes = [
         Captured(*capture(LATENCY, places, 0, lates=(0,)), told(LATENCY, places, 0))
         for places in single_probes(all_probes)
@@ -146,6 +154,7 @@ def test_passes_that_are_joined_keep_what_ctas_do_together_of_the_launch_that_ha
     assert several.replay == one.replay
     assert several.replay.together == 2
     scale = several.cycles_per_unit.median / one.cycles_per_unit.median
+    assert scale == pytest.approx(0.8, rel=0.01)
     assert [bubble.cycles for bubble in several.bubbles] == [bubble.cycles * scale for bubble in one.bubbles]
     assert "tile boundaries, what-if savings, times without an MMA in flight and all outside" in said(several)
 
