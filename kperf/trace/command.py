@@ -234,4 +234,6 @@ def _why_not(kernel: Kernel, launches: Interceptor) -> UsageError:
             f"it is one of {launches.scheduler.siblings(kernel)} compilations that were launched a few times each, as "
             "by a tuner: --launch N traces that launch of each"
         )
-    return UsageError(f"{MOST_KERNELS} other kernels are traced: choose it with --kernel")
+    if launches.scheduler.is_full:
+        return UsageError(f"{MOST_KERNELS} other kernels are traced: choose it with --kernel")
+    return UsageError("the script ended before a launch of it was traced: let it run for longer")

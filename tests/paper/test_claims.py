@@ -7,10 +7,11 @@ import pytest
 from kperf.bench.points import Store
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
-from kperf.paper import fig12
+from kperf.paper import claims, fig12
 from kperf.paper.claims import Outcome, cells, evaluate, markdown, read_claims, report
 from kperf.record.store import RECORDED
 from kperf.trace.analyze.recorded import read_timeline
+from tests.command import kperf
 from tests.conftest import environment, point
 from tests.paper.test_fig12 import committed
 
@@ -220,3 +221,30 @@ def test_a_claim_of_workloads_on_several_cards_says_so(tmp_path):
     tmp_path.joinpath("results", "h200").symlink_to(tmp_path, target_is_directory=True)
     report(console, tmp_path / "results")
     assert f"{claim.statement}: on 2 cards" in console.export_text()
+
+
+def test_the_command_prints_each_claim_with_its_numbers():
+    lines = kperf("claims", "--results", RECORDED, COLUMNS="400").stdout.splitlines()
+    for claim in read_claims():
+        outcome = evaluate(claim, RECORDED / "h200")
+        row = [claim.statement, *cells(outcome), outcome.verdict]
+        assert [cell.strip() for line in lines for cell in line.split("│")[1:-1] if claim.statement in line] == row
+
+
+@pytest.mark.parametrize(
+    ("gpu", "folder"),
+    [("NVIDIA H100 80GB HBM3", "h100-80gb-hbm3"), ("NVIDIA L4", "h200"), (None, "h200")],
+    ids=["recorded", "not recorded", "none"],
+)
+def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path, monkeypatch, gpu, folder):
+    (tmp_path / "h200").symlink_to(RECORDED / "h200")
+    older = tmp_path / "h100-80gb-hbm3"
+    older.mkdir()
+    (older / "environment.json").write_text("{}")
+    (older / "fig12.jsonl").symlink_to(RECORDED / "h200/fig12.jsonl")
+    monkeypatch.setattr(claims.device, "why_static", lambda: None if gpu else "there is no GPU")
+    monkeypatch.setattr(claims.device, "gpu_name", lambda: gpu)
+    monkeypatch.setattr(claims, "read_claims", list)
+    console = WholeConsole(record=True, width=200, file=io.StringIO())
+    assert report(console, tmp_path) == []
+    assert f"the paper's claims and {folder}'s numbers" in console.export_text()

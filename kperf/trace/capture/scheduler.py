@@ -99,12 +99,17 @@ class Scheduler:
         if self.options.listing or kernel.problem or not self.fits(kernel) or 0 in grid:
             return False
         if self.options.launch is not None:
-            return number == self.options.launch and len(self._traced()) < MOST_KERNELS
+            return number == self.options.launch and not self.is_full
         if kernel.taken is not None:
             return number >= WARM and not kernel.taken.warm
         if 1 < number < WARM or self.is_one_of_many(kernel):
             return False
-        return len(traced := self._traced()) < MOST_KERNELS or (number == WARM and self._displaces(kernel, traced))
+        return not self.is_full or (number == WARM and self._displaces(kernel, self._traced()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many kernels are traced as there may be."""
+        return len(self._traced()) >= MOST_KERNELS
 
     def _traced(self) -> list[Kernel]:
         return [kernel for kernel in self.kernels.values() if kernel.taken]
@@ -172,6 +177,6 @@ class Scheduler:
     def _is_awaited(self, kernel: Kernel) -> bool:
         if kernel.problem or not kernel.launches or self.launches - kernel.last_launch > IDLE:
             return False
-        if kernel.taken is None and len(self._traced()) >= MOST_KERNELS:
+        if kernel.taken is None and self.is_full:
             return False
         return kernel.taken is not None or not self.is_one_of_many(kernel)

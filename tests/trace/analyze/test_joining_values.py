@@ -134,6 +134,25 @@ def test_intervals_between_which_no_pass_has_a_probe_are_one():
     assert (nothing.name, nothing.kind, nothing.queue) == ("other", "other", (0, 0))
 
 
+def test_the_prologue_of_a_group_leads_from_outside_of_its_loop_into_it():
+    """Of its own scopes alone, from the start of one to the start of one in the loop."""
+
+    def scope(number, group, loop):
+        return Some(number=number, group=group, loop=loop)
+
+    scopes = [scope(0, 1, None), scope(1, 2, None), scope(2, 2, None), scope(3, 2, "for"), scope(4, 2, "for")]
+    way, inside, another = (Interval("b", name) for name in ("way", "inside", "another"))
+    intervals = {
+        ((3, True), (4, True)): inside,
+        ((0, True), (3, True)): another,
+        ((2, True), (4, True)): way,
+        ((1, True), (2, True)): another,
+    }
+    probed = Some(program=Some(scopes=scopes, intervals=intervals, code={"a": 1, "b": 2}.get))
+    assert joining._prologue(probed, "b") is way
+    assert joining._prologue(probed, "a") is None
+
+
 def part(name, start, end, passes=(0,), **of):
     spread = Quantiles(median=end - start, p5=end - start - 1, p95=end - start + 2)
     return Part(Interval("a", name, of.pop("kind", "other"), **of), start, end, spread, passes)

@@ -331,6 +331,17 @@ def test_a_timeline_names_a_file_below_the_working_directory_from_there(trace, t
     assert read_timeline(out / "gemm.timeline.json").file == f"{tmp_path / 'it.py'}:5"
 
 
+def test_a_kernel_that_is_being_compiled_when_the_script_is_interrupted_is_said_so(trace, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(capturer, "make_instrumented", interrupted)
+    status, _, _ = trace(GEMM + "run(1)")
+    assert status == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "kperf: gemm is not traced: the script ended before a launch of it was traced: let it run for longer"
+
+
 @pytest.mark.parametrize(("folder", "name"), [(".", "it.py"), ("elsewhere", "{}/it.py")])
 def test_sources_are_named_from_the_folder_of_the_command_wherever_the_script_goes(
     trace, tmp_path, monkeypatch, folder, name
