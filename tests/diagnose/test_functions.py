@@ -115,7 +115,13 @@ def test_a_package_that_needs_what_is_not_here_is_left_out(package):
     done = kperf("ir", f"{package}/kernels.py:scaled", *arguments)
     assert "2048x" in done.stdout
     assert "ours cannot be imported (ModuleNotFoundError: No module named 'an_extension_for_a_gpu')" in done.stderr
-    assert kperf("ir", "ours.no_kernels:scaled", *arguments).returncode == 2
+
+
+def test_a_module_that_ends_early_is_said_to_each_time(package):
+    (package / "kernels.py").write_text(f"{KERNELS}\nimport what_is_not_here\n@triton.jit\ndef last(x):\n    pass\n")
+    for _ in range(2):
+        done = kperf("ir", "ours.kernels:last", "--signature", "*fp32")
+        assert "no kernel last (it ended with ModuleNotFoundError: No module named 'what_is_not_here')" in done.stderr
 
 
 def test_a_wrong_value_is_said_with_the_line_of_the_kernel(package):

@@ -26,11 +26,11 @@ def mm(a, b, c, K, am, ak, bk, bn, cm, cn, BM: tl.constexpr, BN: tl.constexpr, B
 TYPES = {"a": "*bf16", "b": "*bf16", "c": "*bf16"} | dict.fromkeys(("K", "am", "ak", "bk", "bn", "cm", "cn"), "i32:16")
 
 
-def found(tmp_path, **types):
+def found(tmp_path, source=MATMUL, **types):
     path = tmp_path / "mm.py"
-    path.write_text(MATMUL)
+    path.write_text(source)
     tiles = ("BM=128", "BN=128", "BK=64")
-    signature = ",".join((TYPES | types).values())
+    signature = ",".join(f"{name}={kind}" for name, kind in (TYPES | types).items())
     options = {"num_warps": 8, "num_stages": 3}
     (kernel,) = inputs.read(f"{path}:mm", (), SM_90A, signature=signature, constexprs=tiles, options=options)
     return {(one.id, one.source.line): one for one in diagnose(kernel).findings}
@@ -57,3 +57,12 @@ def test_one_that_is_not_said_to_be_1_is_still_named(tmp_path, stride, named):
     known = found(tmp_path, **dict.fromkeys({"ak", "bn", "cn"} - {stride}, "i32:1"))
     (message,) = (one.message for one in known.values() if one.id == "uncoalesced-access")
     assert message.endswith(f"unless {named} is 1")
+
+
+def test_where_a_tile_begins_may_be_loaded_before_the_loop(tmp_path):
+    """As the rows of one sequence of many: an iteration waits for no index."""
+    source = MATMUL.replace("    a += rm", "    a += tl.load(begins)\n    a += rm").replace(
+        "a, b, c, K", "a, b, c, begins, K"
+    )
+    known = found(tmp_path, source, begins="*i32", bn="i32:1", cn="i32:1")
+    assert "waits for memory: a thread can prove only 2 contiguous bytes" in known["loads-not-pipelined", 12].message

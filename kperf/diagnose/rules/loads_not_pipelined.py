@@ -103,7 +103,7 @@ def _reason(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str]: 
         return "a barrier or a print in the loop forbids it", "take tl.debug_barrier and prints out of the loop"
     if any(inner.name == "scf.for" for inner in own(around)):
         return "another loop stands inside this one", "flatten the two loops into one, or pipeline the inner one"
-    if access is not None and access.value.loaded:
+    if _index_load(kernel, loop, op) is not None:
         return (
             "its address depends on what another load of the same iteration gives",
             "load the indices an iteration ahead, in a variable that the loop carries",

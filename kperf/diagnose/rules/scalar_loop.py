@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import LOOPS, TMA_LOADS, Kernel, inside
+from kperf.diagnose.kernel import ASYNC_COPIES, LOOPS, MMAS, TMA_LOADS, Kernel, inside
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding
@@ -12,7 +12,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     """Of innermost loops whose loads are of scalars alone, at addresses that follow the iteration."""
     for loop in kernel.named("scf.for"):
         inner = list(inside(loop))
-        if any(op.name in (*LOOPS, *TMA_LOADS) for op in inner):
+        if any(op.name in (*LOOPS, *TMA_LOADS, *ASYNC_COPIES, *MMAS) for op in inner):
             continue
         loads = [op for op in inner if op.name == "tt.load"]
         if not loads or any(tensor_types(op.rest) for op in loads):
