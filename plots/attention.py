@@ -1,7 +1,7 @@
 """Implementations of attention over seq_len: TFLOPS, and peak memory. Reads results, writes PDF and PNG."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -9,7 +9,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kperf.bench.points import Key, MeasuredPoint, Point, Run
-from kperf.plots.style import BLACK, GREY, PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
+from kperf.plots.style import (
+    BLACK,
+    GREY,
+    LINES,
+    PAGE_WIDTH,
+    SMALL,
+    LineEnd,
+    compact,
+    footnote,
+    headline,
+    label_and_look,
+    name_ends,
+    readable,
+    save,
+)
 
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
@@ -41,10 +55,10 @@ def tflops_figure(runs: dict[Key, Run], keys: Sequence[str], title: Sequence[str
         ends = _lines(axis, runs, keys, backward, lambda point: point.tflops)
         axis.set_ylim(bottom=0)
         axis.set_ylabel("TFLOPS")
-        _name(axis, ends)
+        name_ends(axis, ends)
     explained = (
-        "Replays of CUDA graphs with a cold L2, all implementations of a seq_len in turn in the same rounds, medians; "
-        "each was right before it was timed. A backward pass counts five products where a forward pass counts two."
+        "Replays of CUDA graphs with a cold L2, all implementations of a length interleaved, medians. A backward pass "
+        "counts five MMAs where a forward pass counts two."
     )
     return _finished(made, [_fastest(runs, keys), *title], [explained, *notes])
 
@@ -59,7 +73,7 @@ def memory_figure(runs: dict[Key, Run], keys: Sequence[str], title: Sequence[str
         axis.set_ylabel("peak memory beyond q, k, v")
         slopes = _slopes(axis)
         _out_of_memory(axis, runs, keys, backward)
-        _name(axis, [*_bundled(ends), *slopes])
+        name_ends(axis, [*_bundled(ends), *slopes])
     explained = (
         "The most that torch's allocator holds during one call beyond what it held before; of a backward pass with its "
         "forward pass, whose saved tensors it reads."
@@ -96,16 +110,6 @@ def _of_pass(runs: dict[Key, Run], key: str, backward: bool) -> list[tuple[int, 
 _Value = Callable[[MeasuredPoint], float | None]
 
 
-@dataclass(frozen=True)
-class _End:
-    """Where a line ends, and what it is called."""
-
-    label: str
-    x: float
-    y: float
-    colour: str
-
-
 def _values(runs: dict[Key, Run], key: str, backward: bool, value: _Value) -> list[tuple[int, float]]:
     """seq_len and value of an implementation's points."""
     return [
@@ -115,20 +119,22 @@ def _values(runs: dict[Key, Run], key: str, backward: bool, value: _Value) -> li
     ]
 
 
-def _lines(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backward: bool, value: _Value) -> list[_End]:
+def _lines(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backward: bool, value: _Value) -> list[LineEnd]:
     ends = []
     for key in keys:
         label, look = label_and_look(key)
         if found := _values(runs, key, backward, value):
-            axis.plot(*zip(*found, strict=True), color=look.colour, marker=look.marker, markersize=4, linewidth=1.1,
-                      label=label)  # fmt: skip
-            ends.append(_End(label, *found[-1], look.colour))
+            axis.plot(
+                *zip(*found, strict=True), color=readable(look.colour, LINES), marker=look.marker, markersize=4,
+                linewidth=1.1, label=label,
+            )  # fmt: skip
+            ends.append(LineEnd(label, *found[-1], look.colour))
     return ends
 
 
-def _bundled(ends: Sequence[_End]) -> list[_End]:
+def _bundled(ends: Sequence[LineEnd]) -> list[LineEnd]:
     """Lines that end within 10 % of each other have one name."""
-    bundles: list[list[_End]] = []
+    bundles: list[list[LineEnd]] = []
     for end in sorted(ends, key=lambda end: (end.x, end.y)):
         if bundles and bundles[-1][0].x == end.x and end.y <= 1.1 * bundles[-1][0].y:
             bundles[-1].append(end)
@@ -138,32 +144,13 @@ def _bundled(ends: Sequence[_End]) -> list[_End]:
     return [bundle[0] if len(bundle) == 1 else _one(bundle, order) for bundle in bundles]
 
 
-def _one(bundle: Sequence[_End], order: Sequence[str]) -> _End:
+def _one(bundle: Sequence[LineEnd], order: Sequence[str]) -> LineEnd:
     """A bundle by its names, or by how many it has."""
     names = sorted((end.label for end in bundle), key=order.index)
     return replace(bundle[0], label=", ".join(names) if len(names) < 3 else f"the {len(names)} others", colour=BLACK)
 
 
-def _name(axis: Axes, ends: Sequence[_End]) -> None:
-    """Each line's name right of the panel, as high as its end, or beside its neighbours' names."""
-    to_panel = axis.transData + axis.transAxes.inverted()
-    rows = [(float(to_panel.transform((end.x, end.y))[1]), end) for end in ends]
-    rows.sort(key=lambda row: row[0])
-    places = [min(place, 1.0) for place, _ in rows]
-    for n in range(1, len(places)):
-        places[n] = max(places[n], places[n - 1] + _ROW)
-    for n in reversed(range(len(places))):
-        above = places[n + 1] - _ROW if n + 1 < len(places) else 1.0
-        places[n] = min(places[n], above)
-    for place, (_, end) in zip(places, rows, strict=True):
-        axis.text(1.02, place, end.label, transform=axis.transAxes, color=end.colour, va="center", fontsize=SMALL)
-
-
-_ROW = 0.042
-"""Height of a line of type, of a panel's."""
-
-
-def _slopes(axis: Axes) -> list[_End]:
+def _slopes(axis: Axes) -> list[LineEnd]:
     """Lines of memory that grows with seq_len and with its square, from the lower left corner."""
     low, high = axis.get_xlim()
     bottom, top = axis.get_ylim()
@@ -171,7 +158,7 @@ def _slopes(axis: Axes) -> list[_End]:
     for power, style, label in ((1, ":", "O(N)"), (2, "--", "O(N²)")):
         end = bottom * (high / low) ** power
         axis.plot([low, high], [bottom, end], color=GREY, linestyle=style, linewidth=0.8)
-        ends.append(_End(label, high, end, "#666666"))
+        ends.append(LineEnd(label, high, end, "#666666"))
     axis.set_xlim(low, high)
     axis.set_ylim(bottom, top)
     return ends

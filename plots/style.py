@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -13,6 +14,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
@@ -82,6 +84,55 @@ def value_above(axis: Axes, x: float, y: float, text: str, *, upright: bool) -> 
         text, (x, y), xytext=(0, 2), textcoords="offset points", rotation=90 if upright else 0, ha="center", va="bottom"
     )
     made.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
+
+
+@dataclass(frozen=True)
+class LineEnd:
+    """Where a line ends, in the units of its panel, and what it is called."""
+
+    label: str
+    x: float
+    y: float
+    colour: str
+
+
+def name_ends(axis: Axes, ends: Sequence[LineEnd], row: float = 0.042) -> None:
+    """Each line's name right of the panel, as high as its end, or beside its neighbours' names.
+
+    `row`: height of a line of type as a share of the panel's.
+    """
+    axis.get_ylim()  # which settles the panel's limits
+    to_panel = axis.transData + axis.transAxes.inverted()
+    rows = [(float(to_panel.transform((end.x, end.y))[1]), end) for end in ends]
+    rows.sort(key=lambda placed: placed[0])
+    places = [min(place, 1.0) for place, _ in rows]
+    for n in range(1, len(places)):
+        places[n] = max(places[n], places[n - 1] + row)
+    for n in reversed(range(len(places))):
+        above = places[n + 1] - row if n + 1 < len(places) else 1.0
+        places[n] = min(places[n], above)
+    for place, (_, end) in zip(places, rows, strict=True):
+        axis.text(
+            1.02, place, end.label, transform=axis.transAxes, color=readable(end.colour), va="center", fontsize=SMALL
+        )
+
+
+LINES, TYPE = 3.0, 4.5
+"""Least contrast of what is drawn on white (WCAG 2, 1.4.11 and 1.4.3)."""
+
+
+def readable(colour: str, contrast: float = TYPE) -> str:
+    """A colour of this contrast on white: its own, or darkened."""
+    red, green, blue = to_rgb(colour)
+    while 1.05 / (_luminance(red, green, blue) + 0.05) < contrast:
+        red, green, blue = 0.95 * red, 0.95 * green, 0.95 * blue
+    return to_hex((red, green, blue))
+
+
+def _luminance(*channels: float) -> float:
+    """Relative luminance of sRGB (WCAG 2)."""
+    linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def headline(figure: Figure, lines: Sequence[str], handles: Sequence[Artist], labels: Sequence[str]) -> None:

@@ -113,7 +113,7 @@ VARIANTS = {
             vanilla.attn_fwd,
             "one_block_per_tile",
             "in_order",
-            Look("#cc79a7", "///"),
+            Look("#cc79a7", "///", "<"),
             compared_with=(),
             in_fig11=True,
         ),
@@ -123,7 +123,7 @@ VARIANTS = {
             improved.attn_fwd,
             "one_block_per_tile",
             "qk_ahead",
-            Look("#d55e00", "\\\\\\"),
+            Look("#d55e00", "\\\\\\", ">"),
             in_fig11=True,
         ),
         Variant(
@@ -132,7 +132,7 @@ VARIANTS = {
             improved_plus.attn_fwd,
             "persistent",
             "qk_ahead",
-            Look("#009e73", "xxx"),
+            Look("#009e73", "xxx", "P"),
             (
                 *FULL_AND_CAUSAL,
                 *(Specialization(64, "bfloat16", causal) for causal in (False, True)),

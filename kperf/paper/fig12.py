@@ -224,7 +224,7 @@ def notes(runs: dict[Key, Run], mode: Mode) -> list[str]:
             )
     for key in sorted({key for run in runs.values() for key in run} - IMPLEMENTATIONS.keys()):
         without["recorded, but registered no longer"].append(key)
-    said = [f"no bar for {', '.join(labels)}: {reason}" for reason, labels in without.items()]
+    said = [f"no line for {', '.join(labels)}: {reason}" for reason, labels in without.items()]
     for key in sorted(of_other_overrides(runs.values())):
         said.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
     if len(runs) < len(grid(mode)):
@@ -275,7 +275,7 @@ def report(console: Console, store: Store, mode: Mode, *, measured: bool) -> lis
     said = notes(runs, mode)
     if several := cards.spread_note(runs.values(), environments):
         said.append(several)
-    title = (mode.title, f"TFLOPS under CUDA graphs, {stamp}")
+    title = (mode.title, stamp)
     written = plot.draw(runs, environments, title, said, store.folder / mode.stem, in_turn=not mode.paper_mix)
     console.print(tritonbench_table(runs.values(), ["tflops"], title=f"{mode.title}: {stamp}"))
     if not mode.paper_mix:

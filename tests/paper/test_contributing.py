@@ -64,8 +64,8 @@ def look(folder):
         patched.setattr(plot, "save", lambda figure, _: drawn.append(figure) or [])
         fig12.report(console, Store(folder), fig12.Mode(), measured=False)
     (figure,) = drawn
-    heights = [[patch.get_height() for patch in axis.patches] for axis in figure.axes]
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    heights = [[list(line.get_ydata()) for line in axis.get_lines()] for axis in figure.axes]
+    legend = [text.get_text() for text in figure.axes[0].texts]
     below = " ".join(figure._supxlabel.get_text().split())
     verdicts = {claim.id: claims.evaluate(claim, folder).verdict for claim in claims.read_claims()}
     return [console.export_text(), below, legend, heights, verdicts]
@@ -109,13 +109,13 @@ def test_a_bar_and_a_variant_are_added_as_contributing_md_says_drawn_and_taken_a
     recorded_only, _, with_new = json.loads(said.splitlines()[-1])
 
     text, below, *shown = recorded_only
-    missing = "no bar for Efficient, Triton-FA3, one stage: not in the record, `make fig12` measures it"
+    missing = "no line for Efficient, Triton-FA3, one stage: not in the record, `make fig12` measures it"
     assert missing in text
     assert missing in below
     assert shown == [legend, heights, verdicts]  # all that was there is there, and no claim went dark
 
     text, below, new_legend, _, new_verdicts = with_new
-    assert "no bar" not in text + below
+    assert "no line" not in text + below
     assert set(new_legend) == {*legend, "Efficient", "Triton-FA3, one stage"}
     for ratio in ("efficient/fa2", "efficient/fa3", "one_stage/vanilla", "one_stage/fa3"):
         assert ratio in text

@@ -162,8 +162,8 @@ def test_another_head_dim_or_dtype_is_a_figure_of_its_own_in_the_same_store(tmp_
     assert [path.name for path in files] == [f"{stem}.pdf", f"{stem}.png"]
     assert f"{'causal' if mode.causal else 'non-causal'}, {mode.dtype}, head_dim {mode.head_dim}" in text
     assert "improved_plus/cudnn" in text
-    assert ("no bar for Triton-FA3 Improved: ttgir/improved/ holds no d" in text) == ("improved" not in bars)
-    assert ("no bar for FA3: the fa3-fwd wheel holds bfloat16 kernels only" in text) == ("fa3" not in bars)
+    assert ("no line for Triton-FA3 Improved: ttgir/improved/ holds no d" in text) == ("improved" not in bars)
+    assert ("no line for FA3: the fa3-fwd wheel holds bfloat16 kernels only" in text) == ("fa3" not in bars)
     runs = fig12.figure_runs(store, mode)
     assert list(runs) == fig12.grid(mode)
     assert {frozenset(run) for run in runs.values()} == {frozenset(bars)}
@@ -186,19 +186,19 @@ def test_each_mask_stands_beside_its_own_sustained_run(tmp_path):
 
 def test_an_implementation_that_is_unsupported_is_said_and_leaves_no_gap(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("kperf.plots.fig12._bars", lambda _axis, _runs, keys: drawn.append(keys))
+    monkeypatch.setattr("kperf.plots.fig12._lines", lambda _axis, _runs, keys, _value: drawn.append(keys) or [])
     text = page(fill(tmp_path, spoil=("fa3", "unsupported")))[1]
-    assert "no bar for FA3: too large" in text
+    assert "no line for FA3: too large" in text
     page(fill(tmp_path, spoil=("fa3", "oom"), seed=2))
     everything = list(FIG12)
     without = [key for key in everything if key != "fa3"]
-    assert drawn == [without, without, everything, everything]
+    assert drawn == [*[without] * 6, *[everything] * 6]
 
 
 def test_a_record_that_lacks_an_implementation_is_drawn_without_it_and_says_so(tmp_path):
     store = fill(tmp_path, keys=[key for key in FIG12 if key != "improved"])
     files, text = page(store)
-    assert "no bar for Triton-FA3 Improved: not in the record, `make fig12` measures it" in text
+    assert "no line for Triton-FA3 Improved: not in the record, `make fig12` measures it" in text
     assert all(path.exists() for path in files)
     assert "improved_plus/fa3" in text
     place, *others = fig12.grid(fig12.Mode())
@@ -209,7 +209,7 @@ def test_a_record_that_lacks_an_implementation_is_drawn_without_it_and_says_so(t
     assert {p.run for p in runs[place].values()} == {"whole"}
     assert all("improved" not in runs[other] for other in others)
     said = fig12.notes(runs, fig12.Mode())
-    assert f"no bar for Triton-FA3 Improved at {len(others)} of {len(others) + 1} workloads: " in said[0]
+    assert f"no line for Triton-FA3 Improved at {len(others)} of {len(others) + 1} workloads: " in said[0]
 
 
 def test_a_bar_that_is_recorded_and_registered_no_longer_is_said(tmp_path):
@@ -218,7 +218,7 @@ def test_a_bar_that_is_recorded_and_registered_no_longer_is_said(tmp_path):
     with store.writer() as writer:
         writer.append([point(key, 1.0, "new", workload, sweep) for key in (*FIG12, "of_old")])
     said = fig12.notes(fig12.figure_runs(store, fig12.Mode()), fig12.Mode())
-    assert "no bar for of_old: recorded, but registered no longer" in said
+    assert "no line for of_old: recorded, but registered no longer" in said
 
 
 def test_points_of_another_override_are_said_on_the_page(tmp_path):

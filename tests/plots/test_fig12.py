@@ -1,15 +1,16 @@
 """What the picture of Fig. 12 holds, read from its axes."""
 
+import csv
+import io
+
 import matplotlib.pyplot as plt
 import pytest
-from matplotlib.colors import to_rgba
-from matplotlib.container import BarContainer
 from matplotlib.text import Text
 
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS
 from kperf.attention.workload import Workload
 from kperf.plots import fig12 as plot
-from kperf.plots.style import PAGE_WIDTH, SMALL
+from kperf.plots.style import LINES, PAGE_WIDTH, SMALL, readable
 from tests.conftest import environment, failed, point
 
 PLACES = [
@@ -49,141 +50,167 @@ def drawn():
         plt.close(figure)
 
 
-def bars(axis):
-    """[(label, colour, hatch, heights, lefts, whiskers)] in the order of drawing."""
-    found = []
+def panels(figure):
+    """{title of a panel: it}"""
+    return {axis.get_title("left"): axis for axis in figure.axes}
+
+
+def lines(axis):
+    """{label: (colour, marker, heights, whiskers)} in the order of drawing."""
+    found = {}
     for container in axis.containers:
-        if not isinstance(container, BarContainer):
-            continue
-        patches = container.patches
-        (segments,) = container.errorbar.lines[2]
-        found.append(
-            (
-                container.get_label(),
-                patches[0].get_facecolor(),
-                patches[0].get_hatch() or "",
-                [patch.get_height() for patch in patches],
-                [patch.get_x() for patch in patches],
-                [(segment[0][1], segment[1][1]) for segment in segments.get_segments()],
-            )
-        )
+        line, _, whiskers = container.lines
+        spans = [(low, high) for made in whiskers for (_, low), (_, high) in made.get_segments()]
+        found[container.get_label()] = (line.get_color(), line.get_marker(), list(line.get_ydata()), spans)
     return found
 
 
-def texts(axis):
+def names(axis):
     return [text.get_text() for text in axis.texts]
 
 
-def test_each_panel_has_its_bars_in_order_with_their_heights_labels_and_looks(drawn):
+RATES = {key: RATE * (1 + 0.05 * n) / 1e9 for n, key in enumerate(FIG12)}
+SPEEDS = {key: rate / RATES["fa3"] for key, rate in RATES.items()}
+
+
+def test_speed_over_fa3_comes_first_with_tflops_beside_and_single_calls_last(drawn):
+    titles = [
+        "speed over FA3, CUDA graphs; batch 16", "speed over FA3, eager; batch 16", "TFLOPS, CUDA graphs; batch 16",
+        "speed over FA3, CUDA graphs; sequence length 4096", "speed over FA3, eager; sequence length 4096",
+        "TFLOPS, CUDA graphs; sequence length 4096",
+    ]  # fmt: skip
+    figure = drawn(made())
+    assert list(panels(figure)) == titles
+    figure.canvas.draw()
+    left, _, right, below, *_ = (axis.get_position() for axis in figure.axes)
+    assert left.x1 < right.x0
+    assert below.y1 < left.y0
+    for axis, ticks, across in (
+        (figure.axes[0], ["128", "4k"], "sequence length"),
+        (figure.axes[3], ["1", "16", "64"], "batch"),
+    ):
+        assert [tick.get_text() for tick in axis.get_xticklabels()] == ticks
+        assert axis.get_xlabel() == across
+
+
+def test_each_implementation_has_a_line_with_its_numbers_intervals_and_look_and_its_name_at_the_end(drawn):
     runs = made()
     figure = drawn(runs)
-    for panel, sweep in ((0, "seq_len"), (3, "batch_size")):
+    for sweep, kept in (("seq_len", "batch 16"), ("batch_size", "sequence length 4096")):
         places = [workload for name, workload in PLACES if name == sweep]
-        found = bars(figure.axes[panel])
-        assert [label for label, *_ in found] == [IMPLEMENTATIONS[key].label for key in FIG12]
-        for key, (_, colour, hatch, heights, lefts, whiskers) in zip(FIG12, found, strict=True):
-            rate = RATE * (1 + 0.05 * FIG12.index(key)) / 1e9
-            assert heights == pytest.approx([rate] * len(places))
+        rates = lines(panels(figure)[f"TFLOPS, CUDA graphs; {kept}"])
+        speeds = lines(panels(figure)[f"speed over FA3, CUDA graphs; {kept}"])
+        assert list(rates) == list(speeds) == [IMPLEMENTATIONS[key].label for key in FIG12]
+        for key in FIG12:
+            label, look = IMPLEMENTATIONS[key].label, IMPLEMENTATIONS[key].look
+            colour, marker, heights, whiskers = rates[label]
+            assert (colour, marker) == (readable(look.colour, LINES), look.marker)
+            assert heights == pytest.approx([RATES[key]] * len(places))
             points = [runs[sweep, workload][key] for workload in places]
-            ends = [p.flops / ms / 1e9 for p in points for ms in p.ci95_ms[::-1]]
-            assert [end for whisker in whiskers for end in whisker] == pytest.approx(ends)
-            assert (colour, hatch) == (to_rgba(IMPLEMENTATIONS[key].look.colour), IMPLEMENTATIONS[key].look.hatch)
-            assert all(group - 0.5 < left < group + 0.5 for group, left in enumerate(lefts))
-            assert texts(figure.axes[panel]).count(f"{rate:.0f}") == len(places)
-        first_bars = [lefts[0] for *_, lefts, _ in found]
-        assert first_bars == sorted(first_bars)
+            assert whiskers == [pytest.approx([p.flops / ms / 1e9 for ms in p.ci95_ms[::-1]]) for p in points]
+            assert speeds[label][2] == pytest.approx([SPEEDS[key]] * len(places))
+            assert len(speeds[label][3]) == len(places)
+            assert all(low <= SPEEDS[key] <= high for low, high in speeds[label][3])
+    looks = [(colour, marker) for colour, marker, *_ in lines(figure.axes[0]).values()]
+    assert len({marker for _, marker in looks}) == len(looks), "told apart in grey"
+    short = [IMPLEMENTATIONS[key].label.removeprefix("Triton-FA3 ") for key in FIG12]
+    for axis in figure.axes:
+        assert [
+            name for name in names(axis) if name != "cuBLAS 8192³"
+        ] == short  # the slowest is the lowest, as they are made
+        heights = [text.get_position()[1] for text in axis.texts]
+        assert heights == sorted(heights)
 
 
-def test_the_ticks_and_titles_say_which_panel_it_is(drawn):
-    figure = drawn(made())
-    assert figure.axes[0].get_title("left") == "by sequence length, batch 16"
-    assert figure.axes[3].get_title("left") == "by batch, sequence length 4096"
-    ticks = [texts(figure.axes[panel])[:: 1 + 2] for panel in (2, 5)]
-    assert ticks == [["128", "4k"], ["1", "16", "64"]]
-    assert [tick.get_text() for tick in figure.axes[2].get_yticklabels()] == [
-        "sequence length",
-        "Improved",
-        "Improved+",
-    ]
-    assert figure.axes[5].get_yticklabels()[0].get_text() == "batch"
-
-
-def test_speedups_are_over_fa3_under_graphs_and_eager_and_stand_in_the_table(drawn):
+def test_single_calls_have_a_panel_of_their_own_without_intervals(drawn):
     runs = made()
     for run in runs.values():
         run["improved"] = run["improved"].model_copy(update={"eager_ms": run["fa3"].eager_ms * 4})
-    figure = drawn(runs)
-    axis = figure.axes[1]
-    assert axis.get_ylabel() == "speed over\nFA3"
-    lines = {line.get_label(): line for line in axis.get_lines()} | {
-        container.get_label(): container.lines[0] for container in axis.containers
-    }
-    at = {key: 1 + 0.05 * FIG12.index(key) for key in FIG12}
-    for key in ("improved", "improved_plus"):
-        label = IMPLEMENTATIONS[key].label
-        assert list(lines[label].get_ydata()) == pytest.approx([at[key] / at["fa3"]] * 2)
-        assert lines[f"{label}, eager"].get_markerfacecolor() == "white"
-        assert lines[label].get_markerfacecolor() != "white"
-    assert list(lines["Triton-FA3 Improved, eager"].get_ydata()) == pytest.approx([0.25] * 2)
-    assert lines["Triton-FA3 Improved"].get_marker() != lines["Triton-FA3 Improved+"].get_marker()
-    assert texts(figure.axes[2])[1] == f"{at['improved'] / at['fa3']:.2f} (0.25)"
-    assert texts(figure.axes[2])[2] == f"{at['improved_plus'] / at['fa3']:.2f} ({at['improved_plus'] / at['fa3']:.2f})"
+    found = lines(panels(drawn(runs))["speed over FA3, eager; batch 16"])
+    assert found["Triton-FA3 Improved"][2:] == ([pytest.approx(0.25)] * 2, [])
+    assert found["FA2"][2] == pytest.approx([SPEEDS["fa2"]] * 2)
 
 
-def test_without_fa3_speedups_are_over_cudnn(drawn):
+def test_the_title_says_how_fast_ours_are_in_the_geometric_mean(drawn):
+    runs = made()
+    run = runs[PLACES[0]]
+    slower = 32.0
+    run["improved"] = point("improved", slower * milliseconds("improved", PLACES[0][1]), "r0", PLACES[0][1], "seq_len")
+    mean = (SPEEDS["improved"] ** 5 / slower) ** (1 / 5)
+    (legend,) = drawn(runs).legends
+    speeds = f"Improved+ {SPEEDS['improved_plus']:.2f} x, Improved {mean:.2f} x"
+    assert legend.get_title().get_text() == f"Speed over FA3, geometric mean: {speeds}\nWhat\nrecorded"
+    assert legend.get_texts() == []
+
+
+def test_the_numbers_are_a_table_too():
+    runs = made()
+    runs[PLACES[0]]["fa2"] = failed("fa2", "oom", "r", PLACES[0][1], "seq_len")
+    rows = list(csv.DictReader(io.StringIO(plot.table(runs, in_turn=True))))
+    assert len(rows) == len(PLACES) * len(FIG12)
+    assert [rows[0][name] for name in ("implementation", "status", "tflops", "speed_over_fa3")] == [
+        "fa2",
+        "oom",
+        "",
+        "",
+    ]
+    row = next(
+        row for row in rows if (row["sweep"], row["batch"], row["implementation"]) == ("batch_size", "64", "improved")
+    )
+    assert row["seq_len"] == "4096"
+    assert float(row["tflops"]) == pytest.approx(RATES["improved"], rel=1e-3)
+    assert float(row["speed_over_fa3"]) == pytest.approx(SPEEDS["improved"], rel=1e-3)
+    assert float(row["speed_over_fa3_low"]) <= float(row["speed_over_fa3"]) <= float(row["speed_over_fa3_high"])
+    assert float(row["eager_speed_over_fa3"]) == pytest.approx(SPEEDS["improved"], rel=1e-3)
+    assert row["eager_speed_over_fa3_low"] == ""
+    assert "speed_over" not in plot.table(runs, in_turn=False)
+
+
+def test_without_fa3_speeds_are_over_cudnn(drawn):
     figure = drawn(made([key for key in FIG12 if key != "fa3"]))
-    assert figure.axes[1].get_ylabel() == "speed over\ncuDNN"
-    assert "Rows: speed over cuDNN" in figure._supxlabel.get_text().replace("\n", " ")
+    assert figure.axes[0].get_title("left") == "speed over cuDNN, CUDA graphs; batch 16"
 
 
-def test_of_several_runs_there_are_no_speedups(drawn):
+def test_of_several_runs_there_are_tflops_alone(drawn):
     figure = drawn(made(), in_turn=False)
-    assert len(figure.axes) == 4
+    assert list(panels(figure)) == ["TFLOPS, CUDA graphs; batch 16", "TFLOPS, CUDA graphs; sequence length 4096"]
     assert "of two runs" in figure._supxlabel.get_text()
-    assert "speed over" not in figure._supxlabel.get_text()
+    (legend,) = figure.legends
+    assert legend.get_title().get_text() == "What\nrecorded"
 
 
-def test_cublas_is_drawn_a_group_with_what_its_rounds_had(drawn):
+def test_cublas_is_a_line_of_what_the_same_rounds_had(drawn):
     runs = made()
     for place, ceiling in zip(PLACES, (785.0, 715.0, 740.0, 741.0, 742.0), strict=True):
         runs[place] = {key: p.model_copy(update={"ceiling_tflops": ceiling}) for key, p in runs[place].items()}
-    figure = drawn(runs)
-    # the first collections of the axis are whiskers
-    lines = [
-        [segment[0][1] for segment in collection.get_segments()]
-        for collection in figure.axes[0].collections
-        if len(collection.get_segments()) == 1
-    ]
-    assert lines == [[785.0], [715.0]]
-    (legend,) = figure.legends
-    assert legend.get_texts()[-1].get_text() == "cuBLAS 8192³, same rounds: 715 to 785"
-    assert len(legend.get_texts()) == len(FIG12) + 1
+    axis = panels(drawn(runs))["TFLOPS, CUDA graphs; batch 16"]
+    (line,) = [line for line in axis.get_lines() if line.get_label() == "cuBLAS 8192³"]
+    assert list(line.get_ydata()) == [785.0, 715.0]
+    assert "cuBLAS 8192³" in names(axis)
 
 
-def test_a_point_without_a_time_is_written_where_its_bar_would_be_and_one_that_is_unsupported_leaves_no_gap(drawn):
+def test_a_point_without_a_time_is_a_gap_that_says_why_and_what_is_unsupported_has_no_line(drawn):
     runs = made()
     for (sweep, workload), run in runs.items():
-        run["fa2"] = failed("fa2", "oom", "r", workload, sweep)
         run["triton"] = failed("triton", "unsupported", "r", workload, sweep)
-    figure = drawn(runs)
-    labels = [made.get_label() for made in figure.axes[0].containers if isinstance(made, BarContainer)]
-    assert labels == [IMPLEMENTATIONS[key].label for key in FIG12 if key != "triton"]
-    assert texts(figure.axes[0]).count("oom") == 2
+    runs[PLACES[1]]["fa2"] = failed("fa2", "oom", "r", PLACES[1][1], "seq_len")
+    axis = panels(drawn(runs))["TFLOPS, CUDA graphs; batch 16"]
+    assert list(lines(axis)) == [IMPLEMENTATIONS[key].label for key in FIG12 if key != "triton"]
+    assert lines(axis)["FA2"][2] == [pytest.approx(RATES["fa2"])]
+    (gap,) = [text for text in axis.texts if text.get_text() == "FA2: oom"]
+    assert gap.get_position() == (1, 0)
 
 
 def test_what_has_to_be_said_stands_below(drawn):
     figure = drawn(made())
     below = figure._supxlabel.get_text().replace("\n", " ")
     for words in (
-        "CUDA graphs",
-        "single calls from Python (eager)",
+        "Eager: single calls from Python",
         "The power cap held the clock down in 100% of",
         "a note",
     ):
         assert words in below
     assert "torch 2.11.0, triton 3.6.0, cuDNN 91900, fa3-fwd 0.0.3, driver 580.1" in below
-    (legend,) = figure.legends
-    assert legend.get_title().get_text() == "What\nrecorded"
 
 
 def test_what_numbers_were_in_the_inputs_is_said(drawn):
