@@ -1,20 +1,22 @@
 """What each profiler costs on one script, and where its samples fall. Reads records, writes PDF and PNG."""
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kperf.plots.style import BLUE, ORANGE, PAGE_WIDTH, SMALL, VERMILION, footnote, headline, save
+from kperf.plots.style import BLUE, PAGE_WIDTH, SMALL, VERMILION, footnote, headline, save
 from kperf.studies.lines import PROFILERS, CostRow, LineRow, LinesRow, factors, label
 
 _LINES = 8
 """Of each kernel, those with the most samples."""
-_LETTERS = 34
-"""Of a line."""
+_LETTERS = 62
+"""Of a line of source that there is room for."""
+_CELL = 0.13
+"""Width of a profiler's column, of the panel's."""
 
 
 def draw(rows: Sequence[LinesRow], stamp: str, out: Path) -> list[Path]:
@@ -23,68 +25,71 @@ def draw(rows: Sequence[LinesRow], stamp: str, out: Path) -> list[Path]:
 
 
 def figure(rows: Sequence[LinesRow], stamp: str) -> Figure:
-    """Above how many times as long the launches take; below, a row a kernel, its lines by each that samples."""
+    """Above how many times as long launches and process take; below a panel a kernel, samples as heat beside source."""
     sampled = [row for row in rows if isinstance(row, LineRow)]
     kernels = list(dict.fromkeys(row.kernel for row in sampled))
-    profilers = list(dict.fromkeys(row.profiler for row in sampled))
-    made = plt.figure(figsize=(PAGE_WIDTH, 2.3 + 1.7 * len(kernels)), layout="constrained")
-    grid = made.add_gridspec(1 + len(kernels), max(len(profilers), 1), height_ratios=[1.2, *[1.0] * len(kernels)])
-    _costs(made.add_subplot(grid[0, :]), factors(rows))
+    made = plt.figure(figsize=(PAGE_WIDTH, 2.6 + 1.7 * len(kernels)), layout="constrained")
+    grid = made.add_gridspec(1 + len(kernels), 2, height_ratios=[1.2, *[1.0] * len(kernels)])
+    launches, processes = factors(rows), factors(rows, of_process=True)
+    names = sorted(launches, key=[*PROFILERS, *launches].index)
+    _costs(
+        made.add_subplot(grid[0, 0]), [launches[name] for name in names], "launches, times as long as without", names
+    )
+    _costs(made.add_subplot(grid[0, 1]), [processes[name] for name in names], "whole process, times as long", [])
     for place, kernel in enumerate(kernels, 1):
-        most = _most(sampled, kernel)
-        for column, profiler in enumerate(profilers):
-            mine = [row for row in sampled if (row.profiler, row.kernel) == (profiler, kernel)]
-            axis = made.add_subplot(grid[place, column])
-            _lines(axis, mine, most, f"{kernel}\n{label(profiler)}", named=column == 0)
-    headline(made, ["What profilers cost, and where samples fall", stamp], [], [])
+        _source(made.add_subplot(grid[place, :]), [row for row in sampled if row.kernel == kernel], kernel)
+    headline(made, [_finding(sampled, launches), stamp], [], [])
     missing = [f"{label(row.profiler)}: {row.message}" for row in rows if isinstance(row, CostRow) and row.message]
-    footnote(made, [*missing, "Below: share of a kernel's samples; the darker part is stalled."])
+    footnote(made, [*missing, "Cells: share of a kernel's samples, and in brackets how many of those were stalled."])
     return made
 
 
-def _costs(axis: Axes, times: dict[str, float]) -> None:
-    names = sorted(times, key=[*PROFILERS, *times].index)
-    bars = axis.barh([label(name) for name in names], [times[name] for name in names], color=BLUE)
-    axis.bar_label(bars, [f"{times[name]:,.{0 if times[name] >= _MANY else 1}f}x" for name in names], padding=2)
-    if times:
+def _finding(sampled: Sequence[LineRow], launches: Mapping[str, float]) -> str:
+    """What samples by line cost."""
+    profilers = [name for name in dict.fromkeys(row.profiler for row in sampled) if name in launches]
+    if not profilers:
+        return "What profilers cost, and where samples fall"
+    costs = (f"{label(name).partition(',')[0]} {launches[name]:,.0f} x" for name in profilers)
+    return f"With samples by line launches take as long: {', '.join(costs)}"
+
+
+def _costs(axis: Axes, times: Sequence[float], title: str, names: Sequence[str]) -> None:
+    bars = axis.barh(range(len(times)), times, color=BLUE)
+    axis.bar_label(bars, [f"{time:,.{0 if time >= _MANY else 1}f} x" for time in times], padding=2)
+    if max(times, default=0) > _MANY:
         axis.set_xscale("log")
-    axis.margins(x=0.12)
+    axis.margins(x=0.2)
+    axis.set_yticks(range(len(times)), [label(name) for name in names] if names else [""] * len(times))
     axis.invert_yaxis()
-    axis.set_title("launches, times as long as without", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.set_title(title, loc="left", fontsize=SMALL, fontweight="bold")
 
 
 _MANY = 10
 
-_Place = tuple[str, int]
-"""A file and a line in it."""
 
-
-def _most(rows: Sequence[LineRow], kernel: str) -> dict[_Place, str]:
-    """The lines of a kernel with the largest shares by any profiler, in the order of the source, and their labels."""
-    mine = [row for row in rows if row.kernel == kernel]
+def _source(axis: Axes, rows: Sequence[LineRow], kernel: str) -> None:
+    """The lines of a kernel with the largest shares, in the order of the source, with a column of heat a profiler."""
+    profilers = list(dict.fromkeys(row.profiler for row in rows))
     total = Counter[str]()
-    for row in mine:
+    for row in rows:
         total[row.profiler] += row.samples
-    share: dict[_Place, float] = defaultdict(float)
-    for row in mine:
-        share[row.file, row.line] += row.samples / (total[row.profiler] or 1)
-    kept = sorted(sorted(share, key=lambda place: -share[place])[:_LINES])
-    text = {(row.file, row.line): row.text.strip() for row in mine}
-    return {
-        place: f"{place[1]}: {text[place][:_LETTERS]}" if text[place] else f"{Path(place[0]).name}:{place[1]}"
-        for place in kept
-    }
-
-
-def _lines(axis: Axes, rows: Sequence[LineRow], most: dict[_Place, str], title: str, *, named: bool) -> None:
-    total = sum(row.samples for row in rows) or 1
-    here = {(row.file, row.line): row for row in rows}
-    for count, colour in (("samples", ORANGE), ("stalled", VERMILION)):
-        widths = [100 * getattr(here[place], count) / total if place in here else 0 for place in most]
-        axis.barh(range(len(most)), widths, color=colour)
-    axis.set_yticks(
-        range(len(most)), list(most.values()) if named else [""] * len(most), family="monospace", fontsize=6
-    )
-    axis.invert_yaxis()
-    axis.set_xlabel("%")
-    axis.set_title(title, loc="left", fontsize=SMALL, fontweight="bold")
+    share = {(row.profiler, row.file, row.line): row.samples / (total[row.profiler] or 1) for row in rows}
+    stalled = {(row.profiler, row.file, row.line): row.stalled / (row.samples or 1) for row in rows}
+    text = {(row.file, row.line): row.text.rstrip() for row in rows}
+    largest = sorted(text, key=lambda place: -max(share.get((name, *place), 0.0) for name in profilers))[:_LINES]
+    most = max(share.values(), default=1.0) or 1.0
+    for number, place in enumerate(sorted(largest)):
+        for column, name in enumerate(profilers):
+            part = share.get((name, *place), 0.0)
+            axis.barh(number, _CELL * 0.97, 0.94, column * _CELL, color=VERMILION, alpha=0.75 * part / most)
+            words = f"{part:.0%} ({stalled[name, *place]:.0%})" if (name, *place) in share else "-"
+            axis.text((column + 0.5) * _CELL, number, words, ha="center", va="center")
+        source = text[place] or f"({Path(place[0]).name})"
+        line = f"{place[1]:>4}  {source if len(source) <= _LETTERS else source[: _LETTERS - 1] + '…'}"
+        axis.text(len(profilers) * _CELL + 0.01, number, line, family="monospace", va="center")
+    for column, name in enumerate(profilers):
+        axis.text((column + 0.5) * _CELL, -0.9, label(name).partition(",")[0], ha="center", va="center")
+    axis.set_xlim(0, 1)
+    axis.set_ylim(len(largest) - 0.5, -1.4)
+    axis.set_axis_off()
+    axis.set_title(kernel, loc="left", fontsize=SMALL, fontweight="bold")

@@ -288,9 +288,10 @@ def label(profiler: str) -> str:
     return PROFILERS.get(profiler, profiler)
 
 
-def factors(rows: Sequence[LinesRow]) -> dict[str, float]:
-    """Profiler -> how many times as long the launches took as without one."""
-    seconds = {row.profiler: row.launches_s for row in rows if isinstance(row, CostRow) and row.launches_s is not None}
+def factors(rows: Sequence[LinesRow], *, of_process: bool = False) -> dict[str, float]:
+    """Profiler -> how many times as long the launches, or the whole process, took as without one."""
+    costs = {row.profiler: row.process_s if of_process else row.launches_s for row in rows if isinstance(row, CostRow)}
+    seconds = {name: cost for name, cost in costs.items() if cost is not None}
     return {name: mine / seconds["plain"] for name, mine in seconds.items()} if "plain" in seconds else {}
 
 

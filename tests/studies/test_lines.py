@@ -6,6 +6,7 @@ import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from hypothesis import given
@@ -234,19 +235,27 @@ def test_the_figure_has_the_same_lines_for_each_profiler_and_their_shares():
 
     rows = [line("pcsampling", n, 10 * n, 5 * n) for n in range(1, 10)]
     rows += [line("pcsampling", 170, 50, 10, text=""), line("ncu", 3, 60, 15), line("ncu", 9, 40, 40)]
-    costs, *panels = plot.figure(rows, "recorded on a card").axes
-    assert costs.get_title(loc="left") == "launches, times as long as without"
-    assert [panel.get_title(loc="left").splitlines()[0] for panel in panels] == ["gemm", "gemm"]
-    assert [panel.get_xlabel() for panel in panels] == ["%", "%"]
-    labels = [label.get_text() for label in panels[0].get_yticklabels()]
-    assert labels == [*(f"{n}: x = 1" for n in range(3, 10)), "standard.py:170"]  # those with the largest shares
-    assert [label.get_text() for label in panels[1].get_yticklabels()] == [""] * 8
-    sampled, stalled = panels[0].containers
-    assert [bar.get_width() for bar in sampled] == pytest.approx([100 * n / 500 for n in (*range(30, 100, 10), 50)])
-    assert [bar.get_width() for bar in stalled] == pytest.approx([100 * n / 500 for n in (*range(15, 50, 5), 10)])
-    assert [bar.get_width() for bar in panels[1].containers[0]] == pytest.approx([60, 0, 0, 0, 0, 0, 40, 0])
+    figure = plot.figure(rows, "recorded on a card")
+    _, _, panel = figure.axes
+    assert panel.get_title(loc="left") == "gemm"
+    texts = {text.get_position(): text.get_text() for text in panel.texts}
+    source = [text for (x, _), text in texts.items() if x > 0.26]
+    assert source == [*(f"{n:>4}  x = 1" for n in range(3, 10)), " 170  (standard.py)"]  # those with the largest shares
+    columns = [[text for (x, y), text in texts.items() if x == middle and y >= 0] for middle in (0.065, 0.195)]
+    assert columns[0] == [*(f"{n / 50:.0%} (50%)" for n in range(3, 10)), "10% (20%)"]
+    assert columns[1] == ["60% (25%)", "-", "-", "-", "-", "-", "40% (100%)", "-"]
+    heat = [patch.get_alpha() for patch in panel.patches]
+    assert heat[:2] == pytest.approx([0.75 * 0.06 / 0.6, 0.75])  # 6 % of the first's samples, and the most of all
+    plt.close(figure)
 
 
-def test_the_figure_says_how_many_times_as_long_each_profiler_takes():
-    said = [text.get_text() for text in plot.figure(rows(), "recorded on a card").axes[0].texts]
-    assert said == ["1.0x", "25x", "1,500x"]  # without any, Proton's sampling, ncu
+def test_the_figure_says_how_many_times_as_long_launches_and_process_take():
+    figure = plot.figure(rows(), "recorded on a card")
+    launches, process, *_ = figure.axes
+    assert [text.get_text() for text in launches.texts] == ["1.0 x", "25 x", "1,500 x"]  # without, Proton, ncu
+    costs = {row.profiler: row.process_s for row in rows() if isinstance(row, lines.CostRow)}
+    wanted = [f"{seconds / costs['plain']:.1f} x" for seconds in costs.values() if seconds]
+    assert [text.get_text() for text in process.texts] == wanted
+    (legend,) = figure.legends
+    assert "ncu 1,500 x" in legend.get_title().get_text()
+    plt.close(figure)
