@@ -1,5 +1,6 @@
 """Attention before and after tuning, and how fast the search came near the best. Reads records, writes PDF and PNG."""
 
+import statistics
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -47,16 +48,29 @@ def figure(found: Sequence[Study], stamp: str) -> Figure:
     compared = [study for study in found if study.comparison]
     _speedups(left, compared)
     _searches(right, found)
-    headline(made, ["The plain Triton kernel before and after tuning", stamp], *left.get_legend_handles_labels())
+    headline(made, [_finding(compared), stamp], *left.get_legend_handles_labels())
     if compared:
         of = compared[0].workload
         mask = "causal" if of.causal else "full"
         shape = f"batch {of.batch}, {of.heads} heads, head_dim {of.head_dim}, {of.dtype}, {mask}"
-        notes = [f"{shape}; all of a seq_len in turn."]
+        notes = [f"{shape}; all of a length interleaved."]
         whole = all(study.is_exhaustive for study in found)
         notes.append("Right: over the best of all." if whole else "Right: over the best tried, as not all were timed.")
         footnote(made, notes)
     return made
+
+
+def _finding(compared: Sequence[Study]) -> str:
+    """How much faster the kernel is tuned, in the geometric mean of what is compared."""
+    gains = [
+        before.median_ms / after.median_ms
+        for run in (study.comparison for study in compared)
+        if isinstance(before := run.get(DEFAULT_KEY), MeasuredPoint)
+        and isinstance(after := run.get(TUNED_KEY), MeasuredPoint)
+    ]
+    if not gains:
+        return "The Triton kernel before and after tuning"
+    return f"Tuning makes the Triton kernel {statistics.geometric_mean(gains):.1f} x as fast (geometric mean)"
 
 
 def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
@@ -80,7 +94,7 @@ def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
         for x, height in bars:
             value_above(axis, x, height, f"{height:.2f}", upright=True)
     axis.set_xticks(range(len(compared)), [compact(study.workload.seq_len) for study in compared])
-    axis.set_xlabel("seq_len")
+    axis.set_xlabel("sequence length")
     native = " or ".join(dict.fromkeys(label(key) for key in bases if key is not None))
     axis.set_title(f"times as fast as {native}", loc="left", fontsize=SMALL, fontweight="bold")
     axis.set_ylim(0, 1.2 * axis.get_ylim()[1])
@@ -89,6 +103,7 @@ def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
 
 def _searches(axis: Axes, found: Sequence[Study]) -> None:
     axis.axhspan(0, 100 * GOAL, color="#e8e8e8", zorder=0)
+    starts: dict[float, list[str]] = {}
     for index, study in enumerate(found):
         every = study.tried("search") | study.tried("exhaustive")
         known = [cost for cost in every.values() if cost is not None]
@@ -96,13 +111,16 @@ def _searches(axis: Axes, found: Sequence[Study]) -> None:
         best = list(accumulate((c if c is not None else float("inf") for c in costs), min))
         shown = [(n, 100 * (cost / min(known) - 1)) for n, cost in enumerate(best, 1) if cost < float("inf")]
         if shown:
-            named = f"seq_len {compact(study.workload.seq_len)}"
+            named = compact(study.workload.seq_len)
+            starts.setdefault(round(shown[0][1], 1), []).append(named)
             size = max(2.0, 6.5 - 1.5 * index)  # smaller ones lie on larger ones, so that all of equal ones are seen
             colour = _LINES[index % len(_LINES)]
             axis.plot(*zip(*shown, strict=True), color=colour, marker="o", ms=size, lw=0.9, label=named, clip_on=False)
-    if found:
-        axis.legend(frameon=False, fontsize=SMALL)
+    for start, names in starts.items():
+        axis.annotate(
+            ", ".join(names), (1, start), xytext=(7, 0 if start else 8), textcoords="offset points", va="center"
+        )
     axis.set_xlabel("trials")
-    axis.set_title("% slower than the best known", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.set_title("% slower than the best, by length", loc="left", fontsize=SMALL, fontweight="bold")
     axis.set_ylim(-0.03 * axis.get_ylim()[1])
     grid(axis)

@@ -76,8 +76,12 @@ def test_all_of_it(folders, monkeypatch):
     assert all((folders[0] / "h200" / f"tune.{kind}").exists() for kind in ("pdf", "png"))
     drawn = figure([study], "recorded")
     plt.close(drawn)
+    before = study.comparison[DEFAULT_KEY].median_ms
+    (legend,) = drawn.legends
+    title = f"Tuning makes the Triton kernel {before / ours:.1f} x as fast (geometric mean)\nrecorded"
+    assert legend.get_title().get_text() == title
     below = " ".join(" ".join(text.get_text() for text in drawn.findobj(Text)).split())
-    assert "head_dim 64, float16, causal; all of a seq_len in turn. Right: over the best of all." in below
+    assert "head_dim 64, float16, causal; all of a length interleaved. Right: over the best of all." in below
 
 
 def test_a_trial_costs_the_same_whatever_the_clock_does(folders, monkeypatch):
