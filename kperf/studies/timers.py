@@ -65,7 +65,7 @@ TIMERS = {
     "graph": Timer("CUDA graph", True, "10 calls after each other and the gaps between; L2 as the last call left it"),
     REFERENCE: Timer("ours: graph, flushed", True, "one call and the graph's start; L2 flushed; GPU busy before"),
     "do_bench": Timer("triton do_bench", False, "the launch where the GPU waits for it; L2 flushed"),
-    "trace": Timer("ours: blocks' timers", True, "first block's begin to last block's end, with records"),
+    "trace": Timer("ours: CTAs' timers", True, "first CTA's begin to last CTA's end, with events"),
     "proton": Timer("Proton (CUPTI)", True, "the kernel alone; L2 as the last call left it"),
     "torch_profiler": Timer("torch.profiler", True, "the kernel alone; L2 as the last call left it"),
     "autograd_profiler": Timer("torch.autograd.profiler", True, "the kernel alone, operators recorded beside"),
