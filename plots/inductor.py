@@ -1,6 +1,6 @@
 """Where the time of a compiled block goes, kernel by kernel, and how much of it its ceiling takes. Reads records."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from kperf.plots.style import BLUE, ORANGE, PAGE_WIDTH, SMALL, footnote, headline, save
 from kperf.studies.inductor import InductorRow, grouped
 
-_NAME = 46
+_NAME = 40
 """Letters of a kernel's name that there is room for."""
 _ABOVE_CEILING = {"tensor cores": "#f3dca0", "memory": "#b5d6ea"}
 _AT_CEILING = {"tensor cores": ORANGE, "memory": BLUE}
@@ -23,7 +23,7 @@ def draw(rows: Sequence[InductorRow], stamp: str, out: Path) -> list[Path]:
 
 
 def figure(rows: Sequence[InductorRow], stamp: str) -> Figure:
-    """A panel a block, a bar a kernel in the order of the program: its time, the part that its ceiling takes dark."""
+    """A panel a block, a bar a kernel in the order of the program: its time, the least that it could take dark."""
     blocks = list(dict.fromkeys(row.block for row in rows))
     groups = {block: grouped([row for row in rows if row.block == block and row.time_us]) for block in blocks}
     heights = [max(len(found), 1) for found in groups.values()]
@@ -36,33 +36,48 @@ def figure(rows: Sequence[InductorRow], stamp: str) -> Figure:
         whole = sum(row.time_us or 0.0 for group in groups[block] for row in group)
         axis.set_title(f"{block} block, {whole / 1e3:.2f} ms of kernels", loc="left", fontsize=SMALL, fontweight="bold")
     handles = [Patch(color=_AT_CEILING[by]) for by in _AT_CEILING] + [Patch(color="#d8d8d8")]
-    labels = ["by the tensor cores", "by memory", "above its ceiling"]
-    headline(
-        made, ["Kernels of a block through torch.compile, and the least time they could take", stamp], handles, labels
-    )
+    labels = ["least time, by the tensor cores", "least time, by memory", "beyond it"]
+    headline(made, [_finding(groups), stamp], handles, labels)
     first = rows[0]
     missing = [f"{row.block}, {row.name}: {row.message}" for row in rows if row.message]
     explained = (
-        "Dark: products at the rate of cuBLAS 8192³ taken in turn, or bytes at the rate of a copy "
-        f"({first.copy_gb_per_s / 1e3:.2f} TB/s), whichever takes longer; percent: its share of the time."
+        "Least time: MMAs at the rate of cuBLAS 8192³ beside them, or bytes at the rate of a copy "
+        f"({first.copy_gb_per_s / 1e3:.2f} TB/s), whichever takes longer; percent: its share of the time, above "
+        "100 % where a kernel beats that rate."
     )
     footnote(made, [explained, *missing])
     return made
+
+
+def _least(row: InductorRow) -> tuple[str, float]:
+    """What bounds a kernel, and the microseconds that it takes at least."""
+    mmas, memory = row.at_ceilings_us
+    return ("tensor cores", mmas) if mmas > memory else ("memory", memory)
+
+
+def _finding(groups: Mapping[str, Sequence[Sequence[InductorRow]]]) -> str:
+    """How much longer than the least the kernels of each block take together, those that beat it at the least."""
+    said = []
+    for block, found in groups.items():
+        times = [sum(row.time_us or 0.0 for row in group) for group in found]
+        least = sum(min(len(group) * _least(group[0])[1], time) for group, time in zip(found, times, strict=True))
+        if least:
+            said.append(f"{block} {sum(times) / least:.2f}")
+    return f"Kernels of compiled blocks over the least time they could take: {', '.join(said)}"
 
 
 def _bars(axis: Axes, groups: Sequence[Sequence[InductorRow]]) -> None:
     names = []
     for place, group in enumerate(groups):
         time = sum(row.time_us or 0.0 for row in group)
-        products, memory = group[0].at_ceilings_us
-        by, least = ("tensor cores", products) if products > memory else ("memory", memory)
+        by, least = _least(group[0])
         axis.barh(place, time, color=_ABOVE_CEILING[by])
         axis.barh(place, min(len(group) * least, time), color=_AT_CEILING[by])
         axis.annotate(
             f"{len(group) * least / time:.0%}", (time, place), xytext=(2, 0), textcoords="offset points", va="center"
         )
         names.append(_short(group[0]) + (f" ({len(group)} x)" if len(group) > 1 else ""))
-    axis.set_yticks(range(len(groups)), names, fontsize=6)
+    axis.set_yticks(range(len(groups)), names, fontsize=SMALL)
     axis.invert_yaxis()
     axis.margins(x=0.08)
     axis.set_xlabel("microseconds")

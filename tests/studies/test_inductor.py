@@ -507,6 +507,8 @@ def test_the_figure_has_a_bar_a_kernel_and_names_what_has_no_time():
     ]  # fmt: skip
     assert [bar.get_width() for bar in upper.patches[:4]] == pytest.approx([220.0, 100.0, 110.0, 100.0])
     assert len(lower.get_yticklabels()) == 2
+    (legend,) = figure.legends
+    assert legend.get_title().get_text().startswith("Kernels of compiled blocks over the least time they could take: ")
     assert "llama, copy: Proton saw no kernel of it" in figure.get_supxlabel().replace("\n", " ")
 
 
