@@ -165,23 +165,23 @@ def _slopes(axis: Axes) -> list[LineEnd]:
 
 
 def _out_of_memory(axis: Axes, runs: dict[Key, Run], keys: Sequence[str], backward: bool) -> None:
-    """Crosses in a band above all that fits, a row an implementation."""
-    bottom, top = axis.get_ylim()
-    fits = top
-    row = (top / bottom) ** 0.05
+    """A band above all that fits, which says who does not from which length on."""
+    failed: dict[int, list[str]] = {}
     for key in keys:
-        _, look = label_and_look(key)
         seq_lens = [seq_len for seq_len, point in _of_pass(runs, key, backward) if point.status == "oom"]
         if seq_lens:
-            top *= row
-            axis.plot(seq_lens, [top] * len(seq_lens), color=look.colour, marker="x", linestyle="none", markersize=5,
-                      markeredgewidth=1.6)  # fmt: skip
-    if top > fits:
-        axis.axhspan(fits, top * row, color="#eeeeee", zorder=0)
-        axis.text(0.02, (fits * top * row) ** 0.5, "out of memory", transform=axis.get_yaxis_transform(), va="center",
-                  fontsize=SMALL)  # fmt: skip
-        top *= row
-    axis.set_ylim(bottom, top)
+            failed.setdefault(min(seq_lens), []).append(label_and_look(key)[0])
+    if not failed:
+        return
+    bottom, top = axis.get_ylim()
+    above = top * (top / bottom) ** 0.1
+    axis.axhspan(top, above, color="#eeeeee", zorder=0)
+    said = "\n".join(f"out of memory from {compact(seq_len)}:\n{', '.join(who)}" for seq_len, who in failed.items())
+    axis.text(
+        0.02, (top * above) ** 0.5, said, transform=axis.get_yaxis_transform(), va="center",
+        fontsize=SMALL,
+    )  # fmt: skip
+    axis.set_ylim(bottom, above)
 
 
 def _fastest(runs: dict[Key, Run], keys: Sequence[str]) -> str:

@@ -118,7 +118,7 @@ def test_what_ran_out_of_memory_is_in_the_table_and_in_a_sentence(tmp_path):
         assert (tmp_path / name).exists()
 
 
-def test_lines_are_what_is_recorded_and_crosses_where_memory_ended():
+def test_lines_are_what_is_recorded_and_a_band_says_where_memory_ended():
     runs = runs_of()
     figure = plot.memory_figure(runs, KEYS, ["What", "recorded"], [])
     try:
@@ -127,8 +127,11 @@ def test_lines_are_what_is_recorded_and_crosses_where_memory_ended():
         lines = {line.get_label(): line for line in forward.lines}
         assert lines["FA2"].get_xydata().tolist() == [[1024, 1024], [2048, 2048]]
         assert lines["eager"].get_xydata().tolist() == [[1024, 1024**2]]
-        crosses = [line for axis in (forward, backward) for line in axis.lines if line.get_linestyle() == "None"]
-        assert [[x for x, _ in line.get_xydata()] for line in crosses if len(line.get_xydata())] == [[2048], [2048]]
+        for axis in (forward, backward):
+            (band,) = [patch for patch in axis.patches if patch.get_height() > 0]
+            top = max(line.get_ydata().max() for line in axis.lines)
+            assert band.get_y() >= top
+            assert band.get_y() + band.get_height() == pytest.approx(axis.get_ylim()[1])
         linear, square = (
             line.get_xydata()
             for line in forward.lines
@@ -139,7 +142,7 @@ def test_lines_are_what_is_recorded_and_crosses_where_memory_ended():
         (_, y0), (_, y1) = square
         assert y1 / y0 == pytest.approx((x1 / x0) ** 2)
         names = [text.get_text() for text in forward.texts]
-        assert names == ["out of memory", "O(N)", "FA2, FA3", "O(N²)", "eager"]  # from the lowest end
+        assert names == ["out of memory from 2k:\neager", "O(N)", "FA2, FA3", "O(N²)", "eager"]  # from the lowest end
         title = figure.legends[0].get_title().get_text()
         assert title == "Memory grows with the sequence length.\nWhat\nrecorded"
     finally:
