@@ -113,7 +113,7 @@ def table(runs: dict[Key, Run], *, in_turn: bool) -> str:
     """
     keys = _keys([point for run in runs.values() for point in run.values()])
     over = _reference(keys) if in_turn else ""
-    measures = {"tflops": _tflops}
+    measures: dict[str, Value] = {"tflops": _tflops}
     if over:
         measures |= {f"speed_over_{over}": _speed(over), f"eager_speed_over_{over}": _eager_speed(over)}
     stream = io.StringIO()

@@ -112,7 +112,11 @@ def test_the_report_is_the_page_of_what_is_in_memory(kernels):
 def test_files_are_those_of_the_command(kernels, tmp_path):
     with kperf.trace(["gemm", "nothing"], passes="1", out=tmp_path / "out") as t:
         kernels.run(1)
-    assert {path.name for path in t.folder.iterdir()} == {"gemm.timeline.json", "gemm.chrome_trace.json", "gemm.ir.json.gz"}
+    assert {path.name for path in t.folder.iterdir()} == {
+        "gemm.timeline.json",
+        "gemm.chrome_trace.json",
+        "gemm.ir.json.gz",
+    }
     assert read_timeline(t.folder / "gemm.timeline.json") == t.kernels["gemm"].timeline
     assert (t.folder / "gemm.chrome_trace.json").read_text() == t.kernels["gemm"].chrome_trace
 
