@@ -4,8 +4,20 @@ import math
 import re
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import ASYNC_COPIES, LOADS, LOOPS, TMA_LOADS, Kernel, inside, own
-from kperf.ir.layouts import tensor_types
+from kperf.diagnose.kernel import (
+    ASYNC_COPIES,
+    LOADS,
+    LOOPS,
+    MMAS,
+    TMA_LOADS,
+    Kernel,
+    inside,
+    mma_element,
+    mma_shape,
+    own,
+)
+from kperf.diagnose.thresholds import BUSY_INTENSITY
+from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
 
 
@@ -44,6 +56,20 @@ def with_stages(kernel: Kernel, loop: Operation, wanted: str) -> str:
     if own_stages(kernel, loop) is not None:
         return f"write num_stages={wanted} in the loop's tl.range"
     return kernel.with_option(f"num_stages={wanted}")
+
+
+def intensity(loop: Operation) -> tuple[float, float] | None:
+    """Operations of a loop's MMAs for each byte that it loads, and how many keep the tensor cores busy.
+
+    Their rate halves where an operand has twice the bits: `BUSY_INTENSITY` is that of 16 bits. None without MMAs of
+    known shape or without loads.
+    """
+    products = [(shape, op) for op in own(loop) if op.name in MMAS and (shape := mma_shape(op)) is not None]
+    loaded = loaded_bytes(loop)
+    if not products or not loaded:
+        return None
+    wanted = BUSY_INTENSITY * 2 / max(element_bytes(mma_element(op)) for _, op in products)
+    return sum(2 * m * n * k for (m, n, k), _ in products) / loaded, wanted
 
 
 def buffers(kernel: Kernel, loop: Operation) -> list[tuple[Operation, int, int]]:

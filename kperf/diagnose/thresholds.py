@@ -30,9 +30,12 @@ ELEMENTS_OF_THREAD = 128
 LEAST_WARPS_OF_ROW = 2
 """A single warp has a single scheduler slot of four on its SM."""
 
-SMALL_TILE_INTENSITY = 24.0
-"""Operations per byte that an MMA loop loads. An H200's L2 gives an SM 64 bytes a cycle and its tensor cores do 4096
-bfloat16 operations: 64 operations a byte keep them busy, 128 x 128 tiles have 64, 64 x 64 have 32, 32 x 32 have 16."""
+BUSY_INTENSITY = 64.0
+"""Operations per byte that an MMA loop loads, of 16-bit operands. An H200's L2 gives an SM 64 bytes a cycle and its
+tensor cores do 4096 operations: 128 x 128 tiles have 64 a byte, 64 x 64 have 32, 32 x 32 have 16."""
+
+SMALL_TILE_SHARE = 0.375
+"""Share of what keeps the tensor cores busy: 24 operations a byte of 16-bit operands."""
 
 STAGES_WANTED = 3
 """Buffers of a pipelined loop on Hopper: with two, one iteration must hide a load's whole latency."""

@@ -73,6 +73,17 @@ def test_thirty_two_warps_are_not_doubled():
     assert (wide["register-spills"].severity, wide["register-spills"].advice) == ("medium", "halve the tile")
 
 
+def test_wide_operands_need_smaller_tiles(tmp_path):
+    script = tmp_path / "tf32.py"
+    script.write_text((KERNELS / "planted/dot_ieee.py").read_text().replace('"ieee"', '"tf32"'))
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    found = diagnose(kernel)
+    assert {one.id for one in found.findings} == {"tma-unused"}
+    assert found.bound.message == (
+        "the tensor cores bound it: its main loop does 16 operations for each byte that it loads"
+    )
+
+
 def test_operands_that_go_through_tensor_memory_are_seen():
     kernel, *_ = inputs.read(str(KERNELS / "planted/widened.py"), (), SM_100A)
     first, *others = diagnose(kernel).findings

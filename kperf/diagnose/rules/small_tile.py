@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from kperf.diagnose.kernel import MMAS, Kernel, mma_shape, own
-from kperf.diagnose.loops import loaded_bytes
+from kperf.diagnose.loops import intensity
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import SMALL_TILE_INTENSITY
+from kperf.diagnose.thresholds import SMALL_TILE_SHARE
 from kperf.trace.analyze.finding import Finding
 
 _SIDE = 64
@@ -17,22 +17,22 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     for loop in kernel.main_loops:
         products = [op for op in own(loop) if op.name in MMAS]
         shapes = [shape for op in products if (shape := mma_shape(op)) is not None]
-        loaded = loaded_bytes(loop)
-        if not shapes or not loaded or max(max(shape[:2]) for shape in shapes) > _SIDE:
+        known = intensity(loop)
+        if known is None or max(max(shape[:2]) for shape in shapes) > _SIDE:
             continue
-        intensity = sum(2 * m * n * k for m, n, k in shapes) / loaded
-        if intensity < SMALL_TILE_INTENSITY:
+        done, wanted = known
+        if done / wanted < SMALL_TILE_SHARE:
             m, n, _ = shapes[0]
             yield kernel.finding(
                 RULE.id,
                 products[0],
-                "high" if intensity <= SMALL_TILE_INTENSITY * 0.75 else "medium",
-                f"a tile of {m} x {n} does {intensity:.0f} operations for each byte that it loads, and the tensor "
-                "cores need 64 to be busy",
+                "high" if done / wanted <= SMALL_TILE_SHARE * 0.75 else "medium",
+                f"a tile of {m} x {n} does {done:.0f} operations for each byte that it loads, and the tensor "
+                f"cores need {wanted:.0f} to be busy",
                 "use tiles of 128 x 128 (num_warps=4 or 8), and autotune around them",
-                {"operations_per_byte": intensity, "rows": m, "columns": n},
+                {"operations_per_byte": done, "rows": m, "columns": n},
                 confidence="medium",
-                estimate=(min(64 / intensity, 4.0) ** 0.8, 1.2, 64 / intensity),
+                estimate=(min(wanted / done, 4.0) ** 0.8, 1.2, wanted / done),
                 candidates=[
                     tile | more
                     for factor in (2, 4)
