@@ -262,6 +262,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
+        sys.modules.pop(dotted, None)  # half of it is there
         why.append(f"{type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         sys.path[:] = before

@@ -167,9 +167,14 @@ class Module:
         return tuple(_ARGUMENT.findall(self.function.rest.partition(" attributes ")[0]))
 
     @property
+    def _before_function(self) -> str:
+        """The module's attributes are there, behind a line for each layout and for each argument's name."""
+        return "\n".join(self.lines[: self.function.line])
+
+    @property
     def num_warps(self) -> int:
         """Warps of the default partition: the module's `ttg.num-warps`."""
-        match = re.search(r'"ttg\.num-warps" = (\d+)', "\n".join(self.lines[:60]))
+        match = re.search(r'"ttg\.num-warps" = (\d+)', self._before_function)
         if match is None:
             raise UsageError('the TTGIR has no "ttg.num-warps" attribute')
         return int(match.group(1))
@@ -177,7 +182,7 @@ class Module:
     @property
     def arch(self) -> Arch:
         """What it is for: the module's `ttg.target`. Raises `UsageError` for a target that is not known."""
-        match = re.search(r'ttg\.target = "([\w:]+)"', "\n".join(self.lines[:60]))
+        match = re.search(r'ttg\.target = "([\w:]+)"', self._before_function)
         if match is None:
             raise UsageError('the TTGIR has no "ttg.target" attribute')
         return of(match.group(1))

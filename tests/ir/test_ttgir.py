@@ -42,6 +42,13 @@ def test_names_with_signs_are_ssa_names():
     assert any("%c-2_i32" in op.results for op in module.walk())
 
 
+def test_a_kernel_may_have_more_arguments_than_sixty():
+    """Of each the name stands on a line before the module's attributes."""
+    names = "".join(f'#loc{place} = loc("x_{place}"(#loc))\n' for place in range(1000, 1100))
+    module = Module(names + TEXT)
+    assert (module.num_warps, module.arch.name) == (Module(TEXT).num_warps, "sm_90a")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
