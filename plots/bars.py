@@ -1,12 +1,12 @@
 """The bars of a block over cycles: what its warp groups do, its products and its loads. Read from typed records."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from kperf.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
+from kperf.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, SMALL, VERMILION, YELLOW, readable
 from kperf.trace.analyze.models import Bar, Timeline, Window
 from kperf.trace.instrument.program import IntervalKind
 
@@ -36,6 +36,8 @@ WARPS = {
     "signal": Look("#f2f2f2", "black", "other"),
     "other": Look("#f2f2f2", "black", "other"),
 }
+BACK_PRESSURE = Look("#e9e9e9", "black", "back-pressure: waits for a free stage")
+"""Of a warp group that only loads: its waits cost nobody anything."""
 PRODUCTS = ("#332288", VERMILION, SKY)
 LOADS = (GREEN, "#a6dcc8", "#ddf0e8")
 IDLE = Look("white", "black", "no MMA in flight", "////", PURPLE)
@@ -82,6 +84,7 @@ def draw_window(
     low = window.start
     visible = [bar for bar in window.bars if bar.start < low + span and bar.start + bar.cycles > low]
     groups = [*dict.fromkeys(role.warp_group for role in timeline.roles)]
+    loaders = {role.warp_group for role in timeline.roles if role.duty == "loads"}
     beside_rows = [(row, track) for row, track in _BESIDE if any(bar.track == track for bar in window.bars)]
     rows = [*groups, *(row for row, _ in beside_rows)]
     heights = {row: len(rows) - 1 - place for place, row in enumerate(rows)}
@@ -90,6 +93,8 @@ def draw_window(
         if bar.track != "warps":
             continue
         look, parts = WARPS[bar.kind], looks(bar.kind, bar.parts)
+        if bar.kind == "wait" and bar.warp_group in loaders:
+            look, parts = BACK_PRESSURE, [BACK_PRESSURE]
         height = 0.8 / len(parts)
         for place, part in enumerate(parts):
             _fill(axis, bar, part, low, span, heights[bar.warp_group] + 0.4 - (place + 1) * height, height)
@@ -115,7 +120,11 @@ def draw_window(
             height = 0.8 / (max(lanes) + 1)
             look = beside[bar.track, bar.name]
             _fill(axis, bar, look, low, span, heights[row] + 0.4 - (lane + 1) * height, height)
-            shown[look.label] = look
+        names = list(dict.fromkeys(bar.name for bar in bars))
+        if len(names) <= _NAMES_BESIDE:
+            _name_beside(axis, heights[row], {name: beside[track, name] for name in names})
+        else:
+            shown |= {look.label: look for name in names for look in [beside[track, name]]}
     for gap_start, gap_end in _gaps([bar for bar in visible if bar.track == "MMAs"], low, low + span):
         axis.broken_barh(
             [(gap_start - low, gap_end - gap_start)], (heights["tensor core"] - 0.4, 0.8),
@@ -127,6 +136,19 @@ def draw_window(
     axis.set_ylim(-0.55, len(rows) - 0.45)
     axis.set_xlim(0, span)
     return shown
+
+
+_NAMES_BESIDE = 2
+"""That fit into a row; more are in the legend."""
+
+
+def _name_beside(axis: Axes, height: float, names: Mapping[str, Look]) -> None:
+    """What is on a row, right of it, each in its colour."""
+    for place, (name, look) in enumerate(names.items()):
+        axis.text(
+            1.005, height + 0.4 - (place + 0.5) * 0.8 / len(names), name, transform=axis.get_yaxis_transform(),
+            color=readable(look.colour), va="center", fontsize=SMALL,
+        )  # fmt: skip
 
 
 def _fill(axis: Axes, bar: Bar, look: Look, low: float, span: float, bottom: float, height: float) -> None:

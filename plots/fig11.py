@@ -10,14 +10,25 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from kperf.errors import UsageError
-from kperf.plots.bars import IDLE, LOADS, PRODUCTS, WARPS, WIDTH_INCHES, Look, draw_window, looks_beside, use_in_words
-from kperf.plots.style import save
+from kperf.plots.bars import (
+    BACK_PRESSURE,
+    IDLE,
+    LOADS,
+    PRODUCTS,
+    WARPS,
+    WIDTH_INCHES,
+    Look,
+    draw_window,
+    looks_beside,
+    use_in_words,
+)
+from kperf.plots.style import SMALL, headline, save
 from kperf.record.store import Environment
 from kperf.trace.analyze.models import Timeline, Window
 
 RATE = Look("#555555", "white", "MMAs at the peak rate")
-EVENTS = Look("#f2f2f2", "black", "cost of the events in what is drawn", "xxxx", "#999999")
-BEYOND = Look("#b0b0b0", "black", "in flight beyond that: queue and latency")
+EVENTS = Look("#f2f2f2", "black", "events", "xxxx", "#999999")
+BEYOND = Look("#b0b0b0", "black", "queue")
 WINDOW_ITERATIONS = 3
 
 
@@ -47,9 +58,9 @@ def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
         axis.tick_params(labelbottom=axis is axes[-1])
     axes[-1].set_xlabel("SM cycles. Dashed: iterations of the main loop (a tile of keys and values each)")
     shown |= _stacks(figure.add_subplot(grid[-1, 0]), timelines)
-    order = [*WARPS.values(), *products.values(), *loads.values(), IDLE, RATE, BEYOND, EVENTS]
+    order = [*WARPS.values(), BACK_PRESSURE, *products.values(), *loads.values(), IDLE]
     handles = [look.patch() for look in dict.fromkeys(order) if look.label in shown]
-    figure.legend(handles=handles, ncols=3, loc="outside upper center", frameon=False, handlelength=1.6, fontsize=8)
+    headline(figure, [_finding(timelines)], handles, [str(handle.get_label()) for handle in handles])
     versions = dict.fromkeys(f"torch {e.torch}, triton {e.triton}, driver {e.driver}" for e in _environments(timelines))
     figure.supxlabel(f"{stamp}\n{'; '.join(versions)}", fontsize=7, color="#444444")
     return save(figure, out)
@@ -65,7 +76,7 @@ def _title(timeline: Timeline, window: Window) -> str:
         return (
             f"{timeline.label}, from a tile's last iteration to the next tile: {beyond:.0f} cycles beyond an iteration"
         )
-    order = "keeps the order of instructions" if timeline.sass_order.same else "moves instructions (see the verdict)"
+    order = "keeps the order of instructions" if timeline.sass_order.same else "moves instructions"
     return (
         f"{timeline.label}: {_cycles(timeline):.0f} cycles an iteration{use_in_words(timeline)}\n"
         f"drawn: {_drawn(timeline)} {timeline.overhead.cost} of the time and {order}"
@@ -83,20 +94,35 @@ def _drawn(timeline: Timeline) -> str:
     return f"{timeline.cycles_per_unit.median:.0f} cycles with all events, which"
 
 
-def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
+def _parts(timeline: Timeline) -> list[tuple[Look, float]]:
     """The cycles of an iteration: what its MMAs need, what they take beyond, none of them in flight, the events' cost.
 
     What is beyond the MMAs' cycles is split as in the launch that is drawn, whose events lengthen it.
     """
+    period, drawn = _cycles(timeline), timeline.cycles_per_unit.median
+    bound = min(timeline.bound.cycles if timeline.bound else 0.0, period)
+    share = sum(bubble.cycles for bubble in timeline.bubbles) / max(drawn - bound, 1.0)
+    idle = min(share, 1.0) * (period - bound)
+    return [(RATE, bound), (BEYOND, period - bound - idle), (IDLE, idle), (EVENTS, drawn - period)]
+
+
+def _finding(timelines: Sequence[Timeline]) -> str:
+    """For how long the tensor cores have nothing in each schedule."""
+    idle = (f"{timeline.label} {dict(_parts(timeline))[IDLE]:.0f}" for timeline in timelines)
+    return f"Cycles of an iteration without an MMA in flight: {', '.join(idle)}"
+
+
+def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
+    """The parts of an iteration, named above where they are widest, with the launch's time."""
     shown: dict[str, Look] = {}
+    widest = {
+        look: max(range(len(timelines)), key=lambda place: dict(_parts(timelines[place]))[look])
+        for look in (RATE, BEYOND, EVENTS)
+    }
     for place, timeline in enumerate(timelines):
-        period, drawn = _cycles(timeline), timeline.cycles_per_unit.median
-        bound = min(timeline.bound.cycles if timeline.bound else 0.0, period)
-        share = sum(bubble.cycles for bubble in timeline.bubbles) / max(drawn - bound, 1.0)
-        idle = min(share, 1.0) * (period - bound)
+        period = _cycles(timeline)
         left = 0.0
-        parts = ((RATE, bound), (BEYOND, period - bound - idle), (IDLE, idle), (EVENTS, drawn - period))
-        for look, cycles in parts:
+        for look, cycles in _parts(timeline):
             if cycles < 1:
                 continue
             edge = look.edge if look.hatch else "white"
@@ -104,11 +130,15 @@ def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
             if cycles > 0.06 * period:
                 box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8}
                 axis.text(left + cycles / 2, place, f"{cycles:.0f}", ha="center", va="center", color=look.ink, bbox=box)
-            shown[look.label] = look
+            if widest.get(look) == place:
+                axis.text(left + cycles / 2, place - 0.37, look.label, ha="center", va="bottom", fontsize=SMALL)
+            if look is IDLE:
+                shown[look.label] = look
             left += cycles
-        axis.text(left, place, f" {period:.0f}", ha="left", va="center", fontweight="bold")
+        end = f" {period:.0f}\n {timeline.overhead.launch_ms:.2f} ms"
+        axis.text(left, place, end, ha="left", va="center", fontweight="bold")
     axis.set_yticks(range(len(timelines)), [timeline.label.replace(" ", "\n", 1) for timeline in timelines])
     axis.tick_params(axis="y", length=0)
-    axis.invert_yaxis()
+    axis.set_ylim(len(timelines) - 0.5, -0.75)
     axis.set_xlabel("cycles of an iteration, of the launch that events change least; beyond it what all events cost")
     return shown

@@ -35,7 +35,8 @@ class Timeline:
     """As much of one as a window takes."""
 
     def __init__(self, *groups):
-        self.roles = [type("Role", (), {"warp_group": group}) for group in groups]
+        duties = {"c": "loads"}
+        self.roles = [type("Role", (), {"warp_group": group, "duty": duties.get(group, "MMAs")}) for group in groups]
 
     def row(self, group):
         return f"row of {group}"
@@ -48,9 +49,9 @@ def axis():
     plt.close(figure)
 
 
-def drawn(axis, some, span=100.0, start=0.0):
+def drawn(axis, some, span=100.0, start=0.0, groups=("a", "b"), beside=None):
     window = type("Window", (), {"start": start, "bars": some})
-    shown = bars.draw_window(axis, Timeline("a", "b"), window, span, {})
+    shown = bars.draw_window(axis, Timeline(*groups), window, span, beside or {})
     boxes = [(patch.get_extents().x0, patch.get_extents().x1, patch.get_extents().y0, patch.get_extents().y1)
              for collection in axis.collections for patch in collection.get_paths()]  # fmt: skip
     return shown, boxes, {text.get_text(): text.get_position() for text in axis.texts}
@@ -80,3 +81,18 @@ def test_a_region_that_does_several_things_has_a_lane_for_each(axis):
     shown, boxes, _ = drawn(axis, [bar(0, 10, kind="wait", parts=["load", "wait", "load"])])
     assert [box[2:] for box in boxes] == [pytest.approx((1.0, 1.4)), pytest.approx((0.6, 1.0))]
     assert list(shown) == [bars.WARPS["load"].label, bars.WARPS["wait"].label]
+
+
+def test_the_waits_of_a_group_that_only_loads_are_pale(axis):
+    shown, _, _ = drawn(axis, [bar(0, 10, kind="wait"), bar(20, 10, kind="wait", group="c")], groups=("a", "c"))
+    assert list(shown) == [bars.WARPS["wait"].label, bars.BACK_PRESSURE.label]
+
+
+def test_what_runs_beside_the_warps_is_named_right_of_its_row_and_in_the_legend_if_there_is_too_much(axis):
+    few = [bar(0, 10, "QK", track="MMAs"), bar(20, 10, "PV", track="MMAs")]
+    looks = {("MMAs", name): bars.Look("#123456", "black", f"{name} in flight") for name in ("QK", "PV", "other")}
+    shown, _, names = drawn(axis, few, beside=looks)
+    assert names == {"QK": (1.005, pytest.approx(0.2)), "PV": (1.005, pytest.approx(-0.2))}
+    assert list(shown) == [bars.IDLE.label]
+    shown, _, _ = drawn(axis, [*few, bar(40, 10, "other", track="MMAs")], beside=looks)
+    assert {"QK in flight", "PV in flight", "other in flight"} <= set(shown)

@@ -21,6 +21,7 @@ def stacked(*timelines):
 def timeline(cycles, drawn, bound, *bubbles):
     return Some(
         iteration=cycles and Some(cycles=cycles), cycles_per_unit=Some(median=drawn), label="A kernel of it",
+        overhead=Some(launch_ms=(cycles and cycles / 400) or 1.5),
         bound=None if bound is None else Some(cycles=bound), bubbles=[Some(cycles=one) for one in bubbles],
     )  # fmt: skip
 
@@ -33,10 +34,11 @@ def test_an_iteration_is_its_bound_what_is_beyond_bubbles_and_what_events_cost()
     assert bars == [
         (0, 0.0, 500.0), (0, 500.0, 300.0), (0, 800.0, 100.0), (0, 900.0, 200.0), (1, 0.0, 600.0), (1, 600.0, 200.0)
     ]  # fmt: skip
-    assert shown == [look.label for look in (fig11.RATE, fig11.BEYOND, fig11.IDLE, fig11.EVENTS)]
+    assert shown == [fig11.IDLE.label]  # the others are named in the bars, where they are widest
     assert numbers == [
-        ("500", (250.0, 0)), ("300", (650.0, 0)), ("100", (850.0, 0)), ("200", (1000.0, 0)), (" 900", (1100.0, 0)),
-        ("600", (300.0, 1)), ("200", (700.0, 1)), (" 800", (800.0, 1)),
+        ("500", (250.0, 0)), ("MMAs at the peak rate", (250.0, -0.37)), ("300", (650.0, 0)), ("100", (850.0, 0)),
+        ("200", (1000.0, 0)), ("events", (1000.0, -0.37)), (" 900\n 2.25 ms", (1100.0, 0)),
+        ("600", (300.0, 1)), ("queue", (300.0, 0.63)), ("200", (700.0, 1)), (" 800\n 1.50 ms", (800.0, 1)),
     ]  # fmt: skip
     assert names == ["A\nkernel of it"] * 2
 
@@ -44,10 +46,11 @@ def test_an_iteration_is_its_bound_what_is_beyond_bubbles_and_what_events_cost()
 def test_what_is_less_than_a_cycle_is_not_drawn_and_a_narrow_part_has_no_number():
     _, bars, numbers, _ = stacked(timeline(1000.0, 1000.9, 940.0))
     assert bars == [(0, 0.0, 940.0), (0, 940.0, 60.0)]
-    assert [text for text, _ in numbers] == ["940", " 1000"]
+    assert [text for text, _ in numbers] == ["940", fig11.RATE.label, fig11.BEYOND.label, " 1000\n 2.50 ms"]
     _, bars, numbers, _ = stacked(timeline(1000.0, 1001.0, 939.0))
     assert bars == [(0, 0.0, 939.0), (0, 939.0, 61.0), (0, 1000.0, 1.0)]
-    assert [text for text, _ in numbers] == ["939", "61", " 1000"]
+    named = [look.label for look in (fig11.RATE, fig11.BEYOND, fig11.EVENTS)]
+    assert [text for text, _ in numbers if text not in named] == ["939", "61", " 1000\n 2.50 ms"]
 
 
 def test_a_bound_is_no_longer_than_the_iteration_and_bubbles_no_longer_than_what_is_beyond():
@@ -63,3 +66,8 @@ def test_what_is_drawn_is_said(joined, text):
     made = timeline(900.0, 1100.0, 500.0)
     made.joined, made.passes = joined, [None] * 4
     assert fig11._drawn(made) == text
+
+
+def test_the_title_says_how_long_the_tensor_cores_have_nothing():
+    found = fig11._finding([timeline(900.0, 1100.0, 500.0, 100.0, 50.0), timeline(None, 800.0, None, 200.0)])
+    assert found == "Cycles of an iteration without an MMA in flight: A kernel of it 100, A kernel of it 200"
