@@ -5,6 +5,7 @@ Reads a typed record, writes PDF and PNG, as wide as a page's text.
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from kperf.plots.bars import (
+    BACK_PRESSURE,
     IDLE,
     LOADS,
     PRODUCTS,
@@ -69,11 +71,11 @@ def _figure(timeline: Timeline, stamp: str) -> Figure:
         axis = figure.add_subplot(grid[place, 0])
         shown |= draw_window(axis, timeline, window, _span(timeline, window), products | loads)
         axis.set_xlabel("SM cycles")
-        axis.set_title(_title(timeline, window), loc="left", fontsize=8)
+        axis.set_title(_wrapped(_title(timeline, window)), loc="left", fontsize=8)
     shown |= _stacks(figure.add_subplot(grid[len(windows), 0]), timeline)
     if timeline.sms:
         shown |= _occupancy(figure.add_subplot(grid[-1, 0]), timeline, timeline.sms)
-    order = [*WARPS.values(), *WAITS.values(), *products.values(), *loads.values(), IDLE, BUSY, SLOWEST]
+    order = [*WARPS.values(), BACK_PRESSURE, *WAITS.values(), *products.values(), *loads.values(), IDLE, BUSY, SLOWEST]
     handles = [look.patch() for look in {look.label: look for look in order if look.label in shown}.values()]
     figure.legend(handles=handles, ncols=3, loc="outside upper center", frameon=False, handlelength=1.6, fontsize=8)
     e = timeline.environment
@@ -95,6 +97,14 @@ def _span(timeline: Timeline, window: Window) -> float:
         for group in {bar.warp_group for bar in window.bars if bar.track == "warps"}
     ]
     return float(min((times[:WINDOW_BARS][-1] for times in ends), default=0) or timeline.cycles_per_unit.median)
+
+
+def _wrapped(title: str) -> str:
+    return "\n".join(fill(line, _TITLE_LETTERS) for line in title.splitlines())
+
+
+_TITLE_LETTERS = 96
+"""Of a line of a panel's title that there is room for."""
 
 
 def _title(timeline: Timeline, window: Window) -> str:

@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 
 from kperf.plots import trace
 from kperf.plots.bars import WARPS
+from kperf.plots.style import readable
 from kperf.record.bandwidth import Bandwidth
 from kperf.record.store import RECORDED
 from kperf.trace.analyze import read
@@ -65,7 +66,7 @@ def _closed():
 
 
 @pytest.mark.parametrize("make", VIEWS, ids=lambda make: make.__name__)
-def test_every_colour_is_in_the_legend_and_the_legend_has_no_other(make):
+def test_every_colour_is_in_the_legend_or_named_right_of_its_row_and_the_legend_has_no_other(make):
     figure = figure_of(make)
     named = {to_hex(patch.get_facecolor()) for patch in figure.legends[0].get_patches()}
     used = set()
@@ -74,7 +75,9 @@ def test_every_colour_is_in_the_legend_and_the_legend_has_no_other(make):
             if isinstance(artist, Rectangle | PolyCollection):
                 faces = artist.get_facecolor()
                 used |= {to_hex(face) for face in (faces if getattr(faces, "ndim", 1) == 2 else [faces])}
-    assert used == named
+    assert named <= used
+    beside = {text.get_color() for axis in figure.axes for text in axis.texts if text.get_position()[0] > 1}
+    assert {readable(colour) for colour in used - named} <= beside
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert len(labels) == len(set(labels))
 
@@ -117,3 +120,12 @@ def test_a_region_of_several_kinds_has_a_lane_for_each_in_the_shares_too():
     assert [bar.get_width() for bar in first] == pytest.approx([mixed.share] * 3)
     assert [bar.get_y() for bar in first] == pytest.approx([-0.4, -0.4 + 0.8 / 3, -0.4 + 1.6 / 3])
     assert sum(bar.get_height() for bar in first) == pytest.approx(0.8)
+
+
+def test_a_long_kernels_title_is_not_cut_at_the_edge():
+    found = pipeline()
+    figure = trace._figure(found.model_copy(update={"label": "triton_red_fused_" + 6 * "native_layer_norm_"}), "s")
+    figure.canvas.draw()
+    for axis in figure.axes:
+        for title in (axis.title, axis._left_title):
+            assert title.get_window_extent().x1 <= figure.bbox.width
