@@ -48,6 +48,28 @@ def test_peaks_are_those_of_the_data_sheets(name, sms, mhz, tflops):
     assert sms * mhz * 1e6 * arch.of(name).flop_per_cycle["bf16"] / 1e12 == pytest.approx(tflops, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("name", "sms", "mhz", "tflops"),
+    [
+        ("sm_80", 108, 1410, {"fp16": 312, "tf32": 156, "int8": 624, "fp32": 19.5, "fp64": 19.5}),
+        ("sm_86", 72, 1695, {"fp16": 125, "tf32": 62.5, "int8": 250, "fp32": 31.2}),
+        ("sm_89", 142, 2490, {"fp16": 362, "tf32": 183, "fp8": 733, "int8": 733, "fp32": 91.6}),
+        ("sm_90a", 132, 1830, {"fp16": 989, "tf32": 494.7, "fp8": 1979, "int8": 1979}),
+        ("sm_90a", 132, 1980, {"fp32": 66.9, "fp64": 66.9}),
+        ("sm_100a", 148, 1850, {"fp16": 2250, "tf32": 1125, "fp8": 4500, "int8": 4500, "fp4": 9000}),
+        ("sm_100a", 148, 1965, {"fp32": 75, "fp64": 37}),
+        ("sm_103a", 148, 1850, {"bf16": 2250, "fp16": 2250, "fp8": 4500, "fp4": 13500}),
+        ("sm_120", 188, 2617, {"fp16": 504, "tf32": 252, "fp8": 1008, "int8": 1008, "fp4": 2015, "fp32": 126}),
+        ("gfx942", 304, 2100, {"fp16": 1307, "tf32": 654, "fp8": 2615, "int8": 2615, "fp32": 163, "fp64": 163}),
+        ("gfx950", 256, 2400, {"fp16": 2517, "fp8": 5033, "int8": 5033, "fp4": 10066, "fp32": 157, "fp64": 78.6}),
+    ],
+)
+def test_each_types_peak_is_that_of_the_data_sheet(name, sms, mhz, tflops):
+    """A100, A10, L40S, H100 SXM5, HGX B200, HGX B300, RTX PRO 6000, MI300X, MI355X; without sparsity."""
+    peaks = {dtype: sms * mhz * 1e6 * arch.of(name).flop_per_cycle[dtype] / 1e12 for dtype in tflops}
+    assert peaks == pytest.approx(tflops, rel=0.015)
+
+
 def test_mmas_complete_as_the_hardware_says():
     assert {one.name: set(one.completion.values()) for one in KNOWN} == {
         "sm_80": {"sync"},

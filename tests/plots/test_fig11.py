@@ -5,6 +5,7 @@ from types import SimpleNamespace as Some
 import matplotlib.pyplot as plt
 import pytest
 
+from kperf.errors import UsageError
 from kperf.plots import fig11
 
 
@@ -71,3 +72,12 @@ def test_what_is_drawn_is_said(joined, text):
 def test_the_title_says_how_long_the_tensor_cores_have_nothing():
     found = fig11._finding([timeline(900.0, 1100.0, 500.0, 100.0, 50.0), timeline(None, 800.0, None, 200.0)])
     assert found == "Cycles of an iteration without an MMA in flight: A kernel of it 100, A kernel of it 200"
+
+
+def test_a_timeline_without_iterations_is_named(tmp_path):
+    looped, straight = (
+        Some(label=label, windows=[Some(shows=shows)]) for label, shows in (("A", "iterations"), ("B", "launch"))
+    )
+    with pytest.raises(UsageError, match="the timeline of B has no iteration of a main loop to draw"):
+        fig11.draw([looped, straight], "recorded", tmp_path / "fig11")
+    assert list(tmp_path.iterdir()) == []
