@@ -53,3 +53,8 @@ def test_nothing_is_severe_in_a_clean_kernel(path):
     found = diagnosis_of(path)
     assert [finding for finding in found.findings if finding.severity == "high"] == []
     assert found.bound.unit in ("tensor core", "memory")
+
+
+def test_barriers_between_stores_and_loads_are_not_advised_away():
+    found = diagnosis_of(KERNELS / "clean/exchange.py").findings
+    assert "debug-in-kernel" not in {finding.id for finding in found}

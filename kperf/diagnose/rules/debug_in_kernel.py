@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import MMAS, Kernel, loops_around, own
+from kperf.diagnose.kernel import ATOMICS, MMAS, STORES, Kernel, inside, loops_around, own
 from kperf.diagnose.rule import Rule
 from kperf.trace.analyze.finding import Finding
 
@@ -10,16 +10,21 @@ _LEFT = {"tt.print": "tl.device_print", "gpu.barrier": "tl.debug_barrier", "ttg.
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of `tt.print` anywhere and barriers in a loop, outside of warp-specialised kernels."""
+    """Of `tt.print` anywhere and barriers in a loop, outside of warp-specialised kernels.
+
+    A loop that stores to memory may have its threads read there what others wrote: its barriers are left alone.
+    """
     specialised = len(kernel.module.warp_groups()) > 1
     for op in kernel.named(*_LEFT):
-        if op.name != "tt.print" and (specialised or not loops_around(op)):
+        loops = loops_around(op)
+        exchanging = any(one.name in (*STORES, *ATOMICS) for one in (inside(loops[-1]) if loops else ()))
+        if op.name != "tt.print" and (specialised or exchanging or not loops):
             continue
         yield kernel.finding(
             RULE.id,
             op,
-            "high" if any(op.name in MMAS for loop in loops_around(op)[:1] for op in own(loop)) else "medium",
-            f"{_LEFT[op.name]} makes the warps wait for each other{' in each iteration' if loops_around(op) else ''}",
+            "high" if any(one.name in MMAS for loop in loops[:1] for one in own(loop)) else "medium",
+            f"{_LEFT[op.name]} makes the warps wait for each other{' in each iteration' if loops else ''}",
             "take it out: the compiler puts barriers where they are needed",
             {"operation": op.name},
             estimate=(2.0, 1.0, 3.0),
