@@ -3,11 +3,9 @@
 Reads a typed record, writes PDF and PNG, as wide as a page's text.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -26,8 +24,7 @@ from kperf.plots.bars import (
     looks_beside,
     use_in_words,
 )
-from kperf.plots.style import BLACK, BLUE, GREY, VERMILION, content, own_settings, save
-from kperf.record.files import write_atomically
+from kperf.plots.style import BLACK, BLUE, GREY, VERMILION, own_settings, save
 from kperf.trace.analyze.models import Memory, SmUse, Timeline, Window
 
 WINDOW_ITERATIONS = 3
@@ -197,18 +194,3 @@ def _occupancy(axis: Axes, timeline: Timeline, sms: SmUse) -> dict[str, Look]:
     axis.set_ylabel("SMs")
     axis.set_xlabel(f"µs since the first CTA began; the {sms.sms} SMs are idle {sms.idle:.0%} of the time")
     return shown
-
-
-def gallery(figures: Sequence[Path], out: Path) -> Path:
-    """Write the figures of several kernels (PNG) as one picture, `out`."""
-    columns = 3
-    rows = -(-len(figures) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(15, 4.6 * rows), layout="constrained", squeeze=False)
-    for axis in axes.flat:
-        axis.set_axis_off()
-    for axis, path in zip(axes.flat, figures, strict=False):
-        axis.imshow(plt.imread(path), interpolation="antialiased")
-        axis.set_title(path.stem, fontsize=11, loc="left")
-    write_atomically(out, content(figure, "png", dpi=110))
-    plt.close(figure)
-    return out

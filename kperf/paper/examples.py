@@ -4,13 +4,14 @@ Without a GPU each script's kernels are compiled, instrumented and lowered here,
 """
 
 import gzip
+import html
 import shlex
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -138,7 +139,7 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
         environment = timeline.environment
         plot.draw(timeline, f"recorded on {environment.gpu}, {environment.recorded_at[:10]}", folder / name)
     if timelines and not only:
-        plot.gallery([folder / f"{name}.png" for name in timelines], folder / "gallery.png")
+        write_atomically(folder / "gallery.html", gallery(timelines))
     console.print(table(timelines))
     console.print(_costs(timelines))
     if failed:
@@ -281,6 +282,26 @@ def _section(name: str, script: Script, timelines: dict[str, Timeline]) -> str:
             f"before {before_ms:.3f} ms: {before_ms / after_ms:.2f} times as fast.",
         ]
     return "\n".join(lines)
+
+
+def gallery(timelines: Mapping[str, Timeline]) -> str:
+    """A page of cards for beside the pictures: each example's name, the start of its reading, and its picture."""
+    cards = [
+        f"<article><h2>{html.escape(name)}</h2><p>{html.escape(next(iter(_said(timeline)), ''))}</p>"
+        f'<a href="{name}.png"><img src="{name}.png" alt="Timeline of {name}" loading="lazy"></a></article>'
+        for name, timeline in timelines.items()
+    ]
+    return "\n".join([_GALLERY, *cards, "</main></body></html>", ""])
+
+
+_GALLERY = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>kperf: examples</title><style>
+:root { color-scheme: light dark; } body { margin: 1rem; font: 1rem/1.45 system-ui, sans-serif; }
+main { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); }
+article { border: 1px solid #8888; border-radius: .4rem; padding: .75rem; break-inside: avoid; }
+h1 { grid-column: 1 / -1; margin: 0; } h2 { font-size: 1.1rem; margin: 0; } p { margin: .35rem 0; } img { width: 100%; background: #fff; }
+</style></head><body><main><h1>Inside the examples' kernels</h1>"""
 
 
 def _costs(timelines: dict[str, Timeline]) -> str:

@@ -17,6 +17,7 @@ from kperf.plots import proton as plot_proton
 from kperf.plots import timers as plot_timers
 from kperf.plots import trace as plot_trace
 from kperf.plots import tune as plot_tune
+from kperf.record.files import write_atomically
 from kperf.record.store import recorded_folder
 from kperf.studies import accuracy, inductor, lines, proton, records, timers
 from kperf.trace.analyze.recorded import read_timeline
@@ -116,14 +117,14 @@ def _tune(folder: Path) -> Iterator[Path]:
 
 
 def _examples(folder: Path) -> Iterator[Path]:
-    drawn = []
-    for name, timeline in examples.recorded(folder / "examples", examples.names()):
+    timelines = dict(examples.recorded(folder / "examples", examples.names()))
+    for name, timeline in timelines.items():
         stamp = f"recorded on {timeline.environment.gpu}, {timeline.environment.recorded_at[:10]}"
-        written = plot_trace.draw(timeline, stamp, folder / "examples" / name)
-        yield from written
-        drawn += [path for path in written if path.suffix == ".png"]
-    if drawn:
-        yield plot_trace.gallery(drawn, folder / "examples" / "gallery.png")
+        yield from plot_trace.draw(timeline, stamp, folder / "examples" / name)
+    if timelines:
+        page = folder / "examples" / "gallery.html"
+        write_atomically(page, examples.gallery(timelines))
+        yield page
 
 
 _FIGURES: tuple[Callable[[Path], Iterator[Path]], ...] = (

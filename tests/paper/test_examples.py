@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -66,7 +67,9 @@ def test_all_recorded_examples_make_a_gallery_and_a_table(console, no_gpu, recor
     monkeypatch.setattr(Figure, "savefig", one_pixel)
     with pytest.raises(MeasurementError, match="examples failed: vector_add"):
         examples.run(console, recorded, only=[], require_gpu=False)
-    assert (recorded / "h200" / "examples" / "gallery.png").exists()
+    page = (recorded / "h200" / "examples" / "gallery.html").read_text()
+    assert re.findall('<img src="([^"]+)"', page) == ["vector_add.png", "gemm_tma.png", "moe.png"]
+    assert page.count("<article>") == 3
     said = console.export_text()
     assert "imbalance" in said
     assert "Tracing costs 5.0% on average over 3 examples" in said
@@ -106,7 +109,7 @@ def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monk
     with pytest.raises(MeasurementError, match=r"gemm_tma.py --size 512 ended with exit status 1"):
         examples.run(console, tmp_path, only=[], require_gpu=True)
     kept = {path.name for path in (tmp_path / "h200" / "examples").iterdir()}
-    assert kept == {"gallery.png", *(f"gemm_tma{suffix}" for suffix in examples.FILES)}
+    assert kept == {"gallery.html", *(f"gemm_tma{suffix}" for suffix in examples.FILES)}
     packed = (tmp_path / "h200/examples/gemm_tma.chrome_trace.json.gz").read_bytes()
     assert json.loads(gzip.decompress(packed))["traceEvents"]
     assert packed == gzip.compress(gzip.decompress(packed), mtime=0)  # the same bytes whenever it is packed
