@@ -300,7 +300,8 @@ _GALLERY = """<!doctype html>
 :root { color-scheme: light dark; } body { margin: 1rem; font: 1rem/1.45 system-ui, sans-serif; }
 main { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); }
 article { border: 1px solid #8888; border-radius: .4rem; padding: .75rem; break-inside: avoid; }
-h1 { grid-column: 1 / -1; margin: 0; } h2 { font-size: 1.1rem; margin: 0; } p { margin: .35rem 0; } img { width: 100%; background: #fff; }
+h1 { grid-column: 1 / -1; margin: 0; } h2 { font-size: 1.1rem; margin: 0; }
+p { margin: .35rem 0; } img { width: 100%; background: #fff; }
 </style></head><body><main><h1>Inside the examples' kernels</h1>"""
 
 

@@ -62,6 +62,7 @@ def look(folder):
     with pytest.MonkeyPatch.context() as patched:
         drawn = []
         patched.setattr(plot, "save", lambda figure, _: drawn.append(figure) or [])
+        patched.setattr(plot, "write_atomically", lambda *_: None)
         fig12.report(console, Store(folder), fig12.Mode(), measured=False)
     (figure,) = drawn
     heights = [[list(line.get_ydata()) for line in axis.get_lines()] for axis in figure.axes]
