@@ -101,10 +101,10 @@ def _advice(access: Access) -> str:
 
 
 def _distance(access: Access) -> int:
-    """Elements from one to the next along the dimension in which they are closest."""
+    """Elements from one to the next along the dimension in which they are closest, of those with equal steps."""
     numbers = access.value.numbers
     steps = [np.abs(np.diff(numbers, axis=axis)) for axis, length in enumerate(numbers.shape) if length > 1]
-    return min((int(step.max()) // access.tensor.bytes for step in steps if step.max() > 0), default=0)
+    return min((int(step.max()) // access.tensor.bytes for step in steps if 0 < step.max() == step.min()), default=0)
 
 
 def _gain(kernel: Kernel, access: Access) -> float:
