@@ -31,6 +31,7 @@ from kperf.report.figure import KINDS, timeline_figure
 from kperf.report.html import listing, page
 from kperf.report.report import read_report
 from kperf.report.samples import Samples
+from kperf.trace.analyze.models import WhatIf
 from tests.command import kperf
 
 AXE = "axe-core@4.10.3"
@@ -385,3 +386,15 @@ def test_a_region_of_several_kinds_has_a_lane_for_each(tmp_path):
     assert {"issues a load", "waits", "issues an MMA", "waits for an MMA"} <= set(
         re.findall(r"</span>([^<]+)<", legend)
     )
+
+
+def test_a_saving_is_said_to_be_of_all_ctas_of_an_sm_or_of_one():
+    report = read_report(RECORDED / "h200/examples/attention_forward.timeline.json")
+    t = report.timeline
+    saving = {"region": "x", "warp_group": "all", "cycles": 90, "low": 80, "high": 99}
+    saving |= {"assumed_low": 85, "assumed_high": 95}
+    alone = t.model_copy(update={"what_if": [WhatIf(**saving)]})
+    both = alone.model_copy(update={"replay": t.replay.model_copy(update={"together": 2})})
+    shown = [page([replace(report, timeline=one)], RECORDED.parent) for one in (alone, both)]
+    assert "if a region took no time in one CTA of those that share an SM, by" in shown[0]
+    assert "if a region took no time in all 2 CTAs that share an SM, by" in shown[1]
