@@ -794,6 +794,15 @@ def test_stop_ends_the_script_when_all_is_read(trace, capsys):
     assert len(launched("plus")) == 1000
 
 
+def test_stop_waits_for_a_kernel_that_may_come_again_and_not_for_ever(trace, capsys):
+    """A thousand launches of others; it is asked for every hundredth."""
+    twice = "x = torch.zeros(4096)\nfor _ in range(2): plus[(8,)](x, x, x, 4096, BLOCK=512)\n"
+    often = "for _ in range(3000): plus[(4,)](x, x, x, 4096, BLOCK=1024)\nprint('never')"
+    assert trace(ADD + twice + often, stop=True, passes=1)[0] == 0
+    assert len(launched("plus")) == 1100
+    assert "never" not in capsys.readouterr().out
+
+
 GRAPHS = (
     ADD
     + """
