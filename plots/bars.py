@@ -30,13 +30,13 @@ WARPS = {
     "issue": Look(BLUE, "white", "issues an MMA"),
     "tensor": Look("#cfe8f7", "black", "waits for an MMA", "...."),
     "arithmetic": Look(ORANGE, "black", "arithmetic"),
-    "wait": Look("#c4c4c4", "black", "waits for a barrier or a load"),
+    "wait": Look("#d8d8d8", "black", "waits for a barrier or a load"),
     "load": Look("#44aa99", "black", "issues a load"),
     "store": Look(YELLOW, "black", "stores"),
-    "signal": Look("#f2f2f2", "black", "other"),
-    "other": Look("#f2f2f2", "black", "other"),
+    "signal": Look("#fafafa", "black", "other"),
+    "other": Look("#fafafa", "black", "other"),
 }
-BACK_PRESSURE = Look("#e9e9e9", "black", "back-pressure: waits for a free stage")
+BACK_PRESSURE = Look("#e8e8e8", "black", "back-pressure: waits for a free stage")
 """Of a warp group that only loads: its waits cost nobody anything."""
 PRODUCTS = ("#332288", VERMILION, SKY)
 LOADS = (GREEN, "#a6dcc8", "#ddf0e8")

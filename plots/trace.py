@@ -32,9 +32,9 @@ WINDOW_BARS = 48
 """Of a warp group of a block that is shown from its start."""
 
 WAITS = {
-    "first load": Look("#c4c4c4", "black", "waits for the first load", "////"),
-    "later loads": Look("#c4c4c4", "black", "waits for later loads"),
-    "waiting for loads": Look("#c4c4c4", "black", "waits for loads"),
+    "first load": Look("#d8d8d8", "black", "waits for the first load", "////"),
+    "later loads": Look("#d8d8d8", "black", "waits for later loads"),
+    "waiting for loads": Look("#d8d8d8", "black", "waits for loads"),
     "barriers": Look("#888888", "white", "waits at barriers", "...."),
     "issuing loads": WARPS["load"],
     "reductions": Look("#f5c96b", "black", "reductions", "\\\\\\\\"),
