@@ -387,7 +387,7 @@ def test_a_script_ends_as_under_python_and_what_it_had_launched_is_shown(tmp_pat
     assert ended.status == 130
     assert "kperf: traced plus, launch 3" in ended.stderr
     assert "time.sleep(60)\nKeyboardInterrupt\nkperf: read plus: " in ended.stderr
-    assert {path.suffix for path in session.results.iterdir()} == {".json", ".png", ".pdf"}
+    assert {path.suffix for path in session.results.iterdir()} == {".json", ".gz", ".png", ".pdf"}
     assert session.is_clean()
 
 
@@ -395,7 +395,8 @@ def test_after_the_script_a_trace_is_whole_or_not_there(tmp_path):
     session, words = traced(tmp_path, SCRIPT)
     ended = session.command(words, kperf.plots.trace, "draw")
     assert (ended.status, ended.stderr.splitlines()[-1]) == (130, KEPT)
-    assert {path.name for path in session.results.iterdir()} == {"plus.timeline.json", "plus.chrome_trace.json"}
+    kept = {f"plus.{kind}" for kind in ("timeline.json", "chrome_trace.json", "ir.json.gz")}
+    assert {path.name for path in session.results.iterdir()} == kept
     assert session.is_clean()
 
 
