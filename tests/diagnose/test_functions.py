@@ -166,3 +166,16 @@ def test_a_file_that_is_not_the_module_that_is_imported_is_refused(package, tmp_
     done = kperf("ir", f"{Path('elsewhere/ours/kernels.py')}:pair", "--signature", "*fp32,*fp32")
     assert done.returncode == 2
     assert f"and here ours.kernels is {package / 'kernels.py'}: name the kernel there" in done.stderr
+
+
+def test_what_ptxas_refuses_is_said_in_its_words(package):
+    (package / "assembly.py").write_text(
+        "import triton, triton.language as tl\n\n@triton.jit\ndef kernel(x):\n    i = tl.arange(0, 128)\n"
+        "    v = tl.inline_asm_elementwise('nonsense.f32 $0, $1;', '=r,r', [tl.load(x + i)], tl.int32, True, 1)\n"
+        "    tl.store(x + i, v)\n"
+    )
+    done = kperf("ir", "ours.assembly:kernel", "--signature", "*i32")
+    assert done.returncode == 2
+    assert "does not compile for sm_90a: ptxas " in done.stderr
+    assert "'nonsense'" in done.stderr
+    assert "--gpu-name" not in done.stderr
