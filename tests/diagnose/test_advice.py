@@ -39,6 +39,7 @@ def test_a_dot_on_the_fma_units_needs_no_larger_tile():
         ("planted/stages_fill_memory", "low-occupancy", "launch with num_stages=3, which leaves room for one CTA more"),
         ("drafts/gelu_pow", "slow-math", "write x * x * x"),
         ("drafts/point_norms", "uncoalesced-access", "keep the 3 parts of an element in tensors of their own"),
+        ("drafts/gradient_in_memory", "loads-not-pipelined", "add with tl.atomic_add, which waits for nothing, or let"),
         ("drafts/rope_pairs", "uncoalesced-access", "keep the 2 parts of an element in tensors of their own; or load"),
     ],
 )

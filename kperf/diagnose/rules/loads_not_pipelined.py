@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, Kernel, frame_of, inside, loops_around, own
+import numpy as np
+
+from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Kernel, frame_of, inside, loops_around, own
 from kperf.diagnose.loops import own_stages, with_stages
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
@@ -25,7 +27,19 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             if op.name not in ("tt.load", "tt.descriptor_load") and not _into_one_buffer(kernel, loop, op):
                 continue
             sizes = [tensor.size for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2]
-            if max(sizes, default=0) >= _SMALL:
+            if max(sizes, default=0) >= _SMALL and _is_stored_too(kernel, loop, op):
+                yield kernel.finding(
+                    RULE.id,
+                    op,
+                    "medium",
+                    "the loop adds to what is in memory: each iteration waits for a load, and stores it again",
+                    "add with tl.atomic_add, which waits for nothing, or let each program have output tiles of its own "
+                    "and sum them in registers",
+                    {"elements": max(sizes)},
+                    confidence="medium",
+                    estimate=(1.3, 1.0, 2.0),
+                )
+            elif max(sizes, default=0) >= _SMALL:
                 why, advice = _reason(kernel, loop, op)
                 stride = _stride(kernel, op)
                 yield kernel.finding(
@@ -39,6 +53,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     estimate=(1.8, 1.2, 3.0),
                     candidates=_STAGES if kernel.num_stages == 1 and own_stages(kernel, loop) is None else (),
                 )
+
+
+def _is_stored_too(kernel: Kernel, loop: Operation, op: Operation) -> bool:
+    """Whether the loop stores at the addresses that it loads: no iteration's tile is there ahead of its turn."""
+    here = {access.operation.line: access.value.numbers for access in kernel.accesses}
+    stores = (here.get(store.line) for store in own(loop) if store.name in STORES)
+    loaded = here.get(op.line)
+    return loaded is not None and any(stored is not None and np.array_equal(stored, loaded) for stored in stores)
 
 
 def _into_one_buffer(kernel: Kernel, loop: Operation, op: Operation) -> bool:
