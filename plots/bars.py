@@ -120,7 +120,8 @@ def draw_window(
             height = 0.8 / (max(lanes) + 1)
             look = beside[bar.track, bar.name]
             _fill(axis, bar, look, low, span, heights[row] + 0.4 - (lane + 1) * height, height)
-        names = list(dict.fromkeys(bar.name for bar in bars))
+        last = {bar.name: lane for bar, lane in zip(bars, lanes, strict=True)}
+        names = sorted(last, key=last.__getitem__)  # at the right edge, where they are named, from above
         if len(names) <= _NAMES_BESIDE:
             _name_beside(axis, heights[row], {name: beside[track, name] for name in names})
         else:
@@ -140,15 +141,19 @@ def draw_window(
 
 _NAMES_BESIDE = 2
 """That fit into a row; more are in the legend."""
+_SWATCH = "\N{BLACK SQUARE}"
+"""Of the very colour, which a name may be too pale to be read in."""
 
 
 def _name_beside(axis: Axes, height: float, names: Mapping[str, Look]) -> None:
-    """What is on a row, right of it, each in its colour."""
+    """What is on a row, right of it, each with its bars' colour before it."""
     for place, (name, look) in enumerate(names.items()):
-        axis.text(
-            1.005, height + 0.4 - (place + 0.5) * 0.8 / len(names), name, transform=axis.get_yaxis_transform(),
-            color=readable(look.colour), va="center", fontsize=SMALL,
-        )  # fmt: skip
+        middle = height + 0.4 - (place + 0.5) * 0.8 / len(names)
+        for text, colour, points in ((_SWATCH, look.colour, 0), (name, readable(look.colour), 7)):
+            axis.annotate(
+                text, (1.005, middle), xycoords=axis.get_yaxis_transform(), xytext=(points, 0),
+                textcoords="offset points", color=colour, annotation_clip=False, va="center", fontsize=SMALL,
+            )  # fmt: skip
 
 
 def _fill(axis: Axes, bar: Bar, look: Look, low: float, span: float, bottom: float, height: float) -> None:

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from kperf.plots import bars
+from kperf.plots.style import readable
 from kperf.trace.analyze.models import Bar
 
 
@@ -88,11 +89,30 @@ def test_the_waits_of_a_group_that_only_loads_are_pale(axis):
     assert list(shown) == [bars.WARPS["wait"].label, bars.BACK_PRESSURE.label]
 
 
+def beside_names(axis):
+    """(name, height, colour of what stands before it), right of the rows."""
+    swatches, names = axis.texts[::2], axis.texts[1::2]
+    assert all(swatch.xy == name.xy and swatch.xy[0] == 1.005 for swatch, name in zip(swatches, names, strict=True))
+    return [(name.get_text(), name.xy[1], swatch.get_color()) for swatch, name in zip(swatches, names, strict=True)]
+
+
 def test_what_runs_beside_the_warps_is_named_right_of_its_row_and_in_the_legend_if_there_is_too_much(axis):
     few = [bar(0, 10, "QK", track="MMAs"), bar(20, 10, "PV", track="MMAs")]
     looks = {("MMAs", name): bars.Look("#123456", "black", f"{name} in flight") for name in ("QK", "PV", "other")}
-    shown, _, names = drawn(axis, few, beside=looks)
-    assert names == {"QK": (1.005, pytest.approx(0.2)), "PV": (1.005, pytest.approx(-0.2))}
+    shown, _, _ = drawn(axis, few, beside=looks)
+    assert beside_names(axis) == [("QK", pytest.approx(0.2), "#123456"), ("PV", pytest.approx(-0.2), "#123456")]
     assert list(shown) == [bars.IDLE.label]
     shown, _, _ = drawn(axis, [*few, bar(40, 10, "other", track="MMAs")], beside=looks)
     assert {"QK in flight", "PV in flight", "other in flight"} <= set(shown)
+
+
+def test_names_beside_a_row_are_from_above_as_their_bars_end_at_the_right_edge(axis):
+    """K is first and highest; where the window ends V is above it."""
+    loads = [bar(0, 10, "K", track="loads"), bar(5, 30, "V", track="loads"), bar(12, 88, "V", track="loads"),
+             bar(40, 60, "K", track="loads")]  # fmt: skip
+    assert bars._lanes(loads) == [0, 1, 0, 1]
+    looks = {("loads", "K"): bars.Look("#009e73", "black", "K"), ("loads", "V"): bars.Look("#a6dcc8", "black", "V")}
+    drawn(axis, loads, beside=looks)
+    assert beside_names(axis) == [("V", pytest.approx(0.2), "#a6dcc8"), ("K", pytest.approx(-0.2), "#009e73")]
+    name_of_v = axis.texts[1]
+    assert name_of_v.get_color() == readable("#a6dcc8") != "#a6dcc8"
