@@ -90,7 +90,7 @@ def figure(
             reference = label_and_look(over)[0]
             for panel, how, value in (
                 (panels[place, 0], "CUDA graphs", _speed(over)),
-                (panels[-1, place], "eager", _eager_speed(over)),
+                (panels[-1, place], "single calls", _eager_speed(over)),
             ):
                 axis = _panel(made, panel, f"speed over {reference}, {how}", kept, across, ticks)
                 axis.axhline(1, color=BLACK, linewidth=0.6, zorder=1)
@@ -245,7 +245,9 @@ def _explained(points: Sequence[Point], *, in_turn: bool) -> list[str]:
     whiskers = "95 % interval" if old else "where a second run falls 19 times in 20"
     taken = "all of a workload interleaved" if in_turn else "those of a workload are of two runs"
     kinds = ", ".join(dict.fromkeys(point.inputs for point in measured))
-    lines = [f"Medians on {kinds} random inputs, {taken}; whiskers: {whiskers}. Eager: single calls from Python."]
+    lines = [f"Medians on {kinds} random inputs, {taken}; whiskers: {whiskers}."]
+    if in_turn:
+        lines.append("Single calls: from Python, without a CUDA graph.")
     clocks: dict[str, list[int]] = {}
     for point in measured:
         clocks.setdefault(point.run, []).extend(point.device_states.sm_mhz)
