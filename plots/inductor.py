@@ -41,7 +41,7 @@ def figure(rows: Sequence[InductorRow], stamp: str) -> Figure:
     first = rows[0]
     missing = [f"{row.block}, {row.name}: {row.message}" for row in rows if row.message]
     explained = (
-        "Least time: MMAs at the rate of cuBLAS 8192³ beside them, or bytes at the rate of a copy "
+        "Least time: MMAs at the rate of cuBLAS, 8192 cubed, beside them, or bytes at the rate of a copy "
         f"({first.copy_gb_per_s / 1e3:.2f} TB/s), whichever takes longer; percent: its share of the time, above "
         "100 % where a kernel beats that rate."
     )

@@ -62,7 +62,7 @@ def own_settings() -> Iterator[None]:
 def label_and_look(key: str) -> tuple[str, Look]:
     """What an implementation is called and how its bar is drawn, from where it is registered."""
     if key == CUBLAS:
-        return "cuBLAS 8192³", Look(BLACK)
+        return "cuBLAS, 8192 cubed", Look(BLACK)
     item = IMPLEMENTATIONS[key]
     assert item.look is not None, f"{key} has no bar"
     return item.label, item.look
@@ -98,7 +98,7 @@ class LineEnd:
 
 
 def name_ends(axis: Axes, ends: Sequence[LineEnd], row: float = 0.042) -> None:
-    """Each line's name right of the panel, as high as its end, or beside its neighbours' names.
+    """Each line's name right of the panel, as high as its end or beside its neighbours' names, and a thin line to it.
 
     `row`: height of a line of type as a share of the panel's.
     """
@@ -113,9 +113,14 @@ def name_ends(axis: Axes, ends: Sequence[LineEnd], row: float = 0.042) -> None:
         above = places[n + 1] - row if n + 1 < len(places) else 1.0
         places[n] = min(places[n], above)
     for place, (_, end) in zip(places, rows, strict=True):
-        axis.text(
-            1.02, place, end.label, transform=axis.transAxes, color=readable(end.colour), va="center", fontsize=SMALL
-        )
+        axis.annotate(
+            end.label, (end.x, end.y), xytext=(1.06, place), textcoords="axes fraction", annotation_clip=False,
+            color=readable(end.colour), va="center", fontsize=SMALL,
+            arrowprops={
+                "arrowstyle": "-", "linestyle": ":", "linewidth": 0.8, "color": readable(end.colour, LINES),
+                "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 2,
+            },
+        )  # fmt: skip
 
 
 LINES, TYPE = 3.0, 4.5

@@ -31,6 +31,8 @@ from kperf.record.device import sm_count
 Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], Call]
 Launch = Callable[..., object]
 """Runs `attn_fwd` on its runtime arguments, in order."""
+FORWARD_ONLY = "it computes forward only"
+"""Why an implementation refuses a backward pass."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Implementation:
     def refuses(self, workload: Workload) -> str | None:
         """Why it cannot run a workload on any machine (one sentence), or None."""
         if workload.backward and not self.differentiable:
-            return "it computes forward only"
+            return FORWARD_ONLY
         return self.unsupported(workload)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:

@@ -13,7 +13,7 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from kperf.attention.implementations import COMPARED, IMPLEMENTATIONS, Implementation, implementations
+from kperf.attention.implementations import COMPARED, FORWARD_ONLY, IMPLEMENTATIONS, Implementation, implementations
 from kperf.attention.workload import Workload, make_workload
 from kperf.bench.measure import check_on_cpu
 from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point, Run, Store, fullest_runs
@@ -182,10 +182,13 @@ def said(runs: dict[Key, Run], keys: Sequence[str], shapes: Shapes) -> list[str]
         for (why, seq_lens), labels in without.items():
             where = "any seq_len" if len(seq_lens) == len(of_pass) else f"seq_len {', '.join(map(str, seq_lens))}"
             which = "backward" if backward else "forward"
+            if why == FORWARD_ONLY:
+                lines.append(f"{', '.join(labels)}: forward only")
+                continue
             lines.append(f"no {which} time of {', '.join(labels)} at {where}: {why}")
     there = {key for run in runs.values() for key in run}
     if lacking := [IMPLEMENTATIONS[key].label for key in keys if key not in there]:
-        lines.append(f"no line of {', '.join(lacking)}: not in the record")
+        lines.append(f"not recorded: {', '.join(lacking)}")
     if runs and next(iter(runs))[1].kv_heads is not None:
         given = [IMPLEMENTATIONS[key].label for key in keys if key in there and not IMPLEMENTATIONS[key].grouped]
         lines.append(

@@ -197,10 +197,22 @@ def test_who_gets_copies_of_the_heads_is_said():
     assert not any(line.startswith("given") for line in attention.said(runs_of(), KEYS, SHAPES))
 
 
+def test_who_computes_forward_only_is_said_in_short():
+    why = IMPLEMENTATIONS["fa3"].refuses(Workload(batch=2, seq_len=1024, backward=True))
+    runs = {
+        place: run if (point := run.get("fa3")) is None or point.status != "unsupported"
+        else run | {"fa3": point.model_copy(update={"message": why})}
+        for place, run in runs_of().items()
+    }  # fmt: skip
+    lines = attention.said(runs, KEYS, SHAPES)
+    assert "FA3: forward only" in lines
+    assert not any("backward time of FA3" in line for line in lines)
+
+
 def test_what_is_not_in_the_record_is_said():
     runs = dict(list(runs_of().items())[:2])
     lines = attention.said(runs, (*KEYS, "flex"), SHAPES)
-    assert "no line of compiled flex_attention: not in the record" in lines
+    assert "not recorded: compiled flex_attention" in lines
     assert "2 of 4 workloads: the others are not recorded yet" in lines
 
 

@@ -1,9 +1,11 @@
 """How figures are written."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 
-from kperf.plots.style import content, save
+from kperf.plots.style import BLUE, LINES, YELLOW, LineEnd, content, name_ends, readable, save
 
 
 @pytest.fixture
@@ -31,3 +33,17 @@ def test_both_files_are_written_and_the_figure_is_closed(figure, tmp_path):
     assert [path.name for path in written] == ["some.pdf", "some.png"]
     assert [path.read_bytes()[:4] for path in written] == [b"%PDF", b"\x89PNG"]
     assert not plt.fignum_exists(figure.number)
+
+
+def test_a_thin_line_in_a_lines_colour_leads_from_its_end_to_its_name(figure):
+    (axis,) = figure.axes
+    axis.set(xlim=(0, 4), ylim=(0, 10))
+    name_ends(axis, [LineEnd("a", 2, 5.0, YELLOW), LineEnd("b", 3, 5.1, BLUE)], row=0.25)
+    low, high = axis.texts
+    assert [(text.get_text(), text.xy) for text in (low, high)] == [("a", (2, 5.0)), ("b", (3, 5.1))]
+    assert [text.get_position() for text in (low, high)] == [(1.06, pytest.approx(y)) for y in (0.5, 0.75)]
+    assert to_hex(low.arrow_patch.get_edgecolor()) == readable(YELLOW, LINES) != low.get_color() == readable(YELLOW)
+    figure.canvas.draw()
+    begin, end = low.arrow_patch.get_path().vertices[[0, -1]]
+    to_pixels = axis.transData.transform
+    assert np.hypot(*(end - to_pixels((2, 5.0)))) < 5 < np.hypot(*(begin - end))
