@@ -1,6 +1,7 @@
 """A function of a file or of a module, compiled by a signature: nothing is launched."""
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -117,7 +118,7 @@ def wanted(name: str, function: str, arch: Arch) -> str:
     Raises `UsageError` if there is no such function.
     """
     decorated, _ = _found(name, function, arch)
-    chosen = _constants(decorated, decorated.configurations[0])
+    chosen = _chosen(decorated, decorated.configurations[0], {}, {})
     others = [one for one in decorated.declared if one not in chosen]
     constants = f", and --constexpr NAME=value for {', '.join(others)}" if others else ""
     of = ", ".join(one for one in decorated.arguments if one not in decorated.declared)
@@ -133,7 +134,7 @@ def compiled(
     where the last that fits counts). Types are named as Triton or torch does: `*bf16`, `fp32`; `i32:16` is a multiple
     of 16, `i32:1` the number 1; `None`, `(*bf16,i32)` for a tuple, `tensordesc<bf16[128, 64]>`. `constexprs`:
     `NAME=value`, with a literal, `tl.float16`, `torch.float16`, `:name` of the function's module, or a bare string.
-    `options`: num_warps and the like. What is not given is taken from an autotuner's configurations, from heuristics,
+    `options`: num_warps and the like. What is not given is taken from heuristics, from an autotuner's configurations,
     or from defaults: of an autotuner each configuration that compiles, at most `MOST_CONFIGURATIONS`. Raises
     `UsageError`.
     """
@@ -141,14 +142,15 @@ def compiled(
     given = dict(_constant(text, names) for text in constexprs)
     if unknown := [one for one in given if one not in decorated.arguments]:
         raise UsageError(f"{function} has no argument {unknown[0]}: it has {', '.join(decorated.arguments)}")
+    asked = {**options, **given}
     different: list[dict[str, Any]] = []
     for configuration in decorated.configurations:
-        if (chosen := {**configuration, **options, **given}) not in different:
-            different.append(chosen)
+        if (others := {one: value for one, value in configuration.items() if one not in asked}) not in different:
+            different.append(others)
     step = -(-len(different) // MOST_CONFIGURATIONS)
     if step > 1:
         complain(f"{function} has {len(different)} configurations of its autotuner: one of {step} is read")
-    calls = [_call(decorated, chosen, signature) for chosen in different[::step]]
+    calls = [_call(decorated, configuration, asked, signature) for configuration in different[::step]]
     with pretended_cuda(arch), noted_launches(arch):  # what it asks of a GPU while it is compiled
         made = compiler.several(lambda call: _compiled(decorated.function, arch, *call), calls)
     kernels = [one for one in made if isinstance(one, CompiledKernel)]
@@ -167,21 +169,35 @@ def _found(name: str, function: str, arch: Arch) -> tuple[Decorated, Mapping[str
     return decorated, names
 
 
-def _constants(decorated: Decorated, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Constants by name: what is chosen, else defaults."""
+def _chosen(
+    decorated: Decorated, configuration: Mapping[str, Any], asked: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Constants and options by name: what is asked for, else by a heuristic, a configuration, or a default.
+
+    `known`: of the arguments. As in Triton, a heuristic's value counts more than a configuration's or a default; what
+    one asks for and is not known leaves its value unknown.
+    """
+    heuristics = {one: computes for one, computes in decorated.heuristics.items() if one not in asked}
     defaults = {one: value for one, value in decorated.declared.items() if value is not inspect.Parameter.empty}
-    return defaults | {one: value for one, value in chosen.items() if one in decorated.arguments}
+    others = {**defaults, **configuration, **asked}
+    chosen = {one: value for one, value in others.items() if one not in heuristics}
+    for one, computes in heuristics.items():
+        try:
+            chosen[one] = computes({**known, **chosen})
+        except Exception:  # it asks for a number of the launch, or for a shape
+            continue
+    return chosen
 
 
-def _call(decorated: Decorated, chosen: Mapping[str, Any], signature: str) -> _Call:
+def _call(decorated: Decorated, configuration: Mapping[str, Any], asked: Mapping[str, Any], signature: str) -> _Call:
     """What the JIT would compile. Raises `UsageError` if something is missing, or is no type."""
-    constants = _constants(decorated, chosen)
     places = {one: place for place, one in enumerate(decorated.arguments)}
-    at_launch = [one for one in places if one not in {*constants, *decorated.declared}]
+    at_launch = [one for one in places if one not in {*configuration, *asked, *decorated.declared}]
     read = _Signature()
     for one, kind in _types(decorated.function.__name__, at_launch, signature):
         read.add(one, places[one], kind)
-    constants = _computed(decorated, constants | read.known) | constants
+    chosen = _chosen(decorated, configuration, asked, read.known)
+    constants = {one: value for one, value in chosen.items() if one in places}
     if missing := [one for one in decorated.declared if one not in constants]:
         wants = " ".join(f"--constexpr {one}=..." for one in missing)
         raise UsageError(f"{decorated.function.__name__} has constants of no value: give {wants}")
@@ -193,28 +209,18 @@ def _call(decorated: Decorated, chosen: Mapping[str, Any], signature: str) -> _C
     )
 
 
-def _computed(decorated: Decorated, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What heuristics say where they ask for nothing that is not known."""
-    values: dict[str, Any] = {}
-    for name, heuristic in decorated.heuristics.items():
-        try:
-            values[name] = heuristic({**known, **values})
-        except Exception:  # a number of the launch, a shape: it has to be given
-            continue
-    return values
-
-
 def _constant(text: str, names: Mapping[str, Any]) -> tuple[str, Any]:
     """A name and its value, of `NAME=value`."""
     name, equals, word = (part.strip() for part in text.partition("="))
     if not equals:
         raise UsageError(f"--constexpr {text} has no value: write NAME=value")
-    package, dot, attribute = word.partition(".")
-    if word.startswith(":") or (dot and package in _MODULES):
-        there = names if word.startswith(":") else vars(_MODULES[package])
-        if (attribute or word[1:]) not in there:
-            raise UsageError(f"--constexpr {text}: there is no {word.removeprefix(':')}")
-        return name, there[attribute or word[1:]]
+    first, *attributes = word.removeprefix(":").split(".")
+    if word.startswith(":") or (attributes and first in _MODULES):
+        try:
+            there = (names if word.startswith(":") else _MODULES)[first]
+            return name, functools.reduce(getattr, attributes, there)
+        except (KeyError, AttributeError):
+            raise UsageError(f"--constexpr {text}: there is no {word.removeprefix(':')}") from None
     try:
         return name, _WORDS[word] if word in _WORDS else ast.literal_eval(word)
     except (ValueError, SyntaxError):

@@ -241,6 +241,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
     names: dict[str, Any] = {}
     why: list[str] = []
     left_out = ""
+    bare: list[str] = []
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     try:
@@ -251,14 +252,15 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
                 if path is None or isinstance(error, UsageError):
                     raise
                 left_out = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                _import_bare_packages(folder, dotted)
+                bare = _import_bare_packages(folder, dotted)
                 spec = _spec_of(path, folder, dotted)
             if spec is not None and spec.loader is not None:
                 if "." in dotted and dotted in sys.modules:  # its package has imported it
-                    return vars(sys.modules[dotted]), None
-                module = sys.modules[dotted] = importlib.util.module_from_spec(spec)
-                names = vars(module)
-                spec.loader.exec_module(module)
+                    names = vars(sys.modules[dotted])
+                else:
+                    module = sys.modules[dotted] = importlib.util.module_from_spec(spec)
+                    names = vars(module)
+                    spec.loader.exec_module(module)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
@@ -266,19 +268,27 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
         why.append(f"{type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         sys.path[:] = before
+        for package in bare:  # the next file of it is to be told about too
+            sys.modules.pop(package, None)
     if left_out:
         complain(f"{dotted.rpartition('.')[0]} cannot be imported ({left_out}): {name} is, without its __init__.py")
     return names, why[-1] if why else None
 
 
-def _import_bare_packages(folder: Path, dotted: str) -> None:
-    """Modules for the packages around one, as far as there are none: of each its folder alone is known."""
+def _import_bare_packages(folder: Path, dotted: str) -> list[str]:
+    """Modules for the packages around one, as far as there are none: of each its folder alone is known.
+
+    Returns the names of those that it made.
+    """
     parts = dotted.split(".")
+    made = []
     for count in range(1, len(parts)):
         package = ".".join(parts[:count])
         if package not in sys.modules:
             sys.modules[package] = ModuleType(package)
             sys.modules[package].__path__ = [str(folder.joinpath(*parts[:count]))]
+            made.append(package)
+    return made
 
 
 def _spec_of(path: Path | None, folder: Path, dotted: str) -> ModuleSpec | None:

@@ -62,6 +62,38 @@ def pair(xs, y_desc, n: tl.constexpr):
     y_desc.store([0], x)
 '''
 
+HEURISTICS = """
+import types
+import triton, triton.language as tl
+
+BLOCK = 32
+settings = types.SimpleNamespace(tile=types.SimpleNamespace(BLOCK=256))
+
+
+@triton.autotune([triton.Config({"BLOCK": 512, "EVEN": False})], key=["n"])
+@triton.heuristics({
+    "EVEN": lambda given: given["BLOCK"] % 16 == 0,
+    "num_warps": lambda given: given["BLOCK"] // 64,
+})
+@triton.jit
+def tuned(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i, tl.exp(tl.load(x + i)) if EVEN else tl.load(x + i))
+
+
+@triton.heuristics({"EVEN": lambda given: given["BLOCK"] % 16 == 0})
+@triton.jit
+def plain(x, n, BLOCK: tl.constexpr = 64, EVEN: tl.constexpr = False):
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i, tl.exp(tl.load(x + i)) if EVEN else tl.load(x + i))
+
+
+@triton.heuristics({"EVEN": lambda given: given["n"] % given["BLOCK"] == 0})
+@triton.jit
+def unknown(x, n, BLOCK: tl.constexpr = 64, EVEN: tl.constexpr = False):
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i, tl.exp(tl.load(x + i)) if EVEN else tl.load(x + i))
+"""
 GLUON = """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -84,6 +116,7 @@ def package(tmp_path, monkeypatch):
     (root / "__init__.py").write_text("GLOBAL = 1\n")
     (root / "kernels.py").write_text(KERNELS)
     (root / "gluon.py").write_text(GLUON)
+    (root / "heuristics.py").write_text(HEURISTICS)
     (root / "helpers/arithmetic.py").write_text(
         "import triton\nfrom .. import GLOBAL\n\n@triton.jit\ndef twice(x):\n    return 2 * x\n"
     )
@@ -117,6 +150,18 @@ def test_a_package_that_needs_what_is_not_here_is_left_out(package):
     assert "ours cannot be imported (ModuleNotFoundError: No module named 'an_extension_for_a_gpu')" in done.stderr
 
 
+def test_each_file_of_a_package_that_is_left_out_is_said(package):
+    (package / "__init__.py").write_text("from . import gluon\nimport an_extension_for_a_gpu\n")
+    said = "ours cannot be imported (ModuleNotFoundError: No module named 'an_extension_for_a_gpu')"
+    types = ("--signature", "*fp32,*fp32", "--constexpr", "n=512")
+    for file in ("gluon", "other"):
+        (package / f"{file}.py").write_text(GLUON)
+        done = kperf("ir", f"{package}/{file}.py:copied", *types)
+        assert done.returncode == 0, done.stderr
+        assert f"{said}: {package}/{file}.py is, without its __init__.py" in done.stderr, file
+        assert "ours" not in sys.modules
+
+
 def test_a_module_that_ends_early_is_said_to_each_time(package):
     (package / "kernels.py").write_text(f"{KERNELS}\nimport what_is_not_here\n@triton.jit\ndef last(x):\n    pass\n")
     for _ in range(2):
@@ -138,6 +183,33 @@ def test_what_no_heuristic_can_say_is_asked_for(package):
     done = kperf("ir", "ours.kernels:scaled")
     assert "give the types of x_ptr, bias_ptr, y_ptr, n with --signature" in done.stderr
     assert "--constexpr NAME=value for ACT, KIND, SHAPE, BIASED, WIDE, EVEN\n" in done.stderr
+
+
+def test_a_heuristic_counts_more_than_a_default_and_a_configuration_and_less_than_what_is_given(package):
+    few = ("--signature", "*fp32,i32")
+    assert "math.exp" in ttgir("ours.heuristics:plain", *few)
+    assert "math.exp" not in ttgir("ours.heuristics:plain", *few, "--constexpr", "EVEN=False")
+    made = ttgir("ours.heuristics:tuned", *few)
+    assert "math.exp" in made
+    assert '"ttg.num-warps" = 8' in made  # of 512 elements, as the heuristic says
+    assert '"ttg.num-warps" = 2' in ttgir("ours.heuristics:tuned", *few, "--num-warps", "2")
+
+
+def test_what_a_heuristic_computes_is_not_asked_for_and_a_default_never_stands_for_what_it_cannot(package):
+    asked = kperf("ir", "ours.heuristics:tuned").stderr
+    assert "give the types of x, n with --signature" in asked
+    assert "--constexpr" not in asked
+    done = kperf("ir", "ours.heuristics:unknown", "--signature", "*fp32,i32")
+    assert done.stderr.endswith("unknown has constants of no value: give --constexpr EVEN=...\n")
+
+
+def test_a_name_of_the_module_may_have_attributes(package):
+    few = ("ours.heuristics:plain", "--signature", "*fp32,i32")
+    assert "tensor<256x" in ttgir(*few, "--constexpr", "BLOCK=:settings.tile.BLOCK")
+    assert "tensor<32x" in ttgir(*few, "--constexpr", "BLOCK=:BLOCK")
+    for word in (":settings.BLOCK", ":settings.tile.LOCK", ":tile", "tl.tile", "tl.math.tile"):
+        done = kperf("ir", *few, "--constexpr", f"BLOCK={word}")
+        assert (done.returncode, f"there is no {word.removeprefix(':')}\n" in done.stderr) == (2, True)
 
 
 def test_tuples_and_descriptors_are_arguments(package):
