@@ -13,6 +13,7 @@ from kperf.report.sentences import verdict
 from kperf.trace.analyze.finding import LEVELS, Finding, Level, Source
 from kperf.trace.analyze.models import Timeline
 
+_Function = tuple[str, Source, bool]
 _IGNORE = re.compile(r"#\s*kperf:\s*ignore\[([\w\-, ]+)\]\s*(\S.*)?$")
 IGNORE_WITHOUT_REASON = "needs a reason: `# kperf: ignore[id] why`"
 
@@ -69,11 +70,15 @@ def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
 
     Which configuration is fastest, a GPU would have to say.
     """
-    of_function: dict[tuple[str, Source, bool], list[Diagnosis]] = {}
+    of_function: dict[_Function, list[Diagnosis]] = {}
     for kernel, diagnosis in kernels_with_diagnoses(kernels):
-        key = kernel.name, source_of(frame_of(kernel.module.function)), kernel.tuned
-        of_function.setdefault(key, []).append(diagnosis)
+        of_function.setdefault(_function_of(kernel), []).append(diagnosis)
     return [_together(compilations) for compilations in of_function.values()]
+
+
+def _function_of(kernel: Kernel) -> _Function:
+    """By which compilations of one function are told from those of another: two files may have one name."""
+    return kernel.name, source_of(frame_of(kernel.module.function)), kernel.tuned
 
 
 def _together(compilations: Sequence[Diagnosis]) -> Diagnosis:
@@ -95,11 +100,11 @@ def _together(compilations: Sequence[Diagnosis]) -> Diagnosis:
 def kernels_with_diagnoses(kernels: Sequence[Kernel]) -> list[tuple[Kernel, Diagnosis]]:
     """What `diagnose_all` gives, each with its kernel."""
     found: list[tuple[Kernel, Diagnosis]] = []
-    of_tuner: dict[str, list[tuple[Kernel, Diagnosis]]] = {}
+    of_tuner: dict[_Function, list[tuple[Kernel, Diagnosis]]] = {}
     for kernel in kernels:
         diagnosis = diagnose(kernel)
         if kernel.tuned:
-            of_tuner.setdefault(kernel.name, []).append((kernel, diagnosis))
+            of_tuner.setdefault(_function_of(kernel), []).append((kernel, diagnosis))
         else:
             found.append((kernel, diagnosis))
     for tried in of_tuner.values():

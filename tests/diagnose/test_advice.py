@@ -105,6 +105,23 @@ def test_compilations_of_one_function_are_told_together(tmp_path):
     assert "narrow-access" not in {one.id for one in diagnose_all(kernels[:1])[0].findings}
 
 
+def test_functions_of_one_name_in_two_files_are_told_apart(tmp_path):
+    tuner = "@triton.autotune([triton.Config({'BLOCK': 1024}), triton.Config({'BLOCK': 2048})], key=['n'])"
+    for name, operation in (("one", "tl.exp"), ("other", "tl.sin")):
+        (tmp_path / f"{name}.py").write_text(
+            f"import triton, triton.language as tl\n\n{tuner}\n@triton.jit\n"
+            "def point(x, n, BLOCK: tl.constexpr):\n    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+            f"    tl.store(x + i, {operation}(tl.load(x + i, mask=i < n)), mask=i < n)\n"
+        )
+    kernels = [
+        kernel
+        for name in ("one", "other")
+        for kernel in inputs.read(f"{tmp_path / name}.py:point", (), SM_90A, signature="*fp32,i32:16")
+    ]
+    assert [kernel.tuned for kernel in kernels] == [True] * 4
+    assert [one.configurations for one in diagnose_all(kernels)] == [2, 2]
+
+
 def test_a_rule_again_follows_the_others_first_lines():
     def finding(rule, line, speedup):
         return Finding(
