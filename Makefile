@@ -99,7 +99,7 @@ docs: .venv/site-installed ## the pages and the reference as a site, build/site/
 figures: fig11 fig12 ## both figures: measured on a Hopper GPU, else drawn from the recorded runs; then all others that are recorded
 	@$(KPERF) figures
 
-fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of yours, COSTS=1 what records cost
+fig11: setup ## Fig. 11, inside the kernel; OVERRIDE=FILE traces a TTGIR of yours, COSTS=1 also times other clocks and buffers
 	@$(KPERF) fig11 $(FIG11_OPTIONS)
 
 fig12: setup ## Fig. 12, against FA2, FA3, cuDNN and Triton; CAUSAL=1, HEAD_DIM=64, DTYPE=float16, INPUTS=local, PAPER_MIX=1, FRESH=1, GPUS=all|2|0,2
@@ -125,7 +125,7 @@ power: setup ## each implementation alone at the power cap: TFLOPS, W, MHz, TFLO
 examples: setup ## trace every script of examples/; without a GPU lower them, and draw the recorded runs
 	@$(KPERF) examples $(words)
 
-llama-block: setup ## a Llama block with our attention in it: equal to torch's; on a Hopper GPU timed in turn, else as recorded
+llama-block: setup ## a Llama block with our attention in it: equal to torch's; on a Hopper GPU timed interleaved, else as recorded
 	@PYTHONPATH=. $(PYTHON) examples/llama_block.py
 	@$(KPERF) llama-block $(words)
 

@@ -82,7 +82,7 @@ def inputs(
 ) -> None:
     """Measure and draw how the speed over FA3 depends on the numbers in q and k: fig12_inputs, both masks.
 
-    Fig. 12's shapes with seven kinds of inputs, all kinds of a shape in turn; without a Hopper GPU the recorded run.
+    Fig. 12's shapes with seven kinds of inputs, all kinds of a shape interleaved; without a Hopper GPU the recorded run.
     """
     from kperf.paper import fig12_inputs
     from kperf.record.files import write_between_marks
@@ -203,7 +203,7 @@ def llama_block(
 
 @app.command(name="tritonbench-compare")
 def tritonbench_compare(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
-    """Our override and FlashAttention-2 by tritonbench and by us, on the same timers, in turn; see TRITONBENCH_DIR."""
+    """Our override and FlashAttention-2 by tritonbench and us, interleaved on the same timers; see TRITONBENCH_DIR."""
     from kperf.paper import tritonbench
 
     tritonbench.run(console, results, require_gpu=device is DeviceChoice.cuda)

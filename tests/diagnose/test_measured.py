@@ -50,6 +50,15 @@ def test_what_is_not_severe_is_an_answer():
     assert "1024 cycles" in answer.bound.message
 
 
+def test_loads_at_the_bound_of_the_mmas_cost_nothing():
+    timeline = recorded("gemm_tma")
+    assert timeline.load_wait.share > 0.25
+    assert timeline.iteration.cycles == pytest.approx(timeline.bound.cycles, rel=0.01)
+    assert "exposed-loads" not in found(timeline)
+    slower = timeline.iteration.model_copy(update={"cycles": 1.5 * timeline.bound.cycles})
+    assert "exposed-loads" in found(timeline.model_copy(update={"iteration": slower}))
+
+
 def test_exposed_loads_are_counted_and_cost_no_more_than_the_bound():
     timeline = recorded("gemm_1_stage")
     one = found(timeline)["exposed-loads"]

@@ -68,29 +68,29 @@ def values(goal):
 
 def test_the_numbers_are_those_of_the_records(folder):
     by = {goal.statement: goal for goal in goals.goals(folder)}
-    assert values(by["FA3 in turn, every point"]) == pytest.approx((1.06, 1.04))
-    assert [found.where for found in by["FA3 in turn, every point"].found] == ["16 x 256", "16 x 256"]
-    assert values(by["FA3 in turn, geometric mean"]) == pytest.approx(
+    assert values(by["FA3 interleaved, every point"]) == pytest.approx((1.06, 1.04))
+    assert [found.where for found in by["FA3 interleaved, every point"].found] == ["16 x 256", "16 x 256"]
+    assert values(by["FA3 interleaved, geometric mean"]) == pytest.approx(
         [(1.2**15 * least) ** (1 / 16) for least in (1.06, 1.04)]
     )
     assert values(by["FA3 on every kind of inputs, every point"]) == pytest.approx((1.25, 1.25))
     assert values(by["FA3 on every kind of inputs, the least geometric mean"]) == pytest.approx((1.25, 1.25))
     assert values(by["FA3 with head_dim 64, every point"]) == pytest.approx((1.23, 1.23))
     assert values(by["FA3 alone and sustained, geometric mean of 4096 to 16384"]) == pytest.approx((1.5, 1.5))
-    assert values(by["cuDNN in turn, every point"]) == pytest.approx((1.3, 1.3))
-    assert values(by["vanilla in turn, geometric mean from 1024 on"]) == pytest.approx((1.5, 1.5))
+    assert values(by["cuDNN interleaved, every point"]) == pytest.approx((1.3, 1.3))
+    assert values(by["vanilla interleaved, geometric mean from 1024 on"]) == pytest.approx((1.5, 1.5))
     assert values(by["cuBLAS 8192^3, both alone, the least of 8192 and 16384"]) == pytest.approx((0.9, 0.9))
 
 
 def test_what_falls_short_is_said_and_stands_out(folder):
     short = [goal.statement for goal in goals.goals(folder) if not goal.reached]
     assert short == [
-        "FA3 in turn, every point",
+        "FA3 interleaved, every point",
         "FA3 with head_dim 64, geometric mean",
         "cuBLAS 8192^3, both alone, the least of 8192 and 16384",
     ]
     lines = goals.markdown(folder).splitlines()
-    assert lines[2] == "| FA3 in turn, every point (1.05; 1.05) | 1.060, at 16 x 256 | **1.040**, at 16 x 256 |"
+    assert lines[2] == "| FA3 interleaved, every point (1.05; 1.05) | 1.060, at 16 x 256 | **1.040**, at 16 x 256 |"
 
 
 def test_numbers_of_another_override_say_so(folder):

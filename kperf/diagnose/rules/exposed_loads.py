@@ -5,14 +5,18 @@ from collections.abc import Iterator
 from kperf.diagnose.measured import finding, region_of, saved
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_SHARE
+from kperf.trace.analyze.facts import at_bound
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
 
 
 def check(timeline: Timeline) -> Iterator[Finding]:
-    """By the cycles of an iteration in which a warp group that issues MMAs waits for loads."""
+    """By the cycles of an iteration in which a warp group that issues MMAs waits for loads.
+
+    At the MMAs' bound these are cycles in which it would wait for its MMAs: more stages save none.
+    """
     wait = timeline.load_wait
-    if wait is None or wait.share < EXPOSED_SHARE:
+    if wait is None or wait.share < EXPOSED_SHARE or at_bound(timeline):
         return
     iteration_time = timeline.cycles_per_unit.median
     yield finding(
