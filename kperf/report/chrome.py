@@ -68,7 +68,7 @@ def export(launch: Launch, clock_mhz: float, about: Mapping[str, object]) -> Exp
 def _part(launch: Launch, number: int, cta: Cta, window: tuple[int, int], groups: Sequence[str]) -> str:
     """What of a CTA is shown, in words."""
     name = f"CTA {cta.program_id}"
-    first, last = (int(cycles[number]) for cycles in launch.lifetimes())
+    first, last = (int(cycles[number]) for cycles in launch.lifetimes)
     if window == (first, last):
         return f"{name} whole"
     iterations = [*analysis.iteration_starts(cta, groups), (cta.end,)]

@@ -213,7 +213,7 @@ def region_cycles(launch: Launch, name: str) -> tuple[NDArray[np.int64], NDArray
 
 
 def _launch_row(common: Common, known: Known, launch: Launch, cupti_us: float) -> LaunchRow:
-    first, last = launch.lifetimes()
+    first, last = launch.lifetimes
     timers = launch.records
     return LaunchRow(
         **common,

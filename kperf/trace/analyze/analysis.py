@@ -120,7 +120,7 @@ def unit_use_of_sm(launch: Launch, chosen: Sequence[int]) -> tuple[float, float]
     All CTAs that run beside it count. The operations of an MMA are spread over the time that it is in flight. None if
     records of one of them were lost.
     """
-    whole = set(launch.whole_ctas().tolist())
+    whole = set(launch.whole_ctas.tolist())
     work = covered = observed = 0.0
     for number in chosen:
         residents = launch.beside(number)
@@ -206,7 +206,7 @@ def sample(launch: Launch) -> list[Cta]:
 
 def sampled(launch: Launch) -> NDArray[np.int64]:
     """SAMPLED_CTAS whole CTAs, spread evenly over the launch; fewer if there are, or if they are long."""
-    whole = launch.whole_ctas()
+    whole = launch.whole_ctas
     affordable = SAMPLED_INTERVALS * launch.records.n_ctas // max(len(launch.kind), 1)
     n_ctas = min(SAMPLED_CTAS, len(whole), max(affordable, 1))
     chosen: NDArray[np.int64] = whole[np.unique(np.linspace(0, len(whole) - 1, n_ctas).astype(int))]
@@ -280,11 +280,11 @@ def idle(mmas: Iterable[InFlight], low: int, high: int) -> list[tuple[int, int]]
     return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
 
 
-def bubbles(launch: Launch, sms: Sequence[Neighbours], iteration_cycles: float) -> tuple[list[Bubble], float]:
+def bubbles(launch: Launch, sms: Sequence[Neighbours], iteration_cycles: float) -> tuple[list[Bubble], float] | None:
     """What the issuing groups do while no MMA is in flight, in cycles of an iteration; and the share of time with one.
 
     In the main loop of the first CTA of each SM, with the MMAs and the groups of all that are there. Of several
-    warps that run the same code the first stands for all.
+    warps that run the same code the first stands for all. None where no CTA has steady iterations.
     """
     groups = [group for group in issuers(launch) if launch.program.code(group) == group]
     causes: Counter[str] = Counter()
@@ -302,7 +302,7 @@ def bubbles(launch: Launch, sms: Sequence[Neighbours], iteration_cycles: float) 
                 there = ((one, spans) for one, spans in rows if one.start <= low < one.end)
                 causes[_cause(sorted(_at(spans, low - one.later) for one, spans in there))] += high - low
     if not observed:
-        return [], 0.0
+        return None
     total = sum(causes.values())
     scale = iteration_cycles / observed
     named = [

@@ -377,7 +377,7 @@ def _timeline(
     """All that follows from the joined iteration, in the place of what the launch with all records showed."""
     issuers = [group for group in analysis.issuers(launch) if group in parts_of]
     alone = Neighbours.alone(cta)
-    bubbles, in_flight = analysis.bubbles(launch, [alone], iteration_time.median)
+    bubbles, in_flight = analysis.bubbles(launch, [alone], iteration_time.median) or ([], 0.0)
     if one_launch.bubbles_of == "SM":
         scale = iteration_time.median / one_launch.cycles_per_unit.median
         bubbles = [bubble.model_copy(update={"cycles": bubble.cycles * scale}) for bubble in one_launch.bubbles]

@@ -70,12 +70,11 @@ def pipeline(launch: Launch, about: About) -> Timeline:
     """
     iteration_time = analysis.iteration_time(launch)
     ctas = analysis.sample(launch)
-    bubbles, in_flight = analysis.bubbles(launch, [*map(Neighbours.alone, ctas)], iteration_time.median)
+    of_ctas = analysis.bubbles(launch, [*map(Neighbours.alone, ctas)], iteration_time.median) or ([], 0.0)
     typical = np.unique(at_percentiles(launch, TYPICAL_PERCENTILES))
     sms = [] if about.sampled else shared(launch, typical)
     followed = shared(launch, analysis.sampled(launch)[:: max(len(sm.residents) for sm in sms)]) if sms else []
-    if followed:
-        bubbles, _ = analysis.bubbles(launch, followed, iteration_time.median)
+    of_sms = analysis.bubbles(launch, followed, iteration_time.median)
     bound = analysis.bound(launch)
     flop_per_cycle = sum(mma.flop for mma in launch.mmas_per_iteration()) / bound.cycles
     issuers = analysis.issuers(launch)
@@ -93,7 +92,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         sm=None,
         sm_recorded=of_sm[0] if of_sm else None,
         cta_main_loop=bound.cycles / iteration_time.median,
-        in_flight_cta=in_flight,
+        in_flight_cta=of_ctas[1],
         in_flight_sm=of_sm[1] if of_sm else None,
     )
     found = Timeline(
@@ -108,8 +107,8 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         fma_use=use if common["unit_of_compute"] == "fma" else None,
         arithmetic=analysis.hidden_arithmetic(launch, ctas),
         load_wait=views.load_wait(launch, iteration_time.median),
-        bubbles=bubbles,
-        bubbles_of="SM" if followed else "CTA",
+        bubbles=(of_sms or of_ctas)[0],
+        bubbles_of="SM" if of_sms else "CTA",
         replay=graph,
         what_if=rows,
         windows=analysis.windows(_typical(launch), issuers),
@@ -123,13 +122,13 @@ def by_cta(launch: Launch, about: About) -> Timeline:
     Raises `UsageError` if no CTA of the launch is whole.
     """
     typical = _typical(launch)
-    first, last = launch.lifetimes()
+    first, last = launch.lifetimes
     return Timeline(
         **_of_any_kernel(launch, about),
         view="memory",
         unit="CTA",
         units=launch.records.n_ctas,
-        cycles_per_unit=analysis.quantiles((last - first)[launch.whole_ctas()]),
+        cycles_per_unit=analysis.quantiles((last - first)[launch.whole_ctas]),
         bound=None,
         mma_use=None,
         arithmetic=None,
@@ -143,8 +142,8 @@ def by_cta(launch: Launch, about: About) -> Timeline:
 def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
     """What every view's timeline holds."""
     clock_mhz = launch.clock_mhz()
-    whole = launch.whole_ctas()
-    first, last = launch.lifetimes()
+    whole = launch.whole_ctas
+    first, last = launch.lifetimes
     measured = (launch.records.end_ns - launch.records.start_ns)[whole] * clock_mhz / 1e3
     covered = (last - first)[whole] / np.maximum(measured, 1)  # the timer may stand still in a short CTA
     return dict(about) | {
@@ -191,6 +190,6 @@ def at_percentiles(launch: Launch, percentiles: Sequence[int]) -> NDArray[np.int
     whole = views.Ctas(launch).working
     if not len(whole):
         raise UsageError("no CTA of the trace is whole: its events were overwritten; use a larger buffer")
-    first, last = launch.lifetimes()
+    first, last = launch.lifetimes
     by_lifetime = whole[np.argsort((last - first)[whole], kind="stable")]
     return by_lifetime[[round(p / 100 * (len(whole) - 1)) for p in percentiles]]

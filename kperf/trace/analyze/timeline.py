@@ -1,5 +1,6 @@
 """What each warp did from record to record: the intervals of a launch, with the wgmma in flight under them."""
 
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -124,23 +125,25 @@ class Neighbours:
         """A CTA by itself."""
         return cls([Resident(cta)])
 
-    @property
+    @cached_property
     def together(self) -> int:
         """The most that are there at once."""
-        return max(sum(one.start <= other.start < one.end for one in self.residents) for other in self.residents)
+        starts, ends = (sorted(getattr(one, limit) for one in self.residents) for limit in ("start", "end"))
+        return max(bisect_right(starts, start) - bisect_right(ends, start) for start in starts)
 
-    @property
+    @cached_property
     def places(self) -> dict[int, int]:
         """Which of the residents came in the place of which: of those that had ended, the last that was not taken."""
-        order = sorted(range(len(self.residents)), key=lambda number: self.residents[number].start)
+        starts, ends = ([getattr(one, limit) for one in self.residents] for limit in ("start", "end"))
+        ending = deque(sorted(range(len(ends)), key=ends.__getitem__))
         free: list[int] = []
-        found: dict[int, int] = {}
-        for number in order:
-            start = self.residents[number].start
-            free = [other for other in order if self.residents[other].end <= start and other not in found.values()]
+        places: dict[int, int] = {}
+        for number in sorted(range(len(starts)), key=starts.__getitem__):
+            while ending and ends[ending[0]] <= starts[number]:
+                free.append(ending.popleft())
             if free:
-                found[number] = max(free, key=lambda other: self.residents[other].end)
-        return found
+                places[number] = free.pop()
+        return places
 
 
 class Launch:
@@ -350,6 +353,7 @@ class Launch:
         loops = (self.program.loops[self.program.scopes[main].loop] for main in mains.values())
         return [mma for loop in loops for mma in loop.mmas]
 
+    @cached_property
     def lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last cycle of each CTA, over all of its warps."""
         records = self.records
@@ -372,7 +376,7 @@ class Launch:
             cycles += int(_clock_steps(records.clock[here]).sum())
             elapsed += int(records.start_ns[here[-1]] - records.start_ns[here[0]])
         if elapsed <= 0 or cycles <= 0:
-            first, last = self.lifetimes()
+            first, last = self.lifetimes
             cycles, elapsed = int((last - first).sum()), int((records.end_ns - records.start_ns).sum())
         if elapsed <= 0 or cycles <= 0:
             clock = "global timer" if elapsed <= 0 else "SM clock"
@@ -385,7 +389,7 @@ class Launch:
         All of an SM's CTAs keep its clock, of 32 bits that wrap.
         """
         records = self.records
-        first, last = self.lifetimes()
+        first, last = self.lifetimes
         here = np.flatnonzero((records.sm == records.sm[number]) & (first < last))
         later = (records.clock[here] - records.clock[number] + 2**31) % 2**32 - 2**31
         met = (first[here] + later < last[number]) & (last[here] + later > first[number])
@@ -396,7 +400,7 @@ class Launch:
         beside = sorted(self.beside(number), key=lambda found: found[0] != number)
         lengths = self.records.counts.sum(axis=1)
         others = np.array([other for other, _ in beside])
-        if not np.isin(others, self.whole_ctas()).all() or (lengths[others[1:]] > LONGEST_CTA).any():
+        if not np.isin(others, self.whole_ctas).all() or (lengths[others[1:]] > LONGEST_CTA).any():
             return None
         ctas = self.ctas(others)
         residents = [Resident(cta, later) for cta, (_, later) in zip(ctas, beside, strict=True)]
@@ -408,6 +412,7 @@ class Launch:
         groups = (interval.group for interval in self.intervals)
         return np.array([self.program.code(group) == group for group in groups], dtype=bool)
 
+    @cached_property
     def whole_ctas(self) -> NDArray[np.int64]:
         """CTAs of which no record was lost: each group's first record is the start of its lifetime."""
         lifetimes = {scope.group: scope.number for scope in reversed(self.program.scopes) if _is_lifetime(scope)}

@@ -60,7 +60,7 @@ class Ctas:
         self.program_id = records.program_id
         self.sm_id = records.sm
         self.whole = np.zeros(records.n_ctas, dtype=bool)
-        self.whole[launch.whole_ctas()] = True
+        self.whole[launch.whole_ctas] = True
         looping = [role for role in analysis.roles(launch) if launch.main_scope[role.warp_group] is not None]
         ranked = sorted(looping, key=lambda role: ("MMAs" not in role.duty, "loads" not in role.duty))
         self.has_loop = bool(ranked)

@@ -143,7 +143,7 @@ def test_the_clock_is_measured_where_ctas_that_share_an_sm_start_in_another_orde
 
 def test_the_spans_of_a_cta_are_each_warps_whole_life():
     found = launch(delay=400)
-    first, last = found.lifetimes()
+    first, last = found.lifetimes
     for number, cta in enumerate(found.ctas(np.arange(found.records.n_ctas))):
         for spans in cta.spans.values():
             assert all(span.end == following.start for span, following in pairwise(spans))
@@ -183,7 +183,7 @@ def test_lost_records_are_counted_and_the_steady_state_is_still_read():
     assert records.lost == sum(max(len(warp) - 64, 0) for warp in cta) > 0
     found = Launch(records, PROGRAM, small.warps)
     assert analysis.iteration_time(found).median == ITERATION_TIME
-    assert found.whole_ctas().size == 0
+    assert found.whole_ctas.size == 0
 
 
 def test_records_that_cannot_follow_each_other_are_refused():

@@ -188,7 +188,7 @@ def test_bubbles_are_scaled_to_an_iteration_and_small_ones_add_up():
     nearly = [mma(begin + 300, begin + 995) for begin in range(0, 5000, 1000)]
     found, _ = analysis.bubbles(launch_of("a"), [alone(a=a, mmas=nearly)], 500.0)
     assert [(one.cause, one.cycles) for one in found] == [("x", 150.0), ("other", 2.5)]
-    assert analysis.bubbles(launch_of("a"), [alone(a=a[:4], mmas=mmas)], 500.0) == ([], 0.0)
+    assert analysis.bubbles(launch_of("a"), [alone(a=a[:4], mmas=mmas)], 500.0) is None
 
 
 @pytest.mark.usefixtures("_all_issue")
@@ -215,11 +215,11 @@ def test_the_use_of_an_sm_is_of_what_runs_while_a_cta_does():
     other = cta(a=[span(0, 100)], mmas=[mma(1020, 1070, work=45.0), mma(1040, 1060, "b", 99.0)])
     ctas = {3: own, 5: other}
     launch = Some(
-        whole_ctas=lambda: np.array([3, 5]), beside=lambda number: [(3, 0), (5, 60)], groups=["a"],
+        whole_ctas=np.array([3, 5]), beside=lambda number: [(3, 0), (5, 60)], groups=["a"],
         program=Some(code=lambda group: group), ctas=lambda numbers: [ctas[int(n)] for n in numbers],
     )  # fmt: skip
     assert analysis.unit_use_of_sm(launch, [3]) == ((15 + 20 + 45 * 20 / 50) / 100, (40 + 20) / 100)
-    launch.whole_ctas = lambda: np.array([3])
+    launch.whole_ctas = np.array([3])
     assert analysis.unit_use_of_sm(launch, [3]) is None
     assert analysis.unit_use_of_sm(launch, []) is None
 

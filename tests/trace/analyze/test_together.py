@@ -1,6 +1,7 @@
 """CTAs that share an SM: what is said of them is held against an SM in which the change is really made."""
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kperf.report.sentences import verdict
-from kperf.trace.analyze import read
+from kperf.trace.analyze import analysis, read
 from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.joining import Captured, join
 from kperf.trace.analyze.models import Overhead, Resources, SampledCtas, Timeline
+from kperf.trace.analyze.timeline import Neighbours
 from kperf.trace.analyze.whatif import what_if
 from kperf.trace.capture.passes import single_probes
 
@@ -107,6 +109,46 @@ def test_an_sm_has_no_mma_in_flight_where_none_of_its_ctas_has():
     assert f"in {found:.0f} of the {t.cycles_per_unit.median:.0f} cycles of an iteration the SM has no" in said(t)
 
 
+def test_where_no_followed_cta_has_steady_iterations_the_bubbles_of_ctas_stand(monkeypatch):
+    bubbles = analysis.bubbles
+    whole = timeline(SMS["mixed"])
+    monkeypatch.setattr(
+        analysis,
+        "bubbles",
+        lambda launch, sms, cycles: None if len(sms[0].residents) > 1 else bubbles(launch, sms, cycles),
+    )
+    t = timeline(SMS["mixed"])
+    assert (whole.bubbles_of, t.bubbles_of) == ("SM", "CTA")
+    assert sum(one.cycles for one in t.bubbles) > 1.5 * sum(one.cycles for one in whole.bubbles) > 0
+    assert "one CTA has no MMA in flight" in said(t)
+
+
+@dataclass(frozen=True)
+class Stay:
+    start: int
+    end: int
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=12, unique_by=sum))
+def test_a_cta_comes_in_the_place_of_the_last_that_had_ended(stays):
+    there = [Stay(start, start + length) for start, length in stays]
+    sm = Neighbours(there)
+    assert sm.together == max(sum(one.start <= other.start < one.end for one in there) for other in there)
+    places = {}
+    for number in sorted(range(len(there)), key=lambda number: there[number].start):
+        free = [n for n, one in enumerate(there) if one.end <= there[number].start and n not in places.values()]
+        if free:
+            places[number] = max(free, key=lambda n: there[n].end)
+    assert sm.places == places
+
+
+def test_a_long_cta_may_have_thousands_of_short_neighbours():
+    sm = Neighbours([Stay(0, 1_000_000), *(Stay(100 * number, 100 * number + 90) for number in range(5000))])
+    before = time.process_time()
+    assert (sm.together, len(sm.places)) == (2, 4999)
+    assert time.process_time() - before < 2
+
+
 @pytest.mark.parametrize("kernel", [BOUND, MIXED], ids=["at the bound", "mixed"])
 def test_of_a_sample_one_cta_alone_is_replayed_and_the_reading_says_so(kernel):
     sample = SampledCtas(stride=17, first=5, recorded=2, ctas=40)
@@ -120,7 +162,7 @@ def test_of_a_sample_one_cta_alone_is_replayed_and_the_reading_says_so(kernel):
 def test_where_events_of_one_cta_are_lost_the_other_is_replayed_alone():
     ctas = [Cta(MIXED), Cta(replace(MIXED, iterations=150), 300)]
     launch = sm.launch(ctas, bytes_per_warp=2048)
-    assert launch.whole_ctas().tolist() == [0]
+    assert launch.whole_ctas.tolist() == [0]
     assert launch.neighbours(0) is None
     t = read.pipeline(launch, about())
     assert (t.bubbles_of, t.replay.together) == ("CTA", 1)

@@ -107,7 +107,7 @@ def test_every_cta_of_a_launch_is_traced_and_none_of_it_lost(variant):
     assert sorted(launch.records.program_id) == list(range(SMALL.rows // 128))
     assert launch.records.lost == 0
     assert set(launch.groups) == {"consumer 0", "consumer 1", "producer"}
-    assert len(launch.whole_ctas()) == SMALL.rows // 128
+    assert len(launch.whole_ctas) == SMALL.rows // 128
 
 
 def test_a_persistent_cta_is_traced_from_its_first_tile_to_its_last():
@@ -118,7 +118,7 @@ def test_a_persistent_cta_is_traced_from_its_first_tile_to_its_last():
     ctas, tiles, iterations = device.sm_count(), several.rows // 128, several.seq_len // 128 - 1
     assert sorted(launch.records.program_id) == list(range(ctas))
     assert launch.records.lost == 0
-    assert len(launch.whole_ctas()) == ctas
+    assert len(launch.whole_ctas) == ctas
     for group in ("consumer 0", "consumer 1"):
         assert launch.iterations(group) == tiles * iterations
         assert launch.boundaries(group).size == tiles - ctas
