@@ -10,6 +10,7 @@ import shlex
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -66,8 +67,11 @@ def complain(sentence: str) -> None:
         return
     try:
         print(f"kperf: {printable(sentence)}", file=sys.stderr, flush=True)
+    except ValueError:  # a script closed it
+        return
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # the interpreter would try once more
+        with suppress(OSError, AttributeError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stderr.fileno())  # the interpreter would try once more
 
 
 def printable(text: str) -> str:

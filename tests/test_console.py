@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kperf.console import PIPED, WholeConsole, of_standard_output, printable, shell_word
+from kperf.console import PIPED, WholeConsole, complain, of_standard_output, printable, shell_word
 from kperf.record.store import RECORDED
 from tests.command import kperf
 
@@ -160,6 +160,39 @@ def test_a_shell_reads_a_printed_path_again(tmp_path, name):
     assert word.isprintable()
     done = subprocess.run(["bash", "-c", f"cd {word} && pwd -P"], capture_output=True, check=True)
     assert done.stdout == os.fsencode(path.resolve()) + b"\n"
+
+
+def test_a_sentence_costs_nothing_where_stderr_is_closed_or_full(monkeypatch):
+    """A stream that a script closed raises, one that is full is no longer written to; neither leaks a descriptor."""
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stderr", closed)
+    complain("nobody hears it")
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        complain("it does not fit")
+        assert Path(f"/proc/self/fd/{full.fileno()}").readlink() == Path(os.devnull)
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+class Refusing(io.StringIO):
+    """As a script may replace stderr with: it has no descriptor."""
+
+    def write(self, text):
+        raise OSError(text)
+
+
+class Bare:
+    """As another script may: it has nothing else."""
+
+    write = Refusing().write
+
+
+@pytest.mark.parametrize("stream", [Refusing(), Bare()])
+def test_a_stream_without_a_descriptor_that_refuses_a_sentence_costs_nothing(monkeypatch, stream):
+    monkeypatch.setattr("sys.stderr", stream)
+    complain("nobody hears it")
 
 
 def test_an_override_is_staged_where_the_printed_setting_says(tmp_path):
