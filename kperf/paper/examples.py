@@ -139,7 +139,7 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
         environment = timeline.environment
         plot.draw(timeline, f"recorded on {environment.gpu}, {environment.recorded_at[:10]}", folder / name)
     if timelines and not only:
-        write_atomically(folder / "gallery.html", gallery(timelines))
+        write_gallery(timelines, folder)
     console.print(table(timelines))
     console.print(_costs(timelines))
     if failed:
@@ -284,14 +284,16 @@ def _section(name: str, script: Script, timelines: dict[str, Timeline]) -> str:
     return "\n".join(lines)
 
 
-def gallery(timelines: Mapping[str, Timeline]) -> str:
-    """A page of cards for beside the pictures: each example's name, the start of its reading, and its picture."""
+def write_gallery(timelines: Mapping[str, Timeline], folder: Path) -> Path:
+    """A page of cards beside the pictures: each example's name, the start of its reading, and its picture."""
     cards = [
         f"<article><h2>{html.escape(name)}</h2><p>{html.escape(next(iter(_said(timeline)), ''))}</p>"
         f'<a href="{name}.png"><img src="{name}.png" alt="Timeline of {name}" loading="lazy"></a></article>'
         for name, timeline in timelines.items()
     ]
-    return "\n".join([_GALLERY, *cards, "</main></body></html>", ""])
+    path = folder / "gallery.html"
+    write_atomically(path, "\n".join([_GALLERY, *cards, "</main></body></html>", ""]))
+    return path
 
 
 _GALLERY = """<!doctype html>

@@ -17,7 +17,6 @@ from kperf.plots import proton as plot_proton
 from kperf.plots import timers as plot_timers
 from kperf.plots import trace as plot_trace
 from kperf.plots import tune as plot_tune
-from kperf.record.files import write_atomically
 from kperf.record.store import recorded_folder
 from kperf.studies import accuracy, inductor, lines, proton, records, timers
 from kperf.trace.analyze.recorded import read_timeline
@@ -122,9 +121,7 @@ def _examples(folder: Path) -> Iterator[Path]:
         stamp = f"recorded on {timeline.environment.gpu}, {timeline.environment.recorded_at[:10]}"
         yield from plot_trace.draw(timeline, stamp, folder / "examples" / name)
     if timelines:
-        page = folder / "examples" / "gallery.html"
-        write_atomically(page, examples.gallery(timelines))
-        yield page
+        yield examples.write_gallery(timelines, folder / "examples")
 
 
 _FIGURES: tuple[Callable[[Path], Iterator[Path]], ...] = (
