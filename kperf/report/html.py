@@ -2,9 +2,11 @@
 
 import base64
 import linecache
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from bokeh.embed import components
@@ -18,7 +20,7 @@ from kperf.report.figure import KINDS, kinds_of, timeline_figure
 from kperf.report.ladder import Ladder
 from kperf.report.ladder_page import panes
 from kperf.report.report import Report
-from kperf.report.samples import Samples
+from kperf.report.samples import Samples, told_apart
 from kperf.report.templates import inside, render
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import RegionTime, Timeline
@@ -31,20 +33,22 @@ _ROW_LETTERS = 80
 """Of the markup of a line of the ladder."""
 MOST_IR_LETTERS = 2_500_000
 """Of the ladder of one kernel: a page has less than 5 MB a kernel."""
+_RANK = re.compile(r"rank\d+")
+"""The folder that `kperf trace` makes for each process of a job."""
 
 
 @dataclass(frozen=True)
 class SourceLine:
     """A line of the user's source: cycles an iteration (or a CTA) of each warp group, and what was found there.
 
-    samples: of each profiler, all and those that were stalled.
+    samples: of each profile in their order, all and those that were stalled.
     """
 
     number: int
     text: str
     cycles: dict[str, float]
     findings: tuple[Finding, ...]
-    samples: dict[str, tuple[int, int]]
+    samples: tuple[tuple[int, int], ...]
 
 
 def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples] = ()) -> str:
@@ -56,7 +60,8 @@ def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples] = 
     }
     script, places = components(figures) if figures else ("", {})
     timelines = [report.timeline for report in reports]
-    before_and_after = len(timelines) == 2 and len({one.kernel for one in timelines}) == 1
+    before_and_after = _is_before_and_after(reports)
+    profiles = [told_apart([one for one in samples if one.total(timeline.kernel)]) for timeline in timelines]
     ladders = [_ladder(report, sources) for report in reports]
     return render(
         "page.html.jinja",
@@ -67,8 +72,8 @@ def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples] = 
         sentences=[_sentences(report) for report in reports],
         kinds=KINDS,
         keys=[_keys(report) for report in reports],
-        profilers=[[one for one in samples if one.total(report.timeline.kernel)] for report in reports],
-        listings=[listing(report.timeline, sources, samples) for report in reports],
+        profiles=profiles,
+        listings=[listing(timeline, sources, own) for timeline, own in zip(timelines, profiles, strict=True)],
         rows=[_by_share(report.timeline.regions) for report in reports],
         ladders=ladders,
         panes=[panes(ladder) if ladder else [] for ladder in ladders],
@@ -94,11 +99,8 @@ def listing(timeline: Timeline, sources: Path, samples: Sequence[Samples] = ()) 
     for finding in timeline.findings:
         if finding.source.file == name:
             findings[finding.source.line].append(finding)
-    sampled: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
-    for one in samples:
-        for line, counts in one.of_lines(timeline.kernel, name).items():
-            sampled[line][one.profiler] = counts
-    numbers = [*cycles, *findings, *sampled]
+    sampled = [one.of_lines(timeline.kernel, name) for one in samples]
+    numbers = [*cycles, *findings, *chain.from_iterable(sampled)]
     lines = linecache.getlines(str(sources / name)) if numbers else []
     shown = range(max(min(numbers, default=1) - LINES_AROUND, 1), max(numbers, default=0) + LINES_AROUND + 1)
     return [
@@ -107,11 +109,25 @@ def listing(timeline: Timeline, sources: Path, samples: Sequence[Samples] = ()) 
             lines[number - 1].rstrip("\n"),
             dict(cycles.get(number, {})),
             tuple(findings.get(number, ())),
-            sampled.get(number, {}),
+            tuple(one.get(number, (0, 0)) for one in sampled),
         )
         for number in shown
         if number <= len(lines)
     ]
+
+
+def _is_before_and_after(reports: Sequence[Report]) -> bool:
+    """Of two runs of one kernel on one GPU; two ranks, or two compilations of one run, stand beside each other."""
+    if len(reports) != 2:
+        return False
+    environments = [report.timeline.environment for report in reports]
+    folders = {report.path.absolute().parent.name for report in reports if report.path is not None}
+    return (
+        len({report.timeline.kernel for report in reports}) == 1
+        and len({one.gpu_uuid for one in environments}) == 1
+        and len({one.recorded_at for one in environments}) == 2
+        and len([folder for folder in folders if _RANK.fullmatch(folder)]) < 2
+    )
 
 
 def _ladder(report: Report, sources: Path) -> Ladder | None:
@@ -127,7 +143,7 @@ def _ladder(report: Report, sources: Path) -> Ladder | None:
         if sum(len(line.text) + _ROW_LETTERS for lines in levels.values() for line in lines) <= MOST_IR_LETTERS:
             break
         if levels.pop(level, None):
-            notes.append(f"{level} would make this page too large: `kperf ir --level {level}` shows it")
+            notes.append(f"{level} would make this page too large: `kperf ir SCRIPT --level {level}` shows it")
     named = {level: [_moved(line, here) for line in lines] for level, lines in levels.items()}
     findings = [
         finding.model_copy(update={"source": finding.source.model_copy(update={"file": here(finding.source.file)})})

@@ -9,7 +9,7 @@ from kperf.report.samples import Samples
 _COLUMNS = ("kernel", "file", "time of a launch", "SM cycles", "tensor core use of the SM", "confidence", "findings")
 
 
-def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples]) -> str:  # noqa: ARG001 - as any format
+def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples] = ()) -> str:  # noqa: ARG001 - as any format
     """A row a kernel."""
     rows = [_COLUMNS, ("---",) * len(_COLUMNS), *map(_row, reports)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -16,13 +16,15 @@ from kperf.trace.analyze.recorded import read_timeline
 class Report:
     """A traced kernel as it is reported: facts and findings, the events of a typical CTA, the packed Chrome trace.
 
-    `cta` and `trace` are None where no Chrome trace lies beside the timeline, `ir` where the kernel's IR does not.
+    `cta` and `trace` are None where no Chrome trace lies beside the timeline, `ir` where the kernel's IR does not, and
+    `path` where the timeline was read from no file.
     """
 
     timeline: Timeline
     cta: TracedCta | None
     trace: bytes | None
     ir: KeptIr | None = None
+    path: Path | None = None
 
 
 def read_report(path: Path) -> Report:
@@ -36,7 +38,7 @@ def read_report(path: Path) -> Report:
     levels = path.with_name(path.name.removesuffix(".timeline.json") + kept.SUFFIX)
     ir = kept.read(levels) if levels.is_file() else None
     if beside is None:
-        return Report(timeline, None, None, ir)
+        return Report(timeline, None, None, ir, path)
     content = beside.read_bytes()
     packed = content if beside.suffix == ".gz" else gzip.compress(content, mtime=0)
-    return Report(timeline, read_typical_cta(beside), packed, ir)
+    return Report(timeline, read_typical_cta(beside), packed, ir, path)

@@ -1,7 +1,8 @@
 """Samples of a profiler by line of source, as a report shows them beside cycles."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 Place = tuple[str, str, int]
@@ -10,10 +11,14 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one profiler. by_place: how many fell on a line, and in how many of them the warp was stalled."""
+    """Samples of one profiler. by_place: how many fell on a line, and in how many of them the warp was stalled.
+
+    file: where they were read.
+    """
 
     profiler: str
     by_place: Mapping[Place, tuple[int, int]]
+    file: str
 
     def of_lines(self, kernel: str, file: str) -> dict[int, tuple[int, int]]:
         """Those of a kernel in a file, by line; the profiler may name the file from another folder."""
@@ -30,6 +35,14 @@ class Samples:
     def most(self, kernel: str) -> int:
         """Of a kernel's lines that with most."""
         return max((count for (name, _, _), (count, _) in self.by_place.items() if name == kernel), default=0)
+
+
+def told_apart(samples: Sequence[Samples]) -> list[Samples]:
+    """Those of one profiler named with their files."""
+    count = Counter(one.profiler for one in samples)
+    return [
+        replace(one, profiler=f"{one.profiler} ({one.file})") if count[one.profiler] > 1 else one for one in samples
+    ]
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -166,7 +166,12 @@ def _profile(profiler: str, folder: Path, ncu_path: Path | None) -> str:
 def _samples(profiler: str, printed: str, folder: Path) -> Samples:
     if profiler == "ncu":
         return ncu_samples(printed, folder)
-    return proton_samples(read_tree(folder / "lines.hatchet")) if profiler == "proton_sampling" else {}
+    if profiler != "proton_sampling":
+        return {}
+    found = proton_samples(read_tree(folder / "lines.hatchet"), _as_in_repository)
+    if not found:
+        raise UsageError("Proton took no samples: CUPTI wants the right to read the GPU's counters")
+    return found
 
 
 def _run(command: Sequence[str]) -> None:
@@ -180,21 +185,19 @@ def _run(command: Sequence[str]) -> None:
         raise UsageError(f"it failed: {last[:200]}{why}")
 
 
-def proton_samples(tree: Tree) -> Samples:
+def proton_samples(tree: Tree, named: Callable[[str], str] = str) -> Samples:
     """Samples by line, from a profile with `pcsampling`: frames of lines lie below their kernel's.
 
-    Raises `UsageError` if it has none.
+    named: what a file is called here.
     """
     found: Counter[Place] = Counter()
     stalled: Counter[Place] = Counter()
     for frame, above in _with_parents(tree, ""):
         match = _LINE_LEFT.fullmatch(frame.name) or _LINE_RIGHT.fullmatch(frame.name)
         if match and "num_samples" in frame.metrics:
-            place = (match["function"] or above, _as_in_repository(match["file"]), int(match["line"]))
+            place = (match["function"] or above, named(match["file"]), int(match["line"]))
             found[place] += _whole(frame.metrics["num_samples"], "Proton")
             stalled[place] += _whole(frame.metrics.get("num_stalled_samples", 0.0), "Proton")
-    if not found:
-        raise UsageError("Proton took no samples: CUPTI wants the right to read the GPU's counters")
     return {place: (found[place], min(stalled[place], found[place])) for place in found}
 
 
@@ -354,7 +357,11 @@ def read_samples(path: Path) -> list[ReportedSamples]:
     Raises `UsageError` if the file is missing, damaged, or holds no samples.
     """
     if path.suffix == ".hatchet":
-        return [ReportedSamples("Proton", proton_samples(read_tree(path)))]
+        found = proton_samples(read_tree(path))
+        if not found:
+            how = 'triton.profiler.start("NAME", backend="cupti", mode="pcsampling")'  # `proton -m` is lost before 3.8
+            raise UsageError(f"{path} has no samples by line: profile with `{how}`")
+        return [ReportedSamples("Proton", found, str(path))]
     if path.name != "lines.jsonl":
         raise UsageError(f"{path} is no file of samples: give a .hatchet of Proton's, or a lines.jsonl")
     if not path.is_file():
@@ -365,7 +372,7 @@ def read_samples(path: Path) -> list[ReportedSamples]:
             by_profiler[row.profiler][row.kernel, row.file, row.line] = (row.samples, row.stalled)
     if not by_profiler:
         raise UsageError(f"{path} holds no samples by line: `kperf lines` takes some on a GPU")
-    return [ReportedSamples(label(profiler), places) for profiler, places in by_profiler.items()]
+    return [ReportedSamples(label(profiler), places, str(path)) for profiler, places in by_profiler.items()]
 
 
 def summary(folder: Path) -> dict[str, float]:

@@ -56,6 +56,7 @@ SAMPLES = Samples(
         ("gemm_tma_kernel", "triton/language/standard.py", 18): (120, 0),
         ("another", "examples/gemm_tma.py", 19): (7, 7),
     },
+    "profile.hatchet",
 )
 
 
@@ -166,25 +167,70 @@ def test_samples_stand_beside_the_source_as_shares_of_their_kernel(text):
     assert html.escape(SAMPLES.profiler, quote=False) in text.replace("&#39;", "'")
 
 
+def test_two_profiles_of_one_name_have_a_column_each_and_are_told_apart():
+    """Each column is of its own total, also where a folder has a kernel of another file's."""
+    few, many = (
+        Samples("Proton", {("gemm_tma_kernel", "examples/gemm_tma.py", 18): counts}, file)
+        for file, counts in (("few.hatchet", (10, 4)), ("many.hatchet", (1_000, 700)))
+    )
+    other = Samples("Proton", {("another", "examples/gemm_tma.py", 18): (3, 3)}, "other.hatchet")
+    shown = page([read_report(GEMM)], RECORDED.parent, [other, few, many])
+    (table,) = re.findall(r'<table class="source">.*?</table>', shown, re.DOTALL)
+    (line,) = [row for row in map(cells, table.split("<tr>")[2:]) if row[0] == "18"]
+    assert line[-3:-1] == ["100% (40%)", "100% (70%)"]
+    assert re.findall(r">([^<>]*, samples)</th>", table) == [
+        "Proton (few.hatchet), samples", "Proton (many.hatchet), samples",
+    ]  # fmt: skip
+    alone = page([read_report(GEMM)], RECORDED.parent, [other, few])
+    assert ">Proton, samples</th>" in alone
+
+
 def test_a_ladder_that_is_too_large_for_the_page_leaves_levels_out_and_says_so():
     report = replace(read_report(GEMM), ir=ir(20_000))
     shown = page([report], RECORDED.parent)
     assert len(shown) < 5_000_000
-    assert "ttgir would make this page too large: `kperf ir --level ttgir` shows it" in shown
+    assert "ttgir would make this page too large: `kperf ir SCRIPT --level ttgir` shows it" in shown
     assert ">sass</h3>" in shown
     assert ">ttgir</h3>" not in shown
 
 
-def test_two_timelines_of_one_kernel_are_before_and_after(tmp_path):
+def recorded_elsewhere(report, path, **environment):
+    """The same kernel, of another file, with another environment."""
+    found = report.timeline.environment.model_copy(update=environment)
+    return replace(report, path=Path(path), timeline=report.timeline.model_copy(update={"environment": found}))
+
+
+LATER = "2026-11-23T10:00:00+00:00"
+
+
+def test_two_timelines_of_one_kernel_are_before_and_after():
     before = read_report(GEMM)
     overhead = before.timeline.overhead.model_copy(update={"original_ms": 0.75 * before.timeline.overhead.launch_ms})
-    after = replace(before, timeline=before.timeline.model_copy(update={"overhead": overhead}))
+    after = recorded_elsewhere(before, "after/gemm.timeline.json", recorded_at=LATER)
+    after = replace(after, timeline=after.timeline.model_copy(update={"overhead": overhead}))
     shown = page([before, after], RECORDED.parent)
     assert "<h2>Before and after</h2>" in shown
     (row,) = re.findall(r"<tr><th[^>]*>time of a launch, ms</th>(.*?)</tr>", shown)
     assert cells(row) == [f"{before.timeline.overhead.launch_ms:.4f}", f"{overhead.launch_ms:.4f}", "-25.0%"]
     assert "<h2>Side by side</h2>" in page([before, read_report(SOFTMAX)], RECORDED.parent)
     assert "<h2>Facts</h2>" in page([before], RECORDED.parent)
+
+
+@pytest.mark.parametrize(
+    ("folders", "environment", "title"),
+    [
+        (("out/rank0", "out/rank1"), {"recorded_at": LATER}, "Side by side"),
+        (("before/rank0", "after/rank0"), {"recorded_at": LATER}, "Before and after"),
+        (("before", "after"), {"recorded_at": LATER}, "Before and after"),
+        (("before", "after"), {"recorded_at": LATER, "gpu_uuid": "another"}, "Side by side"),
+        (("out", "out"), {}, "Side by side"),  # two compilations, of one run
+    ],
+)
+def test_ranks_gpus_and_compilations_are_no_before_and_after(folders, environment, title):
+    first = read_report(GEMM)
+    one, other = (f"{folder}/k{number}.timeline.json" for number, folder in enumerate(folders))
+    both = [recorded_elsewhere(first, one), recorded_elsewhere(first, other, **environment)]
+    assert re.findall(r"<h2>(Side by side|Before and after)</h2>", page(both, RECORDED.parent)) == [title]
 
 
 def test_kernels_of_one_name_are_told_apart_by_their_files(tmp_path):
@@ -353,6 +399,7 @@ def test_the_same_kernel_of_several_ranks_is_told_apart(tmp_path):
     text = (tmp_path / "all.html").read_text()
     label = read_report(GEMM).timeline.label
     assert re.findall(r"<h2 id=\"name\d\">([^<]*)</h2>", text) == [f"{label} (rank0)", f"{label} (rank1)"]
+    assert "<h2>Side by side</h2>" in text
     assert kperf("report", tmp_path / "rank0", "--out", tmp_path / "one.html").returncode == 0
     assert "(rank0)" not in (tmp_path / "one.html").read_text()
 

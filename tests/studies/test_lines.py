@@ -120,14 +120,38 @@ def tree():
     ])  # fmt: skip
 
 
-def test_protons_frames_are_lines_of_the_repository():
-    assert proton_samples(tree()) == {
-        ("attention_forward", "examples/attention.py", 48): (90, 60),
-        ("attention_forward", "examples/attention.py", 49): (10, 0),
-        ("attention_forward", "language/standard.py", 7): (5, 5),
-    }
-    with pytest.raises(UsageError, match="Proton took no samples"):
-        proton_samples(Tree("ROOT", {}, [Tree("k", {"time (ns)": 1.0})]))
+def written(frames, path):
+    """A profile of Proton's."""
+
+    def node(frame):
+        return {"frame": {"name": frame.name}, "metrics": frame.metrics, "children": [*map(node, frame.children)]}
+
+    path.write_text(json.dumps([node(frames), {}]))
+    return path
+
+
+def test_protons_frames_are_samples_by_line_of_the_files_that_it_names(tmp_path):
+    """Also of a file that is named like an example: it is the user's own."""
+    (found,) = lines.read_samples(written(tree(), tmp_path / "mine.hatchet"))
+    assert found.by_place == proton_samples(tree()) == {
+        ("attention_forward", "/somewhere/examples/attention.py", 48): (90, 60),
+        ("attention_forward", "/somewhere/examples/attention.py", 49): (10, 0),
+        ("attention_forward", "/x/triton/language/standard.py", 7): (5, 5),
+    }  # fmt: skip
+    assert (found.profiler, found.file) == ("Proton", str(tmp_path / "mine.hatchet"))
+    mine = Tree("ROOT", {}, [Tree("softmax", {}, [Tree("/home/me/softmax.py:9@softmax", {"num_samples": 4})])])
+    (found,) = lines.read_samples(written(mine, tmp_path / "softmax.hatchet"))
+    assert found.of_lines("softmax", "softmax.py") == found.of_lines("softmax", "me/softmax.py") == {9: (4, 0)}
+
+
+def test_a_profile_without_samples_says_how_to_take_some(tmp_path):
+    path = written(Tree("ROOT", {}, [Tree("k", {"time (ns)": 1.0})]), tmp_path / "times.hatchet")
+    with pytest.raises(UsageError) as refused:
+        lines.read_samples(path)
+    assert str(refused.value) == (
+        f"{path} has no samples by line: "
+        'profile with `triton.profiler.start("NAME", backend="cupti", mode="pcsampling")`'
+    )
 
 
 def cost(profiler, launches_s, message=""):
@@ -200,6 +224,8 @@ def test_every_profiler_gets_a_row_and_a_failure_its_reason(ran, tmp_path, monke
     assert "several passes are refused" in costs["trace_passes"].message
     assert costs["ncu"].launches_s == json.loads((ran / "seconds.json").read_text())
     assert {row.profiler for row in found if isinstance(row, LineRow)} == {"proton_sampling", "ncu"}
+    by_proton = [row for row in found if isinstance(row, LineRow) and row.profiler == "proton_sampling"]
+    assert {row.file for row in by_proton} == {"examples/attention.py", "language/standard.py"}
     (by_ncu,) = [
         row for row in found if isinstance(row, LineRow) and row.profiler == "ncu" and row.kernel == "gemm_gluon"
     ]
