@@ -7,7 +7,6 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 
 from kperf.plots.style import (
     BLUE,
@@ -75,11 +74,10 @@ def _kernels(axis: Axes, costs: Sequence[KernelCost]) -> None:
                 [place for place, _ in mine], [100 * (cost.ratio - 1) for _, cost in mine], color=colour, label=label
             )
     for place, cost in enumerate(costs):
-        number = axis.annotate(
-            f"{100 * (cost.ratio - 1):.1f}", (100 * (cost.ratio - 1), place), xytext=(2, 0),
-            textcoords="offset points", va="center",
+        axis.annotate(
+            f"{100 * (cost.ratio - 1):.1f}", (1, place), xycoords=axis.get_yaxis_transform(), xytext=(20, 0),
+            textcoords="offset points", ha="right", va="center",
         )  # fmt: skip
-        number.set_path_effects([withStroke(linewidth=1.5, foreground="white")])
     ticks = [(100 * (ratio - 1), place) for place, cost in enumerate(costs) for ratio in cost.several]
     if ticks:
         x, y = zip(*ticks, strict=True)
@@ -87,15 +85,15 @@ def _kernels(axis: Axes, costs: Sequence[KernelCost]) -> None:
     for value, style, what, side in ((PAPER_MEAN, "-", "mean", "right"), (PAPER_WORST, "--", "worst", "left")):
         axis.axvline(100 * value, color=VERMILION, lw=0.9, ls=style, zorder=0)
         axis.annotate(
-            f"paper's {what}: {100 * value:g} %", (100 * value, len(costs)), xytext=(2 if side == "left" else -2, 0),
-            textcoords="offset points", color=VERMILION, ha=side, va="center",
+            f"paper's {what}: {100 * value:g} %", (100 * value, 1), xycoords=axis.get_xaxis_transform(),
+            xytext=(6 if side == "right" else -6, 2), textcoords="offset points", color=VERMILION, ha=side, va="bottom",
         )  # fmt: skip
     axis.set_yticks(range(len(costs)), [cost.kernel for cost in costs])
     for tick, cost in zip(axis.get_yticklabels(), costs, strict=True):
         tick.set_fontweight("bold" if cost.kernel in FIG13 else "normal")
     axis.invert_yaxis()
-    axis.margins(x=0.12)
-    axis.set_title("tracing makes a launch slower by, %", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.margins(x=0.02)
+    axis.set_title("tracing makes a launch slower by, %", loc="left", fontsize=SMALL, fontweight="bold", pad=16)
 
 
 def _choices(axis: Axes, choices: Mapping[str, Sequence[Cost]]) -> None:
@@ -111,4 +109,4 @@ def _choices(axis: Axes, choices: Mapping[str, Sequence[Cost]]) -> None:
         axis.barh([0], [0], color=colour, label=kernel)
     axis.set_yticks(range(len(names)), [WORDS.get(name, name) for name in names])
     axis.invert_yaxis()
-    axis.set_title("other ways to trace, %", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.set_title("other ways to trace, %", loc="left", fontsize=SMALL, fontweight="bold", pad=16)

@@ -169,3 +169,13 @@ def test_the_figure_has_a_bar_a_kernel_and_the_papers_lines(folder):
     assert sorted(bar.get_width() for bar in left.patches) == pytest.approx(sorted(100 * (c.ratio - 1) for c in costs))
     assert sorted(line.get_xdata()[0] for line in left.get_lines()) == pytest.approx([8.2, 15])
     assert [bar.get_width() for bar in right.patches if bar.get_width()] == pytest.approx([5])
+    figure.canvas.draw()
+    numbers, lines = left.texts[: len(costs)], left.texts[len(costs) :]
+    assert [text.get_text() for text in numbers] == [f"{100 * (cost.ratio - 1):.1f}" for cost in costs]
+    assert [text.xy[1] for text in numbers] == list(range(len(costs)))
+    panel = left.get_window_extent()
+    assert all(text.get_window_extent().x0 > panel.x1 for text in numbers), "no bar or line beneath them"
+    assert [text.get_text() for text in lines] == ["paper's mean: 8.2 %", "paper's worst: 15 %"]
+    assert all(text.get_window_extent().y0 > panel.y1 for text in lines)
+    mean, worst = (text.get_window_extent() for text in lines)
+    assert mean.x1 < worst.x0
