@@ -36,7 +36,7 @@ WARPS = {
     "signal": Look("#fafafa", "black", "other"),
     "other": Look("#fafafa", "black", "other"),
 }
-BACK_PRESSURE = Look("#e8e8e8", "black", "back-pressure: waits for a free stage")
+BACK_PRESSURE = Look("#f4f4f4", "black", "back-pressure: waits for a free stage", "\\\\", "#b0b0b0")
 """Of a warp group that only loads: its waits cost nobody anything."""
 PRODUCTS = ("#332288", VERMILION, SKY)
 LOADS = (GREEN, "#a6dcc8", "#ddf0e8")
@@ -102,7 +102,8 @@ def draw_window(
         start, end = _clipped(bar, low, span)
         if (end - start) / span * (WIDTH_INCHES - 1) > _INCHES_A_LETTER * len(bar.name):
             middle = (start + end) / 2
-            box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.6} if len(parts) > 1 else None
+            box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.6}
+            bare = len(parts) == 1 and not look.hatch
             axis.text(
                 middle,
                 heights[bar.warp_group],
@@ -111,7 +112,7 @@ def draw_window(
                 va="center",
                 fontsize=7,
                 color=look.ink,
-                bbox=box,
+                bbox=None if bare else box,
             )
     for row, track in beside_rows:
         bars = [bar for bar in visible if bar.track == track]

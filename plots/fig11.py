@@ -28,8 +28,10 @@ from kperf.trace.analyze.models import Timeline, Window
 
 RATE = Look("#555555", "white", "MMAs at the peak rate")
 EVENTS = Look("#f2f2f2", "black", "events", "xxxx", "#999999")
-BEYOND = Look("#b0b0b0", "black", "queue")
+BEYOND = Look("#b0b0b0", "black", "queued or in latency")
 WINDOW_ITERATIONS = 3
+_ROOM = 0.045
+"""Of an iteration: of a wider part there is room for its cycles."""
 
 
 def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
@@ -127,7 +129,7 @@ def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
                 continue
             edge = look.edge if look.hatch else "white"
             axis.barh(place, cycles, 0.7, left, color=look.colour, edgecolor=edge, linewidth=0.4, hatch=look.hatch)
-            if cycles > 0.06 * period:
+            if cycles > _ROOM * period:
                 box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8}
                 axis.text(left + cycles / 2, place, f"{cycles:.0f}", ha="center", va="center", color=look.ink, bbox=box)
             if widest.get(look) == place:

@@ -84,9 +84,16 @@ def test_a_region_that_does_several_things_has_a_lane_for_each(axis):
     assert list(shown) == [bars.WARPS["load"].label, bars.WARPS["wait"].label]
 
 
-def test_the_waits_of_a_group_that_only_loads_are_pale(axis):
+def test_the_waits_of_a_group_that_only_loads_are_pale_and_hatched(axis):
     shown, _, _ = drawn(axis, [bar(0, 10, kind="wait"), bar(20, 10, kind="wait", group="c")], groups=("a", "c"))
     assert list(shown) == [bars.WARPS["wait"].label, bars.BACK_PRESSURE.label]
+    assert [bool(collection.get_hatch()) for collection in axis.collections] == [False, True]
+
+
+def test_a_name_on_a_hatch_has_a_plain_ground(axis):
+    some = [bar(0, 90, "name", kind="wait"), bar(0, 90, "name", kind="wait", group="c")]
+    drawn(axis, some, groups=("a", "c"))
+    assert [text.get_bbox_patch() is not None for text in axis.texts] == [False, True]
 
 
 def beside_names(axis):
