@@ -85,6 +85,7 @@ def of_compiled(
         texts={level: kernel.asm[name] for level, name in TEXTS.items() if name in kernel.asm},
         moved=moved,
         configuration=_configuration(kernel),
+        is_gluon="ttir" not in kernel.asm,
     )
 
 
@@ -151,4 +152,5 @@ def _of_ttgir(path: Path, arch: Arch) -> Kernel:
     kernel = compiler.compile_ttgir(path, arch)
     made = {name: kernel.asm[name] for name in ("llir", "ptx", "amdgcn", "cubin") if name in kernel.asm}
     shared = SimpleNamespace(shared=kernel.metadata.shared, num_stages=None)
-    return of_compiled(SimpleNamespace(asm=made | {"ttgir": text}, name=kernel.name, metadata=shared), arch)
+    read = of_compiled(SimpleNamespace(asm=made | {"ttgir": text}, name=kernel.name, metadata=shared), arch)
+    return replace(read, is_gluon=None)

@@ -83,7 +83,8 @@ class Kernel:
     whether it is one of an autotuner's configurations, of which a GPU would choose. texts: what Triton made, by level.
     moved: the source file's name in them, and where it lies now. configuration: integer constexprs and compile options
     that it was compiled with, by name, as far as they are known. history: of its function's launches in a script; None
-    without one, and empty where another compilation of the function has it.
+    without one, and empty where another compilation of the function has it. is_gluon: whether its source is Gluon,
+    whose buffers and waits are its writer's and not the compiler's; None of TTGIR alone, which does not say.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Kernel:
     moved: tuple[str, str] | None = None
     configuration: Mapping[str, int] = field(default_factory=dict)
     history: History | None = None
+    is_gluon: bool | None = None
 
     @cached_property
     def levels(self) -> dict[str, list[Line]]:

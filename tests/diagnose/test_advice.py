@@ -93,6 +93,41 @@ def test_operands_that_go_through_tensor_memory_are_seen():
     assert "high" not in {one.severity for one in others if one.id == "bank-conflicts"}
 
 
+def of_its_ttgir(path, arch, folder):
+    """What is found in the TTGIR of a script's kernel: it does not say in which language its source is written."""
+    compiled, *_ = inputs.read(str(KERNELS / path), (), arch)
+    text = compiled.texts["ttgir"].replace("tt.num_stages = 1 : i32", "")  # that says enough
+    (folder / "kernel.ttgir").write_text(text)
+    (kernel,) = inputs.read(str(folder / "kernel.ttgir"), (), arch)
+    return compiled, {one.id: one for one in reversed(diagnose(kernel).findings)}
+
+
+def test_the_ttgir_of_a_triton_kernel_is_not_taken_for_gluon(tmp_path):
+    compiled, rows = of_its_ttgir("planted/widened.py", SM_100A, tmp_path)
+    assert not compiled.is_gluon
+    assert {one.id for one in diagnose(compiled).findings} == set(rows)
+    assert rows["bank-conflicts"].severity == "medium"
+    advice = rows["bank-conflicts"].advice
+    assert advice.startswith("load the tile in the order in which it is used")
+    assert "; of Gluon, swizzle the buffer" in advice
+
+
+def test_what_is_the_writer_s_in_gluon_is_medium_or_unsaid_of_ttgir(tmp_path):
+    compiled, rows = of_its_ttgir("planted/bank_conflicts.py", SM_90A, tmp_path)
+    assert compiled.is_gluon
+    own = {one.id: one for one in diagnose(compiled).findings}["bank-conflicts"]
+    assert own.advice.startswith("swizzle the buffer")
+    assert rows["bank-conflicts"].severity == "medium"
+    assert "wgmma-serialised" not in of_its_ttgir("planted/wait_for_all.py", SM_90A, tmp_path)[1]
+
+
+def test_a_load_of_ttgir_has_the_advice_of_both_languages(tmp_path):
+    _, rows = of_its_ttgir("planted/descriptor_one_stage.py", SM_90A, tmp_path)
+    assert rows["loads-not-pipelined"].advice == (
+        "compile it with num_stages=3; of Gluon, allocate three buffers or more, and load ahead"
+    )
+
+
 def test_compilations_of_one_function_are_told_together(tmp_path):
     text = (KERNELS / "planted/dot_ieee.py").read_text()
     script = tmp_path / "sizes.py"

@@ -13,6 +13,13 @@ from kperf.trace.analyze.finding import Finding
 
 _BANKS = 32
 _BANK_BYTES = 4
+_REORDER = "load the tile in the order in which it is used: swap its strides, or transpose it once before the loop"
+_SWIZZLE = (
+    "swizzle the buffer (a larger maxPhase, NVMMASharedLayout) or pad its rows; read along the dimension in which it "
+    "was written"
+)
+_ADVICE = {False: _REORDER, True: _SWIZZLE, None: f"{_REORDER}; of Gluon, {_SWIZZLE}"}
+"""By `is_gluon`: Gluon's buffers have the layouts that its source gives them, others those that the compiler chose."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -25,17 +32,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         offsets = kernel.layouts.offsets(shared, places) if shared is not None and places is not None else None
         if tensor is None or offsets is None or (ways := _ways(offsets, tensor.bytes)) < BANK_WAYS:
             continue
-        by_compiler = "ttir" in kernel.texts  # Gluon's buffers have the layouts that its source gives them
         looping = bool(loops_around(op))
         yield kernel.finding(
             RULE.id,
             op,
-            "high" if looping and ways >= 2 * BANK_WAYS and not by_compiler else "medium",
+            "high" if looping and ways >= 2 * BANK_WAYS and kernel.is_gluon else "medium",
             f"{ways} lanes of a warp meet in one bank of shared memory, so each access takes {ways} turns",
-            "load the tile in the order in which it is used: swap its strides, or transpose it once before the loop"
-            if by_compiler
-            else "swizzle the buffer (a larger maxPhase, NVMMASharedLayout) or pad its rows; read along the dimension "
-            "in which it was written",
+            _ADVICE[kernel.is_gluon],
             {"ways": ways, "bytes": tensor.size * tensor.bytes},
             confidence="medium",
             estimate=(min(ways, 8) ** 0.4, 1.0, float(ways)),

@@ -14,6 +14,7 @@ from kperf.trace.analyze.finding import Finding
 _SMALL = 1024
 """Elements: vectors of scales or a bias are not worth a buffer."""
 _CP_ASYNC_BYTES = 4
+_MORE_BUFFERS = "allocate three buffers or more, and load ahead"
 _STAGES = [{"num_stages": stages} for stages in (3, 4, 2)]
 
 
@@ -136,10 +137,11 @@ def _reason(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str]: 
             "more",
             "make the inner stride a constexpr of 1 and the other strides multiples of 16",
         )
-    if "ttir" not in kernel.texts and op.name in ASYNC_COPIES:  # Gluon, whose buffers are its writer's
-        return "it fills one buffer, which this iteration reads", "allocate three buffers or more, and load ahead"
+    if kernel.is_gluon and op.name in ASYNC_COPIES:
+        return "it fills one buffer, which this iteration reads", _MORE_BUFFERS
     if kernel.num_stages is None:
-        return "no buffer is filled ahead", "compile it with num_stages=3"
+        more = f"; of Gluon, {_MORE_BUFFERS}" if kernel.is_gluon is None else ""
+        return "no buffer is filled ahead", f"compile it with num_stages=3{more}"
     return "the compiler found no distance between load and use", "load the operands of tl.dot directly in the loop"
 
 

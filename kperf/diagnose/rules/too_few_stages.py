@@ -15,13 +15,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     """Of loops whose copies fill fewer buffers than `STAGES_WANTED`, if another one costs no CTA.
 
     Where the compiler made the buffers it was asked for a number of stages; it needs a buffer less than that where an
-    MMA has its operands in registers.
+    MMA has its operands in registers. Of TTGIR alone it may have been asked for one more than there are buffers.
     """
     advised = set()
     for loop in kernel.main_loops:
         copies = buffers(kernel, loop) if any(op.name in MMAS for op in own(loop)) else []
         depth = min((count for _, count, _ in copies), default=STAGES_WANTED)
-        stages = own_stages(kernel, loop) or (kernel.num_stages if "ttir" in kernel.texts else None) or depth
+        by_compiler = depth + 1 if kernel.is_gluon is None else kernel.num_stages
+        stages = own_stages(kernel, loop) or (None if kernel.is_gluon else by_compiler) or depth
         if depth >= STAGES_WANTED or stages >= STAGES_WANTED or kernel.resources is None:
             continue
         more = sum(size for _, _, size in copies)

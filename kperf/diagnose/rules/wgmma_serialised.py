@@ -46,7 +46,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         reader = _read_in_loop(op)
         if reader is not None:
             yield _added_outside(kernel, op, reader)
-        elif "ttir" not in kernel.texts and (wait := _awaited_at_once(op)) is not None:  # Triton places its own waits
+        elif kernel.is_gluon and (wait := _awaited_at_once(op)) is not None:  # Triton places its own waits
             groups = kernel.module.warp_groups()
             warps = sum(group.num_warps for group in groups if any(one.name == _DOT for one in group.region.walk()))
             alone = warps <= _WARP_GROUP
