@@ -166,16 +166,17 @@ def _at_its_slot(module: Ptx, block_bytes: int) -> Ptx:
         computed = _computed(lines, known | dict.fromkeys(pointers, base))
         begins &= {number for number, value in enumerate(computed) if value == base + offset}
         offsets &= {number for number, value in enumerate(computed) if value == offset}
+    at_slot: dict[int, str] = {}
     for number in uses:
         if number in begins:
             result, (pointer,) = _WRITTEN.findall(lines[number])[0], set(named.findall(lines[number]))
-            lines[number] = f"\tmad.wide.u32 \t{result}, %kperf_slot, {block_bytes}, {pointer};"
+            at_slot[number] = f"\tmad.wide.u32 \t{result}, %kperf_slot, {block_bytes}, {pointer};"
         elif (place := _summand(number, lines, named, uses, offsets)) is not None:
             line, result, rest = place
-            lines[line] = f"\tmad.wide.u32 \t{result}, %kperf_slot, {block_bytes}, {rest};"
+            at_slot[line] = f"\tmad.wide.u32 \t{result}, %kperf_slot, {block_bytes}, {rest};"
         else:
             raise UsageError("where a CTA's events begin in the buffer is not understood")
-    return replace(module, body="".join(f"{line}\n" for line in lines))
+    return replace(module, body="".join(f"{at_slot.get(number, line)}\n" for number, line in enumerate(lines)))
 
 
 def _summand(

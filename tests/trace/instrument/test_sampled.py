@@ -167,6 +167,14 @@ def test_an_events_place_may_be_added_to_a_ctas_before_the_buffer():
     assert "\tmad.wide.u32 \t%rd1, %kperf_slot, 256, %rd5;" in text
 
 
+def test_two_pointers_may_share_an_events_place():
+    twice = "\tadd.s64 \t%rd7, %rd3, %rd5;\n\tst.global.b32 \t[%rd7+4], %r4;\n\tret;"
+    text = spliced(other=instrumented(REASSOCIATED.replace("\tret;", twice)))
+    assert text.count("\tmad.wide.u32 \t%rd3, %kperf_slot, 256, %rd2;\n") == 1
+    assert "\tadd.s64 \t%rd4, %rd3, %rd5;\n" in text
+    assert "\tadd.s64 \t%rd7, %rd3, %rd5;\n" in text
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
