@@ -60,6 +60,7 @@ def lines(axis):
     found = {}
     for container in axis.containers:
         line, _, whiskers = container.lines
+        assert list(line.get_xdata()) == sorted(line.get_xdata())
         spans = [(low, high) for made in whiskers for (_, low), (_, high) in made.get_segments()]
         found[container.get_label()] = (line.get_color(), line.get_marker(), list(line.get_ydata()), spans)
     return found
