@@ -178,9 +178,8 @@ def _occupancy(axis: Axes, timeline: Timeline, sms: SmUse) -> dict[str, Look]:
     axis.axvline(sms.median_end_us, color=BLACK, linewidth=0.8, linestyle=(0, (3, 3)))
     late = sms.median_end_us > 0.6 * sms.span_us
     axis.annotate(
-        "half of the SMs have ended", (sms.median_end_us, 0.5 * sms.sms), xytext=(-4 if late else 4, 0),
-        textcoords="offset points", ha="right" if late else "left", va="center", fontsize=7,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        "half of the SMs have ended", (sms.median_end_us, 1), xycoords=axis.get_xaxis_transform(), xytext=(0, 1),
+        textcoords="offset points", ha="right" if late else "left", va="bottom", fontsize=7,
     )  # fmt: skip
     if timeline.imbalance:
         slowest = timeline.imbalance.slowest

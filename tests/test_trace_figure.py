@@ -102,6 +102,14 @@ def test_a_memory_view_shows_waits_and_an_imbalance_the_slowest_block():
     assert "the slowest CTA" not in names[memory]
 
 
+def test_when_half_of_the_sms_have_ended_is_said_above_the_panel_and_hides_no_step():
+    axis = figure_of(imbalance).axes[-1]
+    (said,) = axis.texts
+    assert said.get_text() == "half of the SMs have ended"
+    assert said.xy[0] == imbalance.__wrapped__().sms.median_end_us
+    assert said.get_window_extent().y0 >= axis.get_window_extent().y1
+
+
 @pytest.mark.parametrize("make", VIEWS, ids=lambda make: make.__name__)
 def test_the_same_record_gives_the_same_pixels(make):
     again = drawn(make.__wrapped__())
