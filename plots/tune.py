@@ -55,7 +55,10 @@ def figure(found: Sequence[Study], stamp: str) -> Figure:
         shape = f"batch {of.batch}, {of.heads} heads, head_dim {of.head_dim}, {of.dtype}, {mask}"
         notes = [f"{shape}; all of a length interleaved."]
         whole = all(study.is_exhaustive for study in found)
-        notes.append("Right: over the best of all." if whole else "Right: over the best tried, as not all were timed.")
+        best = "the best of all" if whole else "the best tried, as not all were timed"
+        notes.append(
+            f"Right: how much slower the search's best is than {best}, after so many trials. Grey: within {GOAL:.0%}."
+        )
         footnote(made, notes)
     return made
 
@@ -103,7 +106,6 @@ def _speedups(axis: Axes, compared: Sequence[Study]) -> None:
 
 def _searches(axis: Axes, found: Sequence[Study]) -> None:
     axis.axhspan(0, 100 * GOAL, color="#e8e8e8", zorder=0)
-    starts: dict[float, list[str]] = {}
     for index, study in enumerate(found):
         every = study.tried("search") | study.tried("exhaustive")
         known = [cost for cost in every.values() if cost is not None]
@@ -112,14 +114,11 @@ def _searches(axis: Axes, found: Sequence[Study]) -> None:
         shown = [(n, 100 * (cost / min(known) - 1)) for n, cost in enumerate(best, 1) if cost < float("inf")]
         if shown:
             named = compact(study.workload.seq_len)
-            starts.setdefault(round(shown[0][1], 1), []).append(named)
             size = max(2.0, 6.5 - 1.5 * index)  # smaller ones lie on larger ones, so that all of equal ones are seen
             colour = _LINES[index % len(_LINES)]
             axis.plot(*zip(*shown, strict=True), color=colour, marker="o", ms=size, lw=0.9, label=named, clip_on=False)
-    for start, names in starts.items():
-        axis.annotate(
-            ", ".join(names), (1, start), xytext=(7, 0 if start else 8), textcoords="offset points", va="center"
-        )
+    if axis.get_lines():
+        axis.legend(loc="upper right", frameon=False, fontsize=SMALL)  # where the falling lines are not
     axis.set_xlabel("trials")
     axis.set_title("% slower than the best, by length", loc="left", fontsize=SMALL, fontweight="bold")
     axis.set_ylim(-0.03 * axis.get_ylim()[1])

@@ -81,7 +81,12 @@ def test_all_of_it(folders, monkeypatch):
     title = f"Tuning makes the Triton kernel {before / ours:.1f} x as fast (geometric mean)\nrecorded"
     assert legend.get_title().get_text() == title
     below = " ".join(" ".join(text.get_text() for text in drawn.findobj(Text)).split())
-    assert "head_dim 64, float16, causal; all of a length interleaved. Right: over the best of all." in below
+    assert "head_dim 64, float16, causal; all of a length interleaved. Right: how much slower the" in below
+    assert "than the best of all, after so many trials. Grey: within 2%." in below
+    _, searches = drawn.axes
+    assert [text.get_text() for text in searches.get_legend().get_texts()] == ["128"]
+    (goal,) = searches.patches
+    assert (goal.get_y(), goal.get_height()) == (0, pytest.approx(2))
 
 
 def test_a_trial_costs_the_same_whatever_the_clock_does(folders, monkeypatch):
