@@ -64,12 +64,12 @@ def intensity(loop: Operation) -> tuple[float, float] | None:
     Their rate halves where an operand has twice the bits: `BUSY_INTENSITY` is that of 16 bits. None without MMAs of
     known shape or without loads.
     """
-    products = [(shape, op) for op in own(loop) if op.name in MMAS and (shape := mma_shape(op)) is not None]
+    mmas = [(shape, op) for op in own(loop) if op.name in MMAS and (shape := mma_shape(op)) is not None]
     loaded = loaded_bytes(loop)
-    if not products or not loaded:
+    if not mmas or not loaded:
         return None
-    wanted = BUSY_INTENSITY * 2 / max(element_bytes(mma_element(op)) for _, op in products)
-    return sum(2 * m * n * k for (m, n, k), _ in products) / loaded, wanted
+    wanted = BUSY_INTENSITY * 2 / max(element_bytes(mma_element(op)) for _, op in mmas)
+    return sum(2 * m * n * k for (m, n, k), _ in mmas) / loaded, wanted
 
 
 def buffers(kernel: Kernel, loop: Operation) -> list[tuple[Operation, int, int]]:

@@ -36,6 +36,8 @@ def test_a_dot_on_the_fma_units_needs_no_larger_tile():
     [
         ("planted/loop_stages", "too-few-stages", "write num_stages=3 or 4 in the loop's tl.range: a stage more"),
         ("planted/two_stages", "too-few-stages", "launch with num_stages=3 or 4: a stage more"),
+        ("planted/tuned_stages", "too-few-stages", "put num_stages=3 or 4 into its triton.Config: a stage more"),
+        ("planted/two_warps", "wgmma-unused", "launch with num_warps=4, or 8 for tiles of 128 rows"),
         ("planted/stages_fill_memory", "low-occupancy", "launch with num_stages=3, which leaves room for one CTA more"),
         ("drafts/gelu_pow", "slow-math", "write x * x * x"),
         ("drafts/point_norms", "uncoalesced-access", "keep the 3 parts of an element in tensors of their own"),
@@ -45,6 +47,21 @@ def test_a_dot_on_the_fma_units_needs_no_larger_tile():
 )
 def test_advice_names_what_to_write(kernel, rule, advice):
     assert found(kernel)[rule].advice.startswith(advice)
+
+
+@pytest.mark.parametrize(("grid", "said"), [((12, 11), False), ((7, 19), True)])
+def test_room_for_one_more_cta_is_nothing_to_a_launch_that_fits_at_once(grid, said, tmp_path):
+    script = tmp_path / "script.py"
+    text = (KERNELS / "planted/stages_fill_memory.py").read_text()
+    script.write_text(text.replace("gemm[(64, 64)]", f"gemm[{grid}]"))  # an H200 has 132 SMs
+    assert ("low-occupancy" in {one.id for one in diagnosis_of(script).findings}) == said
+
+
+@pytest.mark.parametrize("kernel", ["scaled_sum", "wait_for_all", "widened", "two_warps"])
+def test_a_multiplication_of_matrices_is_called_an_mma(kernel):
+    said = " ".join(f"{one.message} {one.advice}" for one in found(f"planted/{kernel}").values())
+    assert "MMA" in said
+    assert "product" not in said
 
 
 def test_a_loop_that_sets_its_own_stages_has_no_candidates_of_the_launch():

@@ -1,4 +1,4 @@
-"""Loads of a loop with products that wait for memory in each iteration."""
+"""Loads of a loop with MMAs that wait for memory in each iteration."""
 
 from collections.abc import Iterator
 
@@ -145,4 +145,4 @@ def _reason(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str]: 
     return "the compiler found no distance between load and use", "load the operands of tl.dot directly in the loop"
 
 
-RULE = Rule("loads-not-pipelined", "Loads of a product that are not pipelined", check)
+RULE = Rule("loads-not-pipelined", "Loads of an MMA that are not pipelined", check)

@@ -23,26 +23,26 @@ _DOT, _WAIT = "ttng.warp_group_dot", "ttng.warp_group_dot_wait"
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the waits of the machine code, with ptxas' reason; and where a sum is read in each iteration."""
-    products = sorted(kernel.named(_DOT), key=lambda op: -len(loops_around(op)))
+    mmas = sorted(kernel.named(_DOT), key=lambda op: -len(loops_around(op)))
     issued, awaited = _waits(kernel)
-    if products and issued >= _FEW and awaited >= issued / 2:
+    if mmas and issued >= _FEW and awaited >= issued / 2:
         warning = _WARNING.search(kernel.ptxas)
         why = f" ({warning[1]}: {warning[2].strip()})" if warning else ""
         yield kernel.finding(
             RULE.id,
-            products[0],
+            mmas[0],
             "high",
             f"{awaited} of the {issued} wgmma instructions of its loops are waited for before the next is issued{why}",
-            f"{kernel.warps_advice()}: a thread's registers do not hold what lives across the products"
+            f"{kernel.warps_advice()}: a thread's registers do not hold what lives across the MMAs"
             if _REGISTERS in why
-            else "keep the accumulator untouched between products (rescale it after the wait), unroll nothing by hand, "
+            else "keep the accumulator untouched between MMAs (rescale it after the wait), unroll nothing by hand, "
             "and let fewer values live across the loop",
             {"wgmma": issued, "waited_for": awaited, "warning": warning[1] if warning else ""},
             estimate=(1.8, 1.2, 3.0),
             candidates=kernel.more_warps() if _REGISTERS in why else (),
         )
         return
-    for op in products:
+    for op in mmas:
         reader = _read_in_loop(op)
         if reader is not None:
             yield _added_outside(kernel, op, reader)
@@ -54,8 +54,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 wait,
                 "medium" if alone else "low",
-                "each iteration waits until its own product is done before it goes on: no wgmma is in flight meanwhile",
-                "wait for the last iteration's product instead, warpgroup_mma_wait(1, ...), free its buffer then, and "
+                "each iteration waits until its own MMA is done before it goes on: no wgmma is in flight meanwhile",
+                "wait for the last iteration's MMA instead, warpgroup_mma_wait(1, ...), free its buffer then, and "
                 "wait for 0 after the loop",
                 {"pendings": 0, "warps": warps},
                 confidence="medium",
@@ -63,15 +63,15 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
 
 
-def _added_outside(kernel: Kernel, product: Operation, reader: Operation) -> Finding:
-    """A product that another instruction adds to the sum, with a factor that may change in each iteration."""
-    factors = _factors(kernel, product)
-    varying = any(loops_around(product)[0] in loops_around(factor) for factor in factors)
+def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding:
+    """An MMA whose result another instruction adds to the sum, with a factor that may change in each iteration."""
+    factors = _factors(kernel, mma)
+    varying = any(loops_around(mma)[0] in loops_around(factor) for factor in factors)
     return kernel.finding(
         RULE.id,
-        product,
+        mma,
         "low" if varying else "medium",
-        "each product is waited for in its own iteration, because the sum is made outside of the MMA"
+        "each MMA is waited for in its own iteration, because the sum is made outside of it"
         + (", with a factor of each iteration" if varying else ""),
         "take a larger BLOCK_K for each factor, or let two warp groups of a CTA take turns (num_warps=8)"
         if varying
@@ -81,10 +81,10 @@ def _added_outside(kernel: Kernel, product: Operation, reader: Operation) -> Fin
     )
 
 
-def _factors(kernel: Kernel, product: Operation) -> list[Operation]:
-    """What made the numbers by which a product's result is multiplied, seen through changes of shape."""
+def _factors(kernel: Kernel, mma: Operation) -> list[Operation]:
+    """What made the numbers by which an MMA's result is multiplied, seen through changes of shape."""
     found = []
-    for reader in _readers(product):
+    for reader in _readers(mma):
         for place in range(len(reader.operands)):
             maker = kernel.values.maker(reader, place)
             while maker is not None and maker.name in _SHAPED:
@@ -108,21 +108,21 @@ def _waits(kernel: Kernel) -> tuple[int, int]:
     return issued, awaited
 
 
-def _read_in_loop(product: Operation) -> Operation | None:
-    """The arithmetic that adds a product, computed from zero, to a sum that a loop carries: the MMA could do it."""
-    return next((op for op in _readers(product) if op.name in ("arith.addf", "math.fma")), None)
+def _read_in_loop(mma: Operation) -> Operation | None:
+    """The arithmetic that adds what an MMA computes from zero to a sum that a loop carries: the MMA could do it."""
+    return next((op for op in _readers(mma) if op.name in ("arith.addf", "math.fma")), None)
 
 
-def _readers(product: Operation) -> list[Operation]:
-    """What reads a product's result in its loop, directly, after the wait or after a multiplication."""
-    loops = loops_around(product)
-    if not loops or not product.results:
+def _readers(mma: Operation) -> list[Operation]:
+    """What reads an MMA's result in its loop, directly, after the wait or after a multiplication."""
+    loops = loops_around(mma)
+    if not loops or not mma.results:
         return []
     found = []
-    names = {product.results[0]}
+    names = {mma.results[0]}
     for op in (inner for region in loops[0].regions for inner in region.operations):
         read = names & {name.partition("#")[0] for name in op.operands}
-        if not read or op is product:
+        if not read or op is mma:
             continue
         found.append(op)
         if op.name in (_WAIT, "arith.mulf"):
@@ -130,13 +130,11 @@ def _readers(product: Operation) -> list[Operation]:
     return found
 
 
-def _awaited_at_once(product: Operation) -> Operation | None:
-    """The wait for an asynchronous product in its iteration, where nothing but the next product reads its result."""
-    readers = [op for op in _readers(product) if op.name != "scf.yield"]
+def _awaited_at_once(mma: Operation) -> Operation | None:
+    """The wait for an asynchronous MMA in its iteration, where nothing but the next MMA reads its result."""
+    readers = [op for op in _readers(mma) if op.name != "scf.yield"]
     waits = [op for op in readers if op.name == _WAIT and "pendings = 0 " in op.rest]
-    return waits[0] if waits and waits == readers and "isAsync = true" in product.rest else None
+    return waits[0] if waits and waits == readers and "isAsync = true" in mma.rest else None
 
 
-RULE = Rule(
-    "wgmma-serialised", "Products that wait for each other", check, needs="machine code", targets=(SM_90A.name,)
-)
+RULE = Rule("wgmma-serialised", "MMAs that wait for each other", check, needs="machine code", targets=(SM_90A.name,))

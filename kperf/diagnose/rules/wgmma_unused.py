@@ -1,4 +1,4 @@
-"""mma.sync on Hopper, where wgmma would do the product at nearly twice the rate."""
+"""mma.sync on Hopper, where wgmma would do it at nearly twice the rate."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ _WARPS = 4
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of a product whose result has the layout of MMA version 2."""
+    """Of an MMA whose result has the layout of MMA version 2."""
     for op in kernel.named("tt.dot"):
         types = tensor_types(op.rest.partition(" : ")[2])
         shape, element = mma_shape(op), mma_element(op)
@@ -38,7 +38,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             RULE.id,
             op,
             severity,
-            f"the product runs as mma.sync, not as wgmma: {why}",
+            f"the MMA runs as mma.sync, not as wgmma: {why}",
             advice,
             {"rows": rows, "columns": columns, "num_warps": kernel.num_warps, "operand": element},
             candidates=[{"num_warps": _WARPS}] if kernel.num_warps % _WARPS else (),

@@ -1,4 +1,4 @@
-"""Operands of a product that were 16-bit numbers in memory and were made float32 before it."""
+"""Operands of an MMA that were 16-bit numbers in memory and were made float32 before it."""
 
 from collections.abc import Iterator
 
@@ -22,11 +22,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 RULE.id,
                 op,
                 "high" if both else "medium",
-                f"an operand of the product is {element} in memory and is made float32 "
+                f"an operand of the MMA is {element} in memory and is made float32 "
                 f"{'before it' if both else 'as the other is'}, which halves the tensor cores' rate at least",
                 f"give tl.dot the {element} operands; it sums in float32"
                 if both
-                else f"if the product needs no more precision, give tl.dot the other operand as {element} too",
+                else f"if the MMA needs no more precision, give tl.dot the other operand as {element} too",
                 {"operand": place, "loaded_as": element},
                 estimate=(2.0, 1.3, 8.0) if both else (1.3, 1.0, 2.0),
             )
@@ -52,4 +52,4 @@ def _widening(kernel: Kernel, op: Operation, place: int) -> Operation | None:
     return None
 
 
-RULE = Rule("widened-operands", "Operands widened before a product", check)
+RULE = Rule("widened-operands", "Operands widened before an MMA", check)
