@@ -11,11 +11,10 @@ from kperf.arch import Arch, of
 from kperf.compat.triton import CompiledKernel, constexprs_of, python_function
 from kperf.console import complain
 from kperf.diagnose import functions
-from kperf.diagnose.kernel import OPTIONS, Kernel, frame_of
+from kperf.diagnose.kernel import OPTIONS, Kernel
 from kperf.diagnose.without_gpu import launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
-from kperf.ir.levels import TEXTS
 from kperf.ir.locations import quoted
 from kperf.ir.ttgir import Module
 from kperf.record.files import from_json_once, read_text
@@ -64,26 +63,24 @@ def of_compiled(
 ) -> Kernel:
     """What static rules read, of a kernel that Triton compiled."""
     native = "cubin" in kernel.asm
-    module = Module(kernel.asm["ttgir"])
-    code = compiler.machine_code(kernel) if native else None
-    written, lies = frame_of(module.function), _file_of(kernel)
-    moved = (written.file, lies) if written is not None and lies and written.file != lies else None
-    if moved:  # Triton's cache knows it by where it lay before
-        before, after = map(quoted, moved)
-        module = Module(kernel.asm["ttgir"].replace(f"loc({before}:", f"loc({after}:"))
-        code = code.moved(*moved) if code else None
+    found = compiler.read_compiled(kernel, _file_of(kernel))
+    ttgir = found.texts["ttgir"]
+    if found.moved is not None:
+        before, after = map(quoted, found.moved)
+        ttgir = ttgir.replace(f"loc({before}:", f"loc({after}:")
+    module = Module(ttgir)
     assembled = native and "ptx" in kernel.asm and any(op.name == "ttng.warp_group_dot" for op in module.walk())
     return Kernel(
         kernel.name,
         arch,
         module,
         num_stages=getattr(kernel.metadata, "num_stages", None),
-        code=code,
+        code=found.code,
         resources=compiler.resources(kernel) if native else None,
         ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch.name) if assembled else "",
         grid=grid,
-        texts={level: kernel.asm[name] for level, name in TEXTS.items() if name in kernel.asm},
-        moved=moved,
+        texts=found.texts,
+        moved=found.moved,
         configuration=_configuration(kernel),
         is_gluon="ttir" not in kernel.asm,
     )

@@ -25,11 +25,26 @@ from kperf.compat import triton as compat
 from kperf.compat.triton import ASTSource, CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import locations
+from kperf.ir.levels import TEXTS
 from kperf.ir.machine import MachineCode, read_machine_code
 from kperf.ir.paths import parted
+from kperf.ir.ttgir import Module
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What Triton made of a kernel: texts by level, and machine code where there is some that is read.
+
+    moved: the source file's name in the texts, and where it lies now, as `code` has it; None where both are one.
+    Triton's cache knows a file by where it lay before.
+    """
+
+    texts: dict[str, str]
+    code: MachineCode | None
+    moved: tuple[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -252,6 +267,20 @@ def machine_code(kernel: CompiledKernel) -> MachineCode:
     Raises `UsageError` if the cubin is not one (Triton's cache is damaged), or too new for Triton's tools.
     """
     return read_machine_code(_dump(kernel, "nvdisasm", "-c", "-gi", "-ndf"), kernel.name)
+
+
+def read_compiled(kernel: CompiledKernel, file: str | None) -> Compiled:
+    """What Triton made of a kernel. file: where its source lies now, None where that is not known.
+
+    Raises `UsageError` if its TTGIR or its machine code cannot be read.
+    """
+    texts = {level: kernel.asm[name] for level, name in TEXTS.items() if name in kernel.asm}
+    code = machine_code(kernel) if "cubin" in kernel.asm else None
+    location = Module(texts["ttgir"]).function.location
+    written = location.frame if location is not None else None
+    if written is None or file is None or written.file == file:
+        return Compiled(texts, code, None)
+    return Compiled(texts, code.moved(written.file, file) if code else None, (written.file, file))
 
 
 def ptxas_says(ptx: str, arch: str) -> str:

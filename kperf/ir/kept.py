@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from kperf.compat.triton import CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
-from kperf.ir.levels import LEVELS, TEXTS, Line, read_levels
+from kperf.ir.levels import LEVELS, Line, read_levels
 from kperf.ir.locations import Frame
-from kperf.ir.ttgir import Module
 
 SUFFIX = ".ir.json.gz"
 _LARGEST = 200 << 20
@@ -50,12 +49,8 @@ def levels_of_compiled(kernel: CompiledKernel, file: str) -> dict[str, list[Line
     file: where the kernel's source lies now; Triton's cache may know it by another name. Raises `UsageError` if its
     machine code cannot be read.
     """
-    texts = {level: kernel.asm[name] for level, name in TEXTS.items() if name in kernel.asm}
-    code = compiler.machine_code(kernel) if "cubin" in kernel.asm else None
-    location = Module(texts["ttgir"]).function.location
-    written = location.frame if location is not None else None
-    moved = (written.file, file) if written is not None and written.file != file else None
-    return read_levels(texts, code.moved(*moved) if code is not None and moved else code, moved)
+    found = compiler.read_compiled(kernel, file)
+    return read_levels(found.texts, found.code, found.moved)
 
 
 def packed(kernel: str, target: str, levels: Mapping[str, Sequence[Line]], here: Path) -> bytes:
