@@ -11,13 +11,27 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from kperf.attention.workload import InputKind, SweepName
 from kperf.bench.points import Key, MeasuredPoint, Run
 from kperf.bench.tables import SHIFTS, speedup, speedup_interval
 from kperf.plots.style import PAGE_WIDTH, SMALL, compact, footnote, headline, label_and_look, save
 
 BASELINE = "fa3"
+KINDS: dict[InputKind, str] = {
+    "normal": "standard normal q and k",
+    "x2": "q twice that",
+    "x4": "four times",
+    "x10": "ten times",
+    "sink": "all rows of q attend to the first key",
+    "ramp": "scores grow from the first key to the last",
+    "local": "rows attend to keys near them",
+}
+"""What a row is of, in a footnote's words."""
 WIDEST = 1.6
 """Ratios of this and more, and of its inverse and less, have the full colour."""
+
+Shape = tuple[SweepName, int, int]
+"""Sweep, batch and seq_len."""
 
 
 def draw(
@@ -31,10 +45,12 @@ def figure(runs: dict[Key, Run], compared: Sequence[str], title: Sequence[str], 
     """Of what `runs` holds; the caller closes it."""
     masks = [causal for causal in (False, True) if any(workload.causal is causal for _, workload in runs)]
     panels = list(product(compared, masks))
+    shapes = list(dict.fromkeys((sweep, workload.batch, workload.seq_len) for sweep, workload in runs))
     made = plt.figure(figsize=(PAGE_WIDTH, 1.2 + 1.45 * len(panels)), layout="constrained")
     axes = made.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axis, (key, causal) in zip(axes, panels, strict=True):
-        _panel(axis, {place: run for place, run in runs.items() if place[1].causal is causal}, key)
+        _panel(axis, _of_mask(runs, causal), key, shapes)
+        axis.tick_params(length=0, labelbottom=axis is axes[-1])  # all have the same columns
         mask = "causal" if causal else "non-causal"
         axis.set_title(f"{label_and_look(key)[0]}, {mask}", loc="left", fontsize=SMALL, fontweight="bold")
     over = label_and_look(BASELINE)[0]
@@ -44,14 +60,39 @@ def figure(runs: dict[Key, Run], compared: Sequence[str], title: Sequence[str], 
         f"in the interval in which a second run falls 19 times in 20; {SHIFTS} where a time had not settled. Columns: "
         "batch x seq_len; mean: the geometric mean of the row."
     )
-    headline(made, title, [], [])
-    footnote(made, [explained, *notes])
+    kinds = "; ".join(f"{kind}: {KINDS[kind]}" for kind in _kinds(runs))
+    headline(made, [*_finding(runs, panels), *title], [], [])
+    footnote(made, [f"Rows: what is in q and k. {kinds}.", explained, *notes])
     return made
 
 
-def _panel(axis: Axes, runs: dict[Key, Run], key: str) -> None:
-    kinds = list(dict.fromkeys(workload.inputs for _, workload in runs))
-    shapes = list(dict.fromkeys((sweep, workload.batch, workload.seq_len) for sweep, workload in runs))
+def _of_mask(runs: dict[Key, Run], causal: bool) -> dict[Key, Run]:
+    return {place: run for place, run in runs.items() if place[1].causal is causal}
+
+
+def _kinds(runs: dict[Key, Run]) -> list[InputKind]:
+    return list(dict.fromkeys(workload.inputs for _, workload in runs))
+
+
+def _finding(runs: dict[Key, Run], panels: Sequence[tuple[str, bool]]) -> list[str]:
+    """By how much the mean of a panel's rows differs at most, over the shapes that all of its kinds have."""
+    apart = []
+    for key, causal in panels:
+        of_mask = _of_mask(runs, causal)
+        places: dict[Shape, dict[InputKind, float]] = {}
+        for (sweep, w), run in of_mask.items():
+            if (ratio := speedup(run, key, BASELINE)) is not None:
+                places.setdefault((sweep, w.batch, w.seq_len), {})[w.inputs] = ratio
+        whole = [ratios for ratios in places.values() if len(ratios) == len(_kinds(of_mask)) > 1]
+        if whole:
+            means = [statistics.geometric_mean(ratios[kind] for ratios in whole) for kind in _kinds(of_mask)]
+            apart.append(max(means) / min(means) - 1)
+    over = label_and_look(BASELINE)[0]
+    return [f"Mean speeds over {over} are at most {max(apart):.1%} apart between kinds of inputs"] if apart else []
+
+
+def _panel(axis: Axes, runs: dict[Key, Run], key: str, shapes: Sequence[Shape]) -> None:
+    kinds = _kinds(runs)
     place_of = {(sweep, w.batch, w.seq_len, w.inputs): run for (sweep, w), run in runs.items()}
     ratios = np.full((len(kinds), len(shapes) + 1), np.nan)
     for row, kind in enumerate(kinds):
@@ -68,7 +109,6 @@ def _panel(axis: Axes, runs: dict[Key, Run], key: str) -> None:
     names = [f"{batch} x\n{compact(seq_len)}" for _, batch, seq_len in shapes]
     axis.set_xticks(range(len(shapes) + 1), [*names, "mean"])
     axis.set_yticks(range(len(kinds)), kinds)
-    axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     for column in (sum(shape[0] == shapes[0][0] for shape in shapes), len(shapes)):
         axis.axvline(column - 0.5, color="white", linewidth=3)

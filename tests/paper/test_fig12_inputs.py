@@ -64,14 +64,39 @@ def test_the_picture_has_a_row_a_kind_and_a_column_a_shape_with_the_mean(runs):
         ]
         assert [text.get_text() for text in plus.get_yticklabels()] == ["normal", "x4"]
         assert [text.get_text() for text in plus.get_xticklabels()] == ["16 x\n128", "16 x\n256", "mean"]
+        assert not any(label.get_visible() for label in improved.get_xticklabels())  # the same as below
         cells = {text.get_position(): text.get_text() for text in plus.texts}
         assert cells == {
             (0, 0): "2.00", (1, 0): "4.00", (2, 0): "2.828", (0, 1): "1.50", (1, 1): "1.50", (2, 1): "1.500"
         }  # fmt: skip
         assert plus.images[0].get_array()[0].tolist() == pytest.approx([2, 4, 8**0.5])
         assert next(text.get_text() for text in improved.texts) == "(1.00)"  # no difference
+        title = figure.legends[0].get_title().get_text().splitlines()
+        most = 8**0.5 / 1.5 - 1  # of Improved+, whose means are 2.828 and 1.5
+        assert title == [
+            f"Mean speeds over FA3 are at most {most:.1%} apart between kinds of inputs",
+            "What",
+            "recorded",
+        ]
+        below = figure._supxlabel.get_text().replace("\n", " ")
+        assert below.startswith("Rows: what is in q and k. normal: standard normal q and k; x4: four times. Numbers:")
     finally:
         plt.close(figure)
+
+
+def test_the_title_compares_kinds_at_the_shapes_that_all_have(runs):
+    del runs["seq_len", Workload(batch=16, seq_len=256, inputs="x4")]
+    figure = plot.figure(runs, ("improved_plus",), ["What"], [])
+    plt.close(figure)
+    assert "at most 33.3% apart" in figure.legends[0].get_title().get_text()  # 2 and 1.5 at 128
+    alone = {place: run for place, run in runs.items() if place[1].inputs == "normal"}
+    figure = plot.figure(alone, ("improved_plus",), ["What"], [])
+    plt.close(figure)
+    assert figure.legends[0].get_title().get_text() == "What"
+
+
+def test_every_kind_of_inputs_is_explained():
+    assert tuple(plot.KINDS) == fig12_inputs.KINDS
 
 
 def record(folder, *found):
