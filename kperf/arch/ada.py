@@ -13,6 +13,7 @@ SM_89 = replace(
     number=89,
     gpus="L4, L40S, RTX 40",
     sm_ctas=24,
+    memory_bytes_per_cycle=2.45,  # L40S data sheet: 0.864 TB/s
     # L40S data sheet (2023): 362 TFLOPS of bfloat16 = 142 SMs * 1024 * 2.49 GHz, 733 of fp8, 183 of tf32.
     # GeForce has half of it where sums are float32.
     flop_per_cycle={

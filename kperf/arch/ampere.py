@@ -30,6 +30,7 @@ SM_80 = Arch(
     exponentials_per_cycle=16,
     fp32_per_cycle=64,
     shared_bytes_per_cycle=128,
+    memory_bytes_per_cycle=13.4,  # A100 80GB data sheet: 2.039 TB/s
     # NVIDIA A100 Tensor Core GPU Architecture (2020), table 1: 312 TFLOPS of bfloat16 = 108 SMs * 2048 * 1.41 GHz.
     # No fp8: Triton multiplies it as fp16.
     flop_per_cycle={
@@ -56,6 +57,7 @@ SM_86 = replace(
     sm_shared_bytes=100 * 1024,
     cta_shared_bytes=99 * 1024,
     fp32_per_cycle=128,
+    memory_bytes_per_cycle=4.9,  # A10 data sheet: 0.6 TB/s
     # NVIDIA Ampere GA102 GPU Architecture (2021); A10 data sheet: 125 TFLOPS of bfloat16 = 72 SMs * 1024 * 1.695 GHz.
     # GeForce has half of it where sums are float32.
     flop_per_cycle={

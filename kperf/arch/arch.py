@@ -102,6 +102,7 @@ class Arch:
         flop_per_cycle: dense operations of an SM in a cycle, by the type of the operands.
         exponentials_per_cycle, fp32_per_cycle: results of an SM in a cycle.
         shared_bytes_per_cycle: between an SM and its shared memory.
+        memory_bytes_per_cycle: from device memory to an SM while all load; of the GPU whose data sheet is cited.
         operations: operation of TTGIR -> what it does.
         completion: an MMA in TTGIR -> how it completes.
         opcodes: of its machine code; the first whose prefix fits.
@@ -127,6 +128,7 @@ class Arch:
     exponentials_per_cycle: int
     fp32_per_cycle: int
     shared_bytes_per_cycle: int
+    memory_bytes_per_cycle: float
     flop_per_cycle: Mapping[Dtype, int] = field(hash=False)
     operations: Mapping[str, OperationKind] = field(hash=False, repr=False)
     completion: Mapping[str, Completion] = field(hash=False, repr=False)

@@ -16,6 +16,7 @@ SM_100A = replace(
     name="sm_100a",
     number=100,
     gpus="B200, GB200",
+    memory_bytes_per_cycle=29.0,  # HGX B200 data sheet: 8 TB/s a GPU, and a B300 has as many
     # NVIDIA Blackwell Architecture Technical Brief (2024), HGX B200: 2.25 PFLOPS of bfloat16 a GPU = 148 SMs * 8192 *
     # 1.85 GHz, 4.5 of fp8 and int8, 9 of fp4, 1.1 of tf32, 0.04 of fp64.
     flop_per_cycle={
@@ -78,6 +79,7 @@ SM_120 = replace(
     name="sm_120",
     number=120,
     gpus="RTX 50, RTX PRO 6000 Blackwell",
+    memory_bytes_per_cycle=3.65,  # RTX PRO 6000 data sheet: 1.792 TB/s
     operations={**TRITON, **MBARRIER, **TMA},
     opcodes=(*TMA_SASS, *SASS),
     # NVIDIA RTX Blackwell GPU Architecture (2025), RTX PRO 6000: 504 TFLOPS of bfloat16 = 188 SMs * 1024 * 2.62 GHz,

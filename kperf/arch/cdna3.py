@@ -28,6 +28,7 @@ GFX942 = Arch(
     exponentials_per_cycle=16,
     fp32_per_cycle=64,
     shared_bytes_per_cycle=128,
+    memory_bytes_per_cycle=8.3,  # AMD CDNA 3 Architecture: 5.3 TB/s
     # AMD CDNA 3 Architecture (white paper, 2023): 1307 TFLOPS of bfloat16 = 304 units * 2048 * 2.1 GHz.
     flop_per_cycle={
         "fp8": 4096,

@@ -18,6 +18,7 @@ GFX950 = replace(
     shared_unit=1280,
     exponentials_per_cycle=32,
     shared_bytes_per_cycle=256,
+    memory_bytes_per_cycle=13.0,  # AMD CDNA 4 Architecture, MI355X: 8 TB/s
     # AMD CDNA 4 Architecture (white paper, 2025), MI355X: 2517 TFLOPS of bfloat16 = 256 units * 4096 * 2.4 GHz. It has
     # no tf32: Triton multiplies that as float32.
     flop_per_cycle={

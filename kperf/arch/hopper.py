@@ -17,6 +17,7 @@ SM_90A = replace(
     sm_shared_bytes=228 * 1024,
     cta_shared_bytes=227 * 1024,
     fp32_per_cycle=128,
+    memory_bytes_per_cycle=20.0,  # H200 data sheet: 4.8 TB/s
     # NVIDIA H100 Tensor Core GPU Architecture (2022), table 2: 989 TFLOPS of bfloat16 = 132 SMs * 4096 * 1.83 GHz.
     flop_per_cycle={
         "fp8": 8192,

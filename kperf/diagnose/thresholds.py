@@ -1,5 +1,7 @@
 """Every number at which a rule speaks, with its reason."""
 
+from kperf.arch import H200
+
 SECTOR_BYTES = 32
 """Device memory and L2 are read and written by sectors (CUDA C++ Programming Guide, "Device Memory Accesses")."""
 
@@ -30,7 +32,7 @@ ELEMENTS_OF_THREAD = 128
 LEAST_WARPS_OF_ROW = 2
 """A single warp has a single scheduler slot of four on its SM."""
 
-BUSY_INTENSITY = 64.0
+BUSY_INTENSITY = H200.arch.flop_per_cycle["bf16"] / H200.l2_bytes_per_cycle
 """Operations per byte that an MMA loop loads, of 16-bit operands. An H200's L2 gives an SM 64 bytes a cycle and its
 tensor cores do 4096 operations: 128 x 128 tiles have 64 a byte, 64 x 64 have 32, 32 x 32 have 16."""
 
@@ -49,9 +51,6 @@ FEW_WARPS_ON_SM = 16
 REDUCTION_CYCLES = 200
 """Of a reduction across warps, an order of magnitude: five shuffles, a store, a barrier and a load of shared memory,
 some 25 cycles each."""
-
-MEMORY_BYTES_A_CYCLE = 20.0
-"""Of device memory for one SM: an H200's 4.8 TB/s over 132 SMs at 1.8 GHz."""
 
 WARPS_OF_MMAS = 8
 """On an SM, of a kernel that multiplies: two warp groups, of which one issues MMAs while the other waits or stores."""

@@ -70,6 +70,17 @@ def test_each_types_peak_is_that_of_the_data_sheet(name, sms, mhz, tflops):
     assert peaks == pytest.approx(tflops, rel=0.015)
 
 
+@pytest.mark.parametrize(
+    ("name", "sms", "mhz", "terabytes"),
+    [("sm_80", 108, 1410, 2.039), ("sm_86", 72, 1695, 0.6), ("sm_89", 142, 2490, 0.864), ("sm_90a", 132, 1830, 4.8),
+     ("sm_100a", 148, 1850, 8.0), ("sm_103a", 148, 1850, 8.0), ("sm_120", 188, 2617, 1.792), ("gfx942", 304, 2100, 5.3),
+     ("gfx950", 256, 2400, 8.0)],
+)  # fmt: skip
+def test_the_memory_is_as_fast_as_the_data_sheet_says(name, sms, mhz, terabytes):
+    """A100 80GB, A10, L40S, H200, HGX B200, HGX B300, RTX PRO 6000, MI300X, MI355X: TB/s of all SMs."""
+    assert sms * mhz * 1e6 * arch.of(name).memory_bytes_per_cycle / 1e12 == pytest.approx(terabytes, rel=0.02)
+
+
 def test_mmas_complete_as_the_hardware_says():
     assert {one.name: set(one.completion.values()) for one in KNOWN} == {
         "sm_80": {"sync"},

@@ -85,6 +85,17 @@ def test_what_is_small_beside_the_rest_is_a_hint(kernel, rule):
     assert found(f"clean/{kernel}")[rule].severity == "low"
 
 
+def test_a_reduction_costs_a_larger_share_where_memory_is_faster():
+    gains = {}
+    for arch in (SM_90A, SM_100A):
+        kernel, *_ = inputs.read(str(KERNELS / "clean/cross_entropy_wide.py"), (), arch)
+        rows = [one for one in diagnose(kernel).findings if one.id == "reduction-in-loop"]
+        gains[arch] = min(row.estimate.speedup for row in rows) - 1
+    faster = SM_100A.memory_bytes_per_cycle / SM_90A.memory_bytes_per_cycle
+    assert gains[SM_100A] == pytest.approx(gains[SM_90A] * faster)
+    assert faster > 1.4
+
+
 def test_thirty_two_warps_are_not_doubled():
     wide = found("clean/cross_entropy_wide")
     assert "register-spills" in wide

@@ -12,9 +12,6 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, REGISTERS_NEAR, STAGES_WANTED, WARPS_OF_MMAS
 from kperf.trace.analyze.finding import Finding
 
-_STEP = 8
-"""Registers of a thread are given out by eights (CUDA's occupancy calculator, "Register allocation unit size")."""
-
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of kernels without products that leave fewer than `FEW_WARPS_ON_SM` warps; of others what a little less gives."""
@@ -52,6 +49,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         return
     if resource == "shared memory" and warps < WARPS_OF_MMAS and not _fills_once(kernel, now):
         yield from _by_stages(kernel, now, evidence)
+    step = kernel.arch.register_unit // kernel.arch.warp_size  # registers of a thread are given out by as many
     wanted = next((n for n in range(registers, 31, -1) if ctas(kernel, registers=n) > now), None)
     if wanted is not None and registers - wanted <= REGISTERS_NEAR * registers and now <= 2:
         yield kernel.finding(
@@ -64,7 +62,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             evidence | {"registers_for_one_more": wanted},
             confidence="low",
             estimate=(1.05, 0.9, 1.3),
-            candidates=[{"maxnreg": wanted // _STEP * _STEP}, *kernel.more_warps()[:1], *_fewer_stages(kernel)[:1]],
+            candidates=[{"maxnreg": wanted // step * step}, *kernel.more_warps()[:1], *_fewer_stages(kernel)[:1]],
         )
 
 

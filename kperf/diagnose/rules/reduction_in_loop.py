@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from kperf.diagnose.kernel import LOADS, Kernel, own
 from kperf.diagnose.loops import always, innermost
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import MEDIUM_GAIN, MEMORY_BYTES_A_CYCLE, REDUCTION_CYCLES
+from kperf.diagnose.thresholds import MEDIUM_GAIN, REDUCTION_CYCLES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -22,7 +22,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             for op in own(loop)
             if op.name in LOADS
         )
-        gain = 1 + REDUCTION_CYCLES / max(moved / MEMORY_BYTES_A_CYCLE, REDUCTION_CYCLES)
+        gain = 1 + REDUCTION_CYCLES / max(moved / kernel.arch.memory_bytes_per_cycle, REDUCTION_CYCLES)
         for op in always(loop):
             if op.name != "tt.reduce":
                 continue
