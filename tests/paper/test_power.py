@@ -148,3 +148,9 @@ def test_a_sample_that_contradicts_itself_is_refused(tmp_path, field, value):
 def test_a_sustained_run_of_another_override_is_said():
     points = [alone("improved", 600, 700)]
     assert any("Triton-FA3 Improved: recorded with another override" in sentence for sentence in power.notes([points]))
+
+
+def test_a_figure_with_one_recorded_run_is_not_called_measured():
+    runs = [[alone("fa3", 700, 690, run="now")], [alone("cudnn", 600, 650, run="before")]]
+    stamps = [power._stamp(runs, {"e": environment()}, measured) for measured in ({"now", "before"}, {"now"})]
+    assert [stamp.partition(" on ")[0] for stamp in stamps] == ["measured", "recorded"]
