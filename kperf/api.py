@@ -353,8 +353,9 @@ def _report(kernel: KernelTrace) -> "Report":
 
 def _recorded(finding: "Finding") -> "Finding":
     """A finding as a timeline has it: its file named from this folder on where it lies inside."""
-    file, here = Path(finding.source.file), Path.cwd()
-    named = str(file.relative_to(here) if file.is_relative_to(here) else file)
+    from kperf.record.files import named_from
+
+    named = named_from(Path.cwd(), finding.source.file)
     return finding.model_copy(update={"source": finding.source.model_copy(update={"file": named})})
 
 

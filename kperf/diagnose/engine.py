@@ -77,7 +77,7 @@ def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
 
 
 def _function_of(kernel: Kernel) -> _Function:
-    """By which compilations of one function are told from those of another: two files may have one name."""
+    """What compilations of one function have in common: two files may have functions of one name."""
     return kernel.name, source_of(frame_of(kernel.module.function)), kernel.tuned
 
 

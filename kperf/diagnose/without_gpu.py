@@ -268,7 +268,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
         why.append(f"{type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         sys.path[:] = before
-        for package in bare:  # the next file of it is to be told about too
+        for package in bare:  # the next file of it gets its sentence too
             sys.modules.pop(package, None)
     if left_out:
         complain(f"{dotted.rpartition('.')[0]} cannot be imported ({left_out}): {name} is, without its __init__.py")
@@ -322,7 +322,7 @@ def _deepest_relative_import(path: Path) -> int:
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        return 0  # what is wrong is said where it is imported
+        return 0  # the import reports what is wrong
     levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return min(max(levels, default=0), len(path.parents) - 1)
 

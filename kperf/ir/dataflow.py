@@ -78,7 +78,7 @@ _EVALUATED: dict[str, Callable[[int, int], int]] = {
 _DEEPEST = 12
 """Steps from a phase to the constants that it is made of."""
 _MOST_IN_FLIGHT = 8
-"""MMAs in flight that are told apart; a schedule has at most a few."""
+"""MMAs in flight that are kept apart; a schedule has at most a few."""
 
 _Queue = tuple[tuple[str, tuple["Value", ...]], ...]
 """Asynchronous MMAs in flight, and the stage rings at which the tensor core arrives when they are done."""

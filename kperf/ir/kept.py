@@ -13,6 +13,7 @@ from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.levels import LEVELS, Line, read_levels
 from kperf.ir.locations import Frame
+from kperf.record.files import named_from
 
 SUFFIX = ".ir.json.gz"
 _LARGEST = 200 << 20
@@ -60,11 +61,7 @@ def packed(kernel: str, target: str, levels: Mapping[str, Sequence[Line]], here:
         level: [(line.text, [numbers.setdefault(frame, len(numbers)) for frame in line.frames]) for line in lines]
         for level, lines in levels.items()
     }
-
-    def named(file: str) -> str:
-        return str(Path(file).relative_to(here)) if Path(file).is_relative_to(here) else file
-
-    places = [(named(frame.file), frame.line, frame.column) for frame in numbers]
+    places = [(named_from(here, frame.file), frame.line, frame.column) for frame in numbers]
     made = KeptIr(kernel=kernel, target=target, places=places, levels=kept)
     return gzip.compress(made.model_dump_json().encode(), mtime=0)
 

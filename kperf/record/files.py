@@ -19,6 +19,12 @@ _NAME_BYTES = 120
 """Of a name that is not ours, in a file's: endings and a temporary file's letters have room in the 255 bytes of one."""
 
 
+def named_from(folder: Path, file: str) -> str:
+    """A file's name from a folder that it lies in: a record that travels then names no machine's folder; else whole."""
+    path = Path(file)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
+
+
 def require_writable(folder: Path) -> None:
     """Before minutes of work whose results go into `folder`, which may be missing, and not after them.
 

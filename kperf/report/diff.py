@@ -27,8 +27,8 @@ class _Fact:
     def cells(self, timelines: Sequence[Timeline], *, change: bool) -> list[str]:
         """Its name, its value in each timeline, and if it is wanted what changed from the first to the second."""
         values = [self.read(one) for one in timelines]
-        told = ["-" if value is None else self.form.format(value) for value in values]
-        return [self.name, *told, *([self._change(*values[:2])] if change else [])]
+        cells = ["-" if value is None else self.form.format(value) for value in values]
+        return [self.name, *cells, *([self._change(*values[:2])] if change else [])]
 
     def _change(self, before: float | None, after: float | None) -> str:
         if before is None or after is None or before == after:

@@ -160,11 +160,11 @@ def _moved(line: Line, here: Callable[[str], str]) -> Line:
 def _sentences(report: Report) -> list[str]:
     """What was read, each without the kernel's name, under which it stands."""
     names = (f"{report.timeline.label}: ", f"{report.timeline.kernel}: ")
-    told = []
+    sentences = []
     for sentence in report.timeline.verdict:
         rest = next((sentence[len(name) :] for name in names if sentence.startswith(name)), None)
-        told.append(sentence if rest is None else rest[:1].upper() + rest[1:])
-    return told
+        sentences.append(sentence if rest is None else rest[:1].upper() + rest[1:])
+    return sentences
 
 
 def _keys(report: Report) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.ir import kept as kept_ir
 from kperf.ir.override import sha256
 from kperf.record import bandwidth, device
-from kperf.record.files import make_output, start_of, write_atomically
+from kperf.record.files import make_output, named_from, start_of, write_atomically
 from kperf.record.store import Environment
 from kperf.trace.analyze import read
 from kperf.trace.analyze.joining import Captured, join
@@ -259,7 +259,7 @@ class Results:
         about = About(
             kernel=kernel.name,
             label=kernel.name,
-            file=f"{read.named_from(self._here, str(kernel.file))}:{kernel.line}",
+            file=f"{named_from(self._here, str(kernel.file))}:{kernel.line}",
             ttgir_sha256=sha256(strip(instrumented.text)),
             grid=taken.grid,
             ctas_per_sm=instrumented.original_usage.occupancy,

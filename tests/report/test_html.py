@@ -260,6 +260,13 @@ def test_damaged_ir_is_refused_in_a_sentence(tmp_path_factory, tail):
         kept.read(path)
 
 
+def test_ir_whose_packing_is_damaged_is_refused_in_a_sentence(tmp_path):
+    path = tmp_path / "k.ir.json.gz"
+    path.write_bytes(packed("k", "sm_90a", ir().lines(), Path())[:10] + b"\xff" * 40)
+    with pytest.raises(UsageError, match="is not the IR of a kernel that kperf wrote"):
+        kept.read(path)
+
+
 @pytest.mark.parametrize("place", [1, -1])
 def test_ir_of_a_place_that_there_is_not_is_refused(tmp_path, place):
     path = tmp_path / "k.ir.json.gz"

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.errors import UsageError
+from kperf.record.files import named_from
 from kperf.trace.analyze import analysis, views
 from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.facts import concluded
@@ -32,12 +33,6 @@ def decode_launch(
     `sample`: the CTAs that were recorded; None: all of them.
     """
     return Launch(decode(buffer, recording, sample), program, recording.warps)
-
-
-def named_from(folder: Path, file: str) -> str:
-    """A file's name from a folder that it lies in: a record that travels then names no machine's folder; else whole."""
-    path = Path(file)
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
 
 
 def with_sources_from(folder: Path, found: Timeline) -> Timeline:
