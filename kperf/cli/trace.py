@@ -70,6 +70,9 @@ def trace(
         CtaChoice,
         typer.Option(help="sampled: record every 17th CTA and let the others run as they are; not yet timed on a GPU."),
     ] = CtaChoice.all,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait while another kperf measures on the GPU, before SCRIPT runs.")
+    ] = False,
 ) -> None:
     """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""
     installed = stack.look()
@@ -104,7 +107,7 @@ def trace(
         complain(f"timelines are written without pictures: {why_missing('matplotlib')}")
     most = parse(passes)
     options = TraceOptions(
-        listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most, stop, ctas.value
+        listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most, stop, ctas.value, wait
     )
     name, *arguments = script
     with interrupt.as_python():

@@ -1,24 +1,28 @@
 """`make disturbance`: what events cost a launch with all CTAs recorded and with sampled ones, a row a kernel and way.
 
 Every kernel of examples/ is traced both ways, and those of scripts that are given, as of public packages. `kperf trace`
-times the original and the instrumented kernel in turn; the samples are kept.
+times the original and the instrumented kernel in turn; the samples are kept. The next processes start while one has
+the GPU, and wait for it.
 """
 
+import os
 import statistics
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import IO, Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import UsageError
 from kperf.paper.examples import EXAMPLES, KPERF
 from kperf.studies import child
 from kperf.studies.records import Common, Row, measured_or_recorded
@@ -29,6 +33,8 @@ from kperf.trace.capture.kernels import Ctas
 GOALS = (0.05, 0.15)
 """Of a launch's time: in the mean over the kernels, and at worst."""
 _LIMIT_S = 600
+_CORES = 4
+"""A process that starts takes one of so many cores: what is timed has the others."""
 
 Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
 
@@ -102,14 +108,19 @@ def run(console: Console, results: Path, scripts: Sequence[Path], *, require_gpu
 
 def measure(console: Console, works: Sequence[Work], common: Common) -> Iterator[DisturbanceRow]:
     """The rows of each script, both ways one after the other; what fails is printed and left out."""
-    for work in works:
-        for way in get_args(Ctas):
-            with tempfile.TemporaryDirectory(prefix="kperf-disturbance-") as out:
-                try:
-                    _trace(work, way, Path(out))
-                except MeasurementError as error:
-                    console.print(f"{work.path.name}, {way} CTAs: {error}")
-                timelines = [read_timeline(path) for path in sorted(Path(out).glob("*.timeline.json"))]
+    waiting = deque((work, way) for work in works for way in get_args(Ctas))
+    begun: deque[tuple[_Tracing, ExitStack]] = deque()
+    with ExitStack() as all_of_them:
+        while waiting or begun:
+            while waiting and len(begun) <= (os.cpu_count() or 1) // _CORES:
+                one = all_of_them.enter_context(ExitStack())
+                begun.append((one.enter_context(_tracing(*waiting.popleft())), one))
+            tracing, one = begun.popleft()
+            work, way = tracing.work, tracing.way
+            with one:
+                if fault := tracing.fault():
+                    console.print(f"{work.path.name}, {way} CTAs: {fault}")
+                timelines = tracing.timelines()
             for name, timeline in _named(work, timelines):
                 if timeline.overhead.original_samples_ms and timeline.resources:
                     yield row(common, name, work.origin, way, timeline)
@@ -117,16 +128,44 @@ def measure(console: Console, works: Sequence[Work], common: Common) -> Iterator
                     console.print(f"{name}: its script launches it too few times to time it")
 
 
-def _trace(work: Work, way: Ctas, out: Path) -> None:
-    """Run a script under `kperf trace`, in a process of its own. Raises `MeasurementError` if it does not end well."""
+@dataclass(frozen=True)
+class _Tracing:
+    """A script under `kperf trace`, in a process of its own, which writes into `out`."""
+
+    work: Work
+    way: Ctas
+    out: Path
+    process: subprocess.Popen[str]
+    errors: IO[str]
+
+    def fault(self) -> str:
+        """Wait for its end; returns why that is none to be content with, else nothing."""
+        try:
+            status = self.process.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return f"it took more than {_LIMIT_S} s"
+        if not status:
+            return ""
+        self.errors.seek(0)
+        return f"exit status {status}: {(self.errors.read().strip().splitlines() or ['-'])[-1]}"
+
+    def timelines(self) -> list[Timeline]:
+        """Those that it has written."""
+        return [read_timeline(path) for path in sorted(self.out.glob("*.timeline.json"))]
+
+
+@contextmanager
+def _tracing(work: Work, way: Ctas) -> Iterator[_Tracing]:
     patterns = ",".join(dict.fromkeys(pattern for _, pattern in work.kernels)) or "*"
-    command = [*KPERF, "trace", "--ctas", way, "--passes", "1", "--kernel", patterns, "--out", str(out)]
-    try:
-        done = child.run([*command, str(work.path), *work.arguments], _LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise MeasurementError(f"it took more than {_LIMIT_S} s") from None
-    if done.returncode:
-        raise MeasurementError(f"exit status {done.returncode}: {(done.stderr.strip().splitlines() or ['-'])[-1]}")
+    command = [*KPERF, "trace", "--wait", "--ctas", way, "--passes", "1", "--kernel", patterns]
+    with tempfile.TemporaryDirectory(prefix="kperf-disturbance-") as folder, tempfile.TemporaryFile("w+") as errors:
+        started = child.started(
+            [*command, "--out", folder, str(work.path), *work.arguments],
+            output=subprocess.DEVNULL,
+            errors=errors.fileno(),
+        )
+        with started as process:
+            yield _Tracing(work, way, Path(folder), process, errors)
 
 
 def _named(work: Work, timelines: Sequence[Timeline]) -> Iterator[tuple[str, Timeline]]:

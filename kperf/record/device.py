@@ -109,17 +109,17 @@ def other_processes() -> int:
 
 
 @contextmanager
-def exclusive() -> Iterator[None]:
+def exclusive(*, wait: bool = False) -> Iterator[None]:
     """Measure alone: a lock a GPU, which all users of the machine share and a killed process gives back.
 
-    What measures within it, in the same process, may ask again. Raises `UsageError` while another process of this
-    program measures on the same GPU.
+    What measures within it, in the same process, may ask again. While another process of this program measures on the
+    same GPU, waits for its end if `wait`, else raises `UsageError`.
     """
     uuid = str(torch.cuda.get_device_properties().uuid)
     if uuid in _ours:
         yield
         return
-    with locked(LOCKS / f"kperf-gpu-{uuid}.lock", f"is measuring on GPU {uuid}: wait for it to end"):
+    with locked(LOCKS / f"kperf-gpu-{uuid}.lock", f"is measuring on GPU {uuid}: wait for it to end", wait=wait):
         _ours.add(uuid)
         try:
             yield
@@ -128,11 +128,11 @@ def exclusive() -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: Path, does: str) -> Iterator[None]:
+def locked(path: Path, does: str, *, wait: bool = False) -> Iterator[None]:
     """Hold `path` by flock; made if need be, and readable by all, as to read is enough to lock.
 
-    While another process holds it, raises `UsageError` with a sentence of who that is and what it `does`; and if it
-    cannot be made.
+    While another process holds it, waits if `wait`, else raises `UsageError` with a sentence of who that is and what it
+    `does`; and if it cannot be made.
     """
     try:
         try:  # whose file it is does not matter; a sticky folder lets nobody else open it for making it
@@ -143,7 +143,7 @@ def locked(path: Path, does: str) -> Iterator[None]:
         raise UsageError(f"{path}, the GPU's lock, cannot be opened ({error.strerror}): remove it") from None
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise UsageError(f"{_holder(os.fstat(descriptor))} {does}") from None
         yield

@@ -3,8 +3,8 @@
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _GRACE_S = 10.0
@@ -25,6 +25,21 @@ def run(
     Raises `TimeoutExpired` after `limit_s` seconds. Then, and where we are interrupted, it and all that it has started
     get `ending`. For that they are a process group, which Ctrl-C on a terminal does not reach: one process answers it.
     """
+    with started(command, cwd=cwd, output=output, errors=errors, ending=ending) as child:
+        out, err = child.communicate(timeout=limit_s)
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+@contextmanager
+def started(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    output: int | None = subprocess.PIPE,
+    errors: int | None = subprocess.PIPE,
+    ending: signal.Signals = signal.SIGTERM,
+) -> Iterator[subprocess.Popen[str]]:
+    """The process itself, as of `run`: one that has not ended when this is left, ends with all that it has started."""
     with subprocess.Popen(
         command,
         cwd=cwd,
@@ -35,11 +50,12 @@ def run(
         process_group=0,
     ) as child:
         try:
-            out, err = child.communicate(timeout=limit_s)
+            yield child
         except BaseException:
             _end(child, ending)
             raise
-    return subprocess.CompletedProcess(command, child.returncode, out, err)
+        if child.poll() is None:
+            _end(child, ending)
 
 
 def _end(child: subprocess.Popen[str], ending: signal.Signals) -> None:

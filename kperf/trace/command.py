@@ -92,6 +92,8 @@ def run(
     try:
         ours = ahead if before is not None else None
         with Interceptor(options, read_rules(), gpu or Gpu(), say, captured, often, ours) as launches:
+            if options.wait:
+                launches.capturer.wait()
             with reported(report_and_leave) as end:
                 status = script.run()
             found = report()
@@ -132,12 +134,14 @@ def _report(
 ) -> int:
     """Write and print what was traced, the slowest kernel first; returns the exit status of a script that had none.
 
-    First all files and then all pictures are written, and then all is printed: nothing waits for a slow reader.
+    First all files and then all pictures are written, and then all is printed: nothing waits for a slow reader. The GPU
+    is given back before the pictures.
     """
     if launches.options.listing:
         console.print(listing(launches))
         return 0
     kept = read_chosen(launches, results)
+    launches.capturer.close()
     for one in kept:
         results.draw(one)
     for one in kept:

@@ -80,6 +80,29 @@ def test_a_script_that_fails_or_hangs_is_said_to_and_the_others_go_on(tmp_path, 
         assert f"broken.py, {way} CTAs: it took more than 0.1 s" in said
 
 
+def test_the_next_processes_start_while_one_has_the_gpu_and_none_is_left(tmp_path, monkeypatch, console):
+    program = tmp_path / "kperf.py"
+    program.write_text("import os, time; open(f'{os.getpid()}', 'x'); time.sleep(60)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(disturbance, "KPERF", (sys.executable, str(program)))
+    monkeypatch.setattr(disturbance.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(disturbance, "_LIMIT_S", 2)
+    works = [Work("package", tmp_path / f"{name}.py") for name in "abc"]
+    with pytest.raises(KeyboardInterrupt):
+        list(disturbance.measure(Interrupted(), works, COMMON))
+    begun = [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()]
+    assert len(begun) == 3
+    assert not [process for process in begun if Path(f"/proc/{process}").exists()]
+
+
+class Interrupted:
+    """A console on which somebody presses Ctrl-C at the first line."""
+
+    def print(self, line):
+        assert line == "a.py, all CTAs: it took more than 2 s"
+        raise KeyboardInterrupt
+
+
 def test_costs_are_of_medians_and_held_against_the_goals(console):
     rows = [
         made(),

@@ -1,5 +1,6 @@
 """One process at a time measures on a GPU."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +66,22 @@ def test_one_process_at_a_time_and_a_killed_one_gives_it_back(gpu):
         for _ in range(2):
             with device.exclusive():
                 pass
+
+
+def test_who_waits_has_the_gpu_when_the_other_gives_it_back(gpu):
+    with another_that_measures() as holder:
+        order = []
+
+        def give_back():
+            order.append("given back")
+            holder.kill()
+
+        Timer(0.2, give_back).start()
+        with device.exclusive(wait=True):
+            order.append("taken")
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(os.open(device.LOCKS / "kperf-gpu-a.lock", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert order == ["given back", "taken"]
 
 
 def test_the_second_is_told_who_measures(gpu):

@@ -76,7 +76,11 @@ class Capturer:
         self._folder = folder
         self._launch_of = launch_of
         self._alone = ExitStack()
-        """Holds the lock of each GPU from its first launch that is traced on."""
+        """Holds the lock of each GPU from its first launch that is traced on, or from the script's begin on."""
+
+    def wait(self) -> None:
+        """Take the lock of the current GPU once no other process measures there."""
+        self._alone.enter_context(device.exclusive(wait=True))
 
     def close(self) -> None:
         """Give the GPUs' locks back."""

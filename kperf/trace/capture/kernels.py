@@ -45,7 +45,7 @@ class TraceOptions:
     `memory`: bytes for the events of a launch. `check`: launch the original kernel and the instrumented one in turn on
     the same bytes, and compare what they wrote. `passes`: over how many more launches an iteration's events are spread
     at most, None for as many as choosing finds, 1 for none. `stop`: end the script when all of this is read.
-    `ctas`: which CTAs of a launch are recorded.
+    `ctas`: which CTAs of a launch are recorded. `wait`: begin when no other process measures on the GPU.
     """
 
     patterns: Sequence[str] = ("*",)
@@ -57,6 +57,7 @@ class TraceOptions:
     passes: int | None = field(default_factory=lambda: parse(PASSES))
     stop: bool = False
     ctas: Ctas = "all"
+    wait: bool = False
 
 
 @dataclass

@@ -12,6 +12,7 @@ import threading
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from threading import Timer
 
 import pytest
 import torch
@@ -655,6 +656,24 @@ def test_beside_another_that_measures_nothing_is_traced_and_the_script_goes_on(t
     assert list(out.iterdir()) == []
     with another_that_measures():
         assert trace(GEMM + "run(3)", listing=True)[0] == 0
+
+
+def test_a_trace_that_waits_runs_the_script_when_the_gpu_is_given_back(trace):
+    with another_that_measures() as holder:
+        Timer(0.2, holder.kill).start()
+        script = "from kperf.record import device; assert device._ours == {'pretended'}\n" + GEMM + "run(3)"
+        status, _, out = trace(script, wait=True)
+    assert status == 0
+    assert launched("gemm") == [True, False, True]
+    assert (out / "gemm.timeline.json").is_file()
+
+
+def test_the_gpu_is_given_back_before_the_pictures(trace, monkeypatch):
+    held = []
+    draw = results.Results.draw
+    monkeypatch.setattr(results.Results, "draw", lambda *given: held.append(set(device._ours)) or draw(*given))
+    assert trace(GEMM + "run(3)")[0] == 0
+    assert held == [set()]
 
 
 def test_the_gpu_is_given_back_with_the_scripts_end(trace):
