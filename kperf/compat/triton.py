@@ -296,6 +296,18 @@ def own_cache(folder: Path) -> Iterator[None]:
         yield
 
 
+def assembler() -> str:
+    """The version of the ptxas that would assemble now, "12.8"; empty where Triton has none, as in ROCm's build.
+
+    TRITON_PTXAS_PATH names another. torch.compile sets it in the process that it runs in, to torch's own, while the key
+    of Triton's cache goes on with the version that it read first (`get_ptxas_version` is cached).
+    """
+    try:
+        return str(knobs.nvidia.ptxas.version)
+    except RuntimeError:
+        return ""
+
+
 def binary_tool(name: str) -> Path:
     """ptxas, cuobjdump or nvdisasm: of Triton's wheel."""
     return Path(triton.__file__).parent / "backends/nvidia/bin" / name

@@ -3,7 +3,8 @@
 Triton's own ways miss silently: a wrong folder, file name or suffix is not applied, and a warm cache serves what was
 compiled before. Here a file is copied to a path that contains its own sha256 and handed over as the compile option
 `ir_override`, which is part of the cache key. So an edited file is another path and another kernel, and a kernel
-without the option can never be served an override. What was launched is then compared with the file.
+without the option can never be served an override. The path names the assembler, too, which Triton's key may miss.
+What was launched is then compared with the file.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ import triton
 
 from kperf.compat.triton import (
     CompiledKernel,
+    assembler,
     cache_folder,
     compile_in_place,
     default_options,
@@ -46,7 +48,8 @@ class Override:
     def place(self) -> Path:
         """The content-addressed copy that `ir_override` names; made when it is not there, and re-read when it is."""
         # Beside the kernels that are compiled from it, and as durable as they are.
-        path = cache_folder() / "kperf-overrides" / self.sha256 / f"{start_of(self.kernel_name)}.ttgir"
+        folder = cache_folder() / "kperf-overrides" / f"{self.sha256}-{assembler()}"
+        path = folder / f"{start_of(self.kernel_name)}.ttgir"
         if not path.is_file() or path.read_text() != self.text:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, self.text)
