@@ -259,14 +259,17 @@ def test_the_figure_has_the_same_lines_for_each_profiler_and_their_shares():
         told = {"file": "examples/a.py" if text else "language/standard.py", "line": number, "text": text}
         return lines.LineRow(**COMMON, profiler=profiler, kernel="gemm", samples=samples, stalled=stalled, **told)
 
-    rows = [line("pcsampling", n, 10 * n, 5 * n) for n in range(1, 10)]
-    rows += [line("pcsampling", 170, 50, 10, text=""), line("ncu", 3, 60, 15), line("ncu", 9, 40, 40)]
+    fits, long = f"{'y':<61}1", f"{'z':<61}12"
+    texts = {8: fits, 9: long}
+    rows = [line("pcsampling", n, 10 * n, 5 * n, texts.get(n, "x = 1")) for n in range(1, 10)]
+    rows += [line("pcsampling", 170, 50, 10, text=""), line("ncu", 3, 60, 15), line("ncu", 9, 40, 40, long)]
     figure = plot.figure(rows, "recorded on a card")
     _, _, panel = figure.axes
     assert panel.get_title(loc="left") == "gemm"
     texts = {text.get_position(): text.get_text() for text in panel.texts}
     source = [text for (x, _), text in texts.items() if x > 0.26]
-    assert source == [*(f"{n:>4}  x = 1" for n in range(3, 10)), " 170  (standard.py)"]  # those with the largest shares
+    whole = [*(f"{n:>4}  x = 1" for n in range(3, 8)), f"   8  {fits}", f"   9  {long[:61]}…", " 170  (standard.py)"]
+    assert source == whole, "those with the largest shares, of 62 letters at most"
     columns = [[text for (x, y), text in texts.items() if x == middle and y >= 0] for middle in (0.065, 0.195)]
     assert columns[0] == [*(f"{n / 50:.0%} (50%)" for n in range(3, 10)), "10% (20%)"]
     assert columns[1] == ["60% (25%)", "-", "-", "-", "-", "-", "40% (100%)", "-"]

@@ -179,3 +179,7 @@ def test_the_figure_has_a_bar_a_kernel_and_the_papers_lines(folder):
     assert all(text.get_window_extent().y0 > panel.y1 for text in lines)
     mean, worst = (text.get_window_extent() for text in lines)
     assert mean.x1 < worst.x0
+    at_mean, at_worst = (left.transData.transform((percent, 0))[0] for percent in (8.2, 15))
+    points = 72 / figure.dpi
+    assert [(mean.x1 - at_mean) * points, (worst.x0 - at_worst) * points] == pytest.approx([6, -6], abs=0.5)
+    assert [(text.y0 - panel.y1) * points for text in (mean, worst)] == pytest.approx([2, 2], abs=0.5)

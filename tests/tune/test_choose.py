@@ -272,6 +272,9 @@ def test_of_two_runs_as_full_the_newer_speaks_and_of_two_sweeps_the_fuller():
     for points in ([*mixed, *newer], [*newer, *mixed]):
         assert choose(shape(512), measured_runs(points, KEYS)).key == "cudnn"
     assert choose(shape(512), measured_runs([*newer[:1], *older], KEYS)).key == "fa3"
+    at_once = [one.model_copy(update={"recorded_at": times[0]}) for one in newer]
+    for points, key in (([*older, *at_once], "fa3"), ([*at_once, *older], "cudnn")):
+        assert choose(shape(512), measured_runs(points, KEYS)).key == key, "of one second the first that is read"
 
 
 def test_the_command_says_what_to_use_and_where_it_changes(tmp_path):

@@ -7,7 +7,7 @@ over SAMPLED_CTAS CTAs spread evenly over it, or fewer where CTAs are long.
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Literal
 
@@ -117,26 +117,17 @@ def unit_cycles(launch: Launch) -> float | None:
 def unit_use_of_sm(launch: Launch, chosen: Sequence[int]) -> tuple[float, float] | None:
     """Of an SM while one of the chosen CTAs runs: the share of the peak rate, and of the time with an MMA in flight.
 
-    All CTAs that run beside it count. The operations of an MMA are spread over the time that it is in flight. None if
-    records of one of them were lost.
+    All CTAs that run beside it count. The operations of an MMA are spread over the time that it is in flight. None
+    where `Launch.neighbours` is.
     """
-    whole = set(launch.whole_ctas.tolist())
+    groups = {group for group in launch.groups if launch.program.code(group) == group}
     work = covered = observed = 0.0
     for number in chosen:
-        residents = launch.beside(number)
-        if not whole.issuperset(other for other, _ in residents):
+        sm = launch.neighbours(number)
+        if sm is None:
             return None
-        (cta,) = launch.ctas(np.array([number]))
-        in_flight: list[InFlight] = []
-        for other, later in residents:
-            (beside,) = launch.ctas(np.array([other]))
-            groups = {role for role in launch.groups if launch.program.code(role) == role}
-            in_flight += [
-                replace(mma, start=mma.start + later, end=mma.end + later)
-                for mma in beside.in_flight
-                if mma.group in groups
-            ]
-        low, high = cta.start, cta.end
+        low, high = sm.residents[0].start, sm.residents[0].end
+        in_flight = [mma for resident in sm.residents for mma in resident.in_flight() if mma.group in groups]
         observed += high - low
         covered += sum(end - start for start, end in union(in_flight, low, high))
         for mma in in_flight:

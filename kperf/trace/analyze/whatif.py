@@ -18,7 +18,7 @@ MMAs is part of the self time too.
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from random import Random
@@ -108,6 +108,13 @@ class Sms:
             [cycles for replay, ends in runs for cycles in replay.iteration_times(ends, self._groups)] or [0.0]
         )
 
+    def savings(
+        self, assumed: Assumptions, self_times: Sequence[SelfTimes], changes: Iterable[Change]
+    ) -> tuple[float, list[float]]:
+        """Mean cycles from iteration to iteration, and how many fewer there are after each change."""
+        unchanged = self.iteration_time(assumed, self_times)
+        return unchanged, [unchanged - self.iteration_time(assumed, self_times, change) for change in changes]
+
     def changes(self) -> dict[tuple[str, str], Change]:
         """(region, warp group) -> what takes no time: regions and loads of the main loops, MMAs on their way."""
         steps = [
@@ -141,24 +148,23 @@ def what_if(
     """
     again = Sms(sms, program)
     changes = again.changes()
-    saved: dict[tuple[str, str], list[float]] = {key: [] for key in changes}
     likely = Assumptions(again.load_cycles, flop_per_cycle)
     measured, self_times, by_region = again.fit(likely)
     if not measured:
         return None, [], by_region
+    replayed, savings = again.savings(likely, self_times, changes.values())
     graph = Replayed(
         ctas=sum(len(sm.residents) for sm in sms),
         together=again.most_resident,
         measured_cycles=measured,
-        cycles=again.iteration_time(likely, self_times),
+        cycles=replayed,
         load_cycles=likely.load_cycles,
         flop_per_cycle=flop_per_cycle,
     )
-    for assumed in (likely, *_deviations(likely)):
+    deviating = []
+    for assumed in _deviations(likely):
         _, self_times, _ = again.fit(assumed)
-        base = again.iteration_time(assumed, self_times)
-        for key, change in changes.items():
-            saved[key].append(base - again.iteration_time(assumed, self_times, change))
+        deviating.append(again.savings(assumed, self_times, changes.values())[1])
     rows = [
         WhatIf(
             region=region,
@@ -169,7 +175,7 @@ def what_if(
             assumed_low=min(cycles),
             assumed_high=max(cycles),
         )
-        for (region, group), cycles in saved.items()
+        for (region, group), cycles in zip(changes, zip(savings, *deviating, strict=True), strict=True)
     ]
     return graph, sorted(rows, key=lambda row: -row.cycles), by_region
 

@@ -212,15 +212,11 @@ def test_bubbles_of_an_sm_are_where_no_cta_has_an_mma_in_flight_by_what_those_do
 def test_the_use_of_an_sm_is_of_what_runs_while_a_cta_does():
     """A CTA of 100 cycles, and one that begins 60 later: of its MMA of 50 cycles 20 are within, two fifths."""
     own = cta(a=[span(1000, 1100)], mmas=[mma(1010, 1040, work=15.0), mma(1030, 1050, work=20.0)])
-    other = cta(a=[span(0, 100)], mmas=[mma(1020, 1070, work=45.0), mma(1040, 1060, "b", 99.0)])
-    ctas = {3: own, 5: other}
-    launch = Some(
-        whole_ctas=np.array([3, 5]), beside=lambda number: [(3, 0), (5, 60)], groups=["a"],
-        program=Some(code=lambda group: group), ctas=lambda numbers: [ctas[int(n)] for n in numbers],
-    )  # fmt: skip
+    other = cta(a=[span(0, 100)], mmas=[mma(1020, 1070, work=45.0), mma(1000, 1020, "b", 99.0)])
+    sms = {3: Neighbours([Resident(own), Resident(other, later=60)]), 5: None}
+    launch = Some(neighbours=sms.get, groups=["a", "b"], program=Some(code=lambda group: "a"))
     assert analysis.unit_use_of_sm(launch, [3]) == ((15 + 20 + 45 * 20 / 50) / 100, (40 + 20) / 100)
-    launch.whole_ctas = np.array([3])
-    assert analysis.unit_use_of_sm(launch, [3]) is None
+    assert analysis.unit_use_of_sm(launch, [3, 5]) is None
     assert analysis.unit_use_of_sm(launch, []) is None
 
 

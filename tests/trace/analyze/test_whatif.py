@@ -67,6 +67,13 @@ def test_what_is_rarely_late_is_part_of_the_iteration_time_of_the_graph_too(name
     assert abs(graph.error) < 0.02
 
 
+def test_each_assumption_is_fitted_once(monkeypatch):
+    fitted, fit = [], Sms.fit
+    monkeypatch.setattr(Sms, "fit", lambda sms, assumed: fitted.append(assumed) or fit(sms, assumed))
+    rows.__wrapped__(KERNELS["one consumer"])
+    assert len(fitted) == len(set(fitted)) == 5, "the likely one, and one of each way to deviate"
+
+
 def test_loads_stand_on_the_path_with_one_stage_and_not_with_three():
     one, three = (rows(KERNELS[name])[1]["load A", "producer"] for name in list(KERNELS)[1:3])
     assert one.cycles > 1200
