@@ -1,7 +1,8 @@
 """What each Triton makes of the examples for each target: `results/versions.jsonl`, and the tables of docs/support.md.
 
 `python -m kperf.paper.versions FILE [TARGET ...]` adds what this interpreter's Triton makes of them; it compiles, and
-runs nothing. `python -m kperf.paper.versions --page FILE` writes the page's tables anew.
+runs nothing. `--runs FILE [RESULTS]` adds what the traces of the examples in a folder of results say, of whichever
+Triton; `--page FILE` writes the page's tables anew.
 """
 
 import multiprocessing
@@ -24,6 +25,8 @@ from kperf.console import of_standard_output
 from kperf.errors import UsageError
 from kperf.ir import offline
 from kperf.paper.examples import EXAMPLES, Script
+from kperf.paper.readings import Place, Reading, reading
+from kperf.paper.readings import tables as reading_tables
 from kperf.record.files import write_atomically
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.selfcheck import Attempt, Stage, attempt, sentence
@@ -41,7 +44,7 @@ class Row(BaseModel):
     """A kernel of the examples, compiled for a target with a Triton.
 
     stage: the last that was tried, `run` for what is recorded on a GPU; ok: whether it worked; message: the events
-    that were found in its machine code, where it ran, or why not.
+    that were found in its machine code, where it ran, or why not; reading: what its trace says, where it ran.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,6 +56,7 @@ class Row(BaseModel):
     stage: Stage
     ok: bool
     message: str
+    reading: Reading | None = None
 
 
 def read(path: Path) -> list[Row]:
@@ -86,7 +90,7 @@ def record(path: Path, targets: Sequence[Arch]) -> None:
                 for name, tried in attempts(script, arch).items()
             ]
             with path.open("a") as stream:
-                stream.writelines(f"{row.model_dump_json()}\n" for row in rows)
+                stream.writelines(f"{row.model_dump_json(exclude_none=True)}\n" for row in rows)
             for row in rows:
                 console.print(f"{row.target} {row.kernel}: {row.stage}, {row.message}")
 
@@ -154,7 +158,8 @@ def _try(script: Script, arch: Arch, answers: Connection, errors: Path) -> None:
 def runs(results: Path) -> Iterator[Row]:
     """A row for each example that `results` holds a trace of, from a GPU."""
     for path in sorted(results.glob("*/examples/*.timeline.json")):
-        environment = read_timeline(path).environment
+        timeline = read_timeline(path)
+        environment = timeline.environment
         for arch in KNOWN:
             if any(f" {gpu} " in f"{environment.gpu} " for gpu in arch.gpus.split(", ")):
                 yield Row(
@@ -165,11 +170,12 @@ def runs(results: Path) -> Iterator[Row]:
                     stage="run",
                     ok=True,
                     message=f"{environment.gpu}, {environment.recorded_at[:10]}",
+                    reading=reading(timeline),
                 )
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Markdown: a line a target and a column a Triton, and below what does not compile, with the reason."""
+    """Markdown: a line a target and a column a Triton; what does not compile, with the reason; what traces say."""
     versions = sorted({row.triton for row in rows}, key=lambda version: [int(part) for part in version.split(".")])
     lines = [
         f"| target | {' | '.join(f'Triton {version}' for version in versions)} |",
@@ -190,7 +196,9 @@ def tables(rows: Sequence[Row]) -> str:
             f"{version}: {', '.join(of_version[version])}" for version in versions if version in of_version
         )
         lines.append(f"| {kernel} | {where} | {message.replace('|', chr(92) + '|')} |")
-    return "\n".join(lines)
+    of_rows = ((row, row.reading) for row in rows if row.reading)  # in the order of time: the newest of each counts
+    readings = {Place(one.gpu, row.kernel, row.triton): one for row, one in of_rows}
+    return "\n".join([*lines, *reading_tables(readings, versions)])
 
 
 def _cell(rows: Sequence[Row]) -> str:
@@ -220,9 +228,10 @@ def main(words: Sequence[str]) -> None:
         write_page(Path(words[1]), read(root / "results" / "versions.jsonl"))
     elif words[0] == "--runs":
         path = Path(words[1])
-        new = [row for row in runs(root / "results") if row not in read(path)]
+        known = read(path)
+        new = [row for row in runs(Path(words[2]) if len(words) > 2 else root / "results") if row not in known]
         with path.open("a") as stream:
-            stream.writelines(f"{row.model_dump_json()}\n" for row in new)
+            stream.writelines(f"{row.model_dump_json(exclude_none=True)}\n" for row in new)
     else:
         record(Path(words[0]), [arch for arch in KNOWN if len(words) == 1 or arch.name in words[1:]])
 

@@ -10,6 +10,7 @@ from kperf.compat.triton import VERSION
 from kperf.errors import UsageError
 from kperf.paper import versions
 from kperf.paper.examples import EXAMPLES, Script
+from kperf.paper.readings import Reading
 from kperf.paper.versions import Row, attempts, read, record, tables, write_page
 from kperf.trace.capture.selfcheck import Attempt
 
@@ -108,10 +109,78 @@ def test_a_line_that_is_no_row_is_one_sentence(tmp_path, line):
         read(path)
 
 
+def traced_with(triton, folder):
+    """A folder of results that holds two recorded examples, as if this Triton had compiled them."""
+    for name in ("gemm_tma", "split_k"):
+        record = json.loads((ROOT / "results" / "h200" / "examples" / f"{name}.timeline.json").read_text())
+        record["environment"]["triton"] = triton
+        path = folder / "h200" / "examples" / f"{name}.timeline.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record))
+
+
+def test_traces_of_another_triton_become_rows_once(tmp_path):
+    traced_with("3.10.0", tmp_path / "results")
+    path = tmp_path / "versions.jsonl"
+    for _ in range(2):
+        versions.main(["--runs", str(path), str(tmp_path / "results")])
+    gemm, split_k = read(path)
+    assert (gemm.triton, gemm.target, gemm.kernel, gemm.stage) == ("3.10.0", "sm_90a", "gemm_tma", "run")
+    said = gemm.reading
+    assert (said.gpu, said.view, said.at_bound, said.findings, said.confidence) == (
+        "NVIDIA H200", "pipeline", True, {}, "high",
+    )  # fmt: skip
+    assert (said.unit, said.cycles, said.registers, said.spilled_bytes) == ("iteration", 1024, 154, 0)
+    assert said.launch_ms == pytest.approx(1.4359, abs=1e-4)
+    assert said.verdict[0].endswith("need 1024 on the tensor cores: it is at its bound.")
+    assert len(said.verdict) == 3
+    assert split_k.reading.findings == {"exposed-loads": "medium"}
+    assert "null" not in path.read_text()
+
+
+def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
+    def ran(triton, kernel, gpu="NVIDIA H200", **more):
+        facts = {"findings": {"exposed-loads": "high"}, "launch_ms": 2.0, "cycles": 1237.4} | more
+        said = Reading(
+            gpu=gpu, view="pipeline", confidence="high", unit="iteration", verdict=[], **({"at_bound": False} | facts)
+        )
+        return row(triton, kernel=kernel, stage="run").model_copy(update={"reading": said})
+
+    rows = [
+        ran("3.6.0", "gemm", launch_ms=9.0),  # an older run
+        ran("3.6.0", "gemm"),
+        ran("3.10.0", "gemm", launch_ms=3.0, cycles=2000.0),  # other numbers
+        ran("3.6.0", "tma", findings={}, at_bound=True),
+        ran("3.10.0", "tma", findings={}),
+        ran("3.6.0", "norm"),
+        ran("3.10.0", "norm", findings={"exposed-loads": "medium"}),
+        ran("3.6.0", "add"),
+        ran("3.10.0", "moe"),
+        ran("3.6.0", "gemm", gpu="NVIDIA H100"),  # nothing to compare it with
+        row(triton="3.8.0"),
+    ]
+    lines = tables(rows).splitlines()
+    start = lines.index("| example on NVIDIA H200 | Triton 3.6.0 | Triton 3.10.0 |")
+    same = "pipeline: exposed-loads (high); 2.000 ms, 1237 cycles"
+    assert lines[start + 2 :] == [
+        f"| gemm | {same} | pipeline: exposed-loads (high); 3.000 ms, 2000 cycles |",
+        "| tma | pipeline, at its bound: no finding; 2.000 ms, 1237 cycles "
+        "| **differs**: pipeline: no finding; 2.000 ms, 1237 cycles |",
+        f"| norm | {same} | **differs**: pipeline: exposed-loads (medium); 2.000 ms, 1237 cycles |",
+        f"| add | {same} | not run |",
+        f"| moe | not run | {same} |",
+        "",
+        "With Triton 3.10.0, 1 of 3 readings agree with Triton 3.6.0's; not those of norm, tma.",
+    ]
+    assert "H100" not in tables(rows)
+
+
 def test_the_recorded_rows_are_of_runs_that_are_recorded_and_the_page_is_made_of_them(tmp_path):
     rows = read(RECORDED)
-    ran = {(one.triton, one.target, one.kernel) for one in rows if one.stage == "run"}
-    assert ran == {(one.triton, one.target, one.kernel) for one in versions.runs(ROOT / "results")}
+    ran = {(one.triton, one.target, one.kernel): one.reading for one in rows if one.stage == "run"}
+    traced = {(one.triton, one.target, one.kernel) for one in versions.runs(ROOT / "results")}
+    assert traced <= set(ran)
+    assert all(ran[place] is not None for place in set(ran) - traced)  # of a run whose timelines are not kept
     page = tmp_path / "support.md"
     page.write_text((ROOT / "docs" / "support.md").read_text())
     write_page(page, rows)
