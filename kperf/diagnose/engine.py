@@ -35,7 +35,9 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
             skipped[rule.id] = lacks
     found = _causes(found)
     mine = [timeline for timeline in timelines if timeline.kernel == kernel.name]
-    found += [finding for one in dynamic_rules() for timeline in mine for finding in one.check(timeline)]
+    for one in dynamic_rules():
+        for measured in (finding for timeline in mine for finding in one.check(timeline)):
+            found = _with_measured(found, measured, one.explained_by)
     kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
     return Diagnosis(
         kernel=kernel.name,
@@ -56,6 +58,35 @@ def _causes(findings: Sequence[Finding]) -> list[Finding]:
         for finding in findings
         if not any((cause, finding.source) in named for cause in explained_by[finding.id])
     ]
+
+
+def _with_measured(findings: Sequence[Finding], measured: Finding, causes: Sequence[str]) -> list[Finding]:
+    """With what a timeline shows: as evidence of the finding that names its cause at that line, else as its own.
+
+    The estimate stays the cause's: what waits could save at most says little of what stands behind them.
+    """
+
+    def explains(one: Finding) -> bool:
+        return one.id in causes and _line_of(one) == _line_of(measured)
+
+    if not any(map(explains, findings)):
+        return [*findings, measured]
+    return [_together_with(one, measured) if explains(one) else one for one in findings]
+
+
+def _line_of(finding: Finding) -> tuple[str, int]:
+    return finding.source.file, finding.source.line
+
+
+def _together_with(cause: Finding, measured: Finding) -> Finding:
+    return cause.model_copy(
+        update={
+            "severity": min(cause.severity, measured.severity, key=LEVELS.index),
+            "message": f"{cause.message}; {measured.message}",
+            "evidence": cause.evidence | measured.evidence,
+            "candidates": cause.candidates + [one for one in measured.candidates if one not in cause.candidates],
+        }
+    )
 
 
 def _without_own(finding: Finding, kernel: Kernel) -> Finding:
@@ -142,7 +173,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     """One finding a rule and line: the worst. A pipelined loop has each of its loads twice and more."""
     best: dict[tuple[str, str, int], Finding] = {}
     for finding in findings:
-        key = (finding.id, finding.source.file, finding.source.line)
+        key = (finding.id, *_line_of(finding))
         if key not in best or _rank(finding) < _rank(best[key]):
             best[key] = finding
     return list(best.values())

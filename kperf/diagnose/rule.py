@@ -43,11 +43,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class DynamicRule:
-    """A rule on what was measured, in `rules/<id with underscores>.py` as `RULE`."""
+    """A rule on what was measured, in `rules/<id with underscores>.py` as `RULE`.
+
+    explained_by: static rules whose finding at the same line names the cause of what is measured there.
+    """
 
     id: str
     title: str
     check: Callable[[Timeline], Iterable[Finding]]
+    explained_by: tuple[str, ...] = ()
 
 
 def _modules() -> list[str]:

@@ -427,10 +427,33 @@ def test_what_a_timeline_finds_is_tried_at_a_later_launch(diagnose, monkeypatch)
     }  # fmt: skip
 
 
-def with_wait(timeline):
-    group = timeline.regions[0].warp_group
-    wait = LoadWait(warp_group=group, regions=[timeline.regions[0].name], cycles=100.0, share=0.5)
+def with_wait(timeline, line=None):
+    """At the first region, or at the first of a line."""
+    region = next(one for one in timeline.regions if line in (None, one.source.line))
+    wait = LoadWait(warp_group=region.warp_group, regions=[region.name], cycles=100.0, share=0.5)
     return timeline.model_copy(update={"load_wait": wait})
+
+
+def test_a_measured_wait_is_evidence_of_the_finding_that_names_its_cause(diagnose, monkeypatch, tmp_path):
+    """One cause, one advice: and its estimate, as what waits could save at most is no speed-up."""
+    behave(monkeypatch, milliseconds=by_stages({1: 2.0, 3: 1.0, 2: 1.0, 4: 1.0, 5: 4.0}))
+    line = 1 + GEMM.splitlines().index("        x = tl.load(a_ptrs)")
+    monkeypatch.setattr(
+        read, "timeline", lambda launch, about, made=read.timeline: with_wait(made(launch, about), line)
+    )
+    # A kernel of its own, in each run: of equal ones Triton's cache has the first one's file.
+    text = GEMM.replace("acc = tl.dot(x, y, acc)", f"acc = tl.dot(x, y, acc)  # {tmp_path}")
+    one = diagnose(text + "run(16, stages=1)")[0]
+    assert [(found.id, found.source.line - line) for found in one.findings[:2]] == [
+        ("loads-not-pipelined", 0), ("loads-not-pipelined", 1)
+    ]  # fmt: skip
+    assert "exposed-loads" not in {found.id for found in one.findings}
+    first, second = one.findings[:2]
+    assert first.evidence["share"] == 0.5
+    assert f"num_stages=1; loads are exposed: {first.evidence['wait_cycles']:.0f} of " in first.message
+    assert "share" not in second.evidence
+    assert first.estimate == second.estimate
+    assert {trial.change for trial in first.tried} == {f"num_stages={stages}" for stages in (2, 3, 4, 5)}
 
 
 TUNER = """

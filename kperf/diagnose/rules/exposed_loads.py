@@ -33,4 +33,6 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     )
 
 
-RULE = DynamicRule("exposed-loads", "Loads that are waited for", check)
+RULE = DynamicRule(
+    "exposed-loads", "Loads that are waited for", check, explained_by=("loads-not-pipelined", "too-few-stages")
+)

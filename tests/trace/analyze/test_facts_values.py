@@ -313,7 +313,7 @@ def other_order(original_waits, traced_waits):
 
 
 def faster(ratio, order=SAME, **more):
-    given = {"joined": None, "apart": None, "passes": []} | more
+    given = {"joined": None, "apart": None, "passes": [], "sampled": None} | more
     return facts.findings(Some(overhead=overhead(ratio), sass_order=order, kernel="k", **given))
 
 
@@ -341,6 +341,12 @@ def test_waits_that_the_assembler_adds_are_told_from_another_order(waits, name):
     if name == "wgmma-serialised":
         assert (one.evidence["waits_original"], one.evidence["waits_instrumented"]) == waits
         assert f"at {waits[0]} places, this one's at {waits[1]}" in one.message
+
+
+def test_a_launch_of_sampled_ctas_says_nothing_of_another_order():
+    """Most of its CTAs have no events: what they win is of other registers, and no advice follows from it."""
+    assert faster(0.9)
+    assert faster(0.9, sampled=Some(stride=17)) == []
 
 
 def test_of_several_launches_the_fastest_is_named():
