@@ -33,13 +33,14 @@ def diagnose(
         str | None, typer.Option(help="Exit with status 1 at a finding this severe: high, medium or low.")
     ] = None,
     try_out: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--try/--no-try",
-            help="Also compile and time, at the script's launches, the configurations that findings name (20 s a "
-            "kernel at most). Not by default: it was tested with a simulated GPU and has not run on a real one yet.",
+            help="Compile and time, at the script's launches, the configurations that findings name (20 s a kernel at "
+            "most).",
+            show_default="--try of a script, where there is a GPU",
         ),
-    ] = False,
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="All findings, and what their rules say.")] = False,
 ) -> None:
     """Find what makes Triton kernels slow, at which line, and what to write instead.

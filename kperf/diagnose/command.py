@@ -43,7 +43,7 @@ class Request:
 
     target: an architecture. signature, constexprs, options: of `file.py:function`. as_json, as_sarif: print or write
     this instead of text. fail_if: a severity at which, or above, the exit status is 1. explain: print all findings,
-    with the rules' pages. try_out: compile and time the configurations that findings name.
+    with the rules' pages. try_out: compile and time the configurations that findings name; None is yes for a script.
     """
 
     target: str = SM_90A.name
@@ -54,7 +54,7 @@ class Request:
     as_sarif: Path | None = None
     fail_if: str | None = None
     explain: bool = False
-    try_out: bool = False
+    try_out: bool | None = None
 
 
 def run(console: Console, what: str, arguments: Sequence[str], request: Request, *, static: bool) -> int:
@@ -99,7 +99,7 @@ def run_traced(
     """
     if reason := device.why_static():
         raise UsageError(f"{reason}; `kperf diagnose --static` needs no GPU")
-    experiments = Experiments(wanted=request.try_out)
+    experiments = Experiments(wanted=request.try_out is not False)
     asked = gpu or Gpu()
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:

@@ -103,7 +103,7 @@ def diagnose(tmp_path, monkeypatch):
     found = []
     monkeypatch.setattr(command, "show", lambda console, diagnoses, request: found.append(diagnoses))
 
-    def run(text, gpu=None, try_out=True):
+    def run(text, gpu=None, try_out=None):  # as `kperf diagnose SCRIPT` does
         script = tmp_path / "it.py"
         script.write_text(f"{text}\ntorch.save([c, torch.rand(3)], {str(tmp_path / 'end.pt')!r})\n")
         fake_gpu.LAUNCHES.clear()
