@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block tritonbench power accuracy timers proton \
-        overhead disturbance lines inductor tune record claims ttgir doctor test test-gpu test-docker test-versions versions test-lowest mutants dist \
+        overhead disturbance proof lines inductor tune record claims ttgir doctor test test-gpu test-docker test-versions versions test-lowest mutants dist \
         check docs image shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -146,6 +146,9 @@ overhead: setup ## what tracing costs, beside the paper's Fig. 13: every recorde
 
 disturbance: setup ## what events cost a launch with all CTAs recorded and with sampled ones; more scripts: OPTIONS="script.py"
 	@$(KPERF) disturbance $(words)
+
+proof: setup ## does kperf diagnose name the planted faults of the proof set, and what its advice gives; OPTIONS="NAME"
+	@$(KPERF) proof $(words)
 
 lines: setup ## samples by line of source from Proton and ncu, and what each profiler costs; OPTIONS="--ncu FILE"
 	@$(KPERF) lines $(words)

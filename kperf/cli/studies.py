@@ -71,6 +71,21 @@ def disturbance(
 
 
 @app.command()
+def proof(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these kernels.", show_default=False)
+    ] = None,
+    kernels: Annotated[Path, typer.Option(help="Folder of the proof set.")] = Path("tests/diagnose/kernels"),
+    results: Results = RECORDED,
+    device: DeviceOption = DeviceChoice.auto,
+) -> None:
+    """Whether kperf diagnose names planted faults and is silent on clean kernels, and its estimates beside gains."""
+    from kperf.paper import proof
+
+    proof.run(console, results, kernels, names or [], require_gpu=device is DeviceChoice.cuda)
+
+
+@app.command()
 def lines(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, ncu: NcuOption = None) -> None:
     """Samples and stalled samples by line of source (Proton, ncu), and what each profiler costs on one script."""
     from kperf.plots.lines import draw

@@ -527,12 +527,13 @@ def intercepted_launches(
     """Within it, what `intercept` gives for a kernel is called in the place of its launches, all of this process.
 
     They go through the property `CompiledKernel.run`, and `intercept` is asked whenever it is read: the JIT does at
-    each launch, `kernel[grid]` too, Inductor once. Yields what gives a kernel's own launch; it loads the kernel.
+    each launch, `kernel[grid]` too, Inductor once, and before the kernel is loaded, which may fail. Yields what gives a
+    kernel's own launch; it loads the kernel.
     """
     original = CompiledKernel.__dict__["run"]
 
     def run(kernel: CompiledKernel) -> Launch:
-        launch, instead = original.fget(kernel), intercept(kernel)
+        instead, launch = intercept(kernel), original.fget(kernel)
 
         def intercepted(gx: int, gy: int, gz: int, stream: int, function: int, *rest: Any) -> None:
             instead(LaunchCall(launch, (gx, gy, gz), stream, function, rest))

@@ -102,8 +102,13 @@ def run_traced(
     experiments = Experiments(wanted=request.try_out is not False)
     asked = gpu or Gpu()
 
+    asked_for: dict[str, CompiledKernel] = {}
+
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
+        asked_for[kernel.hash] = kernel  # until it is launched
+
         def noted(call: LaunchCall) -> None:
+            asked_for.pop(kernel.hash, None)
             if asked.capturing():  # into a CUDA graph: no launch of its own
                 experiments.launched.setdefault(kernel.hash, (kernel, call.grid))
             call()
@@ -122,6 +127,9 @@ def run_traced(
             before=experiments.before,
         )
         timelines = [read_timeline(path) for path in sorted(Path(folder).glob("*.timeline.json"))]
+    if status and asked_for:  # the script ended with its last kernel, which needs more than the GPU has
+        last, kernel = asked_for.popitem()
+        experiments.launched.setdefault(last, (kernel, (0, 0, 0)))
     found = Diagnoses(
         kernels=[
             experiments.diagnosis(kernel, grid, timelines)

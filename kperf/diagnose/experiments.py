@@ -1,7 +1,6 @@
 """Tries what findings advise: at a launch of the script, other configurations of its kernel are compiled and timed."""
 
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +12,7 @@ from kperf.diagnose.finding import Diagnosis
 from kperf.diagnose.history import Histories
 from kperf.diagnose.kernel import OPTIONS, Kernel
 from kperf.errors import MeasurementError, UsageError
+from kperf.record import device
 from kperf.trace.analyze.finding import Dropped, Finding, Trial
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.capture import kernels as capture
@@ -60,7 +60,7 @@ class Experiments:
             return
         if known is not None and (timeline is None or known.with_timeline or known.why):
             return
-        begin = time.monotonic()
+        begin = device.own_seconds()
         try:
             if known is None:
                 with launches.capturer.compiling, own_cache(launches.folder):
@@ -78,7 +78,7 @@ class Experiments:
                 known.why = why(error)
         finally:
             if known is not None:
-                known.seconds += time.monotonic() - begin
+                known.seconds += device.own_seconds() - begin
 
     def _try(
         self,

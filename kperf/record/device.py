@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,12 @@ _HELD = Path("/proc/locks")
 
 _ours: set[str] = set()
 """UUIDs of the GPUs whose lock this process holds."""
+
+_shared: list[int] = []
+"""The lock that this process takes in turn with others: its descriptor, while it is in such a turn."""
+
+_waited_s: list[float] = []
+"""How long this process waited for the GPU, each time."""
 
 _power_read: list[tuple[int, float]] = []
 """The last reading of the power (milliwatts) and when it was first seen."""
@@ -128,12 +135,76 @@ def exclusive(*, wait: bool = False) -> Iterator[None]:
 
 
 @contextmanager
+def in_turn() -> Iterator[None]:
+    """Measure alone as `exclusive`, but wait for others that measure, and let them while this one is `Compiling`."""
+    uuid = str(torch.cuda.get_device_properties().uuid)
+    with _opened(LOCKS / f"kperf-gpu-{uuid}.lock") as descriptor:
+        _take_turn(descriptor)
+        _shared.append(descriptor)
+        _ours.add(uuid)
+        try:
+            yield
+        finally:
+            _ours.remove(uuid)
+            _shared.remove(descriptor)
+
+
+def own_seconds() -> float:
+    """A monotonic clock that stands while this process waits for others that measure `in_turn`."""
+    return time.monotonic() - sum(_waited_s)
+
+
+def _take_turn(descriptor: int) -> None:
+    begin = time.monotonic()
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    _waited_s.append(time.monotonic() - begin)
+
+
+class Compiling:
+    """A re-entrant lock among threads that compile. Meanwhile another process may have the GPU, of those `in_turn`."""
+
+    def __init__(self) -> None:
+        """No thread compiles."""
+        self._lock = threading.RLock()
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        """Wait for other threads; what was launched is over before another process has the GPU."""
+        self._lock.acquire()
+        self._depth += 1
+        if self._depth == 1 and _shared:
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            fcntl.flock(_shared[0], fcntl.LOCK_UN)
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the GPU, and let other threads compile."""
+        try:
+            if self._depth == 1 and _shared:
+                _take_turn(_shared[0])
+        finally:
+            self._depth -= 1
+            self._lock.release()
+
+
+@contextmanager
 def locked(path: Path, does: str, *, wait: bool = False) -> Iterator[None]:
     """Hold `path` by flock; made if need be, and readable by all, as to read is enough to lock.
 
     While another process holds it, waits if `wait`, else raises `UsageError` with a sentence of who that is and what it
     `does`; and if it cannot be made.
     """
+    with _opened(path) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise UsageError(f"{_holder(os.fstat(descriptor))} {does}") from None
+        yield
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The descriptor of a lock's file."""
     try:
         try:  # whose file it is does not matter; a sticky folder lets nobody else open it for making it
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -142,11 +213,7 @@ def locked(path: Path, does: str, *, wait: bool = False) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"{path}, the GPU's lock, cannot be opened ({error.strerror}): remove it") from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise UsageError(f"{_holder(os.fstat(descriptor))} {does}") from None
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -3,9 +3,13 @@
 import os
 import signal
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 _GRACE_S = 10.0
 """Until a process that was told to end is killed: it writes what it has, and ends those that it started itself."""
@@ -64,3 +68,49 @@ def _end(child: subprocess.Popen[str], ending: signal.Signals) -> None:
             os.killpg(child.pid, number)
         with suppress(subprocess.TimeoutExpired):
             child.wait(_GRACE_S)
+
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process of several: the place of its command, its exit status (None: it took too long), what it printed."""
+
+    place: int
+    status: int | None
+    printed: str
+
+
+def side_by_side(commands: Sequence[Sequence[str | Path]], at_once: int, limit_s: float) -> Iterator[Ended]:
+    """Run commands, so many at a time and each for `limit_s` seconds at most, and yield each as it ends. No input.
+
+    Where we are interrupted, they and all that they have started get SIGTERM, as with `run`.
+    """
+    waiting = list(enumerate(commands))
+    running: list[tuple[int, subprocess.Popen[str], float, IO[str]]] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                place, command = waiting.pop(0)
+                output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when its process has ended
+                child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, process_group=0
+                )
+                running.append((place, child, time.monotonic() + limit_s, output))
+            for one in list(running):
+                place, child, until, printed = one
+                late = child.poll() is None and time.monotonic() > until
+                if child.poll() is None and not late:
+                    continue
+                if late:
+                    _end(child, signal.SIGTERM)
+                running.remove(one)
+                printed.seek(0)
+                with printed:
+                    yield Ended(place, None if late else child.returncode, printed.read())
+            time.sleep(_POLL_S)
+    finally:
+        for _, child, _, printed in running:
+            _end(child, signal.SIGTERM)
+            printed.close()

@@ -61,10 +61,12 @@ def measured_or_recorded(
     *,
     require_gpu: bool = False,
     in_children: bool = False,
+    command: str = "",
 ) -> Run[R]:
     """Measure on a Hopper GPU and append each row to `<name>.jsonl` as it comes; without a GPU the newest run recorded.
 
     `in_children`: all is measured by processes that `measure` starts, each of which takes the GPU's lock itself.
+    `command`: of make, if it is not called as the record is.
 
     Raises `UsageError` if there is no GPU and `require_gpu`, or no record, and `MeasurementError` if the GPU is lost.
     """
@@ -72,7 +74,7 @@ def measured_or_recorded(
     if reason is not None:
         if require_gpu:
             raise UsageError(reason)
-        found = recorded(_recorded_in(results, name, reason), name, rows)
+        found = recorded(_recorded_in(results, name, reason, command or name), name, rows)
         console.print(f"static: {reason}; shown is what was recorded")
         return found
     store = RecordStore(folder_of(results), name, rows)
@@ -106,12 +108,12 @@ def folder_of(results: Path) -> Path:
     return results / gpu_slug(device.gpu_name())
 
 
-def _recorded_in(results: Path, name: str, reason: str) -> Path:
+def _recorded_in(results: Path, name: str, reason: str, command: str) -> Path:
     folders = sorted(path.parent for path in results.glob(f"*/{name}.jsonl"))
     if not folders:
         refuse_one_gpus(results, f"{name}.jsonl")
         raise UsageError(
-            f"nothing is recorded of `make {name}` in {results} yet: that command records it on a Hopper GPU, "
+            f"nothing is recorded of `make {command}` in {results} yet: that command records it on a Hopper GPU, "
             f"and here {reason}"
         )
     return preferred(folders, f"{name}.jsonl")

@@ -66,7 +66,7 @@ class Capturer:
         launch_of: Callable[[CompiledKernel], Launch],
     ) -> None:
         """`folder`: where what is compiled here is kept; `launch_of`: loads a kernel, and gives its own launch."""
-        self.compiling = threading.RLock()
+        self.compiling = device.Compiling()
         self._launching = threading.Lock()
         self._scheduler = scheduler
         self._options: TraceOptions = scheduler.options

@@ -126,7 +126,7 @@ class Copies:
             if one not in self._changed and not _equal(one.ours, one.script):
                 return False
         return all(
-            _equal(one.ours, other) or (not bits and _near(one.ours, other, one.dtype))
+            _equal(one.ours, other) or (not bits and near(one.ours, other, one.dtype))
             for one, other in zip(self._changed, expected, strict=True)
         )
 
@@ -163,7 +163,7 @@ def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(map(torch.equal, a.split(_CHUNK), b.split(_CHUNK)))
 
 
-def _near(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> bool:
+def near(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether bytes are the same numbers of a type, within its tolerance."""
     real = dtype.to_real() if dtype.is_complex else dtype
     tolerance = _TOLERANCE.get(real)

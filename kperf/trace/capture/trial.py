@@ -35,6 +35,7 @@ from kperf.errors import UsageError
 from kperf.ir.memory import why_not_again, write_only
 from kperf.ir.override import options_of
 from kperf.ir.ttgir import Module
+from kperf.record import device
 from kperf.trace.capture.copies import Copies
 from kperf.trace.capture.gpu import Gpu, Mark
 
@@ -85,7 +86,7 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
 
 
 class Trial:
-    """One kernel at one launch: `run` tries configurations until `deadline` (of `time.monotonic`)."""
+    """One kernel at one launch: `run` tries configurations until `deadline` (of `device.own_seconds`)."""
 
     def __init__(
         self,
@@ -231,10 +232,10 @@ class Trial:
 
     def _is_over(self, mark: Mark) -> bool:
         while not self._gpu.is_over(mark):
-            if time.monotonic() > self._deadline:
+            if device.own_seconds() > self._deadline:
                 return False
             time.sleep(_POLL_S)
-        return time.monotonic() <= self._deadline
+        return device.own_seconds() <= self._deadline
 
     def _refuse_what_cannot_be_repeated(self) -> None:
         """Raises `UsageError` for a kernel of which another launch is not like the script's."""
@@ -295,7 +296,7 @@ class Trial:
         why = [f"it took longer than {LIMIT_S:.0f} s to compile"] * len(changes)
         try:
             while waiting or running:
-                if time.monotonic() > self._deadline:
+                if device.own_seconds() > self._deadline:
                     break
                 while waiting and len(running) < len(os.sched_getaffinity(0)):
                     place = waiting.pop(0)

@@ -20,5 +20,7 @@ def adam(p, g, m, v, lr, n, BLOCK: tl.constexpr):
 
 n = 1 << 27
 p, m, v = (torch.zeros(n, device="cuda") for _ in range(3))
-g = torch.zeros(n, device="cuda", dtype=torch.bfloat16)
+g = torch.randn(n, device="cuda").bfloat16()
 adam[(n // 1024,)](p, g, m, v, 1e-3, n, 1024, num_warps=4)
+torch.testing.assert_close(m, 0.1 * g.float())
+torch.testing.assert_close(p, -1e-3 * m / (v.sqrt() + 1e-8))

@@ -30,4 +30,7 @@ def attention(q, k, v, o, scale, seq, BM: tl.constexpr, BN: tl.constexpr, D: tl.
 
 
 q, k, v = torch.randn(3, 4, 16, 4096, 64, device="cuda", dtype=torch.bfloat16).unbind(0)
-attention[(4096 // 128, 64)](q, k, v, torch.empty_like(q), 0.1, 4096, 128, 64, 64, num_warps=8, num_stages=3)
+o = torch.empty_like(q)
+attention[(4096 // 128, 64)](q, k, v, o, 0.1, 4096, 128, 64, 64, num_warps=8, num_stages=3)
+expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.1)
+torch.testing.assert_close(o, expected, rtol=0.02, atol=0.02)

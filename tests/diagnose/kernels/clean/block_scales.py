@@ -19,8 +19,10 @@ def scaled_gemm(a, b, scales, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.c
 
 
 m = n = k = 4096
-a = torch.empty(m, k, device="cuda", dtype=torch.float8_e4m3fn)
-b = torch.empty(n, k, device="cuda", dtype=torch.float8_e4m3fn)
+a = torch.randn(m, k, device="cuda").to(torch.float8_e4m3fn)
+b = torch.randn(n, k, device="cuda").to(torch.float8_e4m3fn)
 scales = torch.rand(m // 128, k // 128, device="cuda")
 c = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
 scaled_gemm[(m // 128, n // 128)](a, b, scales, c, k, 128, 128, 128, num_warps=8, num_stages=3)
+scaled = a.float() * scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+torch.testing.assert_close(c.float(), scaled @ b.float().T, rtol=0.02, atol=1)

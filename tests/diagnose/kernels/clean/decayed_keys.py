@@ -17,8 +17,12 @@ def decayed(a, k, decay, out, columns, chunks, ROWS: tl.constexpr, WIDTH: tl.con
     tl.store(out + (tl.program_id(0) * ROWS + rows)[:, None] * columns + cols[None, :], acc)
 
 
-n, chunks = 256, 8
+n, chunks = 4096, 8
 a = torch.randn(n * chunks * 64, 64, device="cuda", dtype=torch.bfloat16)
 k = torch.randn(n * chunks * 64, 64, device="cuda", dtype=torch.bfloat16)
 decay = torch.rand(n * chunks * 64, device="cuda")
-decayed[(n,)](a, k, decay, torch.empty(n * 64, 64, device="cuda"), 64, chunks, 64, 64)
+out = torch.empty(n * 64, 64, device="cuda")
+decayed[(n,)](a, k, decay, out, 64, chunks, 64, 64)
+keys = (k * decay.exp2()[:, None]).view(n, chunks, 64, 64)
+expected = (a.view(n, chunks, 64, 64).float() @ keys).sum(1).view(n * 64, 64)
+torch.testing.assert_close(out, expected, rtol=0.01, atol=0.2)

@@ -20,4 +20,10 @@ def butterflies(x, y, scratch, STAGES: tl.constexpr, ROWS: tl.constexpr, WIDTH: 
 
 
 x = torch.randn(65536, 128, device="cuda")
-butterflies[(65536 // 16,)](x, torch.empty_like(x), torch.empty_like(x), 7, 16, 128)
+y, scratch = torch.empty_like(x), torch.empty_like(x)
+butterflies[(65536 // 16,)](x, y, scratch, 7, 16, 128)
+expected = x
+for stage in range(7):
+    low, high = expected.view(65536, -1, 2, 1 << stage).unbind(2)
+    expected = torch.stack((low + high, low - high), 2).view(65536, 128)
+torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)

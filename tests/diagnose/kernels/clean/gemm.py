@@ -32,3 +32,4 @@ def gemm(a, b, c, M, N, K, sa, sb, sc, BM: tl.constexpr, BN: tl.constexpr, BK: t
 a, b = torch.randn(2, 8192, 8192, device="cuda", dtype=torch.bfloat16).unbind(0)
 c = torch.empty_like(a)
 gemm[(64 * 32,)](a, b, c, 8192, 8192, 8192, 8192, 8192, 8192, 128, 256, 64, 8, num_warps=8, num_stages=4)
+torch.testing.assert_close(c, a @ b, rtol=0.02, atol=1)

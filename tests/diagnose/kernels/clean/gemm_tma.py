@@ -21,3 +21,4 @@ a, b = torch.randn(2, 8192, 8192, device="cuda", dtype=torch.bfloat16).unbind(0)
 c = torch.empty_like(a)
 tiles = [TensorDescriptor.from_tensor(t, s) for t, s in ((a, [128, 64]), (b, [256, 64]), (c, [128, 256]))]
 gemm[(132,)](*tiles, 8192, 8192, 8192, 128, 256, 64, 132, num_warps=8, num_stages=3)
+torch.testing.assert_close(c, a @ b.T, rtol=0.02, atol=1)

@@ -16,4 +16,7 @@ def count(x, counts, n, BLOCK: tl.constexpr, TILES: tl.constexpr):
 
 n = 1 << 28
 x = torch.randint(0, 256, (n,), device="cuda", dtype=torch.uint8)
-count[(n // (4096 * 64),)](x, torch.zeros(256, device="cuda", dtype=torch.int32), n, 4096, 64)
+counts = torch.zeros(256, device="cuda", dtype=torch.int32)
+count[(n // (4096 * 64),)](x, counts, n, 4096, 64)
+expected = sum(torch.bincount(part, minlength=256) for part in x.split(1 << 25))
+assert torch.equal(counts.long(), expected)

@@ -20,4 +20,6 @@ def layer_norm(x, y, w, b, columns, eps, BLOCK: tl.constexpr):
 
 x = torch.randn(16384, 4096, device="cuda", dtype=torch.bfloat16)
 w, b = torch.randn(2, 4096, device="cuda", dtype=torch.bfloat16).unbind(0)
-layer_norm[(16384,)](x, torch.empty_like(x), w, b, 4096, 1e-5, 4096, num_warps=8)
+y = torch.empty_like(x)
+layer_norm[(16384,)](x, y, w, b, 4096, 1e-5, 4096, num_warps=8)
+torch.testing.assert_close(y, torch.nn.functional.layer_norm(x, (4096,), w, b), rtol=0.02, atol=0.05)

@@ -11,5 +11,7 @@ def corner(x, y, stride, WIDTH: tl.constexpr):
     tl.store(y + tl.program_id(0) * stride + column, 2 * tl.load(x + tl.program_id(0) * stride + column))
 
 
-x = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)
-corner[(8192,)](x, torch.empty_like(x), 4096, 1)
+x = torch.randn(65536, 4096, device="cuda", dtype=torch.bfloat16)
+y = torch.empty_like(x)
+corner[(65536,)](x, y, 4096, 1)
+assert torch.equal(y[:, 0], 2 * x[:, 0])

@@ -17,4 +17,7 @@ def rms_norm(x, residual, y, w, columns, eps, BLOCK: tl.constexpr):
 
 x, residual = torch.randn(2, 16384, 8192, device="cuda", dtype=torch.bfloat16).unbind(0)
 w = torch.randn(8192, device="cuda", dtype=torch.bfloat16)
-rms_norm[(16384,)](x, residual, torch.empty_like(x), w, 8192, 1e-5, 8192, num_warps=16)
+y, total = torch.empty_like(x), x.float() + residual
+rms_norm[(16384,)](x, residual, y, w, 8192, 1e-5, 8192, num_warps=16)
+expected = torch.nn.functional.rms_norm(total, (8192,), w.float(), 1e-5).bfloat16()
+torch.testing.assert_close(y, expected, rtol=0.02, atol=0.01)

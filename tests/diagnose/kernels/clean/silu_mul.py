@@ -17,3 +17,5 @@ def silu_mul(x, out, columns, BLOCK: tl.constexpr):
 x = torch.randn(16384, 2 * 14336, device="cuda", dtype=torch.bfloat16)
 out = torch.empty(16384, 14336, device="cuda", dtype=torch.bfloat16)
 silu_mul[(16384, 14)](x, out, 14336, 1024, num_warps=4)
+gate, up = x.chunk(2, 1)
+torch.testing.assert_close(out, torch.nn.functional.silu(gate.float()).mul(up).bfloat16(), rtol=0.02, atol=0.01)

@@ -14,4 +14,6 @@ def transpose(x, y, n, m, BLOCK: tl.constexpr):
 
 
 x = torch.randn(8192, 8192, device="cuda")
-transpose[(128, 128)](x, torch.empty_like(x), 8192, 8192, 64, num_warps=4)
+y = torch.empty_like(x)
+transpose[(128, 128)](x, y, 8192, 8192, 64, num_warps=4)
+assert torch.equal(y, x.T)

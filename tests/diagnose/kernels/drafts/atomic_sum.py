@@ -15,4 +15,4 @@ def total(x, out, n, BLOCK: tl.constexpr):
 x = torch.randn(1 << 24, device="cuda")
 out = torch.zeros(1, device="cuda")
 total[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), 1024)
-print(out.item(), x.sum().item())
+torch.testing.assert_close(out[0], x.sum(), rtol=1e-3, atol=1)

@@ -20,4 +20,6 @@ def batch_sums(x, out, batch, stride, BF: tl.constexpr, BB: tl.constexpr):
 
 
 x = torch.randn(8192, 32768, device="cuda")
-batch_sums[(32768 // 128,)](x, torch.empty(32768, device="cuda"), 8192, x.stride(0), 128, 32)
+out = torch.empty(32768, device="cuda")
+batch_sums[(32768 // 128,)](x, out, 8192, x.stride(0), 128, 32)
+torch.testing.assert_close(out, x.sum(0), rtol=1e-3, atol=1e-2)

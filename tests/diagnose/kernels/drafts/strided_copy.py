@@ -16,3 +16,4 @@ def take_channel(image, out, channels, n, BLOCK: tl.constexpr):
 image = torch.randn(4096, 4096, 4, device="cuda")
 out = torch.empty(4096 * 4096, device="cuda")
 take_channel[(triton.cdiv(out.numel(), 1024),)](image, out, 4, out.numel(), 1024)
+assert torch.equal(out.view(4096, 4096), image[..., 0])

@@ -20,5 +20,7 @@ def transpose(x, y, n, BLOCK: gl.constexpr):
     gl.store(y + q[None, :] * n + p[:, None], turned)
 
 
-x = torch.randn(4096, 4096, device="cuda")
-transpose[(64, 64)](x, torch.empty_like(x), 4096, 64, num_warps=4)
+x = torch.randn(8192, 8192, device="cuda")
+y = torch.empty_like(x)
+transpose[(128, 128)](x, y, 8192, 64, num_warps=4)
+assert torch.equal(y, x.T)

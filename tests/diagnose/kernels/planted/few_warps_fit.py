@@ -25,5 +25,7 @@ def step(p, g, m, v, a, b, n, BLOCK: tl.constexpr):
 
 
 n = 1 << 26
-tensors = [torch.zeros(n, device="cuda") for _ in range(6)]
-step[(n // 4096,)](*tensors, n, 4096, num_warps=4)
+p, g, m, v, a, b = tensors = [torch.rand(n, device="cuda") for _ in range(6)]
+expected = (0.5 * (a + p)).clone()
+step[lambda meta: (n // meta["BLOCK"],)](*tensors, n, 4096, num_warps=4)
+torch.testing.assert_close(a, expected)

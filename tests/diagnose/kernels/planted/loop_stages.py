@@ -21,4 +21,6 @@ def bmm(a, b, c, N, K, sa, sb, sc, BM: tl.constexpr, BN: tl.constexpr, BK: tl.co
 
 size = 2048
 a, b = torch.randn(2, 16, size, size, device="cuda", dtype=torch.bfloat16).unbind(0)
-bmm[(16, 16, 16)](a, b, torch.empty_like(a), size, size, size**2, size**2, size**2, 128, 128, 32, num_warps=4)
+c = torch.empty_like(a)
+bmm[(16, 16, 16)](a, b, c, size, size, size**2, size**2, size**2, 128, 128, 32, num_warps=4)
+torch.testing.assert_close(c, a @ b.mT, rtol=0.02, atol=1)

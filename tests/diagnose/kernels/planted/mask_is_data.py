@@ -16,4 +16,7 @@ def keep_gelu(x, keep, y, n, BLOCK: tl.constexpr):
 n = 1 << 26
 x = torch.randn(n, device="cuda", dtype=torch.bfloat16)
 keep = (torch.rand(n, device="cuda") > 0.5).to(torch.int8)
-keep_gelu[(n // 2048,)](x, keep, torch.empty_like(x), n, 2048, num_warps=8)
+y = torch.empty_like(x)
+keep_gelu[(n // 2048,)](x, keep, y, n, 2048, num_warps=8)
+kept = x.float() * keep
+torch.testing.assert_close(y, (kept * torch.sigmoid(1.702 * kept)).bfloat16(), rtol=0.02, atol=1e-5)

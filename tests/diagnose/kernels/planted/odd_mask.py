@@ -12,5 +12,7 @@ def square(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + i, values * values, mask=i < n)
 
 
-x = torch.randn(10_000_019, device="cuda", dtype=torch.bfloat16)
-square[(triton.cdiv(x.numel(), 2048),)](x, torch.empty_like(x), x.numel(), 2048)
+x = torch.randn(100_000_019, device="cuda", dtype=torch.bfloat16)
+y = torch.empty_like(x)
+square[(triton.cdiv(x.numel(), 2048),)](x, y, x.numel(), 2048)
+torch.testing.assert_close(y, x * x)

@@ -21,4 +21,7 @@ def page_sums(pool, table, lengths, out, most, D: tl.constexpr, PAGE: tl.constex
 pool = torch.randn(4096, 16, 128, device="cuda", dtype=torch.bfloat16)
 table = torch.randint(0, 4096, (1024, 256), device="cuda", dtype=torch.int32)
 lengths = torch.full((1024,), 250, device="cuda", dtype=torch.int32)
-page_sums[(1024,)](pool, table, lengths, torch.empty(1024, 128, device="cuda"), 256, 128, 16)
+out = torch.empty(1024, 128, device="cuda")
+page_sums[(1024,)](pool, table, lengths, out, 256, 128, 16)
+expected = pool.sum(1, dtype=torch.float32)[table[:, :250].long()].sum(1)
+torch.testing.assert_close(out, expected, rtol=1e-2, atol=0.1)

@@ -19,4 +19,6 @@ def gemm(a, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
 
 
 a, b = torch.randn(2, 4096, 4096, device="cuda", dtype=torch.float16).unbind(0)
-gemm[(64, 64)](a, b, torch.empty_like(a), 4096, 4096, 64, 64, 128, num_warps=4, num_stages=6)
+c = torch.empty_like(a)
+gemm[(64, 64)](a, b, c, 4096, 4096, 64, 64, 128, num_warps=4, num_stages=6)
+torch.testing.assert_close(c, a @ b, rtol=0.02, atol=1)

@@ -12,7 +12,8 @@ def double(x, out, n, BLOCK: tl.constexpr):  # planted: autotuner-list
     tl.store(out + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
 
 
-n = 1 << 20
+n = 1 << 26
 x = torch.randn(n, device="cuda")
 out = torch.empty_like(x)
 double[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n)
+assert torch.equal(out, 2 * x)

@@ -12,5 +12,7 @@ def scale_rows(x, y, columns, BLOCK: tl.constexpr):
     tl.store(y + row + i, tl.load(x + row + i, mask=i < columns) * 2.0, mask=i < columns)  # planted: narrow-access
 
 
-x = torch.randn(4096, 4099, device="cuda", dtype=torch.bfloat16)
-scale_rows[(4096, 3)](x, torch.empty_like(x), 4099, 2048, num_warps=4)
+x = torch.randn(32768, 4099, device="cuda", dtype=torch.bfloat16)
+y = torch.empty_like(x)
+scale_rows[(32768, 3)](x, y, 4099, 2048, num_warps=4)
+assert torch.equal(y, 2 * x)

@@ -49,4 +49,6 @@ a, b = torch.randn(2, 4096, 4096, device="cuda").bfloat16()
 layouts = [gl.NVMMASharedLayout.get_default_for(tile, gl.bfloat16) for tile in ([64, 64], [64, 128])]
 a_desc = TensorDescriptor.from_tensor(a, [64, 64], layouts[0])
 b_desc = TensorDescriptor.from_tensor(b, [64, 128], layouts[1])
-gemm[(64, 32)](a_desc, b_desc, torch.empty_like(a), 4096, 4096, STAGES=4, num_warps=4)
+c = torch.empty_like(a)
+gemm[(64, 32)](a_desc, b_desc, c, 4096, 4096, STAGES=4, num_warps=4)
+torch.testing.assert_close(c, a @ b, rtol=0.02, atol=1)

@@ -1,0 +1,19 @@
+"""One channel of a planar image."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def take_channel(image, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < n
+    x = tl.load(image + i, mask=mask)
+    tl.store(out + i, x, mask=mask)
+
+
+image = torch.randn(4096, 4096, 4, device="cuda").permute(2, 0, 1).contiguous()
+out = torch.empty(4096 * 4096, device="cuda")
+take_channel[(triton.cdiv(out.numel(), 1024),)](image, out, out.numel(), 1024)
+assert torch.equal(out.view(4096, 4096), image[0])

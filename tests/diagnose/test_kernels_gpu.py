@@ -1,0 +1,22 @@
+"""Each kernel of the proof set, and each fixed copy, computes on a GPU what its script checks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kperf.trace.capture.script import Script
+
+pytestmark = pytest.mark.gpu
+
+KERNELS = Path(__file__).parent / "kernels"
+REFUSED = {"too_large"}
+"""Kernels whose fault it is that no GPU takes them."""
+
+
+@pytest.mark.parametrize("path", sorted(KERNELS.glob("*/*.py")), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_kernel_computes_what_its_script_checks(path):
+    torch.manual_seed(0)
+    status = Script(str(path), ()).run()
+    torch.cuda.empty_cache()  # of the script before: this one's tensors live as long as its module
+    assert status == (path.stem in REFUSED)
