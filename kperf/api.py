@@ -23,6 +23,7 @@ from kperf.trace import PASSES
 if TYPE_CHECKING:
     from kperf.compat.triton import CompiledKernel
     from kperf.diagnose.kernel import Kernel
+    from kperf.ir.kept import KeptIr
     from kperf.report.report import Report
     from kperf.trace.analyze.finding import Finding
     from kperf.trace.analyze.models import Timeline
@@ -41,13 +42,15 @@ _LOG = logging.getLogger("kperf")
 class KernelTrace:
     """A traced kernel. `chrome_trace`: text of a Chrome trace (Trace Event Format), None where no CTA is whole.
 
-    `compiled`: the original kernel as Triton compiled it.
+    `compiled`: the original kernel as Triton compiled it. `ir`: its levels from TTIR to machine code, each line with
+    its line of source; None where its machine code cannot be read.
     """
 
     name: str
     timeline: "Timeline"
     chrome_trace: str | None
     compiled: "CompiledKernel" = field(repr=False)
+    ir: "KeptIr | None" = field(repr=False)
 
     @cached_property
     def findings(self) -> "list[Finding]":
@@ -150,7 +153,7 @@ class Trace(AbstractContextManager["Trace"]):
     def _keep(self, kept: "Sequence[Kept]") -> None:
         self.kernels = {
             one.path.name: KernelTrace(
-                one.path.name, one.timeline, one.trace.text if one.trace else None, one.kernel.compiled
+                one.path.name, one.timeline, one.trace.text if one.trace else None, one.kernel.compiled, one.ir
             )
             for one in kept
         }
@@ -346,9 +349,9 @@ def _report(kernel: KernelTrace) -> "Report":
 
     timeline = kernel.timeline.model_copy(update={"findings": [_recorded(finding) for finding in kernel.findings]})
     if kernel.chrome_trace is None:
-        return Report(timeline, None, None)
+        return Report(timeline, None, None, kernel.ir)
     packed = gzip.compress(kernel.chrome_trace.encode(), mtime=0)
-    return Report(timeline, typical_cta(kernel.chrome_trace), packed)
+    return Report(timeline, typical_cta(kernel.chrome_trace), packed, kernel.ir)
 
 
 def _recorded(finding: "Finding") -> "Finding":

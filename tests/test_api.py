@@ -100,6 +100,12 @@ def test_the_report_is_the_page_of_what_is_in_memory(kernels):
     assert "Timeline of CTA" in gemm
     assert ">plus<" not in gemm
     assert t.kernels["gemm"].timeline.ttgir_sha256 in gemm
+    ir = t.kernels["gemm"].ir.lines()
+    assert list(ir) == ["ttir", "ttgir", "llir", "ptx", "sass"]
+    (mma,) = {line.frame.line for line in ir["sass"] if "HGMMA" in line.text}
+    assert "tl.dot(" in Path(kernels.__file__).read_text().splitlines()[mma - 1]
+    for line in (next(line for line in ir[level] if line.frame and line.frame.line == mma) for level in ir):
+        assert line.text.strip() in html.unescape(gemm)
     shown = t._repr_html_()
     found = t.kernels["gemm"].findings
     assert "launch-too-small" in [finding.id for finding in found]  # two CTAs on an H200

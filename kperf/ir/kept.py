@@ -34,6 +34,10 @@ class KeptIr(BaseModel):
     places: list[tuple[str, int, int]]
     levels: dict[str, list[tuple[str, list[NonNegativeInt]]]]
 
+    def packed(self) -> bytes:
+        """The file's content, the same for the same levels."""
+        return gzip.compress(self.model_dump_json().encode(), mtime=0)
+
     def lines(self) -> dict[str, list[Line]]:
         """The levels as they were read. Raises `IndexError` if a line is of a place that there is not."""
         frames = [Frame(*place) for place in self.places]
@@ -54,20 +58,19 @@ def levels_of_compiled(kernel: CompiledKernel, file: str) -> dict[str, list[Line
     return read_levels(found.texts, found.code, found.moved)
 
 
-def packed(kernel: str, target: str, levels: Mapping[str, Sequence[Line]], here: Path) -> bytes:
-    """The file's content, the same for the same levels. Files that lie in `here` are named from there."""
+def of_levels(kernel: str, target: str, levels: Mapping[str, Sequence[Line]], here: Path) -> KeptIr:
+    """What is kept of a kernel's levels. Files that lie in `here` are named from there."""
     numbers: dict[Frame, int] = {}
     kept = {
         level: [(line.text, [numbers.setdefault(frame, len(numbers)) for frame in line.frames]) for line in lines]
         for level, lines in levels.items()
     }
     places = [(named_from(here, frame.file), frame.line, frame.column) for frame in numbers]
-    made = KeptIr(kernel=kernel, target=target, places=places, levels=kept)
-    return gzip.compress(made.model_dump_json().encode(), mtime=0)
+    return KeptIr(kernel=kernel, target=target, places=places, levels=kept)
 
 
 def read(path: Path) -> KeptIr:
-    """What `packed` wrote. Raises `UsageError` if the file is missing, too large, damaged, or another program's."""
+    """What `packed` gave. Raises `UsageError` if the file is missing, too large, damaged, or another program's."""
     try:
         with gzip.open(path) as stream:
             content = stream.read(_LARGEST + 1)

@@ -18,6 +18,7 @@ from kperf.arch import of
 from kperf.compat.triton import own_cache
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import kept as kept_ir
+from kperf.ir.kept import KeptIr
 from kperf.ir.override import sha256
 from kperf.record import bandwidth, device
 from kperf.record.files import make_output, named_from, start_of, write_atomically
@@ -80,6 +81,7 @@ class Kept:
     passes: object = None
     """What was known of its passes."""
     trace: Exported | None = None
+    ir: KeptIr | None = None
     suffixes: list[str] = field(default_factory=list)
     """Of the files that are there."""
 
@@ -210,10 +212,8 @@ class Results:
             self._say(f"the IR of {kernel.name} is not kept: {error}")
             return
         target = of(kernel.compiled.metadata.target).name
-        self._write(
-            kept.path.with_name(kept.path.name + kept_ir.SUFFIX),
-            kept_ir.packed(kernel.name, target, levels, self._here),
-        )
+        kept.ir = kept_ir.of_levels(kernel.name, target, levels, self._here)
+        self._write(kept.path.with_name(kept.path.name + kept_ir.SUFFIX), kept.ir.packed())
         kept.suffixes.append(kept_ir.SUFFIX)
 
     def _path(self, kernel: Kernel) -> Path:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from kperf.diagnose.engine import found_in
 from kperf.errors import UsageError
 from kperf.ir import kept
-from kperf.ir.kept import KeptIr, packed
+from kperf.ir.kept import of_levels
 from kperf.ir.levels import Line
 from kperf.ir.locations import Frame
 from kperf.record.store import RECORDED
@@ -66,7 +66,7 @@ def ir(lines=1):
         Line(text, (Frame("examples/gemm_tma.py", at, 3),)) for text, at in ((f"ld {HOSTILE}", 18), ("mma", 19))
     )
     levels = {"ttgir": [load, dot] * lines, "sass": [dot, Line("EXIT"), load]}
-    return KeptIr.model_validate_json(gzip.decompress(packed("gemm_tma_kernel", "sm_90a", levels, Path("/elsewhere"))))
+    return of_levels("gemm_tma_kernel", "sm_90a", levels, Path("/elsewhere"))
 
 
 def without(reason):
@@ -255,14 +255,14 @@ def test_samples_of_a_record_come_through_the_command(tmp_path):
 @given(st.binary(max_size=60))
 def test_damaged_ir_is_refused_in_a_sentence(tmp_path_factory, tail):
     path = tmp_path_factory.mktemp("ir") / "k.ir.json.gz"
-    path.write_bytes(packed("k", "sm_90a", ir().lines(), Path())[: -1 - len(tail)] + tail)
+    path.write_bytes(ir().packed()[: -1 - len(tail)] + tail)
     with pytest.raises(UsageError, match="is not the IR of a kernel that kperf wrote: trace the kernel again"):
         kept.read(path)
 
 
 def test_ir_whose_packing_is_damaged_is_refused_in_a_sentence(tmp_path):
     path = tmp_path / "k.ir.json.gz"
-    path.write_bytes(packed("k", "sm_90a", ir().lines(), Path())[:10] + b"\xff" * 40)
+    path.write_bytes(ir().packed()[:10] + b"\xff" * 40)
     with pytest.raises(UsageError, match="is not the IR of a kernel that kperf wrote"):
         kept.read(path)
 
