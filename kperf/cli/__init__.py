@@ -1,5 +1,7 @@
 """`python -m kperf ...`: thin commands, a module a group of them, and one sentence for what goes wrong."""
 
+import atexit
+import gc
 import sys
 
 from kperf.cli.interrupt import answered
@@ -8,6 +10,9 @@ from kperf.installation import why_missing
 
 def main() -> None:
     """Run a command: status 2 for a person's mistake, 1 for a failed measurement, one sentence for each."""
+    # Registered first, it runs last: what the process imported goes with it, and to look for garbage in all of torch
+    # took a fifth of a short command's time.
+    atexit.register(gc.freeze)
     with answered():
         try:
             from kperf.cli.commands import run  # typer, rich and pydantic take a moment
