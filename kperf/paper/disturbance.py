@@ -5,18 +5,14 @@ times the original and the instrumented kernel in turn; the samples are kept. Th
 the GPU, and wait for it.
 """
 
-import os
 import statistics
-import subprocess
 import tempfile
-from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, TypeAdapter
 from rich.console import Console
@@ -33,8 +29,6 @@ from kperf.trace.capture.kernels import Ctas
 GOALS = (0.05, 0.15)
 """Of a launch's time: in the mean over the kernels, and at worst."""
 _LIMIT_S = 600
-_CORES = 4
-"""A process that starts takes one of so many cores: what is timed has the others."""
 
 Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
 
@@ -108,64 +102,32 @@ def run(console: Console, results: Path, scripts: Sequence[Path], *, require_gpu
 
 def measure(console: Console, works: Sequence[Work], common: Common) -> Iterator[DisturbanceRow]:
     """The rows of each script, both ways one after the other; what fails is printed and left out."""
-    waiting = deque((work, way) for work in works for way in get_args(Ctas))
-    begun: deque[tuple[_Tracing, ExitStack]] = deque()
-    with ExitStack() as all_of_them:
-        while waiting or begun:
-            while waiting and len(begun) <= (os.cpu_count() or 1) // _CORES:
-                one = all_of_them.enter_context(ExitStack())
-                begun.append((one.enter_context(_tracing(*waiting.popleft())), one))
-            tracing, one = begun.popleft()
-            work, way = tracing.work, tracing.way
-            with one:
-                if fault := tracing.fault():
-                    console.print(f"{work.path.name}, {way} CTAs: {fault}")
-                timelines = tracing.timelines()
-            for name, timeline in _named(work, timelines):
+    both = [(work, way) for work in works for way in get_args(Ctas)]
+    with tempfile.TemporaryDirectory(prefix="kperf-disturbance-") as folder:
+        commands = [_command(work, way, Path(folder, str(place))) for place, (work, way) in enumerate(both)]
+        for ended in child.side_by_side(commands, child.at_once(), _LIMIT_S):
+            work, way = both[ended.place]
+            if fault := _fault(ended):
+                console.print(f"{work.path.name}, {way} CTAs: {fault}")
+            written = sorted(Path(folder, str(ended.place)).glob("*.timeline.json"))
+            for name, timeline in _named(work, [read_timeline(path) for path in written]):
                 if timeline.overhead.original_samples_ms and timeline.resources:
                     yield row(common, name, work.origin, way, timeline)
                 else:
                     console.print(f"{name}: its script launches it too few times to time it")
 
 
-@dataclass(frozen=True)
-class _Tracing:
-    """A script under `kperf trace`, in a process of its own, which writes into `out`."""
-
-    work: Work
-    way: Ctas
-    out: Path
-    process: subprocess.Popen[str]
-    errors: IO[str]
-
-    def fault(self) -> str:
-        """Wait for its end; returns why that is none to be content with, else nothing."""
-        try:
-            status = self.process.wait(_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            return f"it took more than {_LIMIT_S} s"
-        if not status:
-            return ""
-        self.errors.seek(0)
-        return f"exit status {status}: {(self.errors.read().strip().splitlines() or ['-'])[-1]}"
-
-    def timelines(self) -> list[Timeline]:
-        """Those that it has written."""
-        return [read_timeline(path) for path in sorted(self.out.glob("*.timeline.json"))]
-
-
-@contextmanager
-def _tracing(work: Work, way: Ctas) -> Iterator[_Tracing]:
+def _command(work: Work, way: Ctas, out: Path) -> list[str]:
     patterns = ",".join(dict.fromkeys(pattern for _, pattern in work.kernels)) or "*"
-    command = [*KPERF, "trace", "--wait", "--ctas", way, "--passes", "1", "--kernel", patterns]
-    with tempfile.TemporaryDirectory(prefix="kperf-disturbance-") as folder, tempfile.TemporaryFile("w+") as errors:
-        started = child.started(
-            [*command, "--out", folder, str(work.path), *work.arguments],
-            output=subprocess.DEVNULL,
-            errors=errors.fileno(),
-        )
-        with started as process:
-            yield _Tracing(work, way, Path(folder), process, errors)
+    command = [*KPERF, "trace", "--wait", "--ctas", way, "--passes", "1", "--kernel", patterns, "--out", str(out)]
+    return [*command, str(work.path), *work.arguments]
+
+
+def _fault(ended: child.Ended) -> str:
+    """Why an end is none to be content with, else nothing."""
+    if ended.status is None:
+        return f"it took more than {_LIMIT_S} s"
+    return f"exit status {ended.status}: {(ended.printed.strip().splitlines() or ['-'])[-1]}" if ended.status else ""
 
 
 def _named(work: Work, timelines: Sequence[Timeline]) -> Iterator[tuple[str, Timeline]]:
@@ -208,7 +170,7 @@ def table(rows: Sequence[DisturbanceRow], stamp: str) -> Table:
     made = Table(title=f"what events cost a launch; {stamp}", title_justify="left")
     for column in ("kernel", "CTAs", "original, ms", "slower by", "registers", "bytes spilled", "CTAs an SM", "order"):
         made.add_column(column, justify="left" if column in {"kernel", "CTAs", "order"} else "right")
-    for one in rows:
+    for one in sorted(rows, key=lambda row: (row.origin != "example", row.kernel)):  # both ways one under the other
         before, after = one.original, one.instrumented
         made.add_row(
             one.kernel,

@@ -8,7 +8,6 @@ import html
 import shlex
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,31 +165,42 @@ def _trace_all(console: Console, scripts: Sequence[Script], folder: Path) -> lis
     """Trace each script in a process of its own; returns what failed, a sentence each."""
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
-    for script in scripts:
-        words = " ".join((script.name, *script.arguments))
-        console.print(f"examples/{words}")
-        with tempfile.TemporaryDirectory(prefix="kperf-examples-") as out:
-            patterns = ",".join(dict.fromkeys(script.kernels.values()))
-            command = [*KPERF, "trace", "--kernel", patterns, "--out", out]
-            command += [str(script.path.relative_to(SCRIPTS.parent)), *script.arguments]
-            try:
-                done = child.run(command, _LIMIT_S, cwd=SCRIPTS.parent, errors=None)
-            except subprocess.TimeoutExpired:
+    with tempfile.TemporaryDirectory(prefix="kperf-examples-") as scratch:
+        outs = [Path(scratch, str(place)) for place in range(len(scripts))]
+        commands = [_command(script, out) for script, out in zip(scripts, outs, strict=True)]
+        for ended in child.side_by_side(commands, child.at_once(), _LIMIT_S, cwd=SCRIPTS.parent):
+            script = scripts[ended.place]
+            words = " ".join((script.name, *script.arguments))
+            console.print(f"examples/{words}\n{ended.printed.rstrip()}", highlight=False)
+            if ended.status is None:
                 failed.append(f"{words} took more than {_LIMIT_S} s")
                 continue
-            if done.returncode:
-                failed.append(f"{words} ended with exit status {done.returncode}")
-            for name, pattern in script.kernels.items():
-                found = _slowest(Path(out), pattern)
-                if found is None:
-                    failed.append(f"{name} was not traced")
-                    continue
-                for suffix in FILES:
-                    written = found.parent / f"{found.name.removesuffix(FILES[0])}{suffix.removesuffix('.gz')}"
-                    content = written.read_bytes()
-                    packed = gzip.compress(content, mtime=0) if suffix.endswith(".gz") else content
-                    write_atomically(folder / f"{name}{suffix}", packed)
+            if ended.status:
+                failed.append(f"{words} ended with exit status {ended.status}")
+            failed += [
+                f"{name} was not traced"
+                for name, pattern in script.kernels.items()
+                if not _kept(name, _slowest(outs[ended.place], pattern), folder)
+            ]
     return failed
+
+
+def _command(script: Script, out: Path) -> list[str]:
+    patterns = ",".join(dict.fromkeys(script.kernels.values()))
+    command = [*KPERF, "trace", "--wait", "--kernel", patterns, "--out", str(out)]
+    return [*command, str(script.path.relative_to(SCRIPTS.parent)), *script.arguments]
+
+
+def _kept(name: str, timeline: Path | None, folder: Path) -> bool:
+    """Whether there is a timeline: it and the files beside it are kept in `folder` as the example's."""
+    if timeline is None:
+        return False
+    for suffix in FILES:
+        written = timeline.parent / f"{timeline.name.removesuffix(FILES[0])}{suffix.removesuffix('.gz')}"
+        content = written.read_bytes()
+        packed = gzip.compress(content, mtime=0) if suffix.endswith(".gz") else content
+        write_atomically(folder / f"{name}{suffix}", packed)
+    return True
 
 
 def _slowest(out: Path, pattern: str) -> Path | None:

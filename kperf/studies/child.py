@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -29,21 +29,6 @@ def run(
     Raises `TimeoutExpired` after `limit_s` seconds. Then, and where we are interrupted, it and all that it has started
     get `ending`. For that they are a process group, which Ctrl-C on a terminal does not reach: one process answers it.
     """
-    with started(command, cwd=cwd, output=output, errors=errors, ending=ending) as child:
-        out, err = child.communicate(timeout=limit_s)
-    return subprocess.CompletedProcess(command, child.returncode, out, err)
-
-
-@contextmanager
-def started(
-    command: Sequence[str | Path],
-    *,
-    cwd: Path | None = None,
-    output: int | None = subprocess.PIPE,
-    errors: int | None = subprocess.PIPE,
-    ending: signal.Signals = signal.SIGTERM,
-) -> Iterator[subprocess.Popen[str]]:
-    """The process itself, as of `run`: one that has not ended when this is left, ends with all that it has started."""
     with subprocess.Popen(
         command,
         cwd=cwd,
@@ -54,12 +39,11 @@ def started(
         process_group=0,
     ) as child:
         try:
-            yield child
+            out, err = child.communicate(timeout=limit_s)
         except BaseException:
             _end(child, ending)
             raise
-        if child.poll() is None:
-            _end(child, ending)
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
 
 
 def _end(child: subprocess.Popen[str], ending: signal.Signals) -> None:
@@ -71,6 +55,12 @@ def _end(child: subprocess.Popen[str], ending: signal.Signals) -> None:
 
 
 _POLL_S = 0.05
+_CORES = 4
+
+
+def at_once() -> int:
+    """How many processes that want the GPU are begun: those that import take a few of the cores that timing leaves."""
+    return 1 + (os.cpu_count() or 1) // _CORES
 
 
 @dataclass(frozen=True)
@@ -82,9 +72,12 @@ class Ended:
     printed: str
 
 
-def side_by_side(commands: Sequence[Sequence[str | Path]], at_once: int, limit_s: float) -> Iterator[Ended]:
+def side_by_side(
+    commands: Sequence[Sequence[str | Path]], at_once: int, limit_s: float, *, cwd: Path | None = None
+) -> Iterator[Ended]:
     """Run commands, so many at a time and each for `limit_s` seconds at most, and yield each as it ends. No input.
 
+    Of several that have the GPU one after the other the next ones begin meanwhile: most of a process's time is imports.
     Where we are interrupted, they and all that they have started get SIGTERM, as with `run`.
     """
     waiting = list(enumerate(commands))
@@ -95,7 +88,7 @@ def side_by_side(commands: Sequence[Sequence[str | Path]], at_once: int, limit_s
                 place, command = waiting.pop(0)
                 output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when its process has ended
                 child = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, process_group=0
+                    command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, process_group=0
                 )
                 running.append((place, child, time.monotonic() + limit_s, output))
             for one in list(running):

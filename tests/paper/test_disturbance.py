@@ -85,7 +85,7 @@ def test_the_next_processes_start_while_one_has_the_gpu_and_none_is_left(tmp_pat
     program.write_text("import os, time; open(f'{os.getpid()}', 'x'); time.sleep(60)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(disturbance, "KPERF", (sys.executable, str(program)))
-    monkeypatch.setattr(disturbance.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(disturbance.child.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(disturbance, "_LIMIT_S", 2)
     works = [Work("package", tmp_path / f"{name}.py") for name in "abc"]
     with pytest.raises(KeyboardInterrupt):
