@@ -78,11 +78,16 @@ def proof(
     kernels: Annotated[Path, typer.Option(help="Folder of the proof set.")] = Path("tests/diagnose/kernels"),
     results: Results = RECORDED,
     device: DeviceOption = DeviceChoice.auto,
+    write: Annotated[Path | None, typer.Option(help="Put what is recorded into this file, and do no more.")] = None,
 ) -> None:
     """Whether kperf diagnose names planted faults and is silent on clean kernels, and its estimates beside gains."""
     from kperf.paper import proof
+    from kperf.record.files import write_between_marks
 
-    proof.run(console, results, kernels, names or [], require_gpu=device is DeviceChoice.cuda)
+    if write is None:
+        proof.run(console, results, kernels, names or [], require_gpu=device is DeviceChoice.cuda)
+    else:
+        write_between_marks(write, "proof", proof.markdown(results))
 
 
 @app.command()

@@ -23,9 +23,9 @@ from rich.table import Table
 from kperf.diagnose.finding import Diagnosis
 from kperf.errors import UsageError
 from kperf.record.files import from_json_once
-from kperf.record.store import Frozen
+from kperf.record.store import Frozen, recorded_folder
 from kperf.studies import child
-from kperf.studies.records import Common, Row, measured_or_recorded
+from kperf.studies.records import Common, Row, measured_or_recorded, recorded
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.capture.trial import interval
 
@@ -156,7 +156,7 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         in_children=True,
         command="proof",
     )
-    rows = sorted(found.rows, key=lambda row: (get_args(Kind).index(row.kind), row.name))
+    rows = in_order(found.rows)
     console.print(table(rows, found.stamp))
     for line in said(rows):
         console.print(line, highlight=False)
@@ -268,8 +268,25 @@ def cells(row: ProofRow) -> tuple[str, ...]:
     )
 
 
+def markdown(results: Path) -> str:
+    """The section of docs/proof.md: totals, and a row a faulty kernel. Raises `UsageError` for a broken record."""
+    if not any(results.glob("*/diagnose.jsonl")):
+        return "Nothing is recorded yet: `make proof` records it on a Hopper GPU."
+    found = recorded(recorded_folder(results, "diagnose.jsonl"), "diagnose", ROWS)
+    faulty = [cells(row) for row in in_order(found.rows) if row.kind != "clean"]
+    lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(found.rows)), ""]
+    lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in faulty)])
+
+
+def in_order(rows: Sequence[ProofRow]) -> list[ProofRow]:
+    """Faulty kernels first, then by name."""
+    return sorted(rows, key=lambda row: (get_args(Kind).index(row.kind), row.name))
+
+
 def said(rows: Sequence[ProofRow]) -> list[str]:
     """The totals, and by name what misses them."""
+    rows = in_order(rows)
     faulty = [row for row in rows if row.kind != "clean"]
     clean = [row for row in rows if row.kind == "clean" and row.kernels]
     missed = [f"{row.name} ({row.fault}, {f'place {row.rank}' if row.rank else _instead(row)})" for row in faulty

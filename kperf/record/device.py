@@ -147,6 +147,7 @@ def in_turn() -> Iterator[None]:
         finally:
             _ours.remove(uuid)
             _shared.remove(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # to close it is not enough: a process that was forked has it too
 
 
 def own_seconds() -> float:

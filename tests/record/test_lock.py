@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Timer
 from types import SimpleNamespace
@@ -186,3 +187,56 @@ def test_two_gpus_are_two_locks(gpu):
         gpu.uuid = "b"
         with device.exclusive():
             assert {path.name for path in device.LOCKS.iterdir()} == {"kperf-gpu-a.lock", "kperf-gpu-b.lock"}
+
+
+def take_a_turn(pipe):
+    assert pipe.recv() == "begin"
+    with device.in_turn():
+        pipe.send("held")
+        assert pipe.recv() == "end"
+
+
+@contextmanager
+def another_in_turn():
+    ours, its = FORK.Pipe()
+    process = FORK.Process(target=take_a_turn, args=(its,))
+    process.start()
+    ours.send("begin")
+    try:
+        yield ours
+    finally:
+        process.join()
+        assert process.exitcode == 0
+
+
+def test_processes_measure_in_turn_and_another_one_while_this_one_compiles(gpu):
+    compiling = device.Compiling()
+    with ExitStack() as stack:
+        with device.in_turn():
+            with device.exclusive():  # what measures within it may ask
+                pass
+            other = stack.enter_context(another_in_turn())
+            assert not other.poll(0.2)
+            with compiling:
+                assert other.recv() == "held"
+                begin, own = time.monotonic(), device.own_seconds()
+                Timer(0.3, other.send, ["end"]).start()
+                with compiling:  # by the same thread once more
+                    pass
+                assert time.monotonic() - begin < 0.2
+            assert time.monotonic() - begin >= 0.3  # it had to wait for the other,
+            assert device.own_seconds() - own < 0.2  # which is no time of its own
+            with pytest.raises(UsageError, match="measuring on GPU a"), free_of_ours(), device.exclusive():
+                pass
+        with device.exclusive():  # given back
+            pass
+
+
+@contextmanager
+def free_of_ours():
+    """As another process, which knows nothing of our turn."""
+    ours, device._ours = device._ours, set()
+    try:
+        yield
+    finally:
+        device._ours = ours
