@@ -91,6 +91,24 @@ def proof(
 
 
 @app.command()
+def public(
+    pairs: Annotated[
+        Path | None, typer.Argument(metavar="[PAIRS.py]", help="Measure its PAIRS; else show what is recorded.")
+    ] = None,
+    results: Results = RECORDED,
+    write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
+) -> None:
+    """Kernels of public packages before and after a change that a finding advises."""
+    from kperf.record.files import write_between_marks
+    from kperf.studies import public
+
+    if write is None:
+        public.run(console, results, pairs)
+    else:
+        write_between_marks(write, "public", public.markdown(results))
+
+
+@app.command()
 def lines(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, ncu: NcuOption = None) -> None:
     """Samples and stalled samples by line of source (Proton, ncu), and what each profiler costs on one script."""
     from kperf.plots.lines import draw

@@ -1,0 +1,213 @@
+"""Public kernels before and after a change: what `kperf diagnose` says of each, and how much faster it becomes.
+
+The code of public packages is not in this repository. Who has it writes a file of pairs (`PAIRS`) and gives it to
+`kperf public`: on a GPU both calls of a pair take turns, replayed from CUDA graphs with the L2 flushed, and their
+outputs are compared.
+"""
+
+import runpy
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, TypeAdapter
+from rich.console import Console
+from rich.table import Table
+
+from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
+from kperf.errors import UsageError
+from kperf.record.store import recorded_folder
+from kperf.studies.records import Common, Row, measured_or_recorded, recorded
+from kperf.trace.analyze.finding import Finding
+from kperf.trace.capture.copies import near
+from kperf.trace.capture.trial import interval
+
+ROUNDS = 31
+_WARM = 10
+"""Rounds before those that are timed."""
+
+Outputs = Literal["equal bits", "within tolerance", "different"]
+Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=6)]
+
+
+class PublicRow(Row):
+    """A kernel of a public package, its operator timed with the kernel as it is and with a change.
+
+    repository: owner/name; commit: its commit; source: path:line in it; shape, change: in words. rule: the finding
+    whose advice the change follows, empty if there is none. findings: what static rules say of the original kernel.
+    timed: the whole operator, or the kernel alone where the operator waits for the host. outputs: of both calls.
+    """
+
+    name: str
+    repository: str
+    commit: str
+    source: str
+    kernel: str
+    shape: str
+    change: str
+    rule: str
+    findings: list[Finding]
+    timed: Literal["operator", "kernel"]
+    outputs: Outputs
+    original_samples_ms: Samples
+    changed_samples_ms: Samples
+
+    @property
+    def ratios(self) -> list[float]:
+        """How many times as fast the changed kernel is, of each round."""
+        return [a / b for a, b in zip(self.original_samples_ms, self.changed_samples_ms, strict=True)]
+
+
+ROWS: TypeAdapter[PublicRow] = TypeAdapter(PublicRow)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A kernel and a changed copy; fields as in `PublicRow`.
+
+    make: gives the call, changed or not, with the same inputs; a call returns its outputs.
+    """
+
+    name: str
+    repository: str
+    commit: str
+    source: str
+    kernel: str
+    shape: str
+    change: str
+    rule: str
+    make: Callable[[bool], Callable[[], Sequence[torch.Tensor | None]]]
+    findings: Sequence[Finding] = ()
+    timed: Literal["operator", "kernel"] = "operator"
+
+
+def run(console: Console, results: Path, pairs: Path | None) -> None:
+    """Measure the pairs of a file, or show the recorded ones. Raises `UsageError` if there are none, or no GPU."""
+    if pairs is None:
+        found = recorded(recorded_folder(results, "public.jsonl"), "public", ROWS)
+    else:
+        measure_here = partial(measure, console, read_pairs(pairs))
+        found = measured_or_recorded(console, results, "public", ROWS, measure_here, require_gpu=True)
+    console.print(table(found.rows, found.stamp))
+
+
+def read_pairs(path: Path) -> Sequence[Pair]:
+    """`PAIRS` of a Python file. Raises `UsageError` if it has none."""
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    pairs = runpy.run_path(str(path)).get("PAIRS")
+    if not isinstance(pairs, list | tuple) or not all(isinstance(pair, Pair) for pair in pairs):
+        raise UsageError(f"{path} has no PAIRS: a list of kperf.studies.public.Pair")
+    return pairs
+
+
+def measure(console: Console, pairs: Sequence[Pair], common: Common) -> Iterator[PublicRow]:
+    """A row a pair; of one that fails the reason is printed."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    for pair in pairs:
+        try:
+            yield _row(pair, flush, common)
+        except (RuntimeError, AssertionError) as error:
+            if isinstance(error, torch.AcceleratorError):
+                raise
+            console.print(f"{pair.name}: {type(error).__name__}: {error}")
+
+
+def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
+    original, changed = pair.make(False), pair.make(True)
+    outputs = compared(_tensors(original()), _tensors(changed()))
+    samples = in_turn([capture_graph(call, 1)[0] for call in (original, changed)], flush)
+    return PublicRow(
+        **common,
+        name=pair.name,
+        repository=pair.repository,
+        commit=pair.commit,
+        source=pair.source,
+        kernel=pair.kernel,
+        shape=pair.shape,
+        change=pair.change,
+        rule=pair.rule,
+        findings=list(pair.findings),
+        timed=pair.timed,
+        outputs=outputs,
+        original_samples_ms=samples[0],
+        changed_samples_ms=samples[1],
+    )
+
+
+def _tensors(outputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    return [output.clone() for output in outputs if isinstance(output, torch.Tensor)]
+
+
+def compared(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Outputs:
+    """Whether both are the same bits, or numbers within the tolerance of their types."""
+    pairs = list(zip(expected, found, strict=True))
+    if any(a.dtype != b.dtype or a.shape != b.shape for a, b in pairs):
+        return "different"
+    bits = [(_bytes(a), _bytes(b), a.dtype) for a, b in pairs]
+    if all(torch.equal(a, b) for a, b, _ in bits):
+        return "equal bits"
+    return "within tolerance" if all(torch.equal(a, b) or near(b, a, dtype) for a, b, dtype in bits) else "different"
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def in_turn(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> list[list[float]]:
+    """Milliseconds of each graph's replays, a round after the other, each round in the other order."""
+    ends = []
+    for number in range(_WARM + ROUNDS):
+        order = range(len(graphs)) if number % 2 else reversed(range(len(graphs)))
+        ends.append({place: timed_replay(graphs[place], flush) for place in order})
+    torch.cuda.synchronize()
+    return [[ended[place]() for ended in ends[_WARM:]] for place in range(len(graphs))]
+
+
+def table(rows: Sequence[PublicRow], stamp: str) -> Table:
+    """A row a kernel, the largest gain first."""
+    made = Table(title=f"public kernels before and after a change; {stamp}", title_justify="left")
+    for column in _COLUMNS:
+        made.add_column(column)
+    for cells in _cells(rows, code=str):
+        made.add_row(*cells)
+    return made
+
+
+def markdown(results: Path) -> str:
+    """The recorded table, for a document."""
+    found = recorded(recorded_folder(results, "public.jsonl"), "public", ROWS)
+    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
+    lines += ["| " + " | ".join(cells) + " |" for cells in _cells(found.rows, code=lambda text: f"`{text}`")]
+    faster = [row for row in found.rows if interval(row.ratios)[0] >= FASTER and row.outputs != "different"]
+    said = (
+        f"Of {len(found.rows)} changes, {len(faster)} make the operator at least {FASTER - 1:.0%} faster with equal "
+        f"outputs ({found.stamp})."
+    )
+    return "\n".join([said, "", *lines])
+
+
+FASTER = 1.1
+"""A gain that counts: the lower end of its interval."""
+
+_COLUMNS = ("kernel", "source", "finding", "change", "size", "before, ms", "after, ms", "gain", "outputs")
+
+
+def _cells(rows: Sequence[PublicRow], code: Callable[[str], str]) -> Iterator[tuple[str, ...]]:
+    for row in sorted(rows, key=lambda one: statistics.median(one.ratios), reverse=True):
+        low, high = interval(row.ratios)
+        yield (
+            code(row.kernel),
+            f"{row.repository} {row.source} at {row.commit[:9]}",
+            row.rule or "none",
+            row.change,
+            row.shape,
+            f"{statistics.median(row.original_samples_ms):.4f}",
+            f"{statistics.median(row.changed_samples_ms):.4f}",
+            f"{statistics.median(row.ratios):.2f} x ({low:.2f} to {high:.2f})",
+            row.outputs,
+        )

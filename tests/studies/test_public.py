@@ -1,0 +1,137 @@
+"""Public kernels before and after a change: which ratio is recorded, which outputs are equal, what the table says."""
+
+import pytest
+import torch
+
+from kperf.bench import turns
+from kperf.console import WholeConsole
+from kperf.errors import UsageError
+from kperf.record import device
+from kperf.record.store import RecordStore
+from kperf.studies import public
+from kperf.studies.public import ROWS
+from tests.bench.pretended_gpu import COLD_MS, Gpu
+from tests.conftest import environment
+
+COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-11-23T00:00:00Z"}
+
+PAIRS = """
+from kperf.studies.public import Pair
+from tests.studies.test_public import call
+
+def pair(name, times, **more):
+    make = lambda changed: call(name, times[changed], changed)
+    return Pair(name, "some/package", "0123456789ab", "src/norm.py:7", "norm", "8 x 8", "num_warps=8", "too-few-warps",
+                make, **more)
+
+PAIRS = [pair("twice", (2.0, 1.0)), pair("fails", (1.0, 1.0)), pair("alone", (1.0, 1.05), timed="kernel")]
+"""
+
+GPU = Gpu()
+
+
+def call(name, milliseconds, changed):
+    launch = GPU.kernel(f"{name} {'changed' if changed else 'original'}", milliseconds)
+
+    def run():
+        launch()
+        if name == "fails" and changed:
+            raise RuntimeError("it does not compile")
+        return torch.full((4,), 1.0 + 1e-6 * changed), None
+
+    return run
+
+
+@pytest.fixture
+def console():
+    return WholeConsole(record=True, width=300, quiet=False)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    GPU.ran.clear()
+    GPU.stand_in(monkeypatch, turns)
+    monkeypatch.setattr(public, "torch", turns.torch)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    monkeypatch.setattr(device, "environment", environment)
+    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(device, "_ours", {"some"})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: type("GPU", (), {"uuid": "some"}))
+    return GPU
+
+
+def row(original=2.0, changed=1.0, **more):
+    fields = {"name": "norm", "repository": "some/package", "commit": "0123456789ab", "source": "src/norm.py:7"}
+    fields |= {"kernel": "norm", "shape": "8 x 8", "change": "num_warps=8", "rule": "too-few-warps", "findings": []}
+    fields |= {"timed": "operator", "outputs": "equal bits"}
+    fields |= {"original_samples_ms": [original] * 31, "changed_samples_ms": [changed] * 31}
+    return ROWS.validate_python(COMMON | fields | more)
+
+
+def test_both_take_turns_with_a_cold_cache_and_what_fails_is_left_out(tmp_path, gpu, console):
+    (tmp_path / "pairs.py").write_text(PAIRS)
+    public.run(console, tmp_path / "results", tmp_path / "pairs.py")
+    rows = RecordStore(tmp_path / "results" / "h200", "public", ROWS).points()
+    assert [(one.name, one.timed, one.outputs) for one in rows] == [
+        ("twice", "operator", "within tolerance"), ("alone", "kernel", "within tolerance")
+    ]  # fmt: skip
+    twice = rows[0]
+    assert twice.original_samples_ms == pytest.approx([2.0 + COLD_MS] * public.ROUNDS)
+    assert twice.changed_samples_ms == pytest.approx([1.0 + COLD_MS] * public.ROUNDS)
+    assert twice.ratios == pytest.approx([2.05 / 1.05] * public.ROUNDS)
+    rounds = [one for one in gpu.ran if one.startswith("twice")][-2 * public.ROUNDS :]
+    assert rounds[:4] in (
+        ["twice original", "twice changed", "twice changed", "twice original"],
+        ["twice changed", "twice original", "twice original", "twice changed"],
+    )
+    text = console.export_text()
+    assert "fails: RuntimeError: it does not compile" in text
+    assert "1.95 x (1.95 to 1.95)" in text
+
+
+def test_outputs_are_equal_in_bits_or_in_numbers_or_not():
+    ones = torch.ones(64, 64, dtype=torch.bfloat16)
+    index = torch.arange(4)
+    assert public.compared([ones, index, torch.tensor(2.0)], [ones.T, index.clone(), torch.tensor(2.0)]) == "equal bits"
+    assert public.compared([ones], [ones * 1.01]) == "within tolerance"
+    assert public.compared([ones], [ones * 1.1]) == "different"
+    assert public.compared([ones], [ones.float()]) == "different"
+    assert public.compared([index], [index + 1]) == "different"
+    nan = torch.tensor([1.0, float("nan")])
+    assert public.compared([nan], [nan.clone()]) == "equal bits"
+    assert public.compared([nan], [torch.ones(2)]) == "different"
+
+
+def test_the_table_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_path, console):
+    rows = [
+        row(name="a", kernel="slightly", changed=1.9),
+        row(name="b", kernel="wrong", outputs="different", changed=0.1),
+        row(name="c", kernel="twice", rule=""),
+        row(name="d", kernel="noisy", changed_samples_ms=[2.2, 1.0] * 15 + [2.2]),
+    ]
+    store = RecordStore(tmp_path / "h200", "public", ROWS)
+    with store.writer() as writer:
+        environment_id = writer.record_environment(environment())
+        writer.append([one.model_copy(update={"environment": environment_id}) for one in rows])
+    text = public.markdown(tmp_path)
+    assert text.startswith("Of 4 changes, 1 make the operator at least 10% faster with equal outputs (recorded on")
+    lines = text.splitlines()
+    assert lines[4].startswith(
+        "| `wrong` | some/package src/norm.py:7 at 012345678 | too-few-warps | num_warps=8 | 8 x 8"
+    )
+    assert lines[5] == (
+        "| `twice` | some/package src/norm.py:7 at 012345678 | none | num_warps=8 | 8 x 8 | 2.0000 | 1.0000 "
+        "| 2.00 x (2.00 to 2.00) | equal bits |"
+    )
+    public.run(console, tmp_path, None)
+    assert "2.00 x (2.00 to 2.00)" in console.export_text()
+
+
+@pytest.mark.parametrize("text", ["", "PAIRS = 3", "PAIRS = [1]"])
+def test_a_file_without_pairs_is_a_sentence(tmp_path, text):
+    (tmp_path / "pairs.py").write_text(text)
+    with pytest.raises(UsageError, match=r"pairs\.py has no PAIRS: a list of kperf.studies.public.Pair"):
+        public.read_pairs(tmp_path / "pairs.py")
+    with pytest.raises(UsageError, match=r"there is no file .*missing\.py"):
+        public.read_pairs(tmp_path / "missing.py")
