@@ -289,8 +289,7 @@ def said(rows: Sequence[ProofRow]) -> list[str]:
     rows = in_order(rows)
     faulty = [row for row in rows if row.kind != "clean"]
     clean = [row for row in rows if row.kind == "clean" and row.kernels]
-    missed = [f"{row.name} ({row.fault}, {f'place {row.rank}' if row.rank else _instead(row)})" for row in faulty
-              if row.rank is None or row.rank > 2]  # fmt: skip
+    missed = [f"{row.name} ({row.fault}, {_instead(row)})" for row in faulty if row.rank is None or row.rank > 2]
     severe = [f"{row.name} ({one.id} at line {one.source.line})" for row in clean for one in row.severe]
     estimated = [(row, row.off) for row in faulty if row.off is not None]
     off = [_off(row) for row, factor in estimated if not 1 / CLOSE <= factor <= CLOSE]
@@ -300,7 +299,7 @@ def said(rows: Sequence[ProofRow]) -> list[str]:
     lines = [
         f"{len(faulty) - len(missed)} of {len(faulty)} faults are named first or second at their line"
         f"{_named('; not', missed)}.",
-        f"{len(severe)} findings of severity high in {len(clean)} clean kernels{_named(':', severe)}.",
+        f"Findings of severity high in {len(clean)} clean kernels: {', '.join(severe) or 'none'}.",
     ]
     if estimated:
         close, count = len(estimated) - len(off), len(estimated)
@@ -319,8 +318,10 @@ def _named(word: str, names: Sequence[str]) -> str:
 
 
 def _instead(row: ProofRow) -> str:
-    """What is found of a kernel whose fault is not."""
+    """What is found of a kernel before its fault, or in its place."""
     found = [f"{one.id} at line {one.source.line}" for kernel in row.kernels for one in kernel.findings]
+    if row.rank is not None:
+        return f"place {row.rank} after {' and '.join(found[: row.rank - 1])}"
     return f"found is {' and '.join(found[:3])}" if found else row.why or "nothing is found"
 
 

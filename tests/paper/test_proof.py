@@ -77,6 +77,7 @@ def written(folder, **texts):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("on_a_fake_gpu")
 def test_each_kernel_is_tried_or_timed_beside_its_fixed_copy(tmp_path, console):
     kernels = written(
@@ -107,9 +108,70 @@ def test_each_kernel_is_tried_or_timed_beside_its_fixed_copy(tmp_path, console):
     assert rows["broken"].why.startswith("the script ends with exit status 3: ")
     said = console.export_text()
     assert "3 of 3 faults are named first or second at their line." in said
-    assert "0 findings of severity high in 1 clean kernels." in said
+    assert "Findings of severity high in 1 clean kernels: none." in said
     assert "Without a measured gain: other (a of the fixed other.py is not that of other.py)." in said
     assert "Failed: broken (the script ends with exit status 3: " in said
+
+
+def finding(rule, line, severity="medium", estimate=None, tried=()):
+    gains = ("change", "speedup", "low", "high", "equal")
+    return {
+        "id": rule, "severity": severity, "confidence": "high", "source": {"file": "planted/k.py", "line": line},
+        "kernel": "k", "message": "m", "evidence": {}, "advice": "a",
+        "estimate": estimate and dict(zip(("speedup", "low", "high"), estimate, strict=True)),
+        "tried": [dict(zip(gains, (change, gain, low, gain, True), strict=True)) for change, gain, low in tried],
+    }  # fmt: skip
+
+
+def made(name, *findings, **changed):
+    kernel = {"kernel": "k", "target": "sm_90a", "findings": findings, "bound": {"unit": "memory", "message": "m"}}
+    fields = {"kind": "planted", "name": name, "fault": "spills", "line": 7, "kernels": [kernel]}
+    return ROWS.validate_python(COMMON | fields | changed)
+
+
+ROWS_MADE = [
+    made("first", finding("spills", 7, "high", (2, 1.2, 3), [("num_warps=8", 4.0, 3.9), ("num_warps=16", 4.1, 3.0)])),
+    made("second", finding("tma", 3), finding("spills", 7, "high", (2, 1, 3)),
+         fixed={"compared": ["c"], "original_ms": [3.0] * 6, "fixed_ms": [1.5] * 5 + [3.0]}),
+    made("third", finding("tma", 3), finding("spills", 6), finding("spills", 7)),
+    made("other", finding("spills", 8)),
+    made("silent", kernels=[], why="exit status 1: -"),
+    made("good", finding("tma", 3, "low"), kind="clean", fault="", line=0),
+    made("alarm", finding("spills", 3, "high"), kind="clean", fault="", line=0),
+]  # fmt: skip
+
+
+def test_a_row_says_where_its_fault_is_named_and_what_the_advice_gives():
+    first, second, third, other, silent, *_ = ROWS_MADE
+    assert [row.rank for row in ROWS_MADE] == [1, 2, 3, None, None, None, None]
+    assert (first.gain.by, first.gain.speedup, first.off) == ("num_warps=8", 4.0, 2.0)  # by what is sure
+    assert (second.gain.by, second.gain.speedup, second.gain.low, second.off) == ("a fixed copy", 2.0, 1.0, 1.0)
+    assert (third.gain, third.off, other.finding, silent.gain) == (None, None, None, None)
+
+
+def test_totals_name_what_misses_them():
+    assert proof.said(ROWS_MADE) == [
+        "2 of 5 faults are named first or second at their line; not other (spills, found is spills at line 8), "
+        "silent (spills, exit status 1: -), third (spills, place 3 after tma at line 3 and spills at line 6).",
+        "Findings of severity high in 2 clean kernels: alarm (spills at line 3).",
+        "1 of 2 estimates (50%) are within 1.5 x of what was measured; not first (spills: estimated 2.00, measured "
+        "4.00 by num_warps=8, outside of 1.2 to 3).",
+        "The advice makes 2 faulty kernels 2.83 x as fast in the geometric mean.",
+        "Without a measured gain: other (nothing was tried), silent (exit status 1: -), third (nothing was tried).",
+    ]
+
+
+def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
+    assert proof.markdown(tmp_path) == "Nothing is recorded yet: `make proof` records it on a Hopper GPU."
+    with RecordStore(tmp_path / "h200", "diagnose", ROWS).writer() as writer:
+        about = {"environment": writer.record_environment(environment()), "recorded_at": "2026-11-23T00:00:00Z"}
+        writer.append([row.model_copy(update=about) for row in ROWS_MADE])
+    lines = proof.markdown(tmp_path).splitlines()
+    assert lines[0].startswith("Recorded on ")
+    assert lines[2] == f"- {proof.said(ROWS_MADE)[0]}"
+    assert "| first | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 4.00 x, 3.90 to 4.00 | num_warps=8 |" in lines
+    assert "| other | spills | 7 | - |  |  |  |  |" in lines
+    assert not any("alarm |" in line for line in lines)
 
 
 def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, monkeypatch, console):
