@@ -513,9 +513,12 @@ class LaunchCall:
         return replace(self, stream=stream, rest=(self.rest[0], None, None, None, *self.arguments))
 
 
+_load = CompiledKernel._init_handles
+
+
 def own_launch(kernel: CompiledKernel) -> Launch:
     """Load a kernel and give its launch, which nobody intercepts. Raises `OutOfResources` if the GPU has too little."""
-    kernel._init_handles()
+    _load(kernel)  # not among `refused_kernels`
     launch: Launch = kernel._run
     return launch
 
@@ -527,13 +530,12 @@ def intercepted_launches(
     """Within it, what `intercept` gives for a kernel is called in the place of its launches, all of this process.
 
     They go through the property `CompiledKernel.run`, and `intercept` is asked whenever it is read: the JIT does at
-    each launch, `kernel[grid]` too, Inductor once, and before the kernel is loaded, which may fail. Yields what gives a
-    kernel's own launch; it loads the kernel.
+    each launch, `kernel[grid]` too, Inductor once. Yields what gives a kernel's own launch; it loads the kernel.
     """
     original = CompiledKernel.__dict__["run"]
 
     def run(kernel: CompiledKernel) -> Launch:
-        instead, launch = intercept(kernel), original.fget(kernel)
+        launch, instead = original.fget(kernel), intercept(kernel)
 
         def intercepted(gx: int, gy: int, gz: int, stream: int, function: int, *rest: Any) -> None:
             instead(LaunchCall(launch, (gx, gy, gz), stream, function, rest))
@@ -645,7 +647,7 @@ def compilations_within(lock: AbstractContextManager[Any]) -> Iterator[None]:
 
 @contextmanager
 def refused_kernels() -> Iterator[list[CompiledKernel]]:
-    """Within it, the list gets each kernel that is not launched because it needs more than the GPU has."""
+    """Within it, the list gets each kernel that the JIT does not launch because it needs more than the GPU has."""
     original = CompiledKernel._init_handles
     refused: list[CompiledKernel] = []
 

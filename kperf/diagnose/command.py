@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kperf.arch import SM_90A, of
-from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches, noted_calls
+from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches, noted_calls, refused_kernels
 from kperf.console import WholeConsole
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose_all, diagnose_timeline
@@ -102,20 +102,25 @@ def run_traced(
     experiments = Experiments(wanted=request.try_out is not False)
     asked = gpu or Gpu()
 
-    asked_for: dict[str, CompiledKernel] = {}
-
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
-        asked_for[kernel.hash] = kernel  # until it is launched
-
         def noted(call: LaunchCall) -> None:
-            asked_for.pop(kernel.hash, None)
             if asked.capturing():  # into a CUDA graph: no launch of its own
                 experiments.launched.setdefault(kernel.hash, (kernel, call.grid))
             call()
 
         return noted
 
-    with tempfile.TemporaryDirectory() as folder, intercepted_launches(note), noted_calls():
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        intercepted_launches(note),
+        noted_calls(),
+        refused_kernels() as refused,
+    ):
+
+        def before(*launch: Any) -> None:
+            refused.clear()  # a tuner's, which the script goes on without
+            experiments.before(*launch)
+
         traced = Script(script, tuple(arguments))
         status = trace.run(
             WholeConsole(quiet=True),
@@ -124,12 +129,11 @@ def run_traced(
             Path(folder),
             formats(lambda *_: []),
             asked,
-            before=experiments.before,
+            before=before,
         )
         timelines = [read_timeline(path) for path in sorted(Path(folder).glob("*.timeline.json"))]
-    if status and asked_for:  # the script ended with its last kernel, which needs more than the GPU has
-        last, kernel = asked_for.popitem()
-        experiments.launched.setdefault(last, (kernel, (0, 0, 0)))
+    if status and refused:  # the script ended with it
+        experiments.launched.setdefault(refused[-1].hash, (refused[-1], (0, 0, 0)))
     found = Diagnoses(
         kernels=[
             experiments.diagnosis(kernel, grid, timelines)

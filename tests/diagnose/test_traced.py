@@ -45,3 +45,39 @@ def test_a_traced_script_is_diagnosed_by_what_was_compiled_and_measured(tmp_path
     assert found["uncoalesced-access"]["source"] == {"file": str(script), "line": 10, "function": "column_sum"}
     assert found["tail-wave"]["evidence"]["ctas"] == 160  # as the fake GPU's made-up timers have it
     assert one["skipped"] == {}
+
+
+REFUSED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def gemm(a, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + k + rk[None, :])
+        y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
+        acc = tl.dot(x, y, acc)
+    tl.store(c + rm[:, None] * N + rn[None, :], acc)
+
+a, b = torch.ones(128, 1024).bfloat16(), torch.ones(1024, 256).bfloat16()
+gemm[(1,)](a, b, torch.empty(128, 256), 256, 1024, 128, 256, 128, num_warps=8, num_stages=3)
+"""
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_a_kernel_that_needs_more_than_the_gpu_has_is_diagnosed_though_it_never_ran(tmp_path, capfd):
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED)
+    console = WholeConsole(file=io.StringIO(), width=160)
+    assert command.run_traced(console, str(script), (), command.Request(as_json=True), fake_gpu.FakeGpu()) == 1
+    (one,) = json.loads(console.file.getvalue())["kernels"]
+    found = {finding["id"]: finding for finding in one["findings"]}
+    assert found["stages-do-not-fit"]["source"]["line"] == 9
+    assert "OutOfResources" in capfd.readouterr().err
+    console = WholeConsole(file=io.StringIO(), width=160)
+    script.write_text(
+        f"{REFUSED.replace('gemm[(1,)]', 'try: gemm[(1,)]')}except Exception: pass{SCRIPT}raise SystemExit(1)"
+    )
+    assert command.run_traced(console, str(script), (), command.Request(as_json=True), fake_gpu.FakeGpu()) == 1
+    assert [one["kernel"] for one in json.loads(console.file.getvalue())["kernels"]] == ["column_sum"]
