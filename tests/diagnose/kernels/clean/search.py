@@ -24,5 +24,5 @@ def scaled_rows(x, y, starts, scales, sequences, columns, STEPS: tl.constexpr, R
 x = torch.randn(262144, 512, device="cuda")
 starts = torch.arange(0, 262144 + 1024, 1024, device="cuda", dtype=torch.int32)
 y, scales = torch.empty_like(x), torch.rand(256, 512, device="cuda")
-scaled_rows[(262144 // 16,)](x, y, starts, scales, 256, 512, 8, 16, 512)
+scaled_rows[(262144 // 16,)](x, y, starts, scales, 256, 512, 9, 16, 512)
 assert torch.equal(y, x * scales[:, 0].repeat_interleave(1024)[:, None])
