@@ -26,6 +26,7 @@ SM_80 = Arch(
     cta_shared_bytes=163 * 1024,
     reserved_shared_bytes=1024,
     shared_unit=128,
+    shared_bank_bytes=4,
     shared_name="shared memory",
     exponentials_per_cycle=16,
     fp32_per_cycle=64,

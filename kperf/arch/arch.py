@@ -98,6 +98,7 @@ class Arch:
         sm_shared_bytes, cta_shared_bytes: bytes of shared memory of an SM, and at most of a CTA.
         reserved_shared_bytes: bytes that the system takes for each CTA besides.
         shared_unit: bytes that a CTA is given at a time.
+        shared_bank_bytes: of a bank of shared memory, which serves one such word in a cycle.
         shared_name: what the vendor calls shared memory.
         flop_per_cycle: dense operations of an SM in a cycle, by the type of the operands.
         exponentials_per_cycle, fp32_per_cycle: results of an SM in a cycle.
@@ -124,6 +125,7 @@ class Arch:
     cta_shared_bytes: int
     reserved_shared_bytes: int
     shared_unit: int
+    shared_bank_bytes: int
     shared_name: str
     exponentials_per_cycle: int
     fp32_per_cycle: int
@@ -145,6 +147,16 @@ class Arch:
     def compute_capability(self) -> tuple[int, int] | None:
         """(major, minor) on NVIDIA, None on AMD."""
         return divmod(self.number, 10) if isinstance(self.number, int) else None
+
+    @property
+    def thread_register_unit(self) -> int:
+        """Registers that a thread is given at a time."""
+        return self.register_unit // self.warp_size
+
+    @property
+    def shared_banks(self) -> int:
+        """Banks of an SM's shared memory."""
+        return self.shared_bytes_per_cycle // self.shared_bank_bytes
 
     def ctas_per_sm(self, registers: int, shared_bytes: int, warps: int) -> int:
         """CTAs that an SM holds at once; 0 if not one fits.

@@ -24,6 +24,7 @@ GFX942 = Arch(
     cta_shared_bytes=64 * 1024,
     reserved_shared_bytes=0,
     shared_unit=512,
+    shared_bank_bytes=4,
     shared_name="local data share",
     exponentials_per_cycle=16,
     fp32_per_cycle=64,

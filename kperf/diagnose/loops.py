@@ -51,8 +51,15 @@ def own_stages(kernel: Kernel, loop: Operation) -> int | None:
     return int(match[1]) if match else None
 
 
+def launch_gives_stages(kernel: Kernel, loop: Operation) -> bool:
+    """Whether a loop has the launch's stages: not where its tl.range says them, nor in Gluon, which knows none."""
+    return own_stages(kernel, loop) is None and not kernel.is_gluon
+
+
 def with_stages(kernel: Kernel, loop: Operation, wanted: str) -> str:
     """How a loop is given `wanted` stages."""
+    if kernel.is_gluon:
+        return f"allocate {wanted} buffers (the first length in gl.allocate_shared_memory), an mbarrier for each"
     if own_stages(kernel, loop) is not None:
         return f"write num_stages={wanted} in the loop's tl.range"
     return kernel.with_option(f"num_stages={wanted}")

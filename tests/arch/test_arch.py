@@ -70,6 +70,13 @@ def test_each_types_peak_is_that_of_the_data_sheet(name, sms, mhz, tflops):
     assert peaks == pytest.approx(tflops, rel=0.015)
 
 
+@pytest.mark.parametrize("one", KNOWN, ids=lambda one: one.name)
+def test_registers_come_in_eights_and_banks_are_of_4_bytes(one):
+    """CUDA C++ Programming Guide, "Shared Memory"; CDNA 3 and 4 Instruction Set Architecture, "Local Data Share"."""
+    assert one.thread_register_unit == 8
+    assert (one.shared_banks, one.shared_bank_bytes) == (64 if one.name == "gfx950" else 32, 4)
+
+
 @pytest.mark.parametrize(
     ("name", "sms", "mhz", "terabytes"),
     [("sm_80", 108, 1410, 2.039), ("sm_86", 72, 1695, 0.6), ("sm_89", 142, 2490, 0.864), ("sm_90a", 132, 1830, 4.8),

@@ -69,6 +69,23 @@ def test_a_loop_that_sets_its_own_stages_has_no_candidates_of_the_launch():
     assert {"num_stages": 4} in found("planted/two_stages")["too-few-stages"].candidates
 
 
+@pytest.mark.parametrize(
+    ("depth", "stages", "rule", "wanted", "gain"),
+    [
+        (32, 2, "too-few-stages", "3 or 4", "a stage more takes 12288 bytes of shared memory and costs no CTA"),
+        (64, 5, "low-occupancy", "4", "which leaves room for one CTA more"),
+    ],
+)
+def test_in_gluon_stages_are_buffers_and_no_option(tmp_path, depth, stages, rule, wanted, gain):
+    script = tmp_path / "script.py"
+    text = (KERNELS / "planted/wait_for_all.py").read_text().replace("STAGES=4", f"STAGES={stages}")
+    script.write_text(text.replace("[64, 64]", f"[64, {depth}]").replace("[64, 128]", f"[{depth}, 128]"))
+    one = {one.id: one for one in diagnosis_of(script).findings}[rule]
+    buffers = f"allocate {wanted} buffers (the first length in gl.allocate_shared_memory), an mbarrier for each"
+    assert one.advice in (f"{buffers}: {gain}", f"{buffers}, {gain}")
+    assert one.candidates == []
+
+
 @pytest.mark.parametrize("kernel", ["planted/two_warps", "planted/dot_ieee", "planted/widened"])
 def test_three_stages_are_enough_whatever_the_buffers(kernel):
     assert "too-few-stages" not in found(kernel)
@@ -159,7 +176,8 @@ def test_a_load_of_ttgir_has_the_advice_of_both_languages(tmp_path):
 def test_compilations_of_one_function_are_told_together(tmp_path):
     text = (KERNELS / "planted/dot_ieee.py").read_text()
     script = tmp_path / "sizes.py"
-    script.write_text(text + "\n" + text.splitlines()[-1].replace("m, n, k, k, n, n", "m, n, k, k - 1, n, n"))
+    (launch,) = (line for line in text.splitlines() if line.startswith("gemm["))
+    script.write_text(text + launch.replace("m, n, k, k, n, n", "m, n, k, k - 1, n, n") + "\n")
     kernels = inputs.read(str(script), (), SM_90A)
     assert len(kernels) == 2
     (both,) = diagnose_all(kernels)

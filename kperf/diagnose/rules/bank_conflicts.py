@@ -5,14 +5,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kperf.arch import Arch
 from kperf.diagnose.kernel import Kernel, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BANK_WAYS
 from kperf.ir.layouts import Coordinates, tensor_types
 from kperf.trace.analyze.finding import Finding
 
-_BANKS = 32
-_BANK_BYTES = 4
 _REORDER = "load the tile in the order in which it is used: swap its strides, or transpose it once before the loop"
 _SWIZZLE = (
     "swizzle the buffer (a larger maxPhase, NVMMASharedLayout) or pad its rows; read along the dimension in which it "
@@ -30,7 +29,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         tensor = next((tensor for tensor in types if tensor is not shared), None)
         places = kernel.layouts.elements(tensor) if shared is not None and tensor is not None else None
         offsets = kernel.layouts.offsets(shared, places) if shared is not None and places is not None else None
-        if tensor is None or offsets is None or (ways := _ways(offsets, tensor.bytes)) < BANK_WAYS:
+        if tensor is None or offsets is None or (ways := _ways(offsets, tensor.bytes, kernel.arch)) < BANK_WAYS:
             continue
         looping = bool(loops_around(op))
         yield kernel.finding(
@@ -45,17 +44,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-def _ways(offsets: Coordinates, size: int) -> int:
+def _ways(offsets: Coordinates, size: int, arch: Arch) -> int:
     """Turns that a warp's access takes, at the worst register; `offsets` in bytes of elements of `size` bytes."""
     run = _run(offsets, size)
     first = offsets[:, ::run, :]
-    lanes = max(_BANKS * _BANK_BYTES // max(run * size, _BANK_BYTES), 1)  # that one turn can serve
+    lanes = max(arch.shared_bytes_per_cycle // max(run * size, arch.shared_bank_bytes), 1)  # that one turn can serve
     worst = 1
     for warp in first:
         for register in warp:
             for start in range(0, len(register), lanes):
-                words = np.unique(register[start : start + lanes] // _BANK_BYTES)
-                worst = max(worst, int(np.bincount(words % _BANKS).max()))
+                words = np.unique(register[start : start + lanes] // arch.shared_bank_bytes)
+                worst = max(worst, int(np.bincount(words % arch.shared_banks).max()))
     return worst
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from kperf.arch import H200, SM_90A
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel
 from kperf.diagnose.largest import largest_value
-from kperf.diagnose.loops import buffers, own_stages, with_stages
+from kperf.diagnose.loops import buffers, launch_gives_stages, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, REGISTERS_NEAR, STAGES_WANTED, WARPS_OF_MMAS
@@ -75,7 +75,8 @@ def _by_stages(kernel: Kernel, now: int, evidence: dict[str, float | int | str])
         stage = sum(size for _, _, size in copies)
         for fewer in range(depth - 1, STAGES_WANTED - 1, -1):
             if ctas(kernel, shared_bytes=kernel.resources.shared_bytes - (depth - fewer) * stage) > now:
-                stages = (own_stages(kernel, loop) or kernel.num_stages or depth) - depth + fewer
+                by_launch = kernel.num_stages if launch_gives_stages(kernel, loop) else None
+                stages = (own_stages(kernel, loop) or by_launch or depth) - depth + fewer
                 yield kernel.finding(
                     RULE.id,
                     copies[0][0],
@@ -86,7 +87,7 @@ def _by_stages(kernel: Kernel, now: int, evidence: dict[str, float | int | str])
                     evidence | {"stages": depth, "stages_for_one_more": fewer},
                     confidence="medium",
                     estimate=(1.2, 1.0, 1.6),
-                    candidates=[{"num_stages": stages}] if own_stages(kernel, loop) is None else (),
+                    candidates=[{"num_stages": stages}] if launch_gives_stages(kernel, loop) else (),
                 )
                 return
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kperf.arch import SM_90A
 from kperf.diagnose.kernel import MMAS, Kernel, own
-from kperf.diagnose.loops import buffers, own_stages, with_stages
+from kperf.diagnose.loops import buffers, launch_gives_stages, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import STAGES_WANTED
@@ -29,7 +29,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if ctas(kernel, shared_bytes=kernel.resources.shared_bytes + more) < max(ctas(kernel), 1):
             continue
         advice = with_stages(kernel, loop, f"{STAGES_WANTED} or {STAGES_WANTED + 1}")
-        if advice in advised and own_stages(kernel, loop) is None:
+        if advice in advised and launch_gives_stages(kernel, loop):
             continue  # the launch gives all loops as many
         advised.add(advice)
         yield kernel.finding(
@@ -41,9 +41,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             {"buffers": depth, "stage_bytes": more, "shared_bytes": kernel.resources.shared_bytes},
             confidence="medium",
             estimate=(1.2, 1.0, 1.6),
-            candidates=[]
-            if own_stages(kernel, loop) is not None
-            else [{"num_stages": stages} for stages in (STAGES_WANTED, STAGES_WANTED + 1)],
+            candidates=[{"num_stages": stages} for stages in (STAGES_WANTED, STAGES_WANTED + 1)]
+            if launch_gives_stages(kernel, loop)
+            else [],
         )
 
 

@@ -19,9 +19,6 @@ from kperf.trace.capture.instrumented import InstrumentedKernel, recording_of_la
 from kperf.trace.instrument.sampled import LEAST_RECORDED, MOST_CTAS, Sample, key_of, sampled
 from kperf.trace.instrument.session import Recording, session
 
-_REGISTERS_STEP = 8
-"""ptxas rounds a limit down to a multiple of it."""
-
 
 def with_sampled_ctas(
     every: InstrumentedKernel, sample: Sample, ctas: int, folder: Path, *, memory: int, records: int | None
@@ -70,13 +67,15 @@ def _recordings(every: InstrumentedKernel, ctas: int, memory: int, records: int 
 def _register_limits(every: InstrumentedKernel, recording: Recording) -> list[int | None]:
     """What ptxas may take: what it chooses, all, and as many as leave the original's CTAs on an SM.
 
-    What it chooses may be fewer than the original has, in another order, or so many that a CTA less fits.
+    What it chooses may be fewer than the original has, in another order, or so many that a CTA less fits. It rounds a
+    limit down to what a thread is given at a time.
     """
     used, arch = every.original_usage, recording.arch
+    step = arch.thread_register_unit
     shared = used.shared_bytes + (recording.buffer_bytes if recording.memory == "shared" else 0)
     fitting = [
         registers
-        for registers in range(_REGISTERS_STEP, arch.thread_registers, _REGISTERS_STEP)
+        for registers in range(step, arch.thread_registers, step)
         if arch.ctas_per_sm(registers, shared, every.program.total_warps) >= used.occupancy
     ]
     return [None, arch.thread_registers, *fitting[-1:]]
