@@ -2,7 +2,7 @@
 
 import statistics
 
-from kperf.paper import claims, examples, goals, proof, tritonbench
+from kperf.paper import claims, disturbance, examples, goals, proof, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
 from kperf.trace.analyze.recorded import read_timeline
@@ -84,6 +84,11 @@ def test_the_page_of_fig_11_says_what_its_events_cost():
 def test_the_examples_are_those_of_the_records():
     """`python -m kperf examples --write docs/examples.md` fills the page anew."""
     assert between_marks("docs/examples.md", "examples") == examples.markdown(RECORDED)
+
+
+def test_what_events_cost_a_launch_is_that_of_the_record():
+    """`python -m kperf disturbance --write docs/accuracy.md` fills the section anew."""
+    assert between_marks("docs/accuracy.md", "disturbance") == disturbance.markdown(RECORDED)
 
 
 def test_the_page_of_the_proof_is_that_of_the_record():

@@ -63,11 +63,16 @@ def disturbance(
     ] = None,
     results: Results = RECORDED,
     device: DeviceOption = DeviceChoice.auto,
+    write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
 ) -> None:
     """What events cost every example's kernels, and those of scripts, with all CTAs recorded and with sampled ones."""
     from kperf.paper import disturbance
+    from kperf.record.files import write_between_marks
 
-    disturbance.run(console, results, scripts or [], require_gpu=device is DeviceChoice.cuda)
+    if write is None:
+        disturbance.run(console, results, scripts or [], require_gpu=device is DeviceChoice.cuda)
+    else:
+        write_between_marks(write, "disturbance", disturbance.markdown(results))
 
 
 @app.command()

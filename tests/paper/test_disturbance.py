@@ -125,6 +125,32 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
     ]  # fmt: skip
 
 
+def test_kernels_of_one_name_from_two_scripts_are_two(console):
+    rows = [made(origin="liger"), made(origin="unsloth", instrumented_ms=1.7, ratio=0.85)]
+    assert disturbance.said(rows) == [
+        "With all CTAs recorded, events change the time of 2 kernels by 17.5% on average and 20.0% at worst (norm), "
+        "beyond the 5% and 15% aimed at."
+    ]
+
+
+def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
+    assert disturbance.markdown(tmp_path).startswith("Nothing is recorded yet")
+    rows = [
+        made(origin="liger", kernel="rope"),
+        made(kernel="gemm", instrumented_ms=1.9, ratio=0.95, confidence="high"),
+        made(kernel="gemm", way="sampled", instrumented_ms=2.02, ratio=1.01, recorded=60, confidence="medium"),
+        made(origin="liger", kernel="rope", way="sampled", why_all="its CTAs come in clusters", confidence="low"),
+    ]
+    with RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS).writer() as writer:
+        about = {"environment": writer.record_environment(environment())}
+        writer.append([row.model_copy(update=about) for row in rows])
+    table = disturbance.markdown(tmp_path).split("|---|---|---|---|---|\n")[1].splitlines()
+    assert table == [
+        "| `gemm` | 2.0000 | -5.0% | +1.0% | high, medium |",
+        "| `rope` (liger) | 2.0000 | +20.0% | as all | low, low |",
+    ]
+
+
 def test_of_kernels_that_fit_a_pattern_the_slowest_is_the_examples(tmp_path):
     from types import SimpleNamespace as Some
 
