@@ -18,7 +18,11 @@ from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from kperf.arch import of
 from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
+from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
+from kperf.diagnose.engine import diagnose
+from kperf.diagnose.inputs import of_compiled
 from kperf.errors import UsageError
 from kperf.record.store import recorded_folder
 from kperf.studies.records import Common, Row, measured_or_recorded, recorded
@@ -38,7 +42,7 @@ class PublicRow(Row):
     """A kernel of a public package, its operator timed with the kernel as it is and with a change.
 
     repository: owner/name; commit: its commit; source: path:line in it; shape, change: in words. rule: the finding
-    whose advice the change follows, empty if there is none. findings: what static rules say of the original kernel.
+    whose advice the change follows, empty if none says so. findings: what static rules say of the original kernel.
     timed: the whole operator, or the kernel alone where the operator waits for the host. outputs: of both calls.
     """
 
@@ -67,7 +71,7 @@ ROWS: TypeAdapter[PublicRow] = TypeAdapter(PublicRow)
 
 @dataclass(frozen=True)
 class Pair:
-    """A kernel and a changed copy; fields as in `PublicRow`.
+    """A kernel and a changed copy; fields as in `PublicRow`. The `rule` is recorded if it finds something.
 
     make: gives the call, changed or not, with the same inputs; a call returns its outputs.
     """
@@ -81,7 +85,6 @@ class Pair:
     change: str
     rule: str
     make: Callable[[bool], Callable[[], Sequence[torch.Tensor | None]]]
-    findings: Sequence[Finding] = ()
     timed: Literal["operator", "kernel"] = "operator"
 
 
@@ -111,15 +114,16 @@ def measure(console: Console, pairs: Sequence[Pair], common: Common) -> Iterator
     for pair in pairs:
         try:
             yield _row(pair, flush, common)
-        except (RuntimeError, AssertionError) as error:
-            if isinstance(error, torch.AcceleratorError):
-                raise
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:  # somebody's code, which may raise anything
             console.print(f"{pair.name}: {type(error).__name__}: {error}")
 
 
 def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
     original, changed = pair.make(False), pair.make(True)
     outputs = compared(_tensors(original()), _tensors(changed()))
+    findings = findings_of(original, pair.kernel)
     samples = in_turn([capture_graph(call, 1)[0] for call in (original, changed)], flush)
     return PublicRow(
         **common,
@@ -130,13 +134,30 @@ def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
         kernel=pair.kernel,
         shape=pair.shape,
         change=pair.change,
-        rule=pair.rule,
-        findings=list(pair.findings),
+        rule=pair.rule if any(finding.id == pair.rule for finding in findings) else "",
+        findings=findings,
         timed=pair.timed,
         outputs=outputs,
         original_samples_ms=samples[0],
         changed_samples_ms=samples[1],
     )
+
+
+def findings_of(call: Callable[[], object], name: str) -> list[Finding]:
+    """What static rules say of the kernels of this name that a call launches."""
+    launched: dict[str, tuple[CompiledKernel, tuple[int, int, int]]] = {}
+
+    def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
+        def noted(launch: LaunchCall) -> None:
+            launched[kernel.hash] = kernel, launch.grid
+            launch()
+
+        return noted
+
+    with intercepted_launches(note):
+        call()
+    kernels = [of_compiled(one, of(one.metadata.target), grid) for one, grid in launched.values() if one.name == name]
+    return [finding for kernel in kernels for finding in diagnose(kernel).findings]
 
 
 def _tensors(outputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:

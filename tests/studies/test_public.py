@@ -1,5 +1,7 @@
 """Public kernels before and after a change: which ratio is recorded, which outputs are equal, what the table says."""
 
+import runpy
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from kperf.studies import public
 from kperf.studies.public import ROWS
 from tests.bench.pretended_gpu import COLD_MS, Gpu
 from tests.conftest import environment
+from tests.trace.capture import fake_gpu
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-11-23T00:00:00Z"}
 
@@ -135,3 +138,28 @@ def test_a_file_without_pairs_is_a_sentence(tmp_path, text):
         public.read_pairs(tmp_path / "pairs.py")
     with pytest.raises(UsageError, match=r"there is no file .*missing\.py"):
         public.read_pairs(tmp_path / "missing.py")
+
+
+COPY = """
+import triton, triton.language as tl
+
+@triton.jit
+def copy(x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i))
+"""
+
+
+def test_findings_are_those_of_the_named_kernel_at_its_launch(tmp_path, monkeypatch):
+    fake_gpu.install(tmp_path, monkeypatch)
+    (tmp_path / "copying.py").write_text(COPY)
+    copy = runpy.run_path(str(tmp_path / "copying.py"))["copy"]
+    x = torch.zeros(1 << 16)
+
+    def launch(block, times=1):
+        for _ in range(times):
+            copy[(x.numel() // block,)](x, x, block)
+
+    assert [one.id for one in public.findings_of(lambda: launch(128, 2), "copy")] == ["few-bytes-in-flight"]
+    assert [one.id for one in public.findings_of(lambda: launch(1 << 11), "copy")] == ["launch-too-small"]
+    assert public.findings_of(lambda: launch(128), "other") == []
