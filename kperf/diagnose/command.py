@@ -95,7 +95,8 @@ def run_traced(
 ) -> int:
     """Trace a script's kernels and diagnose them by what was measured and by how they were compiled.
 
-    Returns the script's exit status if it is not 0. Raises `UsageError` without a GPU.
+    Returns the script's exit status if it is not 0, and 2 if it launches no kernel. A kernel that cannot be traced is
+    diagnosed by how it was compiled. Raises `UsageError` without a GPU.
     """
     if reason := device.why_static():
         raise UsageError(f"{reason}; `kperf diagnose --static` needs no GPU")
@@ -130,6 +131,7 @@ def run_traced(
             formats(lambda *_: []),
             asked,
             before=before,
+            untraced=0,
         )
         timelines = [read_timeline(path) for path in sorted(Path(folder).glob("*.timeline.json"))]
     if status and refused:  # the script ended with it
@@ -142,7 +144,7 @@ def run_traced(
         ]
     )
     show(console, found, request)
-    return status or exit_status(found, request.fail_if)
+    return status or (exit_status(found, request.fail_if) if found.kernels else 2)
 
 
 def run_static(console: Console, what: str, arguments: Sequence[str], request: Request) -> int:

@@ -43,11 +43,13 @@ def run(
     gpu: Gpu | None = None,
     page: Page | None = None,
     before: Before | None = None,
+    untraced: int = 2,
 ) -> int:
     """Run the script, trace or list its kernels, and return the exit status of both together.
 
     `page` is called at the end with the timelines that were written, `before` ahead of each launch of the script's own.
-    The script's own status if it is not 0; else 1 if a traced kernel did something wrong, 2 if nothing could be traced.
+    The script's own status if it is not 0; else 1 if a traced kernel did something wrong, `untraced` if nothing could
+    be traced.
     Raises `UsageError` before the script runs if this cannot work at all.
     """
     script.check()
@@ -81,7 +83,7 @@ def run(
         launches.end()
         output.restore()
         error.restore()
-        return _report(console, launches, results, say, page)
+        return _report(console, launches, results, say, page, untraced)
 
     def report_and_leave() -> int:
         try:
@@ -130,7 +132,12 @@ def own_folder(out: Path) -> Path:
 
 
 def _report(
-    console: Console, launches: Interceptor, results: Results, say: Callable[[str], None], page: Page | None
+    console: Console,
+    launches: Interceptor,
+    results: Results,
+    say: Callable[[str], None],
+    page: Page | None,
+    untraced: int,
 ) -> int:
     """Write and print what was traced, the slowest kernel first; returns the exit status of a script that had none.
 
@@ -153,7 +160,7 @@ def _report(
         say(line)
     if results.bugs or any(isinstance(problem, MeasurementError) for problem in problems):
         return 1
-    return 2 if problems and not kept else 0
+    return untraced if problems and not kept else 0
 
 
 def read_chosen(launches: Interceptor, results: Results) -> list[Kept]:

@@ -7,6 +7,8 @@ import pytest
 
 from kperf.console import WholeConsole
 from kperf.diagnose import command
+from kperf.errors import UsageError
+from kperf.trace import results
 from tests.trace.capture import fake_gpu
 
 SCRIPT = """
@@ -81,3 +83,20 @@ def test_a_kernel_that_needs_more_than_the_gpu_has_is_diagnosed_though_it_never_
     )
     assert command.run_traced(console, str(script), (), command.Request(as_json=True), fake_gpu.FakeGpu()) == 1
     assert [one["kernel"] for one in json.loads(console.file.getvalue())["kernels"]] == ["column_sum"]
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_a_kernel_that_cannot_be_traced_is_diagnosed_by_how_it_was_compiled(tmp_path, monkeypatch, capfd):
+    def unread(*_):
+        raise UsageError("no CTA of the trace is whole")
+
+    monkeypatch.setattr(results.read, "timeline", unread)
+    script = tmp_path / "columns.py"
+    script.write_text(SCRIPT)
+    console = WholeConsole(file=io.StringIO(), width=160)
+    assert command.run_traced(console, str(script), (), command.Request(as_json=True), fake_gpu.FakeGpu()) == 0
+    (one,) = json.loads(console.file.getvalue())["kernels"]
+    assert [finding["id"] for finding in one["findings"]] == ["uncoalesced-access"]
+    assert "column_sum is not traced: no CTA of the trace is whole" in capfd.readouterr().err
+    script.write_text("print(1)")
+    assert command.run_traced(console, str(script), (), command.Request(as_json=True), fake_gpu.FakeGpu()) == 2
