@@ -4,17 +4,26 @@ import math
 from collections.abc import Iterator
 
 from kperf.arch import H200, SM_90A
-from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel
+from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.loops import buffers, launch_gives_stages, own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import FEW_WARPS_ON_SM, REGISTERS_NEAR, STAGES_WANTED, WARPS_OF_MMAS
+from kperf.diagnose.thresholds import (
+    FEW_WARPS_ON_SM,
+    REGISTERS_NEAR,
+    SM_BYTES_IN_FLIGHT,
+    STAGES_WANTED,
+    WARPS_OF_MMAS,
+)
 from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of kernels without products that leave fewer than `FEW_WARPS_ON_SM` warps; of others what a little less gives."""
+    """Of kernels without products that leave fewer than `FEW_WARPS_ON_SM` warps, which ask for few bytes at once.
+
+    Of kernels with products what a little less gives.
+    """
     if kernel.resources is None or kernel.resources.shared_bytes > kernel.arch.cta_shared_bytes:
         return
     now, registers = ctas(kernel), kernel.resources.registers
@@ -32,14 +41,15 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         "shared_bytes": kernel.resources.shared_bytes,
     }
     if not any(True for _ in kernel.named(*MMAS, *TMA_LOADS)):
-        if warps < FEW_WARPS_ON_SM and max(by_registers, by_shared) > now:
+        asked = now * _bytes_at_once(kernel)
+        if warps < FEW_WARPS_ON_SM and max(by_registers, by_shared) > now and asked < SM_BYTES_IN_FLIGHT:
             yield kernel.finding(
                 RULE.id,
                 where,
                 "medium",
                 f"an SM holds {warps} warps of it, by {resource}: too few to hide the latency of memory",
                 kernel.warps_advice() if resource == "registers" else "use fewer stages or a smaller tile",
-                evidence,
+                evidence | {"bytes_in_flight": asked},
                 estimate=(1.4, 1.0, 2.0),
                 candidates=[
                     *(kernel.more_warps() if resource == "registers" else _fewer_stages(kernel)),
@@ -64,6 +74,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             estimate=(1.05, 0.9, 1.3),
             candidates=[{"maxnreg": wanted // step * step}, *kernel.more_warps()[:1], *_fewer_stages(kernel)[:1]],
         )
+
+
+def _bytes_at_once(kernel: Kernel) -> int:
+    """What a CTA loads before it waits: in an iteration of the loop that loads least; without loops all."""
+    size = {access.operation.line: access.tile_bytes for access in kernel.accesses if access.operation.name in LOADS}
+    of_loops = [sum(size.get(op.line, 0) for op in own(loop)) for loop in kernel.named(*LOOPS)]
+    return min(filter(None, of_loops), default=sum(size.values()))
 
 
 def _by_stages(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Iterator[Finding]:

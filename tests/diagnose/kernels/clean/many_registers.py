@@ -1,4 +1,4 @@
-"""A fused optimiser step whose values fill the registers."""
+"""A fused optimiser step whose values fill the registers: few warps fit, which have enough loads in flight."""
 
 import torch
 import triton
@@ -8,7 +8,7 @@ import triton.language as tl
 @triton.jit
 def step(p, g, m, v, a, b, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    grad = tl.load(g + i)  # planted: low-occupancy
+    grad = tl.load(g + i)
     first = tl.load(m + i)
     second = tl.load(v + i)
     weight = tl.load(p + i)
@@ -27,5 +27,5 @@ def step(p, g, m, v, a, b, n, BLOCK: tl.constexpr):
 n = 1 << 26
 p, g, m, v, a, b = tensors = [torch.rand(n, device="cuda") for _ in range(6)]
 expected = (0.5 * (a + p)).clone()
-step[lambda meta: (n // meta["BLOCK"],)](*tensors, n, 4096, num_warps=4)
+step[(n // 4096,)](*tensors, n, 4096, num_warps=4)
 torch.testing.assert_close(a, expected)
