@@ -10,9 +10,7 @@ from kperf.installation import why_missing
 
 def main() -> None:
     """Run a command: status 2 for a person's mistake, 1 for a failed measurement, one sentence for each."""
-    # Registered first, it runs last: what the process imported goes with it, and to look for garbage in all of torch
-    # took a fifth of a short command's time.
-    atexit.register(gc.freeze)
+    atexit.register(_leave_to_the_system)  # registered first, it runs last
     with answered():
         try:
             from kperf.cli.commands import run  # typer, rich and pydantic take a moment
@@ -21,3 +19,13 @@ def main() -> None:
             raise SystemExit(2) from None
 
         run()
+
+
+def _leave_to_the_system() -> None:
+    """Look for no garbage at the end: in all of torch that took a fifth of a short command's time.
+
+    What was imported goes with the process. A Triton that prints what is left of it gets its garbage collected.
+    """
+    compat = sys.modules.get("kperf.compat.triton")
+    if compat is None or not compat.PRINTS_LEAKS:
+        gc.freeze()

@@ -1,5 +1,6 @@
 """What traces of the examples say with one Triton beside another: rows small enough to keep, and their table."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -82,7 +83,7 @@ class Place(NamedTuple):
 
 
 def tables(readings: Mapping[Place, Reading], versions: Sequence[str]) -> list[str]:
-    """Lines of Markdown: for each GPU a row an example and a column a Triton.
+    """Lines of Markdown: for each GPU a column a Triton, and a row an example that was traced with several.
 
     `versions`: in the order of the columns; the first that has readings is the one that others are compared with.
     """
@@ -98,7 +99,7 @@ def tables(readings: Mapping[Place, Reading], versions: Sequence[str]) -> list[s
 def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str]) -> list[str]:
     """A table, and below it a sentence a Triton that counts the readings which agree."""
     first, *others = versions
-    kernels = dict.fromkeys(place.kernel for place in readings)
+    traced = Counter(place.kernel for place in readings)
     compared = {place: readings[base] for place in readings if (base := Place(gpu, place.kernel, first)) in readings}
     apart = {place for place, known in compared.items() if not readings[place].agrees(known)}
 
@@ -109,7 +110,7 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
 
     lines = [f"| example on {gpu} | {' | '.join(f'Triton {version}' for version in versions)} |"]
     lines.append("|---" * (len(versions) + 1) + "|")
-    for kernel in kernels:
+    for kernel in [kernel for kernel, times in traced.items() if times > 1]:
         lines.append(f"| {kernel} | {' | '.join(cell(Place(gpu, kernel, version)) for version in versions)} |")
     for version in others:
         count = sum(place.triton == version for place in compared)

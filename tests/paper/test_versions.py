@@ -155,20 +155,22 @@ def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
         ran("3.6.0", "norm"),
         ran("3.10.0", "norm", findings={"exposed-loads": "medium"}),
         ran("3.6.0", "add"),
-        ran("3.10.0", "moe"),
+        ran("3.7.1", "add"),
+        ran("3.10.0", "moe"),  # with no other Triton
         ran("3.6.0", "gemm", gpu="NVIDIA H100"),  # nothing to compare it with
         row(triton="3.8.0"),
     ]
     lines = tables(rows).splitlines()
-    start = lines.index("| example on NVIDIA H200 | Triton 3.6.0 | Triton 3.10.0 |")
+    start = lines.index("| example on NVIDIA H200 | Triton 3.6.0 | Triton 3.7.1 | Triton 3.10.0 |")
     same = "pipeline: exposed-loads (high); 2.000 ms, 1237 cycles"
     assert lines[start + 2 :] == [
-        f"| gemm | {same} | pipeline: exposed-loads (high); 3.000 ms, 2000 cycles |",
-        "| tma | pipeline, at its bound: no finding; 2.000 ms, 1237 cycles "
+        f"| gemm | {same} | not run | pipeline: exposed-loads (high); 3.000 ms, 2000 cycles |",
+        "| tma | pipeline, at its bound: no finding; 2.000 ms, 1237 cycles | not run "
         "| **differs**: pipeline: no finding; 2.000 ms, 1237 cycles |",
-        f"| norm | {same} | **differs**: pipeline: exposed-loads (medium); 2.000 ms, 1237 cycles |",
-        f"| add | {same} | not run |",
-        f"| moe | not run | {same} |",
+        f"| norm | {same} | not run | **differs**: pipeline: exposed-loads (medium); 2.000 ms, 1237 cycles |",
+        f"| add | {same} | {same} | not run |",
+        "",
+        "With Triton 3.7.1, 1 of 1 readings agree with Triton 3.6.0's.",
         "",
         "With Triton 3.10.0, 1 of 3 readings agree with Triton 3.6.0's; not those of norm, tma.",
     ]

@@ -1,5 +1,8 @@
 """Whether kernels can be traced with a Triton is tried, not looked up: a broken one is refused in one sentence."""
 
+import subprocess
+import sys
+
 import pytest
 
 from kperf.compat import triton as compat
@@ -79,3 +82,11 @@ def test_events_that_are_lost_on_the_way_are_noticed(tmp_path, monkeypatch):
     with own_cache(tmp_path):
         dropped = selfcheck.attempt(kernel, tmp_path, read_rules())
     assert (dropped.stage, dropped.ok) == ("lowered", False)
+
+
+def test_a_command_ends_without_words_of_tritons_bindings():
+    """From 3.9 on they print what is left of them, unless garbage is collected at the end."""
+    program = "import sys, kperf.compat.triton; from kperf.cli import main; sys.argv[1:] = ['--help']; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "Usage" in done.stdout
+    assert done.stderr == ""
