@@ -234,3 +234,87 @@ def test_what_too_few_bytes_in_flight_cost_is_by_littles_law():
     estimate = found("drafts/vector_add_small")["few-bytes-in-flight"].estimate
     assert estimate.speedup == pytest.approx(25 / 8)
     assert estimate.low < 3.3 < estimate.high
+
+
+ROWS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def gradient(x, dw, rows, COLS: tl.constexpr):
+    cols = tl.arange(0, COLS)
+    total = tl.zeros([COLS], tl.float32)
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        total += tl.load(x + row * COLS + cols)
+    tl.store(dw + tl.program_id(0) * COLS + cols, total)
+
+ctas = GRID
+x, dw = torch.empty(16384, 4096, device="cuda"), torch.empty(ctas, 4096, device="cuda")
+gradient[(ctas,)](x, dw, 16384, 4096, num_warps=WARPS)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ctas", "warps", "on_an_sm"),
+    [("torch.cuda.get_device_properties().multi_processor_count", 8, 1), ("132", 4, 1), ("264", 4, 2), ("264", 8, None),
+     ("132", 16, None), ("131", 8, None), ("4096", 8, None)],
+)  # fmt: skip
+def test_a_grid_of_one_cta_an_sm_leaves_few_warps(tmp_path, ctas, warps, on_an_sm):
+    script = tmp_path / "rows.py"
+    script.write_text(ROWS.replace("GRID", ctas).replace("WARPS", str(warps)))
+    rows = {one.id: one for one in diagnosis_of(script).findings}
+    assert ("low-occupancy" in rows) == (on_an_sm is not None)
+    if on_an_sm is not None:
+        finding = rows["low-occupancy"]
+        assert finding.evidence["ctas_per_sm"] == on_an_sm
+        assert finding.evidence["warps_per_sm"] == on_an_sm * warps
+        assert finding.message.startswith(
+            f"its grid puts {on_an_sm} CTA{'s' * (on_an_sm > 1)} on an SM, {on_an_sm * warps} warps"
+        )
+        assert finding.advice.startswith(f"launch {finding.evidence['ctas_that_fit']} CTAs an SM")
+        assert finding.source.line == 9
+
+
+def test_registers_are_the_cause_where_the_grid_fills_what_they_leave(tmp_path):
+    script = tmp_path / "rows.py"
+    text = ROWS.replace("WARPS", "4").replace("4096, num_warps", "8192, num_warps").replace("4096, dev", "8192, dev")
+    text = text.replace(
+        "total += tl.load(x + row * COLS + cols)", "value = tl.load(x + row * COLS + cols).to(tl.float32)"
+    )
+    text = text.replace(
+        'x, dw = torch.empty(16384, 8192, device="cuda")', 'x, dw = torch.empty(16384, 8192).to("cuda", HALF)'
+    )
+    text = text.replace("    tl.store", "        total = total / 2 + value * tl.sum(value * total, 0)\n    tl.store")
+    said = {}
+    for ctas in (132, 396):
+        script.write_text(text.replace("GRID", str(ctas)))
+        said[ctas] = [one.message for one in diagnosis_of(script).findings if one.id == "low-occupancy"]
+    fewer = "too few to hide the latency of memory"
+    assert said == {
+        132: [f"its grid puts 1 CTA on an SM, 4 warps, where 3 CTAs fit: {fewer}"],
+        396: [f"an SM holds 12 warps of it, by registers: {fewer}"],
+    }
+
+
+WIDE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def norm(x, y, COLS: tl.constexpr):
+    at = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    row, weight = tl.load(x + at), tl.load(y + at)
+    row = row - tl.sum(row, 0) / COLS
+    tl.store(y + at, weight * row * tl.rsqrt(tl.sum(row * row, 0) / COLS))
+
+x = torch.empty(1 << 24, device="cuda")
+norm[(x.numel() // COLS,)](x, x, COLS, num_warps=4)
+"""
+
+
+@pytest.mark.parametrize(("cols", "severity"), [(16384, "medium"), (65536, "high")])
+def test_a_row_that_lies_in_memory_is_severe(tmp_path, cols, severity):
+    script = tmp_path / "wide.py"
+    script.write_text(WIDE.replace("COLS,)", f"{cols},)").replace("x, x, COLS", f"x, x, {cols}"))
+    finding = next(one for one in diagnosis_of(script).findings if one.id == "too-few-warps")
+    assert finding.severity == severity
+    assert finding.evidence["spilled_bytes"] > 0
+    assert (finding.evidence["spilled_bytes"] >= 4 * finding.evidence["elements_of_a_thread"]) == (severity == "high")

@@ -1,4 +1,4 @@
-"""Registers or shared memory that leave few warps on an SM, in a kernel that waits for memory."""
+"""Registers, shared memory or a grid that leave few warps on an SM, in a kernel that waits for memory."""
 
 import math
 from collections.abc import Iterator
@@ -42,7 +42,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     }
     if not any(True for _ in kernel.named(*MMAS, *TMA_LOADS)):
         asked = now * _bytes_at_once(kernel)
-        if warps < FEW_WARPS_ON_SM and max(by_registers, by_shared) > now and asked < SM_BYTES_IN_FLIGHT:
+        if by_grid := _by_grid(kernel, now, evidence):
+            yield by_grid
+        elif warps < FEW_WARPS_ON_SM and max(by_registers, by_shared) > now and asked < SM_BYTES_IN_FLIGHT:
             yield kernel.finding(
                 RULE.id,
                 where,
@@ -81,6 +83,29 @@ def _bytes_at_once(kernel: Kernel) -> int:
     size = {access.operation.line: access.tile_bytes for access in kernel.accesses if access.operation.name in LOADS}
     of_loops = [sum(size.get(op.line, 0) for op in own(loop)) for loop in kernel.named(*LOOPS)]
     return min(filter(None, of_loops), default=sum(size.values()))
+
+
+def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Finding | None:
+    """Of CTAs that loop over memory on an SM that has room for more of them: rows of a batch, a share each."""
+    load = next((op for loop in kernel.named(*LOOPS) for op in own(loop) if op.name in LOADS), None)
+    if kernel.grid is None or load is None or math.prod(kernel.grid) < H200.sms:
+        return None
+    launched = math.ceil(math.prod(kernel.grid) / H200.sms)
+    warps = launched * kernel.total_warps
+    asked = launched * _bytes_at_once(kernel)
+    if launched >= now or warps >= FEW_WARPS_ON_SM or asked >= SM_BYTES_IN_FLIGHT:
+        return None
+    return kernel.finding(
+        RULE.id,
+        load,
+        "medium",
+        f"its grid puts {launched} CTA{'s' if launched > 1 else ''} on an SM, {warps} warps, where {now} CTAs fit: "
+        "too few to hide the latency of memory",
+        f"launch {now} CTAs an SM, each with a smaller share of the iterations",
+        evidence | {"ctas_per_sm": launched, "warps_per_sm": warps, "ctas_that_fit": now},
+        confidence="medium",
+        estimate=(1.3, 1.0, float(now)),
+    )
 
 
 def _by_stages(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Iterator[Finding]:

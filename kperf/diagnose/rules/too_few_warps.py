@@ -11,6 +11,8 @@ _WIDE = 32
 """Elements of a thread that one warp, which has its SM's attention a quarter of the time, needs not be given."""
 _WANTED = 16
 """Elements of a thread after the advice: two accesses of 16 bytes of bfloat16."""
+_REGISTER_BYTES = 4
+"""With as many bytes spilled as its elements take, a thread has the row in memory and not in registers."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -24,9 +26,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     each = widest.tensor.size // (kernel.threads)
     if each < ELEMENTS_OF_THREAD and not (kernel.num_warps < LEAST_WARPS_OF_ROW and each >= _WIDE):
         return
-    severity: Level = "high" if kernel.num_warps < LEAST_WARPS_OF_ROW and each >= ELEMENTS_OF_THREAD else "medium"
     wanted = min(32, max(4, 1 << (widest.tensor.size // (32 * _WANTED)).bit_length() - 1))
     spilled = kernel.resources.spilled_bytes if kernel.resources is not None else 0
+    much = each >= ELEMENTS_OF_THREAD and (kernel.num_warps < LEAST_WARPS_OF_ROW or spilled >= _REGISTER_BYTES * each)
+    severity: Level = "high" if much else "medium"
     filled = f"{spilled} bytes of registers are spilled to memory" if spilled else "the registers fill up"
     yield kernel.finding(
         RULE.id,
