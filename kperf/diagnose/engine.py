@@ -67,15 +67,17 @@ def _with_measured(findings: Sequence[Finding], measured: Finding, causes: Seque
     """
 
     def explains(one: Finding) -> bool:
-        return one.id in causes and _line_of(one) == _line_of(measured)
+        return one.id in causes and _at_one_line(one.source, measured.source)
 
     if not any(map(explains, findings)):
         return [*findings, measured]
     return [_together_with(one, measured) if explains(one) else one for one in findings]
 
 
-def _line_of(finding: Finding) -> tuple[str, int]:
-    return finding.source.file, finding.source.line
+def _at_one_line(one: Source, other: Source) -> bool:
+    """A timeline names a file from the command's folder, where it lies in it; what is compiled names it whole."""
+    files = one.file, other.file
+    return one.line == other.line and any(a == b or a.endswith(f"/{b}") for a, b in (files, files[::-1]))
 
 
 def _together_with(cause: Finding, measured: Finding) -> Finding:
@@ -173,7 +175,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     """One finding a rule and line: the worst. A pipelined loop has each of its loads twice and more."""
     best: dict[tuple[str, str, int], Finding] = {}
     for finding in findings:
-        key = (finding.id, *_line_of(finding))
+        key = (finding.id, finding.source.file, finding.source.line)
         if key not in best or _rank(finding) < _rank(best[key]):
             best[key] = finding
     return list(best.values())

@@ -434,7 +434,10 @@ def with_wait(timeline, line=None):
     return timeline.model_copy(update={"load_wait": wait})
 
 
-def test_a_measured_wait_is_evidence_of_the_finding_that_names_its_cause(diagnose, monkeypatch, tmp_path):
+@pytest.mark.parametrize("from_its_folder", [True, False])
+def test_a_measured_wait_is_evidence_of_the_finding_that_names_its_cause(
+    diagnose, monkeypatch, tmp_path, from_its_folder
+):
     """One cause, one advice: and its estimate, as what waits could save at most is no speed-up."""
     behave(monkeypatch, milliseconds=by_stages({1: 2.0, 3: 1.0, 2: 1.0, 4: 1.0, 5: 4.0}))
     line = 1 + GEMM.splitlines().index("        x = tl.load(a_ptrs)")
@@ -443,6 +446,8 @@ def test_a_measured_wait_is_evidence_of_the_finding_that_names_its_cause(diagnos
     )
     # A kernel of its own, in each run: of equal ones Triton's cache has the first one's file.
     text = GEMM.replace("acc = tl.dot(x, y, acc)", f"acc = tl.dot(x, y, acc)  # {tmp_path}")
+    if from_its_folder:  # from which a timeline names it, where the compiler has the whole path
+        monkeypatch.chdir(tmp_path)
     one = diagnose(text + "run(16, stages=1)")[0]
     assert [(found.id, found.source.line - line) for found in one.findings[:2]] == [
         ("loads-not-pipelined", 0), ("loads-not-pipelined", 1)
