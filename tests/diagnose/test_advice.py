@@ -281,7 +281,7 @@ def test_registers_are_the_cause_where_the_grid_fills_what_they_leave(tmp_path):
         "total += tl.load(x + row * COLS + cols)", "value = tl.load(x + row * COLS + cols).to(tl.float32)"
     )
     text = text.replace(
-        'x, dw = torch.empty(16384, 8192, device="cuda")', 'x, dw = torch.empty(16384, 8192).to("cuda", HALF)'
+        'x, dw = torch.empty(16384, 8192, device="cuda")', 'x, dw = torch.empty(16384, 8192).to("cuda", torch.bfloat16)'
     )
     text = text.replace("    tl.store", "        total = total / 2 + value * tl.sum(value * total, 0)\n    tl.store")
     said = {}
@@ -293,6 +293,17 @@ def test_registers_are_the_cause_where_the_grid_fills_what_they_leave(tmp_path):
         132: [f"its grid puts 1 CTA on an SM, 4 warps, where 3 CTAs fit: {fewer}"],
         396: [f"an SM holds 12 warps of it, by registers: {fewer}"],
     }
+
+
+def test_a_grid_of_few_ctas_is_enough_where_each_asks_for_many_bytes(tmp_path):
+    script = tmp_path / "rows.py"
+    text = ROWS.replace("GRID", "132").replace("WARPS", "8").replace("4096, num_warps", "16384, num_warps")
+    for loads, said in (
+        ("x + row * COLS + cols", False),
+        ("(x + row * COLS + cols).to(tl.pointer_type(tl.int8))", True),
+    ):
+        script.write_text(text.replace("tl.load(x + row * COLS + cols)", f"tl.load({loads})"))
+        assert ("low-occupancy" in {one.id for one in diagnosis_of(script).findings}) == said
 
 
 WIDE = """
