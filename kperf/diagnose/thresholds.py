@@ -33,6 +33,9 @@ SPILLED_SHARE = 0.04
 An SM starts one of them a cycle and four other instructions (H100 whitepaper: 32 load/store units); what is rarer hides
 behind the rest."""
 
+OTHERS_A_CYCLE = 4
+"""Instructions that an SM starts in the time of one local load or store: the same four."""
+
 ELEMENTS_OF_THREAD = 128
 """Of one tensor of 32-bit numbers: half of the 255 registers of a thread. With a second such tensor it spills."""
 

@@ -329,3 +329,27 @@ def test_a_row_that_lies_in_memory_is_severe(tmp_path, cols, severity):
     assert finding.severity == severity
     assert finding.evidence["spilled_bytes"] > 0
     assert (finding.evidence["spilled_bytes"] >= 4 * finding.evidence["elements_of_a_thread"]) == (severity == "high")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rule", "speedup"),
+    [
+        ("drafts/gradient_in_memory", "loads-not-pipelined", (2 * 32 + 16) / 16),  # KB an iteration: sums and scores
+        ("drafts/few_programs", "launch-too-small", 8),  # of 132 SMs / 16 CTAs
+        ("drafts/convolution", "loop-division", 3),  # most instructions of the loop
+        ("planted/dot_ieee", "dot-on-fma", 2048 / 3 / 256),  # three products of TF32, for one of float32
+        ("planted/many_threads", "idle-threads", 8),  # 8 CTAs of 256 bytes, where 25 KB have to be in flight
+    ],
+)
+def test_an_estimate_follows_from_what_the_kernel_does(kernel, rule, speedup):
+    assert found(kernel)[rule].estimate.speedup == pytest.approx(speedup)
+
+
+def test_what_spills_cost_is_by_their_share_of_the_instructions():
+    """Of `spills` half: 4.7 x was measured on an H200 without them."""
+    estimates = [found(f"planted/{name}")["register-spills"] for name in ("spills", "scaled_sum")]
+    for finding in estimates:
+        share = finding.evidence["share_of_instructions"]
+        assert finding.estimate.speedup == pytest.approx(1 + 4 * share / (1 - min(share, 0.5)), rel=1e-3)
+    assert 4 < estimates[0].estimate.speedup < 6
+    assert 1.5 < estimates[1].estimate.speedup < 3

@@ -17,10 +17,16 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         element = mma_element(op)
         if element == "f32":
             why = "its operands are float32 and input_precision is 'ieee'"
-            advice = "convert the operands to bfloat16, or pass input_precision='tf32' ('tf32x3' is as exact)"
+            advice = (
+                "pass input_precision='tf32x3', which is as exact; 'tf32', or bfloat16 operands, are faster still, and "
+                "less exact"
+            )
+            peak = kernel.arch.flop_per_cycle
+            estimate = peak.get("tf32", 0) / 3 / peak["fp32"] or 6.0, 1.2, 16.0  # three products for one
         else:
             why = f"no MMA of this target takes {element} operands in this shape"
             advice = "use float16, bfloat16, fp8 or int8 operands, and tiles of at least 16 x 8 x 16"
+            estimate = 6.0, 2.0, 16.0
         yield kernel.finding(
             RULE.id,
             op,
@@ -28,7 +34,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"tl.dot runs on the FMA units, not on the tensor cores: {why}",
             advice,
             {"operand": element, "result_layout": kernel.layouts.kind(types[-1].layout)},
-            estimate=(6.0, 2.0, 16.0),
+            estimate=estimate,
         )
 
 

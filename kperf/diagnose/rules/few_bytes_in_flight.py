@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from kperf.arch import H200
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, STORES, Kernel
-from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.occupancy import gain_of_more_bytes
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import BYTES_IN_FLIGHT, LEAST_SM_BYTES
+from kperf.diagnose.thresholds import BYTES_IN_FLIGHT
 from kperf.trace.analyze.finding import Finding
 
 
@@ -32,17 +32,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         "thread has 16 bytes and more",
         {"bytes_of_a_thread": each, "elements": widest.tensor.size, "threads": threads},
         confidence="medium",
-        estimate=_gain(kernel, each * threads),
+        estimate=gain_of_more_bytes(kernel, each * threads),
         candidates=[tile for factor in (2, 4, 8) for tile in kernel.scaled(widest.tensor.shape, factor)[-1:]],
     )
-
-
-def _gain(kernel: Kernel, bytes_of_cta: float) -> tuple[float, float, float]:
-    """By Little's law, as long as memory is what it then waits for; 3.1 of it were 3.3 measured (H200)."""
-    if kernel.resources is None:
-        return 1.5, 1.1, 3.0
-    lacking = LEAST_SM_BYTES / max(ctas(kernel) * bytes_of_cta, 1)
-    return min(max(lacking, 1.2), 4.0), 1.0, min(max(1.5 * lacking, 2.0), 8.0)
 
 
 RULE = Rule("few-bytes-in-flight", "Too few bytes in flight", check)

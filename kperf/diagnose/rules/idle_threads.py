@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import MMAS, Kernel
+from kperf.diagnose.kernel import LOADS, MMAS, Kernel
+from kperf.diagnose.occupancy import gain_of_more_bytes
 from kperf.diagnose.rule import Rule
 from kperf.trace.analyze.finding import Finding
 
@@ -13,6 +14,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     threads = kernel.threads
     if widest is None or any(True for _ in kernel.named(*MMAS)) or widest.tensor.size >= threads:
         return
+    loads = [access for access in kernel.accesses if access.operation.name in LOADS]
     wanted = max(1, widest.tensor.size // 32)
     yield kernel.finding(
         RULE.id,
@@ -21,7 +23,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         f"the CTA has {threads} threads for {widest.tensor.size} elements: the others repeat the same work",
         f"let a CTA work on several rows or a larger BLOCK; or launch with num_warps={min(wanted, kernel.num_warps)}",
         {"threads": threads, "elements": widest.tensor.size},
-        estimate=(min(threads / widest.tensor.size, 4.0) ** 0.5, 1.0, 4.0),
+        estimate=gain_of_more_bytes(kernel, sum(access.tile_bytes for access in loads)) if loads else (2.0, 1.0, 4.0),
     )
 
 

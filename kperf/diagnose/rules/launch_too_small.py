@@ -24,7 +24,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         "split the work further: smaller tiles, split-K, or several kernels' work in one launch",
         {"ctas": count, "sms": sms},
         confidence="low",
-        estimate=(min(sms / count, 4.0), 1.0, sms / count),
+        estimate=(min(sms / count, 8.0), 1.0, sms / count),
     )
 
 

@@ -1,10 +1,11 @@
 """Division and remainder of index tensors in a loop."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from kperf.diagnose.kernel import LOOPS, Kernel, own
+from kperf.diagnose.kernel import LOOPS, Kernel, frame_of, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
+from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 _DIVISIONS = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
@@ -14,8 +15,9 @@ _SMALL = 32
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of divisions of tensors, by anything but a power of two, that each iteration does."""
     for loop in kernel.named(*LOOPS):
-        for op in own(loop):
-            types = tensor_types(op.rest) if op.name in _DIVISIONS else []
+        divisions = [op for op in own(loop) if op.name in _DIVISIONS]
+        for op in divisions:
+            types = tensor_types(op.rest)
             if not types or types[0].size < _SMALL:
                 continue
             divisor = kernel.values.operand(op, 1)
@@ -33,8 +35,18 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "loop over the dimensions one by one",
                 {"elements": types[0].size, "divisor": number},
                 confidence="medium",
-                estimate=(1.3, 1.0, 2.0),
+                estimate=_gain(kernel, divisions),
             )
+
+
+def _gain(kernel: Kernel, divisions: Sequence[Operation]) -> tuple[float, float, float]:
+    """Without the instructions on the lines of the divisions, by what share of the loops' machine code they are."""
+    lines = {at.line for op in divisions if (at := frame_of(op)) is not None}
+    loops = [one for one in kernel.code.instructions if kernel.code.depth(one)] if kernel.code is not None else []
+    if not lines or not loops:
+        return 1.3, 1.0, 2.0
+    share = sum(one.frame is not None and one.frame.line in lines for one in loops) / len(loops)
+    return min(1 / (1 - share), 3.0), 1.0, 8.0  # what is left waits for memory
 
 
 RULE = Rule("loop-division", "Division of indices in a loop", check)
