@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import io
 import os
 import re
 import resource
@@ -16,6 +17,7 @@ import pytest
 
 from kperf import __version__
 from kperf.attention.overrides import TTGIR_DIR
+from kperf.cli.ending import end_refused
 from kperf.errors import MeasurementError
 from kperf.paper import fig12
 from kperf.paper.fig12 import verify_overrides
@@ -46,6 +48,10 @@ OUTSIDE = "KPERF_IN_CONTAINER" not in os.environ
         (["fig12", "--head-dim", "96"], "head_dim 96 is not one of"),
         (["fig12", "--dtype", "float8"], "dtype"),
         (["fig12", "--gpus", "some"], "--gpus 'some' says nothing: it is all, how many (2), which"),
+        (["fig12", "--gpus", "0,0"], "GPU 0 is named twice"),
+        (["timers", "--ncu", "/nosuch"], "/nosuch is no program: name Nsight Compute's ncu with --ncu"),
+        (["lines", "--ncu", "/tmp"], "/tmp is no program"),
+        (["inductor", "--ncu", "/nosuch"], "/nosuch is no program"),
         (["worker", "host:8786"], "'host:8786' is no address of a scheduler: tcp://host:8786 is one"),
         (["worker", "tcp://[::1]:8786", "--gpus", "-2"], "--gpus '-2' says nothing"),
         (
@@ -195,6 +201,24 @@ def test_an_empty_results_file_is_one_sentence(tmp_path, monkeypatch):
     done = kperf("fig12", "--results", tmp_path)
     assert done.returncode == 2
     assert "has no run of fig12" in done.stderr
+
+
+def _closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("output", [None, io.StringIO(), _closed()])
+def test_a_full_disk_is_one_sentence_where_standard_output_is_no_file(monkeypatch, capsys, output):
+    monkeypatch.setattr(sys, "stdout", output)
+    with pytest.raises(SystemExit) as ended:
+        end_refused(OSError(errno.ENOSPC, "No space left on device"))
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "kperf: standard output cannot be written (No space left on device): send it elsewhere, or free some space "
+        "there\n"
+    )
 
 
 @pytest.mark.parametrize(

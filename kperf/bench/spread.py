@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,9 +87,17 @@ def is_address(asked: str) -> bool:
 
 
 def well_formed(asked: str) -> None:
-    """Raises `UsageError` unless it says which GPUs of some machine."""
+    """Raises `UsageError` unless it says which GPUs of some machine, each once."""
     if asked != "all" and not re.fullmatch(r"[1-9]\d{0,3}|\d{1,4},|\d{1,4}(,\d{1,4})+", asked):
         raise UsageError(f"--gpus {asked!r} says nothing: it is {_GRAMMAR}")
+    for number, times in Counter(_listed(asked)).items():
+        if times > 1:
+            raise UsageError(f"GPU {number} is named twice")
+
+
+def _listed(asked: str) -> list[int]:
+    """The numbers between commas; none where it says how many."""
+    return [int(number) for number in asked.split(",") if number] if "," in asked else []
 
 
 def choose(asked: str, gpus: Sequence[Gpu]) -> list[Numbered]:
@@ -101,7 +110,7 @@ def choose(asked: str, gpus: Sequence[Gpu]) -> list[Numbered]:
     if asked == "all":
         numbers = list(range(len(gpus)))
     elif "," in asked:
-        numbers = [int(number) for number in asked.split(",") if number]
+        numbers = _listed(asked)
     else:
         numbers = list(range(int(asked)))
         if len(numbers) > len(gpus):
@@ -111,8 +120,6 @@ def choose(asked: str, gpus: Sequence[Gpu]) -> list[Numbered]:
     for number in numbers:
         if number >= len(gpus):
             raise UsageError(f"there is no GPU {number}: this machine shows 0 to {len(gpus) - 1}")
-        if numbers.count(number) > 1:
-            raise UsageError(f"GPU {number} is named twice")
     chosen = [Numbered(number, gpus[number]) for number in numbers]
     for one in chosen:
         if one.gpu.capability != SM_90A.compute_capability:

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,7 +28,8 @@ def end_refused(error: OSError) -> NoReturn:
     unwritten = full or error.errno in {errno.EBADF, errno.EIO}
     file = error.filename or (_open_where_raised(error) if unwritten else None)
     if file is None and unwritten:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter would try once more
+        with suppress(OSError, ValueError, AttributeError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # the interpreter would try once more
         end(f"standard output cannot be written ({reason}): send it elsewhere, or free some space there", 1)
     if file is None:
         end(reason, 1)

@@ -106,8 +106,20 @@ SpreadOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _program(given: Path | None) -> Path | None:
+    """What `--ncu` names, also where nothing is measured. Raises `UsageError` if it is no program."""
+    from kperf.studies import ncu
+
+    return given and ncu.find(given)
+
+
 NcuOption = Annotated[
-    Path | None, typer.Option("--ncu", help="Nsight Compute's ncu; found on PATH or beside CUDA.", show_default=False)
+    Path | None,
+    typer.Option(
+        "--ncu", help="Nsight Compute's ncu; found on PATH or beside CUDA.", show_default=False, callback=_program
+    ),
 ]
 Passes = Annotated[
     str, typer.Option(help="Launches over which an iteration's events are spread: auto, 1 or at most N.")

@@ -11,7 +11,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -241,8 +241,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
     names: dict[str, Any] = {}
     why: list[str] = []
     left_out = ""
-    bare: list[str] = []
-    before = list(sys.path)
+    before, known = list(sys.path), set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         with pretended_cuda(arch), noted_launches(), _quiet(why):
@@ -252,7 +251,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
                 if path is None or isinstance(error, UsageError):
                     raise
                 left_out = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                bare = _import_bare_packages(folder, dotted)
+                _import_bare_packages(folder, dotted)
                 spec = _spec_of(path, folder, dotted)
             if spec is not None and spec.loader is not None:
                 if "." in dotted and dotted in sys.modules:  # its package has imported it
@@ -268,27 +267,27 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
         why.append(f"{type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         sys.path[:] = before
-        for package in bare:  # the next file of it gets its sentence too
-            sys.modules.pop(package, None)
+        if left_out:  # the next file of the package finds it as this one did, and gets its sentence too
+            _forget_new_modules(known, dotted.partition(".")[0])
     if left_out:
         complain(f"{dotted.rpartition('.')[0]} cannot be imported ({left_out}): {name} is, without its __init__.py")
     return names, why[-1] if why else None
 
 
-def _import_bare_packages(folder: Path, dotted: str) -> list[str]:
-    """Modules for the packages around one, as far as there are none: of each its folder alone is known.
+def _forget_new_modules(known: Set[str], package: str) -> None:
+    for name in set(sys.modules) - known:
+        if name.partition(".")[0] == package:
+            del sys.modules[name]
 
-    Returns the names of those that it made.
-    """
+
+def _import_bare_packages(folder: Path, dotted: str) -> None:
+    """Modules for the packages around one, as far as there are none: of each its folder alone is known."""
     parts = dotted.split(".")
-    made = []
     for count in range(1, len(parts)):
         package = ".".join(parts[:count])
         if package not in sys.modules:
             sys.modules[package] = ModuleType(package)
             sys.modules[package].__path__ = [str(folder.joinpath(*parts[:count]))]
-            made.append(package)
-    return made
 
 
 def _spec_of(path: Path | None, folder: Path, dotted: str) -> ModuleSpec | None:

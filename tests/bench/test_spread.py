@@ -101,5 +101,6 @@ def test_without_a_gpu_nonsense_is_refused_all_the_same(monkeypatch):
     monkeypatch.setattr(spreading.device, "why_static", lambda: "no GPU")
     with spread("all") as bench:
         assert bench is None
-    with pytest.raises(UsageError, match="says nothing"), spread("some"):
-        pass
+    for asked, sentence in (("some", "says nothing"), ("0,0", "GPU 0 is named twice"), ("2,3,03", "GPU 3 is named")):
+        with pytest.raises(UsageError, match=sentence), spread(asked):
+            pass

@@ -162,6 +162,18 @@ def test_each_file_of_a_package_that_is_left_out_is_said(package):
         assert "ours" not in sys.modules
 
 
+def test_a_file_of_a_package_that_is_left_out_is_read_alike_each_time(package):
+    (package / "__init__.py").write_text("from .helpers import arithmetic\nimport an_extension_for_a_gpu\n")
+    (package / "helpers/__init__.py").write_text("")
+    (package / "helpers/arithmetic.py").write_text("import ours.helpers\nours.helpers\n" + GLUON)
+    types = ("--signature", "*fp32,*fp32", "--constexpr", "n=512")
+    for file in ("helpers/__init__", "helpers/arithmetic", "helpers/arithmetic", "gluon", "gluon"):
+        done = kperf("ir", f"{package}/{file}.py:copied", *types)
+        assert "cannot be imported (ModuleNotFoundError: No module named 'an_extension_for_a_gpu')" in done.stderr, file
+        assert done.stdout.startswith("copied") or file == "helpers/__init__", done.stderr
+        assert not [name for name in sys.modules if name.partition(".")[0] == "ours"]
+
+
 def test_a_module_that_ends_early_is_said_to_each_time(package):
     (package / "kernels.py").write_text(f"{KERNELS}\nimport what_is_not_here\n@triton.jit\ndef last(x):\n    pass\n")
     for _ in range(2):
