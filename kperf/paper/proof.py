@@ -101,12 +101,12 @@ class ProofRow(Row):
     @property
     def rank(self) -> int | None:
         """The place of the fault among its kernel's findings, from 1; None if it is not found at its line."""
-        return min((place for place, _ in self._named), default=None)
+        return min((place for place, _ in self._named()), default=None)
 
     @property
     def finding(self) -> Finding | None:
         """What was found of the fault."""
-        return min(self._named, key=lambda one: one[0], default=(0, None))[1]
+        return min(self._named(), key=lambda one: one[0], default=(0, None))[1]
 
     @property
     def severe(self) -> list[Finding]:
@@ -128,8 +128,8 @@ class ProofRow(Row):
         estimate = self.finding.estimate if self.finding is not None else None
         return self.gain.speedup / estimate.speedup if self.gain is not None and estimate is not None else None
 
-    @property
     def _named(self) -> list[tuple[int, Finding]]:
+        """The places at which the fault is named, and what is said there."""
         return [
             (place, finding)
             for kernel in self.kernels
@@ -194,7 +194,8 @@ def row_of(common: Common, kernels: Path, path: Path, answer: Path, ended: child
     about = {**common, "kind": path.parent.name, "name": path.stem, "fault": fault, "line": line}
     if ended.status is None:
         return ProofRow(**about, why=f"it took more than {_LIMIT_S} s")
-    last = (ended.printed.strip().splitlines() or ["-"])[-1]
+    lines = ended.printed.strip().splitlines()
+    last = ([line for line in lines if not line.startswith("kperf: ")] or lines or ["-"])[-1]
     if ended.status or not answer.is_file():
         return ProofRow(**about, why=f"exit status {ended.status}: {last}")
     outcome = Outcome.model_validate(from_json_once(answer.read_bytes()))
