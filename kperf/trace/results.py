@@ -34,7 +34,7 @@ from kperf.trace.capture.instrumented import InstrumentedKernel, ResourceUsage, 
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import CapturedLaunch, Kernel, KernelKey, TraceOptions
 from kperf.trace.capture.multipass import MultiPass
-from kperf.trace.instrument.events import strip
+from kperf.trace.instrument.events import strip, why_left_out
 from kperf.trace.instrument.sampled import Sample
 
 Draw = Callable[[Timeline, str, Path], list[Path]]
@@ -354,8 +354,10 @@ def _resources(found: ResourceUsage) -> KernelResources:
 
 
 def _disturbance(kernel: Kernel, instrumented: InstrumentedKernel) -> list[str]:
-    """Sentences on what events change in the kernel that they observe."""
+    """Sentences on what events change in the kernel that they observe, and on what has none."""
     sentences = []
+    if instrumented.left_out:
+        sentences.append(f"{kernel.name}: {why_left_out(instrumented.left_out)}.")
     if instrumented.spilled_more:
         sentences.append(
             f"{kernel.name}: its events make it spill {instrumented.spilled_more} bytes a thread more: record fewer "

@@ -14,7 +14,7 @@ from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.ir.override import Override, recompile
 from kperf.trace.capture.traced import Orders
-from kperf.trace.instrument.events import LIFETIME, Detail, Rules, instrument
+from kperf.trace.instrument.events import LIFETIME, Detail, Rules, instrumented
 from kperf.trace.instrument.program import Program, read_program
 from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import BUFFER_LIMIT, RECORD_BYTES, Recording, session
@@ -36,7 +36,8 @@ _LEAST_IN_SHARED_MEMORY = 1024
 class InstrumentedKernel:
     """A compiled kernel with events: what it is made of, and how its events are kept.
 
-    `sample`: the CTAs that are recorded; None: all of them, and `why_all`, if a sample was asked for.
+    `sample`: the CTAs that are recorded; None: all of them, and `why_all`, if a sample was asked for. `left_out`: how
+    many regions have no events, because there are too many.
     """
 
     original: CompiledKernel
@@ -48,6 +49,7 @@ class InstrumentedKernel:
     resource_usage: "ResourceUsage"
     sample: Sample | None = None
     why_all: str = ""
+    left_out: int = 0
 
     @property
     def spilled_more(self) -> int:
@@ -114,15 +116,17 @@ def make_instrumented(
     text = compiler.named_ttgir(kernel.asm["ttgir"])
 
     def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
-        traced = instrument(text, detail=detail, regions=wanted, rules=rules)
-        program = read_program(traced, rules, located=kernel.asm["ttgir"])
+        traced = instrumented(text, detail=detail, regions=wanted, rules=rules)
+        program = read_program(traced.text, rules, located=kernel.asm["ttgir"])
         written = records or straight_records(program)
         recording = recording_of_launch(program, original_usage, programs * kernel.metadata.num_ctas, memory, written)
         compiled = _compile(
-            kernel, Override(folder / f"{kernel.name}.ttgir", traced, program.kernel_name), recording, folder
+            kernel, Override(folder / f"{kernel.name}.ttgir", traced.text, program.kernel_name), recording, folder
         )
         usage = resource_usage(compiled, folder)
-        return InstrumentedKernel(kernel, compiled, traced, program, recording, original_usage, usage)
+        return InstrumentedKernel(
+            kernel, compiled, traced.text, program, recording, original_usage, usage, left_out=traced.left_out
+        )
 
     made: list[InstrumentedKernel] = []
     for detail in get_args(Detail):

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast, get_args
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from kperf.arch import completion
+from kperf.console import complain
 from kperf.errors import UsageError
 from kperf.ir.compile import parse_ttgir
 from kperf.ir.dataflow import Aliases, Dataflow
@@ -28,13 +29,16 @@ RULES = Path(__file__).with_name("regions.toml")
 LIFETIME = "lifetime of "
 """Prefix of the names of the scopes around all that a warp group does."""
 MAX_SCOPES = 256
-"""A record has 8 bits for the number of its scope."""
+"""An event has 8 bits for the number of its scope."""
 
 _RECORD = re.compile(r'^\s*proton\.record (start|end) "[^"]*"(?: loc\(.*\))?$')
 _TERMINATORS = {"ttg.warp_yield", "ttg.warp_return", "tt.return", "cf.br", "cf.cond_br", "cf.switch"}
 _INDEX_ARITHMETIC = re.compile(r"ttg\.memdesc_index|arith\.\w+")
 
 Kind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store", "signal"]
+NEEDED: tuple[Kind, ...] = ("tensor", "wait", "issue", "load", "store", "signal", "arithmetic")
+"""Which regions keep their events where there are too many, the first before the others: waits for MMAs and for loads,
+then their issues. What has none is part of a gap, which its operations name."""
 Detail = Literal["fine", "coarse"]
 """How many records.
 
@@ -132,19 +136,49 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 @dataclass
 class _Pair:
-    """A region to be recorded: the lines before which it starts and after which it ends."""
+    """A region to be recorded: the lines before which it starts and after which it ends.
+
+    `rank`: those of the lowest are recorded before the others (`NEEDED`, and of these the innermost loops').
+    """
 
     name: str
     first: int
     last: int
+    rank: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Instrumented:
+    """A module with events; `left_out`: how many regions have none, because there are more than `MAX_SCOPES`."""
+
+    text: str
+    left_out: int
+
+
+def why_left_out(regions: int) -> str:
+    """A sentence on so many regions without events; empty if there is none."""
+    if not regions:
+        return ""
+    return (
+        f"{regions} of its regions have no events, which number {MAX_SCOPES} at most, and are parts of the gaps between "
+        "others: choose with --regions"
+    )
 
 
 def instrument(
     text: str, *, detail: Detail = "fine", regions: Sequence[str] = ("*",), rules: Rules | None = None
 ) -> str:
-    """The module `text` with a pair of records around every region whose name fits one of the patterns `regions`.
+    """The text of `instrumented`."""
+    return instrumented(text, detail=detail, regions=regions, rules=rules).text
 
-    Only whole lines are added. Raises `UsageError` if the text does not parse, has records already, or no such region.
+
+def instrumented(
+    text: str, *, detail: Detail = "fine", regions: Sequence[str] = ("*",), rules: Rules | None = None
+) -> Instrumented:
+    """The module `text` with a pair of events around every region whose name fits one of the patterns `regions`.
+
+    Only whole lines are added. Of more regions than events can number those that are `NEEDED` first have events, inner
+    loops before outer ones. Raises `UsageError` if the text does not parse, has events already, or no such region.
     """
     rules = rules or read_rules()
     if "proton.record" in text:
@@ -153,6 +187,7 @@ def instrument(
     _refuse_what_cannot_be_lowered(module)
     dataflow = Dataflow(module, rules.aliases)
     asynchronous = any(completion(op.name) in ("wgmma", "tcgen05") for op in module.walk())
+    lifetimes: list[_Pair] = []
     pairs: list[_Pair] = []
     unknown = list(regions)
     for group in module.warp_groups():
@@ -163,15 +198,27 @@ def instrument(
         unknown = [pattern for pattern in unknown if not any(fnmatchcase(pair.name, pattern) for pair in known)]
         found = [pair for pair in known if any(fnmatchcase(pair.name, pattern) for pattern in regions)]
         if found:
-            pairs += [*_lifetimes(own, group.name), *found]
+            lifetimes += _lifetimes(own, group.name)
+            pairs += found
     if unknown:
         wanted = "" if unknown == ["*"] else f" named {', '.join(unknown)}"
         raise UsageError(f"the TTGIR has no region{wanted} to record; the rules are in {RULES.name}")
-    if len(pairs) > MAX_SCOPES:
+    if (room := MAX_SCOPES - len(lifetimes)) < 1:
         raise UsageError(
-            f"{len(pairs)} regions are more than the {MAX_SCOPES} that records can number: choose with --regions"
+            f"its warp groups branch into {len(lifetimes)} blocks, more than the {MAX_SCOPES} that events can number"
         )
-    return _insert(text, pairs)
+    kept = _most_needed(pairs, room)
+    return Instrumented(_insert(text, [*lifetimes, *kept]), len(pairs) - len(kept))
+
+
+def _most_needed(pairs: list[_Pair], room: int) -> list[_Pair]:
+    """So many pairs in the order of the text; those of one rank that do not all fit are spread over the text."""
+    kept: list[_Pair] = []
+    for rank in sorted({pair.rank for pair in pairs}):
+        equal = [pair for pair in pairs if pair.rank == rank]
+        count = min(len(equal), room - len(kept))
+        kept += [equal[number * len(equal) // count] for number in range(count)]
+    return sorted(kept, key=lambda pair: pair.first)
 
 
 def strip(text: str) -> str:
@@ -188,17 +235,21 @@ def _refuse_what_cannot_be_lowered(module: Module) -> None:
             f"{module.kernel_name} calls {match.group(1) if match else 'a function'}, which is not inlined: Triton's "
             "records reach one function only, so take its noinline away to trace the kernel"
         )
-    if any(op.name == "ttg.warp_specialize" and _is_repeated(op) for op in module.walk()):
+    if any(op.name == "ttg.warp_specialize" and _depth(op) for op in module.walk()):
         raise UsageError(
             f"{module.kernel_name} starts its warp groups anew inside of a loop: Triton's records need groups that "
             "start once"
         )
 
 
-def _is_repeated(op: Operation) -> bool:
-    """Whether a loop is around it."""
+def _rank(op: Operation, rule: Rule) -> tuple[int, int]:
+    return NEEDED.index(rule.kind), -_depth(op)
+
+
+def _depth(op: Operation) -> int:
+    """How many loops are around it."""
     owner = op.parent.owner if op.parent else None
-    return owner is not None and (owner.name in ("scf.for", "scf.while") or _is_repeated(owner))
+    return 0 if owner is None else (owner.name in ("scf.for", "scf.while")) + _depth(owner)
 
 
 def _blocks(region: Region) -> list[Block]:
@@ -251,7 +302,7 @@ class _Placement:
             # An MMA after arithmetic is recorded from its issue on: that is where the arithmetic ends.
             self._joinable = None
             if self._after_arithmetic:
-                self._open(op, name, joinable=True)
+                self._open(op, rule, name, joinable=True)
         elif self._recorded(rule) and not (rule.kind == "wait" and self._detail == "coarse" and self._after_arithmetic):
             self._record(op, rule, name)
 
@@ -263,14 +314,16 @@ class _Placement:
         coarse = self._detail == "coarse"
         if rule.kind == "tensor" and self._joinable is not None:
             self._joinable.append(name)
-            self.pairs[-1].name, self.pairs[-1].last = " + ".join(dict.fromkeys(self._joinable)), op.last_line
+            last = self.pairs[-1]
+            last.name, last.last = " + ".join(dict.fromkeys(self._joinable)), op.last_line
+            last.rank = _rank(op, rule)
             self._joinable = self._joinable if coarse else None
             self._after_arithmetic = False
         else:
-            self._open(op, name, joinable=coarse and rule.kind == "tensor")
+            self._open(op, rule, name, joinable=coarse and rule.kind == "tensor")
 
-    def _open(self, op: Operation, name: str, *, joinable: bool) -> None:
-        self.pairs.append(_Pair(name, op.line, op.last_line))
+    def _open(self, op: Operation, rule: Rule, name: str, *, joinable: bool) -> None:
+        self.pairs.append(_Pair(name, op.line, op.last_line, _rank(op, rule)))
         self._joinable = [name] if joinable else None
         self._after_arithmetic = False
 
@@ -291,7 +344,7 @@ def _insert(text: str, pairs: list[_Pair]) -> str:
     lines = text.splitlines(keepends=True)
     before: dict[int, list[str]] = {}
     after: dict[int, list[str]] = {}
-    for pair in pairs:  # the lifetime comes first: its start is the outermost, its end too
+    for pair in pairs:  # lifetimes come first: their starts are the outermost, their ends too
         indent = lines[pair.first][: len(lines[pair.first]) - len(lines[pair.first].lstrip())]
         before.setdefault(pair.first, []).append(f'{indent}proton.record start "{pair.name}"\n')
         after.setdefault(pair.last, []).insert(0, f'{indent}proton.record end "{pair.name}"\n')
@@ -315,8 +368,11 @@ def run(
             raise UsageError("--strip takes all events out: leave --regions, --detail and --rules out")
         result = strip(text)
     else:
-        result = instrument(text, detail=cast(Detail, detail), regions=regions, rules=read_rules(rules or RULES))
+        made = instrumented(text, detail=cast(Detail, detail), regions=regions, rules=read_rules(rules or RULES))
+        result = made.text
         parse_ttgir(result)  # what we write is what Triton reads
+        if made.left_out:
+            complain(f"{file}: {why_left_out(made.left_out)}")
     if out is None:
         sys.stdout.write(result)
     else:

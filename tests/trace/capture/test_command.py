@@ -35,6 +35,7 @@ from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
 from kperf.trace.capture.selfcheck import why_no_events
+from kperf.trace.instrument import events
 from kperf.trace.instrument.events import instrument
 from kperf.trace.instrument.program import read_program
 from kperf.trace.instrument.session import Recording, session
@@ -600,14 +601,29 @@ def test_fewer_records_where_all_of_them_cost_a_cta_on_an_sm(trace, monkeypatch)
 
     def noted(text, *, detail, **options):
         details.append(detail)
-        return instrument(text, detail=detail, **options)
+        return events.instrumented(text, detail=detail, **options)
 
     monkeypatch.setattr(instrumented, "resource_usage", claims)
-    monkeypatch.setattr(instrumented, "instrument", noted)
+    monkeypatch.setattr(instrumented, "instrumented", noted)
     status, said, _ = trace(GEMM + "run(1)")
     assert details == ["fine", "coarse"]
     assert status == 0
     assert "CTAs an SM where" not in said
+
+
+def test_regions_that_events_cannot_number_are_said_to_be_left_out(trace, monkeypatch):
+    _, said, _ = trace(GEMM + "run(1)", passes=1)
+    assert "have no events" not in said
+    monkeypatch.setattr(events, "MAX_SCOPES", 3)
+    status, said, out = trace(GEMM + "run(1)", passes=1)
+    timeline = read_timeline(out / "gemm.timeline.json")
+    assert status == 0
+    (sentence,) = (line for line in timeline.verdict if "have no events" in line)
+    assert sentence in " ".join(said.split())
+    assert sentence.startswith("gemm: 1 of its regions have no events, which number 3 at most")
+    assert [region.name for region in timeline.regions if region.warp_group == "all warps"] == [
+        "load a + load b + wait a+b full + a @ b issue", "load a + load b", "a @ b wait", "store c"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("ctas", "said_so"), [(-1, True), (+1, False)])

@@ -1,6 +1,7 @@
 """Records go in by the rules and come out without a trace."""
 
 import re
+from collections import Counter
 
 import pytest
 import triton
@@ -16,7 +17,7 @@ from kperf.ir import compile as compiler
 from kperf.ir.compile import canonical_ttgir, compile_kernel, named_ttgir
 from kperf.paper.instrumented import RULES
 from kperf.trace.instrument.events import RULES as GENERAL
-from kperf.trace.instrument.events import instrument, read_rules, strip
+from kperf.trace.instrument.events import instrument, instrumented, read_rules, strip
 from kperf.trace.instrument.program import read_program
 
 FILES = sorted(TTGIR_DIR.glob("*/*.ttgir"))
@@ -130,10 +131,64 @@ def test_what_cannot_be_instrumented_is_refused(text, options, said):
         instrument(text, **options)
 
 
-def test_more_regions_than_records_can_number_are_refused():
-    wait = next(line for line in TEXT.splitlines(keepends=True) if "ttng.wait_barrier" in line)
-    with pytest.raises(UsageError, match="more than the 256"):
-        instrument(TEXT.replace(wait, wait * 300))
+def unrolled(times, *operations):
+    """TTGIR of one warp group: a loop with so many of each operation, a barrier in an inner one, and one behind."""
+    body = "\n".join(f"      {operation.format(n)}" for n in range(times) for operation in operations)
+    return f"""module attributes {{"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, ttg.target = "cuda:90"}} {{
+  tt.func public @f(%x: !tt.ptr<f32>) attributes {{noinline = false}} {{
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    scf.for %i = %c0 to %c1 step %c1  : i32 {{
+{body}
+      scf.for %j = %c0 to %c1 step %c1  : i32 {{
+        gpu.barrier
+      }}
+    }}
+    gpu.barrier
+    tt.return
+  }}
+}}
+"""
+
+
+LOAD, BARRIER = "%v{} = tt.load %x : !tt.ptr<f32>", "gpu.barrier"
+
+
+def places(text):
+    """Of each region: its name, how many regions of that name come before it in the original text."""
+    return re.findall(r'proton\.record start "([^"]*)"\n\s*(?:%v(\d+))?', text)
+
+
+def test_of_more_regions_than_events_can_number_waits_come_first_and_inner_loops_before_others():
+    """A lifetime and 102 waits leave numbers for 153 of 200 loads."""
+    assert instrumented(unrolled(200, LOAD)).left_out == 0
+    text = unrolled(200, LOAD).replace("      scf.for", "      gpu.barrier\n" * 100 + "      scf.for", 1)
+    found = instrumented(text)
+    counts = Counter(name.partition(" of ")[0] for name in names(found.text))
+    assert counts == {"lifetime": 1, "barrier": 102, "load x": 153}
+    assert found.left_out == 47
+    kept = [int(number) for name, number in places(found.text) if name == "load x"]
+    assert kept == [place * 200 // 153 for place in range(153)], "spread over the loop"
+    assert strip(found.text) == text
+    read_program(found.text)
+
+
+def test_of_waits_that_do_not_all_fit_those_of_the_inner_loop_are_kept():
+    text = unrolled(300, BARRIER)
+    found = instrumented(text)
+    assert (names(found.text).count("barrier"), found.left_out) == (255, 47)
+    lines = found.text.splitlines()
+    inner = next(number for number, line in enumerate(lines) if "%j" in line)
+    assert 'record start "barrier"' in lines[inner + 1]
+    assert 'record start "barrier"' not in "".join(lines[inner + 4 :]), "what no loop is around comes last"
+
+
+def test_chosen_regions_are_no_more_than_were_asked_for():
+    assert instrumented(unrolled(300, LOAD, BARRIER), regions=("barrier",)).left_out == 47
+    blocks = "".join(f"    cf.br ^bb{n}\n  ^bb{n}:\n    %b{n} = tt.load %x : !tt.ptr<f32>\n" for n in range(1, 301))
+    branching = unrolled(1, LOAD).replace("    gpu.barrier\n    tt.return", f"{blocks}    tt.return")
+    with pytest.raises(UsageError, match="into 301 blocks, more than the 256"):
+        instrument(branching)
 
 
 @given(st.lists(st.integers(0, TEXT.count("\n") - 1), max_size=4), st.text(max_size=12))

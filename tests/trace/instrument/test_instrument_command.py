@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kperf.attention.overrides import TTGIR_DIR
+from kperf.trace.instrument import events
 from tests.command import kperf
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -19,6 +20,15 @@ def test_there_and_back(tmp_path):
     assert "proton.record" in traced.read_text()
     back = kperf("instrument", traced, "--strip")
     assert (back.returncode, back.stdout) == (0, PLAIN.read_text())
+
+
+def test_regions_that_events_cannot_number_are_said_on_standard_error(tmp_path, monkeypatch):
+    assert kperf("instrument", PLAIN).stderr == ""
+    monkeypatch.setattr(events, "MAX_SCOPES", 8)
+    done = kperf("instrument", PLAIN)
+    assert done.stdout.count("proton.record start") == 8
+    assert done.returncode == 0
+    assert f"{PLAIN}: 7 of its regions have no events, which number 8 at most" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(
