@@ -247,14 +247,6 @@ def test_where_standard_error_takes_nothing_the_status_says_it(error):
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_command_looks_for_no_garbage_when_it_ends():
-    """What is registered before the command runs after it."""
-    last = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 1000))"
-    command = [sys.executable, "-c", f"{last}; from kperf.cli import main; main()", "--version"]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    assert done.stdout.splitlines()[1:] == ["True"]
-
-
 def test_a_console_without_a_letter_gets_another():
     imports = "from kperf.cli import main; from kperf.cli.app import app"
     program = f"{imports}; app.command('say')(lambda: print('16 × 4096')); main()"

@@ -52,9 +52,6 @@ __all__ = [
 
 VERSION: str = triton.__version__
 
-PRINTS_LEAKS = type(ir.context).__module__ == "nanobind"  # from 3.9 on; before that pybind11
-"""Whether Triton's bindings print, when the interpreter ends, which of their objects are left."""
-
 Launch = Callable[..., None]
 """What `CompiledKernel.run` gives: called with the grid, the stream, the function, metadata, hooks and arguments."""
 

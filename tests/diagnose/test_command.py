@@ -292,6 +292,17 @@ def run():
 """
 
 
+AT_EXIT = """
+class Log:
+    def __init__(self): self.me = self
+    def __del__(self): open("log", "w").write("whole")
+
+import atexit
+atexit.register(Log)
+"""
+"""Garbage that Python collects when it ends."""
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -307,12 +318,13 @@ def run():
 )
 def test_what_a_script_does_to_its_process_costs_no_diagnosis(tmp_path, script):
     """It is a process of its own, whose standard output is JSON and nothing else."""
-    (tmp_path / "it.py").write_text(ADD + script)
+    (tmp_path / "it.py").write_text(ADD + AT_EXIT + script)
     command = [sys.executable, "-m", "kperf", "diagnose", "--static", "--json", "it.py"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["add"]
+    assert (tmp_path / "log").read_text() == "whole"
 
 
 @pytest.mark.parametrize("ends", ["raise SystemExit('a reason')", "sys.exit(3)", "os._exit(3)", "1 / 0"])

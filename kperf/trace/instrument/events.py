@@ -160,8 +160,8 @@ def why_left_out(regions: int) -> str:
     if not regions:
         return ""
     return (
-        f"{regions} of its regions have no events, which number {MAX_SCOPES} at most, and are parts of the gaps between "
-        "others: choose with --regions"
+        f"{regions} of its regions have no events, which number {MAX_SCOPES} at most, and are parts of the gaps "
+        "between others: choose with --regions"
     )
 
 
