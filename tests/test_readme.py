@@ -5,6 +5,7 @@ import statistics
 from kperf.paper import claims, disturbance, examples, goals, proof, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
+from kperf.studies import public
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
 from tests.pages import PAGES, between_marks, said
@@ -89,6 +90,11 @@ def test_the_examples_are_those_of_the_records():
 def test_what_events_cost_a_launch_is_that_of_the_record():
     """`python -m kperf disturbance --write docs/accuracy.md` fills the section anew."""
     assert between_marks("docs/accuracy.md", "disturbance") == disturbance.markdown(RECORDED)
+
+
+def test_the_page_of_public_kernels_is_that_of_the_record():
+    """`python -m kperf public --write docs/public.md` fills the page anew."""
+    assert between_marks("docs/public.md", "public") == public.markdown(RECORDED)
 
 
 def test_the_page_of_the_proof_is_that_of_the_record():

@@ -7,7 +7,7 @@ outputs are compared.
 
 import runpy
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -189,46 +189,94 @@ def in_turn(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> list
     return [[ended[place]() for ended in ends[_WARM:]] for place in range(len(graphs))]
 
 
+FASTER = 1.1
+"""A gain that counts: the lower end of its interval."""
+
+HEAD = ("kernel", "finding", "change", "size", "before, ms", "after, ms", "gain", "outputs")
+
+
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     """A row a kernel, the largest gain first."""
     made = Table(title=f"public kernels before and after a change; {stamp}", title_justify="left")
-    for column in _COLUMNS:
+    for column in HEAD:
         made.add_column(column)
-    for cells in _cells(rows, code=str):
-        made.add_row(*cells)
+    for row in in_order(rows):
+        made.add_row(*cells(row))
     return made
 
 
 def markdown(results: Path) -> str:
-    """The recorded table, for a document."""
+    """The section of docs/public.md: gains, what findings say, and the commits."""
+    if not any(results.glob("*/public.jsonl")):
+        return "Nothing is recorded yet."
     found = recorded(recorded_folder(results, "public.jsonl"), "public", ROWS)
-    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
-    lines += ["| " + " | ".join(cells) + " |" for cells in _cells(found.rows, code=lambda text: f"`{text}`")]
-    faster = [row for row in found.rows if interval(row.ratios)[0] >= FASTER and row.outputs != "different"]
-    said = (
-        f"Of {len(found.rows)} changes, {len(faster)} make the operator at least {FASTER - 1:.0%} faster with equal "
-        f"outputs ({found.stamp})."
+    rows = in_order(found.rows)
+    advised = [row for row in rows if row.rule]
+    gained = [row for row in rows if is_faster(row)]
+    lines = [
+        f"{found.stamp[0].upper()}{found.stamp[1:]}.",
+        "",
+        f"- {len(rows)} changes were timed. {len(gained)} make the operator at least {FASTER - 1:.0%} faster "
+        f"with equal outputs; {sum(bool(row.rule) for row in gained)} of these follow a finding.",
+        f"- Of {len(advised)} changes that follow a finding, {sum(map(_is_estimated, advised))} gain what its interval "
+        "says.",
+        "",
+        *_table(HEAD, map(cells, rows)),
+        "",
+        *_table(("kernel", "finding", "what it says", "its advice", "estimate", "gain"), map(_said, advised)),
+        "",
+        "Commits:",
+        "",
+        *(f"- {repository} {commit}" for repository, commit in sorted({(row.repository, row.commit) for row in rows})),
+    ]
+    return "\n".join(lines)
+
+
+def in_order(rows: Sequence[PublicRow]) -> list[PublicRow]:
+    """The largest gain first."""
+    return sorted(rows, key=lambda row: statistics.median(row.ratios), reverse=True)
+
+
+def is_faster(row: PublicRow) -> bool:
+    """Whether the change gains a tenth and more, and computes the same."""
+    return interval(row.ratios)[0] >= FASTER and row.outputs != "different"
+
+
+def cells(row: PublicRow) -> tuple[str, ...]:
+    """Of a row of the table."""
+    alone = "; the kernel alone" if row.timed == "kernel" else ""
+    return (
+        f"`{row.kernel}` ({row.repository}, {row.source})",
+        row.rule or "none",
+        row.change,
+        f"{row.shape}{alone}",
+        f"{statistics.median(row.original_samples_ms):.4f}",
+        f"{statistics.median(row.changed_samples_ms):.4f}",
+        _gain(row),
+        row.outputs,
     )
-    return "\n".join([said, "", *lines])
 
 
-FASTER = 1.1
-"""A gain that counts: the lower end of its interval."""
+def _gain(row: PublicRow) -> str:
+    low, high = interval(row.ratios)
+    return f"{statistics.median(row.ratios):.2f} x ({low:.2f} to {high:.2f})"
 
-_COLUMNS = ("kernel", "source", "finding", "change", "size", "before, ms", "after, ms", "gain", "outputs")
+
+def _followed(row: PublicRow) -> Finding:
+    return next(finding for finding in row.findings if finding.id == row.rule)
 
 
-def _cells(rows: Sequence[PublicRow], code: Callable[[str], str]) -> Iterator[tuple[str, ...]]:
-    for row in sorted(rows, key=lambda one: statistics.median(one.ratios), reverse=True):
-        low, high = interval(row.ratios)
-        yield (
-            code(row.kernel),
-            f"{row.repository} {row.source} at {row.commit[:9]}",
-            row.rule or "none",
-            row.change,
-            row.shape,
-            f"{statistics.median(row.original_samples_ms):.4f}",
-            f"{statistics.median(row.changed_samples_ms):.4f}",
-            f"{statistics.median(row.ratios):.2f} x ({low:.2f} to {high:.2f})",
-            row.outputs,
-        )
+def _is_estimated(row: PublicRow) -> bool:
+    estimate = _followed(row).estimate
+    return estimate is not None and estimate.low <= statistics.median(row.ratios) <= estimate.high
+
+
+def _said(row: PublicRow) -> tuple[str, ...]:
+    finding = _followed(row)
+    estimate = finding.estimate
+    words = f"{estimate.speedup:.2g} x ({estimate.low:.2g} to {estimate.high:.2g})" if estimate is not None else "none"
+    return f"`{row.kernel}`", f"{row.rule}, {finding.severity}", finding.message, finding.advice, words, _gain(row)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]

@@ -106,27 +106,49 @@ def test_outputs_are_equal_in_bits_or_in_numbers_or_not():
     assert public.compared([nan], [torch.ones(2)]) == "different"
 
 
-def test_the_table_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_path, console):
+def finding(rule, low, high):
+    return {
+        "id": rule, "severity": "medium", "confidence": "high", "source": {"file": "norm.py", "line": 8},
+        "kernel": "norm", "message": "4 warps hold 65536 elements", "evidence": {},
+        "advice": "launch with num_warps=32",
+        "estimate": {"speedup": 1.3, "low": low, "high": high},
+    }  # fmt: skip
+
+
+def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_path, console):
+    assert public.markdown(tmp_path) == "Nothing is recorded yet."
+    wide = [finding("other", 1.0, 9.0), finding("too-few-warps", 1.0, 3.0)]
     rows = [
-        row(name="a", kernel="slightly", changed=1.9),
-        row(name="b", kernel="wrong", outputs="different", changed=0.1),
-        row(name="c", kernel="twice", rule=""),
-        row(name="d", kernel="noisy", changed_samples_ms=[2.2, 1.0] * 15 + [2.2]),
+        row(name="a", kernel="slightly", changed=1.9, rule="", timed="kernel"),
+        row(name="b", kernel="wrong", outputs="different", changed=0.1, findings=wide),
+        row(name="c", kernel="twice", findings=wide, outputs="within tolerance"),
+        row(name="d", kernel="by_hand", rule="", changed=1.5),
+        row(name="e", kernel="noisy", rule="", changed_samples_ms=[2.2, 1.0] * 15 + [2.2]),
     ]
     store = RecordStore(tmp_path / "h200", "public", ROWS)
     with store.writer() as writer:
         environment_id = writer.record_environment(environment())
         writer.append([one.model_copy(update={"environment": environment_id}) for one in rows])
-    text = public.markdown(tmp_path)
-    assert text.startswith("Of 4 changes, 1 make the operator at least 10% faster with equal outputs (recorded on")
-    lines = text.splitlines()
-    assert lines[4].startswith(
-        "| `wrong` | some/package src/norm.py:7 at 012345678 | too-few-warps | num_warps=8 | 8 x 8"
+    lines = public.markdown(tmp_path).splitlines()
+    assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23")
+    assert lines[2:4] == [
+        "- 5 changes were timed. 2 make the operator at least 10% faster with equal outputs; 1 of these follow a "
+        "finding.",
+        "- Of 2 changes that follow a finding, 1 gain what its interval says.",
+    ]
+    assert [line.partition("`")[2].partition("`")[0] for line in lines[7:12]] == [
+        "wrong", "twice", "by_hand", "slightly", "noisy"
+    ]  # fmt: skip
+    assert lines[8] == (
+        "| `twice` (some/package, src/norm.py:7) | too-few-warps | num_warps=8 | 8 x 8 | 2.0000 | 1.0000 "
+        "| 2.00 x (2.00 to 2.00) | within tolerance |"
     )
-    assert lines[5] == (
-        "| `twice` | some/package src/norm.py:7 at 012345678 | none | num_warps=8 | 8 x 8 | 2.0000 | 1.0000 "
-        "| 2.00 x (2.00 to 2.00) | equal bits |"
+    assert "| none | num_warps=8 | 8 x 8; the kernel alone | 2.0000 | 1.9000 |" in lines[10]
+    assert lines[16] == (
+        "| `twice` | too-few-warps, medium | 4 warps hold 65536 elements | launch with num_warps=32 | 1.3 x (1 to 3) "
+        "| 2.00 x (2.00 to 2.00) |"
     )
+    assert lines[17:] == ["", "Commits:", "", "- some/package 0123456789ab"]
     public.run(console, tmp_path, None)
     assert "2.00 x (2.00 to 2.00)" in console.export_text()
 
