@@ -11,7 +11,7 @@ def softmax(x, y, columns, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     values = tl.load(x + row * columns + i)
     wide = values.to(tl.float64)  # planted: float64
-    e = tl.exp((wide - tl.max(wide, 0)).to(tl.float32))
+    e = tl.exp(wide - tl.max(wide, 0))
     tl.store(y + row * columns + i, e / tl.sum(e, 0))
 
 
