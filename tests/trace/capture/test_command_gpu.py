@@ -140,7 +140,9 @@ def test_sampled_ctas_write_the_same_bits_in_the_original_time_and_each_is_at_it
     assert timeline.ctas == timeline.sampled.recorded == -(-(timeline.sampled.ctas - 5) // 17)
     assert timeline.events.lost == 0
     assert 0.95 < timeline.overhead.ratio < 1.05
-    assert timeline.cycles_per_unit.median == pytest.approx(1024, rel=0.15)
+    # 128 iterations a CTA, of which 132 are there at once: what is left of a launch is their beginnings and ends.
+    iterations_ms = timeline.cycles_per_unit.median * 128 * timeline.sampled.ctas / 132 / timeline.clock_mhz / 1e3
+    assert 0.8 < iterations_ms / timeline.overhead.original_ms < 1.02
 
 
 def test_compiled_models_are_reached(tmp_path):
