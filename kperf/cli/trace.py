@@ -68,7 +68,7 @@ def trace(
     page: Annotated[bool, typer.Option("--html", help="Also put all kernels on one page, report.html.")] = False,
     ctas: Annotated[
         CtaChoice,
-        typer.Option(help="sampled: record every 17th CTA and let the others run as they are; not yet timed on a GPU."),
+        typer.Option(help="sampled: record every 17th CTA and let the others run as they are."),
     ] = CtaChoice.all,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait while another kperf measures on the GPU, before SCRIPT runs.")
