@@ -7,3 +7,11 @@ class UsageError(Exception):
 
 class MeasurementError(Exception):
     """A measurement or a check failed; the message is one sentence that says which. Exit status 1."""
+
+
+def root_cause(error: BaseException) -> str:
+    """The kind and the first line of the error from which this one came."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -14,8 +14,8 @@ from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.schedule import Schedule, schedule
 from kperf.attention.variants import TILE_ROWS, VARIANTS, Grid, Specialization, Variant, variant_named
 from kperf.attention.workload import Workload
-from kperf.compat.triton import ASTSource, CompiledKernel, override_folder
-from kperf.errors import MeasurementError, UsageError
+from kperf.compat.triton import ASTSource, CompiledKernel, TritonError, override_folder
+from kperf.errors import MeasurementError, UsageError, root_cause
 from kperf.installation import TTGIR_DIR
 from kperf.ir import compile as compiler
 from kperf.ir import override as any_kernel
@@ -236,14 +236,15 @@ def verify(override: Override) -> Verification:
 def generate(variant: Variant, root: Path = TTGIR_DIR) -> Manifest:
     """Compile the Gluon source for sm_90a and write `root/<variant>/`: one file a specialisation, and the manifest.
 
-    Raises `UsageError` while TRITON_KERNEL_OVERRIDE is set, before anything is written.
+    Raises `UsageError` while TRITON_KERNEL_OVERRIDE is set, and for a Triton that does not compile the source, before
+    anything is written.
     """
     any_kernel.refuse_environment_override()
+    texts = {special: _text_of_source(variant, special) for special in variant.specializations}
     folder = root / variant.name
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
-    for special in variant.specializations:
-        text = _text_of_source(variant, special)
+    for special, text in texts.items():
         write_atomically(folder / special.file_name, text)
         kernel = _compile_in_place(any_kernel.Override(folder / special.file_name, text, KERNEL_NAME), special)
         entries.append(
@@ -267,8 +268,15 @@ def check_source(override: Override) -> None:
 
 
 def _text_of_source(variant: Variant, special: Specialization) -> str:
+    """Raises `UsageError` if this Triton does not compile it: Gluon's interface changes from one to the next."""
     constexprs = variant.constexprs(special)
-    return compiler.ttgir_of_source(variant.kernel, special.gluon_signature(constexprs), constexprs)
+    try:
+        return compiler.ttgir_of_source(variant.kernel, special.gluon_signature(constexprs), constexprs)
+    except TritonError as error:
+        raise UsageError(
+            f"{variant.source} does not compile with Triton {triton.__version__} ({root_cause(error)}): "
+            "install the locked wheels (`make setup`)"
+        ) from None
 
 
 def _compile_in_place(put: any_kernel.Override, special: Specialization) -> CompiledKernel:

@@ -22,14 +22,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kperf.arch import KNOWN, Arch
 from kperf.compat.triton import VERSION
 from kperf.console import of_standard_output
-from kperf.errors import UsageError
+from kperf.errors import UsageError, root_cause
 from kperf.ir import offline
 from kperf.paper.examples import EXAMPLES, Script
 from kperf.paper.readings import Place, Reading, reading
 from kperf.paper.readings import tables as reading_tables
 from kperf.record.files import write_atomically
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.capture.selfcheck import Attempt, Stage, attempt, sentence
+from kperf.trace.capture.selfcheck import Attempt, Stage, attempt
 from kperf.trace.instrument.events import read_rules
 
 LIMIT_S: float = 600
@@ -142,7 +142,7 @@ def _try(script: Script, arch: Arch, answers: Connection, errors: Path) -> None:
     try:
         launches = offline.launched_by(script.path, script.small, arch)
     except Exception as error:  # front end, passes and LLVM raise what they like
-        refused = Attempt("instrumented", False, f"the kernel itself does not compile: {sentence(error)}")
+        refused = Attempt("instrumented", False, f"the kernel itself does not compile: {root_cause(error)}")
         for name in script.kernels:
             answers.send((name, refused))
         return

@@ -1,6 +1,7 @@
 """What this machine can run, and why not the rest. Asks NVML, the file system and Docker; never imports torch."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 import pynvml
 
 from kperf.arch import SM_90A
-from kperf.installation import PACKAGE, RESTORE, why_missing
+from kperf.installation import PACKAGE, RESTORE, TTGIR_DIR, why_missing
 from kperf.record.recorded import damage
 from kperf.record.stack import look
 from kperf.record.store import RECORDED
@@ -63,6 +64,7 @@ class Machine:
     why_no_recorded: str | None
     warnings: tuple[str, ...] = ()
     """Of the installed Triton."""
+    why_no_overrides: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ def why_not_measured(machine: Machine) -> str | None:
 
 def diagnose(machine: Machine) -> list[Verdict]:
     """What this machine can run of the figures and of ttgir/."""
-    measured = why_not_measured(machine)
-    not_compiled = machine.why_no_compiler or machine.why_no_cache
+    measured = why_not_measured(machine) or machine.why_no_overrides
+    not_compiled = machine.why_no_compiler or machine.why_no_cache or machine.why_no_overrides
     recorded = ", ".join(machine.recorded)
     why_not_drawn = not_compiled or machine.why_no_results or machine.why_no_recorded
     fa3 = (None if machine.packages["fa3-fwd"] else why_missing("fa3-fwd")) or measured
@@ -129,6 +131,7 @@ def probe() -> Machine:
         recorded=_recorded(_results()),
         why_no_recorded=_why_no_recorded(_results()),
         warnings=tuple(stack.warnings()),
+        why_no_overrides=_why_no_overrides(stack.triton, TTGIR_DIR),
     )
 
 
@@ -297,6 +300,19 @@ def _recorded(results: Path) -> tuple[str, ...]:
 def _why_no_recorded(results: Path) -> str | None:
     missing = f"{results} does not hold both: {RESTORE}"
     return damage(results) or (None if _recorded(results) else missing)
+
+
+def _why_no_overrides(triton: str | None, root: Path) -> str | None:
+    """None if the overrides are for this Triton; what else is wrong with a manifest is said where it is read."""
+    for path in sorted(root.glob("*/manifest.json")) if triton else ():
+        try:
+            made_for = json.loads(path.read_text())["triton"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if made_for != triton:
+            mend = "install the locked wheels (`make setup`)"
+            return f"the overrides are for Triton {made_for} and this is {triton}: {mend}"
+    return None
 
 
 def _results() -> Path:

@@ -5,6 +5,8 @@ import shutil
 import pytest
 import triton
 from triton.compiler import ASTSource
+from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from kperf.arch import SM_90A
 from kperf.attention import overrides as override
@@ -339,6 +341,22 @@ def test_a_refusal_to_generate_removes_nothing(root):
             triton.knobs.compilation.override = True
             with pytest.raises(UsageError, match="TRITON_KERNEL_OVERRIDE is set"):
                 generate()
+    assert {path: path.read_text() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_source_that_this_triton_does_not_compile_is_one_sentence_and_removes_nothing(root, tmp_path, monkeypatch):
+    @builtin
+    def removed(*_, _semantic=None):
+        raise RuntimeError("it has been removed\ncall another")  # as from 3.9 on
+
+    monkeypatch.setattr(tma, "async_copy_shared_to_global", removed)
+    before = {path: path.read_text() for path in root.rglob("*") if path.is_file()}
+    with own_cache(tmp_path / "cache"), pytest.raises(UsageError) as raised:
+        override.generate(VARIANTS["vanilla"], root)
+    assert str(raised.value) == (
+        f"kperf/attention/kernels/vanilla.py does not compile with Triton {triton.__version__} "
+        "(RuntimeError: it has been removed): install the locked wheels (`make setup`)"
+    )
     assert {path: path.read_text() for path in root.rglob("*") if path.is_file()} == before
 
 

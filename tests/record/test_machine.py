@@ -90,6 +90,20 @@ def test_what_stands_in_the_way_of_compiling_stands_in_that_of_drawing_too(chang
     assert not report.report(machine)
 
 
+def test_the_overrides_of_another_triton_stand_in_the_way_of_figures(tmp_path):
+    (tmp_path / "vanilla").mkdir()
+    manifest = tmp_path / "vanilla" / "manifest.json"
+    for text in ("", "[]", "{}", '{"triton": "3.9.0"}'):  # what is damaged is said by who reads it
+        manifest.write_text(text)
+        assert doctor._why_no_overrides("3.9.0", tmp_path) is None
+    assert doctor._why_no_overrides(None, tmp_path) is None
+    why = doctor._why_no_overrides("3.10.0", tmp_path)
+    assert why == ("the overrides are for Triton 3.9.0 and this is 3.10.0: install the locked wheels (`make setup`)")
+    found = verdicts(replace(READY, why_no_overrides=why))
+    assert set(found.values()) == {(False, why)}
+    assert doctor.probe().why_no_overrides is None
+
+
 def test_a_newer_minor_cuda_than_the_drivers_is_no_obstacle():
     assert doctor.why_not_measured(replace(READY, wheels_cuda=(13, 2))) is None
 

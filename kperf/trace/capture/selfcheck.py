@@ -11,7 +11,7 @@ import triton.language as tl
 
 from kperf.arch import of
 from kperf.compat.triton import VERSION, CompiledKernel
-from kperf.errors import UsageError
+from kperf.errors import UsageError, root_cause
 from kperf.ir import compile as compiler
 from kperf.ir.override import Override, recompile
 from kperf.trace.instrument.events import Rules, instrument, read_rules
@@ -45,7 +45,7 @@ def attempt(kernel: CompiledKernel, folder: Path, rules: Rules) -> Attempt:
         text = instrument(compiler.named_ttgir(kernel.asm["ttgir"]), rules=rules)
         program = read_program(text, rules)
     except Exception as error:  # front end and passes raise what they like
-        return Attempt("instrumented", False, sentence(error))
+        return Attempt("instrumented", False, root_cause(error))
     arch = of(kernel.metadata.target)
     warps = tuple(sorted(group.first_warp for group in program.groups))
     inside = kernel.metadata.shared + _BYTES_A_WARP * len(warps) <= arch.cta_shared_bytes
@@ -58,11 +58,11 @@ def attempt(kernel: CompiledKernel, folder: Path, rules: Rules) -> Attempt:
                 f"a CTA's events take {made.metadata.profile_scratch_size} bytes where {recording.block_bytes} are read"
             )
     except Exception as error:  # as above
-        return Attempt("lowered", False, sentence(error))
+        return Attempt("lowered", False, root_cause(error))
     try:
         events = _machine_code(made).count(_CLOCK_READS[arch.backend])
     except Exception as error:  # a tool that does not know the target
-        return Attempt("machine code", False, sentence(error))
+        return Attempt("machine code", False, root_cause(error))
     wanted = 2 * len(program.scopes)
     found = f"{events} events in machine code, {wanted} in the TTGIR, kept in {recording.memory} memory"
     return Attempt("machine code", events >= wanted, found)  # of an unrolled loop there are more
@@ -70,14 +70,6 @@ def attempt(kernel: CompiledKernel, folder: Path, rules: Rules) -> Attempt:
 
 def _machine_code(kernel: CompiledKernel) -> str:
     return compiler.sass(kernel) if "cubin" in kernel.asm else str(kernel.asm["amdgcn"])
-
-
-def sentence(error: BaseException) -> str:
-    """The kind and the first line of the error from which this one came."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 @triton.jit  # type: ignore[untyped-decorator]
