@@ -24,6 +24,8 @@ the reference moved *before* the exponentials, and stores those that overflowed.
 grow, in at most about twice the time, and what is NaN or infinite in q, k or v stays in its tile or head.
 """
 
+from typing import Any, NamedTuple
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -38,12 +40,16 @@ from kperf.attention.kernels.warp_specialized import (
     CONSUMER_REGISTERS,
     CONSUMER_ROWS,
     CONSUMERS,
+    L2_SECTION_BYTES,
     LN_2,
     LOG2_E,
     PRODUCER_REGISTERS,
+    by_length,
     by_thread,
     column,
     mask_diagonal,
+    mask_past,
+    opaque,
     rescale,
     tile_at,
 )
@@ -62,6 +68,59 @@ LARGEST_P = gl.constexpr(2.0**14)
 """float16: a p above it moves the reference. PV sums in float32, so only p itself must stay below 2^16."""
 LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
+
+
+class Rows(NamedTuple):
+    """What `attn_fwd` is given: plain tensors as rows [n_rows, head_dim], one head of seq_len rows after the other."""
+
+    seq_len: Any
+    n_rows: Any
+
+
+class Views(NamedTuple):
+    """What `attn_fwd_views` is given: [batch, heads, seq_len, head_dim] of any strides.
+
+    What TMA reads before or behind a head's rows is 0, and what it writes there is dropped.
+
+    q_len: rows of a head of q; heads: of q, of which each `group` in a row share one of k and v; n_heads: batch * heads.
+    n_tiles: in all; tiles: of a head of q. rows_before: of the first of them, which has so many before row 0, so that the diagonal
+    begins where blocks of k and v do. blocks: of k and v, to which the first tile attends, and each if there is no mask.
+    tail: how many columns the last block has. section_heads: as in `by_length`.
+    """
+
+    q_len: Any
+    heads: Any
+    group: Any
+    n_heads: Any
+    n_tiles: Any
+    tiles: Any
+    rows_before: Any
+    blocks: Any
+    tail: Any
+    section_heads: Any
+
+
+def views(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, kv_row_bytes: int, *, causal: bool) -> Views:
+    """The work on q [batch, heads, q_len, ...] and k, v [batch, kv_heads, kv_len, ...]; causal needs kv_len >= q_len.
+
+    kv_row_bytes: of one row of k and of v.
+    """
+    group, block = heads // kv_heads, CONSUMERS.value * CONSUMER_ROWS.value
+    rows_before = (kv_len - q_len) % block if causal else 0
+    tiles = -(-(q_len + rows_before) // block)
+    sections = max(L2_SECTION_BYTES.value // (kv_len * kv_row_bytes), 1)
+    return Views(
+        q_len=q_len,
+        heads=heads,
+        group=group,
+        n_heads=batch * heads,
+        n_tiles=batch * heads * tiles,
+        tiles=tiles,
+        rows_before=rows_before,
+        blocks=1 + (kv_len - q_len) // block if causal else -(-kv_len // block),
+        tail=(kv_len - 1) % block + 1,
+        section_heads=min(sections * group, batch * heads),
+    )
 
 
 @gluon.constexpr_function
@@ -349,9 +408,13 @@ def advance(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def own_tiles(n_rows):
+def own_tiles(shape):
     """How many tiles this block computes: tile program_id, and every num_programs-th after it."""
-    return gl.cdiv(n_rows // (CONSUMERS * CONSUMER_ROWS) - gl.program_id(0), gl.num_programs(0))
+    if len(shape) == len(Rows._fields):
+        return gl.cdiv(shape.n_rows // (CONSUMERS * CONSUMER_ROWS) - gl.program_id(0), gl.num_programs(0))
+    else:
+        rounds = shape.n_tiles // gl.num_programs(0)
+        return rounds + (place_in_round(rounds) < shape.n_tiles - rounds * gl.num_programs(0)).to(gl.int32)
 
 
 @gluon.jit
@@ -361,78 +424,159 @@ def following(t, n_tiles):
 
 
 @gluon.jit
-def own_tile_at(t, seq_len, n_rows, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
-    """`tile_at` of this block's t-th tile."""
-    return tile_at(gl.program_id(0) + t * gl.num_programs(0), seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+def own_tile_at(t, shape, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
+    """This block's t-th tile: its first row of q, the first of its head's rows of k and v, its blocks of k and v.
+
+    Rows count through all heads; those of q of `Views` as if each head had whole tiles. Its rows of k and v begin at 0.
+    """
+    if len(shape) == len(Rows._fields):
+        index = gl.program_id(0) + t * gl.num_programs(0)
+        return tile_at(index, shape.seq_len, shape.n_rows, KV_ROW_BYTES, CAUSAL)
+    else:
+        index = t * gl.num_programs(0) + place_in_round(t)
+        n_blocks = opaque(shape.blocks)
+        if CAUSAL:
+            head, tile = by_length(index, shape.tiles, shape.n_heads, shape.section_heads)
+            index = head * shape.tiles + tile
+            n_blocks += tile
+        return index * (CONSUMERS * CONSUMER_ROWS), 0, n_blocks
 
 
 @gluon.jit
-def block_row(kv_row, n_blocks, i, BLOCK_N: gl.constexpr, CAUSAL: gl.constexpr):
-    """First row of k and v of a tile's i-th block: from the diagonal backwards if causal."""
-    return kv_row + (n_blocks - 1 - i if CAUSAL else i) * BLOCK_N
+def place_in_round(t):
+    """This block's tile of round t, in which each block has one: dealt forwards and backwards in turn.
+
+    So the sums of what the blocks are dealt stay close where each tile is shorter than the one before.
+    """
+    return gl.where(t % 2 == 0, gl.program_id(0), gl.num_programs(0) - 1 - gl.program_id(0))
 
 
 @gluon.jit
-def load_q(q_desc, q_row, smem):
+def diagonal_blocks(q_row, shape):
+    """The blocks of k and v of a causal tile, of its first row of q."""
+    if len(shape) == len(Rows._fields):
+        return (q_row % shape.seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
+    else:
+        return (q_row // (CONSUMERS * CONSUMER_ROWS)) % shape.tiles + shape.blocks
+
+
+@gluon.jit
+def q_place(row, shape):
+    """Of a row of q that counts through all heads: its head for `coordinates`, and its number there."""
+    if len(shape) == len(Rows._fields):
+        return (), row
+    else:
+        rows = shape.tiles * (CONSUMERS * CONSUMER_ROWS)
+        head = row // rows
+        batch = head // shape.heads
+        return (batch, head - batch * shape.heads), row - head * rows - shape.rows_before
+
+
+@gluon.jit
+def kv_head_of(q_row, shape):
+    """The head of k and v, for `coordinates`, to which a tile attends."""
+    head, row = q_place(q_row, shape)
+    if len(head) == 0:
+        return head
+    else:
+        return head[0], head[1] // shape.group
+
+
+@gluon.jit
+def coordinates(head, row):
+    """Where a head's row is behind its descriptor: [row, 0] of `Rows`, [batch, head, row, 0] of `Views`."""
+    if len(head) == 0:
+        return [row, 0]
+    else:
+        return [head[0], head[1], row, 0]
+
+
+@gluon.jit
+def behind(desc, buffer):
+    """A buffer [rows, head_dim] in the shape of the descriptor's box."""
+    return buffer if len(desc.block_type.shape) == 2 else buffer.reshape(desc.block_type.shape)
+
+
+@gluon.jit
+def block_row(kv_row, n_blocks, i, BLOCK_N: gl.constexpr, LAST_FIRST: gl.constexpr):
+    """First row of k and v of a tile's i-th block: backwards if causal, from the diagonal, and if the last is short."""
+    return kv_row + (n_blocks - 1 - i if LAST_FIRST else i) * BLOCK_N
+
+
+@gluon.jit
+def load_q(q_desc, q_row, shape, smem):
     """Loads a tile's q, each consumer's half into the buffer that it has given back."""
     q_smem, k_smem, v_smem, full, q_full = smem
+    head, row = q_place(q_row, shape)
     for w in gl.static_range(CONSUMERS):
         barrier_sync(Q_EMPTY + w, Q_THREADS)
         mbarrier.expect(q_full.index(w), q_desc.block_type.nbytes)
-        tma.async_copy_global_to_shared(q_desc, [q_row + w * CONSUMER_ROWS, 0], q_full.index(w), q_smem.index(w))
+        at = coordinates(head, row + w * CONSUMER_ROWS)
+        tma.async_copy_global_to_shared(q_desc, at, q_full.index(w), behind(q_desc, q_smem.index(w)))
 
 
 @gluon.jit
-def load_pair(k_desc, v_desc, k_row, v_row, smem, stage):
+def load_pair(k_desc, v_desc, k_at, v_at, smem, stage):
     """Loads k of one block and v of the block before it into a stage that both consumers have read."""
     q_smem, k_smem, v_smem, full, q_full = smem
     barrier_sync(EMPTY + stage, ALL_THREADS)
     mbarrier.expect(full.index(stage), k_desc.block_type.nbytes + v_desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(v_desc, [v_row, 0], full.index(stage), v_smem.index(stage))
-    tma.async_copy_global_to_shared(k_desc, [k_row, 0], full.index(stage), k_smem.index(stage))
+    tma.async_copy_global_to_shared(v_desc, v_at, full.index(stage), behind(v_desc, v_smem.index(stage)))
+    tma.async_copy_global_to_shared(k_desc, k_at, full.index(stage), behind(k_desc, k_smem.index(stage)))
 
 
 @gluon.jit
-def load_tiles(q_desc, k_desc, v_desc, smem, seq_len, n_rows, stage, STAGES: gl.constexpr, CAUSAL: gl.constexpr):
+def load_tiles(
+    q_desc, k_desc, v_desc, smem, shape, stage, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr
+):
     """The producer's pass over this block's tiles, of which the first q and k are there; returns the next stage.
 
     Beside each tile's last v come the next tile's first k and its q; after the last tile the first one's again.
     """
-    BLOCK_N: gl.constexpr = k_desc.block_type.shape[0]
+    q_smem, k_smem, v_smem, full, q_full = smem
+    BLOCK_N: gl.constexpr = k_smem.shape[1]
     KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // BLOCK_N
-    n_tiles = own_tiles(n_rows)
-    q_row, kv_row, n_blocks = own_tile_at(0, seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+    LAST_FIRST: gl.constexpr = CAUSAL or TAIL
+    n_tiles = own_tiles(shape)
+    q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
+    kv_head = kv_head_of(q_row, shape)
     for t in range(n_tiles):
-        v_row = block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL)
+        v_row = block_row(kv_row, n_blocks, 0, BLOCK_N, LAST_FIRST)
         for i in range(1, n_blocks):
-            k_row = block_row(kv_row, n_blocks, i, BLOCK_N, CAUSAL)
-            load_pair(k_desc, v_desc, k_row, v_row, smem, stage)
+            k_row = block_row(kv_row, n_blocks, i, BLOCK_N, LAST_FIRST)
+            load_pair(k_desc, v_desc, coordinates(kv_head, k_row), coordinates(kv_head, v_row), smem, stage)
             stage = gl.where(stage == STAGES - 1, 0, stage + 1)
             v_row = k_row
-        q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
-        load_pair(k_desc, v_desc, block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL), v_row, smem, stage)
+        v_at = coordinates(kv_head, v_row)
+        q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), shape, KV_ROW_BYTES, CAUSAL)
+        kv_head = kv_head_of(q_row, shape)
+        k_row = block_row(kv_row, n_blocks, 0, BLOCK_N, LAST_FIRST)
+        load_pair(k_desc, v_desc, coordinates(kv_head, k_row), v_at, smem, stage)
         stage = gl.where(stage == STAGES - 1, 0, stage + 1)
-        load_q(q_desc, q_row, smem)
+        load_q(q_desc, q_row, shape, smem)
     return stage
 
 
 @gluon.jit
-def producer(q_desc, k_desc, v_desc, smem, seq_len, n_rows, STAGES: gl.constexpr, CAUSAL: gl.constexpr):
+def producer(
+    q_desc, k_desc, v_desc, smem, shape, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr
+):
     """Loads the tiles once, and once more if a consumer's output overflowed."""
     q_smem, k_smem, v_smem, full, q_full = smem
-    BLOCK_N: gl.constexpr = k_desc.block_type.shape[0]
+    BLOCK_N: gl.constexpr = k_smem.shape[1]
     KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // BLOCK_N
-    q_row, kv_row, n_blocks = own_tile_at(0, seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
-    load_q(q_desc, q_row, smem)
+    q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
+    load_q(q_desc, q_row, shape, smem)
     # The first k has no v beside it.
     barrier_sync(EMPTY + 0, ALL_THREADS)
     mbarrier.expect(full.index(0), k_desc.block_type.nbytes)
-    k_row = block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL)
-    tma.async_copy_global_to_shared(k_desc, [k_row, 0], full.index(0), k_smem.index(0))
+    kv_head = kv_head_of(q_row, shape)
+    k_at = coordinates(kv_head, block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL or TAIL))
+    tma.async_copy_global_to_shared(k_desc, k_at, full.index(0), behind(k_desc, k_smem.index(0)))
 
-    stage = load_tiles(q_desc, k_desc, v_desc, smem, seq_len, n_rows, gl.to_tensor(1), STAGES, CAUSAL)
+    stage = load_tiles(q_desc, k_desc, v_desc, smem, shape, gl.to_tensor(1), STAGES, CAUSAL, TAIL)
     if hear_vote():
-        load_tiles(q_desc, k_desc, v_desc, smem, seq_len, n_rows, stage, STAGES, CAUSAL)
+        load_tiles(q_desc, k_desc, v_desc, smem, shape, stage, STAGES, CAUSAL, TAIL)
 
 
 @gluon.jit
@@ -456,10 +600,12 @@ def first_softmax(
     BLOCK_N: gl.constexpr,
     ROW_LAYOUT: gl.constexpr,
     CAUSAL: gl.constexpr,
+    TAIL: gl.constexpr,
+    n_cols,
 ):
     """What a tile's first block gives, of the product s of `first_product`.
 
-    The halves of p, float32 [64, 64], zeros for a right half that s has not; the reference m_i [64] in units of log2;
+    TAIL: only n_cols of the block's columns are there. The halves of p, float32 [64, 64], zeros for a right half that s has not; the reference m_i [64] in units of log2;
     row sums and maxima of p by thread, [64, 4].
     """
     HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
@@ -469,6 +615,10 @@ def first_softmax(
         s_left, s_right = halves(s, HALF)
         if CAUSAL:
             s_right = mask_diagonal(s_right, 0)
+        if TAIL:
+            last = opaque(n_cols) - 1
+            s_left = mask_past(s_left, last, False)
+            s_right = mask_past(s_right, last - BLOCK_N // 2, False)
     else:
         s_left = mask_diagonal(s, 0)
     m_i = row_max(s_left, ROW_LAYOUT)
@@ -564,25 +714,54 @@ def attend_block(
 
 
 @gluon.jit
-def store_tile(o_desc, row, o, staging):
+def store_tile(o_desc, at, o, staging):
     """Sends o, [64, head_dim], to its rows by way of a buffer."""
     staging.store(o.to(o_desc.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(o_desc, [row, 0], staging)
+    tma.async_copy_shared_to_global(o_desc, at, behind(o_desc, staging))
 
 
 @gluon.jit
-def store_overflowed_tile(W: gl.constexpr, o_desc, row, o, lse_ptrs, lse, staging, first_o, t, like):
+def lse_of(lse_ptr, head, row, shape, LAYOUT: gl.constexpr):
+    """Where the log-sum-exp of a consumer's rows, [64], is: pointers and, of `Views`, a mask of the rows that exist."""
+    rows = row + gl.arange(0, CONSUMER_ROWS, LAYOUT)
+    if len(head) == 0:
+        return (lse_ptr + rows,)
+    else:
+        first = (head[0] * shape.heads + head[1]) * shape.q_len
+        return lse_ptr + (first + rows), (rows >= 0) & (rows < shape.q_len)
+
+
+@gluon.jit
+def store_lse(lse_at, lse):
+    """Writes lse where `lse_of` says."""
+    if len(lse_at) == 1:
+        gl.store(lse_at[0], lse)
+    else:
+        gl.store(lse_at[0], lse, lse_at[1])
+
+
+@gluon.jit
+def load_lse(lse_at):
+    """Reads what `store_lse` wrote; 0 for a row that does not exist."""
+    if len(lse_at) == 1:
+        return gl.load(lse_at[0])
+    else:
+        return gl.load(lse_at[0], lse_at[1], 0.0)
+
+
+@gluon.jit
+def store_overflowed_tile(W: gl.constexpr, o_desc, at, o, lse_at, lse, staging, first_o, t, like):
     """Stores o and lse of consumer W's tile t where the first pass stored something infinite or NaN.
 
     Its o is read back by way of the same buffer; first_o: the mbarrier for it; like: any [rows, 4] by thread.
     """
     mbarrier.expect(first_o, o_desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(o_desc, [row, 0], first_o, staging)
+    tma.async_copy_global_to_shared(o_desc, at, first_o, behind(o_desc, staging))
     mbarrier.wait(first_o, t & 1)
-    if any_nan(W, poison_of(staging.load(o.type.layout), gl.load(lse_ptrs), like)):
-        gl.store(lse_ptrs, lse)
-        store_tile(o_desc, row, o, staging)
+    if any_nan(W, poison_of(staging.load(o.type.layout), load_lse(lse_at), like)):
+        store_lse(lse_at, lse)
+        store_tile(o_desc, at, o, staging)
 
 
 @gluon.jit
@@ -609,8 +788,7 @@ def attend_tiles(
     o_desc,
     lse_ptr,
     smem,
-    seq_len,
-    n_rows,
+    shape,
     qk_scale,
     q_pairs,
     s_first,
@@ -620,6 +798,7 @@ def attend_tiles(
     first_o,
     STAGES: gl.constexpr,
     CAUSAL: gl.constexpr,
+    TAIL: gl.constexpr,
 ):
     """Consumer W's pass over this block's tiles, given q (packed) and s_first, `first_product` of the first tile.
 
@@ -643,16 +822,18 @@ def attend_tiles(
 
     # The first tile's q is in registers, and nothing is staged in its buffer.
     barrier_arrive(Q_EMPTY + W, Q_THREADS)
-    n_tiles = own_tiles(n_rows)
-    q_row, kv_row, n_blocks = own_tile_at(0, seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+    n_tiles = own_tiles(shape)
+    q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
     for t in range(n_tiles):
         row = q_row + W * CONSUMER_ROWS
         if CAUSAL:
             # From q_row: Triton 3.6.0's loop-aware CSE takes an n_blocks that the loop carries for the first tile's.
-            n_blocks = (q_row % seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
+            n_blocks = diagonal_blocks(q_row, shape)
         q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
 
-        p_left, p_right, m_i, l_i, top = first_softmax(FIXED, s_first, qk_scale, BLOCK_N, ROW_LAYOUT, CAUSAL)
+        p_left, p_right, m_i, l_i, top = first_softmax(
+            FIXED, s_first, qk_scale, BLOCK_N, ROW_LAYOUT, CAUSAL, TAIL, shape.tail if TAIL else BLOCK_N
+        )
         left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
         moves = any_above(W, top, LARGEST_P) if FIXED and dtype == gl.float16 else False
         acc = gl.zeros([CONSUMER_ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
@@ -678,18 +859,20 @@ def attend_tiles(
 
         # Epilogue, under the next tile's QK.
         lse = (m_i + approximate_log2(l_row)) * LN_2
-        lse_ptrs = lse_ptr + (row + gl.arange(0, CONSUMER_ROWS, ROW_LAYOUT))
+        head, row = q_place(row, shape)
+        lse_at = lse_of(lse_ptr, head, row, shape, ROW_LAYOUT)
         if FIXED:
-            gl.store(lse_ptrs, lse)
-        q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), seq_len, n_rows, KV_ROW_BYTES, CAUSAL)
+            store_lse(lse_at, lse)
+        at = coordinates(head, row)
+        q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), shape, KV_ROW_BYTES, CAUSAL)
         acc, p = warpgroup_mma_wait(1, deps=[acc, p])
         o = rescale(acc, 1.0 / l_norm)
         if FIXED:
             # What overflowed is infinite or NaN from then on: one look a tile is enough.
             note(W, poison_of(o, lse, l_i))
-            store_tile(o_desc, row, o, q_smem.index(W))
+            store_tile(o_desc, at, o, q_smem.index(W))
         else:
-            store_overflowed_tile(W, o_desc, row, o, lse_ptrs, lse, q_smem.index(W), first_o.index(W), t, l_i)
+            store_overflowed_tile(W, o_desc, at, o, lse_at, lse, q_smem.index(W), first_o.index(W), t, l_i)
 
         s_first = warpgroup_mma_wait(0, deps=[s_first])
         barrier_arrive(EMPTY + stage, ALL_THREADS)
@@ -704,11 +887,11 @@ def consumer(
     lse_ptr,
     smem,
     first_o,
-    seq_len,
-    n_rows,
+    shape,
     qk_scale,
     STAGES: gl.constexpr,
     CAUSAL: gl.constexpr,
+    TAIL: gl.constexpr,
 ):
     """Consumer W: rows 64 W .. 64 W + 63 of each of this block's tiles; all once more if an output overflowed."""
     q_smem, k_smem, v_smem, full, q_full = smem
@@ -730,14 +913,14 @@ def consumer(
 
     q_pairs = pack_pairs(q)
     stage, phase = gl.to_tensor(1), gl.to_tensor(0)
-    tiles = (o_desc, lse_ptr, smem, seq_len, n_rows, qk_scale)
+    tiles = (o_desc, lse_ptr, smem, shape, qk_scale)
     q_pairs, s_first, stage, phase = attend_tiles(
-        W, True, *tiles, q_pairs, s_first, 1, stage, phase, first_o, STAGES, CAUSAL
+        W, True, *tiles, q_pairs, s_first, 1, stage, phase, first_o, STAGES, CAUSAL, TAIL
     )
     if any_noted(W):
         wait_for_stores(W)
-        q_loads = 1 + own_tiles(n_rows)
-        attend_tiles(W, False, *tiles, q_pairs, s_first, q_loads, stage, phase, first_o, STAGES, CAUSAL)
+        q_loads = 1 + own_tiles(shape)
+        attend_tiles(W, False, *tiles, q_pairs, s_first, q_loads, stage, phase, first_o, STAGES, CAUSAL, TAIL)
     if W == 0:
         barrier_sync(TURN + 0, CONSUMER_THREADS)  # consumer 1's last arrival
     tma.store_wait(0)
@@ -756,16 +939,63 @@ def attn_fwd(
     STAGES: gl.constexpr,
     CAUSAL: gl.constexpr,
 ):
-    """The override of `kperf.kernels.attn_fwd.attn_fwd`: the same arguments, at most one block an SM.
+    """The override of `kperf.kernels.attn_fwd.attn_fwd`: the same arguments, at most one block an SM."""
+    attend(q_desc, k_desc, v_desc, o_desc, lse_ptr, sm_scale, Rows(seq_len, n_rows), STAGES, CAUSAL, False)
 
-    Three warp groups: consumer 0 (the default partition, which gets the registers that are left), consumer 1, producer.
+
+@gluon.jit
+def attn_fwd_views(
+    q_desc,
+    k_desc,
+    v_desc,
+    o_desc,
+    lse_ptr,
+    sm_scale,
+    q_len,
+    heads,
+    group,
+    n_heads,
+    n_tiles,
+    tiles,
+    rows_before,
+    blocks,
+    tail,
+    section_heads,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
+    TAIL: gl.constexpr,
+):
+    """`attn_fwd` of tensors where they lie: descriptors [batch, heads, seq_len, head_dim], boxes [1, 1, rows, head_dim].
+
+    lse_ptr: float32 [n_heads, q_len]; q_len to section_heads: as `Views` has them. CAUSAL: the last query attends to all
+    keys, the one before it to all but one. TAIL, of what is not causal: the last block has fewer columns than others.
     """
+    shape = Views(q_len, heads, group, n_heads, n_tiles, tiles, rows_before, blocks, tail, section_heads)
+    attend(q_desc, k_desc, v_desc, o_desc, lse_ptr, sm_scale, shape, STAGES, CAUSAL, TAIL)
+
+
+@gluon.jit
+def attend(
+    q_desc,
+    k_desc,
+    v_desc,
+    o_desc,
+    lse_ptr,
+    sm_scale,
+    shape,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
+    TAIL: gl.constexpr,
+):
+    """A block: consumer 0 (the default partition, which gets the registers that are left), consumer 1, producer."""
     dtype: gl.constexpr = q_desc.dtype
-    q_box: gl.constexpr = q_desc.block_type.shape
-    kv_box: gl.constexpr = k_desc.block_type.shape
-    q_smem = gl.allocate_shared_memory(dtype, [CONSUMERS, q_box[0], q_box[1]], q_desc.layout)  # q, then o
-    k_smem = gl.allocate_shared_memory(dtype, [STAGES, kv_box[0], kv_box[1]], k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, [STAGES, kv_box[0], kv_box[1]], v_desc.layout)
+    Q_SHAPE: gl.constexpr = [CONSUMER_ROWS, q_desc.block_type.shape[-1]]
+    KV_SHAPE: gl.constexpr = [k_desc.block_type.shape[-2], k_desc.block_type.shape[-1]]
+    Q_BUFFER: gl.constexpr = gl.NVMMASharedLayout.get_default_for(Q_SHAPE, dtype)
+    KV_BUFFER: gl.constexpr = gl.NVMMASharedLayout.get_default_for(KV_SHAPE, dtype)
+    q_smem = gl.allocate_shared_memory(dtype, [CONSUMERS, Q_SHAPE[0], Q_SHAPE[1]], Q_BUFFER)  # q, then o
+    k_smem = gl.allocate_shared_memory(dtype, [STAGES, KV_SHAPE[0], KV_SHAPE[1]], KV_BUFFER)
+    v_smem = gl.allocate_shared_memory(dtype, [STAGES, KV_SHAPE[0], KV_SHAPE[1]], KV_BUFFER)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
     first_o = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
@@ -778,9 +1008,9 @@ def attn_fwd(
     qk_scale = sm_scale * LOG2_E
     gl.warp_specialize(
         [
-            (consumer, (0, o_desc, lse_ptr, smem, first_o, seq_len, n_rows, qk_scale, STAGES, CAUSAL)),
-            (consumer, (1, o_desc, lse_ptr, smem, first_o, seq_len, n_rows, qk_scale, STAGES, CAUSAL)),
-            (producer, (q_desc, k_desc, v_desc, smem, seq_len, n_rows, STAGES, CAUSAL)),
+            (consumer, (0, o_desc, lse_ptr, smem, first_o, shape, qk_scale, STAGES, CAUSAL, TAIL)),
+            (consumer, (1, o_desc, lse_ptr, smem, first_o, shape, qk_scale, STAGES, CAUSAL, TAIL)),
+            (producer, (q_desc, k_desc, v_desc, smem, shape, STAGES, CAUSAL, TAIL)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],

@@ -27,26 +27,36 @@ def ring(i, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def by_length(index, tiles_per_head, n_heads, section_heads):
+    """Head and tile of causal tile number `index`: tile t of a head attends to one block more than its tile t - 1.
+
+    The heads are cut into sections. In one of them tiles of equal length stand together, from long to short and from
+    short to long in turn, so that lengths never jump, and the last section ends with the short ones.
+    """
+    section = index // (section_heads * tiles_per_head)
+    index_in_section = index - section * section_heads * tiles_per_head
+    first_head = section * section_heads
+    heads = gl.minimum(section_heads, n_heads - first_head)  # the last section may have fewer
+    tile = index_in_section // heads
+    sections_after = (n_heads - 1) // section_heads - section
+    tile = gl.where(sections_after % 2 == 0, tiles_per_head - 1 - tile, tile)
+    return first_head + index_in_section % heads, tile
+
+
+@gluon.jit
 def tile_at(index, seq_len, n_rows, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
     """Tile number `index` in launch order: its first row of q, its head's first row of k and v, its blocks of k and v.
 
-    Without a mask: head by head. Causal tiles differ in length, so the heads are cut into sections whose k and v fit in
-    the L2 cache (KV_ROW_BYTES: of one row of k and of v); in a section tiles of equal length stand together, from long
-    to short and from short to long in turn, so that lengths never jump, and the last section ends with the short ones.
+    Without a mask: head by head. Causal tiles differ in length, and stand as `by_length` has them, in sections of heads
+    whose k and v fit in the L2 cache (KV_ROW_BYTES: of one row of k and of v).
     """
     TILE: gl.constexpr = CONSUMERS * CONSUMER_ROWS
     if CAUSAL:
         tiles_per_head = seq_len // TILE
         n_heads = n_rows // seq_len
         section_heads = gl.minimum(gl.maximum(L2_SECTION_BYTES // (seq_len * KV_ROW_BYTES), 1), n_heads)
-        section = index // (section_heads * tiles_per_head)
-        index_in_section = index - section * section_heads * tiles_per_head
-        first_head = section * section_heads
-        heads = gl.minimum(section_heads, n_heads - first_head)  # the last section may have fewer
-        tile = index_in_section // heads
-        sections_after = (n_heads - 1) // section_heads - section
-        tile = gl.where(sections_after % 2 == 0, tiles_per_head - 1 - tile, tile)
-        kv_row = (first_head + index_in_section % heads) * seq_len
+        head, tile = by_length(index, tiles_per_head, n_heads, section_heads)
+        kv_row = head * seq_len
         q_row = kv_row + tile * TILE
         n_blocks = tile + 1
     else:
@@ -63,8 +73,20 @@ def by_thread(x):
 
 
 @gluon.jit
+def opaque(x):
+    """x, int32, through a move that the compiler cannot see through: what is computed from it stays where it is."""
+    return gl.inline_asm_elementwise("mov.u32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def mask_diagonal(s, first_row):
-    """s [rows, cols] on the diagonal, -inf where the column is past the row; row 0 of s is row first_row of the block.
+    """s [rows, cols] on the diagonal, -inf where the column is past the row; row 0 is row first_row of the block."""
+    return mask_past(s, first_row, True)
+
+
+@gluon.jit
+def mask_past(s, last, DIAGONAL: gl.constexpr):
+    """s [rows, cols], -inf where the column is past `last`, or past `last` and the row's number if DIAGONAL.
 
     By thread, so that every number is compared with a constant.
     """
@@ -74,15 +96,14 @@ def mask_diagonal(s, first_row):
     GROUPS: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, LAYOUT)))
     THREADS: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, LAYOUT)))
     NEIGHBOURS: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
-    row = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.arange(0, x.shape[0], ROWS), 1), 2), 3)
+    row = 0
+    if DIAGONAL:
+        row = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.arange(0, x.shape[0], ROWS), 1), 2), 3)
     group = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.arange(0, x.shape[1], GROUPS), 0), 2), 3)
     thread = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.arange(0, 4, THREADS), 0), 1), 3)
     neighbour = gl.expand_dims(gl.expand_dims(gl.expand_dims(gl.arange(0, 2, NEIGHBOURS), 0), 1), 2)
-    # A move that the compiler cannot see through: else a persistent kernel compares everything before its first tile
-    # and holds the outcome in registers.
-    ahead = gl.inline_asm_elementwise(
-        "mov.u32 $0, $1;", "=r,r", [first_row + row - 2 * thread], dtype=gl.int32, is_pure=False, pack=1
-    )
+    # Else a persistent kernel compares everything before its first tile and holds the outcome in registers.
+    ahead = opaque(last + row - 2 * thread)
     x = gl.where(ahead >= 8 * group + neighbour, x, float("-inf"))
     return gl.convert_layout(gl.reshape(x, s.shape), s.type.layout)
 
