@@ -15,7 +15,7 @@ import torch
 from torch.nn.attention import SDPBackend
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kperf.attention import configs, libraries, overrides
+from kperf.attention import configs, libraries, overrides, views
 from kperf.attention.kernels import stock
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS, attn_fwd
 from kperf.attention.libraries import Call, rows_first, sdpa
@@ -226,6 +226,15 @@ def from_override(key: str, label: str, find: Callable[[Workload], Override]) ->
     return Implementation(key, label, bind, override=find)
 
 
+def _views(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
+    """As models call it: on [batch, seq_len, heads, head_dim]."""
+    refuse_gradients(q, k, v)
+    q, k, v = (tensor.transpose(1, 2) for tensor in rows_first(q, k, v))
+    if reason := views.plan(q, k, v, causal).why_not:
+        raise UsageError(reason)
+    return lambda: views.attend(q, k, v, causal, sm_scale)
+
+
 def _variant(key: str) -> Implementation:
     def find(workload: Workload) -> Override:
         return overrides.find(key, specialization_of(workload))
@@ -281,6 +290,16 @@ IMPLEMENTATIONS = {
             left_out=_autotuned,
         ),
         *(_variant(key) for key in VARIANTS),
+        Implementation(
+            "improved_plus_views",
+            "Improved+ on views",
+            _views,
+            _too_wide_for_attn_fwd,
+            libraries.nvidia_only,
+            look=Look("#00441b", marker="*"),
+            compared_only=True,
+            grouped=True,
+        ),
         Implementation("fa3_views", "FA3, transposed views", _fa3_views, _fa3_unsupported, _fa3_missing, grouped=True),
         Implementation(
             "attn_fwd", "attn_fwd, not overridden", bind_attn_fwd, _too_wide_for_attn_fwd, libraries.nvidia_only

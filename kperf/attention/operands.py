@@ -19,8 +19,8 @@ DESCRIPTOR_ALIGNMENT = 16
 def check_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
     """Raise `UsageError` for what is no attention for anyone.
 
-    q: [batch, heads, seq_len, head_dim]; k, v: of fewer heads if their number divides q's, and of another seq_len
-    unless `causal`; all of one dtype, on one device.
+    q: [batch, heads, seq_len, head_dim]; k, v: of fewer heads if their number divides q's, and of another seq_len, with
+    `causal` of no smaller one; all of one dtype, on one device.
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 4:
@@ -39,8 +39,8 @@ def check_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: b
         raise UsageError(f"q is {_shape(q)} and k {_shape(k)}: batch and head_dim have to be the same")
     if q.shape[1] % k.shape[1]:
         raise UsageError(f"q has {q.shape[1]} heads and k {k.shape[1]}: q's have to be a multiple of k's")
-    if causal and k.shape[2] != q.shape[2]:
-        raise UsageError(f"q has {q.shape[2]} rows and k {k.shape[2]}: a causal mask needs as many")
+    if causal and k.shape[2] < q.shape[2]:
+        raise UsageError(f"q has {q.shape[2]} rows and k {k.shape[2]}: a causal mask needs as many of k, or more")
 
 
 def workload_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Workload:

@@ -15,10 +15,27 @@ INDUCTOR_VARIABLES = {
 }
 """With these in the environment, Inductor's kernels are launched as all others are."""
 
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+
 
 def spin(cycles: int) -> None:
     """Keep the current stream of the GPU busy for so many cycles."""
     torch.cuda._sleep(cycles)
+
+
+def observed(*tensors: torch.Tensor) -> bool:
+    """Whether torch does more with what these are handed to than compute it: autograd, a compiler, a mode, a subclass.
+
+    Then it has to be an operator of torch; else a function does.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_torch_function_mode_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or any(type(tensor) not in _PLAIN for tensor in tensors)
+        or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+    )
 
 
 def inductor_autotuner() -> type | None:

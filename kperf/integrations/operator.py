@@ -1,9 +1,12 @@
-"""`kperf::attention`: the overrides, and FA3, as an operator of torch.
+"""`kperf::attention`: our kernels, and FA3, as an operator of torch.
 
     from kperf.integrations.operator import attention
     o = attention(q, k, v, causal=True)
 
-It is opaque to torch.compile (no graph break), neither synchronises nor reads from the GPU (so CUDA graphs capture it
+Improved+ is its Gluon kernel, which reads q, k and v where they lie (`kperf.attention.views`); vanilla and improved are
+overrides, for which they are copied into plain rows.
+
+The operator is opaque to torch.compile (no graph break), neither synchronises nor reads from the GPU (so CUDA graphs capture it
 once it has run), counts its FLOPs, and has a backward pass from the saved o and log-sum-exp: cuDNN's or, where that
 does not apply, FlashAttention-2's, both of which come with torch. Where the implementation that is asked for does not
 apply, FlashAttention-2 computes the forward pass, and where that does not apply either (tensors on the CPU, float32,
@@ -12,6 +15,7 @@ float64) the formula itself, whose scores take O(seq_len^2) memory; `why_not` sa
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,16 +23,20 @@ from torch import library
 from torch.backends.cuda import SDPAParams, can_use_cudnn_attention, can_use_flash_attention
 from torch.utils.flop_counter import register_flop_formula
 
-from kperf.attention import overrides
+from kperf.attention import overrides, views
 from kperf.attention.implementations import IMPLEMENTATIONS, Launch, call_attn_fwd
 from kperf.attention.operands import as_rows, check_attention, why_not_here, workload_of
 from kperf.attention.overrides import Override, specialization_of
 from kperf.attention.variants import VARIANTS, Specialization
+from kperf.compat.torch import observed
 from kperf.errors import UsageError
 from kperf.record.device import sm_count
 
 IMPLEMENTED = (*VARIANTS, "fa3")
 """What `implementation` may be."""
+
+LAUNCHED = "improved_plus"
+"""The one that is launched without an override, on tensors as they lie."""
 
 Tensor = torch.Tensor
 Shape = tuple[int, ...]
@@ -46,15 +54,22 @@ def attention(
     """softmax(q k^T * sm_scale) v, like torch's scaled_dot_product_attention, with gradients for q, k and v.
 
     q: [batch, heads, seq_len, head_dim]; k, v: the same, or of fewer heads, which groups of q's heads share; views
-    of [batch, seq_len, heads, head_dim] included. sm_scale: head_dim ** -0.5 if not given. Under torch.autocast all are
-    cast to its dtype. `torch.ops.kperf.attention` gives the log-sum-exp too. Raises `UsageError` for what is no
+    of [batch, seq_len, heads, head_dim] included, and o is one. k and v may have another seq_len, if `causal` no
+    smaller one: the last row of q attends to all of them. sm_scale: head_dim ** -0.5 if not given. Under torch.autocast
+    all are cast to its dtype. `torch.ops.kperf.attention` gives the log-sum-exp too. Raises `UsageError` for what is no
     attention, and for an unknown implementation.
     """
     kind = q.device.type
     if torch.is_autocast_enabled(kind):  # as torch does with its own attention
         q, k, v = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (q, k, v))
     scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
-    o: Tensor = _forward(q, k, v, causal, scale, implementation)[0]
+    o: Tensor
+    if implementation == LAUNCHED and not observed(q, k, v):  # an operator of Python takes longer than the launch
+        with torch.cuda.device_of(q):
+            plan = views.plan(q, k, v, causal)
+            if plan.why_not is None:
+                return plan.run(q, k, v, causal, scale)[0]
+    o = _forward(q, k, v, causal, scale, implementation)[0]
     return o
 
 
@@ -63,6 +78,9 @@ def why_not(q: Tensor, k: Tensor, v: Tensor, causal: bool, implementation: str =
 
     Raises `UsageError` as `attention` does.
     """
+    if implementation == LAUNCHED:
+        with torch.cuda.device_of(q):
+            return views.plan(q, k, v, causal).why_not
     _check(q, k, v, causal, implementation)
     chosen = IMPLEMENTATIONS[implementation]
     try:
@@ -79,7 +97,7 @@ def _forward(
     """o, and the natural log-sum-exp of each row [batch, heads, seq_len] in float32 (float64 for float64)."""
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
         if why_not(q, k, v, causal, implementation) is None:
-            compute = _fa3 if implementation == "fa3" else functools.partial(_override, implementation)
+            compute = _LAUNCHERS.get(implementation) or functools.partial(_override, implementation)
         else:
             compute = _flash if _flash_applies(q, k, v, causal) else _formula
         o, lse = compute(q, k, v, causal, sm_scale)
@@ -129,8 +147,7 @@ _forward.register_autograd(_gradients, setup_context=_save)
 def _forward_flops(q: Shape, k: Shape, _: Shape, causal: bool, *__: Any, **___: Any) -> int:
     """As `Workload.flops`: two products, half of them under a causal mask (torch counts SDPA's in full)."""
     batch, heads, q_len, head_dim = q
-    full = 4 * batch * heads * q_len * k[2] * head_dim
-    return full // 2 if causal else full
+    return 2 * batch * heads * q_len * head_dim * (2 * k[2] - (q_len if causal else 0))
 
 
 @register_flop_formula(torch.ops.kperf.attention_backward)  # type: ignore[untyped-decorator]
@@ -147,13 +164,12 @@ def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool, implementation: str) -
 
 
 def _empty_o(q: Tensor, implementation: str) -> Tensor:
-    """o as the implementation writes it: FA3 [batch, seq_len, heads, head_dim], our kernels plain."""
-    return _empty_rows_first(q) if implementation == "fa3" else q.new_empty(q.shape)
+    """o as the implementation writes it: overrides plain, the others [batch, seq_len, heads, head_dim]."""
+    return _empty_rows_first(q) if implementation in _LAUNCHERS else q.new_empty(q.shape)
 
 
 def _empty_rows_first(tensor: Tensor) -> Tensor:
-    batch, heads, seq_len, head_dim = tensor.shape
-    return tensor.new_empty((batch, seq_len, heads, head_dim)).transpose(1, 2)
+    return tensor.new_empty_strided(tensor.shape, views.rows_first_strides(tensor.shape))
 
 
 def _rows_first(tensor: Tensor) -> Tensor:
@@ -191,14 +207,23 @@ def _fa3(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tupl
     return o.transpose(1, 2), lse
 
 
+_LAUNCHERS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {LAUNCHED: views.attend, "fa3": _fa3}
+"""Those that take q, k and v as they lie, and hand out o as a view of [batch, seq_len, heads, head_dim]."""
+
+
 def _flash_applies(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> bool:
     """Whether torch's FlashAttention-2 runs here on these tensors, by torch's own rule."""
-    return q.is_cuda and can_use_flash_attention(_asked(q, k, v, causal))
+    return q.is_cuda and _aligned_alike(q, k, causal) and can_use_flash_attention(_asked(q, k, v, causal))
 
 
 def _cudnn_applies(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> bool:
     """As `_flash_applies`; the rule says no where deterministic algorithms are asked for."""
-    return q.is_cuda and can_use_cudnn_attention(_asked(q, k, v, causal))
+    return q.is_cuda and _aligned_alike(q, k, causal) and can_use_cudnn_attention(_asked(q, k, v, causal))
+
+
+def _aligned_alike(q: Tensor, k: Tensor, causal: bool) -> bool:
+    """Whether torch's causal mask is ours: where k is longer than q, torch's begins at the first row, ours at the last."""
+    return not causal or q.shape[2] == k.shape[2]
 
 
 def _asked(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> SDPAParams:
@@ -237,7 +262,7 @@ def _cudnn_backward(
     unused = q.new_empty(0, dtype=torch.int64)
     lengths = (None, None, q.shape[2], k.shape[2])
     dq, dk, dv = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        grad_o, q, k, v, o.contiguous(), lse[..., None], unused, unused, None, *lengths, -0.0, causal, scale=sm_scale
+        grad_o, q, k, v, _rows_first(o), lse[..., None], unused, unused, None, *lengths, -0.0, causal, scale=sm_scale
     )
     return dq, dk, dv
 
@@ -284,6 +309,7 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _scores(q: Tensor, k: Tensor, causal: bool, sm_scale: float) -> Tensor:
     scores = q @ k.mT * sm_scale
     if causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        ahead = k.shape[-2] - q.shape[-2]
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + ahead)
         scores.masked_fill_(later, -math.inf)
     return scores

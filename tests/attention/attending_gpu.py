@@ -1,23 +1,69 @@
-"""A GPU that is not there, on which a launch of `attn_fwd` writes what the kernel is to write.
+"""A GPU that is not there, on which a launch of `attn_fwd` or `attn_fwd_views` writes what the kernel is to write.
 
 The launch is Triton's own, down to the compiled override; in place of the machine code its arguments are read as the
 kernel reads them: rows of [n_rows, head_dim] behind descriptors, in float32. Tensors lie on the CPU.
 """
 
+import itertools
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from kperf.attention import views
+from kperf.attention.kernels.improved_plus import Views
 from kperf.record.device import sm_count
 from tests.trace.capture import fake_gpu
 
+TILE = 128
 PROPERTIES = SimpleNamespace(multi_processor_count=132, uuid="pretended")
 
 
 def attend(_, arguments):
-    """o and lse of a launch, head by head, from the rows that the descriptors lead to."""
+    """o and lse of a launch, of either kernel."""
+    attend_rows(arguments) if len(arguments) == 13 else attend_views(arguments)
+
+
+def attend_views(arguments):
+    """Of `attn_fwd_views`: through the addresses, shapes and strides of its descriptors, tile by tile as it is dealt."""
+    q_desc, k_desc, v_desc, o_desc, lse, sm_scale, *numbers, _, causal, tail = arguments
+    views = Views(*numbers)
+    q, k, v, o = (seen(descriptor) for descriptor in (q_desc, k_desc, v_desc, o_desc))
+    for descriptor in (q_desc, k_desc, v_desc, o_desc):
+        assert descriptor.base.data_ptr() % 16 == 0
+        assert not any(stride * descriptor.base.element_size() % 16 for stride in descriptor.strides[:-1])
+    assert not causal or not tail
+    for batch, head in itertools.product(range(q.shape[0]), range(q.shape[1])):
+        keys, values = k[batch, head // views.group].float(), v[batch, head // views.group].float()
+        for tile in range(views.tiles):
+            first = tile * TILE - views.rows_before
+            rows = [row for row in range(first, first + TILE) if 0 <= row < views.q_len]
+            n_blocks = views.blocks + tile * causal
+            columns = torch.arange(n_blocks * TILE)
+            scores = torch.zeros(len(rows), len(columns))
+            there = min(len(keys), len(columns))
+            scores[:, :there] = q[batch, head, rows].float() @ keys[:there].T * sm_scale
+            if causal:
+                last = torch.tensor(rows) - first + (n_blocks - 1) * TILE
+                scores.masked_fill_(columns > last[:, None], -math.inf)
+            if tail:
+                scores[:, (n_blocks - 1) * TILE + views.tail :] = -math.inf
+            found = torch.logsumexp(scores, -1)
+            lse.view(-1)[(batch * views.heads + head) * views.q_len + torch.tensor(rows)] = found
+            p = (scores - found[:, None]).exp()
+            assert not p[:, there:].any()
+            o[batch, head, rows] = (p[:, :there] @ values[:there]).to(o.dtype)
+
+
+def seen(descriptor):
+    """What TMA sees behind a descriptor."""
+    base = descriptor.base
+    return torch.as_strided(base, descriptor.shape, descriptor.strides, base.storage_offset())
+
+
+def attend_rows(arguments):
+    """Of `attn_fwd`: head by head, from the rows that the descriptors lead to."""
     q, k, v, o, lse, sm_scale, seq_len, n_rows, _, _, _, causal, _ = arguments
     for descriptor in (q, k, v, o):
         assert descriptor.base.is_contiguous()
@@ -40,7 +86,9 @@ def attending_gpu(monkeypatch, tmp_path):
     fake_gpu.install(tmp_path, monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: PROPERTIES)
     sm_count.cache_clear()
+    views.forget()
     monkeypatch.setattr(fake_gpu, "WRITES", [attend])
     fake_gpu.LAUNCHES.clear()
     yield fake_gpu.LAUNCHES
     sm_count.cache_clear()
+    views.forget()

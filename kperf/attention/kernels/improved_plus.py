@@ -412,9 +412,8 @@ def own_tiles(shape):
     """How many tiles this block computes: tile program_id, and every num_programs-th after it."""
     if len(shape) == len(Rows._fields):
         return gl.cdiv(shape.n_rows // (CONSUMERS * CONSUMER_ROWS) - gl.program_id(0), gl.num_programs(0))
-    else:
-        rounds = shape.n_tiles // gl.num_programs(0)
-        return rounds + (place_in_round(rounds) < shape.n_tiles - rounds * gl.num_programs(0)).to(gl.int32)
+    rounds = shape.n_tiles // gl.num_programs(0)
+    return rounds + (place_in_round(rounds) < shape.n_tiles - rounds * gl.num_programs(0)).to(gl.int32)
 
 
 @gluon.jit
@@ -432,14 +431,13 @@ def own_tile_at(t, shape, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
     if len(shape) == len(Rows._fields):
         index = gl.program_id(0) + t * gl.num_programs(0)
         return tile_at(index, shape.seq_len, shape.n_rows, KV_ROW_BYTES, CAUSAL)
-    else:
-        index = t * gl.num_programs(0) + place_in_round(t)
-        n_blocks = opaque(shape.blocks)
-        if CAUSAL:
-            head, tile = by_length(index, shape.tiles, shape.n_heads, shape.section_heads)
-            index = head * shape.tiles + tile
-            n_blocks += tile
-        return index * (CONSUMERS * CONSUMER_ROWS), 0, n_blocks
+    index = t * gl.num_programs(0) + place_in_round(t)
+    n_blocks = opaque(shape.blocks)
+    if CAUSAL:
+        head, tile = by_length(index, shape.tiles, shape.n_heads, shape.section_heads)
+        index = head * shape.tiles + tile
+        n_blocks += tile
+    return index * (CONSUMERS * CONSUMER_ROWS), 0, n_blocks
 
 
 @gluon.jit
@@ -456,8 +454,7 @@ def diagonal_blocks(q_row, shape):
     """The blocks of k and v of a causal tile, of its first row of q."""
     if len(shape) == len(Rows._fields):
         return (q_row % shape.seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
-    else:
-        return (q_row // (CONSUMERS * CONSUMER_ROWS)) % shape.tiles + shape.blocks
+    return (q_row // (CONSUMERS * CONSUMER_ROWS)) % shape.tiles + shape.blocks
 
 
 @gluon.jit
@@ -465,11 +462,10 @@ def q_place(row, shape):
     """Of a row of q that counts through all heads: its head for `coordinates`, and its number there."""
     if len(shape) == len(Rows._fields):
         return (), row
-    else:
-        rows = shape.tiles * (CONSUMERS * CONSUMER_ROWS)
-        head = row // rows
-        batch = head // shape.heads
-        return (batch, head - batch * shape.heads), row - head * rows - shape.rows_before
+    rows = shape.tiles * (CONSUMERS * CONSUMER_ROWS)
+    head = row // rows
+    batch = head // shape.heads
+    return (batch, head - batch * shape.heads), row - head * rows - shape.rows_before
 
 
 @gluon.jit
@@ -478,8 +474,7 @@ def kv_head_of(q_row, shape):
     head, row = q_place(q_row, shape)
     if len(head) == 0:
         return head
-    else:
-        return head[0], head[1] // shape.group
+    return head[0], head[1] // shape.group
 
 
 @gluon.jit
@@ -487,8 +482,7 @@ def coordinates(head, row):
     """Where a head's row is behind its descriptor: [row, 0] of `Rows`, [batch, head, row, 0] of `Views`."""
     if len(head) == 0:
         return [row, 0]
-    else:
-        return [head[0], head[1], row, 0]
+    return [head[0], head[1], row, 0]
 
 
 @gluon.jit
@@ -558,9 +552,7 @@ def load_tiles(
 
 
 @gluon.jit
-def producer(
-    q_desc, k_desc, v_desc, smem, shape, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr
-):
+def producer(q_desc, k_desc, v_desc, smem, shape, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
     """Loads the tiles once, and once more if a consumer's output overflowed."""
     q_smem, k_smem, v_smem, full, q_full = smem
     BLOCK_N: gl.constexpr = k_smem.shape[1]
@@ -727,9 +719,8 @@ def lse_of(lse_ptr, head, row, shape, LAYOUT: gl.constexpr):
     rows = row + gl.arange(0, CONSUMER_ROWS, LAYOUT)
     if len(head) == 0:
         return (lse_ptr + rows,)
-    else:
-        first = (head[0] * shape.heads + head[1]) * shape.q_len
-        return lse_ptr + (first + rows), (rows >= 0) & (rows < shape.q_len)
+    first = (head[0] * shape.heads + head[1]) * shape.q_len
+    return lse_ptr + (first + rows), (rows >= 0) & (rows < shape.q_len)
 
 
 @gluon.jit
@@ -746,8 +737,7 @@ def load_lse(lse_at):
     """Reads what `store_lse` wrote; 0 for a row that does not exist."""
     if len(lse_at) == 1:
         return gl.load(lse_at[0])
-    else:
-        return gl.load(lse_at[0], lse_at[1], 0.0)
+    return gl.load(lse_at[0], lse_at[1], 0.0)
 
 
 @gluon.jit
