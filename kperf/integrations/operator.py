@@ -6,11 +6,11 @@
 Improved+ is its Gluon kernel, which reads q, k and v where they lie (`kperf.attention.views`); vanilla and improved are
 overrides, for which they are copied into plain rows.
 
-The operator is opaque to torch.compile (no graph break), neither synchronises nor reads from the GPU (so CUDA graphs capture it
-once it has run), counts its FLOPs, and has a backward pass from the saved o and log-sum-exp: cuDNN's or, where that
-does not apply, FlashAttention-2's, both of which come with torch. Where the implementation that is asked for does not
-apply, FlashAttention-2 computes the forward pass, and where that does not apply either (tensors on the CPU, float32,
-float64) the formula itself, whose scores take O(seq_len^2) memory; `why_not` says which and why.
+The operator is opaque to torch.compile (no graph break), neither synchronises nor reads from the GPU (so CUDA graphs
+capture it once it has run), counts its FLOPs, and has a backward pass from the saved o and log-sum-exp: cuDNN's or,
+where that does not apply, FlashAttention-2's, both of which come with torch. Where the implementation that is asked for
+does not apply, FlashAttention-2 computes the forward pass, and where that does not apply either (tensors on the CPU,
+float32, float64) the formula itself, whose scores take O(seq_len^2) memory; `why_not` says which and why.
 """
 
 import functools
@@ -222,7 +222,7 @@ def _cudnn_applies(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> bool:
 
 
 def _aligned_alike(q: Tensor, k: Tensor, causal: bool) -> bool:
-    """Whether torch's causal mask is ours: where k is longer than q, torch's begins at the first row, ours at the last."""
+    """Whether torch's causal mask is ours: of a longer k torch's starts from the first rows, ours from the last."""
     return not causal or q.shape[2] == k.shape[2]
 
 

@@ -26,7 +26,7 @@ def attend(_, arguments):
 
 
 def attend_views(arguments):
-    """Of `attn_fwd_views`: through the addresses, shapes and strides of its descriptors, tile by tile as it is dealt."""
+    """Of `attn_fwd_views`: tile by tile, from what TMA sees."""
     q_desc, k_desc, v_desc, o_desc, lse, sm_scale, *numbers, _, causal, tail = arguments
     views = Views(*numbers)
     q, k, v, o = (seen(descriptor) for descriptor in (q_desc, k_desc, v_desc, o_desc))

@@ -1,4 +1,4 @@
-"""Improved+ on tensors as they lie: each layout, group and length is computed, and nothing that TMA can read is copied."""
+"""Improved+ on tensors as they lie: each layout, group and length is right, and what TMA can read is not copied."""
 
 import pytest
 

@@ -82,10 +82,11 @@ class Views(NamedTuple):
 
     What TMA reads before or behind a head's rows is 0, and what it writes there is dropped.
 
-    q_len: rows of a head of q; heads: of q, of which each `group` in a row share one of k and v; n_heads: batch * heads.
-    n_tiles: in all; tiles: of a head of q. rows_before: of the first of them, which has so many before row 0, so that the diagonal
-    begins where blocks of k and v do. blocks: of k and v, to which the first tile attends, and each if there is no mask.
-    tail: how many columns the last block has. section_heads: as in `by_length`.
+    - q_len: rows of a head of q; heads: of q, of which each `group` in a row share one of k and v
+    - n_heads: batch * heads; n_tiles: in all; tiles: of a head of q
+    - rows_before: how many rows before row 0 a head's first tile begins: the diagonal then begins where a block does
+    - blocks: of k and v, to which a head's first tile attends; every tile if there is no mask
+    - tail: how many columns the last block has; section_heads: as in `by_length`
     """
 
     q_len: Any
@@ -411,9 +412,11 @@ def advance(stage, phase, STAGES: gl.constexpr):
 def own_tiles(shape):
     """How many tiles this block computes: tile program_id, and every num_programs-th after it."""
     if len(shape) == len(Rows._fields):
-        return gl.cdiv(shape.n_rows // (CONSUMERS * CONSUMER_ROWS) - gl.program_id(0), gl.num_programs(0))
-    rounds = shape.n_tiles // gl.num_programs(0)
-    return rounds + (place_in_round(rounds) < shape.n_tiles - rounds * gl.num_programs(0)).to(gl.int32)
+        own = gl.cdiv(shape.n_rows // (CONSUMERS * CONSUMER_ROWS) - gl.program_id(0), gl.num_programs(0))
+    else:
+        rounds = shape.n_tiles // gl.num_programs(0)
+        own = rounds + (place_in_round(rounds) < shape.n_tiles - rounds * gl.num_programs(0)).to(gl.int32)
+    return own
 
 
 @gluon.jit
@@ -430,14 +433,17 @@ def own_tile_at(t, shape, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
     """
     if len(shape) == len(Rows._fields):
         index = gl.program_id(0) + t * gl.num_programs(0)
-        return tile_at(index, shape.seq_len, shape.n_rows, KV_ROW_BYTES, CAUSAL)
-    index = t * gl.num_programs(0) + place_in_round(t)
-    n_blocks = opaque(shape.blocks)
-    if CAUSAL:
-        head, tile = by_length(index, shape.tiles, shape.n_heads, shape.section_heads)
-        index = head * shape.tiles + tile
-        n_blocks += tile
-    return index * (CONSUMERS * CONSUMER_ROWS), 0, n_blocks
+        q_row, kv_row, n_blocks = tile_at(index, shape.seq_len, shape.n_rows, KV_ROW_BYTES, CAUSAL)
+    else:
+        index = t * gl.num_programs(0) + place_in_round(t)
+        n_blocks = opaque(shape.blocks)  # else registers of the whole kernel hold what is computed from it
+        if CAUSAL:
+            head, tile = by_length(index, shape.tiles, shape.n_heads, shape.section_heads)
+            index = head * shape.tiles + tile
+            n_blocks += tile
+        q_row = index * (CONSUMERS * CONSUMER_ROWS)
+        kv_row = 0
+    return q_row, kv_row, n_blocks
 
 
 @gluon.jit
@@ -453,36 +459,39 @@ def place_in_round(t):
 def diagonal_blocks(q_row, shape):
     """The blocks of k and v of a causal tile, of its first row of q."""
     if len(shape) == len(Rows._fields):
-        return (q_row % shape.seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
-    return (q_row // (CONSUMERS * CONSUMER_ROWS)) % shape.tiles + shape.blocks
+        n_blocks = (q_row % shape.seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
+    else:
+        n_blocks = (q_row // (CONSUMERS * CONSUMER_ROWS)) % shape.tiles + shape.blocks
+    return n_blocks
 
 
 @gluon.jit
 def q_place(row, shape):
     """Of a row of q that counts through all heads: its head for `coordinates`, and its number there."""
     if len(shape) == len(Rows._fields):
-        return (), row
-    rows = shape.tiles * (CONSUMERS * CONSUMER_ROWS)
-    head = row // rows
-    batch = head // shape.heads
-    return (batch, head - batch * shape.heads), row - head * rows - shape.rows_before
+        head = ()
+    else:
+        rows = shape.tiles * (CONSUMERS * CONSUMER_ROWS)
+        heads_before = row // rows
+        batch = heads_before // shape.heads
+        head = (batch, heads_before - batch * shape.heads)
+        row -= heads_before * rows + shape.rows_before
+    return head, row
 
 
 @gluon.jit
 def kv_head_of(q_row, shape):
     """The head of k and v, for `coordinates`, to which a tile attends."""
     head, row = q_place(q_row, shape)
-    if len(head) == 0:
-        return head
-    return head[0], head[1] // shape.group
+    if len(head) != 0:
+        head = (head[0], head[1] // shape.group)
+    return head
 
 
 @gluon.jit
 def coordinates(head, row):
-    """Where a head's row is behind its descriptor: [row, 0] of `Rows`, [batch, head, row, 0] of `Views`."""
-    if len(head) == 0:
-        return [row, 0]
-    return [head[0], head[1], row, 0]
+    """Where a head's row is behind its descriptor: (row, 0) of `Rows`, (batch, head, row, 0) of `Views`."""
+    return head + (row, 0)  # noqa: RUF005  (Triton unpacks no tuple in a tuple)
 
 
 @gluon.jit
@@ -597,8 +606,8 @@ def first_softmax(
 ):
     """What a tile's first block gives, of the product s of `first_product`.
 
-    TAIL: only n_cols of the block's columns are there. The halves of p, float32 [64, 64], zeros for a right half that s has not; the reference m_i [64] in units of log2;
-    row sums and maxima of p by thread, [64, 4].
+    TAIL: only n_cols of the block's columns are there. Returns the halves of p, float32 [64, 64], zeros for a right
+    half that s has not; the reference m_i [64] in units of log2; row sums and maxima of p by thread, [64, 4].
     """
     HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
     # On the diagonal consumer 0 has rows and columns 0 to 63 of the block; consumer 1 has rows 64 to 127, whose left
@@ -714,18 +723,24 @@ def store_tile(o_desc, at, o, staging):
 
 
 @gluon.jit
-def lse_of(lse_ptr, head, row, shape, LAYOUT: gl.constexpr):
-    """Where the log-sum-exp of a consumer's rows, [64], is: pointers and, of `Views`, a mask of the rows that exist."""
-    rows = row + gl.arange(0, CONSUMER_ROWS, LAYOUT)
+def output_at(row, lse_ptr, shape, LAYOUT: gl.constexpr):
+    """Where o of a consumer's rows is behind its descriptor, and where their log-sum-exp, [64], is.
+
+    That: pointers and, of `Views`, a mask of the rows that exist.
+    """
+    head, first = q_place(row, shape)
+    rows = first + gl.arange(0, CONSUMER_ROWS, LAYOUT)
     if len(head) == 0:
-        return (lse_ptr + rows,)
-    first = (head[0] * shape.heads + head[1]) * shape.q_len
-    return lse_ptr + (first + rows), (rows >= 0) & (rows < shape.q_len)
+        lse_at = (lse_ptr + rows,)
+    else:
+        rows_before = (head[0] * shape.heads + head[1]) * shape.q_len
+        lse_at = (lse_ptr + (rows_before + rows), (rows >= 0) & (rows < shape.q_len))
+    return coordinates(head, first), lse_at
 
 
 @gluon.jit
 def store_lse(lse_at, lse):
-    """Writes lse where `lse_of` says."""
+    """Writes lse where `output_at` says."""
     if len(lse_at) == 1:
         gl.store(lse_at[0], lse)
     else:
@@ -735,9 +750,7 @@ def store_lse(lse_at, lse):
 @gluon.jit
 def load_lse(lse_at):
     """Reads what `store_lse` wrote; 0 for a row that does not exist."""
-    if len(lse_at) == 1:
-        return gl.load(lse_at[0])
-    return gl.load(lse_at[0], lse_at[1], 0.0)
+    return gl.load(lse_at[0]) if len(lse_at) == 1 else gl.load(lse_at[0], lse_at[1], 0.0)
 
 
 @gluon.jit
@@ -849,11 +862,9 @@ def attend_tiles(
 
         # Epilogue, under the next tile's QK.
         lse = (m_i + approximate_log2(l_row)) * LN_2
-        head, row = q_place(row, shape)
-        lse_at = lse_of(lse_ptr, head, row, shape, ROW_LAYOUT)
+        at, lse_at = output_at(row, lse_ptr, shape, ROW_LAYOUT)
         if FIXED:
             store_lse(lse_at, lse)
-        at = coordinates(head, row)
         q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), shape, KV_ROW_BYTES, CAUSAL)
         acc, p = warpgroup_mma_wait(1, deps=[acc, p])
         o = rescale(acc, 1.0 / l_norm)
@@ -955,10 +966,11 @@ def attn_fwd_views(
     CAUSAL: gl.constexpr,
     TAIL: gl.constexpr,
 ):
-    """`attn_fwd` of tensors where they lie: descriptors [batch, heads, seq_len, head_dim], boxes [1, 1, rows, head_dim].
+    """`attn_fwd` of tensors where they lie: descriptors [batch, heads, seq_len, head_dim] of any strides.
 
-    lse_ptr: float32 [n_heads, q_len]; q_len to section_heads: as `Views` has them. CAUSAL: the last query attends to all
-    keys, the one before it to all but one. TAIL, of what is not causal: the last block has fewer columns than others.
+    Boxes [1, 1, rows, head_dim]; lse_ptr: float32 [n_heads, q_len]; q_len to section_heads: as `Views` has them.
+    CAUSAL: the last query attends to all keys, the one before it to all but one. TAIL, of what is not causal: the last
+    block has fewer columns than the others.
     """
     shape = Views(q_len, heads, group, n_heads, n_tiles, tiles, rows_before, blocks, tail, section_heads)
     attend(q_desc, k_desc, v_desc, o_desc, lse_ptr, sm_scale, shape, STAGES, CAUSAL, TAIL)
