@@ -229,9 +229,9 @@ def from_override(key: str, label: str, find: Callable[[Workload], Override]) ->
 def _views(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float) -> Call:
     """As models call it: on [batch, seq_len, heads, head_dim]."""
     refuse_gradients(q, k, v)
-    q, k, v = (tensor.transpose(1, 2) for tensor in rows_first(q, k, v))
     if reason := views.plan(q, k, v, causal).why_not:
         raise UsageError(reason)
+    q, k, v = (tensor.transpose(1, 2) for tensor in rows_first(q, k, v))
     return lambda: views.attend(q, k, v, causal, sm_scale)
 
 

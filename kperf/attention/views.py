@@ -58,7 +58,7 @@ class Kind(NamedTuple):
         return f"tensordesc<{dtype}{box},{gl.NVMMASharedLayout.get_default_for(box, dtype)!r}>"
 
 
-class _Descriptor(TensorDescriptor):
+class _Descriptor(TensorDescriptor):  # type: ignore[misc]
     """One whose shape and strides were checked when the plan was made: checking takes longer than a launch."""
 
     def __post_init__(self) -> None:
@@ -110,8 +110,8 @@ def plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     """How these are computed on the current device; compiles the kernel at the first call of a kind.
 
     q: [batch, heads, seq_len, head_dim]; k, v: of any number of heads that divides q's, and of any number of rows, with
-    `causal` of as many as q or more: then the last row of q attends to all. Raises `UsageError` for what is no
-    attention.
+    `causal` of as many as q, or a multiple of 128 more: then the last row of q attends to all. Raises `UsageError` for
+    what is no attention.
     """
     key = (
         *(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()),
@@ -170,34 +170,35 @@ def _made(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     check_attention(q, k, v, causal)
     batch, heads, q_len, head_dim = q.shape
     kv_heads, kv_len = k.shape[1:3]
-    if reason := _unsupported(q, kv_len) or why_not_here(q):
+    if reason := _unsupported(q, kv_len, causal) or why_not_here(q):
         return Plan(why_not=reason)
     strides = [readable_strides(one.shape, one.stride(), one.element_size()) for one in (q, k, v)]
-    if None in strides:
+    readable = [found for found in strides if found is not None]
+    if len(readable) < len(strides):
         return Plan(unreadable=tuple(found is None for found in strides))
     kind = Kind(head_dim, q.dtype, causal, not causal and kv_len % KV_BOX_ROWS != 0)
     kv_row_bytes = 2 * head_dim * q.element_size()
     views = improved_plus.views(batch, heads, kv_heads, q_len, kv_len, kv_row_bytes, causal=causal)
-    o_strides = rows_first_strides(q.shape)
-    q_box, kv_box = (1, 1, Q_BOX_ROWS, head_dim), (1, 1, KV_BOX_ROWS, head_dim)
-    shapes_and_boxes = ((q, q_box), (k, kv_box), (v, kv_box), (q, q_box))
+    boxes = [(1, 1, rows, head_dim) for rows in (Q_BOX_ROWS, KV_BOX_ROWS, KV_BOX_ROWS, Q_BOX_ROWS)]
+    shapes = [tuple(tensor.shape) for tensor in (q, k, v, q)]
     return Plan(
         launch=compiled(kind)[(min(views.n_tiles, sm_count()), 1, 1)],
-        descriptors=tuple(
-            (tuple(tensor.shape), found, box)
-            for (tensor, box), found in zip(shapes_and_boxes, (*strides, o_strides), strict=True)
-        ),
+        descriptors=tuple(zip(shapes, [*readable, rows_first_strides(q.shape)], boxes, strict=True)),
         arguments=(*views, *kind.constexprs().values()),
     )
 
 
-def _unsupported(q: Tensor, kv_len: int) -> str | None:
+def _unsupported(q: Tensor, kv_len: int, causal: bool) -> str | None:
     """Why the kernel computes this on no GPU, or None."""
     batch, heads, q_len, head_dim = q.shape
     if q.dtype not in _DTYPES:
         return f"q is {str(q.dtype).removeprefix('torch.')}: the kernel computes bfloat16 and float16"
     if head_dim not in HEAD_DIMS:
         return f"head_dim {head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"
+    if causal and (kv_len - q_len) % KV_BOX_ROWS:
+        return (
+            f"k has {kv_len - q_len} rows more than q: under a causal mask these are to be a multiple of {KV_BOX_ROWS}"
+        )
     tile = 2 * Q_BOX_ROWS
     if batch * heads * (q_len + 2 * tile) >= _MOST_ROWS or kv_len + tile >= _MOST_ROWS:
         return f"{batch * heads} heads of {q_len} rows are more than the kernel's 32-bit row numbers"

@@ -37,8 +37,8 @@ def attend_views(arguments):
     for batch, head in itertools.product(range(q.shape[0]), range(q.shape[1])):
         keys, values = k[batch, head // views.group].float(), v[batch, head // views.group].float()
         for tile in range(views.tiles):
-            first = tile * TILE - views.rows_before
-            rows = [row for row in range(first, first + TILE) if 0 <= row < views.q_len]
+            first = tile * TILE
+            rows = list(range(first, min(first + TILE, views.q_len)))
             n_blocks = views.blocks + tile * causal
             columns = torch.arange(n_blocks * TILE)
             scores = torch.zeros(len(rows), len(columns))

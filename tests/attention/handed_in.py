@@ -18,14 +18,19 @@ def operands(heads=4, kv_heads=4, seq_len=256, head_dim=128, dtype=torch.bfloat1
 
 
 def exact(q, k, v, causal):
-    """In float64, each head of k and v for so many heads of q in a row."""
+    """In float64, each head of k and v for so many heads of q in a row; causal, the last row attends to all of k."""
     groups = q.shape[1] // k.shape[1]
     q, k, v = (tensor.double() for tensor in (q, k, v))
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     scores = q @ k.mT * SCALE
     if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+        scores = scores.masked_fill(_later(q, k), float("-inf"))
     return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def _later(q, k):
+    """Which columns are after the last one of each row."""
+    return torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1 + k.shape[2] - q.shape[2])
 
 
 def rows_first(tensor):

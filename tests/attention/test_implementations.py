@@ -96,7 +96,16 @@ def test_flex_attention_is_compiled_whole(monkeypatch):
 def test_what_has_no_backward_pass_refuses_it():
     workload = Workload(batch=1, seq_len=128, backward=True)
     refusing = {key for key in COMPARED if IMPLEMENTATIONS[key].refuses(workload) == "it computes forward only"}
-    assert refusing == {"fa3", "triton", "triton_autows", "flashinfer", "tilelang", "aiter", *VARIANTS}
+    assert refusing == {
+        "fa3",
+        "triton",
+        "triton_autows",
+        "flashinfer",
+        "tilelang",
+        "aiter",
+        "improved_plus_views",
+        *VARIANTS,
+    }
     assert all(
         IMPLEMENTATIONS[key].refuses(workload.model_copy(update={"backward": False})) is None
         for key in ("fa3", "eager")

@@ -87,12 +87,13 @@ def test_another_gpu_is_refused(attending_gpu, monkeypatch):  # noqa: F811
         bind_attn_fwd(*operands(), False, SCALE)
 
 
-def test_a_longer_k_is_attention_and_none_under_a_causal_mask():
-    q, _, _ = operands(seq_len=128)
-    _, k, v = operands(seq_len=256)
-    check_attention(q, k, v, False)
-    with pytest.raises(UsageError, match="a causal mask needs as many"):
-        check_attention(q, k, v, True)
+def test_a_longer_k_is_attention_and_a_shorter_one_none_under_a_causal_mask():
+    q, short_k, short_v = operands(seq_len=128)
+    long_q, k, v = operands(seq_len=256)
+    check_attention(q, k, v, True)
+    check_attention(long_q, short_k, short_v, False)
+    with pytest.raises(UsageError, match="q has 256 rows and k 128: a causal mask needs as many of k, or more"):
+        check_attention(long_q, short_k, short_v, True)
     with pytest.raises(UsageError, match="attn_fwd needs as many"):
         workload_of(q, k, v, False)
 

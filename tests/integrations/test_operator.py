@@ -172,7 +172,9 @@ def test_fa3_is_wrapped_the_same_way(gpu, fa3):
     ("changes", "implementation", "words"),
     [
         ({"seq_len": 200}, "vanilla", "seq_len 200 is not a multiple of 128"),
-        ({"dtype": torch.float32}, "improved_plus", "dtype: Input should be 'bfloat16' or 'float16'"),
+        ({"dtype": torch.float32}, "improved", "dtype: Input should be 'bfloat16' or 'float16'"),
+        ({"dtype": torch.float32}, "improved_plus", "q is float32: the kernel computes bfloat16 and float16"),
+        ({"head_dim": 96}, "improved_plus", "head_dim 96 is not one of 64, 128"),
         ({"head_dim": 64}, "vanilla", "ttgir/vanilla/ holds no d64_bf16_full.ttgir"),
         ({"dtype": torch.float16}, "fa3", "the fa3-fwd wheel holds bfloat16 kernels only"),
     ],

@@ -84,7 +84,6 @@ class Views(NamedTuple):
 
     - q_len: rows of a head of q; heads: of q, of which each `group` in a row share one of k and v
     - n_heads: batch * heads; n_tiles: in all; tiles: of a head of q
-    - rows_before: how many rows before row 0 a head's first tile begins: the diagonal then begins where a block does
     - blocks: of k and v, to which a head's first tile attends; every tile if there is no mask
     - tail: how many columns the last block has; section_heads: as in `by_length`
     """
@@ -95,20 +94,19 @@ class Views(NamedTuple):
     n_heads: Any
     n_tiles: Any
     tiles: Any
-    rows_before: Any
     blocks: Any
     tail: Any
     section_heads: Any
 
 
 def views(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, kv_row_bytes: int, *, causal: bool) -> Views:
-    """The work on q [batch, heads, q_len, ...] and k, v [batch, kv_heads, kv_len, ...]; causal needs kv_len >= q_len.
+    """The work on q [batch, heads, q_len, ...] and k, v [batch, kv_heads, kv_len, ...].
 
+    causal: k has as many rows as q, or a multiple of 128 more, so that the diagonal begins where a block does.
     kv_row_bytes: of one row of k and of v.
     """
     group, block = heads // kv_heads, CONSUMERS.value * CONSUMER_ROWS.value
-    rows_before = (kv_len - q_len) % block if causal else 0
-    tiles = -(-(q_len + rows_before) // block)
+    tiles = -(-q_len // block)
     sections = max(L2_SECTION_BYTES.value // (kv_len * kv_row_bytes), 1)
     return Views(
         q_len=q_len,
@@ -117,7 +115,6 @@ def views(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, kv_row
         n_heads=batch * heads,
         n_tiles=batch * heads * tiles,
         tiles=tiles,
-        rows_before=rows_before,
         blocks=1 + (kv_len - q_len) // block if causal else -(-kv_len // block),
         tail=(kv_len - 1) % block + 1,
         section_heads=min(sections * group, batch * heads),
@@ -471,11 +468,11 @@ def q_place(row, shape):
     if len(shape) == len(Rows._fields):
         head = ()
     else:
-        rows = shape.tiles * (CONSUMERS * CONSUMER_ROWS)
+        rows = opaque(shape.tiles) * (CONSUMERS * CONSUMER_ROWS)
         heads_before = row // rows
         batch = heads_before // shape.heads
         head = (batch, heads_before - batch * shape.heads)
-        row -= heads_before * rows + shape.rows_before
+        row -= heads_before * rows
     return head, row
 
 
@@ -726,7 +723,7 @@ def store_tile(o_desc, at, o, staging):
 def output_at(row, lse_ptr, shape, LAYOUT: gl.constexpr):
     """Where o of a consumer's rows is behind its descriptor, and where their log-sum-exp, [64], is.
 
-    That: pointers and, of `Views`, a mask of the rows that exist.
+    That: pointers or, of `Views`, lse_ptr, offsets and a mask of the rows that exist.
     """
     head, first = q_place(row, shape)
     rows = first + gl.arange(0, CONSUMER_ROWS, LAYOUT)
@@ -734,7 +731,8 @@ def output_at(row, lse_ptr, shape, LAYOUT: gl.constexpr):
         lse_at = (lse_ptr + rows,)
     else:
         rows_before = (head[0] * shape.heads + head[1]) * shape.q_len
-        lse_at = (lse_ptr + (rows_before + rows), (rows >= 0) & (rows < shape.q_len))
+        exists = (rows >= 0) & (rows < shape.q_len)  # without the first, which holds, ptxas 12.8 spills a pointer
+        lse_at = (lse_ptr, rows_before + rows, exists)
     return coordinates(head, first), lse_at
 
 
@@ -744,13 +742,13 @@ def store_lse(lse_at, lse):
     if len(lse_at) == 1:
         gl.store(lse_at[0], lse)
     else:
-        gl.store(lse_at[0], lse, lse_at[1])
+        gl.store(lse_at[0] + lse_at[1], lse, lse_at[2])
 
 
 @gluon.jit
 def load_lse(lse_at):
     """Reads what `store_lse` wrote; 0 for a row that does not exist."""
-    return gl.load(lse_at[0]) if len(lse_at) == 1 else gl.load(lse_at[0], lse_at[1], 0.0)
+    return gl.load(lse_at[0]) if len(lse_at) == 1 else gl.load(lse_at[0] + opaque(lse_at[1]), lse_at[2], 0.0)
 
 
 @gluon.jit
@@ -958,7 +956,6 @@ def attn_fwd_views(
     n_heads,
     n_tiles,
     tiles,
-    rows_before,
     blocks,
     tail,
     section_heads,
@@ -972,7 +969,7 @@ def attn_fwd_views(
     CAUSAL: the last query attends to all keys, the one before it to all but one. TAIL, of what is not causal: the last
     block has fewer columns than the others.
     """
-    shape = Views(q_len, heads, group, n_heads, n_tiles, tiles, rows_before, blocks, tail, section_heads)
+    shape = Views(q_len, heads, group, n_heads, n_tiles, tiles, blocks, tail, section_heads)
     attend(q_desc, k_desc, v_desc, o_desc, lse_ptr, sm_scale, shape, STAGES, CAUSAL, TAIL)
 
 
