@@ -172,8 +172,8 @@ def save(figure: Figure, out: Path) -> list[Path]:
 def content(figure: Figure, suffix: str, dpi: int) -> bytes:
     """What a file of the figure holds: whenever it is drawn the same."""
     _as_written(figure)
-    if figure.get_layout_engine() is not None:  # once: laid out anew for each file, the files would differ
-        figure.draw_without_rendering()
+    if (layout := figure.get_layout_engine()) is not None:  # once: laid out anew for each file, the files would differ
+        layout.execute(figure)
         figure.set_layout_engine("none")
     stream = io.BytesIO()
     metadata = {"pdf": {"CreationDate": None}, "png": {"Software": None}}[suffix]

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from kperf.diagnose.finding import Diagnoses
 from tests.command import kperf
 from tests.diagnose import sarif_2_1_0
+from tests.test_interrupted import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = Path(__file__).parent / "kernels"
@@ -318,12 +319,19 @@ atexit.register(Log)
 )
 def test_what_a_script_does_to_its_process_costs_no_diagnosis(tmp_path, script):
     """It is a process of its own, whose standard output is JSON and nothing else."""
-    (tmp_path / "it.py").write_text(ADD + AT_EXIT + script)
-    command = [sys.executable, "-m", "kperf", "diagnose", "--static", "--json", "it.py"]
+    (tmp_path / "it.py").write_text(ADD + script)
+    done = Session(tmp_path).command(["diagnose", "--static", "--json", tmp_path / "it.py"])
+    assert (done.status, done.stderr) == (0, "")
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["add"]
+
+
+def test_garbage_that_a_script_leaves_is_collected_when_the_interpreter_ends(tmp_path):
+    (tmp_path / "it.py").write_text(AT_EXIT)
+    command = [sys.executable, "-m", "kperf", "diagnose", "--static", "it.py"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["add"]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("kperf: it.py launches no kernel")
     assert (tmp_path / "log").read_text() == "whole"
 
 
