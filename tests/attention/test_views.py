@@ -7,15 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kperf.attention import views
+from kperf.attention import overrides, views
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.kernels import improved_plus
+from kperf.attention.variants import VARIANTS
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.attention.handed_in import LAYOUTS, SCALE, exact, normal, operands
 from tests.attention.kernels.in_python import in_python
+from tests.attention.kernels.test_improved_plus import loop_bounds
 
 READABLE = ("contiguous", "rows_first", "of_one_product")
 KINDS = [
@@ -209,8 +211,33 @@ def test_nothing_spills_and_products_are_waited_for_where_the_source_does(kind):
     assert compiler.resources(kernel).spilled_bytes == 0
     assert code.count("HGMMA") == ptx.count("wgmma.mma_async") == (144 if kind.head_dim == 128 else 104)
     assert code.count("WARPGROUP.DEPBAR") == ptx.count("wgmma.wait_group") > 0
-    tma = [operation for operation in Module(kernel.asm["ttgir"]).walk() if "async_tma_copy" in operation.name]
-    assert all(", ".join(operation.operands).count("%") >= 3 for operation in tma)
+
+
+def consumers_loops(text):
+    """The operations of the loops over blocks of k and v, in order: of both consumers, and of their second passes."""
+    loops = [op for op in Module(text).walk() if op.name == "scf.for" and "ttng.warp_group_dot" in names_in(op)]
+    return [names_in(loop) for loop in loops if "scf.for" not in names_in(loop)[1:]]
+
+
+def names_in(loop):
+    return [op.name for op in loop.walk()]
+
+
+@pytest.mark.parametrize("special", VARIANTS["improved_plus"].specializations, ids=lambda special: special.file_name)
+def test_its_main_loops_are_those_of_the_override(special):
+    kind = views.Kind(special.head_dim, getattr(torch, special.dtype), special.causal, tail=False)
+    ours = consumers_loops(compiler.canonical_ttgir(views.compiled(kind).asm["ttgir"]))
+    theirs = consumers_loops(overrides.find("improved_plus", special).text)
+    assert len(ours) == 4
+    assert ours == theirs
+
+
+def test_every_tile_has_a_number_of_blocks_of_its_own():
+    """As of the override: Triton's loop-aware CSE can take a number that the tile loop carries for the first tile's."""
+    kernel = views.compiled(views.Kind(128, torch.bfloat16, causal=True, tail=False))
+    bounds = loop_bounds(Module(compiler.canonical_ttgir(kernel.asm["ttgir"])))
+    assert len(bounds) == 6  # two passes of two consumers and the producer
+    assert all(bounds)
 
 
 @pytest.mark.gpu

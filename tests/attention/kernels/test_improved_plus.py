@@ -105,18 +105,24 @@ def test_in_float16_only_a_large_p_makes_a_warp_scale_what_it_has_summed(causal)
 
 def test_every_tile_has_a_number_of_blocks_of_its_own():
     """Triton's loop-aware CSE can take a number that the tile loop carries for the first tile's."""
-    module = Module(override.find("improved_plus", Specialization(causal=True)).text)
-    block_loops = 0
+    bounds = loop_bounds(Module(override.find("improved_plus", Specialization(causal=True)).text))
+    assert len(bounds) == 6  # two passes of two consumers and the producer
+    assert all(bounds)
+
+
+def loop_bounds(module):
+    """Whether each loop over blocks ends where its own tile's number says: by what the loop over tiles computes."""
+    bounds = []
     for tiles in module.walk():
         if tiles.name != "scf.for":
             continue
         computed = {name for op in tiles.walk() for name in op.results} | set(carried_names(tiles))
-        for blocks in tiles.walk():
-            if blocks is not tiles and blocks.name == "scf.for":
-                block_loops += 1
-                upper_bound = blocks.operands[2]
-                assert upper_bound in computed, f"line {blocks.line + 1}"
-    assert block_loops == 6  # two passes of two consumers and the producer
+        bounds += [
+            blocks.operands[2] in computed
+            for blocks in tiles.walk()
+            if blocks is not tiles and blocks.name == "scf.for"
+        ]
+    return bounds
 
 
 def carried_names(loop):
