@@ -80,6 +80,8 @@ def test_a_slice_of_a_cache_is_read_where_it_lies_and_not_beyond(attending_gpu):
 def test_an_expanded_head_is_copied_and_right(attending_gpu):  # noqa: F811
     q, k, v = operands(kv_heads=1)
     assert_right(q, k.expand(2, 4, 256, 128), v.expand(2, 4, 256, 128), True)
+    (launch,) = attending_gpu
+    assert launch.arguments[1].strides[1] == launch.arguments[2].strides[1] == 128
 
 
 def test_what_is_planned_once_is_launched_with_each_calls_tensors(attending_gpu):  # noqa: F811

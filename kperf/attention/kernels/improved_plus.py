@@ -80,12 +80,13 @@ class Rows(NamedTuple):
 class Views(NamedTuple):
     """What `attn_fwd_views` is given: [batch, heads, seq_len, head_dim] of any strides.
 
-    What TMA reads before or behind a head's rows is 0, and what it writes there is dropped.
+    What TMA reads behind a head's last row is 0, and what it writes there is dropped. (It writes no box that begins before
+    row 0: illegal instruction.)
 
     - q_len: rows of a head of q; heads: of q, of which each `group` in a row share one of k and v
     - n_heads: batch * heads; n_tiles: in all; tiles: of a head of q
     - blocks: of k and v, to which a head's first tile attends; every tile if there is no mask
-    - tail: how many columns the last block has; section_heads: as in `by_length`
+    - tail: how many columns the last block has, if not all; section_heads: as in `by_length`
     """
 
     q_len: Any
@@ -116,7 +117,7 @@ def views(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, kv_row
         n_tiles=batch * heads * tiles,
         tiles=tiles,
         blocks=1 + (kv_len - q_len) // block if causal else -(-kv_len // block),
-        tail=(kv_len - 1) % block + 1,
+        tail=kv_len % block,
         section_heads=min(sections * group, batch * heads),
     )
 
