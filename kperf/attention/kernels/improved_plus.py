@@ -80,8 +80,8 @@ class Rows(NamedTuple):
 class Views(NamedTuple):
     """What `attn_fwd_views` is given: [batch, heads, seq_len, head_dim] of any strides.
 
-    What TMA reads behind a head's last row is 0, and what it writes there is dropped. A box that it writes may not begin
-    before row 0: that is an illegal instruction.
+    What TMA reads behind a head's last row is 0, and what it writes there is dropped. A box that it writes may not
+    begin before row 0: that is an illegal instruction.
 
     - q_len: rows of a head of q; heads: of q, of which each `group` in a row share one of k and v
     - n_heads: batch * heads; n_tiles: in all; tiles: of a head of q
