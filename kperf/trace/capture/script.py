@@ -53,7 +53,8 @@ class Script:
 
     def _ended(self) -> BaseException | None:
         """Run it; returns what ended it before its last line."""
-        threads, executors = set(threading.enumerate()), WeakSet(_executors())
+        threads = set(threading.enumerate())
+        executors = WeakSet(_executors(threads - {threading.main_thread(), threading.current_thread()}))
         try:
             if self.is_module:
                 _run_module(self.name, self.arguments)
@@ -111,7 +112,7 @@ def _put_first(folder: str) -> None:
 
 def _wait_for_threads(threads: Set[threading.Thread], executors: Set[Executor]) -> None:
     """Shut down executors and join threads, as `python` does before it ends; but for those given."""
-    for executor in _executors():
+    for executor in _executors(set(threading.enumerate()) - threads):
         if executor not in executors:
             executor.shutdown()
     for thread in threading.enumerate():
@@ -119,8 +120,9 @@ def _wait_for_threads(threads: Set[threading.Thread], executors: Set[Executor]) 
             thread.join()
 
 
-def _executors() -> list[Executor]:
-    return [one for one in gc.get_objects() if issubclass(type(one), Executor)]
+def _executors(threads: Set[threading.Thread]) -> list[Executor]:
+    """All that there are, if one of these threads can be theirs: the search is through millions of objects."""
+    return [one for one in gc.get_objects() if issubclass(type(one), Executor)] if threads else []
 
 
 def _status_of(end: BaseException | None) -> int:

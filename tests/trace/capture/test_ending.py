@@ -1,9 +1,11 @@
 """However a script ends, and whatever it does to its process, what was traced of its kernels is there and is told."""
 
+import gc
 import json
 import os
 import re
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -114,6 +116,30 @@ def test_executors_that_nobody_ends_do_what_they_were_given_and_the_script_ends(
     status, printed, _, files = run(tmp_path, RUN.replace("\nrun(12)\n", launches) + POOL.format(kind=kind, call=call))
     assert (status, files) == (0, ALL)
     assert f"written: {tmp_path}/results/plus.timeline.json" in printed
+
+
+def test_an_idle_pool_of_before_that_a_script_sets_to_work_ends_with_it(tmp_path):
+    (tmp_path / "it.py").write_text("import pytest\npytest.DONE = pytest.POOL.submit(abs, -1)")
+
+    def run_it():
+        pytest.POOL = ThreadPoolExecutor(1)
+        assert Script(str(tmp_path / "it.py"), ()).run() == 0
+        os._exit(40 + pytest.DONE.result())
+
+    process = FORK.Process(target=run_it)  # which has none of the threads that are here
+    process.start()
+    process.join(LIMIT_S)
+    process.kill()
+    assert process.exitcode == 41
+
+
+def test_all_objects_are_searched_for_pools_only_where_a_script_has_threads(tmp_path, monkeypatch):
+    searched = []
+    monkeypatch.setattr(gc, "get_objects", lambda: searched.append(True) or [])
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread()])
+    (tmp_path / "it.py").write_text("1")
+    assert Script(str(tmp_path / "it.py"), ()).run() == 0
+    assert searched == []
 
 
 def test_threads_of_before_are_not_waited_for(tmp_path):
