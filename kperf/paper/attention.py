@@ -189,10 +189,11 @@ def said(runs: dict[Key, Run], keys: Sequence[str], shapes: Shapes) -> list[str]
     there = {key for run in runs.values() for key in run}
     if lacking := [IMPLEMENTATIONS[key].label for key in keys if key not in there]:
         lines.append(f"not recorded: {', '.join(lacking)}")
-    if runs and next(iter(runs))[1].kv_heads is not None:
-        given = [IMPLEMENTATIONS[key].label for key in keys if key in there and not IMPLEMENTATIONS[key].grouped]
+    grouped = any(workload.kv_heads is not None for _, workload in runs)
+    repeated = [IMPLEMENTATIONS[key].label for key in keys if key in there and not IMPLEMENTATIONS[key].grouped]
+    if grouped and repeated:
         lines.append(
-            f"given k and v of all heads, as they know no groups: {', '.join(given)}; forward, that copy is neither in "
+            f"given k and v of all heads, as they know no groups: {', '.join(repeated)}; forward, that copy is neither in "
             "their time nor in their memory"
         )
     if len(shapes.passes) == 1:

@@ -194,7 +194,8 @@ def test_who_gets_copies_of_the_heads_is_said():
     (line,) = [line for line in lines if line.startswith("given k and v of all heads")]
     assert "eager;" in line
     assert "FA" not in line
-    assert not any(line.startswith("given") for line in attention.said(runs_of(), KEYS, SHAPES))
+    for runs, keys, shapes in ((runs_of(), KEYS, SHAPES), (runs_of(grouped), ["fa3", "fa2"], grouped)):
+        assert not any(line.startswith("given") for line in attention.said(runs, keys, shapes))
 
 
 def test_who_computes_forward_only_is_said_in_short():
