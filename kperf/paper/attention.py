@@ -193,8 +193,8 @@ def said(runs: dict[Key, Run], keys: Sequence[str], shapes: Shapes) -> list[str]
     repeated = [IMPLEMENTATIONS[key].label for key in keys if key in there and not IMPLEMENTATIONS[key].grouped]
     if grouped and repeated:
         lines.append(
-            f"given k and v of all heads, as they know no groups: {', '.join(repeated)}; forward, that copy is neither in "
-            "their time nor in their memory"
+            f"given k and v of all heads, as they know no groups: {', '.join(repeated)}; forward, that copy is neither "
+            "in their time nor in their memory"
         )
     if len(shapes.passes) == 1:
         lines.append("backward passes are measured on normal inputs alone: where few keys dominate, gradients cancel")
