@@ -15,7 +15,6 @@ from kperf.diagnose.kernel import OPTIONS, Kernel
 from kperf.diagnose.without_gpu import launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
-from kperf.ir.locations import quoted
 from kperf.ir.ttgir import Module
 from kperf.record.files import from_json_once, read_text
 from kperf.trace.capture.script import Script
@@ -64,11 +63,7 @@ def of_compiled(
     """What static rules read, of a kernel that Triton compiled."""
     native = "cubin" in kernel.asm
     found = compiler.read_compiled(kernel, _file_of(kernel))
-    ttgir = found.texts["ttgir"]
-    if found.moved is not None:
-        before, after = map(quoted, found.moved)
-        ttgir = ttgir.replace(f"loc({before}:", f"loc({after}:")
-    module = Module(ttgir)
+    module = Module(compiler.ttgir_of_file(found.texts["ttgir"], _file_of(kernel)))
     assembled = native and "ptx" in kernel.asm and any(op.name == "ttng.warp_group_dot" for op in module.walk())
     return Kernel(
         kernel.name,

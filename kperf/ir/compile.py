@@ -276,11 +276,26 @@ def read_compiled(kernel: CompiledKernel, file: str | None) -> Compiled:
     """
     texts = {level: kernel.asm[name] for level, name in TEXTS.items() if name in kernel.asm}
     code = machine_code(kernel) if "cubin" in kernel.asm else None
-    location = Module(texts["ttgir"]).function.location
+    moved = _moved(texts["ttgir"], file)
+    return Compiled(texts, code.moved(*moved) if code and moved else code, moved)
+
+
+def _moved(ttgir: str, file: str | None) -> tuple[str, str] | None:
+    location = Module(ttgir).function.location
     written = location.frame if location is not None else None
-    if written is None or file is None or written.file == file:
-        return Compiled(texts, code, None)
-    return Compiled(texts, code.moved(written.file, file) if code else None, (written.file, file))
+    return (written.file, file) if written is not None and file is not None and written.file != file else None
+
+
+def ttgir_of_file(ttgir: str, file: str | None) -> str:
+    """TTGIR with the name of the file where its source lies now.
+
+    Lines are right as they are. The key of Triton's cache has a kernel's text and line and no file: of equal kernels on
+    one line of two files both get what was compiled of the first, as they do when a file was moved.
+    """
+    if (moved := _moved(ttgir, file)) is None:
+        return ttgir
+    before, after = map(locations.quoted, moved)
+    return ttgir.replace(f"loc({before}:", f"loc({after}:")
 
 
 def ptxas_says(ptx: str, arch: str) -> str:

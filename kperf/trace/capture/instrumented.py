@@ -110,14 +110,16 @@ def make_instrumented(
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
     """
-    if python_function(kernel) is None or "ttgir" not in kernel.asm:
+    function = python_function(kernel)
+    if function is None or "ttgir" not in kernel.asm:
         raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
     original_usage = resource_usage(kernel, folder)
     text = compiler.named_ttgir(kernel.asm["ttgir"])
+    located = compiler.ttgir_of_file(kernel.asm["ttgir"], function.__code__.co_filename)
 
     def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
         traced = instrumented(text, detail=detail, regions=wanted, rules=rules)
-        program = read_program(traced.text, rules, located=kernel.asm["ttgir"])
+        program = read_program(traced.text, rules, located=located)
         written = records or straight_records(program)
         recording = recording_of_launch(program, original_usage, programs * kernel.metadata.num_ctas, memory, written)
         compiled = _compile(

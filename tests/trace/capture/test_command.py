@@ -611,6 +611,15 @@ def test_fewer_records_where_all_of_them_cost_a_cta_on_an_sm(trace, monkeypatch)
     assert "CTAs an SM where" not in said
 
 
+def test_regions_are_of_the_file_that_ran_where_an_equal_kernel_of_another_is_in_the_cache(trace, tmp_path):
+    for name in ("first.py", "second.py"):
+        (tmp_path / name).write_text(GEMM + "run(1)")
+        _, _, out = trace(f"import runpy; runpy.run_path({str(tmp_path / name)!r})", passes=1)
+        sources = [region.source for region in read_timeline(out / "gemm.timeline.json").regions]
+        assert {Path(source.file).name for source in sources} == {name}
+        assert GEMM.splitlines()[max(source.line for source in sources) - 1].startswith("    c_desc.store")
+
+
 def test_regions_that_events_cannot_number_are_said_to_be_left_out(trace, monkeypatch):
     _, said, _ = trace(GEMM + "run(1)", passes=1)
     assert "have no events" not in said
