@@ -41,12 +41,12 @@ def subject_of(original: Override, workload: Workload = FIG11) -> TracedKernel:
         text=original.text,
         shared_bytes=original.entry.shared_bytes,
         compile=compile_with,
-        most_records=lambda program: most_records(program, original, workload),
+        most_events=lambda program: most_events(program, original, workload),
         rules=RULES,
     )
 
 
-def most_records(program: Program, override: Override, workload: Workload) -> int:
+def most_events(program: Program, override: Override, workload: Workload) -> int:
     """How many records a warp writes at most in a launch of `workload`, whichever way it takes through the program.
 
     Of nested loops the outermost of a persistent kernel is over the tiles of a block, and any other over blocks of k.

@@ -19,7 +19,7 @@ from kperf.trace.analyze.models import (
     Timeline,
     WhatIf,
 )
-from kperf.trace.instrument.session import CYCLES_A_RECORD
+from kperf.trace.instrument.session import CYCLES_AN_EVENT
 
 LOADS_ON_THE_PATH = 0.15
 """Of an iteration, spent where loads are waited for: two waits that end at once take 5 to 10 % of a short one."""
@@ -450,7 +450,7 @@ def _cost(t: Timeline) -> list[str]:
     iteration_time = t.cycles_per_unit.median
     added = (1 - 1 / ratio) * iteration_time
     records = t.events.written / t.units / len(t.roles)
-    own = CYCLES_A_RECORD * records
+    own = CYCLES_AN_EVENT * records
     line = (
         f"{t.label}: tracing makes it {ratio - 1:.0%} slower, about {added:.0f} cycles of {_of_unit(t)} "
         f"{iteration_time:.0f}, of which {records:.0f} events take some {min(own, added):.0f}"

@@ -94,7 +94,7 @@ class KernelCost:
     several: tuple[float, ...]
     joined: bool
     memory: Literal["shared", "device"]
-    records_of_a_warp: float
+    events_of_a_warp: float
     cycles_a_record: float
     shared_left: int
     same_order: bool
@@ -143,7 +143,7 @@ def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
         several=tuple(one.overhead.ratio for one in passes if one.overhead.ratio is not None),
         joined=timeline.joined is not None,
         memory="shared" if instrumented.shared_bytes > original.shared_bytes else "device",
-        records_of_a_warp=records,
+        events_of_a_warp=records,
         cycles_a_record=added_ms * 1e3 * timeline.clock_mhz / rounds / records,
         shared_left=SM_90A.shared_bytes_left(original.registers, original.shared_bytes, warps),
         same_order=timeline.sass_order.same,
@@ -184,7 +184,7 @@ def table(costs: Sequence[KernelCost], stamp: str) -> Table:
             f"{one.ratio - 1:+.1%}",
             one.several_in_words,
             f"{one.memory} memory",
-            f"{one.records_of_a_warp:.0f}",
+            f"{one.events_of_a_warp:.0f}",
             f"{one.cycles_a_record:.0f}",
             str(one.shared_left),
             "the original kernel's" if one.same_order else "another",

@@ -215,7 +215,7 @@ def test_what_tracing_costs_is_said_where_it_is_much(ratio, of, words):
 
 
 def test_of_what_tracing_costs_events_take_no_more_than_all_of_it():
-    own = sentences.CYCLES_A_RECORD * 12
+    own = sentences.CYCLES_AN_EVENT * 12
     overhead = Overhead(original_ms=2.0, instrumented_ms=2.5, ratio=1.25)
     (much,) = sentences._cost(timeline(overhead=overhead, cycles_per_unit=quantiles(100_000.0)))
     assert f"about 20000 cycles of an iteration's 100000, of which 12 events take some {own:.0f}; " in much

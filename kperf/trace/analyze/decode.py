@@ -169,14 +169,14 @@ def _counts(words: NDArray[np.uint32], recording: Recording) -> tuple[NDArray[np
     counters = words[:, HEADER_BYTES // 4 :][:, list(recording.warps)].astype(np.int64)
     if (counters >= 2**31).any() or (counters % 2).any():
         raise UsageError("an event counter of the trace buffer is not a number of events: it wrapped, or it is damaged")
-    return np.minimum(counters // 2, recording.records_per_warp), counters // 2
+    return np.minimum(counters // 2, recording.events_per_warp), counters // 2
 
 
 def _decode_ctas(
     words: NDArray[np.uint32], written: NDArray[np.int64], counts: NDArray[np.int64], recording: Recording
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
     """`probe` and `cycle` of all records of some CTAs, and the CTAs' `clock`."""
-    capacity = recording.records_per_warp
+    capacity = recording.events_per_warp
     first_word = HEADER_BYTES // 4 + recording.total_warps
     pairs = words[:, first_word : first_word + recording.buffer_bytes // 4].copy().view(np.uint64)
     buffers = pairs.reshape(*counts.shape, capacity)

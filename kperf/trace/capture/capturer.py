@@ -197,7 +197,7 @@ class Capturer:
         ctas, before = math.prod(grid), kernel.taken
         if before and self._options.ctas == "sampled" and ctas != math.prod(before.grid):
             before = None  # of another launch perhaps other CTAs are recorded
-        records = before.records_of_a_warp if before else None
+        records = before.events_of_a_warp if before else None
         if before and before.instrumented.recording == before.instrumented.recording_of_launch(
             ctas, self._options.memory, records
         ):

@@ -17,7 +17,7 @@ from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.events import LIFETIME, Detail, Rules, instrumented
 from kperf.trace.instrument.program import Program, read_program
 from kperf.trace.instrument.sampled import Sample
-from kperf.trace.instrument.session import BUFFER_LIMIT, RECORD_BYTES, Recording, session
+from kperf.trace.instrument.session import BUFFER_LIMIT, EVENT_BYTES, Recording, session
 
 COUNTER_BYTES = 16
 """A circular buffer's counter and address, which a thread may keep on the stack."""
@@ -67,7 +67,7 @@ class InstrumentedKernel:
         recorded = self._recorded(programs)
         if self.sample is None:
             return recording_of_launch(self.program, self.original_usage, recorded, memory, records)
-        written = records or straight_records(self.program)
+        written = records or straight_events(self.program)
         recording = recording_of_launch(self.program, self.original_usage, recorded, memory, written)
         return replace(recording, memory=self.recording.memory)
 
@@ -120,7 +120,7 @@ def make_instrumented(
     def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
         traced = instrumented(text, detail=detail, regions=wanted, rules=rules)
         program = read_program(traced.text, rules, located=located)
-        written = records or straight_records(program)
+        written = records or straight_events(program)
         recording = recording_of_launch(program, original_usage, programs * kernel.metadata.num_ctas, memory, written)
         compiled = _compile(
             kernel, Override(folder / f"{kernel.name}.ttgir", traced.text, program.kernel_name), recording, folder
@@ -186,9 +186,7 @@ def recording_of_launch(
         return ctas * recording.block_bytes <= memory and (inside or kept_in == "global")
 
     wanted = (
-        _BUFFER_BYTES_A_WARP
-        if records is None
-        else max(1 << (RECORD_BYTES * records - 1).bit_length(), SMALLEST_BUFFER)
+        _BUFFER_BYTES_A_WARP if records is None else max(1 << (EVENT_BYTES * records - 1).bit_length(), SMALLEST_BUFFER)
     )
     least = _LEAST_IN_SHARED_MEMORY if records is None else wanted
     places: tuple[tuple[Place, int], ...] = (("shared", least), ("global", SMALLEST_BUFFER))
@@ -202,8 +200,8 @@ def recording_of_launch(
     raise UsageError(f"the events of {ctas} CTAs do not fit into {memory >> 20} MB: {mend}")
 
 
-def straight_records(program: Program) -> int | None:
-    """How many records a warp writes in a kernel without loops; None in one with loops."""
+def straight_events(program: Program) -> int | None:
+    """How many events a warp writes in a kernel without loops; None in one with loops."""
     if any(scope.loops for scope in program.scopes):
         return None
     return 2 * max(Counter(scope.group for scope in program.scopes).values())

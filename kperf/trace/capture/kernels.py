@@ -86,7 +86,7 @@ class CapturedLaunch:
     """Why there are none."""
 
     @property
-    def records_of_a_warp(self) -> int:
+    def events_of_a_warp(self) -> int:
         """The most events that a warp wrote."""
         recording = self.instrumented.recording
         ctas = self.buffer.view(np.uint32).reshape(-1, recording.block_bytes // 4)
@@ -96,7 +96,7 @@ class CapturedLaunch:
     @property
     def is_complete(self) -> bool:
         """Whether no warp wrote more events than are kept."""
-        return self.records_of_a_warp <= self.instrumented.recording.records_per_warp
+        return self.events_of_a_warp <= self.instrumented.recording.events_per_warp
 
     @property
     def in_rounds(self) -> bool:

@@ -18,10 +18,10 @@ from kperf.trace.capture.instrumented import COUNTER_BYTES, ResourceUsage, resou
 from kperf.trace.capture.traced import Orders, TracedKernel, recording_for
 from kperf.trace.instrument.probes import ANCHOR, BodyClass, Places, ProbedKernel, Probes, probed_kernel
 from kperf.trace.instrument.program import Program
-from kperf.trace.instrument.session import CYCLES_A_RECORD, Recording, session
+from kperf.trace.instrument.session import CYCLES_AN_EVENT, Recording, session
 
 MOST_COST = 0.03
-"""Of an iteration, estimated from `CYCLES_A_RECORD`: what a pass of more than two probes may cost."""
+"""Of an iteration, estimated from `CYCLES_AN_EVENT`: what a pass of more than two probes may cost."""
 
 MOST_COMPILES = 24
 """Of a kernel: an instrumented kernel of improved_plus takes up to ten seconds of a processor."""
@@ -91,7 +91,7 @@ def choose_passes(
     apart = [one for one in found if not keeps(one)]
     together = [one for one in found if keeps(one)]
     grown: list[ChosenPass] = []
-    most = int(MOST_COST * cycles / CYCLES_A_RECORD)
+    most = int(MOST_COST * cycles / CYCLES_AN_EVENT)
     while together:
         first, *together = together
         while (
@@ -112,7 +112,7 @@ def compile_passes(
     kernels = [probed_kernel(all_probes, places) for places in wanted]
     return [
         ChosenPass(
-            probed, made, Orders(original.order, made.order), max(map(len, probed.places)) * CYCLES_A_RECORD / cycles
+            probed, made, Orders(original.order, made.order), max(map(len, probed.places)) * CYCLES_AN_EVENT / cycles
         )
         for probed, made in zip(kernels, build(kernels), strict=True)
     ]

@@ -15,7 +15,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.ir.override import Override, recompile
-from kperf.trace.capture.instrumented import InstrumentedKernel, recording_of_launch, resource_usage, straight_records
+from kperf.trace.capture.instrumented import InstrumentedKernel, recording_of_launch, resource_usage, straight_events
 from kperf.trace.instrument.sampled import LEAST_RECORDED, MOST_CTAS, Sample, key_of, sampled
 from kperf.trace.instrument.session import Recording, session
 
@@ -57,7 +57,7 @@ def _refuse(every: InstrumentedKernel, sample: Sample, ctas: int) -> None:
 
 def _recordings(every: InstrumentedKernel, ctas: int, memory: int, records: int | None) -> Iterator[Recording]:
     """In shared memory, if there is room, and in device memory."""
-    written = records or straight_records(every.program)
+    written = records or straight_events(every.program)
     first = recording_of_launch(every.program, every.original_usage, ctas, memory, written)
     yield first
     if first.memory == "shared":

@@ -12,7 +12,7 @@ from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.trace.instrument.events import Detail, Rules, instrument, read_rules, strip
 from kperf.trace.instrument.program import Program, read_program
-from kperf.trace.instrument.session import RECORD_BYTES, SMALLEST_BUFFER, Recording, session
+from kperf.trace.instrument.session import EVENT_BYTES, SMALLEST_BUFFER, Recording, session
 
 _SHARED_BYTES_PER_WARP = 8192
 """Of records, where the kernel leaves that much shared memory."""
@@ -22,7 +22,7 @@ _SHARED_BYTES_PER_WARP = 8192
 class TracedKernel:
     """A kernel before it runs. `name` is what messages call it, `text` its TTGIR without records.
 
-    `compile`: the kernel with this TTGIR in place, for `arch`, without a GPU. `most_records`: how many records a warp
+    `compile`: the kernel with this TTGIR in place, for `arch`, without a GPU. `most_events`: how many events a warp
     writes at most in the launch that is traced. `shared_bytes`: what the original kernel takes. `rules`: what its
     regions are, and what they are called.
     """
@@ -31,7 +31,7 @@ class TracedKernel:
     text: str
     shared_bytes: int
     compile: Callable[[str], CompiledKernel]
-    most_records: Callable[[Program], int]
+    most_events: Callable[[Program], int]
     rules: Rules = field(default_factory=read_rules)
     arch: Arch = SM_90A
 
@@ -70,7 +70,7 @@ def recording_for(program: Program, subject: TracedKernel) -> Recording:
             f"{subject.name} takes {subject.shared_bytes} of {limit} bytes of shared memory: it cannot be launched"
         )
     warps = tuple(sorted(group.first_warp for group in program.groups))
-    needed = max(SMALLEST_BUFFER, RECORD_BYTES * subject.most_records(program))
+    needed = max(SMALLEST_BUFFER, EVENT_BYTES * subject.most_events(program))
     bytes_per_warp = _SHARED_BYTES_PER_WARP
     while bytes_per_warp * len(warps) > free and bytes_per_warp > needed:
         bytes_per_warp //= 2

@@ -1,7 +1,7 @@
-"""The structure of a traced kernel: its warp groups, its scopes by number, and what happens between any two records.
+"""The structure of a traced kernel: its warp groups, its scopes by number, and what happens between any two events.
 
-An *interval* lies between two records that can follow each other in one warp. It is a recorded region, or a gap named
-by the operations in it; either way every cycle between a warp's first record and its last belongs to one interval.
+An *interval* lies between two events that can follow each other in one warp. It is a recorded region, or a gap named
+by the operations in it; either way every cycle between a warp's first event and its last belongs to one interval.
 """
 
 import math
@@ -34,7 +34,7 @@ _SCALED = re.compile(r"lhs = (\w+) rhs = (\w+)")
 """What the operands of an MMA with scales are."""
 
 Probe = tuple[int, bool]
-"""(scope number, whether it is the start): one record in the text."""
+"""(scope number, whether it is the start): one event in the text."""
 
 _LOOPS = ("scf.for", "scf.while")
 
@@ -43,7 +43,7 @@ IntervalKind = Literal["tensor", "wait", "issue", "arithmetic", "load", "store",
 
 @dataclass(frozen=True)
 class Scope:
-    """One pair of records. Proton numbers the pairs in the order of the text."""
+    """One pair of events. Proton numbers the pairs in the order of the text."""
 
     number: int
     name: str
@@ -88,7 +88,7 @@ class Part:
 
 @dataclass
 class Interval:
-    """What a warp does from one record to the next."""
+    """What a warp does from one event to the next."""
 
     group: str
     name: str = "other"
@@ -203,7 +203,7 @@ def read_program(text: str, rules: Rules | None = None, located: str | None = No
 
     `located`: the module before it was instrumented, as it was compiled, with the locations of its operations.
 
-    Raises `UsageError` if it has no records, or if a record is not balanced by its partner in the same block.
+    Raises `UsageError` if it has no events, or if one is not balanced by its partner in the same block.
     """
     rules = rules or read_rules()
     module = Module(text)
@@ -239,7 +239,7 @@ def read_program(text: str, rules: Rules | None = None, located: str | None = No
 
 
 def _locate(module: Module, original: Module) -> None:
-    """Give a module's operations the locations that those of the original have, which are the same but for records."""
+    """Give a module's operations the locations that those of the original have, which are the same but for events."""
     operations = [op for op in module.walk() if op.name != "proton.record"]
     located = list(original.walk())
     if [op.name for op in operations] == [op.name for op in located]:
@@ -311,7 +311,7 @@ def _number_region(
     probes: dict[int, Probe],
     scopes: list[Scope],
 ) -> None:
-    """Number the scopes of a region and all inside it, in the order of the text; line of each record -> its probe."""
+    """Number the scopes of a region and all inside it, in the order of the text; line of each event -> its probe."""
     for block in region.blocks:
         opened: dict[str, int] = {}
         for op in block.operations:
@@ -339,7 +339,7 @@ def _number_region(
 
 
 def _between(region: Region, probes: dict[int, Probe]) -> dict[tuple[Probe, Probe], list[Operation]]:
-    """The operations between any two records that can follow each other in a region, in the order of the program."""
+    """The operations between any two events that can follow each other in a region, in the order of the program."""
     graph = control_flow(region)
     found = {}
     for op in region.walk():
@@ -350,7 +350,7 @@ def _between(region: Region, probes: dict[int, Probe]) -> dict[tuple[Probe, Prob
 
 
 def _ways(start: Operation, graph: Graph, probes: dict[int, Probe]) -> list[tuple[int, list[Operation]]]:
-    """Line of each record that can be the next after `start`, and what is done on the ways to it."""
+    """Line of each event that can be the next after `start`, and what is done on the ways to it."""
     order: list[Operation] = []
     before: dict[int, set[int]] = {}
     ends: dict[int, None] = {}
@@ -415,7 +415,7 @@ def _interval(group: str, scope: str | None, operations: list[Operation], datafl
     waits = [op for op in operations if dataflow.leaves(op) is None]
     interval.waits = tuple(dict.fromkeys(stage_ring for op in waits for stage_ring in dataflow.awaited(op)))
     interval.arrives = tuple(stage_ring for op in operations for stage_ring in dataflow.arrives(op))
-    # Operations on different ways between the two records may be the same arrival.
+    # Operations on different ways between the two events may be the same arrival.
     arrivals = dict.fromkeys(dataflow.arrivals(op) for op in operations if dataflow.signals(op))
     interval.signals = tuple(stage_ring for stage_ring, _ in arrivals)
     loaded: dict[Value, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""Lower the records of a traced kernel: Proton's compiler passes, driven without its profiler, its hooks or a GPU."""
+"""Lower the events of a traced kernel: Proton's compiler passes, driven without its profiler, its hooks or a GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,19 +10,19 @@ from kperf.compat.triton import ALIGNMENT, EventLowering, instrumentation
 from kperf.errors import UsageError
 
 HEADER_BYTES = 40
-RECORD_BYTES = 8
-CYCLES_A_RECORD = 30
-"""What a record costs the warp that writes it: with all records an iteration of vanilla, improved and improved_plus
-takes 160 to 265 cycles more, for 6 to 8 records (results/h200/fig11)."""
+EVENT_BYTES = 8
+CYCLES_AN_EVENT = 30
+"""What an event costs the warp that writes it: with all events an iteration of vanilla, improved and improved_plus
+takes 160 to 265 cycles more, for 6 to 8 events (results/h200/fig11)."""
 BUFFER_LIMIT = (1 << 31) - ALIGNMENT
 """Bytes of a launch's buffer: Proton computes where a CTA's part begins in 32 bits, and wraps around from 2 GiB on."""
 SMALLEST_BUFFER = 64
-"""Bytes of records of a warp, as Proton has it."""
+"""Bytes of events of a warp, as Proton has it."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """How records are kept: by one warp of each group, in a circular buffer, with a clock of 32 or 64 bits.
+    """How events are kept: by one warp of each group, in a circular buffer, with a clock of 32 or 64 bits.
 
     `shared`: in shared memory, copied out when the CTA ends. `global`: straight to device memory. `arch`: what
     the kernel is compiled for.
@@ -47,17 +47,17 @@ class Recording:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of records of a CTA."""
+        """Bytes of events of a CTA."""
         return self.bytes_per_warp * len(self.warps)
 
     @property
-    def records_per_warp(self) -> int:
-        """Records that a warp's circular buffer holds; older ones are overwritten."""
-        return self.bytes_per_warp // RECORD_BYTES
+    def events_per_warp(self) -> int:
+        """Events that a warp's circular buffer holds; older ones are overwritten."""
+        return self.bytes_per_warp // EVENT_BYTES
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of device memory for a CTA: header, one counter a warp, records; rounded up to the alignment."""
+        """Bytes of device memory for a CTA: header, one counter a warp, events; rounded up to the alignment."""
         size = HEADER_BYTES + 4 * self.total_warps + self.buffer_bytes
         return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -69,12 +69,12 @@ class Recording:
 
 @contextmanager
 def session(recording: Recording, *, apart: bool = False) -> Iterator[None]:
-    """Within it, kernels with records are compiled for the recording's target so that they write them.
+    """Within it, kernels with events are compiled for the recording's target so that they write them.
 
     `apart`: those that `ir.compile` or `ir.override` compiles, and not what a script launches meanwhile.
 
     Raises `UsageError` when another profiling session is open, this one's or Proton's own: they share the compiler; and
-    with a Triton that lowers records in another way.
+    with a Triton that lowers events in another way.
     """
     with instrumentation(recording.lowering, recording.arch.target, apart=apart):
         yield

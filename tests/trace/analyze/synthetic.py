@@ -46,7 +46,7 @@ def encode(
             words[part, 10 + recording.warps[index]] = 2 * len(records)
             buffer = 10 + recording.total_warps + index * recording.bytes_per_warp // 4
             scope, is_start, clock = np.array(records or np.zeros((0, 3)), dtype=np.int64).T
-            at = buffer + 2 * (np.arange(len(records)) % recording.records_per_warp)
+            at = buffer + 2 * (np.arange(len(records)) % recording.events_per_warp)
             high = clock >> 32 & 0x7FF if recording.clock_bits == 64 else 0
             words[part, at] = (1 - is_start) << 31 | scope << 23 | high  # of a place written twice the last stays
             words[part, at + 1] = clock & 0xFFFFFFFF

@@ -153,7 +153,7 @@ def test_round_trip(launch, first):
     at = 0
     for warps in ctas:
         for records in warps:
-            kept = records[-SMALL.records_per_warp :]
+            kept = records[-SMALL.events_per_warp :]
             found = slice(at, at + len(kept))
             assert decoded.scope[found].tolist() == [scope for scope, _, _ in kept]
             assert decoded.is_start[found].tolist() == [is_start for _, is_start, _ in kept]

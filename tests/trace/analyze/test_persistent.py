@@ -61,11 +61,11 @@ def test_there_is_room_for_all_records_of_the_longest_cta(workload, tiles, itera
     most = max(len(probes_of(PROGRAM, group.name, iterations, tiles)) for group in PROGRAM.groups)
     assert (
         most
-        <= instrumented.most_records(PROGRAM, ORIGINAL, workload)
-        <= instrumented.most_records(PROGRAM, ORIGINAL, FIG11)
+        <= instrumented.most_events(PROGRAM, ORIGINAL, workload)
+        <= instrumented.most_events(PROGRAM, ORIGINAL, FIG11)
     )
     recording = recording_for(PROGRAM, instrumented.subject_of(ORIGINAL, workload))
-    assert most <= instrumented.most_records(PROGRAM, ORIGINAL, workload) <= recording.records_per_warp
+    assert most <= instrumented.most_events(PROGRAM, ORIGINAL, workload) <= recording.events_per_warp
 
 
 def test_nothing_is_lost_and_every_cta_is_whole():

@@ -77,7 +77,7 @@ def test_what_a_pass_costs_is_estimated_of_the_warp_group_with_the_most_records(
     places = [(ANCHOR, of.measured[0]) for of in all_probes.classes]
     places[0] = (ANCHOR, *all_probes.classes[0].measured[:3])
     (one,) = passes.compile_passes(all_probes, ORIGINAL, Assembler(), [tuple(places)], cycles=1000)
-    assert one.cost == 4 * passes.CYCLES_A_RECORD / 1000
+    assert one.cost == 4 * passes.CYCLES_AN_EVENT / 1000
 
 
 def test_a_probe_for_which_registers_spill_is_alone(all_probes):

@@ -85,7 +85,7 @@ def test_a_kernel_that_takes_more_shared_memory_than_there_is_is_refused():
 def test_less_shared_memory_makes_a_smaller_buffer_as_long_as_all_records_fit():
     original = overrides.find("vanilla", Specialization())
     program = read_program(instrument(original.text, rules=RULES), RULES)
-    needed = 8 * instrumented.most_records(program, original, FIG11)
+    needed = 8 * instrumented.most_events(program, original, FIG11)
     assert 4096 < needed <= 8192
     short = with_shared_bytes_left(original, 3 * 2048, Workload(batch=1, seq_len=1024))
     tight = with_shared_bytes_left(original, 3 * 2048)
