@@ -243,6 +243,22 @@ def test_the_pages_say_what_was_recorded_of_the_llama_block():
             assert said(words.format(value, label, *interval))
 
 
+def test_the_pages_say_what_was_recorded_of_groups_of_heads():
+    shape = {"batch": 4, "heads": 32, "kv_heads": 8, "causal": True}
+    points = [point for point in Store(RECORDED / "h200", "attention").points() if point.status == "ok"]
+    times = {
+        (point.implementation, seq_len): point.median_ms
+        for point in points
+        for seq_len in (512, 1024, 2048, 4096, 8192, 16384)
+        if point.workload == Workload(**shape, seq_len=seq_len)
+    }
+    lengths = sorted({seq_len for key, seq_len in times if key == "improved_plus_views"})
+    ratios = [times["fa3", seq_len] / times["improved_plus_views", seq_len] for seq_len in lengths]
+    assert len(ratios) == 6
+    assert said(" | ".join(f"{ratio:.3f}" for ratio in ratios))
+    assert said(f"over FA3 | {min(ratios):.3f} to {max(ratios):.3f}")
+
+
 def test_the_pages_say_what_was_recorded_of_tritonbench():
     rows = RecordStore(RECORDED / "h200", "tritonbench", tritonbench.ROWS).points()
     off = [statistics.median(row.off) for row in rows if row.run == rows[-1].run and row.off]
