@@ -174,7 +174,7 @@ def test_nothing_faster_is_said(diagnose, monkeypatch):
 
 def test_without_it_nothing_is_tried(diagnose):
     one = diagnose(GEMM + "run(1)", try_out=False)[0]
-    assert finding(one, "loads-not-pipelined").candidates == [{"num_stages": stages} for stages in (3, 4, 2)]
+    assert finding(one, "loads-not-pipelined").candidates == [{"num_stages": stages} for stages in (3, 4, 2, 5)]
     assert (finding(one, "loads-not-pipelined").tried, finding(one, "loads-not-pipelined").dropped) == ([], [])
     assert len(fake_gpu.LAUNCHES) == 1
 
