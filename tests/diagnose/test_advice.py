@@ -168,7 +168,7 @@ def test_what_is_the_writer_s_in_gluon_is_medium_or_unsaid_of_ttgir(tmp_path):
 
 def test_a_load_of_ttgir_has_the_advice_of_both_languages(tmp_path):
     _, rows = of_its_ttgir("planted/descriptor_one_stage.py", SM_90A, tmp_path)
-    assert rows["loads-not-pipelined"].advice == (
+    assert rows["loads-not-pipelined"].advice.startswith(
         "compile it with num_stages=3; of Gluon, allocate three buffers or more, and load ahead"
     )
 
@@ -337,12 +337,14 @@ def test_a_row_that_lies_in_memory_is_severe(tmp_path, cols, severity):
         ("drafts/gradient_in_memory", "loads-not-pipelined", (2 * 32 + 16) / 16),  # KB an iteration: sums and scores
         ("drafts/few_programs", "launch-too-small", 8),  # of 132 SMs / 16 CTAs
         ("drafts/convolution", "loop-division", 3),  # most instructions of the loop
-        ("planted/dot_ieee", "dot-on-fma", 2048 / 3 / 256),  # three products of TF32, for one of float32
+        ("planted/while_loop", "loads-not-pipelined", 1.8 * 1.955),  # it spills: 5.2 x were measured on an H200
+        ("planted/scaled_sum", "wgmma-serialised", 1.3 * 2.358),  # it spills too: 3.1 x
+        ("drafts/atomic_sum", "atomic-contention", (1024 * 1.76 + 4096 / 4200) / (1.76 + 4096 / 4200)),  # 828 x
         ("planted/many_threads", "idle-threads", 8),  # 8 CTAs of 256 bytes, where 25 KB have to be in flight
     ],
 )
 def test_an_estimate_follows_from_what_the_kernel_does(kernel, rule, speedup):
-    assert found(kernel)[rule].estimate.speedup == pytest.approx(speedup)
+    assert found(kernel)[rule].estimate.speedup == pytest.approx(speedup, rel=1e-2)
 
 
 def test_what_spills_cost_is_by_their_share_of_the_instructions():
@@ -353,3 +355,28 @@ def test_what_spills_cost_is_by_their_share_of_the_instructions():
         assert finding.estimate.speedup == pytest.approx(1 + 4 * share / (1 - min(share, 0.5)), rel=1e-3)
     assert 4 < estimates[0].estimate.speedup < 6
     assert 1.5 < estimates[1].estimate.speedup < 3
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rule", "severity"),
+    [
+        ("planted/descriptor_one_stage", "loads-not-pipelined", "medium"),  # with three stages: 0.82 x on an H200
+        ("drafts/matmul_one_stage", "loads-not-pipelined", "high"),  # 1.59 x
+        ("planted/dot_ieee", "dot-on-fma", "medium"),  # as exact on the tensor cores: 0.85 x
+        ("planted/page_table", "loads-not-pipelined", "low"),  # 1.03 x
+        ("planted/same_weights", "redundant-load", "low"),  # 1.00 x
+        ("drafts/norm_reads_twice", "redundant-load", "medium"),  # 1.49 x
+        ("planted/long_indices", "int64-index", "low"),  # 1.00 x
+        ("planted/two_warps", "wgmma-unused", "medium"),  # 1.15 x
+    ],
+)
+def test_a_severity_is_no_more_than_what_was_measured(kernel, rule, severity):
+    assert found(kernel)[rule].severity == severity
+
+
+def test_stages_that_leave_one_cta_on_an_sm_are_not_advised_blindly():
+    finding = found("planted/descriptor_one_stage")["loads-not-pipelined"]
+    assert finding.advice.endswith("three stages leave room for one CTA on an SM, where now another works while one "
+                                   "waits: try 2 first")  # fmt: skip
+    assert finding.estimate.low < 0.82
+    assert "one CTA" not in found("drafts/matmul_one_stage")["loads-not-pipelined"].advice

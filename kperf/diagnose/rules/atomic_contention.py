@@ -6,6 +6,7 @@ import numpy as np
 
 from kperf.diagnose.kernel import ATOMICS, Kernel, loops_around
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import ATOMIC_NS, COPY_BYTES_PER_NS
 from kperf.trace.analyze.finding import Finding, Level
 
 
@@ -35,8 +36,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             else "let fewer CTAs do more work each, or write partial results and add them in a second kernel",
             {"elements": elements, "addresses": addresses, "in_loop": int(looping)},
             confidence="medium",
-            estimate=(3.0, 1.2, 30.0) if severity == "high" else (1.1, 1.0, 1.5),
+            estimate=_gain(kernel, elements / addresses) if severity == "high" else (1.1, 1.0, 1.5),
         )
+
+
+def _gain(kernel: Kernel, each: float) -> tuple[float, float, float]:
+    """With one atomic of a CTA on each address in the place of so many, between which it moves its bytes."""
+    if each <= 1:
+        return 3.0, 1.2, 1000.0
+    moved_ns = sum(access.tile_bytes for access in kernel.accesses) / COPY_BYTES_PER_NS
+    faster = (each * ATOMIC_NS + moved_ns) / (ATOMIC_NS + moved_ns)
+    return faster, 1.2, 2 * faster
 
 
 RULE = Rule("atomic-contention", "Atomics on one address", check)

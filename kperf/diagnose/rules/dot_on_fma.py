@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kperf.diagnose.kernel import Kernel, mma_element
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
-from kperf.trace.analyze.finding import Finding
+from kperf.trace.analyze.finding import Finding, Level
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -18,23 +18,24 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if element == "f32":
             why = "its operands are float32 and input_precision is 'ieee'"
             advice = (
-                "pass input_precision='tf32x3', which is as exact; 'tf32', or bfloat16 operands, are faster still, and "
-                "less exact"
+                "where fewer bits are enough, pass input_precision='tf32' or bfloat16 operands; 'tf32x3' is as exact "
+                "and needs large tiles"
             )
-            peak = kernel.arch.flop_per_cycle
-            estimate = peak.get("tf32", 0) / 3 / peak["fp32"] or 6.0, 1.2, 16.0  # three products for one
+            severity: Level = (
+                "medium"  # somebody asked for it; with tf32x3 tiles of 64 x 64 take 1.17 times as long (H200)
+            )
         else:
             why = f"no MMA of this target takes {element} operands in this shape"
             advice = "use float16, bfloat16, fp8 or int8 operands, and tiles of at least 16 x 8 x 16"
-            estimate = 6.0, 2.0, 16.0
+            severity = "high"
         yield kernel.finding(
             RULE.id,
             op,
-            "high",
+            severity,
             f"tl.dot runs on the FMA units, not on the tensor cores: {why}",
             advice,
             {"operand": element, "result_layout": kernel.layouts.kind(types[-1].layout)},
-            estimate=estimate,
+            estimate=(6.0, 2.0, 16.0),
         )
 
 

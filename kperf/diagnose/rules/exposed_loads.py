@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kperf.diagnose.measured import finding, region_of, saved
 from kperf.diagnose.rule import DynamicRule
-from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_SHARE
+from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_WAIT
 from kperf.trace.analyze.facts import at_bound
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import Timeline
@@ -23,7 +23,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         RULE.id,
         timeline,
         region_of(timeline, wait.warp_group, wait.regions),
-        "high" if wait.share >= SEVERE_SHARE else "medium",
+        "high" if wait.share >= SEVERE_WAIT else "medium",
         f"loads are exposed: {wait.cycles:.0f} of {iteration_time:.0f} cycles an iteration wait for them "
         f"({wait.warp_group})",
         "raise num_stages by one or two; if shared memory is full, use a smaller tile of the reduction dimension",

@@ -26,14 +26,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 yield kernel.finding(
                     RULE.id,
                     op,
-                    "medium" if many else "low",
+                    "low",  # of bfloat16 sums that are as fast as memory, 1.00 x were measured without (H200)
                     f"each iteration computes {types[0].size} indices in 64 bits, which takes two to four times the "
                     "instructions and twice the registers",
                     "compute the tile's origin once in 64 bits, outside of the loop, and the offsets inside in 32; in "
                     "place of a block pointer take a tl.make_tensor_descriptor, whose indices have 32",
                     {"elements": types[0].size},
                     confidence="medium",
-                    estimate=(1.15, 1.0, 1.5) if many else (1.05, 1.0, 1.3),
+                    estimate=(1.05, 1.0, 1.5 if many else 1.3),
                 )
 
 

@@ -24,11 +24,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             yield kernel.finding(
                 RULE.id,
                 access.operation,
-                "medium",
+                "low",  # the caches serve it: 1.00 x were measured without, of 8 KB beside rows of 8 KB (H200)
                 f"each iteration loads the same {access.tile_bytes} bytes of {name_of(access.value, kernel)} again",
                 "load it once before the loop",
                 {"bytes": access.tile_bytes},
-                estimate=(1.3, 1.0, 2.0),
+                estimate=(1.05, 1.0, 1.5),
             )
     for place, later in enumerate(loads):
         earlier = next((one for one in loads[:place] if _same(one, later)), None)

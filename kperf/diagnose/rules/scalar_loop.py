@@ -41,7 +41,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "each iteration loads one number and waits for it: all threads of the CTA do the same",
                 "load a block of numbers at once (tl.arange), and reduce it with tl.sum or tl.max",
                 {"loads": len(moving)},
-                estimate=(8.0, 2.0, 100.0),
+                estimate=(25.0, 2.0, 100.0),  # of a row of 4096 numbers 36 x were measured (H200)
             )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from kperf.arch import SM_90A
 from kperf.diagnose.kernel import Kernel, loops_around
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.spills import gain_without_spills
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
@@ -66,6 +67,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding:
     """An MMA whose result another instruction adds to the sum, with a factor that may change in each iteration."""
     factors = _factors(kernel, mma)
+    more = gain_without_spills(kernel)  # the product needs registers beside the sum
     varying = any(loops_around(mma)[0] in loops_around(factor) for factor in factors)
     return kernel.finding(
         RULE.id,
@@ -77,7 +79,7 @@ def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding
         if varying
         else "accumulate with acc = tl.dot(a, b, acc), and scale the sum once after the loop, or an operand before it",
         {"read_by": reader.name, "factors_of_an_iteration": int(varying)},
-        estimate=(1.1, 1.0, 1.5) if varying else (1.3, 1.0, 1.8),
+        estimate=(1.1, 1.0, 1.5) if varying else (1.3 * more, 1.0, 1.8 * more),
     )
 
 
