@@ -215,6 +215,19 @@ def _cost(row: DisturbanceRow | None) -> str:
     return "as all" if row.why_all else f"{row.cost:+.1%}"
 
 
+def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
+    """Both ways of the kernels of which a sample could be taken."""
+    kernels = {(one.origin, one.kernel) for one in rows if one.way == "sampled" and not one.why_all}
+    costs = {
+        way: [abs(one.cost) for one in rows if one.way == way and (one.origin, one.kernel) in kernels]
+        for way in get_args(Ctas)
+    }
+    if not kernels or not all(costs.values()):
+        return []
+    ways = (f"{statistics.fmean(found):.1%} and {max(found):.1%} with {way} CTAs" for way, found in costs.items())
+    return [f"Of the {len(kernels)} of which a sample can be taken, mean and worst are {', '.join(ways)} recorded."]
+
+
 def said(rows: Sequence[DisturbanceRow]) -> list[str]:
     """What it comes to beside the goals, and which kernels have no sample."""
     lines = []
@@ -223,10 +236,12 @@ def said(rows: Sequence[DisturbanceRow]) -> list[str]:
         if these:
             mean, worst = statistics.fmean(abs(one.cost) for one in these), max(these, key=lambda one: abs(one.cost))
             met = "within" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "beyond"
+            middle = statistics.median(abs(one.cost) for one in these)
             lines.append(
-                f"With {way} CTAs recorded, events change the time of {len(these)} kernels by {mean:.1%} on average "
-                f"and {abs(worst.cost):.1%} at worst ({worst.kernel}), {met} the {GOALS[0]:.0%} and {GOALS[1]:.0%} "
-                "aimed at."
+                f"With {way} CTAs recorded, events change the time of {len(these)} kernels by {mean:.1%} on average, "
+                f"{middle:.1%} in the median and {abs(worst.cost):.1%} at worst ({worst.kernel}), {met} the "
+                f"{GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst that are aimed at."
             )
+    lines += _of_samples(rows)
     whole = [f"{one.kernel} ({one.why_all})" for one in rows if one.why_all]
     return [*lines, f"Recorded whole: {'; '.join(whole)}."] if whole else lines

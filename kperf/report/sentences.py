@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from kperf.trace.analyze import facts
-from kperf.trace.analyze.facts import CLOSE, EXPLAINED, WHAT_TO_DO
+from kperf.trace.analyze.facts import CLOSE, EXPLAINED, what_to_do
 from kperf.trace.analyze.models import (
     Apart,
     Imbalance,
@@ -412,7 +412,7 @@ def _tail(t: Timeline, s: SmUse) -> list[str]:
 def _trust(t: Timeline) -> list[str]:
     lines = [_sampled(t, t.sampled)] if t.sampled else []
     why = f": {'; '.join(t.confidence.reasons)}" if t.confidence.reasons else ""
-    do = f"; {WHAT_TO_DO}" if t.confidence.level == "low" else ""
+    do = f"; {what_to_do(t)}" if t.confidence.level == "low" else ""
     lines += [f"{t.label}: confidence is {t.confidence.level}{why}{do}.", *_cost(t)]
     if t.events.lost:
         lines.append(f"{t.label}: {t.events.lost} of {t.events.written} events were overwritten; the rest is shown.")

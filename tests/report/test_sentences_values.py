@@ -38,7 +38,8 @@ def timeline(**of):
                                                 Some(warp_group="c", duty="MMAs", row="c")],
         "regions": [], "passes": [], "joined": None, "apart": None, "sms": None, "memory": None, "imbalance": None,
         "events": Some(written=1200, lost=0), "sass_order": Some(same=True, differences=[]), "bandwidth": None,
-        "arguments": {}, "findings": [], "sampled": None, "where": lambda group, region: "", "row": lambda group: group,
+        "arguments": {}, "findings": [], "sampled": None, "why_all": "",
+        "where": lambda group, region: "", "row": lambda group: group,
         "clock_mhz": 1700.0, "clock_is_plausible": True,
     }  # fmt: skip
     return Some(**(given | of))
@@ -234,7 +235,8 @@ def test_what_is_trusted_is_said_with_what_was_lost_and_moved():
     moved = Some(same=False, differences=["a", "b", "c"])
     t = timeline(confidence=Some(level="low", reasons=["x", "y"]), events=Some(written=1200, lost=7), sass_order=moved)
     assert sentences._trust(t) == [
-        f"k: confidence is low: x; y; {sentences.WHAT_TO_DO}.",
+        "k: confidence is low: x; y; trace fewer regions (--regions), or over several passes, for a reading of higher "
+        "confidence.",
         "k: 7 of 1200 events were overwritten; the rest is shown.",
         "k: events change the order of instructions; there the picture does not show the original kernel: a; b.",
     ]

@@ -19,6 +19,7 @@ from kperf.trace.analyze.models import (
     WhatIf,
     WithheldWhatIf,
 )
+from kperf.trace.instrument.sampled import LEAST_RECORDED, Sample
 
 EXPLAINED = 0.05
 """Of the measured iteration time: a replay that is further off explains nothing."""
@@ -43,7 +44,12 @@ _LEVELS = ("high", "medium", "low")
 Reason = tuple[int, str]
 """Which of _LEVELS it leaves at most, and why."""
 
-WHAT_TO_DO = "trace fewer regions (--regions), or over several passes, for a reading of higher confidence"
+
+def what_to_do(t: Timeline) -> str:
+    """What a reading of low confidence asks for. A sample disturbs least, where a launch has CTAs enough for one."""
+    could_sample = t.sampled is None and not t.why_all and Sample().count(t.ctas) >= LEAST_RECORDED
+    sample = "record a sample of the CTAs (--ctas sampled), " if could_sample else ""
+    return f"{sample}trace fewer regions (--regions), or over several passes, for a reading of higher confidence"
 
 
 def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:

@@ -10,7 +10,16 @@ from kperf.record.store import RECORDED
 from kperf.report.sentences import verdict
 from kperf.trace.analyze import analysis, facts, read, views
 from kperf.trace.analyze.facts import concluded
-from kperf.trace.analyze.models import Apart, KernelResources, Overhead, Pass, Resources, SassOrder, WhatIf
+from kperf.trace.analyze.models import (
+    Apart,
+    KernelResources,
+    Overhead,
+    Pass,
+    Resources,
+    SampledCtas,
+    SassOrder,
+    WhatIf,
+)
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.analyze.replay import Assumptions, Course, Replay, Step
 from kperf.trace.instrument.program import Interval, Mma, Part
@@ -189,7 +198,12 @@ def test_the_layer_norm_has_six_ctas_on_an_sm():
     assert (t.residency.original, t.residency.instrumented) == (6, 8)
     assert any("up to 5 other CTAs are on its SM (7 in the instrumented kernel)" in line for line in verdict(t))
     assert t.confidence.level == "low"
-    assert facts.WHAT_TO_DO in " ".join(verdict(t))
+    assert "; record a sample of the CTAs (--ctas sampled), trace fewer regions (--regions), or" in " ".join(verdict(t))
+    sampled = SampledCtas(stride=17, first=5, recorded=482, ctas=8192)
+    for less in ({"ctas": 5 + 31 * 17}, {"why_all": "its CTAs come in clusters"}, {"sampled": sampled}):
+        said = " ".join(verdict(t.model_copy(update=less)))
+        assert "; trace fewer regions (--regions), or over several passes, for" in said
+    assert "--ctas sampled" in " ".join(verdict(t.model_copy(update={"ctas": 6 + 31 * 17})))
     assert np.isclose(t.overhead.ratio, 1.247, rtol=1e-3)
 
 
