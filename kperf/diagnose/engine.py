@@ -35,9 +35,13 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
             skipped[rule.id] = lacks
     found = _causes(found)
     mine = [timeline for timeline in timelines if timeline.kernel == kernel.name]
+    bounds: list[Finding] = []
     for one in dynamic_rules():
         for measured in (finding for timeline in mine for finding in one.check(timeline)):
             found = _with_measured(found, measured, one.explained_by)
+            bounds += [measured] if one.is_bound else []
+    for bound in bounds:
+        found = [_within(one, bound) for one in found]
     kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
     return Diagnosis(
         kernel=kernel.name,
@@ -78,6 +82,17 @@ def _at_one_line(one: Source, other: Source) -> bool:
     """A timeline names a file from the command's folder, where it lies in it; what is compiled names it whole."""
     files = one.file, other.file
     return one.line == other.line and any(a == b or a.endswith(f"/{b}") for a, b in (files, files[::-1]))
+
+
+def _within(finding: Finding, bound: Finding) -> Finding:
+    """A hint, with an estimate of no more than what is left until the bound: no advice gives more."""
+    if finding is bound or finding.severity == LEVELS[-1] or bound.estimate is None:
+        return finding
+    most, estimate = bound.estimate.high, finding.estimate
+    if estimate is not None:
+        numbers = {name: min(getattr(estimate, name), most) for name in ("speedup", "low", "high")}
+        estimate = estimate.model_copy(update=numbers)
+    return finding.model_copy(update={"severity": LEVELS[-1], "estimate": estimate})
 
 
 def _together_with(cause: Finding, measured: Finding) -> Finding:

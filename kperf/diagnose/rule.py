@@ -45,13 +45,15 @@ class Rule:
 class DynamicRule:
     """A rule on what was measured, in `rules/<id with underscores>.py` as `RULE`.
 
-    explained_by: static rules whose finding at the same line names the cause of what is measured there.
+    explained_by: static rules whose finding at the same line names the cause of what is measured there. is_bound: its
+    finding's estimate is the most that any other one's advice can give.
     """
 
     id: str
     title: str
     check: Callable[[Timeline], Iterable[Finding]]
     explained_by: tuple[str, ...] = ()
+    is_bound: bool = False
 
 
 def _modules() -> list[str]:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kperf.diagnose.engine import diagnose_timeline
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose, diagnose_timeline
 from kperf.diagnose.page import FOLDER
 from kperf.diagnose.rule import all_rules, dynamic_rules
 from kperf.trace.analyze.models import Quantiles, WhatIf
@@ -13,6 +15,7 @@ from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "results/h200/examples"
+KERNELS = Path(__file__).parent / "kernels"
 
 
 def recorded(name):
@@ -149,6 +152,23 @@ def test_bytes_that_caches_give_again_are_not_the_memorys(unique, gb_per_s, shar
     finding = found(timeline).get("near-the-roof")
     evidence = {"gb_per_s": gb_per_s, "share_of_copy": share}
     assert (finding and finding.evidence) == (evidence if gb_per_s else None)
+
+
+@pytest.mark.parametrize(("unique", "severity", "speedup"), [(1700.0, "low", 1 / 0.85), (1600.0, "medium", 1.3)])
+def test_no_advice_gives_more_than_what_is_left_until_the_roof(unique, severity, speedup):
+    kernel, *_ = inputs.read(str(KERNELS / "drafts/norm_reads_twice.py"), (), SM_90A)
+    known = recorded("layer_norm")
+    timeline = known.model_copy(
+        update={
+            "kernel": kernel.name,
+            "memory": known.memory.model_copy(update={"unique_gb_per_s": unique}),
+            "bandwidth": known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0}),
+        }
+    )
+    findings = {one.id: one for one in diagnose(kernel, [timeline]).findings}
+    assert findings["redundant-load"].severity == severity
+    assert findings["redundant-load"].estimate.speedup == pytest.approx(speedup)
+    assert ("near-the-roof" in findings) == (severity == "low")
 
 
 def test_every_rule_has_its_page_in_parts():
