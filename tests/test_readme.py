@@ -1,7 +1,12 @@
 """The output that README shows is what its commands print, and its numbers are those of the records."""
 
+import io
 import statistics
+from pathlib import Path
 
+from kperf.console import WholeConsole
+from kperf.diagnose.command import Request, show
+from kperf.diagnose.finding import Diagnoses
 from kperf.paper import claims, disturbance, examples, goals, proof, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
@@ -10,6 +15,7 @@ from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
 from tests.pages import PAGES, between_marks, said
 
+KERNELS = Path(__file__).parent / "diagnose/kernels"
 COMMAND = "diagnose --static examples/gemm.py -- --stages 1"
 
 
@@ -23,6 +29,20 @@ def test_the_shown_diagnosis_is_what_is_printed():
     assert between_marks("README.md", "diagnosis") == indented(
         [f"$ kperf {COMMAND}", *done.stdout.rstrip().split("\n")]
     )
+
+
+def test_the_shown_gain_is_of_the_record():
+    rows = RecordStore(RECORDED / "h200", "diagnose", proof.ROWS).points()
+    (found,) = next(row for row in reversed(rows) if row.name == "matmul_one_stage").kernels
+    first = found.findings[0]
+    there = first.source.model_copy(update={"file": str(KERNELS / first.source.file)})
+    shown = found.model_copy(update={"findings": [first.model_copy(update={"source": there})]})
+    console = WholeConsole(file=io.StringIO())
+    show(console, Diagnoses(kernels=[shown]), Request())
+    printed = indented(["$ kperf diagnose matmul_one_stage.py", *console.file.getvalue().rstrip().split("\n")])
+    for page in ("README.md", "docs/diagnose.md"):
+        assert between_marks(page, "measured") == printed
+    assert said(f"Of a set of {sum(row.kind != 'clean' for row in rows)} faults, recorded on an H200")
 
 
 def test_the_shown_reading_is_of_the_record():
