@@ -12,16 +12,16 @@ from pydantic_core import to_jsonable_python
 from kperf.bench.points import Point, PowerStore, Store
 from kperf.bench.walltime import SweepStore
 from kperf.errors import UsageError
-from kperf.paper import llama_block, proof, tritonbench
+from kperf.paper import disturbance, llama_block, proof, tritonbench
 from kperf.record.store import RecordStore, recorded_folder
-from kperf.studies import accuracy, fig13, inductor, lines, proton, timers
+from kperf.studies import accuracy, fig13, inductor, lines, proton, public, timers
 from kperf.tune.records import store_in
 
 Format = Literal["jsonl", "csv"]
 
 NAMES = (
     "fig12", "fig12_inputs", "attention", "bench", "power", "sweeps", "tune", "llama-block", "tritonbench",
-    "accuracy", "overhead", "timers", "proton", "lines", "inductor", "diagnose",
+    "accuracy", "overhead", "timers", "proton", "lines", "inductor", "diagnose", "disturbance", "public",
 )  # fmt: skip
 """Every kind of record: the name of its file."""
 
@@ -108,6 +108,8 @@ _ROWS: dict[str, Any] = {
     "lines": lines.ROWS,
     "inductor": inductor.ROWS,
     "diagnose": proof.ROWS,
+    "disturbance": disturbance.ROWS,
+    "public": public.ROWS,
 }
 
 
