@@ -1,6 +1,6 @@
 """How many CTAs of a kernel fit on an SM, how many would with other registers, and what more bytes in flight give."""
 
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.kernel import LOADS, LOOPS, Kernel, own
 from kperf.diagnose.thresholds import LEAST_SM_BYTES
 
 
@@ -22,3 +22,10 @@ def gain_of_more_bytes(kernel: Kernel, bytes_of_cta: float) -> tuple[float, floa
         return 1.5, 1.0, 4.0
     lacking = LEAST_SM_BYTES / max(ctas(kernel) * bytes_of_cta, 1)
     return min(max(lacking, 1.2), 8.0), 1.0, min(max(1.5 * lacking, 2.0), 16.0)
+
+
+def bytes_at_once(kernel: Kernel) -> int:
+    """What a CTA loads before it waits: in an iteration of the loop that loads least; without loops all."""
+    size = {access.operation.line: access.tile_bytes for access in kernel.accesses if access.operation.name in LOADS}
+    of_loops = [sum(size.get(op.line, 0) for op in own(loop)) for loop in kernel.named(*LOOPS)]
+    return min(filter(None, of_loops), default=sum(size.values()))

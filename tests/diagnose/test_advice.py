@@ -256,7 +256,7 @@ gradient[(ctas,)](x, dw, 16384, 4096, num_warps=WARPS)
 @pytest.mark.parametrize(
     ("ctas", "warps", "on_an_sm"),
     [("torch.cuda.get_device_properties().multi_processor_count", 8, 1), ("132", 4, 1), ("264", 4, 2), ("264", 8, None),
-     ("132", 16, None), ("131", 8, None), ("4096", 8, None)],
+     ("132", 16, 1), ("131", 8, None), ("4096", 8, None)],
 )  # fmt: skip
 def test_a_grid_of_one_cta_an_sm_leaves_few_warps(tmp_path, ctas, warps, on_an_sm):
     script = tmp_path / "rows.py"
@@ -321,14 +321,13 @@ norm[(x.numel() // COLS,)](x, x, COLS, num_warps=4)
 """
 
 
-@pytest.mark.parametrize(("cols", "severity"), [(16384, "medium"), (65536, "high")])
-def test_a_row_that_lies_in_memory_is_severe(tmp_path, cols, severity):
+@pytest.mark.parametrize(("cols", "severity"), [(16384, None), (65536, "high")])
+def test_a_row_that_lies_in_memory_is_severe_and_one_that_asks_for_many_bytes_is_none(tmp_path, cols, severity):
     script = tmp_path / "wide.py"
     script.write_text(WIDE.replace("COLS,)", f"{cols},)").replace("x, x, COLS", f"x, x, {cols}"))
-    finding = next(one for one in diagnosis_of(script).findings if one.id == "too-few-warps")
-    assert finding.severity == severity
-    assert finding.evidence["spilled_bytes"] > 0
-    assert (finding.evidence["spilled_bytes"] >= 4 * finding.evidence["elements_of_a_thread"]) == (severity == "high")
+    findings = [one for one in diagnosis_of(script).findings if one.id == "too-few-warps"]
+    assert [one.severity for one in findings] == ([severity] if severity else [])
+    assert all(one.evidence["spilled_bytes"] >= 4 * one.evidence["elements_of_a_thread"] for one in findings)
 
 
 @pytest.mark.parametrize(

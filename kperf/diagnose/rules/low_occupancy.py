@@ -7,10 +7,11 @@ from kperf.arch import H200, SM_90A
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.loops import buffers, launch_gives_stages, own_stages, with_stages
-from kperf.diagnose.occupancy import ctas
+from kperf.diagnose.occupancy import bytes_at_once, ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
     FEW_WARPS_ON_SM,
+    LEAST_SM_BYTES,
     REGISTERS_NEAR,
     SM_BYTES_IN_FLIGHT,
     STAGES_WANTED,
@@ -41,7 +42,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         "shared_bytes": kernel.resources.shared_bytes,
     }
     if not any(True for _ in kernel.named(*MMAS, *TMA_LOADS)):
-        asked = now * _bytes_at_once(kernel)
+        asked = now * bytes_at_once(kernel)
         if by_grid := _by_grid(kernel, now, evidence):
             yield by_grid
         elif warps < FEW_WARPS_ON_SM and max(by_registers, by_shared) > now and asked < SM_BYTES_IN_FLIGHT:
@@ -78,13 +79,6 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-def _bytes_at_once(kernel: Kernel) -> int:
-    """What a CTA loads before it waits: in an iteration of the loop that loads least; without loops all."""
-    size = {access.operation.line: access.tile_bytes for access in kernel.accesses if access.operation.name in LOADS}
-    of_loops = [sum(size.get(op.line, 0) for op in own(loop)) for loop in kernel.named(*LOOPS)]
-    return min(filter(None, of_loops), default=sum(size.values()))
-
-
 def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Finding | None:
     """Of CTAs that loop over memory on an SM that has room for more of them: rows of a batch, a share each."""
     load = next((op for loop in kernel.named(*LOOPS) for op in own(loop) if op.name in LOADS), None)
@@ -92,8 +86,8 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
         return None
     launched = math.ceil(math.prod(kernel.grid) / H200.sms)
     warps = launched * kernel.total_warps
-    asked = launched * _bytes_at_once(kernel)
-    if launched >= now or warps >= FEW_WARPS_ON_SM or asked >= SM_BYTES_IN_FLIGHT:
+    asked = launched * bytes_at_once(kernel)
+    if launched >= now or asked >= (SM_BYTES_IN_FLIGHT if warps < FEW_WARPS_ON_SM else LEAST_SM_BYTES):
         return None
     return kernel.finding(
         RULE.id,
