@@ -105,7 +105,7 @@ def _changed(made: InstrumentedKernel, folder: Path) -> str | None:
     """What the original path is not as in the original kernel, in words; None if it is the same in all that counts."""
     before, after = made.original_usage, made.resource_usage
     if after.occupancy != before.occupancy:
-        return f"code has {after.occupancy} CTAs on an SM, and {before.occupancy} alone"
+        return f"code has {_ctas(after.occupancy)} on an SM, and {before.occupancy} alone"
     if made.kernel.metadata.shared < made.original.metadata.shared:
         return "code would have less shared memory than it needs"
     with own_cache(folder):
@@ -118,3 +118,7 @@ def _changed(made: InstrumentedKernel, folder: Path) -> str | None:
     if (spills := sass.spills(paths[0])) > (own := sass.spills(alone)):
         return f"code spills registers at {spills} places, and at {own} alone"
     return None
+
+
+def _ctas(count: int) -> str:
+    return f"{count} CTA{'s' * (count != 1)}"
