@@ -7,7 +7,7 @@ from pathlib import Path
 from kperf.console import WholeConsole
 from kperf.diagnose.command import Request, show
 from kperf.diagnose.finding import Diagnoses
-from kperf.paper import claims, disturbance, examples, goals, proof, tritonbench
+from kperf.paper import claims, disturbance, examples, goals, llama_block, proof, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
 from kperf.studies import public
@@ -33,21 +33,41 @@ def test_the_shown_diagnosis_is_what_is_printed():
 
 def test_the_shown_gain_is_of_the_record():
     rows = RecordStore(RECORDED / "h200", "diagnose", proof.ROWS).points()
-    (found,) = next(row for row in reversed(rows) if row.name == "matmul_one_stage").kernels
+    row = next(row for row in reversed(rows) if row.name == "matmul_one_stage")
+    (found,) = row.kernels
     first = found.findings[0]
     there = first.source.model_copy(update={"file": str(KERNELS / first.source.file)})
     shown = found.model_copy(update={"findings": [first.model_copy(update={"source": there})]})
     console = WholeConsole(file=io.StringIO())
     show(console, Diagnoses(kernels=[shown]), Request())
-    printed = indented(["$ kperf diagnose matmul_one_stage.py", *console.file.getvalue().rstrip().split("\n")])
+    command = f"$ kperf diagnose tests/diagnose/kernels/{row.kind}/{row.name}.py"
+    printed = indented([command, *console.file.getvalue().rstrip().split("\n")])
     for page in ("README.md", "docs/diagnose.md"):
         assert between_marks(page, "measured") == printed
-    assert said(f"Of a set of {sum(row.kind != 'clean' for row in rows)} faults, recorded on an H200")
+
+
+def test_what_all_advice_gave_is_that_of_the_record():
+    rows = RecordStore(RECORDED / "h200", "diagnose", proof.ROWS).points()
+    faulty = [row for row in rows if row.kind != "clean"]
+    gains = [row.gain for row in faulty if row.gain is not None]
+    faster = sum(gain.speedup >= 1.1 for gain in gains)
+    slower = sum(gain.speedup < 0.99 for gain in gains)
+    by_hand = sum(gain.by == "a fixed copy" for gain in gains)
+    assert said(f"Here is one of [{len(faulty)} kernels with a fault](docs/proof.md), recorded on an H200")
+    assert said(f"timed on {len(gains)} of them: {faster} become at least 10 % faster, {slower} become slower.")
+    assert said(f"kperf made {len(gains) - by_hand} of these changes itself, {by_hand} were made by hand.")
 
 
 def test_the_shown_reading_is_of_the_record():
-    timeline = read_timeline(RECORDED / "h200/examples/gemm_1_stage.timeline.json")
-    assert between_marks("README.md", "reading") == indented(verdict(timeline))
+    timeline = read_timeline(RECORDED / "h200/examples/gemm_3_stages.timeline.json")
+    assert between_marks("README.md", "reading") == indented(verdict(timeline)[:4])
+
+
+def test_what_events_cost_in_the_median_is_that_of_the_record():
+    rows = RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points()
+    costs = [abs(row.cost) for row in rows if row.way == "all"]
+    middle = f"{100 * statistics.median(costs):.1f} %"
+    assert said(f"Events change a launch's time by {middle} in the median of {len(costs)} kernels")
 
 
 def test_the_score_of_the_paper_is_that_of_the_claims():
@@ -78,6 +98,20 @@ def test_the_timers_of_improved_plus_are_those_of_the_record():
     tflops = {name: row.workload.flops / statistics.median(row.ours_ms) / 1e9 for name, row in ours.items()}
     wanted = [f"{tflops[name]:.0f}" for name in ("cuda_graph_events", "do_bench", "do_bench_cudagraph")]
     assert f"tritonbench's two timers | {wanted[0]}; {wanted[1]} and {wanted[2]} |" in PAGES["README.md"]
+
+
+def test_the_gain_of_a_llama_block_is_that_of_the_record():
+    rows = RecordStore(RECORDED / "h200", "llama-block", llama_block.ROWS).points()
+    known = {(row.implementation, row.backward): row for row in rows if row.run == rows[-1].run}
+    gains = {
+        key: llama_block.speedup(row, known[llama_block.TORCH, key[1]])
+        for key, row in known.items()
+        if key[0] != llama_block.TORCH
+    }
+    (ours, low, high), (fa3, fa3_low, fa3_high) = gains["improved_plus", False], gains["fa3", False]
+    assert max(low, fa3_low) < min(high, fa3_high)
+    assert said(f"over torch's attention, forward | {ours:.3f} (FA3: {fa3:.3f}; the intervals overlap) |")
+    assert said(f"| the same, both passes | {gains['improved_plus', True][0]:.3f} (FA3: {gains['fa3', True][0]:.3f}) |")
 
 
 def test_the_passes_on_the_page_of_fig_11_are_those_of_the_record():
