@@ -33,8 +33,8 @@ Kind = Literal["planted", "drafts", "clean"]
 CLOSE = 1.5
 """By which factor a gain may differ from its estimate."""
 SESSION = (sys.executable, "-m", "kperf.paper.proof_session")
-_LIMIT_S = 100
-"""Of a kernel: its compilers, its launches, and waiting for the GPU."""
+_LIMIT_S = 600
+"""Of a process: its compilers, its launches, and waiting for the others that have the GPU before it."""
 _MOST_AT_ONCE = 8
 _PLANTED = re.compile(r"# planted: (\S+)")
 

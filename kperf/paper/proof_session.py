@@ -97,6 +97,8 @@ def _launched(script: Path) -> tuple[list[LaunchCall], dict[str, torch.Tensor]]:
     with intercepted_launches(note), compilations_within(device.Compiling()):
         if status := Script(str(script), ()).run():
             raise MeasurementError(f"{script.parent.name}/{script.name} ends with exit status {status}")
+    if not calls:
+        raise MeasurementError(f"{script.parent.name}/{script.name} launches no Triton kernel")
     names = vars(sys.modules["__main__"])
     return calls, {name: value for name, value in names.items() if isinstance(value, torch.Tensor)}
 

@@ -138,6 +138,9 @@ def exclusive(*, wait: bool = False) -> Iterator[None]:
 def in_turn() -> Iterator[None]:
     """Measure alone as `exclusive`, but wait for others that measure, and let them while this one is `Compiling`."""
     uuid = str(torch.cuda.get_device_properties().uuid)
+    if uuid in _ours:
+        yield
+        return
     with _opened(LOCKS / f"kperf-gpu-{uuid}.lock") as descriptor:
         _take_turn(descriptor)
         _shared.append(descriptor)
@@ -172,11 +175,15 @@ class Compiling:
     def __enter__(self) -> None:
         """Wait for other threads; what was launched is over before another process has the GPU."""
         self._lock.acquire()
+        try:
+            if self._depth == 0 and _shared:
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
+                fcntl.flock(_shared[0], fcntl.LOCK_UN)
+        except BaseException:  # of a launch that failed, or Ctrl-C: other threads go on
+            self._lock.release()
+            raise
         self._depth += 1
-        if self._depth == 1 and _shared:
-            if torch.cuda.is_initialized():
-                torch.cuda.synchronize()
-            fcntl.flock(_shared[0], fcntl.LOCK_UN)
 
     def __exit__(self, *_: object) -> None:
         """Wait for the GPU, and let other threads compile."""
