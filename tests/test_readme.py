@@ -146,6 +146,13 @@ def test_what_events_cost_a_launch_is_that_of_the_record():
     assert between_marks("docs/accuracy.md", "disturbance") == disturbance.markdown(RECORDED)
 
 
+def test_what_a_sample_still_costs_is_that_of_the_record():
+    rows = RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points()
+    costs = {row.kernel: 100 * row.cost for row in rows if row.way == "sampled"}
+    assert said(f"`gemm_1_stage` still takes {costs['gemm_1_stage']:.1f} % longer")
+    assert said(f"of `mlp_norm` {costs['mlp_norm']:.1f} %, of `layer_norm` {costs['layer_norm']:.1f} %.")
+
+
 def test_the_page_of_public_kernels_is_that_of_the_record():
     """`python -m kperf public --write docs/public.md` fills the page anew."""
     assert between_marks("docs/public.md", "public") == public.markdown(RECORDED)

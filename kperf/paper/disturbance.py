@@ -29,6 +29,8 @@ from kperf.trace.capture.kernels import Ctas
 
 GOALS = (0.05, 0.15)
 """Of a launch's time: in the mean over the kernels, and at worst."""
+_SMALL = 0.01
+"""A launch that events shorten by less is called as long as the original's."""
 _LIMIT_S = 600
 
 Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
@@ -228,13 +230,63 @@ def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
     return [f"Of the {len(kernels)} of which a sample can be taken, mean and worst are {', '.join(ways)} recorded."]
 
 
+def _without_the_worst(rows: Sequence[DisturbanceRow]) -> list[str]:
+    """The averages without the kernel that makes more than half of them, and what the compiler made of it."""
+    every = sorted((one for one in rows if one.way == "all"), key=lambda one: abs(one.cost))
+    if len(every) < 2:
+        return []
+    *others, worst = every
+    if 2 * _mean(others) >= _mean(every):
+        return []
+    key = worst.origin, worst.kernel
+    left = {way: [one for one in rows if one.way == way and (one.origin, one.kernel) != key] for way in get_args(Ctas)}
+    means = (f"{_mean(found):.1%} with {way} CTAs" for way, found in left.items() if found)
+    before, after = worst.original, worst.instrumented
+    return [
+        f"Without {worst.kernel} the average is {', '.join(means)}. Its instrumented kernel has {after.registers} "
+        f"registers and spills {after.spilled_bytes} bytes; the original has {before.registers} registers and spills "
+        f"{before.spilled_bytes} bytes."
+    ]
+
+
+def _mean(rows: Sequence[DisturbanceRow]) -> float:
+    return statistics.fmean(abs(one.cost) for one in rows)
+
+
+def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
+    """Of how many launches a cost is, and how far apart two measurements of one instrumented kernel are."""
+    launches = sorted({len(one.original_samples_ms) for one in rows})
+    lines = [f"Each cost is of the median of {' or '.join(map(str, launches))} launches."] if launches else []
+    again = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "sampled" and one.why_all}
+    first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
+    if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
+        lines.append(
+            f"Kernels that were recorded whole both times: {len(apart)}. Their two ratios are "
+            f"{statistics.median(apart):.1%} apart in the median and {max(apart):.1%} at most."
+        )
+    return lines
+
+
+def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
+    """Kernels that events make faster, with the registers that the compiler gave."""
+    named = [
+        f"{one.kernel} ({one.cost:+.1%} with {one.way} CTAs, {one.instrumented.registers} registers for "
+        f"{one.original.registers})"
+        for one in rows
+        if one.cost < -_SMALL and not (one.way == "sampled" and one.why_all)
+    ]
+    return (
+        [f"Where events make a launch faster, the compiler made another kernel: {', '.join(named)}."] if named else []
+    )
+
+
 def said(rows: Sequence[DisturbanceRow]) -> list[str]:
     """What it comes to beside the goals, and which kernels have no sample."""
     lines = []
     for way in get_args(Ctas):
         these = [one for one in rows if one.way == way]
         if these:
-            mean, worst = statistics.fmean(abs(one.cost) for one in these), max(these, key=lambda one: abs(one.cost))
+            mean, worst = _mean(these), max(these, key=lambda one: abs(one.cost))
             met = "within" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "beyond"
             middle = statistics.median(abs(one.cost) for one in these)
             lines.append(
@@ -242,6 +294,6 @@ def said(rows: Sequence[DisturbanceRow]) -> list[str]:
                 f"{middle:.1%} in the median and {abs(worst.cost):.1%} at worst ({worst.kernel}), {met} the "
                 f"{GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst that are aimed at."
             )
-    lines += _of_samples(rows)
+    lines += [*_without_the_worst(rows), *_of_samples(rows), *_noise(rows), *_faster(rows)]
     whole = [f"{one.kernel} ({one.why_all})" for one in rows if one.why_all]
     return [*lines, f"Recorded whole: {'; '.join(whole)}."] if whole else lines

@@ -18,12 +18,13 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.ir.compile import compile_kernel, sass
 from kperf.plots import accuracy as plot
 from kperf.record import device
-from kperf.record.store import RECORDED
+from kperf.record.store import RECORDED, RecordStore
 from kperf.studies import accuracy, cupti, kernels, known, models
 from kperf.studies.accuracy import RULES, LaunchRow, RegionRow
 from kperf.studies.records import measured_or_recorded, newest
 from kperf.trace.capture.instrumented import make_instrumented
 from tests.conftest import environment
+from tests.pages import PAGES
 from tests.trace.capture import fake_gpu
 
 COMMON = {"run": "r", "environment": "e", "recorded_at": "2026-01-02T03:04:05+00:00"}
@@ -144,6 +145,20 @@ def test_the_line_through_regions_is_found(slope, offset):
     (line,) = accuracy.lines(rows)
     assert line.slope == pytest.approx(slope, abs=1e-9)
     assert line.offset == pytest.approx(offset, abs=1e-6)
+
+
+def test_the_page_has_the_slopes_and_offsets_of_the_record():
+    rows = RecordStore(RECORDED / "h200", "accuracy", accuracy.ROWS).points()
+    rows = [row for row in rows if row.run == rows[-1].run]
+    page = PAGES["docs/accuracy.md"]
+    names = {"ex2": "exponentials", "wgmma": "wgmma", "spin": "a spin", "fma": "dependent multiply-adds"}
+    for line in accuracy.lines(rows):
+        begin = f"| {names[line.instruction]}"
+        (cells,) = [shown.split(" | ") for shown in page.splitlines() if shown.startswith(begin)]
+        assert cells[2].startswith(f"{100 * abs(line.error):.1f} %")
+        assert cells[3] == f"{line.offset:+.0f} |"
+    (short,) = [row for row in rows if isinstance(row, RegionRow) and (row.instruction, row.steps) == ("wgmma", 4)]
+    assert f"{short.known_cycles:.0f} cycles of wgmma are measured as {short.measured_cycles:.0f}." in page
 
 
 def test_what_misses_its_goal_is_named():
