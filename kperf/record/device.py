@@ -19,6 +19,7 @@ import pynvml
 import torch
 import triton
 
+from kperf.console import complain
 from kperf.errors import UsageError
 from kperf.record import machine as doctor
 from kperf.record import rocm
@@ -199,14 +200,18 @@ class Compiling:
 def locked(path: Path, does: str, *, wait: bool = False) -> Iterator[None]:
     """Hold `path` by flock; made if need be, and readable by all, as to read is enough to lock.
 
-    While another process holds it, waits if `wait`, else raises `UsageError` with a sentence of who that is and what it
-    `does`; and if it cannot be made.
+    While another process holds it, waits and says so if `wait`, else raises `UsageError` with a sentence of who that is
+    and what it `does`; and if it cannot be made.
     """
     with _opened(path) as descriptor:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"{_holder(os.fstat(descriptor))} {does}") from None
+            who = f"{_holder(os.fstat(descriptor))} {does}"
+            if not wait:
+                raise UsageError(who) from None
+            complain(who)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
 
 

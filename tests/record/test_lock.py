@@ -3,6 +3,7 @@
 import fcntl
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def test_one_process_at_a_time_and_a_killed_one_gives_it_back(gpu):
                 pass
 
 
-def test_who_waits_has_the_gpu_when_the_other_gives_it_back(gpu):
+def test_who_waits_has_the_gpu_when_the_other_gives_it_back(gpu, capsys):
     with another_that_measures() as holder:
         order = []
 
@@ -84,6 +85,7 @@ def test_who_waits_has_the_gpu_when_the_other_gives_it_back(gpu):
             with pytest.raises(BlockingIOError), (device.LOCKS / "kperf-gpu-a.lock").open() as same:
                 fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert order == ["given back", "taken"]
+    assert re.fullmatch(r"kperf: process \d+ .* is measuring on GPU a: wait for it to end\n", capsys.readouterr().err)
 
 
 def test_the_second_is_told_who_measures(gpu):
