@@ -41,12 +41,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _gain(kernel: Kernel, divisions: Sequence[Operation]) -> tuple[float, float, float]:
     """Without the instructions on the lines of the divisions, by what share of the loops' machine code they are."""
-    lines = {at.line for op in divisions if (at := frame_of(op)) is not None}
+    lines = {(at.file, at.line) for op in divisions if (at := frame_of(op)) is not None}
     loops = [one for one in kernel.code.instructions if kernel.code.depth(one)] if kernel.code is not None else []
     if not lines or not loops:
         return 1.3, 1.0, 2.0
-    share = sum(one.frame is not None and one.frame.line in lines for one in loops) / len(loops)
-    return min(1 / (1 - share), 3.0), 1.0, 8.0  # what is left waits for memory
+    share = sum(one.frame is not None and (one.frame.file, one.frame.line) in lines for one in loops) / len(loops)
+    return 1 / max(1 - share, 1 / 3), 1.0, 8.0  # what is left waits for memory; a loop on one line is not all division
 
 
 RULE = Rule("loop-division", "Division of indices in a loop", check)

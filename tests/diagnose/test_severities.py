@@ -1,0 +1,87 @@
+"""A severity follows from what a kernel does, also beside the proof set: each fault here has a neighbour without it."""
+
+import pytest
+
+from tests.diagnose.test_kernels import diagnosis_of
+
+
+def found(folder, kernel, launch):
+    """The first finding of each rule of a kernel, of which `launch` makes the tensors and calls it."""
+    script = folder / "script.py"
+    script.write_text(f"import torch, triton, triton.language as tl\n\n@triton.jit\n{kernel.strip()}\n\n{launch}\n")
+    return {one.id: one for one in reversed(diagnosis_of(script).findings)}
+
+
+DIVIDED = """
+def sums(x, out, n, d, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    acc = tl.zeros((B,), tl.float32)
+    for k in range(n):LINE acc += tl.load(x + (i + k) // d)
+    tl.store(out + i, acc)
+"""
+
+
+@pytest.mark.parametrize("line", ["", "\n       "])
+def test_a_loop_on_one_line_is_divided_as_one_on_two(tmp_path, line):
+    launch = 'x = torch.empty(1 << 20, device="cuda")\nsums[(1024,)](x, x, 64, 7, 1024)'
+    finding = found(tmp_path, DIVIDED.replace("LINE", line), launch)["loop-division"]
+    assert finding.severity == "medium"
+    assert 2 < finding.estimate.speedup <= 3
+
+
+GROUPED = """
+def grouped(x, w, y, sizes, G, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tile = tl.program_id(0)
+    first, group = 0, 0
+    for g in range(G):
+        tiles = tl.cdiv(tl.load(sizes + g), BM)
+        group += ((first + tiles) <= tile).to(tl.int32)
+        first += tiles
+    rm = tile * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    rk = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        a = tl.load(x + rm[:, None] * K + k + rk[None, :])
+        b = tl.load(w + group * K * N + (k + rk)[:, None] * N + rn[None, :])
+        acc = PRODUCT
+    tl.store(y + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+BF16 = 'device="cuda", dtype=torch.bfloat16'
+
+
+@pytest.mark.parametrize("product", ["tl.dot(a, b, acc)", "acc + tl.sum(a, 1)[:, None] * tl.sum(b, 0)[None, :]"])
+def test_looking_for_a_group_before_a_loop_over_tiles_is_a_hint(tmp_path, product):
+    launch = (
+        f"x, y = torch.empty(8192, 4096, {BF16}), torch.empty(8192, 4096, {BF16})\n"
+        f"w, s = torch.empty(8, 4096, 4096, {BF16}), torch.full((8,), 1024, dtype=torch.int32)\n"
+        "grouped[(64, 32)](x, w, y, s, 8, 4096, 4096, 128, 128, 64, num_warps=8, num_stages=4)"
+    )
+    finding = found(tmp_path, GROUPED.replace("PRODUCT", product), launch)["scalar-loop"]
+    assert (finding.severity, finding.estimate.speedup) == ("low", 1.05)
+
+
+COUNT = """
+def count(x, out, B: tl.constexpr):
+    lane = tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * B + lane)
+    tl.atomic_add(out + tl.zeros((B,), tl.int32), v, mask=MASK)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mask", "elements", "severity", "most"),
+    [
+        ("lane == 0", 1, "low", 1.1),
+        ("lane % 16 == 0", 256, "high", 256),
+        ("lane < B", 4096, "high", 1000),
+        ("v > 0", 4096, "medium", 1.5),
+        ("(lane >= 0) & (tl.program_id(0) == 0)", 4096, "medium", 1.5),
+    ],
+)
+def test_elements_that_a_mask_leaves_out_do_not_meet(tmp_path, mask, elements, severity, most):
+    launch = 'x = torch.empty(1 << 26, device="cuda")\ncount[(1 << 14,)](x, torch.zeros(1, device="cuda"), 4096)'
+    finding = found(tmp_path, COUNT.replace("MASK", mask), launch)["atomic-contention"]
+    assert (finding.evidence["elements"], finding.severity) == (elements, severity)
+    assert 1 < finding.estimate.speedup <= most
+    assert finding.estimate.high <= 1000
