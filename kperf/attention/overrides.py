@@ -273,10 +273,15 @@ def _text_of_source(variant: Variant, special: Specialization) -> str:
     try:
         return compiler.ttgir_of_source(variant.kernel, special.gluon_signature(constexprs), constexprs)
     except TritonError as error:
-        raise UsageError(
-            f"{variant.source} does not compile with Triton {triton.__version__} ({root_cause(error)}): "
-            "install the locked wheels (`make setup`)"
-        ) from None
+        raise UsageError(does_not_compile(variant, error)) from None
+
+
+def does_not_compile(variant: Variant, error: Exception) -> str:
+    """What is said where this Triton ends with that error on the variant's source."""
+    return (
+        f"{variant.source} does not compile with Triton {triton.__version__} ({root_cause(error)}): "
+        "install the locked wheels (`make setup`)"
+    )
 
 
 def _compile_in_place(put: any_kernel.Override, special: Specialization) -> CompiledKernel:

@@ -16,8 +16,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kperf.attention.kernels import improved_plus
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
 from kperf.attention.operands import DESCRIPTOR_ALIGNMENT, check_attention, why_not_here
+from kperf.attention.overrides import does_not_compile
 from kperf.attention.variants import VARIANTS
-from kperf.compat.triton import CompiledKernel
+from kperf.compat.triton import CompiledKernel, TritonError
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.record.device import sm_count
@@ -107,7 +108,7 @@ _plans: dict[Any, Plan] = {}
 
 
 def plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
-    """How these are computed on the current device; compiles the kernel at the first call of a kind.
+    """How these are computed where q lies; compiles the kernel at the first call of a kind.
 
     q: [batch, heads, seq_len, head_dim]; k, v: of any number of heads that divides q's, and of any number of rows, with
     `causal` of as many as q, or a multiple of 128 more: then the last row of q attends to all. Raises `UsageError` for
@@ -121,13 +122,15 @@ def plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     if found is None:
         if len(_plans) == _MOST_PLANS:
             _plans.clear()
-        found = _plans[key] = _made(q, k, v, causal)
+        with torch.cuda.device_of(q):  # what is found serves later calls, whatever device is current now
+            found = _plans[key] = _made(q, k, v, causal)
     return found
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
-    """`Plan.run` of the tensors' plan."""
-    return plan(q, k, v, causal).run(q, k, v, causal, sm_scale)
+    """`Plan.run` of the tensors' plan, on their device."""
+    with torch.cuda.device_of(q):
+        return plan(q, k, v, causal).run(q, k, v, causal, sm_scale)
 
 
 def rows_first_strides(shape: Sequence[int]) -> tuple[int, int, int, int]:
@@ -149,16 +152,20 @@ def readable_strides(shape: Sequence[int], strides: Sequence[int], element_bytes
     return (*used, 1) if fits else None
 
 
-@functools.cache
 def compiled(kind: Kind) -> CompiledKernel:
     """The kernel for sm_90a; no GPU is needed."""
     return compiler.compile_kernel(improved_plus.attn_fwd_views, kind.signature(), kind.constexprs())
 
 
-def forget() -> None:
-    """Plan and load anew: another GPU is in place."""
-    _plans.clear()
-    compiled.cache_clear()
+@functools.cache
+def _kernel_on(_device: torch.device, kind: Kind) -> CompiledKernel | str:
+    """A device's own, for Triton loads it on one; or why there is none, which costs seconds to find out."""
+    try:
+        return compiled(kind)
+    except UsageError as error:
+        return str(error)
+    except (TritonError, RuntimeError) as error:  # of Triton's front end and of ptxas, and of the passes in between
+        return does_not_compile(VARIANTS["improved_plus"], error)
 
 
 def _copied(tensor: Tensor) -> Tensor:
@@ -177,12 +184,15 @@ def _made(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     if len(readable) < len(strides):
         return Plan(unreadable=tuple(found is None for found in strides))
     kind = Kind(head_dim, q.dtype, causal, not causal and kv_len % KV_BOX_ROWS != 0)
+    kernel = _kernel_on(q.device, kind)
+    if isinstance(kernel, str):
+        return Plan(why_not=kernel)
     kv_row_bytes = 2 * head_dim * q.element_size()
     views = improved_plus.views(batch, heads, kv_heads, q_len, kv_len, kv_row_bytes, causal=causal)
     boxes = [(1, 1, rows, head_dim) for rows in (Q_BOX_ROWS, KV_BOX_ROWS, KV_BOX_ROWS, Q_BOX_ROWS)]
     shapes = [tuple(tensor.shape) for tensor in (q, k, v, q)]
     return Plan(
-        launch=compiled(kind)[(min(views.n_tiles, sm_count()), 1, 1)],
+        launch=kernel[(min(views.n_tiles, sm_count()), 1, 1)],
         descriptors=tuple(zip(shapes, [*readable, rows_first_strides(q.shape)], boxes, strict=True)),
         arguments=(*views, *kind.constexprs().values()),
     )

@@ -24,12 +24,14 @@ def spin(cycles: int) -> None:
 
 
 def observed(*tensors: torch.Tensor) -> bool:
-    """Whether torch does more with what these are handed to than compute it: autograd, a compiler, a mode, a subclass.
+    """Whether torch does more with what these are handed to than compute it: autograd, a compiler, a tracer, a mode, a
+    subclass.
 
     Then it has to be an operator of torch; else a function does.
     """
     return (
         torch.compiler.is_compiling()
+        or torch._C._is_tracing()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._is_torch_function_mode_enabled()
         or torch._C._functorch.peek_interpreter_stack() is not None

@@ -85,10 +85,15 @@ def attending_gpu(monkeypatch, tmp_path):
     """Launches of `attn_fwd` since, as `fake_gpu.LAUNCHES` has them."""
     fake_gpu.install(tmp_path, monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: PROPERTIES)
-    sm_count.cache_clear()
-    views.forget()
+    forget()
     monkeypatch.setattr(fake_gpu, "WRITES", [attend])
     fake_gpu.LAUNCHES.clear()
     yield fake_gpu.LAUNCHES
+    forget()
+
+
+def forget():
+    """Plan and load anew: another GPU is in place."""
     sm_count.cache_clear()
-    views.forget()
+    views._plans.clear()
+    views._kernel_on.cache_clear()

@@ -1,16 +1,20 @@
 """Improved+ on tensors as they lie: each layout, group and length is right, and what TMA can read is not copied."""
 
 import itertools
+from contextlib import contextmanager
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.runtime import driver
 
 from kperf.attention import overrides, views
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.kernels import improved_plus
 from kperf.attention.variants import VARIANTS
+from kperf.compat.triton import TritonError
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
@@ -25,6 +29,10 @@ KINDS = [
     for head_dim, dtype in itertools.product(views.HEAD_DIMS, (torch.bfloat16, torch.float16))
     for causal, tail in ((True, False), (False, False), (False, True))
 ]
+IN_BFLOAT16_AND_ON_A_GPU_ALL = [
+    pytest.param(kind, marks=[] if kind.dtype == torch.bfloat16 else pytest.mark.gpu) for kind in KINDS
+]
+"""Each is compiled for seconds; those of float16 differ in nothing but the type, and a GPU's tests compile them."""
 
 
 def assert_right(q, k, v, causal, limit=4e-3):
@@ -123,6 +131,71 @@ def test_what_the_kernel_does_not_compute_is_refused_by_one_sentence(attending_g
     assert not attending_gpu
 
 
+@pytest.fixture
+def two_gpus(attending_gpu, monkeypatch):  # noqa: F811
+    """`of` makes one the current device, as torch's `device_of` does; `loaded` has the device of each kernel loaded."""
+    current = torch.device("cuda:0")
+    loaded = []
+
+    @contextmanager
+    def of(tensor):
+        nonlocal current
+        before, current = current, tensor.device if tensor.is_cuda else current
+        yield
+        current = before
+
+    def load(name, binary, shared, device):
+        loaded.append(device)
+        return object(), device, 64, 0, 1024
+
+    monkeypatch.setattr(torch.cuda, "device_of", of)
+    monkeypatch.setattr(driver.active, "get_active_torch_device", lambda: current, raising=False)
+    monkeypatch.setattr(driver.active, "get_current_device", lambda: current.index, raising=False)
+    monkeypatch.setattr(driver.active.utils, "load_binary", load)
+    with FakeTensorMode():
+        on = [torch.empty(1, 2, 128, 64, dtype=torch.bfloat16, device=f"cuda:{index}") for index in range(2)]
+    return on, of, loaded
+
+
+def test_each_gpu_loads_a_kernel_of_its_own(two_gpus):
+    (first, second), _, loaded = two_gpus
+    for q in (first, second, first[:, :1], second[:, :1]):
+        assert views.plan(q, q, q, False).why_not is None
+    assert loaded == [0, 1]
+
+
+def test_what_is_planned_while_another_gpu_is_current_serves_where_the_tensors_lie(two_gpus):
+    (first, second), of, loaded = two_gpus
+    with of(first):
+        assert views.plan(second, second, second, False).why_not is None
+    with of(second):
+        assert views.plan(second, second, second, False).why_not is None
+    assert loaded == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TritonError("no such layout"), "does not compile with Triton .* no such layout.*: install the locked wheels"),
+        (RuntimeError("PassManager::run failed"), "does not compile with Triton .*PassManager::run failed"),
+        (UsageError("Triton's cache is damaged"), "^Triton's cache is damaged$"),
+    ],
+)
+def test_a_kernel_that_does_not_compile_is_one_sentence_and_tried_once(attending_gpu, monkeypatch, error, words):  # noqa: F811
+    tries = []
+
+    def fails(*_):
+        tries.append(1)
+        raise error
+
+    monkeypatch.setattr(compiler, "compile_kernel", fails)
+    for seq_len in (128, 256):
+        with pytest.raises(UsageError, match=words):
+            views.attend(*operands(seq_len=seq_len), True, SCALE)
+    assert len(tries) == 1
+    assert not attending_gpu
+
+
 @given(
     st.lists(st.integers(1, 40), min_size=4, max_size=4), st.permutations(range(4)), st.integers(0, 9), st.booleans()
 )
@@ -205,7 +278,7 @@ def test_causal_tiles_are_dealt_evenly(group, seq_len):
     assert float(work.max() / work.mean()) < 1.04
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", IN_BFLOAT16_AND_ON_A_GPU_ALL, ids=str)
 def test_nothing_spills_and_products_are_waited_for_where_the_source_does(kind):
     """As of the override: where ptxas serialises wgmma, it waits after each of its instructions."""
     kernel = views.compiled(kind)
@@ -225,10 +298,14 @@ def names_in(loop):
     return [op.name for op in loop.walk()]
 
 
+def ttgir_of(kind):
+    return compiler.ttgir_of_source(improved_plus.attn_fwd_views, kind.signature(), kind.constexprs())
+
+
 @pytest.mark.parametrize("special", VARIANTS["improved_plus"].specializations, ids=lambda special: special.file_name)
 def test_its_main_loops_are_those_of_the_override(special):
     kind = views.Kind(special.head_dim, getattr(torch, special.dtype), special.causal, tail=False)
-    ours = consumers_loops(compiler.canonical_ttgir(views.compiled(kind).asm["ttgir"]))
+    ours = consumers_loops(ttgir_of(kind))
     theirs = consumers_loops(overrides.find("improved_plus", special).text)
     assert len(ours) == 4
     assert ours == theirs
@@ -236,8 +313,7 @@ def test_its_main_loops_are_those_of_the_override(special):
 
 def test_every_tile_has_a_number_of_blocks_of_its_own():
     """As of the override: Triton's loop-aware CSE can take a number that the tile loop carries for the first tile's."""
-    kernel = views.compiled(views.Kind(128, torch.bfloat16, causal=True, tail=False))
-    bounds = loop_bounds(Module(compiler.canonical_ttgir(kernel.asm["ttgir"])))
+    bounds = loop_bounds(Module(ttgir_of(views.Kind(128, torch.bfloat16, causal=True, tail=False))))
     assert len(bounds) == 6  # two passes of two consumers and the producer
     assert all(bounds)
 
