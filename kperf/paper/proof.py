@@ -11,7 +11,8 @@ import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -26,12 +27,15 @@ from kperf.record.files import from_json_once
 from kperf.record.store import Frozen, recorded_folder
 from kperf.studies import child
 from kperf.studies.records import Common, Row, measured_or_recorded, recorded
-from kperf.trace.analyze.finding import Finding
+from kperf.trace.analyze.finding import LEVELS, Finding
 from kperf.trace.capture.trial import interval
 
 Kind = Literal["planted", "drafts", "clean"]
 CLOSE = 1.5
 """By which factor a gain may differ from its estimate."""
+FASTER = 1.1
+"""A gain that counts."""
+_BY_HAND = "a fixed copy"
 SESSION = (sys.executable, "-m", "kperf.paper.proof_session")
 _LIMIT_S = 600
 """Of a process: its compilers, its launches, and waiting for the others that have the GPU before it."""
@@ -49,6 +53,11 @@ class Gain(Frozen):
     low: float
     high: float
 
+    @property
+    def is_slower(self) -> bool:
+        """Whether the kernel takes longer for sure."""
+        return self.high < 1
+
 
 class Beside(Frozen):
     """Launches of a script and of its fixed copy, in turn. compared: their tensors that hold the same numbers."""
@@ -62,7 +71,7 @@ class Beside(Frozen):
         """Original over fixed, the median of the rounds' ratios."""
         ratios = [before / after for before, after in zip(self.original_ms, self.fixed_ms, strict=True)]
         low, high = interval(ratios)
-        return Gain(by="a fixed copy", speedup=statistics.median(ratios), low=low, high=high)
+        return Gain(by=_BY_HAND, speedup=statistics.median(ratios), low=low, high=high)
 
 
 class Outcome(Frozen):
@@ -116,10 +125,8 @@ class ProofRow(Row):
     @property
     def gain(self) -> Gain | None:
         """What the finding's advice gives: the best configuration that was tried, else the fixed copy."""
-        tried = self.finding.tried if self.finding is not None else []
-        if tried:
-            best = max(tried, key=lambda one: one.low)
-            return Gain(by=best.change, speedup=best.speedup, low=best.low, high=best.high)
+        if self.finding is not None and self.finding.tried:
+            return _best(self.finding)
         return self.fixed.gain if self.fixed is not None else None
 
     @property
@@ -136,6 +143,12 @@ class ProofRow(Row):
             for place, finding in enumerate(kernel.findings, 1)
             if (finding.id, finding.source.line) == (self.fault, self.line)
         ]
+
+
+def _best(finding: Finding) -> Gain | None:
+    """Of the configurations that were tried; None where none was."""
+    best = max(finding.tried, key=lambda one: one.low, default=None)
+    return Gain(by=best.change, speedup=best.speedup, low=best.low, high=best.high) if best is not None else None
 
 
 ROWS: TypeAdapter[ProofRow] = TypeAdapter(ProofRow)
@@ -157,7 +170,9 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         command="proof",
     )
     rows = in_order(found.rows)
-    console.print(table(rows, found.stamp))
+    console.print(_table(f"the proof set under kperf diagnose --try; {found.stamp}", HEAD, map(cells, rows)))
+    if made_slower := slower(rows):
+        console.print(_table(SLOWER, SLOWER_HEAD, made_slower))
     for line in said(rows):
         console.print(line, highlight=False)
 
@@ -236,48 +251,72 @@ def one_line(row: ProofRow) -> str:
     return f"{row.kind}/{row.name}{rank}{gain} ({row.took_s:.0f} s, waited {row.waited_s:.0f} s){why}"
 
 
-def table(rows: Sequence[ProofRow], stamp: str) -> Table:
-    """A row a kernel."""
-    made = Table(title=f"the proof set under kperf diagnose --try; {stamp}", title_justify="left")
-    for column in HEAD:
+HEAD = ("kernel", "fault", "line", "place", "severity", "estimated", "measured", "by")
+SLOWER = "Findings, planted or not, whose advice makes the kernel slower (of several changes the best)"
+SLOWER_HEAD = ("kernel", "finding", *HEAD[2:])
+
+
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    made = Table(title=title, title_justify="left")
+    for column in head:
         made.add_column(column, justify="right" if column in ("line", "place", "estimated", "measured") else "left")
     for row in rows:
-        made.add_row(*cells(row))
+        made.add_row(*row)
     return made
-
-
-HEAD = ("kernel", "fault", "line", "place", "severity", "estimated", "measured", "by")
 
 
 def cells(row: ProofRow) -> tuple[str, ...]:
     """The row of a kernel, in words; of a clean one what is found of severity high."""
     if row.kind == "clean":
         return row.name, "none", "", "", f"{len(row.severe)} high" if row.severe else "none high", "", "", ""
-    finding, gain = row.finding, row.gain
-    if finding is None:
+    if row.finding is None:
         return row.name, row.fault, str(row.line), "-", "", "", "", row.why
+    return _of_finding(row, row.rank, row.finding, row.gain)
+
+
+def slower(rows: Sequence[ProofRow]) -> list[tuple[str, ...]]:
+    """A row of each finding whose advice makes its kernel slower, by the best change that was tried."""
+    found = [
+        (row, place, finding, row.gain if finding is row.finding else _best(finding))
+        for row in in_order(rows)
+        for kernel in row.kernels
+        for place, finding in enumerate(kernel.findings, 1)
+    ]
+    return [_of_finding(*one) for one in found if one[-1] is not None and one[-1].is_slower]
+
+
+def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain | None) -> tuple[str, ...]:
     estimate = finding.estimate
     return (
         row.name,
-        row.fault,
-        str(row.line),
-        str(row.rank),
+        finding.id,
+        str(finding.source.line),
+        str(place),
         finding.severity,
         f"{estimate.speedup:.2g} x, {estimate.low:.2g} to {estimate.high:.2g}" if estimate is not None else "",
         f"{gain.speedup:.2f} x, {gain.low:.2f} to {gain.high:.2f}" if gain is not None else "",
-        gain.by if gain is not None else row.why,
+        gain.by if gain is not None else row.why or "nothing was tried",
     )
 
 
 def markdown(results: Path) -> str:
-    """The section of docs/proof.md: totals, and a row a faulty kernel. Raises `UsageError` for a broken record."""
+    """The section of docs/proof.md: totals, a row a faulty kernel, and what becomes slower.
+
+    Raises `UsageError` for a broken record.
+    """
     if not any(results.glob("*/diagnose.jsonl")):
         return "Nothing is recorded yet: `make proof` records it on a Hopper GPU."
     found = recorded(recorded_folder(results, "diagnose.jsonl"), "diagnose", ROWS)
     faulty = [cells(row) for row in in_order(found.rows) if row.kind != "clean"]
     lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(found.rows)), ""]
-    lines += [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in faulty)])
+    lines += _markdown_table(HEAD, faulty)
+    if made_slower := slower(found.rows):
+        lines += ["", f"{SLOWER}:", "", *_markdown_table(SLOWER_HEAD, made_slower)]
+    return "\n".join(lines)
+
+
+def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def in_order(rows: Sequence[ProofRow]) -> list[ProofRow]:
@@ -291,27 +330,75 @@ def said(rows: Sequence[ProofRow]) -> list[str]:
     faulty = [row for row in rows if row.kind != "clean"]
     clean = [row for row in rows if row.kind == "clean" and row.kernels]
     missed = [f"{row.name} ({row.fault}, {_instead(row)})" for row in faulty if row.rank is None or row.rank > 2]
-    severe = [f"{row.name} ({one.id} at line {one.source.line})" for row in clean for one in row.severe]
-    estimated = [(row, row.off) for row in faulty if row.off is not None]
-    off = [_off(row) for row, factor in estimated if not 1 / CLOSE <= factor <= CLOSE]
-    gains = [row.gain.speedup for row in faulty if row.gain is not None]
-    without = [f"{row.name} ({row.why or 'nothing was tried'})" for row in faulty if row.gain is None]
+    ranks = Counter(row.rank for row in faulty)
+    without = [row.name for row in faulty if row.gain is None]
     failed = [f"{row.name} ({row.why})" for row in rows if row.kind == "clean" and row.why]
     lines = [
-        f"{len(faulty) - len(missed)} of {len(faulty)} faults are named first or second at their line"
-        f"{_named('; not', missed)}.",
-        f"Findings of severity high in {len(clean)} clean kernels: {', '.join(severe) or 'none'}.",
+        f"{ranks[1] + ranks[2]} of {len(faulty)} faults are named first or second at their line: {ranks[1]} first, "
+        f"{ranks[2]} second{_named('; not', missed)}.",
+        _of_clean(clean),
+        *_of_estimates(faulty),
+        *_of_gains(faulty),
     ]
-    if estimated:
-        close, count = len(estimated) - len(off), len(estimated)
-        share = f"{close} of {count} estimates ({close / count:.0%})"
-        lines.append(f"{share} are within {CLOSE} x of what was measured{_named('; not', off)}.")
-    if gains:
-        mean = math.exp(statistics.fmean(map(math.log, gains)))
-        lines.append(f"The advice makes {len(gains)} faulty kernels {mean:.2f} x as fast in the geometric mean.")
     if without:
         lines.append(f"Without a measured gain: {', '.join(without)}.")
     return [*lines, f"Failed: {', '.join(failed)}."] if failed else lines
+
+
+def _of_clean(rows: Sequence[ProofRow]) -> str:
+    """How severe what is found of clean kernels is, and whether anything says that it is wrong."""
+    found = {row.name: [one for kernel in row.kernels for one in kernel.findings] for row in rows}
+    worst = Counter(min((LEVELS.index(one.severity) for one in findings), default=None) for findings in found.values())
+    severe = [f"{row.name}: {one.id} at line {one.source.line}" for row in rows for one in row.severe]
+    levels = [f"{worst[place]} {level}" for place, level in enumerate(LEVELS)]
+    if severe:
+        levels[0] += f" ({', '.join(severe)})"
+    tried = sum(any(one.tried for one in findings) for findings in found.values())
+    return (
+        f"{len(rows)} clean kernels, by their severest finding: {', '.join(levels)}, {worst[None]} without a finding. "
+        f"A change was timed on {tried or 'none'} of them."
+    )
+
+
+def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
+    """How many are near to what was measured, how many gains lie in their intervals, and which do not."""
+    estimated = [(row.name, row.off, _is_inside(row)) for row in faulty if row.off is not None]
+    if not estimated:
+        return []
+    off = [name for name, factor, _ in estimated if not 1 / CLOSE <= factor <= CLOSE]
+    outside = [name for name, _, is_inside in estimated if not is_inside]
+    count, close = len(estimated), len(estimated) - len(off)
+    return [
+        f"{close} of {count} estimates ({close / count:.0%}) are within {CLOSE} x of what was measured"
+        f"{_named('; not', off)}.",
+        f"{count - len(outside)} of {count} measured gains lie in the estimate's interval{_named('; not', outside)}.",
+    ]
+
+
+def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
+    """How many kernels the advice makes faster, and by how much; one large gain moves a mean."""
+    gains = sorted(((row.gain, row.name) for row in faulty if row.gain is not None), key=lambda one: one[0].speedup)
+    if not gains:
+        return []
+    speedups = [gain.speedup for gain, _ in gains]
+    by_hand = sum(gain.by == _BY_HAND for gain, _ in gains)
+    faster = sum(speedup >= FASTER for speedup in speedups)
+    worse = [name for gain, name in gains if gain.is_slower]
+    means = f"Their median is {statistics.median(speedups):.2f} x, their geometric mean {_mean(speedups):.2f} x"
+    if len(gains) > 1:
+        means += f"; without {gains[-1][1]} ({speedups[-1]:.0f} x) it is {_mean(speedups[:-1]):.2f} x"
+    return [
+        f"{len(gains)} gains were measured: {len(gains) - by_hand} of a change that `--try` made, {by_hand} of a copy "
+        "that was fixed by hand.",
+        f"{faster} kernels become at least {FASTER - 1:.0%} faster, {len(gains) - faster - len(worse)} gain less, "
+        f"{len(worse)} become slower{_named(':', worse)}.",
+        f"{means}.",
+    ]
+
+
+def _mean(factors: Sequence[float]) -> float:
+    """Their geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, factors)))
 
 
 def _named(word: str, names: Sequence[str]) -> str:
@@ -326,13 +413,7 @@ def _instead(row: ProofRow) -> str:
     return f"found is {' and '.join(found[:3])}" if found else row.why or "nothing is found"
 
 
-def _off(row: ProofRow) -> str:
-    assert row.finding is not None
-    assert row.finding.estimate is not None
-    assert row.gain is not None
-    one = row.finding.estimate
-    inside = "inside" if one.low <= row.gain.speedup <= one.high else "outside"
-    return (
-        f"{row.name} ({row.fault}: estimated {one.speedup:.2f}, measured {row.gain.speedup:.2f} by {row.gain.by}, "
-        f"{inside} of {one.low:.2g} to {one.high:.2g})"
-    )
+def _is_inside(row: ProofRow) -> bool:
+    """Whether the measured gain lies in the interval of its estimate."""
+    estimate = row.finding.estimate if row.finding is not None else None
+    return row.gain is not None and estimate is not None and estimate.low <= row.gain.speedup <= estimate.high

@@ -107,9 +107,10 @@ def test_each_kernel_is_tried_or_timed_beside_its_fixed_copy(tmp_path, console):
     assert (rows["plus"].kind, rows["plus"].fault, rows["plus"].severe) == ("clean", "", [])
     assert rows["broken"].why.startswith("the script ends with exit status 3: ")
     said = console.export_text()
-    assert "3 of 3 faults are named first or second at their line." in said
-    assert "Findings of severity high in 1 clean kernels: none." in said
-    assert "Without a measured gain: other (a of the fixed other.py is not that of other.py)." in said
+    assert "3 of 3 faults are named first or second at their line: " in said
+    assert "1 clean kernels, by their severest finding: 0 high, " in said
+    assert "a of the fixed other.py is not that of other.py" in said
+    assert "Without a measured gain: other." in said
     assert "Failed: broken (the script ends with exit status 3: " in said
 
 
@@ -137,13 +138,14 @@ ROWS_MADE = [
     made("other", finding("spills", 8)),
     made("silent", kernels=[], why="exit status 1: -"),
     made("good", finding("tma", 3, "low"), kind="clean", fault="", line=0),
-    made("alarm", finding("spills", 3, "high"), kind="clean", fault="", line=0),
+    made("alarm", finding("spills", 3, "high"), finding("tma", 3, "low"), kind="clean", fault="", line=0),
+    made("nothing", kind="clean", fault="", line=0),
 ]  # fmt: skip
 
 
 def test_a_row_says_where_its_fault_is_named_and_what_the_advice_gives():
     first, second, third, other, silent, *_ = ROWS_MADE
-    assert [row.rank for row in ROWS_MADE] == [1, 2, 3, None, None, None, None]
+    assert [row.rank for row in ROWS_MADE] == [1, 2, 3, None, None, None, None, None]
     assert (first.gain.by, first.gain.speedup, first.off) == ("num_warps=8", 4.0, 2.0)  # by what is sure
     assert (second.gain.by, second.gain.speedup, second.gain.low, second.off) == ("a fixed copy", 2.0, 1.0, 1.0)
     assert (third.gain, third.off, other.finding, silent.gain) == (None, None, None, None)
@@ -151,14 +153,41 @@ def test_a_row_says_where_its_fault_is_named_and_what_the_advice_gives():
 
 def test_totals_name_what_misses_them():
     assert proof.said(ROWS_MADE) == [
-        "2 of 5 faults are named first or second at their line; not other (spills, found is spills at line 8), "
-        "silent (spills, exit status 1: -), third (spills, place 3 after tma at line 3 and spills at line 6).",
-        "Findings of severity high in 2 clean kernels: alarm (spills at line 3).",
-        "1 of 2 estimates (50%) are within 1.5 x of what was measured; not first (spills: estimated 2.00, measured "
-        "4.00 by num_warps=8, outside of 1.2 to 3).",
-        "The advice makes 2 faulty kernels 2.83 x as fast in the geometric mean.",
-        "Without a measured gain: other (nothing was tried), silent (exit status 1: -), third (nothing was tried).",
+        "2 of 5 faults are named first or second at their line: 1 first, 1 second; not other (spills, found is spills "
+        "at line 8), silent (spills, exit status 1: -), third (spills, place 3 after tma at line 3 and spills at "
+        "line 6).",
+        "3 clean kernels, by their severest finding: 1 high (alarm: spills at line 3), 0 medium, 1 low, 1 without a "
+        "finding. A change was timed on none of them.",
+        "1 of 2 estimates (50%) are within 1.5 x of what was measured; not first.",
+        "1 of 2 measured gains lie in the estimate's interval; not first.",
+        "2 gains were measured: 1 of a change that `--try` made, 1 of a copy that was fixed by hand.",
+        "2 kernels become at least 10% faster, 0 gain less, 0 become slower.",
+        "Their median is 3.00 x, their geometric mean 2.83 x; without first (4 x) it is 2.00 x.",
+        "Without a measured gain: other, silent, third.",
     ]
+
+
+def test_gains_that_are_small_or_losses_are_counted_apart():
+    rows = [
+        made("loses", finding("spills", 7, "high", (2, 1.2, 3), [("num_warps=8", 0.7, 0.6), ("num_warps=4", 0.8, 0.7)]),
+             finding("tma", 3, "low", None, [("num_warps=2", 0.9, 0.8)])),
+        made("gains_little", finding("spills", 7, "high", (1.05, 0.9, 1.2), [("num_warps=8", 1.09, 0.9)])),
+        made("gains", finding("spills", 7, "high", (1.05, 0.9, 1.2), [("num_warps=8", 1.1, 1.0)])),
+        made("copied", finding("spills", 7),
+             fixed={"compared": ["c"], "original_ms": [3.0] * 6, "fixed_ms": [4.0] * 6}),
+        made("tried", finding("tma", 3, "medium", None, [("num_warps=2", 0.5, 0.4)]), kind="clean", fault="", line=0),
+    ]  # fmt: skip
+    told = proof.said(rows)
+    assert "1 kernels become at least 10% faster, 1 gain less, 2 become slower: copied, loses." in told
+    assert told[1].endswith("0 high, 1 medium, 0 low, 0 without a finding. A change was timed on 1 of them.")
+    assert "2 of 3 measured gains lie in the estimate's interval; not loses." in told
+    assert proof.slower(rows) == [
+        ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
+        ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),
+        ("loses", "tma", "3", "2", "low", "", "0.90 x, 0.80 to 0.90", "num_warps=2"),
+        ("tried", "tma", "3", "1", "medium", "", "0.50 x, 0.40 to 0.50", "num_warps=2"),
+    ]
+    assert proof.slower(ROWS_MADE) == []
 
 
 def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
@@ -171,7 +200,21 @@ def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
     assert lines[2] == f"- {proof.said(ROWS_MADE)[0]}"
     assert "| first | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 4.00 x, 3.90 to 4.00 | num_warps=8 |" in lines
     assert "| other | spills | 7 | - |  |  |  |  |" in lines
-    assert not any("alarm |" in line for line in lines)
+    assert any(line.startswith("| third | spills | 7 | 3 |") and "nothing was tried |" in line for line in lines)
+    assert not any("alarm |" in line or proof.SLOWER in line for line in lines)
+
+
+def test_the_page_lists_advice_that_makes_a_kernel_slower(tmp_path):
+    row = made("loses", finding("spills", 7, "high", (2, 1.2, 3), [("num_warps=8", 0.7, 0.6)]))
+    with RecordStore(tmp_path / "h200", "diagnose", ROWS).writer() as writer:
+        about = {"environment": writer.record_environment(environment()), "recorded_at": "2026-11-23T00:00:00Z"}
+        writer.append([row.model_copy(update=about)])
+    lines = proof.markdown(tmp_path).splitlines()
+    assert lines[-5:] == [
+        f"{proof.SLOWER}:", "", "| kernel | finding | line | place | severity | estimated | measured | by |",
+        "|---|---|---|---|---|---|---|---|",
+        "| loses | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 0.70 x, 0.60 to 0.70 | num_warps=8 |",
+    ]  # fmt: skip
 
 
 def test_without_a_gpu_and_a_record_one_sentence_says_so(tmp_path, monkeypatch, console):

@@ -124,6 +124,8 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
         row(name="c", kernel="twice", findings=wide, outputs="within tolerance"),
         row(name="d", kernel="by_hand", rule="", changed=1.5),
         row(name="e", kernel="noisy", rule="", changed_samples_ms=[2.2, 1.0] * 15 + [2.2]),
+        row(name="f", kernel="slower", rule="", changed=2.5),
+        row(name="g", kernel="guessed", rule="", changed=1.6),
     ]
     store = RecordStore(tmp_path / "h200", "public", ROWS)
     with store.writer() as writer:
@@ -131,24 +133,26 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
         writer.append([one.model_copy(update={"environment": environment_id}) for one in rows])
     lines = public.markdown(tmp_path).splitlines()
     assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23")
-    assert lines[2:4] == [
-        "- 5 changes were timed. 2 make the operator at least 10% faster with equal outputs; 1 of these follow a "
-        "finding.",
-        "- Of 2 changes that follow a finding, 1 gain what its interval says.",
+    assert lines[2:5] == [
+        "- 7 changes were timed: 3 operators at least 10% faster (2.00 x, 1.33 x, 1.25 x), 2 changed by 9.1% or "
+        "less, 1 slower (0.80 x), 1 with other outputs.",
+        "- `kperf diagnose` finds nothing in 2 of the 3 that gain.",
+        "- 2 changes were made for a finding: 1 operators at least 10% faster (2.00 x), 0 slower, 1 with other "
+        "outputs.",
     ]
-    assert [line.partition("`")[2].partition("`")[0] for line in lines[7:12]] == [
-        "wrong", "twice", "by_hand", "slightly", "noisy"
+    assert [line.partition("`")[2].partition("`")[0] for line in lines[8:15]] == [
+        "wrong", "twice", "by_hand", "guessed", "slightly", "noisy", "slower"
     ]  # fmt: skip
-    assert lines[8] == (
+    assert lines[9] == (
         "| `twice` (some/package, src/norm.py:7) | too-few-warps | num_warps=8 | 8 x 8 | 2.0000 | 1.0000 "
         "| 2.00 x (2.00 to 2.00) | within tolerance |"
     )
-    assert "| none | num_warps=8 | 8 x 8; the kernel alone | 2.0000 | 1.9000 |" in lines[10]
-    assert lines[16] == (
+    assert "| none | num_warps=8 | 8 x 8; the kernel alone | 2.0000 | 1.9000 |" in lines[12]
+    assert lines[19] == (
         "| `twice` | too-few-warps, medium | 4 warps hold 65536 elements | launch with num_warps=32 | 1.3 x (1 to 3) "
         "| 2.00 x (2.00 to 2.00) |"
     )
-    assert lines[17:] == ["", "Commits:", "", "- some/package 0123456789ab"]
+    assert lines[20:] == ["", "Commits:", "", "- some/package 0123456789ab"]
     public.run(console, tmp_path, None)
     assert "2.00 x (2.00 to 2.00)" in console.export_text()
 
