@@ -100,6 +100,19 @@ def test_the_timers_of_improved_plus_are_those_of_the_record():
     assert f"tritonbench's two timers | {wanted[0]}; {wanted[1]} and {wanted[2]} |" in PAGES["README.md"]
 
 
+def test_the_timers_beside_tritonbenchs_are_of_the_day_of_the_record():
+    rows = RecordStore(RECORDED / "h200", "tritonbench", tritonbench.ROWS).points()
+    assert f"Recorded on an H200 on {rows[-1].recorded_at[:10]}, when" in PAGES["docs/operator.md"]
+
+
+def test_the_packages_that_the_list_of_pages_names_are_those_of_the_record():
+    rows = RecordStore(RECORDED / "h200", "public", public.ROWS).points()
+    recorded = {row.repository.partition("/")[2] for row in rows if row.run == rows[-1].run}
+    line = next(line for line in PAGES["docs/README.md"].splitlines() if line.startswith("| [Public kernels]"))
+    named = line.partition("kernels of ")[2].rstrip("? |").replace(" and ", ", ").split(", ")
+    assert recorded == {"ao" if name == "torchao" else name for name in named}
+
+
 def test_the_gain_of_a_llama_block_is_that_of_the_record():
     rows = RecordStore(RECORDED / "h200", "llama-block", llama_block.ROWS).points()
     known = {(row.implementation, row.backward): row for row in rows if row.run == rows[-1].run}

@@ -1,7 +1,8 @@
-"""`make record`: measure anew all that results/<gpu> holds, one command after the other, each as a person would run it.
+"""`make record`: measure anew what results/<gpu> holds, one command after the other, each as a person would run it.
 
 The longest-lived numbers come first: what they are compared with has to be measured on the same card, and a machine
-that is lent for half an hour is given back before the list ends. What is left is said, with the command for it.
+that is lent for half an hour is given back before the list ends. What is left is said, with the command for it. `kperf
+public` is no step: it needs pairs of other packages, which are not in this repository.
 """
 
 import math
@@ -58,6 +59,8 @@ STEPS = (
     Step("tritonbench", "tritonbench-compare", 2),
     Step("attention", "attention", 8),
     Step("tune", "tune --exhaustive", 10),
+    Step("proof", "proof", 3),
+    Step("disturbance", "disturbance", 6),
 )
 """In the order in which they are run."""
 

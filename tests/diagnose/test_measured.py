@@ -10,6 +10,7 @@ from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose, diagnose_timeline
 from kperf.diagnose.page import FOLDER
 from kperf.diagnose.rule import all_rules, dynamic_rules
+from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_WAIT
 from kperf.trace.analyze.models import Quantiles, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
@@ -60,6 +61,12 @@ def test_loads_at_the_bound_of_the_mmas_cost_nothing():
     assert "exposed-loads" not in found(timeline)
     slower = timeline.iteration.model_copy(update={"cycles": 1.5 * timeline.bound.cycles})
     assert "exposed-loads" in found(timeline.model_copy(update={"iteration": slower}))
+
+
+def test_the_page_of_exposed_loads_says_from_which_shares_it_speaks():
+    page = (FOLDER / "exposed-loads.md").read_text()
+    assert f"waits for loads, {100 * EXPOSED_SHARE:.0f} % and more, in a timeline." in page
+    assert f"The severity is medium, and high from {100 * SEVERE_WAIT:.0f} %." in page
 
 
 def test_exposed_loads_are_counted_and_cost_no_more_than_the_bound():
