@@ -1,5 +1,7 @@
 """Runs the rules on a kernel, merges what they say of one line, silences what the source ignores, and sorts."""
 
+import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,7 +23,8 @@ IGNORE_WITHOUT_REASON = "needs a reason: `# kperf: ignore[id] why`"
 def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     """Everything that rules find in a kernel, the worst first, and what bounds it.
 
-    Of `timelines` those of this kernel are read by the dynamic rules.
+    Of `timelines` those of this kernel are read by the dynamic rules. Where all of its launches are near a bound, its
+    findings are hints: what slows one launch is to be mended, however fast another is.
     """
     found: list[Finding] = []
     skipped: dict[str, str] = {}
@@ -35,13 +38,15 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
             skipped[rule.id] = lacks
     found = _causes(found)
     mine = [timeline for timeline in timelines if timeline.kernel == kernel.name]
-    bounds: list[Finding] = []
+    most = math.inf
     for one in dynamic_rules():
-        for measured in (finding for timeline in mine for finding in one.check(timeline)):
+        of_launches = [list(one.check(timeline)) for timeline in mine]
+        for measured in itertools.chain(*of_launches):
             found = _with_measured(found, measured, one.explained_by)
-            bounds += [measured] if one.is_bound else []
-    for bound in bounds:
-        found = [_within(one, bound) for one in found]
+        if one.is_bound and mine:
+            most = min(most, max(map(_most_of, of_launches)))
+    if math.isfinite(most):
+        found = [_within(one, most) for one in found]
     kept, ignored = without_ignored(merged(_without_own(one, kernel) for one in found))
     return Diagnosis(
         kernel=kernel.name,
@@ -84,11 +89,14 @@ def _at_one_line(one: Source, other: Source) -> bool:
     return one.line == other.line and any(a == b or a.endswith(f"/{b}") for a, b in (files, files[::-1]))
 
 
-def _within(finding: Finding, bound: Finding) -> Finding:
-    """A hint, with an estimate of no more than what is left until the bound: no advice gives more."""
-    if finding is bound or finding.severity == LEVELS[-1] or bound.estimate is None:
-        return finding
-    most, estimate = bound.estimate.high, finding.estimate
+def _most_of(bounds: Sequence[Finding]) -> float:
+    """The most that any advice gives a launch of which a rule says these; infinity where it says no such number."""
+    return min((one.estimate.high for one in bounds if one.estimate is not None), default=math.inf)
+
+
+def _within(finding: Finding, most: float) -> Finding:
+    """A hint, with an estimate of no more than `most`."""
+    estimate = finding.estimate
     if estimate is not None:
         numbers = {name: min(getattr(estimate, name), most) for name in ("speedup", "low", "high")}
         estimate = estimate.model_copy(update=numbers)

@@ -46,7 +46,7 @@ class DynamicRule:
     """A rule on what was measured, in `rules/<id with underscores>.py` as `RULE`.
 
     explained_by: static rules whose finding at the same line names the cause of what is measured there. is_bound: its
-    finding's estimate is the most that any other one's advice can give.
+    finding's estimate, where it has one, is the most that any other one's advice can give for that launch.
     """
 
     id: str

@@ -178,6 +178,45 @@ def test_no_advice_gives_more_than_what_is_left_until_the_roof(unique, severity,
     assert ("near-the-roof" in findings) == (severity == "low")
 
 
+@pytest.mark.parametrize(
+    ("launches", "severity", "speedup"),
+    [
+        ([(1900.0, 1900.0), (500.0, 500.0)], "medium", 1.3),
+        ([(1900.0, 1900.0), (1800.0, 1800.0)], "low", 2 / 1.8),
+        ([(None, 1900.0)], "medium", 1.3),  # nobody knows how many of them came from a cache
+    ],
+)
+def test_a_launch_near_the_roof_says_nothing_of_a_slow_one(launches, severity, speedup):
+    kernel, *_ = inputs.read(str(KERNELS / "drafts/norm_reads_twice.py"), (), SM_90A)
+    known = recorded("layer_norm")
+    timelines = [
+        known.model_copy(
+            update={
+                "kernel": kernel.name,
+                "memory": known.memory.model_copy(update={"unique_gb_per_s": unique, "gb_per_s": gb_per_s}),
+                "bandwidth": known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0}),
+            }
+        )
+        for unique, gb_per_s in launches
+    ]
+    findings = {one.id: one for one in diagnose(kernel, timelines).findings}
+    assert findings["redundant-load"].severity == severity
+    assert findings["redundant-load"].estimate.speedup == pytest.approx(speedup)
+    assert "near-the-roof" in findings
+
+
+def test_a_hint_near_the_roof_gives_no_more_than_what_is_left():
+    kernel, *_ = inputs.read(str(KERNELS / "planted/same_weights.py"), (), SM_90A)
+    known = recorded("layer_norm")
+    memory = known.memory.model_copy(update={"unique_gb_per_s": 1960.0})
+    bandwidth = known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0})
+    timeline = known.model_copy(update={"kernel": kernel.name, "memory": memory, "bandwidth": bandwidth})
+    without, within = ({one.id: one for one in diagnose(kernel, of).findings} for of in ([], [timeline]))
+    assert (without["redundant-load"].severity, without["redundant-load"].estimate.speedup) == ("low", 1.05)
+    assert within["redundant-load"].estimate.speedup == pytest.approx(2000 / 1960)
+    assert within["redundant-load"].estimate.high == pytest.approx(2000 / 1960)
+
+
 def test_every_rule_has_its_page_in_parts():
     for rule in all_rules():
         text = (FOLDER / f"{rule.id}.md").read_text()

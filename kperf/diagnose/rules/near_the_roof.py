@@ -13,7 +13,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     """By the bytes a second that come from device memory, at least, over those of a copy on the same GPU.
 
     Where it is not known which bytes are requested twice, all of them count, but not beyond what a copy moves: those
-    beyond come from a cache, and nobody knows how many more do.
+    beyond come from a cache, and nobody knows how many more do. What is left until the roof is not estimated then.
     """
     if timeline.memory is None or timeline.bandwidth is None:
         return
@@ -30,7 +30,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         f"nothing to gain here: the kernel moves {gb_per_s:.0f} GB/s, {share:.0%} of a copy's rate",
         "move fewer bytes: fuse it with the kernel before or after it, or use a narrower type",
         {"gb_per_s": gb_per_s, "share_of_copy": share},
-        (1.0, 1.0, max(1 / share, 1.0)),
+        None if unique is None else (1.0, 1.0, max(1 / share, 1.0)),
     )
 
 
