@@ -1,7 +1,10 @@
 """How many CTAs of a kernel fit on an SM, how many would with other registers, and what more bytes in flight give."""
 
 from kperf.diagnose.kernel import LOADS, LOOPS, Kernel, own
+from kperf.diagnose.loops import buffers
 from kperf.diagnose.thresholds import LEAST_SM_BYTES
+from kperf.ir.layouts import tensor_types
+from kperf.ir.ttgir import Operation
 
 
 def ctas(
@@ -25,7 +28,33 @@ def gain_of_more_bytes(kernel: Kernel, bytes_of_cta: float) -> tuple[float, floa
 
 
 def bytes_at_once(kernel: Kernel) -> int:
-    """What a CTA loads before it waits: in an iteration of the loop that loads least; without loops all."""
-    size = {access.operation.line: access.tile_bytes for access in kernel.accesses if access.operation.name in LOADS}
-    of_loops = [sum(size.get(op.line, 0) for op in own(loop)) for loop in kernel.named(*LOOPS)]
-    return min(filter(None, of_loops), default=sum(size.values()))
+    """What a CTA asks for before it waits, in the loop that asks for most, which fills its buffers; without loops all.
+
+    Beside the loop that moves tiles, another one may load a few indices.
+    """
+    size = _loaded_bytes(kernel)
+    of_loops = []
+    for loop in kernel.named(*LOOPS):
+        filled = {op.line: count for op, count, _ in buffers(kernel, loop)}
+        of_loops.append(sum(size.get(op.line, 0) * filled.get(op.line, 1) for op in own(loop)))
+    return max(filter(None, of_loops), default=sum(size.values()))
+
+
+def arithmetic_bounds(kernel: Kernel, loop: Operation) -> bool:
+    """Whether an iteration of a loop without MMAs computes for longer than memory takes for its bytes."""
+    size = _loaded_bytes(kernel)
+    loaded, cycles = 0, 0.0
+    for op in own(loop):
+        loaded += size.get(op.line, 0)
+        types = tensor_types(op.rest)
+        if types and types[0].element.startswith(("f", "bf")):
+            if op.name.startswith("math."):
+                cycles += types[0].size / kernel.arch.exponentials_per_cycle
+            elif op.name.startswith("arith.") or op.name == "tt.reduce":
+                cycles += types[0].size / kernel.arch.fp32_per_cycle
+    return cycles > loaded / kernel.arch.memory_bytes_per_cycle
+
+
+def _loaded_bytes(kernel: Kernel) -> dict[int, int]:
+    """Of a CTA's tile, by the load's line."""
+    return {access.operation.line: access.tile_bytes for access in kernel.accesses if access.operation.name in LOADS}

@@ -85,3 +85,63 @@ def test_elements_that_a_mask_leaves_out_do_not_meet(tmp_path, mask, elements, s
     assert (finding.evidence["elements"], finding.severity) == (elements, severity)
     assert 1 < finding.estimate.speedup <= most
     assert finding.estimate.high <= 1000
+
+
+ROWS = """
+def rows(x, y, n, COLS: tl.constexpr):
+    cols = tl.arange(0, COLS)
+    total = tl.zeros([COLS], tl.float32)
+    for row in tl.range(tl.program_id(0), n, tl.num_programs(0), num_stages=STAGES):
+        total += tl.load(x + row * COLS + cols)
+    tl.store(y + tl.program_id(0) * COLS + cols, total)
+"""
+
+
+@pytest.mark.parametrize(("stages", "said"), [(1, True), (2, True), (4, False)])
+def test_buffers_that_are_filled_ahead_are_bytes_in_flight(tmp_path, stages, said):
+    launch = 'x = torch.empty(1 << 27, device="cuda")\nrows[(132,)](x, x, 16384, 8192, num_warps=8)'
+    assert ("low-occupancy" in found(tmp_path, ROWS.replace("STAGES", str(stages)), launch)) == said
+
+
+INDEXED = """
+def indexed(x, index, y, n, COLS: tl.constexpr):
+    first = tl.zeros([32], tl.int32)
+    for k in range(0, n, 32):
+        first += tl.load(index + k + tl.arange(0, 32))
+    cols = tl.sum(first, 0) + tl.arange(0, COLS)
+    total = tl.zeros([COLS], tl.float32)
+    for row in range(tl.program_id(0), n, tl.num_programs(0)):
+        total += tl.load(x + row * COLS + tl.arange(0, COLS))
+    tl.store(y + cols, total)
+"""
+
+
+@pytest.mark.parametrize(("cols", "said"), [(8192, True), (16384, False)])
+def test_a_loop_over_indices_does_not_count_beside_one_over_tiles(tmp_path, cols, said):
+    launch = f"""x = torch.empty(1 << 27, device="cuda")
+indexed[(132,)](x, torch.empty(1024, dtype=torch.int32), x, 1024, {cols}, num_warps=8)"""
+    assert ("low-occupancy" in found(tmp_path, INDEXED, launch)) == said
+
+
+FORCES = """
+def forces(x, out, n, B: tl.constexpr, J: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    mine = tl.load(x + i)
+    acc = tl.zeros((B,), tl.float32)
+    for s in range(0, n, J):
+        other = tl.load(x + s + tl.arange(0, J))
+        ITERATION
+    tl.store(out + i, acc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("iteration", "said"),
+    [
+        ("d = other[None, :] - mine[:, None]; acc += tl.sum(d * tl.rsqrt(d * d + 1e-3), 1)", False),
+        ("acc += tl.sum(other, 0)", True),
+    ],
+)
+def test_what_arithmetic_bounds_needs_no_more_ctas(tmp_path, iteration, said):
+    launch = 'x = torch.empty(132 * 4 * 128, device="cuda")\nforces[(528,)](x, x, 132 * 4 * 128, 128, 32, num_warps=4)'
+    assert ("low-occupancy" in found(tmp_path, FORCES.replace("ITERATION", iteration), launch)) == said
