@@ -83,8 +83,9 @@ class Plan:
     def run(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
         """o, as a view of [batch, seq_len, heads, head_dim], and the log-sum-exp [batch, heads, seq_len] in float32.
 
-        What TMA cannot read is copied: rows that are not contiguous, or do not begin at multiples of 16 bytes. Runs on
-        the current device, which has to be that of q. Raises `UsageError` where there is no such call.
+        sm_scale: positive, for the kernel masks before it scales. What TMA cannot read is copied: rows that are not
+        contiguous, or do not begin at multiples of 16 bytes. Runs on the current device, which has to be that of q.
+        Raises `UsageError` where there is no such call.
         """
         if self.why_not:
             raise UsageError(self.why_not)

@@ -56,13 +56,15 @@ def attention(
     q: [batch, heads, seq_len, head_dim]; k, v: the same, or of fewer heads, which groups of q's heads share; views
     of [batch, seq_len, heads, head_dim] included, and o is one. k and v may have another seq_len, if `causal` no
     smaller one: the last row of q attends to all of them. sm_scale: head_dim ** -0.5 if not given. Under torch.autocast
-    all are cast to its dtype. `torch.ops.kperf.attention` gives the log-sum-exp too. Raises `UsageError` for what is no
-    attention, and for an unknown implementation.
+    all are cast to its dtype. `torch.ops.kperf.attention` gives the log-sum-exp too, for a positive sm_scale. Raises
+    `UsageError` for what is no attention, and for an unknown implementation.
     """
     kind = q.device.type
     if torch.is_autocast_enabled(kind):  # as torch does with its own attention
         q, k, v = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (q, k, v))
-    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else float(sm_scale)
+    if sm_scale is not None and scale <= 0:  # kernels scale what is masked already, and -inf has to stay that
+        q, scale = (-q, -scale) if scale else (q * 0, 1.0)
     o: Tensor
     if implementation == LAUNCHED and not observed(q, k, v):  # an operator of Python takes longer than the launch
         with torch.cuda.device_of(q):
@@ -95,14 +97,18 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, implementation: str
 ) -> tuple[Tensor, Tensor]:
     """o, and the natural log-sum-exp of each row [batch, heads, seq_len] in float32 (float64 for float64)."""
+    if not sm_scale > 0:
+        raise UsageError(
+            f"torch.ops.kperf.attention takes a positive sm_scale, not {sm_scale}: "
+            "kperf.integrations.operator.attention takes any"
+        )
     with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
         if why_not(q, k, v, causal, implementation) is None:
             compute = _LAUNCHERS.get(implementation) or functools.partial(_override, implementation)
         else:
             compute = _flash if _flash_applies(q, k, v, causal) else _formula
         o, lse = compute(q, k, v, causal, sm_scale)
-    laid_out = _empty_o(q, implementation)
-    return (o if o.stride() == laid_out.stride() else laid_out.copy_(o)), lse
+    return (o if o.stride() == _o_strides(q, implementation) else _empty_o(q, implementation).copy_(o)), lse
 
 
 @_forward.register_fake
@@ -164,8 +170,15 @@ def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool, implementation: str) -
 
 
 def _empty_o(q: Tensor, implementation: str) -> Tensor:
-    """o as the implementation writes it: overrides plain, the others [batch, seq_len, heads, head_dim]."""
-    return _empty_rows_first(q) if implementation in _LAUNCHERS else q.new_empty(q.shape)
+    return q.new_empty_strided(q.shape, _o_strides(q, implementation))
+
+
+def _o_strides(q: Tensor, implementation: str) -> Shape:
+    """Of o as the implementation writes it: overrides plain, the others [batch, seq_len, heads, head_dim]."""
+    if implementation in _LAUNCHERS:
+        return views.rows_first_strides(q.shape)
+    _, heads, seq_len, head_dim = q.shape
+    return heads * seq_len * head_dim, seq_len * head_dim, head_dim, 1
 
 
 def _empty_rows_first(tensor: Tensor) -> Tensor:

@@ -43,12 +43,13 @@ def attend_views(arguments):
             columns = torch.arange(n_blocks * TILE)
             scores = torch.zeros(len(rows), len(columns))
             there = min(len(keys), len(columns))
-            scores[:, :there] = q[batch, head, rows].float() @ keys[:there].T * sm_scale
+            scores[:, :there] = q[batch, head, rows].float() @ keys[:there].T
             if causal:
                 last = torch.tensor(rows) - first + (n_blocks - 1) * TILE
                 scores.masked_fill_(columns > last[:, None], -math.inf)
             if tail:
                 scores[:, (n_blocks - 1) * TILE + views.tail :] = -math.inf
+            scores *= sm_scale
             found = torch.logsumexp(scores, -1)
             lse.view(-1)[(batch * views.heads + head) * views.q_len + torch.tensor(rows)] = found
             p = (scores - found[:, None]).exp()

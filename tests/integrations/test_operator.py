@@ -19,6 +19,7 @@ from kperf.attention.workload import Workload
 from kperf.errors import UsageError
 from kperf.integrations import operator
 from kperf.integrations.operator import IMPLEMENTED, attention, why_not
+from kperf.ir import compile as compiler
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.attention.handed_in import LAYOUTS, SCALE, exact, normal, operands
 
@@ -185,6 +186,60 @@ def test_where_it_does_not_apply_it_says_why_and_falls_back(gpu, changes, implem
     o = attention(*tensors, sm_scale=SCALE, implementation=implementation)
     assert not gpu
     assert distance(o, exact(*tensors, False)[0]) < 4e-3
+
+
+@pytest.mark.parametrize("sm_scale", [-0.2, 0, 0.2])
+@pytest.mark.parametrize(("seq_len", "causal"), [(256, True), (200, False)])
+def test_any_scale_is_right_in_both_directions(gpu, sm_scale, seq_len, causal):
+    q, k, v = tensors = [tensor.requires_grad_() for tensor in operands(kv_heads=2, seq_len=seq_len)]
+    expected, _ = exact(q.double() * (sm_scale / SCALE), k, v, causal)
+    with torch.no_grad():
+        assert distance(attention(q, k, v, causal=causal, sm_scale=sm_scale), expected.detach()) < 4e-3
+    o = attention(q, k, v, causal=causal, sm_scale=sm_scale)
+    assert [launch.name for launch in gpu] == ["attn_fwd_views"] * 2
+    assert distance(o.detach(), expected.detach()) < 4e-3
+    grad_o = normal(*o.shape, seed=9)
+    wanted = torch.autograd.grad(expected, tensors, grad_o.double())
+    for found, one in zip(torch.autograd.grad(o, tensors, grad_o), wanted, strict=True):
+        assert float((found - one).norm()) <= LIMIT[torch.bfloat16] * float(one.norm())
+
+
+def test_the_bare_operator_refuses_a_scale_that_is_not_positive():
+    with pytest.raises(UsageError, match="takes a positive sm_scale, not -1"):
+        torch.ops.kperf.attention(*operands(), True, -1.0, "improved_plus")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_torchscript_traces_it_as_one_operator(gpu):
+    q, k, v = operands(kv_heads=2)
+    traced = torch.jit.trace(attention, (q, k, v), check_trace=False)
+    assert [node.kind() for node in traced.graph.nodes()].count("kperf::attention") == 1
+    other = q + 1, k, v
+    assert torch.equal(traced(*other), attention(*other))
+    assert [launch.name for launch in gpu] == ["attn_fwd_views"] * 3
+
+
+@pytest.mark.parametrize("implementation", ["vanilla", "improved_plus", "fa3"])
+def test_o_is_allocated_once(gpu, fa3, implementation):
+    """Not again as a place to copy it to, where it lies right."""
+    tensors = operands(kv_heads=2)
+    forward(*tensors, implementation=implementation)
+    with torch.autograd.profiler.profile() as profile:
+        forward(*tensors, implementation=implementation)
+    names = {event.name for event in profile.function_events}
+    assert "kperf::attention" in names
+    assert not names & {"aten::new_empty", "aten::new_empty_strided"}
+
+
+def test_where_triton_does_not_compile_it_falls_back(gpu, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("PassManager::run failed")
+
+    monkeypatch.setattr(compiler, "compile_kernel", fails)
+    tensors = operands()
+    assert "PassManager::run failed" in why_not(*tensors, True)
+    assert distance(attention(*tensors, causal=True, sm_scale=SCALE), exact(*tensors, True)[0]) < 4e-3
+    assert not gpu
 
 
 def test_without_a_gpu_it_falls_back():
