@@ -145,3 +145,58 @@ def forces(x, out, n, B: tl.constexpr, J: tl.constexpr):
 def test_what_arithmetic_bounds_needs_no_more_ctas(tmp_path, iteration, said):
     launch = 'x = torch.empty(132 * 4 * 128, device="cuda")\nforces[(528,)](x, x, 132 * 4 * 128, 128, 32, num_warps=4)'
     assert ("low-occupancy" in found(tmp_path, FORCES.replace("ITERATION", iteration), launch)) == said
+
+
+WEIGHTS = """
+def scaled(x, w, y, rows, COLS: tl.constexpr):
+    i = tl.arange(0, COLS)
+    for r in range(tl.program_id(0), rows, tl.num_programs(0)):
+        weight = tl.load(w + tl.program_id(0) * COLS + i)
+        tl.store(y + r * COLS + i, tl.load(x + r * COLS + i) * weight)
+"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "warps", "severity", "speedup"),
+    [
+        (2048, 32, "low", 1.05),
+        (32768, 32, "medium", 1 + (131072 / 64) / (2 * 131072 / 20)),  # 256 KB an iteration: more than L1
+        (32768, 8, "low", 1.05),  # 128 registers a thread to keep it
+    ],
+)
+def test_what_l1_cannot_keep_is_worth_registers(tmp_path, columns, warps, severity, speedup):
+    launch = f'x = torch.empty(1 << 14, {columns}, device="cuda")\n'
+    launch += f"scaled[(132,)](x, x, torch.empty_like(x), 1 << 14, {columns}, num_warps={warps})"
+    finding = found(tmp_path, WEIGHTS, launch)["redundant-load"]
+    assert finding.severity == severity
+    assert finding.estimate.speedup == pytest.approx(speedup)
+
+
+GEMM = """
+def gemm(a, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    rk = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + k + rk[None, :])
+        y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
+        acc = tl.dot(x, y, acc, input_precision="ieee")
+    tl.store(c + rm[:, None] * N + rn[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(("tile", "severity"), [(64, "medium"), (128, "high")])
+def test_two_warps_cost_large_tiles_more(tmp_path, tile, severity):
+    launch = f'a, c = torch.empty(4096, 4096, {BF16}), torch.empty(4096, 4096, device="cuda")\n'
+    launch += f"gemm[({4096 // tile}, {4096 // tile})](a, a, c, 4096, 4096, {tile}, {tile}, 64, num_warps=2)"
+    assert found(tmp_path, GEMM, launch)["wgmma-unused"].severity == severity
+
+
+def test_an_ieee_dot_is_estimated_by_what_is_as_exact_and_what_is_not(tmp_path):
+    launch = 'a = torch.empty(4096, 4096, device="cuda")\n'
+    launch += "gemm[(32, 32)](a, a, a, 4096, 4096, 128, 128, 32, num_warps=8)"
+    finding = found(tmp_path, GEMM, launch)["dot-on-fma"]
+    estimate = finding.estimate
+    assert (finding.severity, estimate.low, estimate.high) == ("medium", 0.85, 4096 / 256)
+    assert 1.1 <= estimate.speedup < 2  # as medium is

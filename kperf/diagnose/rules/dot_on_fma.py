@@ -21,13 +21,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "where fewer bits are enough, pass input_precision='tf32' or bfloat16 operands; 'tf32x3' is as exact "
                 "and needs large tiles"
             )
-            severity: Level = (
-                "medium"  # somebody asked for it; with tf32x3 tiles of 64 x 64 take 1.17 times as long (H200)
-            )
+            # Somebody asked for it. tf32x3 takes 1.17 times as long for 64 x 64 (H200); bfloat16 gives the most.
+            severity: Level = "medium"
+            rates = kernel.arch.flop_per_cycle
+            estimate = (1.5, 0.85, rates["bf16"] / rates["fp32"])
         else:
             why = f"no MMA of this target takes {element} operands in this shape"
             advice = "use float16, bfloat16, fp8 or int8 operands, and tiles of at least 16 x 8 x 16"
-            severity = "high"
+            severity, estimate = "high", (6.0, 2.0, 16.0)
         yield kernel.finding(
             RULE.id,
             op,
@@ -35,7 +36,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             f"tl.dot runs on the FMA units, not on the tensor cores: {why}",
             advice,
             {"operand": element, "result_layout": kernel.layouts.kind(types[-1].layout)},
-            estimate=(6.0, 2.0, 16.0),
+            estimate=estimate,
         )
 
 
