@@ -1,12 +1,14 @@
 """The output that README shows is what its commands print, and its numbers are those of the records."""
 
 import io
+import math
 import statistics
 from pathlib import Path
 
 from kperf.console import WholeConsole
 from kperf.diagnose.command import Request, show
 from kperf.diagnose.finding import Diagnoses
+from kperf.diagnose.thresholds import ATOMIC_NS, NEAR_ROOF
 from kperf.paper import claims, disturbance, examples, goals, llama_block, proof, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
@@ -175,3 +177,30 @@ def test_the_page_of_public_kernels_is_that_of_the_record():
 def test_the_page_of_the_proof_is_that_of_the_record():
     """`python -m kperf proof --write docs/proof.md` fills the page anew."""
     assert between_marks("docs/proof.md", "proof") == proof.markdown(RECORDED)
+
+
+def test_what_changed_since_the_proof_is_told_with_the_numbers_of_its_record():
+    rows = {row.name: row for row in RecordStore(RECORDED / "h200", "diagnose", proof.ROWS).points()}
+    waiting = sorted(
+        (one.evidence["share"], rows[name].gain.speedup)
+        for name in ("tuned_stages", "two_stages", "loop_stages")
+        for kernel in rows[name].kernels
+        for one in kernel.findings
+        if one.id == "too-few-stages"
+    )
+    shares, gains = zip(*waiting, strict=True)
+    waits = "{:.0%}, {:.0%} and {:.0%}".format(*shares).replace("%", "", 2).replace("%", " %")
+    assert said(f"waits of {waits} gained {{:.2f}}, {{:.2f}} and {{:.2f}} x from more stages".format(*gains))
+    roof = next(one for one in rows["long_indices"].kernels[0].findings if one.id == "near-the-roof")
+    assert said(f"it moves its bytes at {100 * roof.evidence['share_of_copy']:.0f} % of a copy's rate")
+    names = ("symmetric", "norm_sums_in_loop", "point_norms", "mask_is_data"), ("wait_for_all", "stages_fill_memory")
+    most = [max(rows[name].gain.speedup for name in group) for group in names]
+    assert said(
+        f"mask_is_data gain less than {math.ceil(100 * (most[0] - 1))} %, "
+        f"wait_for_all and stages_fill_memory less than {math.ceil(100 * (most[1] - 1))} %"
+    )
+    assert said(f"Where a kernel moves bytes at {100 * NEAR_ROOF:.0f} % of a copy's rate and more")
+    rule = (KERNELS.parents[2] / "docs/rules/loads-not-pipelined.md").read_text()
+    assert f"took {1 / rows['descriptor_one_stage'].gain.speedup:.2f} times as long with three" in rule
+    atomic = (KERNELS.parents[2] / "docs/rules/atomic-contention.md").read_text()
+    assert f"{ATOMIC_NS} ns from one to the next" in atomic

@@ -17,8 +17,8 @@ from kperf.trace.analyze.finding import Finding
 _SMALL = 1024
 """Elements: vectors of scales or a bias are not worth a buffer."""
 _CP_ASYNC_BYTES = 4
+_ALONE = "; with {} stages one CTA is left on an SM, where now another works while one waits"
 _MORE_BUFFERS = "allocate three buffers or more, and load ahead"
-_STAGES = [{"num_stages": stages} for stages in (3, 4, 2)]
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -44,9 +44,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     estimate=_gain_in_registers(kernel, loop, op),
                 )
             elif max(sizes, default=0) >= _SMALL:
-                why, advice = _reason(kernel, loop, op)
+                alone = next((stages for stages in (2, 3) if _leaves_one_cta(kernel, loop, stages)), 0)
+                why, advice = _reason(kernel, loop, op, "2" if alone else "3 (or 4)")
                 stride = _stride(kernel, op)
-                alone = _leaves_one_cta(kernel, loop)
                 more = gain_without_spills(kernel)
                 yield kernel.finding(
                     RULE.id,
@@ -54,10 +54,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     "low" if stride else "medium" if alone else "high",
                     f"the load is not pipelined, so each iteration waits for memory: {why}"
                     + (f", unless {stride} is 1" if stride else ""),
-                    f"if {stride} is 1, say so with i32:1 in --signature" if stride else advice + alone,
+                    f"if {stride} is 1, say so with i32:1 in --signature"
+                    if stride
+                    else advice + (_ALONE.format(alone) if alone else ""),
                     {"elements": max(sizes), "num_stages": kernel.num_stages or 0},
                     estimate=(1.1, 0.7, 1.8) if alone else (1.8 * more, 1.2, 3.0 * more),
-                    candidates=_STAGES if kernel.num_stages == 1 and own_stages(kernel, loop) is None else (),
+                    candidates=[{"num_stages": stages} for stages in ((2, 3, 4) if alone else (3, 4, 2))]
+                    if kernel.num_stages == 1 and own_stages(kernel, loop) is None
+                    else (),
                 )
 
 
@@ -76,21 +80,19 @@ def _gain_in_registers(kernel: Kernel, loop: Operation, op: Operation) -> tuple[
     return moved / (moved - sums) if moved > sums else 2.0, 1.0, 8.0
 
 
-def _leaves_one_cta(kernel: Kernel, loop: Operation) -> str:
-    """A remark on stages that leave one CTA on an SM where another one works while the first waits; else empty.
+def _leaves_one_cta(kernel: Kernel, loop: Operation, stages: int) -> bool:
+    """Whether so many stages leave one CTA on an SM where another one works while the first waits.
 
-    Of three stages of 32 KB, where two CTAs fit with one, a kernel took 1.22 times as long (H200).
+    With three stages of 32 KB, where two CTAs fit with one, a kernel took 1.22 times as long (H200).
     """
     if kernel.resources is None or ctas(kernel) < 2:
-        return ""
+        return False
     stage = sum(
         max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest)), default=0)
         for op in own(loop)
         if op.name in ("tt.load", "tt.descriptor_load") or _into_one_buffer(kernel, loop, op)
     )
-    if ctas(kernel, shared_bytes=kernel.resources.shared_bytes + 2 * stage) >= 2:
-        return ""
-    return "; three stages leave room for one CTA on an SM, where now another works while one waits: try 2 first"
+    return ctas(kernel, shared_bytes=kernel.resources.shared_bytes + (stages - 1) * stage) < 2
 
 
 def _into_one_buffer(kernel: Kernel, loop: Operation, op: Operation) -> bool:
@@ -143,12 +145,15 @@ def _stride(kernel: Kernel, op: Operation) -> str:
     return kernel.unless_one(access) if access is not None and access.thread_bytes < _CP_ASYNC_BYTES else ""
 
 
-def _reason(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str]:  # noqa: PLR0911 (a case a reason)
+def _reason(  # noqa: PLR0911 (a case a reason)
+    kernel: Kernel, loop: Operation, op: Operation, wanted: str
+) -> tuple[str, str]:
+    """Why no load is ahead of its use, and what to do; `wanted`: how many stages are advised."""
     access = next((access for access in kernel.accesses if access.operation is op), None)
     around = loops_around(op)[0]
     stages = own_stages(kernel, loop) or kernel.num_stages
     if stages == 1 and loop.name == "scf.for":
-        return "num_stages=1", with_stages(kernel, loop, "3 (or 4)")
+        return "num_stages=1", with_stages(kernel, loop, wanted)
     if loop.name == "scf.while":
         return "the compiler pipelines no while loop", "write it as a for loop over tl.range"
     if any(inner.name == "scf.if" and op in list(inside(inner)) for inner in own(around)):
@@ -172,7 +177,7 @@ def _reason(kernel: Kernel, loop: Operation, op: Operation) -> tuple[str, str]: 
         return "it fills one buffer, which this iteration reads", _MORE_BUFFERS
     if kernel.num_stages is None:
         more = f"; of Gluon, {_MORE_BUFFERS}" if kernel.is_gluon is None else ""
-        return "no buffer is filled ahead", f"compile it with num_stages=3{more}"
+        return "no buffer is filled ahead", f"compile it with num_stages={wanted}{more}"
     return "the compiler found no distance between load and use", "load the operands of tl.dot directly in the loop"
 
 
