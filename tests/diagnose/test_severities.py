@@ -193,6 +193,12 @@ def test_two_warps_cost_large_tiles_more(tmp_path, tile, severity):
     assert found(tmp_path, GEMM, launch)["wgmma-unused"].severity == severity
 
 
+def test_few_rows_are_a_hint_whatever_the_warps(tmp_path):
+    launch = f'a, c = torch.empty(4096, 4096, {BF16}), torch.empty(4096, 4096, device="cuda")\n'
+    launch += "gemm[(256, 64)](a, a, c, 4096, 4096, 16, 64, 64, num_warps=2)"
+    assert found(tmp_path, GEMM, launch)["wgmma-unused"].severity == "low"
+
+
 def test_an_ieee_dot_is_estimated_by_what_is_as_exact_and_what_is_not(tmp_path):
     launch = 'a = torch.empty(4096, 4096, device="cuda")\n'
     launch += "gemm[(32, 32)](a, a, a, 4096, 4096, 128, 128, 32, num_warps=8)"
