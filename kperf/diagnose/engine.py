@@ -6,17 +6,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from kperf.diagnose.bound import bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel, frame_of, source_of
-from kperf.diagnose.rule import dynamic_rules, static_rules
+from kperf.diagnose.rule import DynamicRule, Rule, dynamic_rules, static_rules
 from kperf.report.sentences import verdict
 from kperf.trace.analyze.finding import LEVELS, Finding, Level, Source
 from kperf.trace.analyze.models import Timeline
 
 _Function = tuple[str, Source, bool]
 _IGNORE = re.compile(r"#\s*kperf:\s*ignore\[([\w\-, ]+)\]\s*(\S.*)?$")
+FAILED = "the rule itself failed"
 IGNORE_WITHOUT_REASON = "needs a reason: `# kperf: ignore[id] why`"
 
 
@@ -33,14 +35,14 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
             continue
         lacks = rule.lacks(kernel)
         if lacks is None:
-            found += rule.check(kernel)
+            found += _found_by(rule, kernel, skipped)
         else:
             skipped[rule.id] = lacks
     found = _causes(found)
     mine = [timeline for timeline in timelines if timeline.kernel == kernel.name]
     most = math.inf
     for one in dynamic_rules():
-        of_launches = [list(one.check(timeline)) for timeline in mine]
+        of_launches = [_found_by(one, timeline, skipped) for timeline in mine]
         for measured in itertools.chain(*of_launches):
             found = _with_measured(found, measured, one.explained_by)
         if one.is_bound and mine:
@@ -56,6 +58,15 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         skipped=skipped,
         ignored=ignored,
     )
+
+
+def _found_by(rule: Rule | DynamicRule, subject: Any, skipped: dict[str, str]) -> list[Finding]:
+    """What a rule finds in a kernel or in a timeline. An error of its own costs its findings, and no other rule's."""
+    try:
+        return list(rule.check(subject))
+    except Exception as error:
+        skipped[rule.id] = f"{FAILED} with {type(error).__name__}"
+        return []
 
 
 def _causes(findings: Sequence[Finding]) -> list[Finding]:

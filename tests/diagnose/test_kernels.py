@@ -4,13 +4,14 @@ A line `# planted: rule` says what is to be found there, first or second of all.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kperf.arch import SM_90A
-from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose
+from kperf.diagnose import engine, inputs
+from kperf.diagnose.engine import FAILED, diagnose
 from kperf.diagnose.rule import static_rules
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -25,7 +26,9 @@ def planted(path):
 
 def diagnosis_of(path):
     kernel, *_ = inputs.read(str(path), (), SM_90A)
-    return diagnose(kernel)
+    found = diagnose(kernel)
+    assert not [rule for rule, why in found.skipped.items() if FAILED in why]
+    return found
 
 
 def test_there_are_enough():
@@ -59,3 +62,18 @@ def test_barriers_between_stores_and_loads_are_not_advised_away():
     found = diagnosis_of(KERNELS / "clean/exchange.py").findings
     assert "debug-in-kernel" not in {finding.id for finding in found}
     assert not any("parts of an element" in finding.advice for finding in found)  # a permutation has none
+
+
+def test_a_rule_that_fails_costs_its_own_findings_alone(monkeypatch):
+    def fail(_):
+        yield from ()
+        raise ZeroDivisionError
+
+    path = KERNELS / "planted/two_stages.py"
+    kernel, *_ = inputs.read(str(path), (), SM_90A)
+    known = diagnose(kernel)
+    broken = [replace(rule, check=fail) if rule.id == "tma-unused" else rule for rule in static_rules()]
+    monkeypatch.setattr(engine, "static_rules", lambda: broken)
+    found = diagnose(kernel)
+    assert found.findings == [finding for finding in known.findings if finding.id != "tma-unused"] != known.findings
+    assert found.skipped == known.skipped | {"tma-unused": "the rule itself failed with ZeroDivisionError"}
