@@ -21,7 +21,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.record import bandwidth, device
 from kperf.record.files import write_atomically
 from kperf.trace import command as trace
-from kperf.trace.capture.copies import near
+from kperf.trace.capture.copies import likeness
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
@@ -69,7 +69,7 @@ def compared(script: Path, fixed: Path, gpu: Gpu) -> dict[str, Any]:
     changed, others = _launched(fixed)
     common = [name for name, tensor in tensors.items() if name in others and others[name].shape == tensor.shape]
     for name in common:
-        if not _equal(others[name], tensors[name]):
+        if likeness(others[name], tensors[name]) == "different":
             raise MeasurementError(f"{name} of the fixed {fixed.name} is not that of {script.name}")
     rounds = []
     for number in range(-1, ROUNDS):  # the first warms them up
@@ -101,17 +101,6 @@ def _launched(script: Path) -> tuple[list[LaunchCall], dict[str, torch.Tensor]]:
         raise MeasurementError(f"{script.parent.name}/{script.name} launches no Triton kernel")
     names = vars(sys.modules["__main__"])
     return calls, {name: value for name, value in names.items() if isinstance(value, torch.Tensor)}
-
-
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """The same numbers, within the tolerance that candidates of `--try` have."""
-    if a.dtype != b.dtype or torch.equal(a, b):
-        return a.dtype == b.dtype
-    return near(_bytes(a), _bytes(b), a.dtype)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 def _timed(calls: Sequence[LaunchCall], gpu: Gpu) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import torch
 from pydantic import Field, TypeAdapter
@@ -27,14 +27,13 @@ from kperf.errors import UsageError
 from kperf.record.store import recorded_folder
 from kperf.studies.records import Common, Row, measured_or_recorded, recorded
 from kperf.trace.analyze.finding import Finding
-from kperf.trace.capture.copies import near
+from kperf.trace.capture.copies import Likeness, likeness
 from kperf.trace.capture.trial import interval
 
 ROUNDS = 31
 _WARM = 10
 """Rounds before those that are timed."""
 
-Outputs = Literal["equal bits", "within tolerance", "different"]
 Samples = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=6)]
 
 
@@ -56,7 +55,7 @@ class PublicRow(Row):
     rule: str
     findings: list[Finding]
     timed: Literal["operator", "kernel"]
-    outputs: Outputs
+    outputs: Likeness
     original_samples_ms: Samples
     changed_samples_ms: Samples
 
@@ -123,8 +122,8 @@ def measure(console: Console, pairs: Sequence[Pair], common: Common) -> Iterator
 def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
     original, changed = pair.make(False), pair.make(True)
     outputs = compared(_tensors(original()), _tensors(changed()))
-    findings = findings_of(original, pair.kernel)
-    samples = in_turn([capture_graph(call, 1)[0] for call in (original, changed)], flush)
+    findings = [_from_its_repository(finding, pair) for finding in findings_of(original, pair.kernel)]
+    samples = interleaved([capture_graph(call, 1)[0] for call in (original, changed)], flush)
     return PublicRow(
         **common,
         name=pair.name,
@@ -141,6 +140,13 @@ def _row(pair: Pair, flush: torch.Tensor, common: Common) -> PublicRow:
         original_samples_ms=samples[0],
         changed_samples_ms=samples[1],
     )
+
+
+def _from_its_repository(finding: Finding, pair: Pair) -> Finding:
+    """With the file as the repository names it: a record names no folder of the machine that it was made on."""
+    own, file = pair.source.rpartition(":")[0], finding.source.file
+    named = own if file.endswith(f"/{own}") else Path(file).name
+    return finding.model_copy(update={"source": finding.source.model_copy(update={"file": named})})
 
 
 def findings_of(call: Callable[[], object], name: str) -> list[Finding]:
@@ -164,22 +170,13 @@ def _tensors(outputs: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     return [output.clone() for output in outputs if isinstance(output, torch.Tensor)]
 
 
-def compared(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Outputs:
-    """Whether both are the same bits, or numbers within the tolerance of their types."""
-    pairs = list(zip(expected, found, strict=True))
-    if any(a.dtype != b.dtype or a.shape != b.shape for a, b in pairs):
-        return "different"
-    bits = [(_bytes(a), _bytes(b), a.dtype) for a, b in pairs]
-    if all(torch.equal(a, b) for a, b, _ in bits):
-        return "equal bits"
-    return "within tolerance" if all(torch.equal(a, b) or near(b, a, dtype) for a, b, dtype in bits) else "different"
+def compared(expected: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Likeness:
+    """How alike the least alike pair of outputs is."""
+    each = {likeness(b, a) for a, b in zip(expected, found, strict=True)}
+    return max(each, key=get_args(Likeness).index, default="equal bits")
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
-
-
-def in_turn(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> list[list[float]]:
+def interleaved(graphs: Sequence[torch.cuda.CUDAGraph], flush: torch.Tensor) -> list[list[float]]:
     """Milliseconds of each graph's replays, a round after the other, each round in the other order."""
     ends = []
     for number in range(_WARM + ROUNDS):

@@ -268,3 +268,9 @@ def test_the_pages_say_what_was_recorded_of_tritonbench():
     )
     assert said(f"`do_bench` gives Improved+ {-min(off):.1%}"[:-1])
     assert said(f"in a CUDA graph the two are {max(off):.1%}"[:-1])
+
+
+def test_no_record_names_a_file_by_a_folder_of_the_machine_it_was_made_on():
+    records = sorted(RECORDED.glob("*/*.jsonl"))
+    assert records
+    assert not [path for path in records if '"file":"/' in path.read_text().replace('"file": "', '"file":"')]

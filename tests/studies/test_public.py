@@ -12,6 +12,7 @@ from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies import public
 from kperf.studies.public import ROWS
+from kperf.trace.analyze.finding import Finding
 from tests.bench.pretended_gpu import COLD_MS, Gpu
 from tests.conftest import environment
 from tests.trace.capture import fake_gpu
@@ -91,6 +92,16 @@ def test_both_take_turns_with_a_cold_cache_and_what_fails_is_left_out(tmp_path, 
     text = console.export_text()
     assert "fails: RuntimeError: it does not compile" in text
     assert "1.95 x (1.95 to 1.95)" in text
+
+
+def test_a_finding_names_its_file_from_the_repository_and_no_folder_of_the_machine(tmp_path, gpu, console, monkeypatch):
+    files = "/home/me/checkout/src/norm.py", "/home/me/other.py"
+    found = [finding("too-few-warps", 1, 2) | {"source": {"file": file, "line": 8}} for file in files]
+    monkeypatch.setattr(public, "findings_of", lambda call, name: list(map(Finding.model_validate, found)))
+    (tmp_path / "pairs.py").write_text(PAIRS)
+    public.run(console, tmp_path / "results", tmp_path / "pairs.py")
+    (first, _) = RecordStore(tmp_path / "results" / "h200", "public", ROWS).points()
+    assert [(one.source.file, one.source.line) for one in first.findings] == [("src/norm.py", 8), ("other.py", 8)]
 
 
 def test_outputs_are_equal_in_bits_or_in_numbers_or_not():

@@ -6,12 +6,15 @@ What lies before and after a tensor is ours too: a tile that reaches beyond its 
 import copy
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from kperf.errors import UsageError
 from kperf.trace.capture.check import tensors_of
+
+Likeness = Literal["equal bits", "within tolerance", "different"]
+"""Of two tensors, the most alike first."""
 
 _ALIGNMENT = 512
 """Bytes: torch's allocations begin at their multiples."""
@@ -161,6 +164,16 @@ def _allocated(views: Sequence[torch.Tensor], margin: int, *, poisoned: bool) ->
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(map(torch.equal, a.split(_CHUNK), b.split(_CHUNK)))
+
+
+def likeness(found: torch.Tensor, expected: torch.Tensor) -> Likeness:
+    """How alike two tensors are: by type, shape and bits, else by their numbers within the tolerance of the type."""
+    if found.dtype != expected.dtype or found.shape != expected.shape:
+        return "different"
+    a, b = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (found, expected))
+    if torch.equal(a, b):
+        return "equal bits"
+    return "within tolerance" if near(a, b, found.dtype) else "different"
 
 
 def near(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> bool:
