@@ -277,7 +277,7 @@ def _text_of_source(variant: Variant, special: Specialization) -> str:
 
 
 def does_not_compile(variant: Variant, error: Exception) -> str:
-    """What is said where this Triton ends with that error on the variant's source."""
+    """The sentence for an error of this Triton on the variant's source."""
     return (
         f"{variant.source} does not compile with Triton {triton.__version__} ({root_cause(error)}): "
         "install the locked wheels (`make setup`)"

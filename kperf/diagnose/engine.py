@@ -26,7 +26,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     """Everything that rules find in a kernel, the worst first, and what bounds it.
 
     Of `timelines` those of this kernel are read by the dynamic rules. Where all of its launches are near a bound, its
-    findings are hints: what slows one launch is to be mended, however fast another is.
+    findings are hints. A launch that is slower keeps its advice, however fast another is.
     """
     found: list[Finding] = []
     skipped: dict[str, str] = {}

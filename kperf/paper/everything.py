@@ -1,7 +1,7 @@
 """`make record`: measure anew what results/<gpu> holds, one command after the other, each as a person would run it.
 
 The longest-lived numbers come first: what they are compared with has to be measured on the same card, and a machine
-that is lent for half an hour is given back before the list ends. What is left is said, with the command for it. `kperf
+that is lent for half an hour is given back before the list ends. What is left is printed, with its command. `kperf
 public` is no step: it needs pairs of other packages, which are not in this repository.
 """
 

@@ -136,7 +136,7 @@ class ProofRow(Row):
         return self.gain.speedup / estimate.speedup if self.gain is not None and estimate is not None else None
 
     def _named(self) -> list[tuple[int, Finding]]:
-        """The places at which the fault is named, and what is said there."""
+        """The places at which the fault is named, each with its finding."""
         return [
             (place, finding)
             for kernel in self.kernels

@@ -303,7 +303,7 @@ def _why_no_recorded(results: Path) -> str | None:
 
 
 def _why_no_overrides(triton: str | None, root: Path) -> str | None:
-    """None if the overrides are for this Triton; what else is wrong with a manifest is said where it is read."""
+    """None if the overrides are for this Triton; what else is wrong with a manifest is reported where it is read."""
     for path in sorted(root.glob("*/manifest.json")) if triton else ():
         try:
             made_for = json.loads(path.read_text())["triton"]

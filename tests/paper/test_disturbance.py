@@ -1,4 +1,4 @@
-"""`make disturbance`: scripts traced both ways on a GPU that is not there, and what is said of the rows."""
+"""`make disturbance`: scripts traced both ways on a GPU that is not there, and the sentences on the rows."""
 
 import statistics
 import sys

@@ -1,4 +1,4 @@
-"""`make proof` on a GPU that is not there: each script in a process of its own, and what is said of the rows."""
+"""`make proof` on a GPU that is not there: each script in a process of its own, and the sentences on the rows."""
 
 import sys
 from pathlib import Path
@@ -177,10 +177,10 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
              fixed={"compared": ["c"], "original_ms": [3.0] * 6, "fixed_ms": [4.0] * 6}),
         made("tried", finding("tma", 3, "medium", None, [("num_warps=2", 0.5, 0.4)]), kind="clean", fault="", line=0),
     ]  # fmt: skip
-    told = proof.said(rows)
-    assert "1 kernels become at least 10% faster, 1 gain less, 2 become slower: copied, loses." in told
-    assert told[1].endswith("0 high, 1 medium, 0 low, 0 without a finding. A change was timed on 1 of them.")
-    assert "2 of 3 measured gains lie in the estimate's interval; not loses." in told
+    lines = proof.said(rows)
+    assert "1 kernels become at least 10% faster, 1 gain less, 2 become slower: copied, loses." in lines
+    assert lines[1].endswith("0 high, 1 medium, 0 low, 0 without a finding. A change was timed on 1 of them.")
+    assert "2 of 3 measured gains lie in the estimate's interval; not loses." in lines
     assert proof.slower(rows) == [
         ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
         ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),

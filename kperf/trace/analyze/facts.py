@@ -224,7 +224,7 @@ def _why_withheld(t: Timeline, row: WhatIf, unknown: float, cap: float) -> str |
 def findings(t: Timeline) -> list[Finding]:
     """What a launch that is faster with events shows: that the original can be as fast.
 
-    Of a sample nothing is said: nearly all of its CTAs run the original's instructions, which other registers time
+    A sample gives no finding: nearly all of its CTAs run the original's instructions, which other registers time
     otherwise.
     """
     if t.sampled is not None:
