@@ -5,10 +5,11 @@ import math
 import statistics
 from pathlib import Path
 
+from kperf.arch import H200_ATOMIC_NS
 from kperf.console import WholeConsole
 from kperf.diagnose.command import Request, show
 from kperf.diagnose.finding import Diagnoses
-from kperf.diagnose.thresholds import ATOMIC_NS, NEAR_ROOF
+from kperf.diagnose.thresholds import NEAR_ROOF
 from kperf.paper import claims, disturbance, examples, goals, llama_block, proof, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
@@ -203,4 +204,4 @@ def test_what_changed_since_the_proof_is_told_with_the_numbers_of_its_record():
     rule = (KERNELS.parents[2] / "docs/rules/loads-not-pipelined.md").read_text()
     assert f"took {1 / rows['descriptor_one_stage'].gain.speedup:.2f} times as long with three" in rule
     atomic = (KERNELS.parents[2] / "docs/rules/atomic-contention.md").read_text()
-    assert f"{ATOMIC_NS} ns from one to the next" in atomic
+    assert f"{H200_ATOMIC_NS} ns from one to the next" in atomic

@@ -16,6 +16,14 @@ H200 = Device(
     l2_latency=800,
 )
 
+H200_COPY_GB_PER_S = 3900.0
+"""Bytes that a copy on an H200 reads and writes: the median of the copies beside the recorded examples
+(`bandwidth.copy_gb_per_s` in results/h200/examples/*.timeline.json), of which the fastest moved 4005."""
+
+H200_ATOMIC_NS = 1.76
+"""From one atomic to the next on one address of an H200's L2: 16.8 million of float32 took 29.5 ms
+(atomic_sum in results/h200/diagnose.jsonl)."""
+
 MI300X = Device(
     # AMD CDNA 3 Architecture (white paper, 2023).
     name="AMD Instinct MI300X",

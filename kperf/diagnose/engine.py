@@ -191,7 +191,9 @@ def found_in(timeline: Timeline) -> list[Finding]:
 
 def diagnose_timeline(timeline: Timeline) -> Diagnosis:
     """Everything that dynamic rules find in a timeline, the worst first, and what bounds it."""
-    kept, ignored = without_ignored(merged(finding for rule in dynamic_rules() for finding in rule.check(timeline)))
+    skipped: dict[str, str] = {}
+    of_rules = [_found_by(rule, timeline, skipped) for rule in dynamic_rules()]
+    kept, ignored = without_ignored(merged(itertools.chain(*of_rules)))
     unit: Unit = "tensor core" if timeline.unit_of_compute == "tensor core" else "unknown"
     if timeline.memory is not None and timeline.unit_of_compute == "none":
         unit = "memory"
@@ -201,6 +203,7 @@ def diagnose_timeline(timeline: Timeline) -> Diagnosis:
         target="measured",
         findings=ranked(kept),
         bound=Bound(unit=unit, message=" ".join(said[:1]) or "its timeline says nothing more"),
+        skipped=skipped,
         ignored=ignored,
     )
 

@@ -35,6 +35,13 @@ MOST_WARPS = 32
 """Of a CTA, on any GPU."""
 LEAST_TILE = 16
 """What is shorter is seldom the length of a tile."""
+_MASK_PLACES = {
+    "tt.load": 1,
+    "tt.store": 2,
+    "ttg.async_copy_global_to_local": 2,
+    "amdg.buffer_load": 2,
+    "amdg.buffer_store": 3,
+}
 _MEMORY_OPCODES = {"load": ("LDG", "LDGSTS"), "store": ("STG",)}
 
 
@@ -44,6 +51,7 @@ class Access:
 
     tensor: of pointers. used_bytes, sectors: of all requests of a CTA together, distinct bytes that are used in a
     request and sectors of 32 bytes that it touches. tile_bytes, tile_sectors: as if the cache kept every sector.
+    asked_bytes: those of the tile that its mask lets through; all of them where the mask is data, or of few CTAs.
     thread_bytes: consecutive bytes that a thread could ask for at once.
     """
 
@@ -54,6 +62,7 @@ class Access:
     sectors: int
     tile_sectors: int
     tile_bytes: int
+    asked_bytes: int
     thread_bytes: int
 
     @property
@@ -182,8 +191,18 @@ class Kernel:
             sectors,
             len(np.unique(distinct // SECTOR_BYTES)),
             len(distinct) * pointers.bytes,
+            self._asked(op, value) * pointers.bytes,
             run * pointers.bytes,
         )
+
+    def _asked(self, op: Operation, addresses: Value) -> int:
+        """Distinct addresses that the mask of a load or store lets through."""
+        mask = self.values.operand(op, mask_place(op))
+        known = mask is not None and not mask.loaded and not mask.program and bool(mask.numbers.any())
+        numbers = addresses.numbers
+        if mask is not None and known:
+            numbers = numbers[np.broadcast_to(mask.numbers != 0, numbers.shape)]
+        return len(np.unique(numbers))
 
     def _addresses(self, op: Operation) -> tuple[Value | None, TensorType | None]:
         """Of AMD's buffer operations a scalar pointer and a tensor of offsets, else a tensor of pointers."""
@@ -295,6 +314,11 @@ class Kernel:
         }
         single = [{name: value} for name, value in tiles.items()]
         return [*single, tiles] if len(single) > 1 else single
+
+
+def mask_place(op: Operation) -> int:
+    """Which of its operands the mask of a load or store is, where it has one."""
+    return _MASK_PLACES.get(op.name, 1)
 
 
 def frame_of(op: Operation) -> Frame | None:

@@ -2,7 +2,7 @@
 
 from kperf.diagnose.kernel import LOADS, LOOPS, Kernel, own
 from kperf.diagnose.loops import buffers
-from kperf.diagnose.thresholds import LEAST_SM_BYTES
+from kperf.diagnose.thresholds import LEAST_SM_BYTES, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 
@@ -42,19 +42,25 @@ def bytes_at_once(kernel: Kernel) -> int:
 
 def arithmetic_bounds(kernel: Kernel, loop: Operation) -> bool:
     """Whether an iteration of a loop without MMAs computes for longer than memory takes for its bytes."""
-    size = _loaded_bytes(kernel)
-    loaded, cycles = 0, 0.0
+    size = {access.operation.line: access.asked_bytes for access in kernel.accesses}
+    moved, cycles = 0, 0.0
     for op in own(loop):
-        loaded += size.get(op.line, 0)
+        moved += size.get(op.line, 0)
         types = tensor_types(op.rest)
         if types and types[0].element.startswith(("f", "bf")):
             if op.name.startswith("math."):
                 cycles += types[0].size / kernel.arch.exponentials_per_cycle
             elif op.name.startswith("arith.") or op.name == "tt.reduce":
                 cycles += types[0].size / kernel.arch.fp32_per_cycle
-    return cycles > loaded / kernel.arch.memory_bytes_per_cycle
+    return cycles > moved / kernel.arch.memory_bytes_per_cycle
 
 
 def _loaded_bytes(kernel: Kernel) -> dict[int, int]:
-    """Of a CTA's tile, by the load's line."""
-    return {access.operation.line: access.tile_bytes for access in kernel.accesses if access.operation.name in LOADS}
+    """What a CTA asks for, by the load's line."""
+    return {access.operation.line: access.asked_bytes for access in kernel.accesses if access.operation.name in LOADS}
+
+
+def warps_of_vectors(kernel: Kernel, size: int) -> int:
+    """As many warps as give each thread a whole vector of so many bytes; no more than there are, and a power of two."""
+    whole = max(size // (VECTOR_BYTES * kernel.arch.warp_size), 1)
+    return min(1 << whole.bit_length() - 1, kernel.num_warps)

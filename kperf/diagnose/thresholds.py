@@ -84,12 +84,6 @@ SEVERE_WAIT = 0.6
 """Of an iteration of one CTA, where others of its SM may work meanwhile: with 0.4 more stages gave 1.24 x on an H200,
 with 0.75 they gave 1.59 x."""
 
-ATOMIC_NS = 1.76
-"""Between two atomics on one address: 16.8 million of float32 took 29.5 ms on an H200."""
-
-COPY_BYTES_PER_NS = 4200
-"""What a copy moves on an H200, of whose memory's 4800 it is 87 %."""
-
 IDLE_SHARE = 0.1
 """Share of the SMs' time without a CTA: the last wave of ten costs as much."""
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from kperf.diagnose.kernel import Access, Kernel
+from kperf.diagnose.kernel import Access, Kernel, mask_place
 from kperf.diagnose.thresholds import VECTOR_BYTES
 
 Cause = Literal["mask", "loaded mask", "alignment"]
@@ -46,14 +46,14 @@ def vectors(kernel: Kernel) -> list[Vector]:
 
 def _mask_is_data(kernel: Kernel, access: Access) -> bool:
     """Whether the mask is computed from what was read from memory: each element may have its own."""
-    mask = kernel.values.operand(access.operation, _mask_place(access))
+    mask = kernel.values.operand(access.operation, mask_place(access.operation))
     return mask is not None and mask.loaded
 
 
 def _limits(kernel: Kernel, access: Access) -> tuple[str, ...]:
     """Arguments at which a mask ends along the contiguous dimension, and which may not be multiples of 16."""
     found: set[str] = set()
-    todo = [kernel.values.maker(access.operation, _mask_place(access))]
+    todo = [kernel.values.maker(access.operation, mask_place(access.operation))]
     while todo:
         op = todo.pop()
         if op is None:
@@ -65,10 +65,6 @@ def _limits(kernel: Kernel, access: Access) -> tuple[str, ...]:
             if index is not None and limit is not None and np.all(np.diff(index.numbers, axis=-1) == 1):
                 found |= set(_not_divisible(kernel, limit.arguments)) if index.numbers.shape[-1:] > (1,) else set()
     return tuple(sorted(found))
-
-
-def _mask_place(access: Access) -> int:
-    return {"tt.load": 1, "tt.store": 2, "ttg.async_copy_global_to_local": 2}.get(access.operation.name, 1)
 
 
 def _possible(kernel: Kernel, access: Access) -> int:

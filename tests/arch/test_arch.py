@@ -1,14 +1,16 @@
 """What the tables say, how an architecture is found, and that nothing of a GPU stands elsewhere."""
 
 import ast
+import json
 import re
+import statistics
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from kperf import arch
-from kperf.arch import H200, KNOWN, MI300X, SM_90A
+from kperf.arch import H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S, KNOWN, MI300X, SM_90A
 from kperf.errors import UsageError
 
 KPERF = Path(arch.__file__).resolve().parents[1]
@@ -86,6 +88,16 @@ def test_registers_come_in_eights_and_banks_are_of_4_bytes(one):
 def test_the_memory_is_as_fast_as_the_data_sheet_says(name, sms, mhz, terabytes):
     """A100 80GB, A10, L40S, H200, HGX B200, HGX B300, RTX PRO 6000, MI300X, MI355X: TB/s of all SMs."""
     assert sms * mhz * 1e6 * arch.of(name).memory_bytes_per_cycle / 1e12 == pytest.approx(terabytes, rel=0.02)
+
+
+def test_what_no_data_sheet_says_of_an_h200_is_what_was_recorded():
+    results = KPERF.parent / "results/h200"
+    timelines = [json.loads(path.read_text()) for path in results.glob("examples/*.timeline.json")]
+    rates = [one["bandwidth"]["copy_gb_per_s"] for one in timelines if one["bandwidth"]]
+    assert pytest.approx(statistics.median(rates), rel=0.01) == H200_COPY_GB_PER_S <= max(rates)
+    rows = [json.loads(line) for line in (results / "diagnose.jsonl").read_text().splitlines()]
+    sums = next(row["fixed"]["original_ms"] for row in rows if row["name"] == "atomic_sum")
+    assert statistics.median(sums) * 1e6 / (1 << 24) == pytest.approx(H200_ATOMIC_NS, rel=0.01)
 
 
 def test_mmas_complete_as_the_hardware_says():

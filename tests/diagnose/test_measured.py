@@ -1,13 +1,14 @@
 """Rules on timelines: what they say of recorded launches whose faults are known, and at which numbers they speak."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kperf.arch import SM_90A
-from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose, diagnose_timeline
+from kperf.diagnose import engine, inputs
+from kperf.diagnose.engine import FAILED, diagnose, diagnose_timeline
 from kperf.diagnose.page import FOLDER
 from kperf.diagnose.rule import all_rules, dynamic_rules
 from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_WAIT
@@ -45,6 +46,20 @@ def test_a_recorded_fault_is_named_first_or_second(name, rule, severity):
 @pytest.mark.parametrize("name", ["gemm_3_stages", "gemm_gluon_ws", "softmax"])
 def test_nothing_is_severe_in_a_good_launch(name):
     assert {one.severity for one in diagnose_timeline(recorded(name)).findings} <= {"low"}
+
+
+def test_a_rule_that_fails_costs_its_own_findings_alone(monkeypatch):
+    def fail(_):
+        yield from ()
+        raise ZeroDivisionError
+
+    timeline = recorded("moe")
+    known = diagnose_timeline(timeline)
+    broken = [replace(rule, check=fail) if rule.id == "imbalance" else rule for rule in dynamic_rules()]
+    monkeypatch.setattr(engine, "dynamic_rules", lambda: broken)
+    answer = diagnose_timeline(timeline)
+    assert answer.findings == [one for one in known.findings if one.id != "imbalance"] != known.findings
+    assert answer.skipped == {"imbalance": f"{FAILED} with ZeroDivisionError"}
 
 
 def test_what_is_not_severe_is_an_answer():

@@ -206,3 +206,97 @@ def test_an_ieee_dot_is_estimated_by_what_is_as_exact_and_what_is_not(tmp_path):
     estimate = finding.estimate
     assert (finding.severity, estimate.low, estimate.high) == ("medium", 0.85, 4096 / 256)
     assert 1.1 <= estimate.speedup < 2  # as medium is
+
+
+LONG = """
+def long_indices(x, out, n, a, b, B: tl.constexpr):
+    i = (tl.program_id(0) * B + tl.arange(0, B)).to(tl.int64)
+    acc = tl.zeros((B,), tl.float32)
+    for k in range(n):
+        acc += tl.load(x + ((i * a + k) * b + (i + k) * k) % 1024)
+    tl.store(out + i, acc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("element", "severity", "speedup"),
+    [("int8", "medium", pytest.approx(1.58, rel=0.1)), ("float32", "low", 1.05)],  # 1 or 4 bytes of memory beside it
+)
+def test_long_indices_cost_time_where_instructions_take_longer_than_bytes(tmp_path, element, severity, speedup):
+    launch = (
+        f'x = torch.empty(1024, device="cuda", dtype=torch.{element})\n'
+        'long_indices[(1024,)](x, torch.empty(1 << 20, device="cuda"), 64, 7, 11, 1024)'
+    )
+    finding = found(tmp_path, LONG, launch)["int64-index"]
+    assert (finding.severity, finding.estimate.speedup) == (severity, speedup)
+    assert 0.5 < finding.evidence["share_of_instructions"] < 0.9
+
+
+HEADS = """
+def heads(x, cos, y, n, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    c = tl.load(cos + tl.program_id(0) * WIDTH + cols, mask=cols < WIDTH)
+    for head in range(n):
+        at = (tl.program_id(0) * n + head) * WIDTH + cols
+        tl.store(y + at, tl.load(x + at, mask=cols < WIDTH) * c, mask=cols < WIDTH)
+"""
+
+
+def of_heads(folder, width, block, warps, tokens=1 << 14):
+    """The findings of rows of `width` bfloat16 numbers in tiles of `block`, and the line of the load in the loop."""
+    launch = (
+        'x = torch.empty(1 << 26, device="cuda", dtype=torch.bfloat16)\n'
+        f"heads[({tokens},)](x, x, x, 32, {width}, {block}, num_warps={warps})"
+    )
+    return found(folder, HEADS, launch), 9
+
+
+@pytest.mark.parametrize(
+    ("block", "warps", "speedup"),
+    [
+        (128, 4, 2**0.5),  # a number a thread; twice as many CTAs of one warp fit on an SM
+        (256, 4, 2**0.5),
+        (512, 4, (25 / 16) ** 0.5),  # 16 of 25 KB are in flight
+        (1024, 4, None),  # 16 bytes a thread
+        (256, 1, None),
+    ],
+)
+def test_a_loop_that_loads_a_few_bytes_a_thread_wants_fewer_warps(tmp_path, block, warps, speedup):
+    findings, line = of_heads(tmp_path, block, block, warps)
+    assert ("few-bytes-in-flight" in findings) == (speedup is not None)
+    if speedup is not None:
+        finding = findings["few-bytes-in-flight"]
+        assert (finding.severity, finding.source.line) == ("medium", line)
+        assert finding.estimate.speedup == pytest.approx(speedup, rel=1e-3)
+        assert finding.candidates == [{"num_warps": max(block * 2 // 512, 1)}]
+        assert f"launch with num_warps={max(block * 2 // 512, 1)}" in finding.advice
+
+
+def test_fewer_warps_are_not_advised_where_the_grid_fills_no_sm(tmp_path):
+    assert "few-bytes-in-flight" not in of_heads(tmp_path, 128, 128, 4, tokens=1024)[0]
+
+
+@pytest.mark.parametrize(("width", "elements"), [(64, 64), (60, 60), (100, None)])
+def test_threads_that_a_mask_leaves_idle_are_counted(tmp_path, width, elements):
+    findings, line = of_heads(tmp_path, width, 128, 4)
+    assert ("idle-threads" in findings) == (elements is not None)
+    if elements is not None:
+        finding = findings["idle-threads"]
+        assert (finding.source.line, finding.evidence["elements"]) == (line, elements)
+        assert "a mask leaves the others without work" in finding.message
+        assert finding.advice.endswith("or launch with num_warps=1")
+        assert "few-bytes-in-flight" not in findings  # it would say the same of the same line
+
+
+PAIRS_OF_ROWS = """
+def ranks(x, y, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    row = tl.load(x + tl.program_id(0) * BLOCK + i)
+    smaller = (row[:, None] > row[None, :]).to(tl.int32)
+    tl.store(y + tl.program_id(0) * BLOCK + i, tl.sum(smaller, 1))
+"""
+
+
+def test_threads_that_compute_all_pairs_of_a_short_row_are_not_idle(tmp_path):
+    launch = 'x = torch.empty(1 << 20, device="cuda")\nranks[(1 << 14,)](x, x, 64, num_warps=4)'
+    assert "idle-threads" not in found(tmp_path, PAIRS_OF_ROWS, launch)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from kperf.arch import H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.diagnose.kernel import ATOMICS, Kernel, loops_around
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import ATOMIC_NS, COPY_BYTES_PER_NS
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding, Level
@@ -69,8 +69,8 @@ def _gain(kernel: Kernel, each: float) -> tuple[float, float, float]:
     """With one atomic of a CTA on each address in the place of so many, between which it moves its bytes."""
     if each <= 1:
         return 3.0, 1.2, 30.0  # by how many iterations meet, of which nothing is known
-    moved_ns = sum(access.tile_bytes for access in kernel.accesses) / COPY_BYTES_PER_NS
-    faster = (each * ATOMIC_NS + moved_ns) / (ATOMIC_NS + moved_ns)
+    moved_ns = sum(access.tile_bytes for access in kernel.accesses) / H200_COPY_GB_PER_S
+    faster = (each * H200_ATOMIC_NS + moved_ns) / (H200_ATOMIC_NS + moved_ns)
     return min(faster, _MOST), 1.2, min(2 * faster, _MOST)
 
 

@@ -1,30 +1,50 @@
-"""More threads than elements: several do the same work."""
+"""More threads than elements: several do the same work, or none."""
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import LOADS, MMAS, Kernel
-from kperf.diagnose.occupancy import gain_of_more_bytes
+from kperf.diagnose.kernel import LOADS, MMAS, Access, Kernel, loops_around
+from kperf.diagnose.occupancy import gain_of_more_bytes, warps_of_vectors
 from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
 from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of kernels without products whose largest tensor has fewer elements than the CTA has threads."""
-    widest = max(kernel.accesses, key=lambda access: access.tensor.size, default=None)
+    """Of kernels without products whose largest access has fewer elements than the CTA has threads.
+
+    Elements that a mask leaves out do not count, where it leaves half of the threads and more without one.
+    """
+    widest = max(kernel.accesses, key=_weight, default=None)
     threads = kernel.threads
-    if widest is None or any(True for _ in kernel.named(*MMAS)) or widest.tensor.size >= threads:
+    if widest is None or any(True for _ in kernel.named(*MMAS)):
+        return
+    elements = widest.asked_bytes // widest.tensor.bytes
+    masked = elements < min(widest.tensor.size, threads)
+    if (elements > threads // 2 if masked else elements >= threads) or _is_computed_wider(kernel, widest):
         return
     loads = [access for access in kernel.accesses if access.operation.name in LOADS]
-    wanted = max(1, widest.tensor.size // 32)
+    warps = warps_of_vectors(kernel, widest.asked_bytes)
+    others = "a mask leaves the others without work" if masked else "the others repeat the same work"
+    fewer = f"; or launch with num_warps={warps}" if warps < kernel.num_warps else ""
     yield kernel.finding(
         RULE.id,
         widest.operation,
         "medium",
-        f"the CTA has {threads} threads for {widest.tensor.size} elements: the others repeat the same work",
-        f"let a CTA work on several rows or a larger BLOCK; or launch with num_warps={min(wanted, kernel.num_warps)}",
-        {"threads": threads, "elements": widest.tensor.size},
-        estimate=gain_of_more_bytes(kernel, sum(access.tile_bytes for access in loads)) if loads else (2.0, 1.0, 4.0),
+        f"the CTA has {threads} threads for {elements} elements: {others}",
+        f"let a CTA work on several rows or a larger BLOCK{fewer}",
+        {"threads": threads, "elements": elements},
+        estimate=gain_of_more_bytes(kernel, sum(access.asked_bytes for access in loads)) if loads else (2.0, 1.0, 4.0),
     )
+
+
+def _weight(access: Access) -> tuple[int, int]:
+    """What a loop asks for in each iteration counts more than what is asked for once."""
+    return access.asked_bytes // access.tensor.bytes, len(loops_around(access.operation))
+
+
+def _is_computed_wider(kernel: Kernel, widest: Access) -> bool:
+    """Whether a tensor has more elements than what is loaded and stored, as of all pairs of a row."""
+    return any(tensor.size > widest.tensor.size for op in kernel.operations for tensor in tensor_types(op.rest))
 
 
 RULE = Rule("idle-threads", "More threads than elements", check)
