@@ -1,13 +1,16 @@
 """Torch's private interfaces outside of Inductor's graph (`kperf.compat.inductor_graph`)."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType
+from torch._library.custom_ops import OPDEFS
+from torch._library.triton import set_wrap_triton_enabled
 
-__all__ = ["DeviceType"]
+__all__ = ["DeviceType", "set_wrap_triton_enabled"]
 
 INDUCTOR_VARIABLES = {
     "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER": "0",  # it goes past `CompiledKernel.run`
@@ -38,6 +41,18 @@ def observed(*tensors: torch.Tensor) -> bool:
         or any(type(tensor) not in _PLAIN for tensor in tensors)
         or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
     )
+
+
+def computed_by(op: object) -> Callable[..., Any] | None:
+    """The Python function of a `torch.library.custom_op` or `triton_op` on CUDA; None for other operators."""
+    if isinstance(op, torch._ops.OpOverload):
+        name = op.name()
+    elif isinstance(op, torch._ops.OpOverloadPacket):
+        name = op._qualified_op_name
+    else:
+        return None
+    functions = OPDEFS[name]._backend_fns if name in OPDEFS else {}
+    return functions.get("cuda") or functions.get(None)
 
 
 def inductor_autotuner() -> type | None:

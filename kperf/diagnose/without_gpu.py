@@ -25,6 +25,7 @@ import triton
 from torch.overrides import TorchFunctionMode
 
 from kperf.arch import H200, Arch
+from kperf.compat.torch import computed_by, set_wrap_triton_enabled
 from kperf.compat.triton import (
     CompiledKernel,
     LaunchCall,
@@ -69,6 +70,12 @@ class _OnMeta(TorchFunctionMode):
         options = {key: _redirected(value) for key, value in (kwargs or {}).items()}
         if options.get("device") == _META:
             options.pop("generator", None)
+        if (function := computed_by(func)) is not None:
+            with (
+                contextlib.suppress(NotImplementedError),
+                self,
+            ):  # of an operator in C++; what is registered for `meta` is left
+                return function(*args, **(kwargs or {}))
         return _computed(func, list(map(_redirected, args)), options)
 
 
@@ -369,6 +376,7 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         stack.enter_context(patch.object(torch, "compile", _compile))
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))
+        stack.enter_context(set_wrap_triton_enabled(False))  # else a wrapped kernel's launch is a node of a graph
         stack.enter_context(_OnMeta())
         yield
 

@@ -212,6 +212,51 @@ def test_configurations_of_an_autotuner_of_ones_own_are_one_kernels(tmp_path):
     assert (tuned["configurations"], tuned["findings"]) == (2, [])
 
 
+KERNEL = """
+@triton.jit
+def {}(x, y):
+    i = tl.program_id(0) * 256 + tl.arange(0, 256)
+    tl.store(y + i, 2 * tl.load(x + i))
+"""
+
+OPERATORS = """
+@triton_op("kperf_test::whole", mutates_args=())
+def whole(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    wrap_triton(in_triton_op)[(16,)](x, y)
+    return y
+
+@custom_op("kperf_test::opaque", mutates_args=(), device_types="cuda")
+def opaque(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty(x.shape, device="cuda")
+    in_custom_op[(16,)](x, y)
+    return y
+
+@custom_op("kperf_test::native", mutates_args=())
+def native(x: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError("as an operator in C++ without a kernel for meta")
+
+for operator in (opaque, native):
+    operator.register_fake(torch.empty_like)
+
+x = torch.zeros(4096, device="cuda")
+y = native(opaque(torch.ops.kperf_test.whole(x)))
+wrap_triton(wrapped)[(16,)](x, y)
+"""
+
+
+def test_kernels_that_operators_of_torch_launch_are_read(tmp_path):
+    """Without a GPU torch would ask what is registered for `meta`, and put a wrapped kernel into a graph."""
+    script = tmp_path / "operators.py"
+    names = ("in_triton_op", "in_custom_op", "wrapped")
+    imports = (
+        "import torch, triton, triton.language as tl\nfrom torch.library import custom_op, triton_op, wrap_triton\n"
+    )
+    script.write_text(imports + "".join(map(KERNEL.format, names)) + OPERATORS)
+    kernels = json.loads(kperf("diagnose", "--static", script, "--json").stdout)["kernels"]
+    assert [kernel["kernel"] for kernel in kernels] == ["in_triton_op", "in_custom_op", "wrapped"]
+
+
 def test_what_an_autotuner_keeps_on_disk_is_not_written(tmp_path):
     """There are no times: a GPU would launch what came first."""
     script = tmp_path / "tuned.py"
