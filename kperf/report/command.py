@@ -1,5 +1,6 @@
 """`kperf report`: timelines in, one page out, in the format that its name ends with."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ Find = Callable[[Timeline], Sequence[Finding]]
 def write(
     console: Console, paths: Sequence[Path], sources: Path, out: Path, find: Find, samples: Sequence[Samples] = ()
 ) -> None:
-    """Write the page of the timelines that `paths` name, files or folders, and print where it is.
+    """Write the page of the timelines that `paths` name, files or folders of a trace, and print where it is.
 
     `sources`: the folder from which the kernels' files are named. `find` adds to a timeline's own findings; `samples`
     stand beside cycles. Raises `UsageError` if there is no timeline, one is damaged, or `out` cannot be written or ends
@@ -36,7 +37,7 @@ def write(
     """
     if out.suffix not in FORMATS:
         raise UsageError(f"{out} is of no known format: end its name with {' or '.join(FORMATS)}")
-    timelines = [one for path in paths for one in (sorted(path.glob("*.timeline.json")) if path.is_dir() else [path])]
+    timelines = [one for path in paths for one in (_timelines_in(path) if path.is_dir() else [path])]
     if not timelines:
         raise UsageError("there is no timeline to report: give *.timeline.json files or their folder")
     page: Page = import_module(f"kperf.report.{FORMATS[out.suffix]}").page
@@ -45,6 +46,12 @@ def write(
     make_output(out.parent)
     write_atomically(out, text)
     console.print(f"written: {shell_word(out)} ({len(timelines)} kernels, {len(text) / 1e6:.1f} MB)")
+
+
+def _timelines_in(folder: Path) -> list[Path]:
+    """Those that `kperf trace` wrote there: of one process, or of torchrun's in the order of their ranks."""
+    ranks = sorted(folder.glob("rank*[0-9]"), key=lambda rank: int(re.sub(r"\D", "", rank.name)))
+    return [path for place in (folder, *ranks) for path in sorted(place.glob("*.timeline.json"))]
 
 
 def _with_findings(report: Report, find: Find) -> Report:
