@@ -347,15 +347,14 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         warp_size=arch.warp_size,
     )
     capability = arch.compute_capability or (9, 4)
-    nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     answers: dict[str, Any] = {
         "is_available": lambda: True,
-        "synchronize": nothing,
-        "set_device": nothing,
-        "empty_cache": nothing,
-        "manual_seed": nothing,
-        "manual_seed_all": nothing,
-        "reset_peak_memory_stats": nothing,
+        "synchronize": _nothing(),
+        "set_device": _nothing(),
+        "empty_cache": _nothing(),
+        "manual_seed": _nothing(),
+        "manual_seed_all": _nothing(),
+        "reset_peak_memory_stats": _nothing(),
         "current_device": lambda: 0,
         "device_count": lambda: 1,
         "get_device_capability": lambda *_: capability,
@@ -366,7 +365,7 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         "Event": _Event,
         "device": lambda *_: contextlib.nullcontext(),
         "stream": lambda *_: contextlib.nullcontext(),
-        "current_stream": lambda *_: SimpleNamespace(cuda_stream=7, synchronize=nothing),
+        "current_stream": lambda *_: SimpleNamespace(cuda_stream=7, synchronize=_nothing()),
     }
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
@@ -379,6 +378,11 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         stack.enter_context(set_wrap_triton_enabled(False))  # else a wrapped kernel's launch is a node of a graph
         stack.enter_context(_OnMeta())
         yield
+
+
+def _nothing() -> Callable[..., None]:
+    """A function that does nothing, another each time: torch.compile has rules for each function of `torch.cuda`."""
+    return lambda *_, **__: None
 
 
 def _bench(call: Callable[[], object], *_: Any, quantiles: Sequence[float] | None = None, **__: Any) -> Any:

@@ -257,6 +257,19 @@ def test_kernels_that_operators_of_torch_launch_are_read(tmp_path):
     assert [kernel["kernel"] for kernel in kernels] == ["in_triton_op", "in_custom_op", "wrapped"]
 
 
+def test_functions_of_torch_cuda_stay_apart():
+    """torch.compile has a rule for each, and (torch 2.15) fails where one function has two with different rules."""
+    import torch
+
+    from kperf.arch import SM_90A
+    from kperf.diagnose import without_gpu
+
+    with without_gpu.pretended_cuda(SM_90A):
+        ours = [one for one in vars(torch.cuda).values() if getattr(one, "__module__", "") == without_gpu.__name__]
+    assert len(ours) > 10
+    assert len(set(ours)) == len(ours)
+
+
 def test_what_an_autotuner_keeps_on_disk_is_not_written(tmp_path):
     """There are no times: a GPU would launch what came first."""
     script = tmp_path / "tuned.py"
