@@ -43,6 +43,7 @@ from kperf.ir.offline import Launch, noted_launches
 from kperf.trace.capture.script import INTERRUPTED, Script
 
 _META = torch.device("meta")
+_CUDA = torch.device("cuda", 0)
 _HOLD = {"allclose", "equal", "is_nonzero", "__bool__", "__contains__"}
 _ONE = {"item", "__int__", "__float__", "__index__"}
 _LARGEST = 1 << 26
@@ -62,6 +63,8 @@ class _OnMeta(TorchFunctionMode):
         if isinstance(first, torch.Tensor) and first.is_meta:
             if func == torch.Tensor.is_cuda.__get__ or name in _HOLD:  # type: ignore[attr-defined]
                 return True
+            if func == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
+                return _CUDA
             if name in _ONE or name == "__format__":
                 return {"__format__": format(1.0, args[1] if len(args) > 1 else ""), "__float__": 1.0}.get(name, 1)
             to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))
@@ -371,7 +374,7 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         for name, answer in answers.items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch.object(offline.Driver, "get_current_target", lambda _: arch.target))
-        stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _META))
+        stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
         stack.enter_context(patch.object(torch, "compile", _compile))
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))

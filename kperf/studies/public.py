@@ -24,8 +24,8 @@ from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.inputs import of_compiled
 from kperf.errors import UsageError
-from kperf.record.store import recorded_folder
-from kperf.studies.records import Common, Row, measured_or_recorded, recorded
+from kperf.record.store import RecordStore, recorded_folder
+from kperf.studies.records import Common, Row, Run, measured_or_recorded, stamp
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.capture.copies import Likeness, likeness
 from kperf.trace.capture.trial import interval
@@ -90,7 +90,7 @@ class Pair:
 def run(console: Console, results: Path, pairs: Path | None) -> None:
     """Measure the pairs of a file, or show the recorded ones. Raises `UsageError` if there are none, or no GPU."""
     if pairs is None:
-        found = recorded(recorded_folder(results, "public.jsonl"), "public", ROWS)
+        found = _recorded(results)
     else:
         measure_here = partial(measure, console, read_pairs(pairs))
         found = measured_or_recorded(console, results, "public", ROWS, measure_here, require_gpu=True)
@@ -105,6 +105,14 @@ def read_pairs(path: Path) -> Sequence[Pair]:
     if not isinstance(pairs, list | tuple) or not all(isinstance(pair, Pair) for pair in pairs):
         raise UsageError(f"{path} has no PAIRS: a list of kperf.studies.public.Pair")
     return pairs
+
+
+def _recorded(results: Path) -> Run[PublicRow]:
+    """Of each pair what was measured last: a run has some of them. The newest come first."""
+    store = RecordStore(recorded_folder(results, "public.jsonl"), "public", ROWS)
+    rows = list({row.name: row for row in store.points()}.values())
+    rows.sort(key=lambda row: row.recorded_at, reverse=True)
+    return Run(store.folder, rows, stamp(store, rows, "recorded"))
 
 
 def measure(console: Console, pairs: Sequence[Pair], common: Common) -> Iterator[PublicRow]:
@@ -206,7 +214,7 @@ def markdown(results: Path) -> str:
     """The section of docs/public.md: gains, what findings say, and the commits."""
     if not any(results.glob("*/public.jsonl")):
         return "Nothing is recorded yet."
-    found = recorded(recorded_folder(results, "public.jsonl"), "public", ROWS)
+    found = _recorded(results)
     rows = in_order(found.rows)
     advised = [row for row in rows if row.rule]
     gained = [row for row in rows if is_faster(row)]

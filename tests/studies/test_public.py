@@ -168,6 +168,22 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
     assert "2.00 x (2.00 to 2.00)" in console.export_text()
 
 
+def test_of_each_pair_what_was_measured_last_is_shown(tmp_path):
+    runs = [("2026-11-22", [row(name="a", kernel="kept"), row(name="b", kernel="measured_again", changed=1.5)]),
+            ("2026-11-24", [row(name="b", kernel="measured_again", changed=0.5)])]  # fmt: skip
+    store = RecordStore(tmp_path / "h200", "public", ROWS)
+    with store.writer() as writer:
+        known = writer.record_environment(environment())
+        for day, rows in runs:
+            changes = {"environment": known, "run": day, "recorded_at": f"{day}T00:00:00Z"}
+            writer.append([ROWS.validate_python(one.model_dump() | changes) for one in rows])
+    text = public.markdown(tmp_path)
+    assert text.startswith("Recorded on NVIDIA H200, 2026-11-24.\n\n- 2 changes were timed: 2 operators")
+    assert "2.0000 | 0.5000 | 4.00 x" in text
+    assert "2.0000 | 1.0000 | 2.00 x" in text
+    assert text.count("`measured_again`") == text.count("`kept`") == 1
+
+
 @pytest.mark.parametrize("text", ["", "PAIRS = 3", "PAIRS = [1]"])
 def test_a_file_without_pairs_is_a_sentence(tmp_path, text):
     (tmp_path / "pairs.py").write_text(text)
