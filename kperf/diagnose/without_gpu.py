@@ -45,6 +45,7 @@ from kperf.trace.capture.script import INTERRUPTED, Script
 _META = torch.device("meta")
 _CUDA = torch.device("cuda", 0)
 _HOLD = {"allclose", "equal", "is_nonzero", "__bool__", "__contains__"}
+_PROPERTIES = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.device.__get__: _CUDA}  # type: ignore[attr-defined]
 _ONE = {"item", "__int__", "__float__", "__index__"}
 _LARGEST = 1 << 26
 """Elements of a tensor that is copied to the CPU."""
@@ -61,10 +62,8 @@ class _OnMeta(TorchFunctionMode):
         if name == "cuda":
             return torch.Tensor.to(args[0], _META)
         if isinstance(first, torch.Tensor) and first.is_meta:
-            if func == torch.Tensor.is_cuda.__get__ or name in _HOLD:  # type: ignore[attr-defined]
-                return True
-            if func == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
-                return _CUDA
+            if func in _PROPERTIES or name in _HOLD:
+                return _PROPERTIES.get(func, True)
             if name in _ONE or name == "__format__":
                 return {"__format__": format(1.0, args[1] if len(args) > 1 else ""), "__float__": 1.0}.get(name, 1)
             to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))

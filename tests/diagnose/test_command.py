@@ -172,7 +172,8 @@ def double(x, y, n, BLOCK: tl.constexpr):
 x = torch.zeros(4096, 8192, device="cuda")
 double[(4096,)](x, torch.empty_like(x), 8192)
 print(f"{x.sum():.3f}", "%.1f" % x.mean(), int(x[0, 0]), x)
-if x.cpu().sum() > 0 and x.is_cuda and x.device.type == "cuda" and x.device == triton.runtime.driver.active.get_active_torch_device():
+here = x.is_cuda and x.device.type == "cuda"
+if x.cpu().sum() > 0 and here and x.device == triton.runtime.driver.active.get_active_torch_device():
     double.fn[(4096,)](x, torch.empty_like(x), 8192, BLOCK=16384, num_warps=1)
 raise RuntimeError("the end")
 """
