@@ -3,6 +3,7 @@
 Where versions differ, the branch stands here and says from which version on.
 """
 
+import copy
 import hashlib
 import inspect
 import re
@@ -521,6 +522,16 @@ def own_launch(kernel: CompiledKernel) -> Launch:
     _load(kernel)  # not among `refused_kernels`
     launch: Launch = kernel._run
     return launch
+
+
+def loaded_again(kernel: CompiledKernel) -> tuple[CompiledKernel, Launch]:
+    """The same kernel and its own launch, its machine code loaded once more: a profiler may not know what was before.
+
+    Triton unloads no kernel: the copy stays on the GPU too.
+    """
+    copied = copy.copy(kernel)
+    copied.module = copied.function = copied._run = None
+    return copied, own_launch(copied)
 
 
 @contextmanager

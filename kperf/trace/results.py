@@ -17,15 +17,25 @@ from rich.console import Console
 from kperf.arch import of
 from kperf.compat.triton import own_cache
 from kperf.errors import MeasurementError, UsageError
+from kperf.ir import compile as compiler
 from kperf.ir import kept as kept_ir
 from kperf.ir.kept import KeptIr
 from kperf.ir.override import sha256
 from kperf.record import bandwidth, device
 from kperf.record.files import make_output, named_from, start_of, write_atomically
 from kperf.record.store import Environment
-from kperf.trace.analyze import read
+from kperf.trace.analyze import read, stalls
 from kperf.trace.analyze.joining import Captured, join
-from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, SampledCtas, Timeline
+from kperf.trace.analyze.models import (
+    About,
+    KernelResources,
+    Overhead,
+    Pass,
+    PcSamples,
+    Resources,
+    SampledCtas,
+    Timeline,
+)
 from kperf.trace.analyze.read import decode_launch, sass_order
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.capturer import why
@@ -239,7 +249,7 @@ class Results:
             except UsageError as error:
                 why_one = f"for several cannot be joined: {error}"
         more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
-        timeline = read.with_sources_from(self._here, timeline)
+        timeline = stalls.decided(read.with_sources_from(self._here, timeline))
         said = self._formats.sentences(timeline)
         return timeline.model_copy(update={"verdict": [*said, *more, *_disturbance(kernel, taken.instrumented)]})
 
@@ -274,7 +284,22 @@ class Results:
             sampled=_sampled(instrumented.sample, math.prod(taken.grid)),
             why_all=instrumented.why_all,
         )
-        return read.timeline(launch, about)
+        samples, no_samples = self._samples(launches, kernel, taken)
+        return read.timeline(launch, about).model_copy(update={"samples": samples, "no_samples": no_samples})
+
+    def _samples(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch) -> tuple[PcSamples | None, str]:
+        """What the GPU sampled of the original kernel by line; or why there is nothing, if it was asked for."""
+        if taken.samples is None:
+            return None, taken.no_samples
+        try:
+            with own_cache(launches.folder):
+                code = compiler.read_compiled(kernel.compiled, kernel.file).code
+        except UsageError as error:
+            return None, str(error)
+        assert code is not None
+        sampled = taken.samples
+        about = {"launches": sampled.launches, "period": sampled.period_cycles, "dropped": sampled.dropped}
+        return stalls.by_line(code, sampled.pcs, lambda file: named_from(self._here, file), **about), ""
 
 
 @contextmanager

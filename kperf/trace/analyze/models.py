@@ -1,5 +1,6 @@
 """What a `timeline.json` holds, of any kernel: what the analysis computes is what is kept."""
 
+from collections import Counter
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -11,6 +12,9 @@ from kperf.trace.instrument.program import IntervalKind
 
 CLOCK_TOLERANCE = 0.01
 """By how much a measured clock may be above the GPU's highest."""
+
+MOST_DISTURBED = 1.1
+"""Instrumented over original: beyond it the shares that events show are those of another kernel."""
 
 View = Literal["pipeline", "memory", "imbalance"]
 Unit = Literal["iteration", "CTA"]
@@ -407,13 +411,57 @@ class LoadWait(Frozen):
     """What an iteration of a warp group that issues MMAs spends where it waits for loads: in its regions, in cycles.
 
     Of several groups the one that spends most. A wait that is over at once takes some dozen cycles too, and a gap in
-    which a load into registers is used first counts whole, with what it issues besides.
+    which a load into registers is used first counts whole, with what it issues besides. `share_by_events`: where
+    samples decide `share`, and `cycles` with it, what events say; else None.
     """
 
     warp_group: str
     regions: list[str]
     cycles: float
     share: float
+    share_by_events: float | None = None
+
+
+class LineSamples(Frozen):
+    """Samples of warps whose next instruction is of a line of source.
+
+    `not_issued`: those in which no warp of the scheduler issued. `stalls`: by what the warps wait for, as
+    `kperf.trace.analyze.stalls.STALLS` describes it. `awaited`: samples at any line that wait for what this one loads.
+    A line without samples of its own may be awaited. `file` is empty and `line` 0 where the machine code has no line.
+    """
+
+    file: str
+    line: int = Field(ge=0)
+    samples: int = Field(ge=0)
+    not_issued: int = Field(ge=0)
+    stalls: dict[str, int]
+    awaited: dict[str, int] = Field(default_factory=dict)
+
+
+class PcSamples(Frozen):
+    """Samples that the GPU took of the original kernel, of all its warps, in launches of its own.
+
+    `period_cycles`: SM cycles between two samples of a scheduler. `dropped`: samples that the GPU lost. `lines`: those
+    with most samples first.
+    """
+
+    launches: int = Field(ge=1)
+    period_cycles: int = Field(ge=1)
+    dropped: int = Field(ge=0)
+    lines: list[LineSamples]
+
+    @property
+    def total(self) -> int:
+        """All samples of the kernel."""
+        return sum(one.samples for one in self.lines)
+
+    @property
+    def stalls(self) -> dict[str, float]:
+        """Share of the samples by what the warps wait for, the greatest first."""
+        counts: Counter[str] = Counter()
+        for one in self.lines:
+            counts.update(one.stalls)
+        return {reason: count / self.total for reason, count in counts.most_common()} if self.total else {}
 
 
 class IterationCounts(Frozen):
@@ -495,9 +543,10 @@ class Timeline(About):
     its lifetime by the global timer. `tile_boundary_cycles`: of a CTA that computes several tiles, cycles from tile
     to tile beyond those from iteration to iteration. `ctas`: those that were recorded; `units`, `regions` and `events`
     are theirs. Where CTAs were sampled, `sms` and `imbalance` are None, and the bytes of `memory` are estimated.
+    `no_samples`: why the GPU took none, where they were asked for.
     """
 
-    schema_version: Literal[5] = 5
+    schema_version: Literal[6] = 6
     view: View
     roles: list[Role]
     regions: list[RegionTime]
@@ -529,6 +578,8 @@ class Timeline(About):
     imbalance: Imbalance | None = None
     joined: Joined | None = None
     apart: Apart | None = None
+    samples: PcSamples | None = None
+    no_samples: str = ""
     events: EventCount
     verdict: list[str] = Field(default_factory=list)
 
@@ -562,6 +613,12 @@ class Timeline(About):
     def compute_use(self) -> UnitUse | None:
         """How busy the units are that compute the matrix products: tensor cores, or else FMA units."""
         return self.mma_use or self.fma_use
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether events cost the kernel more than a tenth of its time, or change the order of its instructions."""
+        ratio = self.overhead.ratio
+        return (ratio is not None and ratio > MOST_DISTURBED) or not self.sass_order.same
 
     @property
     def clock_is_plausible(self) -> bool:

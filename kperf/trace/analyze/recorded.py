@@ -7,9 +7,12 @@ from pydantic import ValidationError
 from kperf.errors import UsageError
 from kperf.record.files import from_json_once, read_regular
 from kperf.record.store import first_of
-from kperf.trace.analyze import version2, version3, version4
+from kperf.trace.analyze import version2, version3, version4, version5
 from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.models import Timeline
+
+_UPGRADES = {2: version2.upgrade, 3: version3.upgrade, 4: version4.upgrade, 5: version5.upgrade}
+"""What makes the next version of a record of each."""
 
 
 def read_timeline(path: Path) -> Timeline:
@@ -20,11 +23,12 @@ def read_timeline(path: Path) -> Timeline:
     try:
         found = from_json_once(read_regular(path))
         version = found.get("schema_version") if isinstance(found, dict) else None
-        if version == 2:
-            upgraded = Timeline.model_validate(version4.upgrade(version3.upgrade(version2.upgrade(found))))
-            return concluded(upgraded, version2.unit_cycles(found))
-        found = version3.upgrade(found) if version == 3 else found
-        return Timeline.model_validate(version4.upgrade(found) if version in (3, 4) else found)
+        upgraded = found
+        for number, upgrade in _UPGRADES.items():
+            if isinstance(version, int) and 2 <= version <= number:
+                upgraded = upgrade(upgraded)
+        timeline = Timeline.model_validate(upgraded)
+        return concluded(timeline, version2.unit_cycles(found)) if version == 2 else timeline
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None
     except ValidationError as error:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from kperf.compat.cupti import RefusedError
 from kperf.compat.triton import CompiledKernel, JitCall, Launch, LaunchCall, argument_names, profile_buffer
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
@@ -25,6 +26,7 @@ from kperf.trace.capture.gpu import Gpu, Span
 from kperf.trace.capture.instrumented import InstrumentedKernel, make_instrumented, orders
 from kperf.trace.capture.kernels import ROUNDS, WARM, CapturedLaunch, Kernel, TraceOptions
 from kperf.trace.capture.multipass import plan
+from kperf.trace.capture.pc_sampling import sample
 from kperf.trace.capture.sampled import with_sampled_ctas
 from kperf.trace.capture.scheduler import Scheduler
 from kperf.trace.capture.trial import Change, Trial, Tried
@@ -75,6 +77,8 @@ class Capturer:
         self._say = say
         self._folder = folder
         self._launch_of = launch_of
+        self._no_samples = ""
+        """Why the GPU samples nothing in this process, once that is known."""
         self._alone = ExitStack()
         """Holds the lock of each GPU from its first launch that is traced on, or from the script's begin on."""
 
@@ -104,20 +108,46 @@ class Capturer:
             self._say(f"{kernel.name} is not traced: {kernel.problem}")
             return False
         assert launched.events is not None
-        kernel.taken = CapturedLaunch(
-            number,
-            number >= WARM or self._options.launch is not None,
-            call.grid,
-            launched.events,
-            launched.spans,
-            instrumented,
-            _described(kernel.compiled, call.arguments),
-            launched.same,
-            launched.original_spans,
+        before, kernel.taken = (
+            kernel.taken,
+            CapturedLaunch(
+                number,
+                number >= WARM or self._options.launch is not None,
+                call.grid,
+                launched.events,
+                launched.spans,
+                instrumented,
+                _described(kernel.compiled, call.arguments),
+                launched.same,
+                launched.original_spans,
+            ),
         )
         took, megabytes = time.monotonic() - begin, launched.events.size >> 20
         self._say(f"traced {kernel.name}, launch {number}, {megabytes} MB of events ({took:.1f} s)")
+        if self._options.samples:
+            self._sample(kernel, kernel.taken, before, call)
         return True
+
+    def _sample(self, kernel: Kernel, taken: CapturedLaunch, before: CapturedLaunch | None, call: LaunchCall) -> None:
+        """Let the GPU sample the original kernel, unless it did at an equal launch; why not, is said once a reason."""
+        if before and before.samples and (before.grid, before.arguments) == (taken.grid, taken.arguments):
+            taken.samples = before.samples
+            return
+        if self._no_samples or (before and before.no_samples):
+            taken.no_samples = self._no_samples or (before.no_samples if before else "")
+            return
+        begin = time.monotonic()
+        try:
+            taken.samples = sample(kernel.compiled, call, self._gpu)
+        except RefusedError as error:
+            taken.no_samples = self._no_samples = str(error)
+            self._say(f"nothing is sampled: {error}")
+        except Exception as error:  # as in `trace`
+            taken.no_samples = why(error)
+            self._say(f"{kernel.name} is not sampled: {taken.no_samples}")
+        else:
+            count, took = sum(pc.samples for pc in taken.samples.pcs), time.monotonic() - begin
+            self._say(f"sampled {kernel.name}, {count} samples ({took:.1f} s)")
 
     def take_round(self, kernel: Kernel, _number: int, call: LaunchCall) -> bool:
         """Launch the original or the instrumented kernel, whose turn it is."""

@@ -15,6 +15,7 @@ from kperf.trace.capture.gpu import Span
 from kperf.trace.capture.instrumented import InstrumentedKernel
 from kperf.trace.capture.multipass import MultiPass
 from kperf.trace.capture.passes import parse
+from kperf.trace.capture.pc_sampling import Sampled
 from kperf.trace.instrument.session import HEADER_BYTES
 
 Ctas = Literal["all", "sampled"]
@@ -45,7 +46,8 @@ class TraceOptions:
     `memory`: bytes for the events of a launch. `check`: launch the original kernel and the instrumented one in turn on
     the same bytes, and compare what they wrote. `passes`: over how many more launches an iteration's events are spread
     at most, None for as many as choosing finds, 1 for none. `stop`: end the script when all of this is read.
-    `ctas`: which CTAs of a launch are recorded. `wait`: begin when no other process measures on the GPU.
+    `ctas`: which CTAs of a launch are recorded. `wait`: begin when no other process measures on the GPU. `samples`:
+    let the GPU sample the original kernel too.
     """
 
     patterns: Sequence[str] = ("*",)
@@ -58,6 +60,7 @@ class TraceOptions:
     stop: bool = False
     ctas: Ctas = "all"
     wait: bool = False
+    samples: bool = False
 
 
 @dataclass
@@ -84,6 +87,10 @@ class CapturedLaunch:
     """Its passes, taken from later launches of the same grid."""
     why_one: str = ""
     """Why there are none."""
+    samples: Sampled | None = None
+    """Of the original kernel, where they were asked for."""
+    no_samples: str = ""
+    """Why there are none, then."""
 
     @property
     def events_of_a_warp(self) -> int:

@@ -76,6 +76,13 @@ class Tried:
         self.dropped.append((dict(change), why))
 
 
+def why_not_repeated(compiled: CompiledKernel) -> str | None:
+    """Why one more launch of a kernel, on copies of its tensors, is not like the script's; None if it is."""
+    if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
+        return "it is one of several processes, whose kernels may wait for each other"
+    return why_not_again(Module(compiled.asm["ttgir"]))
+
+
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
     """95 % interval of a median, from the order of at least six samples: the sign test's (Thompson 1936)."""
     ordered, count = sorted(ratios), len(ratios)
@@ -241,11 +248,9 @@ class Trial:
         """Raises `UsageError` for a kernel of which another launch is not like the script's."""
         if python_function(self._compiled) is None or "ttgir" not in self._compiled.asm:
             raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
-        if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
-            raise UsageError("it is one of several processes, whose kernels may wait for each other")
         if getattr(self._compiled.metadata, "launch_cooperative_grid", False):
             raise UsageError("all of its CTAs have to run at once, and with another configuration they may not")
-        if why := why_not_again(Module(self._compiled.asm["ttgir"])):
+        if why := why_not_repeated(self._compiled):
             raise UsageError(why)
 
     def _tiles(self, change: Change) -> dict[str, int]:

@@ -1,0 +1,274 @@
+"""Samples of the instructions at which warps are, taken by the GPU itself: CUPTI's PC sampling (cupti_pcsampling.h).
+
+Proton's `pcsampling` calls the same functions. It throws out of a callback where CUPTI refuses, which ends the script's
+process; it counts a sample in which no warp issued twice, and knows neither `gmma` nor `not_selected`. Hence no Proton.
+"""
+
+import ctypes
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from ctypes import POINTER, byref, c_char_p, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from triton import knobs
+
+from kperf.errors import UsageError
+
+_SUBSCRIBED_ALREADY = 39
+_MENDS = {
+    35: "the driver lets nobody but administrators read the GPU's counters: load its kernel module with "
+    "NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN (developer.nvidia.com/ERR_NVGPUCTRPERM)",
+    _SUBSCRIBED_ALREADY: "another profiler is active in this process: end it before the first launch of a Triton "
+    "kernel, or run without it",
+    40: "the host of this virtual GPU does not allow it: ask its administrator to enable profiling",
+    41: "a GPU in confidential computing cannot be sampled",
+    43: "an instance of MIG cannot be sampled: use the whole GPU",
+    45: "WSL cannot sample: run on Linux itself",
+}
+"""CUPTI's results (cupti_result.h), and what to do about each."""
+
+_PERIOD, _REASONS, _HARDWARE_BUFFER, _MODE, _START_STOP, _DATA = 1, 2, 4, 5, 6, 8
+"""Attributes of a configuration (CUpti_PCSamplingConfigurationAttributeType)."""
+_CONTINUOUS = 1
+_BUFFER_BYTES = 64 << 20
+"""On the GPU; CUPTI's own choice are 512 MB."""
+_PCS_AT_ONCE = 2048
+_MOST_WAIT_S = 1.0
+"""For the first samples: threads of CUPTI's decode them."""
+_POLL_S = 0.01
+_NAME_BYTES = 128
+_REASON = re.compile(r"(?:.*stalled_)?(?P<reason>\w+?)(?P<not_issued>_not_issued)?")
+
+
+class _StallReason(ctypes.Structure):
+    _fields_ = (("reason", c_uint32), ("samples", c_uint32))
+
+
+class _PcData(ctypes.Structure):
+    _fields_ = (
+        ("size", c_size_t),
+        ("cubin_crc", c_uint64),
+        ("pc_offset", c_uint64),
+        ("function_index", c_uint32),
+        ("pad", c_uint32),
+        ("function_name", c_void_p),
+        ("stall_reason_count", c_size_t),
+        ("stall_reasons", POINTER(_StallReason)),
+        ("correlation_id", c_uint32),
+    )
+
+
+class _Data(ctypes.Structure):
+    _fields_ = (
+        ("size", c_size_t),
+        ("collect_pcs", c_size_t),
+        ("total_samples", c_uint64),
+        ("dropped_samples", c_uint64),
+        ("pcs", c_size_t),
+        ("remaining_pcs", c_size_t),
+        ("range", c_uint64),
+        ("pc_data", POINTER(_PcData)),
+        ("other_kernels_samples", c_uint64),
+        ("hardware_buffer_full", c_uint8),
+    )
+
+
+class _Reasons(ctypes.Structure):
+    _fields_ = (("count", c_size_t), ("indices", POINTER(c_uint32)))
+
+
+class _Value(ctypes.Union):
+    _fields_ = (
+        ("number", c_uint32),
+        ("bytes", c_size_t),
+        ("reasons", _Reasons),
+        ("address", c_void_p),
+        ("_", c_uint64 * 3),
+    )
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (("type", c_uint32), ("status", c_uint32), ("value", _Value))
+
+
+class _Cubin(ctypes.Structure):
+    _fields_ = (("size", c_size_t), ("bytes", c_size_t), ("cubin", c_void_p), ("crc", c_uint64))
+
+
+def _parameters(*fields: tuple[str, Any]) -> type[ctypes.Structure]:
+    """What a function takes of a context: its own size, a pointer that is null, the context, and `fields`."""
+    first = (("size", c_size_t), ("private", c_void_p), ("context", c_void_p))
+    return type("_Parameters", (ctypes.Structure,), {"_fields_": (*first, *fields)})
+
+
+_OfContext = _parameters()
+_ReasonCount = _parameters(("count", POINTER(c_size_t)))
+_ReasonNames = _parameters(("count", c_size_t), ("indices", POINTER(c_uint32)), ("names", POINTER(c_char_p)))
+_Configuration = _parameters(("count", c_size_t), ("attributes", POINTER(_Attribute)))
+_GetData = _parameters(("data", c_void_p))
+_Callback = ctypes.CFUNCTYPE(None, c_void_p, c_uint32, c_uint32, c_void_p)
+
+
+@dataclass(frozen=True)
+class PcSample:
+    """Samples of warps whose next instruction is at `address` of a kernel, and which wait for `reason` until it issues.
+
+    `reason`: in CUPTI's words without their prefix, `long_scoreboard`; `selected`: it issues. not_issued: of `samples`
+    those in which no warp of the scheduler issued.
+    """
+
+    address: int
+    reason: str
+    samples: int
+    not_issued: int
+
+
+class RefusedError(UsageError):
+    """Nothing can be sampled in this process: the sentence says why and what to do."""
+
+
+class Sampler:
+    """Samples the current CUDA context from `start` to `stop`; made by `sampling`."""
+
+    def __init__(self, context: int) -> None:
+        """PC sampling of `context` is enabled."""
+        self._context = context
+        self._reasons = self._read_reasons()
+        each = len(self._reasons)
+        self._counts = (_StallReason * (each * _PCS_AT_ONCE))()
+        self._pcs = (_PcData * _PCS_AT_ONCE)()
+        for place, pc in enumerate(self._pcs):
+            pc.stall_reasons = ctypes.cast(byref(self._counts, place * each * 8), POINTER(_StallReason))
+        self._data = _Data(size=ctypes.sizeof(_Data), collect_pcs=_PCS_AT_ONCE, pc_data=self._pcs)
+        self._indices = (c_uint32 * each)(*self._reasons)
+
+    def start(self, period: int) -> None:
+        """Sample each SM's schedulers once in 2 ** `period` cycles, from 5 to 31, from now on."""
+        values = {
+            _REASONS: _Value(reasons=_Reasons(len(self._indices), self._indices)),
+            _PERIOD: _Value(number=period),
+            _HARDWARE_BUFFER: _Value(bytes=_BUFFER_BYTES),
+            _DATA: _Value(address=ctypes.addressof(self._data)),
+            _START_STOP: _Value(number=1),
+            _MODE: _Value(number=_CONTINUOUS),
+        }
+        attributes = (_Attribute * len(values))(*(_Attribute(kind, 0, value) for kind, value in values.items()))
+        self._call("SetConfigurationAttribute", _Configuration, count=len(values), attributes=attributes)
+        self._call("Start", _OfContext)
+
+    def stop(self, cubin: bytes) -> tuple[list[PcSample], int]:
+        """What was sampled of the kernels in `cubin`, by address; and how many samples of all kernels were lost.
+
+        To be called when the kernels are over. Raises `UsageError` if the GPU's buffer was too small.
+        """
+        self._call("Stop", _OfContext)
+        crc = _crc(cubin)
+        counts: Counter[tuple[int, str, bool]] = Counter()
+        dropped = read = 0
+        until = time.monotonic() + _MOST_WAIT_S
+        while True:  # what is there already, and then what CUPTI's threads decode
+            for pc in self._pcs[: self._data.pcs]:
+                if pc.cubin_crc == crc:
+                    for stall in pc.stall_reasons[: pc.stall_reason_count]:
+                        counts[pc.pc_offset, *self._reasons[stall.reason]] += stall.samples
+            dropped += self._data.dropped_samples
+            if read and not self._data.remaining_pcs and (counts or time.monotonic() > until):
+                break
+            if read and not self._data.pcs:
+                time.sleep(_POLL_S)
+            self._call("GetData", _GetData, data=ctypes.addressof(self._data))
+            read += 1
+            if self._data.hardware_buffer_full:
+                raise UsageError("the GPU's buffer of samples was full")
+        places = sorted({(address, reason) for address, reason, _ in counts})
+        found = [PcSample(*place, counts[*place, False], counts[*place, True]) for place in places]
+        return [one for one in found if one.samples], dropped
+
+    def _read_reasons(self) -> dict[int, tuple[str, bool]]:
+        """Index -> a reason's name, and whether it counts the samples in which no warp issued."""
+        count = c_size_t()
+        self._call("GetNumStallReasons", _ReasonCount, count=ctypes.pointer(count))
+        texts = [ctypes.create_string_buffer(_NAME_BYTES) for _ in range(count.value)]
+        indices = (c_uint32 * count.value)()
+        names = (c_char_p * count.value)(*(c_char_p(ctypes.addressof(text)) for text in texts))
+        self._call("GetStallReasons", _ReasonNames, count=count.value, indices=indices, names=names)
+        return {index: _named(text.value.decode()) for index, text in zip(indices, texts, strict=True)}
+
+    def _call(self, name: str, parameters: type[ctypes.Structure], **fields: Any) -> None:
+        given = parameters(size=ctypes.sizeof(parameters), context=self._context, **fields)
+        _checked(f"cuptiPCSampling{name}", byref(given))
+
+
+def _named(name: str) -> tuple[str, bool]:
+    """`smsp__pcsamp_warps_issue_stalled_long_scoreboard_not_issued` -> `long_scoreboard`, True."""
+    match = _REASON.fullmatch(name)
+    return (match["reason"], match["not_issued"] is not None) if match else (name, False)
+
+
+@contextmanager
+def sampling() -> Iterator[Sampler]:
+    """Within it CUPTI is attached to this process, and learns of the kernels that are loaded; then all is as before.
+
+    Nothing is to be timed within it. Raises `RefusedError` where nothing can be sampled.
+    """
+    if torch._C._autograd._profiler_enabled():  # it has a CUPTI of its own, which does not see ours
+        raise RefusedError(_MENDS[_SUBSCRIBED_ALREADY])
+    context = c_void_p()
+    cuda = _library("libcuda.so.1", "there is no driver of NVIDIA's")
+    if cuda.cuCtxGetCurrent(byref(context)) or not context.value:
+        raise RefusedError("this thread has no CUDA context")
+    enabled = _OfContext(size=ctypes.sizeof(_OfContext), context=context.value)
+    with ExitStack() as stack:
+        try:
+            subscriber, callback = c_void_p(), _Callback(lambda *_: None)
+            _checked("cuptiSubscribe", byref(subscriber), callback, None)
+            stack.callback(_cupti().cuptiFinalize)
+            stack.callback(_cupti().cuptiUnsubscribe, subscriber)
+            _checked("cuptiPCSamplingEnable", byref(enabled))
+            stack.callback(_cupti().cuptiPCSamplingDisable, byref(enabled))
+            sampler = Sampler(context.value)
+        except UsageError as error:
+            raise RefusedError(str(error)) from None
+        yield sampler
+
+
+def _crc(cubin: bytes) -> int:
+    """What CUPTI calls a cubin."""
+    kept = ctypes.create_string_buffer(cubin, len(cubin))
+    given = _Cubin(size=ctypes.sizeof(_Cubin), bytes=len(cubin), cubin=ctypes.addressof(kept))
+    _checked("cuptiGetCubinCrc", byref(given))
+    return int(given.crc)
+
+
+def _checked(name: str, *arguments: Any) -> None:
+    """Call a function of CUPTI's. Raises `UsageError` if it refuses."""
+    code = getattr(_cupti(), name)(*arguments)
+    if code:
+        text = c_char_p()
+        _cupti().cuptiGetResultString(code, byref(text))
+        said = (text.value or b"an error").decode()
+        raise UsageError(_MENDS.get(code) or f"{name} gives {said}")
+
+
+@cache
+def _cupti() -> ctypes.CDLL:
+    path = Path(knobs.proton.cupti_lib_dir) / "libcupti.so"
+    missing = "this Triton comes without CUPTI: name the folder of libcupti.so in TRITON_CUPTI_LIB_PATH"
+    library = _library(str(path), missing)
+    if not hasattr(library, "cuptiPCSamplingStart"):
+        raise RefusedError(f"{path} is too old to sample: name the folder of a newer one in TRITON_CUPTI_LIB_PATH")
+    return library
+
+
+def _library(name: str, missing: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        raise RefusedError(missing) from None

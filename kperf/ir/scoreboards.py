@@ -1,0 +1,76 @@
+"""Which instructions an instruction waits for: those whose results it uses and that end at no fixed time.
+
+An instruction of fixed latency is waited for by a count in the code. A load, a shuffle or `MUFU` sets a scoreboard; the
+hardware samples the warp at the instruction that *uses* the result. Whose result that is, the registers say.
+"""
+
+import re
+from collections.abc import Iterator
+
+from kperf.ir.machine import Instruction, MachineCode
+
+FROM_GLOBAL = ("LDG", "LD", "LDL", "ATOM", "ATOMG", "RED", "LDGSTS", "TEX", "TLD", "UTMALDG", "UBLKCP")
+"""What a warp waits for as `long_scoreboard`: L1's, L2's and device memory."""
+FROM_SHARED = ("LDS", "LDSM", "ATOMS", "MUFU", "SHFL", "S2R", "I2F", "F2I", "LDC")
+"""Likewise as `short_scoreboard`: shared memory, and units that answer through the same queue."""
+_WITHOUT_RESULT = ("ST", "STG", "STS", "STL", "BRA", "EXIT", "BAR", "RED", "DEPBAR", "LDGDEPBAR", "SYNCS", "LDGSTS")
+_REGISTER = re.compile(r"\b(U?R)(\d+)\b(?:\.(64))?")
+_PREDICATES = re.compile(r"^(?:U?P[T\d]\s*,\s*)+")
+
+_Register = tuple[str, int]
+
+
+def producers(code: MachineCode, address: int, opcodes: tuple[str, ...]) -> list[Instruction]:
+    """Instructions with one of these opcodes whose results the instruction at `address` waits for, each once.
+
+    Of each register the last that writes it before; in a loop, of the iteration before too. `DEPBAR` waits for all
+    asynchronous copies.
+    """
+    places = {instruction.address: place for place, instruction in enumerate(code.instructions)}
+    place = places.get(address)
+    if place is None:
+        return []
+    waiting = code.instructions[place]
+    if waiting.opcode.startswith("DEPBAR"):
+        copies = [one for one in code.instructions if one.opcode.startswith("LDGSTS")]
+        return copies if "LDGSTS" in opcodes else []
+    wanted = _used(waiting)
+    found = []
+    for before in _backwards(code, place):
+        written = _written(before)
+        if written & wanted and before.opcode.split(".")[0] in opcodes:
+            found.append(before)
+        wanted -= written
+        if not wanted:
+            break
+    return found
+
+
+def _backwards(code: MachineCode, place: int) -> Iterator[Instruction]:
+    """The instructions before a place; where the innermost loop begins, those at its end come before."""
+    here = code.instructions[place].address
+    around = [loop for loop in code.loops if loop[0] <= here <= loop[1]]
+    first, last = max(around, default=(-1, -1))
+    yield from (one for one in code.instructions[:place][::-1] if one.address >= first)
+    yield from (one for one in code.instructions[place:][::-1] if one.address <= last)
+    yield from (one for one in code.instructions[:place][::-1] if one.address < first)
+
+
+def _used(instruction: Instruction) -> set[_Register]:
+    """The registers that it names; of a tuple the first two at most, one of which its load writes too."""
+    named = _REGISTER.findall(instruction.operands)
+    return {(kind, int(number) + more) for kind, number, wide in named for more in range(2 if wide else 1)}
+
+
+def _written(instruction: Instruction) -> set[_Register]:
+    """The registers of its result: the first operand, as wide as the opcode says."""
+    opcode, *modifiers = instruction.opcode.split(".")
+    result = _REGISTER.match(_PREDICATES.sub("", instruction.operands))
+    if result is None or opcode in _WITHOUT_RESULT:
+        return set()
+    words = next((int(bits) // 32 for bits in modifiers if bits in ("64", "128")), 1)
+    if opcode == "LDSM":
+        words = int(modifiers[-1]) if modifiers[-1].isdecimal() else 1
+    elif "WIDE" in modifiers or result[3]:
+        words = 2
+    return {(result[1], int(result[2]) + more) for more in range(words)}

@@ -1,0 +1,118 @@
+"""What warps wait for, in CUPTI's words, and samples of instructions by line of source."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from kperf.compat.cupti import PcSample
+from kperf.ir.machine import Instruction, MachineCode
+from kperf.ir.scoreboards import FROM_GLOBAL, FROM_SHARED, producers
+from kperf.trace.analyze.models import LineSamples, PcSamples, Timeline
+
+STALLS = {
+    "long_scoreboard": "wait for global or local memory",
+    "lg_throttle": "wait to ask global memory: its queue is full",
+    "tex_throttle": "wait to ask the texture unit",
+    "drain": "wait for their last stores",
+    "membar": "wait at a memory barrier",
+    "short_scoreboard": "wait for shared memory or special functions",
+    "mio_throttle": "wait to ask shared memory: its queue is full",
+    "barrier": "wait for other warps at a barrier",
+    "gmma": "wait for MMAs",
+    "warpgroup_arrive": "wait for MMAs",
+    "math_pipe_throttle": "wait for an arithmetic unit",
+    "wait": "wait a fixed latency",
+    "dispatch_stall": "wait for the dispatcher",
+    "selected": "issue",
+    "not_selected": "are ready while another warp issues",
+    "branch_resolving": "wait for a branch",
+    "no_instruction": "wait for instructions",
+    "no_instructions": "wait for instructions",
+    "imc_miss": "wait for constants",
+    "sleeping": "sleep",
+    "misc": "wait for something else",
+}
+"""Nsight Compute's Kernel Profiling Guide, "Warp Stall Reasons", in short; "38 % of the warps ..."."""
+GLOBAL = frozenset({"long_scoreboard", "lg_throttle", "tex_throttle"})
+"""Waits for what loads bring from beyond shared memory."""
+SHARED = frozenset({"short_scoreboard", "mio_throttle"})
+MMAS = frozenset({"gmma", "warpgroup_arrive"})
+COMPUTING = frozenset({"selected", "not_selected", "math_pipe_throttle", "wait", "dispatch_stall"})
+"""The warp computes, or would if a unit were free."""
+
+_PRODUCERS = {"long_scoreboard": FROM_GLOBAL, "short_scoreboard": FROM_SHARED}
+
+
+@dataclass
+class _Line:
+    not_issued: int = 0
+    stalls: Counter[str] = field(default_factory=Counter)
+    awaited: Counter[str] = field(default_factory=Counter)
+
+
+def by_line(
+    code: MachineCode, pcs: Iterable[PcSample], named: Callable[[str], str], *, launches: int, period: int, dropped: int
+) -> PcSamples:
+    """Samples by the line outside of Triton's library, and by the line whose load is waited for.
+
+    `named`: what a file is called here. Where an instruction waits for several loads, they share its samples.
+    """
+    instructions = {instruction.address: instruction for instruction in code.instructions}
+    lines: defaultdict[tuple[str, int], _Line] = defaultdict(_Line)
+    for pc in pcs:
+        here = lines[_place(instructions.get(pc.address), named)]
+        here.not_issued += pc.not_issued
+        here.stalls[pc.reason] += pc.samples
+        loads = producers(code, pc.address, _PRODUCERS.get(pc.reason, ()))
+        places = sorted({_place(load, named) for load in loads})
+        for number, place in enumerate(places):
+            lines[place].awaited[pc.reason] += (pc.samples + number) // len(places)
+    found = [
+        LineSamples(
+            file=file,
+            line=number,
+            samples=one.stalls.total(),
+            not_issued=one.not_issued,
+            stalls=dict(one.stalls.most_common()),
+            awaited=dict(one.awaited.most_common()),
+        )
+        for (file, number), one in lines.items()
+    ]
+    found.sort(key=lambda one: (-one.samples, one.file, one.line))
+    return PcSamples(launches=launches, period_cycles=period, dropped=dropped, lines=found)
+
+
+def _place(instruction: Instruction | None, named: Callable[[str], str]) -> tuple[str, int]:
+    frame = instruction.frame if instruction is not None else None
+    return (named(frame.file), frame.line) if frame is not None else ("", 0)
+
+
+def decided(timeline: Timeline) -> Timeline:
+    """With the share of its waits for loads by samples, where events disturb the kernel and samples were taken."""
+    wait, samples = timeline.load_wait, timeline.samples
+    if wait is None or samples is None or not timeline.is_disturbed:
+        return timeline
+    regions = [one for one in timeline.regions if (one.warp_group, one.source is None) == (wait.warp_group, False)]
+    lines = {(one.source.file, one.source.line) for one in regions if one.name in wait.regions and one.source}
+    share = min(_load_waits(samples, lines) / warps_of(timeline, [wait.warp_group]), 1.0)
+    cycles = share * timeline.cycles_per_unit.median
+    found = wait.model_copy(update={"share": share, "cycles": cycles, "share_by_events": wait.share})
+    return timeline.model_copy(update={"load_wait": found})
+
+
+def _load_waits(samples: PcSamples, lines: Collection[tuple[str, int]]) -> float:
+    """Share of the samples that wait for global memory, or that wait for anything but MMAs where loads are awaited."""
+    count = sum(
+        samples_of_it
+        for one in samples.lines
+        for reason, samples_of_it in one.stalls.items()
+        if reason in GLOBAL or ((one.file, one.line) in lines and reason not in COMPUTING | MMAS)
+    )
+    return count / samples.total if samples.total else 0.0
+
+
+def warps_of(timeline: Timeline, groups: Collection[str]) -> float:
+    """Share of a CTA's warps that are in these warp groups: about theirs of all samples; 1 where that is not known."""
+    warps = {role.warp_group: role.num_warps for role in timeline.roles}
+    mine = sum(count for group, count in warps.items() if group in groups)
+    return mine / sum(warps.values()) if mine else 1.0

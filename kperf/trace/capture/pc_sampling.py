@@ -1,0 +1,86 @@
+"""Samples that the GPU takes of an original kernel, at a launch of the script's, on copies of its tensors.
+
+Events disturb what they time; a sample stops no warp. The kernel is launched a few times more for it, never while
+anything is timed.
+"""
+
+import math
+from dataclasses import dataclass
+
+from kperf.compat import cupti
+from kperf.compat.triton import CompiledKernel, LaunchCall, argument_names, loaded_again
+from kperf.errors import UsageError
+from kperf.ir.memory import write_only
+from kperf.ir.ttgir import Module
+from kperf.trace.capture.copies import Copies
+from kperf.trace.capture.gpu import Gpu
+from kperf.trace.capture.trial import why_not_repeated
+
+SAMPLES_OF_A_SCHEDULER = 256
+"""An SM has four schedulers: of 132 SMs 135 000 samples, of which a line with 1 % has 1350, give or take 3 %."""
+_CYCLES_OF_A_MS = 1.5e6
+"""About, on any of these GPUs: only how many samples there are depends on it."""
+_LEAST_PERIOD, _GREATEST_PERIOD = 7, 24
+"""Exponents of two: more often than once in 128 cycles, the GPU loses samples."""
+_MOST_LAUNCHES = 16
+_MOST_MS = 2000.0
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What was sampled in some launches of a kernel, once in `period_cycles` cycles of an SM.
+
+    dropped: samples that the hardware lost.
+    """
+
+    pcs: tuple[cupti.PcSample, ...]
+    launches: int
+    period_cycles: int
+    dropped: int
+
+
+def plan(milliseconds: float) -> tuple[int, int]:
+    """Period, as an exponent of two, and launches that give about `SAMPLES_OF_A_SCHEDULER`, of a kernel's time."""
+    cycles = max(milliseconds * _CYCLES_OF_A_MS, 1.0)
+    period = math.floor(math.log2(max(cycles / SAMPLES_OF_A_SCHEDULER, 1.0)))
+    period = min(max(period, _LEAST_PERIOD), _GREATEST_PERIOD)
+    return period, min(math.ceil(SAMPLES_OF_A_SCHEDULER * 2**period / cycles), _MOST_LAUNCHES)
+
+
+def sample(compiled: CompiledKernel, call: LaunchCall, gpu: Gpu) -> Sampled:
+    """Samples of a kernel at a launch, which is still to be made or was made: the script sees nothing of it.
+
+    Raises `UsageError` if it cannot be repeated or there is no memory for copies, and `cupti.RefusedError` if nothing
+    can be sampled in this process.
+    """
+    if "cubin" not in compiled.asm:
+        raise cupti.RefusedError("there is CUPTI for NVIDIA's GPUs alone")
+    if why := why_not_repeated(compiled):
+        raise UsageError(why)
+    again, names = call.again(call.stream), argument_names(compiled)
+    stored = write_only(Module(compiled.asm["ttgir"]))
+    with gpu.on(call.stream):
+        only_written = [place for place, name in enumerate(names) if name in stored]
+        copies = Copies(call.arguments, free_bytes=gpu.free_bytes(), only_written=only_written)
+        here = again.elsewhere(call.grid, copies.of(call.arguments))
+        milliseconds = min(_milliseconds(here, copies, gpu) for _ in range(2))
+        if milliseconds > _MOST_MS:
+            raise UsageError(f"a launch of it takes {milliseconds / 1e3:.1f} s, and to sample it takes two more")
+        period, launches = plan(milliseconds)
+        with cupti.sampling() as sampler:
+            here = here.of(*loaded_again(compiled))
+            _milliseconds(here, copies, gpu)
+            sampler.start(period)
+            for _ in range(launches):
+                _milliseconds(here, copies, gpu)
+            pcs, dropped = sampler.stop(compiled.asm["cubin"])
+    if not pcs:
+        raise UsageError("the GPU took no samples of it")
+    return Sampled(tuple(pcs), launches, 1 << period, dropped)
+
+
+def _milliseconds(call: LaunchCall, copies: Copies, gpu: Gpu) -> float:
+    copies.begin()
+    start = gpu.mark(call.stream)
+    call()
+    return gpu.milliseconds(start, gpu.mark(call.stream))
