@@ -41,6 +41,14 @@ def diagnose(
             show_default="--try of a script, where there is a GPU",
         ),
     ] = None,
+    samples: Annotated[
+        bool | None,
+        typer.Option(
+            "--samples/--no-samples",
+            help="Let the GPU sample the original kernels too: whether its samples agree with each finding.",
+            show_default="--samples of a script",
+        ),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="All findings, and what their rules say.")] = False,
 ) -> None:
     """Find what makes Triton kernels slow, at which line, and what to write instead.
@@ -60,6 +68,7 @@ def diagnose(
         fail_if=fail_if,
         explain=explain,
         try_out=try_out,
+        samples=samples,
     )
     name, *arguments = what
     raise typer.Exit(command.run(console, name, arguments, request, static=static))

@@ -70,6 +70,12 @@ def trace(
         CtaChoice,
         typer.Option(help="sampled: record every 17th CTA and let the others run as they are."),
     ] = CtaChoice.all,
+    samples: Annotated[
+        bool,
+        typer.Option(
+            "--samples", help="Let the GPU sample the original kernel too, in launches on copies of its data."
+        ),
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait while another kperf measures on the GPU, before SCRIPT runs.")
     ] = False,
@@ -107,7 +113,17 @@ def trace(
         complain(f"timelines are written without pictures: {why_missing('matplotlib')}")
     most = parse(passes)
     options = TraceOptions(
-        listed(kernel) or [], launch, listed(regions) or [], memory << 20, listing, check, most, stop, ctas.value, wait
+        patterns=listed(kernel) or [],
+        launch=launch,
+        regions=listed(regions) or [],
+        memory=memory << 20,
+        listing=listing,
+        check=check,
+        passes=most,
+        stop=stop,
+        ctas=ctas.value,
+        wait=wait,
+        samples=samples,
     )
     name, *arguments = script
     with interrupt.as_python():

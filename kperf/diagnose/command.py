@@ -44,6 +44,7 @@ class Request:
     target: an architecture. signature, constexprs, options: of `file.py:function`. as_json, as_sarif: print or write
     this instead of text. fail_if: a severity at which, or above, the exit status is 1. explain: print all findings,
     with the rules' pages. try_out: compile and time the configurations that findings name; None is yes for a script.
+    samples: let the GPU sample the original kernels; None is yes for a script.
     """
 
     target: str = SM_90A.name
@@ -55,6 +56,7 @@ class Request:
     fail_if: str | None = None
     explain: bool = False
     try_out: bool | None = None
+    samples: bool | None = None
 
 
 def run(console: Console, what: str, arguments: Sequence[str], request: Request, *, static: bool) -> int:
@@ -64,6 +66,8 @@ def run(console: Console, what: str, arguments: Sequence[str], request: Request,
     recorded = what.endswith(".json") and all(other.endswith(".json") for other in arguments)
     if request.try_out and (static or recorded):
         raise UsageError("--try times kernels, which only a script on a GPU launches: leave it out here")
+    if request.samples and (static or recorded):
+        raise UsageError("--samples takes samples of kernels that a script launches on a GPU: leave it out here")
     if recorded:
         return run_recorded(console, [what, *arguments], request)
     if static:
@@ -126,7 +130,7 @@ def run_traced(
         status = trace.run(
             WholeConsole(quiet=True),
             traced,
-            TraceOptions(),
+            TraceOptions(samples=request.samples is not False),
             Path(folder),
             formats(lambda *_: []),
             asked,
@@ -226,6 +230,10 @@ def _show_finding(console: Console, finding: Finding) -> None:
     console.print(head)
     console.print(Text(f"          {finding.message} [{finding.id}]"))
     console.print(Text(f"          {finding.advice}{_gain(finding)}"))
+    if finding.witness is not None and finding.witness.agreement != "none":
+        decides = ", and decide: events disturb this kernel" if finding.witness.decides else ""
+        verb = "agree" if finding.witness.agreement == "agrees" else "disagree"
+        console.print(Text(f"          samples {verb}{decides}: {finding.witness.message}"))
     if finding.tried:
         best = max(finding.tried, key=lambda one: one.low)
         faster = f"write: {best.write}  # {best.speedup:.2f} x, {best.low:.2f} to {best.high:.2f}"

@@ -12,6 +12,7 @@ from kperf.diagnose.bound import bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel, frame_of, source_of
 from kperf.diagnose.rule import DynamicRule, Rule, dynamic_rules, static_rules
+from kperf.diagnose.witness import witnessed
 from kperf.report.sentences import verdict
 from kperf.trace.analyze.finding import LEVELS, Finding, Level, Source
 from kperf.trace.analyze.models import Timeline
@@ -53,7 +54,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
     return Diagnosis(
         kernel=kernel.name,
         target=kernel.arch.name,
-        findings=ranked(kept),
+        findings=[witnessed(one, mine) for one in ranked(kept)],
         bound=bound_of(kernel),
         skipped=skipped,
         ignored=ignored,
@@ -201,7 +202,7 @@ def diagnose_timeline(timeline: Timeline) -> Diagnosis:
     return Diagnosis(
         kernel=timeline.kernel,
         target="measured",
-        findings=ranked(kept),
+        findings=[witnessed(one, [timeline]) for one in ranked(kept)],
         bound=Bound(unit=unit, message=" ".join(said[:1]) or "its timeline says nothing more"),
         skipped=skipped,
         ignored=ignored,

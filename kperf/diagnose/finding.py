@@ -38,5 +38,5 @@ class Diagnosis(Frozen):
 class Diagnoses(Frozen):
     """What `kperf diagnose --json` prints: docs/finding.schema.json is its schema."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     kernels: list[Diagnosis]

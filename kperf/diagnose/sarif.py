@@ -48,6 +48,8 @@ def _result(finding: Finding, places: dict[str, int]) -> dict[str, Any]:
     }
     if finding.estimate is not None:
         result["properties"]["estimatedSpeedup"] = finding.estimate.speedup
+    if finding.witness is not None:
+        result["properties"]["witness"] = finding.witness.model_dump()
     if finding.tried:
         result["properties"]["measured"] = [
             {"change": one.change, "speedup": one.speedup, "low": one.low, "high": one.high, "write": one.write}

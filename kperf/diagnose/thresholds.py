@@ -1,6 +1,9 @@
 """Every number at which a rule speaks, with its reason."""
 
+from typing import Final
+
 from kperf.arch import H200
+from kperf.trace.analyze.finding import Level
 
 SECTOR_BYTES = 32
 """Device memory and L2 are read and written by sectors (CUDA C++ Programming Guide, "Device Memory Accesses")."""
@@ -83,6 +86,10 @@ SEVERE_SHARE = 0.4
 SEVERE_WAIT = 0.6
 """Of an iteration of one CTA, where others of its SM may work meanwhile: with 0.4 more stages gave 1.24 x on an H200,
 with 0.75 they gave 1.59 x."""
+
+WITNESSED: Final[dict[Level, float]] = {"high": 0.25, "medium": 0.05, "low": 0.02}
+"""Share of the GPU's samples from which on they show a finding of this severity: half of the time that it claims to
+cost (half, a tenth), since a warp that waits may wait under another one's work; of a hint, more than chance."""
 
 IDLE_SHARE = 0.1
 """Share of the SMs' time without a CTA: the last wave of ten costs as much."""

@@ -20,7 +20,7 @@ from kperf.report.figure import KINDS, kinds_of, timeline_figure
 from kperf.report.ladder import Ladder
 from kperf.report.ladder_page import panes
 from kperf.report.report import Report
-from kperf.report.samples import Samples, told_apart
+from kperf.report.samples import Samples, of_timeline, told_apart
 from kperf.report.templates import inside, render
 from kperf.trace.analyze.finding import Finding
 from kperf.trace.analyze.models import RegionTime, Timeline
@@ -41,14 +41,14 @@ _RANK = re.compile(r"rank\d+")
 class SourceLine:
     """A line of the user's source: cycles an iteration (or a CTA) of each warp group, and what was found there.
 
-    samples: of each profile in their order, all and those that were stalled.
+    samples: of each profile in their order, all and those that were stalled, and what most of them wait for.
     """
 
     number: int
     text: str
     cycles: dict[str, float]
     findings: tuple[Finding, ...]
-    samples: tuple[tuple[int, int], ...]
+    samples: tuple[tuple[int, int, str], ...]
 
 
 def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples] = ()) -> str:
@@ -61,7 +61,10 @@ def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples] = 
     script, places = components(figures) if figures else ("", {})
     timelines = [report.timeline for report in reports]
     before_and_after = _is_before_and_after(reports)
-    profiles = [told_apart([one for one in samples if one.total(timeline.kernel)]) for timeline in timelines]
+    profiles = [
+        told_apart([*of_timeline(timeline), *(one for one in samples if one.total(timeline.kernel))])
+        for timeline in timelines
+    ]
     ladders = [_ladder(report, sources) for report in reports]
     return render(
         "page.html.jinja",
@@ -109,7 +112,7 @@ def listing(timeline: Timeline, sources: Path, samples: Sequence[Samples] = ()) 
             lines[number - 1].rstrip("\n"),
             dict(cycles.get(number, {})),
             tuple(findings.get(number, ())),
-            tuple(one.get(number, (0, 0)) for one in sampled),
+            tuple(one.get(number, (0, 0, "")) for one in sampled),
         )
         for number in shown
         if number <= len(lines)

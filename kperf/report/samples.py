@@ -1,9 +1,12 @@
-"""Samples of a profiler by line of source, as a report shows them beside cycles."""
+"""Samples of a profiler, or of the trace itself, by line of source, as a report shows them beside cycles."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from kperf.trace.analyze.models import Timeline
+from kperf.trace.analyze.stalls import READY
 
 Place = tuple[str, str, int]
 """Kernel, file, line."""
@@ -13,19 +16,20 @@ Place = tuple[str, str, int]
 class Samples:
     """Samples of one profiler. by_place: how many fell on a line, and in how many of them the warp was stalled.
 
-    file: where they were read.
+    file: where they were read. stalls: what most warps of a line wait for, where the profiler says it.
     """
 
     profiler: str
     by_place: Mapping[Place, tuple[int, int]]
     file: str
+    stalls: Mapping[Place, str] = field(default_factory=dict)
 
-    def of_lines(self, kernel: str, file: str) -> dict[int, tuple[int, int]]:
-        """Those of a kernel in a file, by line; the profiler may name the file from another folder."""
+    def of_lines(self, kernel: str, file: str) -> dict[int, tuple[int, int, str]]:
+        """Those of a kernel in a file, with their reason, by line; the profiler may name it from another folder."""
         return {
-            line: counts
+            line: (*counts, self.stalls.get((name, where, line), ""))
             for (name, where, line), counts in self.by_place.items()
-            if name == kernel and line and _is_same(where, file)
+            if name == kernel and line and is_same_file(where, file)
         }
 
     def total(self, kernel: str) -> int:
@@ -37,6 +41,22 @@ class Samples:
         return max((count for (name, _, _), (count, _) in self.by_place.items() if name == kernel), default=0)
 
 
+def of_timeline(timeline: Timeline) -> list[Samples]:
+    """Those that the trace took itself."""
+    if timeline.samples is None:
+        return []
+    lines = {(timeline.kernel, one.file, one.line): one for one in timeline.samples.lines if one.samples}
+    waits = {place: [reason for reason in one.stalls if reason not in READY] for place, one in lines.items()}
+    return [
+        Samples(
+            "GPU",
+            {place: (one.samples, one.not_issued) for place, one in lines.items()},
+            "the trace",
+            {place: reasons[0] for place, reasons in waits.items() if reasons},
+        )
+    ]
+
+
 def told_apart(samples: Sequence[Samples]) -> list[Samples]:
     """Those of one profiler named with their files."""
     count = Counter(one.profiler for one in samples)
@@ -45,7 +65,7 @@ def told_apart(samples: Sequence[Samples]) -> list[Samples]:
     ]
 
 
-def _is_same(one: str, other: str) -> bool:
+def is_same_file(one: str, other: str) -> bool:
     """Whether the shorter name is the end of the longer."""
     first, second = Path(one).parts, Path(other).parts
     length = min(len(first), len(second))

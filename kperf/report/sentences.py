@@ -7,11 +7,13 @@ from rich.table import Table
 from kperf.trace.analyze import facts
 from kperf.trace.analyze.facts import CLOSE, EXPLAINED, what_to_do
 from kperf.trace.analyze.models import (
+    MOST_DISTURBED,
     Apart,
     Imbalance,
     Joined,
     LoadWait,
     Memory,
+    PcSamples,
     Quantiles,
     Replayed,
     SampledCtas,
@@ -19,14 +21,18 @@ from kperf.trace.analyze.models import (
     Timeline,
     WhatIf,
 )
+from kperf.trace.analyze.stalls import STALLS
 from kperf.trace.instrument.session import CYCLES_AN_EVENT
 
 LOADS_ON_THE_PATH = 0.15
 """Of an iteration, spent where loads are waited for: two waits that end at once take 5 to 10 % of a short one."""
 READ_AGAIN = 1.5
 """Requested over different bytes of an argument: from there on it is said how often it is read."""
-MUCH_SLOWER = 1.1
+MUCH_SLOWER = MOST_DISTURBED
 """Instrumented over original: from there on it is said where the time goes."""
+_MOST_STALLS = 3
+_MANY_LOST = 0.05
+"""Of the samples: fewer change no share that is said."""
 LONG_TAIL = 0.1
 """Of a launch, in which half of the SMs have ended: from there on it is said."""
 
@@ -121,6 +127,8 @@ def verdict(t: Timeline) -> list[str]:
         lines += _memory(t, t.memory)
     if t.sms:
         lines += _tail(t, t.sms)
+    if t.samples:
+        lines += _of_samples(t, t.samples)
     return lines + _trust(t)
 
 
@@ -426,6 +434,27 @@ def _trust(t: Timeline) -> list[str]:
             + "; ".join(t.sass_order.differences[: None if t.joined else 2])
             + "."
         )
+    return lines
+
+
+def _of_samples(t: Timeline, samples: PcSamples) -> list[str]:
+    """What the GPU's samples say of the original kernel, and whether they decide shares."""
+    most = [f"{share:.0%} {STALLS.get(reason, reason)} ({reason})" for reason, share in samples.stalls.items()]
+    line = f"{t.label}: of {samples.total} samples of the original kernel {', '.join(most[:_MOST_STALLS])}"
+    first = next((one for one in samples.lines if one.line), None)
+    if first is not None:
+        line += f"; {first.samples / samples.total:.0%} are at {first.file}:{first.line}"
+    if samples.dropped > _MANY_LOST * samples.total:
+        line += f"; the GPU lost {samples.dropped} more"
+    lines = [f"{line}."]
+    wait = t.load_wait
+    if wait is not None and wait.share_by_events is not None:
+        lines.append(
+            f"{t.label}: events disturb it, so samples decide how long it waits for loads: {wait.share:.0%} of an "
+            f"iteration, and not {wait.share_by_events:.0%} as events have it."
+        )
+    elif t.is_disturbed:
+        lines.append(f"{t.label}: events disturb it, so shares of its lines are those of the samples.")
     return lines
 
 

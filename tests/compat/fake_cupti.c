@@ -34,6 +34,7 @@ static int refusal;
 
 /* What a test asks. */
 void fake_reset(void) { added = given = 0, state = period = full = empty_reads = finalized = 0, dropped = 0, refusing[0] = 0, refusal = 0; }
+void fake_reset_samples(void) { added = given = 0; }
 void fake_add(uint64_t crc, uint64_t offset, uint32_t reason, uint32_t samples) {
   pcs[added].crc = crc, pcs[added].offset = offset, pcs[added].reason = reason, pcs[added++].samples = samples;
 }

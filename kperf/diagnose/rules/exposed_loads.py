@@ -25,7 +25,7 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         region_of(timeline, wait.warp_group, wait.regions),
         "high" if wait.share >= SEVERE_WAIT else "medium",
         f"loads are exposed: {wait.cycles:.0f} of {iteration_time:.0f} cycles an iteration wait for them "
-        f"({wait.warp_group})",
+        f"({wait.warp_group}{', by samples' if wait.share_by_events is not None else ''})",
         "raise num_stages by one or two; if shared memory is full, use a smaller tile of the reduction dimension",
         {"wait_cycles": wait.cycles, "iteration_cycles": iteration_time, "share": wait.share},
         saved(timeline, wait.cycles),

@@ -52,6 +52,23 @@ class Dropped(Frozen):
     why: str
 
 
+class Witness(Frozen):
+    """What the GPU's samples of the original kernel say of a finding.
+
+    agreement: "none" where they say nothing; why, in `message`. share: of the samples of the warps that run its line,
+    those that show it; `stalls`: of all samples, by what the warps wait for. by_events: the share of an iteration that
+    events show, where the finding is about one. decides: events disturb the kernel more than a tenth, or change the
+    order of its instructions, so that the share is that of the samples.
+    """
+
+    agreement: Literal["agrees", "disagrees", "none"]
+    share: float | None = None
+    by_events: float | None = None
+    decides: bool = False
+    stalls: dict[str, float] = Field(default_factory=dict)
+    message: str
+
+
 class Finding(Frozen):
     """One finding.
 
@@ -69,6 +86,7 @@ class Finding(Frozen):
         candidates: configurations that may be faster: constexprs and compile options by name, the likeliest first.
         tried: what was measured of them.
         dropped: which of them could not be measured.
+        witness: what samples of the original kernel say; None where none were asked for.
     """
 
     id: str
@@ -83,3 +101,4 @@ class Finding(Frozen):
     candidates: list[dict[str, int]] = Field(default_factory=list)
     tried: list[Trial] = Field(default_factory=list)
     dropped: list[Dropped] = Field(default_factory=list)
+    witness: Witness | None = None

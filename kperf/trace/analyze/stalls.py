@@ -37,7 +37,8 @@ GLOBAL = frozenset({"long_scoreboard", "lg_throttle", "tex_throttle"})
 """Waits for what loads bring from beyond shared memory."""
 SHARED = frozenset({"short_scoreboard", "mio_throttle"})
 MMAS = frozenset({"gmma", "warpgroup_arrive"})
-COMPUTING = frozenset({"selected", "not_selected", "math_pipe_throttle", "wait", "dispatch_stall"})
+READY = frozenset({"selected", "not_selected"})
+COMPUTING = READY | {"math_pipe_throttle", "wait", "dispatch_stall"}
 """The warp computes, or would if a unit were free."""
 
 _PRODUCERS = {"long_scoreboard": FROM_GLOBAL, "short_scoreboard": FROM_SHARED}

@@ -1,0 +1,209 @@
+"""`kperf trace --samples` on a fake GPU with a fake CUPTI: what is launched, what is counted by line, and who is told
+why there is nothing."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kperf.compat import cupti
+from kperf.console import WholeConsole
+from kperf.ir.machine import read_machine_code
+from kperf.ir.scoreboards import FROM_GLOBAL, FROM_SHARED, producers
+from kperf.report.formats import formats
+from kperf.trace import command
+from kperf.trace.analyze.recorded import read_timeline
+from kperf.trace.capture import pc_sampling
+from kperf.trace.capture.kernels import TraceOptions
+from kperf.trace.capture.script import Script
+from tests.compat import fake_cupti
+from tests.trace.capture import fake_gpu
+
+SUMS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def sums(x, w, out, n, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        a = tl.load(x + tl.program_id(0) * n + c)
+        b = tl.load(w + c)
+        total += tl.exp(a) + b
+    tl.store(out + tl.program_id(0), tl.sum(total, 0))
+
+x, w, out = torch.ones(8, 1024), torch.ones(1024), torch.zeros(8)
+def run(times, grid=8):
+    for _ in range(times):
+        sums[(grid,)](x, w, out, 1024, 256, num_warps=4)
+"""
+A, B, EXP = 10, 11, 12
+"""Lines."""
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    made = fake_cupti.install(monkeypatch)
+    yield made
+    cupti._cupti.cache_clear()
+
+
+@pytest.fixture
+def trace(tmp_path, monkeypatch, capfd):
+    fake_gpu.install(tmp_path, monkeypatch)
+    fake_gpu.LAUNCHES.clear()
+    monkeypatch.setattr(fake_gpu, "WRITES", [])
+
+    def run(text, **choice):
+        path = tmp_path / "it.py"
+        path.write_text(text)
+        monkeypatch.chdir(tmp_path)
+        console = WholeConsole(record=True, width=300, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+        options = TraceOptions(**{"samples": True} | choice)
+        made = formats(lambda *_: [])
+        status = command.run(console, Script(str(path), ()), options, tmp_path / "out", made, fake_gpu.FakeGpu())
+        assert status == 0
+        return read_timeline(tmp_path / "out/sums.timeline.json"), console.export_text(), capfd.readouterr().err
+
+    return run
+
+
+def sampled_by(monkeypatch, fake, samples):
+    """Of each kernel that is loaded to be sampled, CUPTI has what `samples` gives for its machine code."""
+    again = pc_sampling.loaded_again
+
+    def loaded(compiled):
+        fake._loaded.fake_reset_samples()
+        for address, reason, count in samples(code_of(compiled)):
+            fake.add(compiled.asm["cubin"], address, reason, count)
+        return again(compiled)
+
+    monkeypatch.setattr(pc_sampling, "loaded_again", loaded)
+
+
+def code_of(compiled):
+    from kperf.ir import compile as compiler
+
+    return compiler.machine_code(compiled)
+
+
+def first_use(code, line):
+    """Address of the first instruction that waits for what a line loads."""
+    waits = ((one, producers(code, one.address, FROM_GLOBAL)) for one in code.instructions)
+    return next(one.address for one, loads in waits if any(load.frame.line == line for load in loads))
+
+
+def one_of(code, line):
+    return next(one.address for one in code.instructions if one.frame and one.frame.line == line)
+
+
+def test_samples_are_by_line_and_by_the_load_that_is_waited_for(trace, fake, monkeypatch):
+    def samples(code):
+        yield first_use(code, A), "long_scoreboard", 600
+        yield first_use(code, A), "long_scoreboard_not_issued", 500
+        yield one_of(code, EXP), "selected", 400
+
+    sampled_by(monkeypatch, fake, samples)
+    timeline, said, err = trace(SUMS + "run(1)")
+    assert timeline.samples.total == 1000
+    assert timeline.samples.stalls == {"long_scoreboard": 0.6, "selected": 0.4}
+    lines = {one.line: one for one in timeline.samples.lines}
+    assert {one.file for one in timeline.samples.lines} == {"it.py"}
+    assert (lines[EXP].stalls["selected"], lines[A].awaited) == (400, {"long_scoreboard": 600})
+    assert sum(one.not_issued for one in timeline.samples.lines) == 500
+    assert "of 1000 samples of the original kernel 60% wait for global or local memory (long_scoreboard)" in said
+    assert re.search(r"kperf: sampled sums, 1000 samples \(\d", err)
+
+
+def test_the_script_computes_what_it_would_and_sees_no_launch_more(trace, fake, monkeypatch):
+    sampled_by(monkeypatch, fake, lambda code: [(0, "selected", 5)])
+    monkeypatch.setattr(fake_gpu, "WRITES", [lambda traced, arguments: arguments[2].add_(1)])
+    timeline, _, _ = trace(SUMS + "run(2)\nassert out.tolist() == [2.0] * 8, out", passes=1)
+    assert timeline.samples.launches == 1  # a millisecond each, as the fake GPU's marks are
+    assert [one.traced for one in fake_gpu.LAUNCHES] == [True, *[False] * (2 + 1 + 1), False]
+
+
+def test_an_equal_launch_is_not_sampled_again_and_another_grid_is(trace, fake, monkeypatch):
+    counted = []
+    sampled_by(monkeypatch, fake, lambda code: counted.append(1) or [(0, "selected", len(counted))])
+    timeline, _, _ = trace(SUMS + "run(3)", passes=1)
+    assert (len(counted), timeline.samples.total) == (1, 1)
+    timeline, _, _ = trace(SUMS + "run(2)\nrun(1, 4)", passes=1)
+    assert (len(counted), timeline.samples.total) == (3, 3)
+
+
+def test_who_may_not_sample_reads_it_once_and_gets_the_timeline(trace, fake):
+    fake.refuse("cuptiPCSamplingEnable", 35)
+    again = SUMS.replace("def sums", "def others").replace("sums[", "others[").replace("def run", "def run_others")
+    timeline, said, err = trace(SUMS + again + "run(4)\nrun_others(4)")
+    assert timeline.samples is None
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in timeline.no_samples
+    assert err.count("nothing is sampled: the driver lets nobody") == 1
+    assert "samples" not in said
+    assert json.loads(Path("out/others.timeline.json").read_text())["no_samples"] == timeline.no_samples
+
+
+def test_a_kernel_of_which_no_copy_can_be_launched_is_not_sampled(trace, fake, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    timeline, _, err = trace(SUMS + "run(1)")
+    assert timeline.no_samples == "it is one of several processes, whose kernels may wait for each other"
+    assert f"kperf: sums is not sampled: {timeline.no_samples}" in err
+    assert len(fake_gpu.LAUNCHES) == 1
+    assert fake.finalized == 0
+
+
+def test_without_asking_nothing_is_sampled(trace, fake):
+    fake.refuse("cuptiSubscribe", 39)
+    timeline, _, err = trace(SUMS + "run(1)", samples=False)
+    assert (timeline.samples, timeline.no_samples) == (None, "")
+    assert "sampled" not in err
+    assert len(fake_gpu.LAUNCHES) == 1
+
+
+@given(st.floats(1e-4, 5e4))
+def test_a_plan_gives_samples_enough_and_not_too_many(milliseconds):
+    period, launches = pc_sampling.plan(milliseconds)
+    each = milliseconds * 1.5e6 / 2**period
+    assert 7 <= period <= 24
+    assert 1 <= launches <= 16
+    assert each * launches <= 2.01 * pc_sampling.SAMPLES_OF_A_SCHEDULER or period == 24
+    assert each * launches >= pc_sampling.SAMPLES_OF_A_SCHEDULER or launches == 16
+
+
+LISTING = """
+.text.k:
+        /*0000*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0010*/                   LDS.64 R8, [R10] ;
+        /*0020*/                   MUFU.EX2 R12, R12 ;
+.L_x_0:
+        /*0030*/                   FADD R13, R5, R12 ;
+        /*0040*/                   FADD R14, R9, R13 ;
+        /*0050*/                   LDG.E R5, desc[UR4][R2.64] ;
+        /*0060*/                   IMAD.WIDE R2, R20, 0x4, R2 ;
+        /*0070*/                   FADD R15, R2, R6 ;
+        /*0080*/              @P0  BRA `(.L_x_0) ;
+        /*0090*/                   LDGSTS.E.128 [R30], desc[UR4][R2.64] ;
+        /*00a0*/                   LDGDEPBAR ;
+        /*00b0*/                   DEPBAR.LE SB0, 0x0 ;
+        /*00c0*/                   STG.E desc[UR4][R2.64], R14 ;
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "opcodes", "awaited"),
+    [
+        (0x30, FROM_GLOBAL, [0x50]),  # in the loop, the load of the iteration before
+        (0x30, FROM_SHARED, [0x20]),
+        (0x40, FROM_SHARED, [0x10]),
+        (0x70, FROM_GLOBAL, [0x0]),  # R2 is computed in between
+        (0xB0, FROM_GLOBAL, [0x90]),
+        (0xC0, FROM_GLOBAL, []),
+        (0x1000, FROM_GLOBAL, []),
+    ],
+)
+def test_an_instruction_waits_for_the_last_that_wrote_its_registers(address, opcodes, awaited):
+    assert [one.address for one in producers(read_machine_code(LISTING), address, opcodes)] == awaited
