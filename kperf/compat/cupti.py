@@ -212,19 +212,26 @@ def _named(name: str) -> tuple[str, bool]:
     return (match["reason"], match["not_issued"] is not None) if match else (name, False)
 
 
-@contextmanager
-def sampling() -> Iterator[Sampler]:
-    """Within it CUPTI is attached to this process, and learns of the kernels that are loaded; then all is as before.
-
-    Nothing is to be timed within it. Raises `RefusedError` where nothing can be sampled.
-    """
+def current_context() -> int:
+    """The CUDA context of this thread. Raises `RefusedError` where it can be seen at once that nothing is sampled."""
     if torch._C._autograd._profiler_enabled():  # it has a CUPTI of its own, which does not see ours
         raise RefusedError(_MENDS[_SUBSCRIBED_ALREADY])
     context = c_void_p()
     cuda = _library("libcuda.so.1", "there is no driver of NVIDIA's")
     if cuda.cuCtxGetCurrent(byref(context)) or not context.value:
         raise RefusedError("this thread has no CUDA context")
-    enabled = _OfContext(size=ctypes.sizeof(_OfContext), context=context.value)
+    _cupti()
+    return context.value
+
+
+@contextmanager
+def sampling() -> Iterator[Sampler]:
+    """Within it CUPTI is attached to this process, and learns of the kernels that are loaded; then all is as before.
+
+    Nothing is to be timed within it. Raises `RefusedError` where nothing can be sampled.
+    """
+    context = current_context()
+    enabled = _OfContext(size=ctypes.sizeof(_OfContext), context=context)
     with ExitStack() as stack:
         try:
             subscriber, callback = c_void_p(), _Callback(lambda *_: None)
@@ -233,7 +240,7 @@ def sampling() -> Iterator[Sampler]:
             stack.callback(_cupti().cuptiUnsubscribe, subscriber)
             _checked("cuptiPCSamplingEnable", byref(enabled))
             stack.callback(_cupti().cuptiPCSamplingDisable, byref(enabled))
-            sampler = Sampler(context.value)
+            sampler = Sampler(context)
         except UsageError as error:
             raise RefusedError(str(error)) from None
         yield sampler

@@ -1,6 +1,7 @@
 """PC sampling by CUPTI's own header: what is asked of it, what comes back, and how it refuses."""
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +94,12 @@ def test_a_full_buffer_is_an_error_of_that_kernel_alone(fake):
         ("cuptiPCSamplingEnable", 35, "NVreg_RestrictProfilingToAdminUsers=0", 1),
         ("cuptiSubscribe", 39, "another profiler is active in this process", 0),
         ("cuptiPCSamplingEnable", 40, "virtual GPU", 1),
-        ("cuptiPCSamplingGetNumStallReasons", 8, "cuptiPCSamplingGetNumStallReasons gives CUPTI_ERROR_OUT_OF_MEMORY", 1),
+        (
+            "cuptiPCSamplingGetNumStallReasons",
+            8,
+            "cuptiPCSamplingGetNumStallReasons gives CUPTI_ERROR_OUT_OF_MEMORY",
+            1,
+        ),
     ],
 )
 def test_who_may_not_sample_is_told_what_to_do_and_nothing_stays_open(fake, function, code, said, finalized):
@@ -107,8 +113,7 @@ def test_who_may_not_sample_is_told_what_to_do_and_nothing_stays_open(fake, func
 
 def test_an_error_while_a_kernel_runs_is_not_one_of_the_machine(fake):
     with pytest.raises(ZeroDivisionError), cupti.sampling() as sampler:
-        sampler.start(10)
-        _ = 1 / 0
+        sampler.start(1 // 0)
     assert (fake.state, fake.finalized) == (fake_cupti.DETACHED, 1)
 
 
@@ -123,9 +128,7 @@ def test_without_a_driver_or_cupti_it_is_one_sentence(monkeypatch, tmp_path):
 
 
 def test_under_torchs_profiler_nothing_is_sampled(fake):
-    import torch
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        with pytest.raises(RefusedError, match="another profiler"), cupti.sampling():
-            pass
+    profiling = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    with profiling, pytest.raises(RefusedError, match="another profiler"), cupti.sampling():
+        pass
     assert fake.finalized == 0

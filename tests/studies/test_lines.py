@@ -141,7 +141,7 @@ def test_protons_frames_are_samples_by_line_of_the_files_that_it_names(tmp_path)
     assert (found.profiler, found.file) == ("Proton", str(tmp_path / "mine.hatchet"))
     mine = Tree("ROOT", {}, [Tree("softmax", {}, [Tree("/home/me/softmax.py:9@softmax", {"num_samples": 4})])])
     (found,) = lines.read_samples(written(mine, tmp_path / "softmax.hatchet"))
-    assert found.of_lines("softmax", "softmax.py") == found.of_lines("softmax", "me/softmax.py") == {9: (4, 0)}
+    assert found.of_lines("softmax", "softmax.py") == found.of_lines("softmax", "me/softmax.py") == {9: (4, 0, "")}
 
 
 def test_a_profile_without_samples_says_how_to_take_some(tmp_path):

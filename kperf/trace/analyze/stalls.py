@@ -113,7 +113,12 @@ def _load_waits(samples: PcSamples, lines: Collection[tuple[str, int]]) -> float
 
 
 def warps_of(timeline: Timeline, groups: Collection[str]) -> float:
-    """Share of a CTA's warps that are in these warp groups: about theirs of all samples; 1 where that is not known."""
-    warps = {role.warp_group: role.num_warps for role in timeline.roles}
-    mine = sum(count for group, count in warps.items() if group in groups)
-    return mine / sum(warps.values()) if mine else 1.0
+    """Share of a CTA's warps that run the code of these warp groups: about theirs of all samples.
+
+    1 where that is not known, and where all warps run one code, of which the first and the last warp are recorded.
+    """
+    roles = timeline.roles
+    everyone = {warp for role in roles for warp in range(role.first_warp, role.first_warp + role.num_warps)}
+    mine = sum(role.num_warps for role in roles if role.warp_group in groups)
+    apart = sum(role.num_warps for role in roles) == len(everyone)
+    return mine / len(everyone) if apart and mine else 1.0

@@ -55,6 +55,7 @@ def sample(compiled: CompiledKernel, call: LaunchCall, gpu: Gpu) -> Sampled:
     """
     if "cubin" not in compiled.asm:
         raise cupti.RefusedError("there is CUPTI for NVIDIA's GPUs alone")
+    cupti.current_context()
     if why := why_not_repeated(compiled):
         raise UsageError(why)
     again, names = call.again(call.stream), argument_names(compiled)

@@ -19,6 +19,7 @@ import triton
 from triton import knobs
 from triton.runtime import _allocation, driver
 
+from kperf.compat import cupti
 from kperf.compat.triton import own_cache
 from kperf.ir import offline, override
 from kperf.record import bandwidth, device
@@ -144,6 +145,12 @@ def install(locks: Path, monkeypatch=None):
     """Triton launches on this GPU from now on, and `device` says that it is a Hopper; its lock lies in `locks`."""
     fake = Driver()
     setattribute = setattr if monkeypatch is None else monkeypatch.setattr
+
+    def without_cupti(_name: str, missing: str):
+        raise cupti.RefusedError(missing)
+
+    if cupti._library.__module__ == cupti.__name__:  # no other fake
+        setattribute(cupti, "_library", without_cupti)
 
     def shared(folder: Path):
         return lambda _: own_cache(folder)
