@@ -177,6 +177,7 @@ def trace(
     memory: int = 1024,
     passes: str = PASSES,
     ctas: str = "all",
+    samples: bool = False,
     out: str | Path | None = None,
 ) -> Trace:
     """Trace the Triton kernels that a `with` block launches: `with kperf.trace(kernel="matmul*") as t: step()`.
@@ -185,7 +186,8 @@ def trace(
     regions: names of regions to take events of. check: compare what instrumented and original kernel write, bit for
     bit. memory: MB on the GPU for the events of a launch. passes: over how many launches the events of an iteration
     are spread: "auto", "1" or at most "N". ctas: "all", or "sampled" to record every 17th and let the others run the
-    original code. out: folder for the files of `kperf trace`; without it nothing is written.
+    original code. samples: let the GPU sample the original kernels too. out: folder for the files of `kperf trace`;
+    without it nothing is written.
 
     After the block the interceptor, Triton's hooks, caches and the environment are as they were, also when it raises.
     Raises `UsageError` and `MeasurementError` with the sentences of `kperf trace`.
@@ -206,6 +208,7 @@ def trace(
         check=check,
         passes=parse(passes),
         ctas=parse_ctas(ctas),
+        samples=samples,
     )
     return Trace(options, None if out is None else Path(out))
 

@@ -58,7 +58,7 @@ class _PcData(ctypes.Structure):
         ("pc_offset", c_uint64),
         ("function_index", c_uint32),
         ("pad", c_uint32),
-        ("function_name", c_void_p),
+        ("function_name", c_char_p),
         ("stall_reason_count", c_size_t),
         ("stall_reasons", POINTER(_StallReason)),
         ("correlation_id", c_uint32),
@@ -96,10 +96,6 @@ class _Value(ctypes.Union):
 
 class _Attribute(ctypes.Structure):
     _fields_ = (("type", c_uint32), ("status", c_uint32), ("value", _Value))
-
-
-class _Cubin(ctypes.Structure):
-    _fields_ = (("size", c_size_t), ("bytes", c_size_t), ("cubin", c_void_p), ("crc", c_uint64))
 
 
 def _parameters(*fields: tuple[str, Any]) -> type[ctypes.Structure]:
@@ -163,19 +159,18 @@ class Sampler:
         self._call("SetConfigurationAttribute", _Configuration, count=len(values), attributes=attributes)
         self._call("Start", _OfContext)
 
-    def stop(self, cubin: bytes) -> tuple[list[PcSample], int]:
-        """What was sampled of the kernels in `cubin`, by address; and how many samples of all kernels were lost.
+    def stop(self, kernel: str) -> tuple[list[PcSample], int]:
+        """What was sampled of the kernels of this name, by address; and how many samples of all kernels were lost.
 
         To be called when the kernels are over. Raises `UsageError` if the GPU's buffer was too small.
         """
         self._call("Stop", _OfContext)
-        crc = _crc(cubin)
         counts: Counter[tuple[int, str, bool]] = Counter()
         dropped = read = 0
         until = time.monotonic() + _MOST_WAIT_S
         while True:  # what is there already, and then what CUPTI's threads decode
             for pc in self._pcs[: self._data.pcs]:
-                if pc.cubin_crc == crc:
+                if pc.function_name == kernel.encode():
                     for stall in pc.stall_reasons[: pc.stall_reason_count]:
                         counts[pc.pc_offset, *self._reasons[stall.reason]] += stall.samples
             dropped += self._data.dropped_samples
@@ -244,14 +239,6 @@ def sampling() -> Iterator[Sampler]:
         except UsageError as error:
             raise RefusedError(str(error)) from None
         yield sampler
-
-
-def _crc(cubin: bytes) -> int:
-    """What CUPTI calls a cubin."""
-    kept = ctypes.create_string_buffer(cubin, len(cubin))
-    given = _Cubin(size=ctypes.sizeof(_Cubin), bytes=len(cubin), cubin=ctypes.addressof(kept))
-    _checked("cuptiGetCubinCrc", byref(given))
-    return int(given.crc)
 
 
 def _checked(name: str, *arguments: Any) -> None:

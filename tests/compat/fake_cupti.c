@@ -6,7 +6,6 @@
 #include <string.h>
 
 #define CONTEXT ((CUcontext)0x77)
-#define CRC(size, first) ((uint64_t)(size)*1000 + (first))
 #define CHECK(what, code)                                                                                             \
   if (!(what)) return code
 #define CHECKED(type, attached)                                                                                       \
@@ -22,7 +21,8 @@ static const char *REASONS[] = {"smsp__pcsamp_warps_issue_stalled_long_scoreboar
 enum { COUNT = 5, FIRST = 40 };
 
 static struct {
-  uint64_t crc, offset, count;
+  char name[64];
+  uint64_t offset;
   uint32_t reason, samples;
 } pcs[10000];
 static size_t added, given;
@@ -35,8 +35,8 @@ static int refusal;
 /* What a test asks. */
 void fake_reset(void) { added = given = 0, state = period = full = empty_reads = finalized = 0, dropped = 0, refusing[0] = 0, refusal = 0; }
 void fake_reset_samples(void) { added = given = 0; }
-void fake_add(uint64_t crc, uint64_t offset, uint32_t reason, uint32_t samples) {
-  pcs[added].crc = crc, pcs[added].offset = offset, pcs[added].reason = reason, pcs[added++].samples = samples;
+void fake_add(const char *name, uint64_t offset, uint32_t reason, uint32_t samples) {
+  strncpy(pcs[added].name, name, 63), pcs[added].offset = offset, pcs[added].reason = reason, pcs[added++].samples = samples;
 }
 void fake_refuse(const char *name, int code) { strncpy(refusing, name, 63), refusal = code; }
 void fake_drop(uint64_t count) { dropped = count; }
@@ -127,7 +127,7 @@ CUptiResult cuptiPCSamplingGetData(CUpti_PCSamplingGetDataParams *p) {
   if (empty_reads-- <= 0)
     for (; number < buffer->collectNumPcs && given < added; number++, given++) {
       CUpti_PCSamplingPCData *pc = buffer->pPcData + number;
-      pc->cubinCrc = pcs[given].crc, pc->pcOffset = pcs[given].offset, pc->functionName = "kernel";
+      pc->cubinCrc = 7, pc->pcOffset = pcs[given].offset, pc->functionName = pcs[given].name;
       pc->stallReasonCount = 2; /* one that counts, and one in which nothing was sampled */
       pc->stallReason[0].pcSamplingStallReasonIndex = FIRST + pcs[given].reason, pc->stallReason[0].samples = pcs[given].samples;
       pc->stallReason[1].pcSamplingStallReasonIndex = FIRST + 4, pc->stallReason[1].samples = 0;
@@ -136,8 +136,4 @@ CUptiResult cuptiPCSamplingGetData(CUpti_PCSamplingGetDataParams *p) {
   buffer->droppedSamples = dropped, dropped = 0, buffer->hardwareBufferFull = full;
   if (empty_reads >= 0) buffer->remainingNumPcs = 0;
   return 0;
-}
-CUptiResult cuptiGetCubinCrc(CUpti_GetCubinCrcParams *p) {
-  CHECK(p->size == CUpti_GetCubinCrcParamsSize && p->cubinSize, CUPTI_ERROR_INVALID_PARAMETER);
-  return p->cubinCrc = CRC(p->cubinSize, *(const unsigned char *)p->cubin), 0;
 }

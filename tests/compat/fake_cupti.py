@@ -41,9 +41,11 @@ class Fake:
         self._loaded = loaded
         loaded.fake_reset()
 
-    def add(self, cubin: bytes, address: int, reason: str, samples: int) -> None:
-        crc = len(cubin) * 1000 + cubin[0]
-        self._loaded.fake_add(ctypes.c_uint64(crc), ctypes.c_uint64(address), REASONS[reason], samples)
+    def add(self, kernel: str, address: int, reason: str, samples: int) -> None:
+        self._loaded.fake_add(kernel.encode(), ctypes.c_uint64(address), REASONS[reason], samples)
+
+    def forget_samples(self) -> None:
+        self._loaded.fake_reset_samples()
 
     def refuse(self, function: str, code: int) -> None:
         self._loaded.fake_refuse(function.encode(), code)

@@ -10,7 +10,7 @@ from kperf.compat.cupti import PcSample, RefusedError
 from kperf.errors import UsageError
 from tests.compat import fake_cupti
 
-CUBIN, OTHER = b"\x07machine code", b"\x08other code"
+KERNEL, OTHER = "kernel", "other_kernel"
 
 
 @pytest.fixture
@@ -24,16 +24,16 @@ def sampled(fake, period=10):
     with cupti.sampling() as sampler:
         sampler.start(period)
         assert fake.state == fake_cupti.STARTED
-        return sampler.stop(CUBIN)
+        return sampler.stop(KERNEL)
 
 
 def test_samples_of_a_kernel_are_counted_by_address_and_reason_and_those_without_an_issue_apart(fake):
-    fake.add(CUBIN, 0x10, "long_scoreboard", 100)
-    fake.add(CUBIN, 0x10, "long_scoreboard_not_issued", 60)
-    fake.add(CUBIN, 0x10, "gmma", 5)
-    fake.add(CUBIN, 0x2340, "not_selected", 7)
+    fake.add(KERNEL, 0x10, "long_scoreboard", 100)
+    fake.add(KERNEL, 0x10, "long_scoreboard_not_issued", 60)
+    fake.add(KERNEL, 0x10, "gmma", 5)
+    fake.add(KERNEL, 0x2340, "not_selected", 7)
     fake.add(OTHER, 0x10, "long_scoreboard", 1000)
-    fake.add(CUBIN, 0x10, "long_scoreboard", 11)
+    fake.add(KERNEL, 0x10, "long_scoreboard", 11)
     assert sampled(fake, 12) == (
         [
             PcSample(0x10, "gmma", 5, 0),
@@ -48,23 +48,23 @@ def test_samples_of_a_kernel_are_counted_by_address_and_reason_and_those_without
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.integers(0, 1 << 20).map(lambda n: 16 * n), st.integers(1, 1 << 20), min_size=1, max_size=50))
 def test_any_samples_are_read_as_they_were_taken(fake, counts):
-    fake._loaded.fake_reset()
+    fake.forget_samples()
     for address, count in counts.items():
-        fake.add(CUBIN, address, "selected", count)
+        fake.add(KERNEL, address, "selected", count)
     found, _ = sampled(fake)
     assert {one.address: one.samples for one in found} == counts
 
 
 def test_a_kernel_with_more_instructions_than_are_read_at_once_loses_none(fake):
     for number in range(5000):
-        fake.add(CUBIN, 16 * number, "selected", 1 + number % 3)
+        fake.add(KERNEL, 16 * number, "selected", 1 + number % 3)
     found, _ = sampled(fake)
     assert [one.address for one in found] == [16 * number for number in range(5000)]
     assert sum(one.samples for one in found) == sum(1 + number % 3 for number in range(5000))
 
 
 def test_what_cuptis_threads_decode_late_is_waited_for(fake):
-    fake.add(CUBIN, 0, "selected", 3)
+    fake.add(KERNEL, 0, "selected", 3)
     fake.wait(4)
     assert sampled(fake)[0] == [PcSample(0, "selected", 3, 0)]
 
@@ -75,7 +75,7 @@ def test_a_kernel_that_was_not_sampled_is_not_waited_for_longer_than_said(fake, 
 
 
 def test_lost_samples_are_counted(fake):
-    fake.add(CUBIN, 0, "selected", 3)
+    fake.add(KERNEL, 0, "selected", 3)
     fake.drop(17)
     assert sampled(fake)[1] == 17
 

@@ -7,8 +7,13 @@ import pytest
 
 from kperf.console import WholeConsole
 from kperf.diagnose import command
+from kperf.diagnose.sarif import sarif
 from kperf.errors import UsageError
+from kperf.ir.compile import machine_code
 from kperf.trace import results
+from kperf.trace.capture import pc_sampling
+from tests.compat import fake_cupti
+from tests.diagnose import sarif_2_1_0
 from tests.trace.capture import fake_gpu
 
 SCRIPT = """
@@ -102,3 +107,67 @@ def test_a_kernel_that_cannot_be_traced_is_diagnosed_by_how_it_was_compiled(tmp_
     assert "column_sum is not traced: no CTA of the trace is whole" in capfd.readouterr().err
     script.write_text("print(1)")
     assert command.run_traced(console, str(script), (), command.Request(as_json=True), fake_gpu.FakeGpu()) == 2
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    """A fake CUPTI: each addition of a kernel that is sampled waits for memory, and all else issues."""
+    fake = fake_cupti.install(monkeypatch)
+    again = pc_sampling.loaded_again
+
+    def loaded(compiled):
+        fake.forget_samples()
+        for one in machine_code(compiled).instructions:
+            waits = one.opcode == "FADD"
+            fake.add(compiled.name, one.address, "long_scoreboard" if waits else "selected", 20 if waits else 1)
+        return again(compiled)
+
+    monkeypatch.setattr(pc_sampling, "loaded_again", loaded)
+    return fake
+
+
+def diagnosed(tmp_path, **options):
+    script = tmp_path / "columns.py"
+    script.write_text(SCRIPT)
+    console = WholeConsole(record=True, file=io.StringIO(), width=250)
+    request = command.Request(explain=True, **options)
+    found = []
+    shown = command.show
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "show", lambda *show: (found.append(show[1]), shown(*show)))
+        assert command.run_traced(console, str(script), (), request, fake_gpu.FakeGpu()) == 0
+    return {one.id: one for one in found[0].kernels[0].findings}, console.export_text(), found[0]
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_findings_of_a_script_say_whether_the_gpus_samples_agree(tmp_path, cupti):
+    findings, said, diagnoses = diagnosed(tmp_path)
+    witness = findings["uncoalesced-access"].witness
+    assert (witness.agreement, witness.stalls.keys()) == ("agrees", {"long_scoreboard"})
+    assert 0.25 < witness.share < 1
+    assert findings["tail-wave"].witness.agreement == "none"
+    assert f"          samples agree: {witness.message}\n" in said
+    assert said.count("samples") == said.count("samples agree: ") * 2  # nothing of those that say nothing
+    log = sarif_2_1_0.Log.model_validate(sarif(diagnoses))
+    of_rule = {result.ruleId: result for result in log.runs[0].results}
+    assert of_rule["uncoalesced-access"].properties["witness"]["share"] == witness.share
+    assert cupti.finalized == 1
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_without_samples_findings_are_as_ever(tmp_path, cupti, capfd):
+    findings, said, _ = diagnosed(tmp_path, samples=False)
+    assert findings["uncoalesced-access"].witness is None
+    assert "samples" not in said
+    assert cupti.finalized == 0
+    cupti.refuse("cuptiSubscribe", 39)
+    refused, said, _ = diagnosed(tmp_path)
+    assert {name: one.model_copy(update={"witness": None}) for name, one in refused.items()} == findings
+    assert refused["uncoalesced-access"].witness.message.startswith("no samples: another profiler is active")
+    assert "samples" not in said
+    assert capfd.readouterr().err.count("kperf: nothing is sampled: another profiler is active") == 1
+
+
+def test_samples_want_a_script(tmp_path):
+    with pytest.raises(UsageError, match="--samples takes samples of kernels that a script launches on a GPU"):
+        command.run(WholeConsole(), "x.py", (), command.Request(samples=True), static=True)

@@ -74,7 +74,7 @@ def sample(compiled: CompiledKernel, call: LaunchCall, gpu: Gpu) -> Sampled:
             sampler.start(period)
             for _ in range(launches):
                 _milliseconds(here, copies, gpu)
-            pcs, dropped = sampler.stop(compiled.asm["cubin"])
+            pcs, dropped = sampler.stop(compiled.name)
     if not pcs:
         raise UsageError("the GPU took no samples of it")
     return Sampled(tuple(pcs), launches, 1 << period, dropped)

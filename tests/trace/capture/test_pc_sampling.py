@@ -77,9 +77,9 @@ def sampled_by(monkeypatch, fake, samples):
     again = pc_sampling.loaded_again
 
     def loaded(compiled):
-        fake._loaded.fake_reset_samples()
+        fake.forget_samples()
         for address, reason, count in samples(code_of(compiled)):
-            fake.add(compiled.asm["cubin"], address, reason, count)
+            fake.add(compiled.name, address, reason, count)
         return again(compiled)
 
     monkeypatch.setattr(pc_sampling, "loaded_again", loaded)
