@@ -1,8 +1,10 @@
 """Shared makers of records, and one cache of compiled kernels."""
 
 import gc
+import multiprocessing
 import os
 import signal
+import socket
 import statistics
 import sys
 
@@ -11,6 +13,7 @@ import pytest
 from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_REL_ERROR, FailedPoint, MeasuredPoint, Settling
 from kperf.record.store import DeviceState, DeviceStates, Environment
+from tests import forks
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; what tests start would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,6 +31,20 @@ def main_module():
     main = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = main
+
+
+@pytest.fixture(scope="session")
+def in_a_fork(tmp_path_factory):
+    """What stands for `python` in a command `python -m MODULE`: the module begins with all that is imported here."""
+    path = tmp_path_factory.mktemp("forks") / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        server = multiprocessing.get_context("fork").Process(target=forks.serve, args=(listening,), daemon=True)
+        server.start()
+    yield sys.executable, "-IS", forks.__file__, str(path)
+    server.kill()
+    server.join()
 
 
 @pytest.fixture

@@ -44,13 +44,12 @@ def made(**changed):
     return ROWS.validate_python(COMMON | fields | changed)
 
 
-def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypatch, console):
-    monkeypatch.setattr(disturbance, "KPERF", (sys.executable, "-m", "tests.trace.capture.fake_gpu"))
+def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypatch, console, in_a_fork):
+    monkeypatch.setattr(disturbance, "KPERF", (*in_a_fork, "-m", "tests.trace.capture.fake_gpu"))
     monkeypatch.setattr(disturbance, "EXAMPLES", ())
     monkeypatch.setattr(device, "why_static", lambda: None)
     monkeypatch.setattr(device, "environment", environment)
     monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "package.py").write_text(SCRIPT)
     disturbance.run(console, tmp_path / "results", [tmp_path / "package.py"], require_gpu=True)
     rows = RecordStore(tmp_path / "results" / "h200", "disturbance", ROWS).points()

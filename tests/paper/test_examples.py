@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -99,11 +98,11 @@ def test_without_a_checkout_there_are_no_scripts(console, tmp_path, monkeypatch)
         examples.run(console, tmp_path, only=[], require_gpu=False)
 
 
-def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monkeypatch):
+def test_with_a_gpu_each_script_goes_through_kperf_trace(console, tmp_path, monkeypatch, in_a_fork):
     # On the pretended GPU nothing is computed: the script finds itself wrong, and that is said; its record is kept.
     monkeypatch.setattr(device, "why_static", lambda: None)
     monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(examples, "KPERF", (sys.executable, "-m", "tests.trace.capture.fake_gpu"))
+    monkeypatch.setattr(examples, "KPERF", (*in_a_fork, "-m", "tests.trace.capture.fake_gpu"))
     small = examples.Script("gemm_tma.py", {"gemm_tma": "gemm_tma_kernel"}, ("--size", "512"))
     monkeypatch.setattr(examples, "EXAMPLES", (small,))
     with pytest.raises(MeasurementError, match=r"gemm_tma.py --size 512 ended with exit status 1"):

@@ -1,6 +1,5 @@
 """`make proof` on a GPU that is not there: each script in a process of its own, and the sentences on the rows."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -61,12 +60,11 @@ def console() -> WholeConsole:
 
 
 @pytest.fixture
-def on_a_fake_gpu(monkeypatch):
-    monkeypatch.setattr(proof, "SESSION", (sys.executable, "-m", "tests.paper.proof_session_on_a_fake_gpu"))
+def on_a_fake_gpu(monkeypatch, in_a_fork):
+    monkeypatch.setattr(proof, "SESSION", (*in_a_fork, "-m", "tests.paper.proof_session_on_a_fake_gpu"))
     monkeypatch.setattr(device, "why_static", lambda: None)
     monkeypatch.setattr(device, "environment", environment)
     monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 def written(folder, **texts):

@@ -928,10 +928,10 @@ def test_an_error_of_ours_is_said_in_words(trace, monkeypatch, capsys):
     assert "12, False" not in said + capsys.readouterr().err
 
 
-def test_all_kernels_on_one_page(tmp_path):
+def test_all_kernels_on_one_page(tmp_path, in_a_fork):
     script = tmp_path / "it.py"
     script.write_text(GEMM + ADD + "run(1); x = torch.zeros(4096); plus[(4,)](x, x, x, 4096, 1024)")
-    command = [sys.executable, "-m", "tests.trace.capture.fake_gpu", "trace", "--html", "--passes", "1", "--out"]
+    command = [*in_a_fork, "-m", "tests.trace.capture.fake_gpu", "trace", "--html", "--passes", "1", "--out"]
     done = subprocess.run(
         [*command, tmp_path / "out", script], capture_output=True, text=True, env=os.environ | {"RANK": "1"}, check=True
     )
