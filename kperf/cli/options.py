@@ -25,6 +25,7 @@ class DeviceChoice(StrEnum):
 class CtaChoice(StrEnum):
     """Which CTAs of a launch are recorded."""
 
+    auto = "auto"
     all = "all"
     sampled = "sampled"
 

@@ -68,8 +68,11 @@ def trace(
     page: Annotated[bool, typer.Option("--html", help="Also put all kernels on one page, report.html.")] = False,
     ctas: Annotated[
         CtaChoice,
-        typer.Option(help="sampled: record every 17th CTA and let the others run as they are."),
-    ] = CtaChoice.all,
+        typer.Option(
+            help="CTAs to record: all; sampled, every 17th, and the others run as they are; auto: all, and where that "
+            "disturbs the kernel, sampled ones in later launches."
+        ),
+    ] = CtaChoice.auto,
     samples: Annotated[
         bool,
         typer.Option(

@@ -8,6 +8,7 @@ from IPython.core.error import UsageError as ShownInOneLine
 
 from kperf.api import Trace, trace
 from kperf.errors import MeasurementError, UsageError
+from kperf.trace import CTAS, PASSES
 
 
 class _Options(argparse.ArgumentParser):
@@ -20,8 +21,8 @@ class _Options(argparse.ArgumentParser):
         self.add_argument("--regions", nargs="+", default="*")
         self.add_argument("--check", action="store_true")
         self.add_argument("--memory", type=int, default=1024)
-        self.add_argument("--passes", default="auto")
-        self.add_argument("--ctas", default="all")
+        self.add_argument("--passes", default=PASSES)
+        self.add_argument("--ctas", default=CTAS)
         self.add_argument("--out")
 
     def error(self, message: str) -> NoReturn:

@@ -81,6 +81,19 @@ def read_ptx(text: str) -> Ptx:
     )
 
 
+def with_registers(text: str, most: int) -> str:
+    """The module with at most so many registers a thread, where it has no limit of its own.
+
+    Raises `UsageError` unless it has one entry that says how many threads a CTA has.
+    """
+    if re.search(r"^\s*\.maxnreg\b", text, re.M):
+        return text
+    limited, count = re.subn(r"^(\s*\.reqntid [\d, ]+)$", rf"\1\n.maxnreg {most}", text, flags=re.M)
+    if count != 1:
+        raise UsageError(f"its PTX says at {count} places how many threads a CTA has, and one is needed")
+    return limited
+
+
 def _one_line(text: str) -> str:
     return " ".join(_COMMENT.sub("", text).split())
 

@@ -25,8 +25,10 @@ from kperf.studies import child
 from kperf.studies.records import Common, Row, measured_or_recorded, recorded
 from kperf.trace.analyze.models import KernelResources, Timeline
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.capture.kernels import Ctas
+from kperf.trace.capture.sampled import UNDISTURBED
 
+Way = Literal["all", "sampled"]
+"""Which CTAs are recorded, as `--ctas` names them."""
 GOALS = (0.05, 0.15)
 """Of a launch's time: in the mean over the kernels, and at worst."""
 _SMALL = 0.01
@@ -47,7 +49,7 @@ class DisturbanceRow(Row):
 
     kernel: str
     origin: str
-    way: Ctas
+    way: Way
     original_ms: float = Field(gt=0)
     instrumented_ms: float = Field(gt=0)
     ratio: float = Field(gt=0)
@@ -105,7 +107,7 @@ def run(console: Console, results: Path, scripts: Sequence[Path], *, require_gpu
 
 def measure(console: Console, works: Sequence[Work], common: Common) -> Iterator[DisturbanceRow]:
     """The rows of each script, both ways one after the other; what fails is printed and left out."""
-    both = [(work, way) for work in works for way in get_args(Ctas)]
+    both = [(work, way) for work in works for way in get_args(Way)]
     with tempfile.TemporaryDirectory(prefix="kperf-disturbance-") as folder:
         commands = [_command(work, way, Path(folder, str(place))) for place, (work, way) in enumerate(both)]
         for ended in child.side_by_side(commands, child.at_once(), _LIMIT_S):
@@ -120,7 +122,7 @@ def measure(console: Console, works: Sequence[Work], common: Common) -> Iterator
                     console.print(f"{name}: its script launches it too few times to time it")
 
 
-def _command(work: Work, way: Ctas, out: Path) -> list[str]:
+def _command(work: Work, way: Way, out: Path) -> list[str]:
     patterns = ",".join(dict.fromkeys(pattern for _, pattern in work.kernels)) or "*"
     command = [*KPERF, "trace", "--wait", "--ctas", way, "--passes", "1", "--kernel", patterns, "--out", str(out)]
     return [*command, str(work.path), *work.arguments]
@@ -143,7 +145,7 @@ def _named(work: Work, timelines: Sequence[Timeline]) -> Iterator[tuple[str, Tim
         yield from ((timeline.kernel, timeline) for timeline in timelines)
 
 
-def row(common: Common, name: str, origin: str, way: Ctas, timeline: Timeline) -> DisturbanceRow:
+def row(common: Common, name: str, origin: str, way: Way, timeline: Timeline) -> DisturbanceRow:
     """The record of a kernel that was traced one way. Its timeline has resources and samples."""
     assert timeline.resources is not None
     samples = timeline.overhead.original_samples_ms, timeline.overhead.instrumented_samples_ms
@@ -193,7 +195,7 @@ def markdown(results: Path) -> str:
     if not any(results.glob("*/disturbance.jsonl")):
         return "Nothing is recorded yet: `make disturbance` records it on a Hopper GPU."
     found = recorded(recorded_folder(results, "disturbance.jsonl"), "disturbance", ROWS)
-    cells: dict[tuple[bool, str, str], dict[Ctas, DisturbanceRow]] = {}
+    cells: dict[tuple[bool, str, str], dict[Way, DisturbanceRow]] = {}
     for one in found.rows:
         cells.setdefault((one.origin != "example", one.origin, one.kernel), {})[one.way] = one
     lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(found.rows)), ""]
@@ -206,7 +208,7 @@ def markdown(results: Path) -> str:
         lines.append(
             f"| `{kernel}`{'' if origin == 'example' else f' ({origin})'} | {one.original_ms:.4f} | "
             f"{_cost(ways.get('all'))} | {_cost(ways.get('sampled'))} | "
-            f"{', '.join(ways[way].confidence for way in get_args(Ctas) if way in ways)} |"
+            f"{', '.join(ways[way].confidence for way in get_args(Way) if way in ways)} |"
         )
     return "\n".join(lines)
 
@@ -222,12 +224,40 @@ def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
     kernels = {(one.origin, one.kernel) for one in rows if one.way == "sampled" and not one.why_all}
     costs = {
         way: [abs(one.cost) for one in rows if one.way == way and (one.origin, one.kernel) in kernels]
-        for way in get_args(Ctas)
+        for way in get_args(Way)
     }
     if not kernels or not all(costs.values()):
         return []
     ways = (f"{statistics.fmean(found):.1%} and {max(found):.1%} with {way} CTAs" for way, found in costs.items())
     return [f"Of the {len(kernels)} of which a sample can be taken, mean and worst are {', '.join(ways)} recorded."]
+
+
+def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
+    """What events cost the launches that `--ctas auto` reads cycles from, by these rows."""
+    ways: dict[tuple[str, str], dict[Way, DisturbanceRow]] = {}
+    for one in rows:
+        ways.setdefault((one.origin, one.kernel), {})[one.way] = one
+    both = [(found["all"], found["sampled"]) for found in ways.values() if len(found) == len(get_args(Way))]
+    if not both:
+        return []
+    read = [
+        sample if _disturbs(every) and not sample.why_all and abs(sample.cost) < abs(every.cost) else every
+        for every, sample in both
+    ]
+    worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
+    return [
+        f"By these rows --ctas auto reads cycles of {count} of {len(read)} kernels from a sample, and events change "
+        f"the time of the launches that are read by {_mean(read):.1%} on average, "
+        f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
+        f"({worst.kernel})."
+    ]
+
+
+def _disturbs(every: DisturbanceRow) -> bool:
+    """As `kperf.trace.capture.sampled.disturbs`."""
+    if round(abs(every.cost), 4) > UNDISTURBED or every.original.occupancy != every.instrumented.occupancy:
+        return True
+    return not every.same_order
 
 
 def _without_the_worst(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -239,7 +269,7 @@ def _without_the_worst(rows: Sequence[DisturbanceRow]) -> list[str]:
     if 2 * _mean(others) >= _mean(every):
         return []
     key = worst.origin, worst.kernel
-    left = {way: [one for one in rows if one.way == way and (one.origin, one.kernel) != key] for way in get_args(Ctas)}
+    left = {way: [one for one in rows if one.way == way and (one.origin, one.kernel) != key] for way in get_args(Way)}
     means = (f"{_mean(found):.1%} with {way} CTAs" for way, found in left.items() if found)
     before, after = worst.original, worst.instrumented
     return [
@@ -283,7 +313,7 @@ def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
 def said(rows: Sequence[DisturbanceRow]) -> list[str]:
     """What it comes to beside the goals, and which kernels have no sample."""
     lines = []
-    for way in get_args(Ctas):
+    for way in get_args(Way):
         these = [one for one in rows if one.way == way]
         if these:
             mean, worst = _mean(these), max(these, key=lambda one: abs(one.cost))
@@ -294,6 +324,6 @@ def said(rows: Sequence[DisturbanceRow]) -> list[str]:
                 f"{middle:.1%} in the median and {abs(worst.cost):.1%} at worst ({worst.kernel}), {met} the "
                 f"{GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst that are aimed at."
             )
-    lines += [*_without_the_worst(rows), *_of_samples(rows), *_noise(rows), *_faster(rows)]
+    lines += [*_without_the_worst(rows), *_of_samples(rows), *_of_auto(rows), *_noise(rows), *_faster(rows)]
     whole = [f"{one.kernel} ({one.why_all})" for one in rows if one.why_all]
     return [*lines, f"Recorded whole: {'; '.join(whole)}."] if whole else lines

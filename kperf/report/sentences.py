@@ -13,6 +13,7 @@ from kperf.trace.analyze.models import (
     Joined,
     LoadWait,
     Memory,
+    Pass,
     PcSamples,
     Quantiles,
     Replayed,
@@ -327,7 +328,7 @@ def _memory(t: Timeline, m: Memory) -> list[str]:
         whose = "instrumented" if t.overhead.original_ms is None else "original"
         line = f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s are requested in the {whose} kernel's "
         line += f"{t.overhead.launch_ms:.3f} ms{'' if m.unique_gb_per_s else _of_peak(t, m.gb_per_s)}"
-        line += f" (estimated from the {t.sampled.recorded} CTAs recorded)" if t.sampled else ""
+        line += f" (estimated from the {t.sampled.recorded} CTAs recorded)" if t.sampled and not t.all_ctas else ""
         lines += [f"{line}.", *_unique(t, m)]
     most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
     lines.append(f"{t.label}: a CTA lives {t.cycles_per_unit.median:.0f} cycles: {', '.join(most)}.")
@@ -382,8 +383,8 @@ def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
     lines = []
     if i.early_share > 0:
         lines.append(
-            f"{t.label}: {i.early_share:.1%} of {t.ctas} CTAs return early; they take {i.early_time_share:.1%} of "
-            "the CTAs' time."
+            f"{t.label}: {i.early_share:.1%} of {t.launch_ctas} CTAs return early; they take {i.early_time_share:.1%} "
+            "of the CTAs' time."
         )
     if i.iterations and i.iterations.least < i.iterations.most:
         lines.append(
@@ -410,10 +411,10 @@ def _tail(t: Timeline, s: SmUse) -> list[str]:
         f"{t.label}: half of the {s.sms} SMs have no CTA any more in the last {tail:.0%} of the launch, and the SMs "
         f"are idle {s.idle:.0%} of its time"
     )
-    if not t.imbalance and t.ctas > s.sms * s.most_resident:
+    if not t.imbalance and t.launch_ctas > s.sms * s.most_resident:
         slots = s.sms * s.most_resident
-        rest = t.ctas % slots or slots
-        line += f": {t.ctas} CTAs are {t.ctas / slots:.2f} waves of {slots}, and the last wave has {rest}"
+        rest = t.launch_ctas % slots or slots
+        line += f": {t.launch_ctas} CTAs are {t.launch_ctas / slots:.2f} waves of {slots}, and the last wave has {rest}"
     return [f"{line}."]
 
 
@@ -460,11 +461,28 @@ def _of_samples(t: Timeline, samples: PcSamples) -> list[str]:
 
 def _sampled(t: Timeline, sampled: SampledCtas) -> str:
     """Whose cycles all are, and what a sample does not show."""
+    if t.all_ctas:
+        return (
+            f"{t.label}: {_disturbed(t, t.all_ctas)}: cycles are of {sampled.recorded} sampled CTAs, every "
+            f"{sampled.stride}th of {sampled.ctas} from CTA {sampled.first} on, and the launch with these "
+            f"{t.overhead.cost}; how CTAs differ, how they fill the SMs, how the launch ends and the bytes are of the "
+            "launch that recorded all."
+        )
     return (
         f"{t.label}: {sampled.recorded} of {sampled.ctas} CTAs are recorded, every {sampled.stride}th from CTA "
         f"{sampled.first} on, and all cycles are theirs; the others run the original code. How CTAs differ, how they "
         "fill the SMs and how the launch ends is not known from a sample (--ctas all)."
     )
+
+
+def _disturbed(t: Timeline, every: Pass) -> str:
+    """What recording all CTAs does to the launch."""
+    more = []
+    if t.resources and every.resources and every.resources.occupancy != t.resources.original.occupancy:
+        more.append(f"leaves {every.resources.occupancy} CTAs an SM where {t.resources.original.occupancy} fit")
+    if not every.sass_order.same:
+        more.append("changes the order of instructions")
+    return " and ".join([f"recording all CTAs {every.overhead.cost}", *more])
 
 
 def _of_unit(t: Timeline) -> str:

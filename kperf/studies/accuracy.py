@@ -175,7 +175,7 @@ def measure(common: Common, gpu: Gpu | None = None) -> Iterator[AccuracyRow]:
 def _trace(known: Known, steps: int, gpu: Gpu) -> tuple[float, Launch, float]:
     """The cycles of an iteration as known, the records of a launch, and its microseconds by CUPTI."""
     ctas = device.sm_count()
-    with Interceptor(TraceOptions((known.kernel,), passes=1), RULES, gpu, lambda _: None) as launches:
+    with Interceptor(TraceOptions((known.kernel,), passes=1, ctas="all"), RULES, gpu, lambda _: None) as launches:
         for _ in range(WARM - 1):
             known.launch(steps, ctas, ITERATIONS)
         cycles: list[float] = []

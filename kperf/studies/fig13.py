@@ -128,14 +128,15 @@ def _kernel_costs(folder: Path) -> Iterator[KernelCost]:
 def _kernel_cost(name: str, timeline: Timeline) -> KernelCost:
     assert timeline.resources is not None
     original, instrumented = timeline.resources.original, timeline.resources.instrumented
-    whole = timeline.joined.one_pass.overhead if timeline.joined else timeline.overhead
+    every = timeline.joined.one_pass if timeline.joined else timeline.all_ctas
+    whole = every.overhead if every else timeline.overhead
     passes = timeline.passes if timeline.joined else timeline.apart.passes if timeline.apart else []
     assert whole.original_ms is not None
     added_ms = whole.instrumented_ms - whole.original_ms
     records = timeline.events.written / timeline.ctas / len(timeline.roles)
     sms = timeline.sms
     at_once = sms.sms * sms.resident if sms else H200.sms * (timeline.ctas_per_sm or 1)
-    rounds = max(timeline.ctas / at_once, 1.0)
+    rounds = max(timeline.launch_ctas / at_once, 1.0)
     warps = max(role.first_warp + role.num_warps for role in timeline.roles)
     return KernelCost(
         kernel=name,

@@ -2,3 +2,5 @@
 
 PASSES = "auto"
 """Over how many launches the records of an iteration are spread where nobody says."""
+CTAS = "auto"
+"""Which CTAs of a launch are recorded where nobody says."""

@@ -25,6 +25,7 @@ from kperf.record import bandwidth, device
 from kperf.record.files import make_output, named_from, start_of, write_atomically
 from kperf.record.store import Environment
 from kperf.trace.analyze import read, stalls
+from kperf.trace.analyze.both import of_all, of_both
 from kperf.trace.analyze.joining import Captured, join
 from kperf.trace.analyze.models import (
     About,
@@ -44,6 +45,7 @@ from kperf.trace.capture.instrumented import InstrumentedKernel, ResourceUsage, 
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import CapturedLaunch, Kernel, KernelKey, TraceOptions
 from kperf.trace.capture.multipass import MultiPass
+from kperf.trace.capture.sampled import disturbs
 from kperf.trace.instrument.events import strip, why_left_out
 from kperf.trace.instrument.sampled import Sample
 
@@ -79,7 +81,7 @@ _FRAMES = 10_000
 class Kept:
     """A kernel whose files are written: what they hold, and which of its launches that was read from.
 
-    `one_pass`: its timeline by `launch` alone; `timeline`: what passes add, and what is said of both.
+    `one_pass`: its timeline by `launch` alone; `timeline`: what a sample or passes add, and what is said of all.
     """
 
     kernel: Kernel
@@ -88,9 +90,11 @@ class Kept:
     launch: Launch
     one_pass: Timeline
     timeline: Timeline
-    passes: object = None
-    """What was known of its passes."""
+    more: object = None
+    """What was known of its sample and its passes."""
     trace: Exported | None = None
+    drawn: Launch | None = None
+    """The launch that `trace` shows: `launch`, or the sample."""
     ir: KeptIr | None = None
     suffixes: list[str] = field(default_factory=list)
     """Of the files that are there."""
@@ -149,7 +153,8 @@ class Results:
             error.add_note(f"while what {kernel.name} recorded was read")
             self.bugs.append(error)
         else:
-            took, again = time.monotonic() - begin, " again, with its passes" if known and taken.several else ""
+            beside = "its sample" if taken.sampled else "its passes" if taken.several else ""
+            took, again = time.monotonic() - begin, f" again, with {beside}" if known and beside else ""
             where = "" if self._folder is None else f": {self._shown / kept.path.name}.timeline.json"
             self._say(f"read {kernel.name}{where}{again} ({took:.1f} s)")
 
@@ -189,27 +194,27 @@ class Results:
 
     def _is_current(self, kernel: Kernel, taken: CapturedLaunch) -> bool:
         kept = self.kept.get(kernel.key)
-        return kept is not None and kept.buffer is taken.buffer and kept.passes == _passes_of(taken)
+        return kept is not None and kept.buffer is taken.buffer and kept.more == _more_of(taken)
 
     def _read(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch) -> Kept:
         kept = self.kept.get(kernel.key)
         if kept is None or kept.buffer is not taken.buffer:
-            instrumented = taken.instrumented
-            launch = decode_launch(taken.buffer, instrumented.recording, instrumented.program, instrumented.sample)
+            launch = _decoded(taken)
             timeline = self._of_one_pass(launches, kernel, taken, launch)
             kept = Kept(kernel, self._path(kernel), taken.buffer, launch, timeline, timeline)
-        kept.timeline, kept.passes = self._with_passes(launches, kernel, taken, kept), _passes_of(taken)
+        drawn, kept.timeline = self._with_more(launches, kernel, taken, kept)
+        kept.more = _more_of(taken)
         path = kept.path.with_name(f"{kept.path.name}.timeline.json")
         self._write(path, kept.timeline.model_dump_json(indent=1) + "\n")
         self.kept[kernel.key] = kept
-        if not kept.suffixes:
-            kept.suffixes.append(".timeline.json")
+        if kept.trace is None or kept.drawn is not drawn:
             environment = kept.timeline.environment
             about = {"kernel": kernel.name, "gpu": environment.gpu, "recorded_at": environment.recorded_at}
             about |= {"passes": "one, with all events"}
-            kept.trace = self._formats.export(kept.launch, kept.timeline.clock_mhz, about)
+            kept.drawn, kept.trace = drawn, self._formats.export(drawn, kept.timeline.clock_mhz, about)
             self._write(kept.path.with_name(f"{kept.path.name}.chrome_trace.json"), kept.trace.text)
-            kept.suffixes.append(".chrome_trace.json")
+        if not kept.suffixes:
+            kept.suffixes += [".timeline.json", ".chrome_trace.json"]
             self._keep_ir(launches, kernel, kept)
         return kept
 
@@ -240,9 +245,18 @@ class Results:
             make_output(self._folder)  # a script may remove what it takes for old results
             write_atomically(path, text)
 
-    def _with_passes(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, kept: Kept) -> Timeline:
-        """The timeline with what passes add to it, or with why there are none, and with what events change."""
-        timeline, why_one = kept.one_pass, _why_one(taken, launches.options)
+    def _with_more(
+        self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, kept: Kept
+    ) -> tuple[Launch, Timeline]:
+        """The launch to draw, and the timeline with what a sample or passes add to it, or with why there are none.
+
+        And with what events change.
+        """
+        drawn, timeline, why_one = kept.launch, kept.one_pass, _why_one(taken, launches.options)
+        if taken.sampled and taken.sampled.original_spans:
+            drawn, timeline = self._with_sample(launches, kernel, taken.sampled, kept)
+        elif why_all := _why_all(launches, kernel, taken):
+            timeline = of_all(timeline, drawn, why_all)
         if taken.several and why_one is None:
             try:
                 timeline = join(timeline, kept.launch, taken.several.all_probes, _passes(launches, taken.several))
@@ -251,11 +265,24 @@ class Results:
         more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
         timeline = stalls.decided(read.with_sources_from(self._here, timeline))
         said = self._formats.sentences(timeline)
-        return timeline.model_copy(update={"verdict": [*said, *more, *_disturbance(kernel, taken.instrumented)]})
+        instrumented = taken.sampled.instrumented if taken.sampled and timeline.all_ctas else taken.instrumented
+        return drawn, timeline.model_copy(update={"verdict": [*said, *more, *_disturbance(kernel, instrumented)]})
+
+    def _with_sample(
+        self, launches: Interceptor, kernel: Kernel, sample: CapturedLaunch, kept: Kept
+    ) -> tuple[Launch, Timeline]:
+        """The launch to draw, and the timeline of both; of all CTAs where nothing can be read from the sample."""
+        try:
+            launch = _decoded(sample)
+            timeline = of_both(kept.one_pass, kept.launch, self._of_one_pass(launches, kernel, sample, launch))
+        except UsageError as error:
+            return kept.launch, of_all(kept.one_pass, kept.launch, f"its sample is not read: {error}")
+        return (launch if timeline.all_ctas else kept.launch), timeline
 
     def _of_one_pass(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch, launch: Launch) -> Timeline:
         instrumented, scheduler = taken.instrumented, launches.scheduler
-        original_ms, instrumented_ms = scheduler.original_ms(kernel), scheduler.median_ms(taken.spans)
+        original_ms = scheduler.median_ms(taken.original_spans) or scheduler.original_ms(kernel)
+        instrumented_ms = scheduler.median_ms(taken.spans)
         if instrumented_ms is None:
             raise MeasurementError("the GPU did not say how long it took: an error of the script's ended its work")
         overhead = Overhead(
@@ -315,9 +342,26 @@ def _own_settings() -> Iterator[None]:
         sys.setrecursionlimit(frames)
 
 
-def _passes_of(taken: CapturedLaunch) -> object:
-    """What is known of a kernel's passes: equal as long as nothing more is."""
-    return taken.why_one, taken.several and (len(taken.several.passes), len(taken.several.waiting))
+def _decoded(taken: CapturedLaunch) -> Launch:
+    instrumented = taken.instrumented
+    return decode_launch(taken.buffer, instrumented.recording, instrumented.program, instrumented.sample)
+
+
+def _more_of(taken: CapturedLaunch) -> object:
+    """What is known of a kernel's sample and its passes: equal as long as nothing more is."""
+    passes = taken.several and (len(taken.several.passes), len(taken.several.waiting))
+    sample = taken.sampled and (len(taken.sampled.spans), len(taken.sampled.original_spans))
+    return taken.why_all, sample, taken.why_one, passes
+
+
+def _why_all(launches: Interceptor, kernel: Kernel, taken: CapturedLaunch) -> str:
+    """Why no sample is read beside the launch of all CTAs, if one is wanted."""
+    if taken.why_all is not None or not launches.options.wants_sampled_ctas:
+        return taken.why_all or ""
+    cost = launches.scheduler.cost(kernel, taken)
+    if cost is None or not disturbs(taken.instrumented, cost, launches.folder):
+        return ""
+    return "the script launches it too few times"
 
 
 def _why_one(taken: CapturedLaunch, options: TraceOptions) -> str | None:
@@ -383,6 +427,12 @@ def _disturbance(kernel: Kernel, instrumented: InstrumentedKernel) -> list[str]:
     sentences = []
     if instrumented.left_out:
         sentences.append(f"{kernel.name}: {why_left_out(instrumented.left_out)}.")
+    if instrumented.without:
+        kinds = " and ".join(f"{kind}s" if kind == "load" else kind for kind in instrumented.without)
+        sentences.append(
+            f"{kernel.name}: its {kinds} have no events, which would make it spill more, and are parts of the gaps "
+            "between other regions."
+        )
     if instrumented.spilled_more:
         sentences.append(
             f"{kernel.name}: its events make it spill {instrumented.spilled_more} bytes a thread more: record fewer "

@@ -126,6 +126,8 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "registers and spills 0 bytes; the original has 40 registers and spills 0 bytes.",
         "Of the 2 of which a sample can be taken, mean and worst are 11.5% and 20.0% with all CTAs, 1.5% and 3.0% with "
         "sampled CTAs recorded.",
+        "By these rows --ctas auto reads cycles of 2 of 3 kernels from a sample, and events change the time of the "
+        "launches that are read by 2.7% on average, 3.0% in the median and 5.0% at worst (gemm).",
         "Each cost is of the median of 3 launches.",
         "Kernels that were recorded whole both times: 1. Their two ratios are 5.3% apart in the median and "
         "5.3% at most.",
@@ -138,6 +140,27 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
     assert [part.strip() for part in line.strip("│ ").split("│")] == [
         "norm", "60 of 1024", "2.0000", "+3.0%", "40 -> 32", "0 -> 0", "6 -> 8", "another"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("every", "of_sample", "reads"),
+    [
+        ({"instrumented_ms": 2.4, "ratio": 1.2}, {}, 1),
+        ({"instrumented_ms": 2.1, "ratio": 1.05}, {}, 0),
+        ({"instrumented_ms": 2.102, "ratio": 1.051}, {}, 1),
+        ({"instrumented_ms": 2.1, "ratio": 1.05, "same_order": False}, {}, 1),
+        ({"instrumented_ms": 2.1, "ratio": 1.05, "instrumented": {"occupancy": 5}}, {}, 1),
+        ({"instrumented_ms": 2.4, "ratio": 1.2}, {"why_all": "its CTAs come in clusters"}, 0),
+        ({"instrumented_ms": 2.4, "ratio": 1.2}, {"instrumented_ms": 2.6, "ratio": 1.3}, 0),
+    ],
+)
+def test_what_auto_reads_follows_from_both_rows(every, of_sample, reads):
+    used = {"registers": 40, "spilled_bytes": 0, "shared_bytes": 0, "occupancy": 6}
+    changed = {"same_order": True} | every | {"instrumented": used | every.get("instrumented", {})}
+    sample = {"way": "sampled", "instrumented_ms": 2.02, "ratio": 1.01, "recorded": 60} | of_sample
+    (line,) = [line for line in disturbance.said([made(**changed), made(**sample)]) if "--ctas auto" in line]
+    assert f"of {reads} of 1 kernels from a sample" in line
+    assert f"and {(0.01 if reads else changed['ratio'] - 1):.1%} at worst" in line
 
 
 def test_kernels_of_one_name_from_two_scripts_are_two(console):

@@ -156,7 +156,7 @@ def test_the_timeline_has_the_agreed_fields(results):
     assert timeline["cycles_per_unit"].keys() == {"median", "p5", "p95"}
     samples = {"original_samples_ms", "instrumented_samples_ms"}
     assert timeline["overhead"].keys() == {"original_ms", "instrumented_ms", "ratio"} | samples
-    assert timeline["schema_version"] == 6
+    assert timeline["schema_version"] == 7
     assert timeline["events"]["lost"] == 0
 
 

@@ -42,7 +42,8 @@ def timeline(**of):
         "where": lambda group, region: "", "row": lambda group: group,
         "clock_mhz": 1700.0, "clock_is_plausible": True,
     }  # fmt: skip
-    return Some(**(given | of))
+    given |= of
+    return Some(**({"launch_ctas": given["ctas"]} | given))
 
 
 def saving(cycles, low, high, region="load K", group="p"):
@@ -419,6 +420,12 @@ def test_a_table_has_these_cells_of_two_kernels_side_by_side():
 
 def test_a_sample_of_ctas_is_said_to_be_one():
     sampled = Some(recorded=25, ctas=300, stride=12, first=4)
-    assert sentences._sampled(timeline(), sampled).startswith(
+    assert sentences._sampled(timeline(all_ctas=None), sampled).startswith(
         "k: 25 of 300 CTAs are recorded, every 12th from CTA 4 on, and all cycles are theirs;"
+    )
+    every = Some(overhead=Some(cost="costs 38.0%"), resources=None, sass_order=Some(same=True))
+    assert sentences._sampled(timeline(all_ctas=every, overhead=Some(cost="costs 1.2%"), resources=None), sampled) == (
+        "k: recording all CTAs costs 38.0%: cycles are of 25 sampled CTAs, every 12th of 300 from CTA 4 on, and the "
+        "launch with these costs 1.2%; how CTAs differ, how they fill the SMs, how the launch ends and the bytes are "
+        "of the launch that recorded all."
     )

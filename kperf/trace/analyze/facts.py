@@ -14,11 +14,13 @@ from kperf.trace.analyze.models import (
     KernelResources,
     Memory,
     Overhead,
+    Recorded,
     Residency,
     Timeline,
     WhatIf,
     WithheldWhatIf,
 )
+from kperf.trace.capture.sampled import UNDISTURBED
 from kperf.trace.instrument.sampled import LEAST_RECORDED, Sample
 
 EXPLAINED = 0.05
@@ -26,7 +28,7 @@ EXPLAINED = 0.05
 CLOSE = 0.02
 """Of an iteration time or a launch's time: what differs by less is the same."""
 
-_MEDIUM_COST, _LOW_COST = 0.05, 0.15
+_MEDIUM_COST, _LOW_COST = UNDISTURBED, 0.15
 """Of the original kernel's time: what events may take, or win, for a high and for a medium confidence."""
 _MUCH_DRAWN = 0.1
 """Share by which an iteration that is drawn may differ from the least disturbed one for a medium confidence."""
@@ -39,6 +41,21 @@ _MEDIUM_GAIN, _HIGH_GAIN = 1.1, 1.5
 _WGMMA_WAIT = "wait for wgmma"
 _COUNTER_BYTES = 16
 """Of stack a thread, which the counters of events may take."""
+
+_OF_CYCLES = (
+    "regions", "cycles_per_unit", "iteration", "tile_boundary_cycles", "clock_mhz", "arithmetic", "bubbles", "replay",
+    "what_if", "windows", "load_wait", "events", "confidence", "overhead", "mma_use.cta_main_loop",
+    "mma_use.in_flight_cta", "fma_use.cta_main_loop", "fma_use.in_flight_cta", "memory.waits",
+    "memory.loads_in_flight_bytes",
+)  # fmt: skip
+"""What a CTA does and takes, and how far that is disturbed."""
+_OF_LAUNCH = (
+    "view", "sms", "imbalance", "findings", "mma_use.sm_recorded", "mma_use.in_flight_sm", "fma_use.sm_recorded",
+    "fma_use.in_flight_sm", "memory.traffic",
+)  # fmt: skip
+"""What all CTAs of a launch do."""
+_OF_TIME = ("mma_use.sm", "fma_use.sm", "memory.gb_per_s", "memory.unique_gb_per_s", "residency.original")
+"""What rests on the original kernel, where its time is known."""
 
 _LEVELS = ("high", "medium", "low")
 Reason = tuple[int, str]
@@ -66,14 +83,32 @@ def concluded(t: Timeline, unit_cycles: float | None) -> Timeline:
             t = t.model_copy(update={name: use.model_copy(update=changed)})
     t = t.model_copy(update={"confidence": confidence(t), "findings": findings(t)})
     likely, withheld = what_ifs(t)
-    return t.model_copy(update={"what_if": likely, "withheld": withheld})
+    t = t.model_copy(update={"what_if": likely, "withheld": withheld})
+    return t.model_copy(update={"recorded_by": recorded_by(t)})
+
+
+def recorded_by(t: Timeline) -> dict[str, Recorded]:
+    """What each fact was read from that the timeline has, by the name of its field."""
+    of_cta: Recorded = "sampled CTAs" if t.sampled else "all CTAs"
+    of_launch: Recorded = "all CTAs" if t.all_ctas else of_cta
+    of_time: Recorded = of_launch if t.overhead.original_ms is None else "original kernel"
+    groups = ((_OF_CYCLES, of_cta), (_OF_LAUNCH, of_launch), (_OF_TIME, of_time))
+    return {name: source for names, source in groups for name in names if _has(t, name)}
+
+
+def _has(t: Timeline, name: str) -> bool:
+    """Whether a timeline has a field, or a field's field, that is neither None nor empty."""
+    value: object = t
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value is not None and value != []
 
 
 def residency(t: Timeline) -> Residency:
     """CTAs on an SM at once, of the original and of the instrumented kernel: those that fit, if there are as many."""
     if t.resources is None:
         return Residency(original=t.ctas_per_sm, instrumented=None)
-    there_are = -(-t.ctas // t.sms.sms) if t.sms else None
+    there_are = -(-t.launch_ctas // t.sms.sms) if t.sms else None
 
     def at_once(of: KernelResources) -> int:
         return of.occupancy if there_are is None else min(of.occupancy, there_are)
@@ -225,11 +260,10 @@ def findings(t: Timeline) -> list[Finding]:
     """What a launch that is faster with events shows: that the original can be as fast.
 
     A sample gives no finding: nearly all of its CTAs run the original's instructions, which other registers time
-    otherwise.
+    otherwise. Beside it the launch that recorded all CTAs does.
     """
-    if t.sampled is not None:
-        return []
-    launches = [(t.overhead, t.sass_order, "all events")] if t.joined is None else []
+    launches = [(t.overhead, t.sass_order, "all events")] if t.joined is None and t.sampled is None else []
+    launches += [(t.all_ctas.overhead, t.all_ctas.sass_order, "all events")] if t.all_ctas else []
     launches += [
         (record.overhead, record.sass_order, f"events at {'; '.join(record.regions)}")
         for record in (t.passes if t.joined else t.apart.passes if t.apart else [])

@@ -18,6 +18,8 @@ MOST_DISTURBED = 1.1
 
 View = Literal["pipeline", "memory", "imbalance"]
 Unit = Literal["iteration", "CTA"]
+Recorded = Literal["all CTAs", "sampled CTAs", "original kernel"]
+"""What a fact was read from: a launch that recorded all CTAs or a sample, or the original kernel's own time."""
 Duty = Literal["MMAs", "loads", "MMAs and loads", "neither"]
 
 
@@ -542,11 +544,13 @@ class Timeline(About):
     launch that events change least; None where a unit is a CTA. `lifetime_covered`: recorded cycles of a CTA over
     its lifetime by the global timer. `tile_boundary_cycles`: of a CTA that computes several tiles, cycles from tile
     to tile beyond those from iteration to iteration. `ctas`: those that were recorded; `units`, `regions` and `events`
-    are theirs. Where CTAs were sampled, `sms` and `imbalance` are None, and the bytes of `memory` are estimated.
+    are theirs. `all_ctas`: where CTAs were sampled, a launch of which all were recorded besides; without it `sms`
+    and `imbalance` are None and the bytes of `memory` are estimated. `recorded_by`: by the name of a field, with a dot
+    of a field's field, what it was read from (`kperf.trace.analyze.facts.recorded_by`).
     `no_samples`: why the GPU took none, where they were asked for.
     """
 
-    schema_version: Literal[6] = 6
+    schema_version: Literal[7] = 7
     view: View
     roles: list[Role]
     regions: list[RegionTime]
@@ -580,8 +584,15 @@ class Timeline(About):
     apart: Apart | None = None
     samples: PcSamples | None = None
     no_samples: str = ""
+    all_ctas: Pass | None = None
+    recorded_by: dict[str, Recorded] = Field(default_factory=dict)
     events: EventCount
     verdict: list[str] = Field(default_factory=list)
+
+    @property
+    def launch_ctas(self) -> int:
+        """All CTAs of the launch, recorded or not."""
+        return self.sampled.ctas if self.sampled else self.ctas
 
     @property
     def sass_order(self) -> SassOrder:

@@ -7,11 +7,11 @@ from pydantic import ValidationError
 from kperf.errors import UsageError
 from kperf.record.files import from_json_once, read_regular
 from kperf.record.store import first_of
-from kperf.trace.analyze import version2, version3, version4, version5
-from kperf.trace.analyze.facts import concluded
+from kperf.trace.analyze import version2, version3, version4, version5, version6
+from kperf.trace.analyze.facts import concluded, recorded_by
 from kperf.trace.analyze.models import Timeline
 
-_UPGRADES = {2: version2.upgrade, 3: version3.upgrade, 4: version4.upgrade, 5: version5.upgrade}
+_UPGRADES = {2: version2.upgrade, 3: version3.upgrade, 4: version4.upgrade, 5: version5.upgrade, 6: version6.upgrade}
 """What makes the next version of a record of each."""
 
 
@@ -28,7 +28,9 @@ def read_timeline(path: Path) -> Timeline:
             if isinstance(version, int) and 2 <= version <= number:
                 upgraded = upgrade(upgraded)
         timeline = Timeline.model_validate(upgraded)
-        return concluded(timeline, version2.unit_cycles(found)) if version == 2 else timeline
+        if version == 2:
+            return concluded(timeline, version2.unit_cycles(found))
+        return timeline.model_copy(update={"recorded_by": recorded_by(timeline)}) if version in _UPGRADES else timeline
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename} is missing: a run on a Hopper GPU records it") from None
     except ValidationError as error:

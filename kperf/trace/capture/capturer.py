@@ -27,7 +27,7 @@ from kperf.trace.capture.instrumented import InstrumentedKernel, make_instrument
 from kperf.trace.capture.kernels import ROUNDS, WARM, CapturedLaunch, Kernel, TraceOptions
 from kperf.trace.capture.multipass import plan
 from kperf.trace.capture.pc_sampling import sample
-from kperf.trace.capture.sampled import with_sampled_ctas
+from kperf.trace.capture.sampled import disturbs, with_sampled_ctas
 from kperf.trace.capture.scheduler import Scheduler
 from kperf.trace.capture.trial import Change, Trial, Tried
 from kperf.trace.instrument.events import Rules
@@ -97,9 +97,7 @@ class Capturer:
             with self.compiling:
                 self._alone.enter_context(device.exclusive())
                 instrumented = self._instrumented(kernel, call.grid)
-            launched = self._launch(
-                instrumented.kernel, instrumented.buffer_bytes(math.prod(call.grid)), call, check=self._options.check
-            )
+            before, kernel.taken = kernel.taken, self._capture(kernel, number, call, instrumented)
         except (UsageError, MeasurementError) as error:
             kernel.problem = error
         except Exception as error:  # a pass of Triton's, ptxas or the driver refuses it: the script goes on
@@ -107,26 +105,59 @@ class Capturer:
         if kernel.problem:
             self._say(f"{kernel.name} is not traced: {kernel.problem}")
             return False
-        assert launched.events is not None
-        before, kernel.taken = (
-            kernel.taken,
-            CapturedLaunch(
-                number,
-                number >= WARM or self._options.launch is not None,
-                call.grid,
-                launched.events,
-                launched.spans,
-                instrumented,
-                _described(kernel.compiled, call.arguments),
-                launched.same,
-                launched.original_spans,
-            ),
-        )
-        took, megabytes = time.monotonic() - begin, launched.events.size >> 20
+        assert kernel.taken is not None
+        self._decide_on_ctas(kernel, kernel.taken)
+        took, megabytes = time.monotonic() - begin, kernel.taken.buffer.size >> 20
         self._say(f"traced {kernel.name}, launch {number}, {megabytes} MB of events ({took:.1f} s)")
         if self._options.samples:
             self._sample(kernel, kernel.taken, before, call)
         return True
+
+    def take_round(self, kernel: Kernel, _number: int, call: LaunchCall) -> bool:
+        """Launch the original or the instrumented kernel, whose turn it is."""
+        assert kernel.taken is not None
+        launched = self._take_turn(kernel, kernel.taken, call)
+        self._decide_on_ctas(kernel, kernel.taken)
+        return launched
+
+    def take_sampled_ctas(self, kernel: Kernel, number: int, call: LaunchCall) -> bool:
+        """Launch the kernel that records sampled CTAs, or the original in turn; if `why_all` forbids it, a pass."""
+        taken = kernel.taken
+        assert taken is not None
+        if taken.sampled is not None:
+            return self._take_turn(kernel, taken.sampled, call)
+        try:
+            with self.compiling:
+                made = self._sampling(kernel, taken)
+            if made is not None:
+                taken.sampled = self._capture(kernel, number, call, made)
+        except Exception as error:  # as in `trace`
+            taken.why_all = str(error) if isinstance(error, UsageError | MeasurementError) else why(error)
+        if taken.sampled is None:
+            return self._scheduler.wants_a_pass(kernel, call.grid) and self.take_pass(kernel, number, call)
+        taken.why_one = "sampled CTAs have all events in one launch"
+        if taken.sampled.same_outputs is False:
+            taken.same_outputs = False
+        return True
+
+    def _capture(
+        self, kernel: Kernel, number: int, call: LaunchCall, instrumented: InstrumentedKernel
+    ) -> CapturedLaunch:
+        """Launch it in the place of launch `number`. Raises what `_launch` raises."""
+        size = instrumented.buffer_bytes(math.prod(call.grid))
+        launched = self._launch(instrumented.kernel, size, call, check=self._options.check)
+        assert launched.events is not None
+        return CapturedLaunch(
+            number,
+            number >= WARM or self._options.launch is not None,
+            call.grid,
+            launched.events,
+            launched.spans,
+            instrumented,
+            _described(kernel.compiled, call.arguments),
+            launched.same,
+            launched.original_spans,
+        )
 
     def _sample(self, kernel: Kernel, taken: CapturedLaunch, before: CapturedLaunch | None, call: LaunchCall) -> None:
         """Let the GPU sample the original kernel, unless it did at an equal launch; why not, is said once a reason."""
@@ -149,10 +180,8 @@ class Capturer:
             count, took = sum(pc.samples for pc in taken.samples.pcs), time.monotonic() - begin
             self._say(f"sampled {kernel.name}, {count} samples ({took:.1f} s)")
 
-    def take_round(self, kernel: Kernel, _number: int, call: LaunchCall) -> bool:
-        """Launch the original or the instrumented kernel, whose turn it is."""
-        taken = kernel.taken
-        assert taken is not None
+    def _take_turn(self, kernel: Kernel, taken: CapturedLaunch, call: LaunchCall) -> bool:
+        """Launch the original or the instrumented kernel, whose turn it is, of a launch with all or sampled CTAs."""
         if len(taken.original_spans) < len(taken.spans):
             taken.original_spans.append(self.timed(call, call.stream))
             return True
@@ -249,10 +278,38 @@ class Capturer:
         kernel.compiled_s = time.monotonic() - begin
         return made
 
+    def _decide_on_ctas(self, kernel: Kernel, taken: CapturedLaunch) -> None:
+        """Take none where all CTAs were recorded, and timed, and that disturbs little."""
+        if not taken.warm or taken.in_rounds or not self._options.wants_sampled_ctas:
+            return
+        cost = self._scheduler.cost(kernel, taken, wait=False)
+        if cost is None or not disturbs(taken.instrumented, cost, self._folder):
+            taken.why_all = ""
+
+    def _sampling(self, kernel: Kernel, taken: CapturedLaunch) -> InstrumentedKernel | None:
+        """The kernel that records sampled CTAs, compiled while the script waits; None, and `why_all`, if none can."""
+        begin, ctas = time.monotonic(), math.prod(taken.grid)
+        made = with_sampled_ctas(
+            taken.instrumented,
+            Sample(),
+            ctas,
+            self._folder,
+            memory=self._options.memory,
+            records=taken.events_of_a_warp,
+        )
+        took = f"({time.monotonic() - begin:.1f} s)"
+        if made.sample is None:
+            taken.why_all = made.why_all
+            self._say(f"{kernel.name}: recording all CTAs disturbs it, and no sample is taken: {made.why_all} {took}")
+            return None
+        count, grid = made.sample.count(ctas), " x ".join(map(str, taken.grid))
+        self._say(f"{kernel.name}: {count} sampled CTAs are recorded in the next launches of grid {grid} {took}")
+        return made
+
     def _plan_passes(self, kernel: Kernel, taken: CapturedLaunch) -> None:
         """Choose and compile the passes of a kernel, while the script waits; or say why there are none."""
         if taken.instrumented.sample:
-            taken.why_one = "sampled CTAs have all events in one launch, and the other CTAs run as they are"
+            taken.why_one = "sampled CTAs have all events in one launch"
             return
         if self._options.passes is None and (cost := self._small_cost(kernel, taken)) is not None:
             taken.why_one = f"one launch with all events costs {cost:.1%} and keeps the order of instructions"
@@ -280,9 +337,7 @@ class Capturer:
 
     def _small_cost(self, kernel: Kernel, taken: CapturedLaunch) -> float | None:
         """What the launch with all events costs, if no passes are wanted for that: it is little, and moves nothing."""
-        original_ms = self._scheduler.original_ms(kernel, wait=False)
-        instrumented_ms = self._scheduler.median_ms(taken.spans, wait=False)
-        if original_ms is None or instrumented_ms is None or (cost := instrumented_ms / original_ms - 1) > LITTLE:
+        if (cost := self._scheduler.cost(kernel, taken, wait=False)) is None or cost > LITTLE:
             return None
         return None if orders(taken.instrumented, self._folder).differences else cost
 

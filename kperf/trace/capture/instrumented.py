@@ -1,26 +1,35 @@
 """The instrumented kernel of any kernel that was compiled, and how far it is still the original kernel."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from kperf.arch import of
-from kperf.compat.triton import CompiledKernel, own_cache, python_function
+from kperf.arch import Arch, of
+from kperf.compat.triton import CompiledKernel, TritonError, changed_ptx, own_cache, python_function
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.ir.override import Override, recompile
+from kperf.ir.ptx import with_registers
 from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.events import LIFETIME, Detail, Rules, instrumented
-from kperf.trace.instrument.program import Program, read_program
+from kperf.trace.instrument.program import IntervalKind, Program, read_program
 from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import BUFFER_LIMIT, EVENT_BYTES, Recording, session
 
 COUNTER_BYTES = 16
 """A circular buffer's counter and address, which a thread may keep on the stack."""
+COUNTER_SPILLS = 8
+"""Instructions by which it stores and loads them."""
+
+VERSIONS_S = 20.0
+"""Seconds after which no version with fewer regions is compiled; one of a kernel that spills takes some seconds."""
+_HELD: tuple[tuple[IntervalKind, ...], ...] = (("load",), ("load", "arithmetic"))
+"""Kinds of regions whose results stay in registers, in the order in which they are left out."""
 
 Place = Literal["shared", "global"]
 
@@ -50,6 +59,15 @@ class InstrumentedKernel:
     sample: Sample | None = None
     why_all: str = ""
     left_out: int = 0
+    without: tuple[IntervalKind, ...] = ()
+    """Kinds of regions that have no events, because these make it spill."""
+    spills: int = 0
+    """Instructions beyond the original's that spill registers, or load them again; 0 where the original has none."""
+
+    @property
+    def spills_more(self) -> bool:
+        """Whether the records make it spill, or a kernel that spills anyhow do so more often."""
+        return self.spilled_more > 0 or self.spills > COUNTER_SPILLS
 
     @property
     def spilled_more(self) -> int:
@@ -105,7 +123,9 @@ def make_instrumented(
     `folder`.
 
     Of all its regions if that costs the kernel no registers and no CTA on an SM, else of fewer if that costs less:
-    without loads where registers spill.
+    without loads where registers spill, and without arithmetic where they still do. Where they spill, ptxas is also
+    told to take as many as leave the original's CTAs on an SM: of a kernel that it cannot keep in registers it takes
+    few. No fewer regions are tried later than VERSIONS_S after the first were.
     `memory`: bytes that the records of a launch may take; `records`: how many a warp writes, if that is known.
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
@@ -114,6 +134,8 @@ def make_instrumented(
     if function is None or "ttgir" not in kernel.asm:
         raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
     original_usage = resource_usage(kernel, folder)
+    begin = time.monotonic()
+    own_spills = _spills(kernel, folder) if original_usage.spilled_bytes and "ptx" in kernel.asm else 0
     text = compiler.named_ttgir(kernel.asm["ttgir"])
     located = compiler.ttgir_of_file(kernel.asm["ttgir"], function.__code__.co_filename)
 
@@ -122,39 +144,96 @@ def make_instrumented(
         program = read_program(traced.text, rules, located=located)
         written = records or straight_events(program)
         recording = recording_of_launch(program, original_usage, programs * kernel.metadata.num_ctas, memory, written)
-        compiled = _compile(
-            kernel, Override(folder / f"{kernel.name}.ttgir", traced.text, program.kernel_name), recording, folder
-        )
-        usage = resource_usage(compiled, folder)
-        return InstrumentedKernel(
-            kernel, compiled, traced.text, program, recording, original_usage, usage, left_out=traced.left_out
-        )
+        override = Override(folder / f"{kernel.name}.ttgir", traced.text, program.kernel_name)
+
+        def compiled(registers: int | None = None) -> InstrumentedKernel:
+            made = _compile(kernel, override, recording, folder, registers)
+            usage = resource_usage(made, folder)
+            return InstrumentedKernel(
+                kernel,
+                made,
+                traced.text,
+                program,
+                recording,
+                original_usage,
+                usage,
+                left_out=traced.left_out,
+                spills=max(_spills(made, folder) - own_spills, 0) if own_spills else 0,
+            )
+
+        made = compiled()
+        if made.spills_more and (most := _unused_registers(made)) is not None:
+            with suppress(UsageError, TritonError):  # of PTX that is not understood, and ptxas
+                made = min(made, compiled(most), key=_cost)
+        return made
 
     made: list[InstrumentedKernel] = []
     for detail in get_args(Detail):
         made.append(make(detail))
-        if not made[-1].ctas_lost and not made[-1].spilled_more:
+        if not made[-1].ctas_lost and not made[-1].spills_more:
             break
-    if all(each.spilled_more for each in made) and (others := _without_loads(made[-1].program)):
-        made.append(make("coarse", others))
-    return min(made, key=lambda each: (each.ctas_lost, each.spilled_more))
+    every = made[-1].program
+    for kinds in _HELD:
+        if time.monotonic() - begin > VERSIONS_S or not all(each.spills_more for each in made):
+            break
+        if others := _without(kinds, every):
+            made.append(replace(make("coarse", others), without=kinds))
+    return min(made, key=_cost)
 
 
-def _without_loads(program: Program) -> list[str]:
-    """Names of the regions that load nothing into registers, if others do.
+def _cost(made: InstrumentedKernel) -> tuple[int, int, int]:
+    return made.ctas_lost, made.spills, made.spilled_more
 
-    A load's destination is held from its event on: between events the assembler cannot move it to where it is used.
+
+def _spills(kernel: CompiledKernel, folder: Path) -> int:
+    with own_cache(folder):
+        return sass.spills(compiler.sass(kernel))
+
+
+def _unused_registers(made: InstrumentedKernel) -> int | None:
+    """The registers a thread up to which as many CTAs fit on an SM as of the original; None if it has them."""
+    if "ptx" not in made.kernel.asm:
+        return None
+    arch, shared = made.recording.arch, made.resource_usage.shared_bytes
+    most = most_registers(arch, made.original_usage, shared, made.program.total_warps)
+    return most if most is not None and most > made.resource_usage.registers else None
+
+
+def most_registers(arch: Arch, original: "ResourceUsage", shared_bytes: int, warps: int) -> int | None:
+    """The most registers a thread with which as many CTAs fit on an SM as of the original; None if none leaves them.
+
+    ptxas rounds a limit down to what a thread is given at a time.
+    """
+    step = arch.thread_register_unit
+    limits = (*range(step, arch.thread_registers, step), arch.thread_registers)
+    fitting = [limit for limit in limits if arch.ctas_per_sm(limit, shared_bytes, warps) >= original.occupancy]
+    return max(fitting, default=None)
+
+
+def _without(kinds: Sequence[IntervalKind], program: Program) -> list[str]:
+    """Names of the regions of other kinds, if there are some of both.
+
+    A load's destination is held from its event on, and so is what a reduction is made of: between events the assembler
+    cannot move them to where they are used.
     """
     pairs = {
         scope.name: program.intervals.get(((scope.number, True), (scope.number, False))) for scope in program.scopes
     }
     regions = {name: pair for name, pair in pairs.items() if not name.startswith(LIFETIME)}
-    others = [name for name, pair in regions.items() if pair is None or pair.kind != "load"]
+    others = [name for name, pair in regions.items() if pair is None or pair.kind not in kinds]
     return others if len(others) < len(regions) else []
 
 
-def _compile(kernel: CompiledKernel, override: Override, recording: Recording, folder: Path) -> CompiledKernel:
-    with session(recording, apart=True), own_cache(folder):
+def _compile(
+    kernel: CompiledKernel, override: Override, recording: Recording, folder: Path, registers: int | None
+) -> CompiledKernel:
+    """`registers`: the most that ptxas may give a thread; None for what it chooses."""
+    limit = (
+        nullcontext()
+        if registers is None
+        else changed_ptx(lambda ptx: with_registers(ptx, registers), f"maxnreg.{registers}")
+    )
+    with session(recording, apart=True), limit, own_cache(folder):
         compiled = recompile(kernel, override)
     if compiled.metadata.profile_scratch_size != recording.block_bytes:
         raise MeasurementError(

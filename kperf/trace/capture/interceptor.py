@@ -190,6 +190,8 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         """What to do in the place of a launch; None for those that stay as they are."""
         if self.scheduler.wants_a_round(kernel, grid):
             return self.capturer.take_round
+        if self.scheduler.wants_sampled_ctas(kernel, grid):
+            return self.capturer.take_sampled_ctas
         if self.scheduler.wants_a_pass(kernel, grid):
             return self.capturer.take_pass
         return self.capturer.trace if self.scheduler.is_due(kernel, number, grid) else None

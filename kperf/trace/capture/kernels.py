@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kperf.compat.triton import CompiledKernel, LaunchCall
 from kperf.errors import MeasurementError, UsageError
-from kperf.trace import PASSES
+from kperf.trace import CTAS, PASSES
 from kperf.trace.capture.gpu import Span
 from kperf.trace.capture.instrumented import InstrumentedKernel
 from kperf.trace.capture.multipass import MultiPass
@@ -18,7 +18,7 @@ from kperf.trace.capture.passes import parse
 from kperf.trace.capture.pc_sampling import Sampled
 from kperf.trace.instrument.session import HEADER_BYTES
 
-Ctas = Literal["all", "sampled"]
+Ctas = Literal["auto", "all", "sampled"]
 
 MOST_KERNELS = 10
 """Kernels that are traced in a run."""
@@ -34,7 +34,7 @@ _KEPT_SPANS = 64
 def parse_ctas(wanted: str) -> Ctas:
     """Which CTAs somebody wants to be recorded. Raises `UsageError` for another word."""
     if wanted not in get_args(Ctas):
-        raise UsageError(f"ctas={wanted!r} says not which CTAs are recorded: give all or sampled")
+        raise UsageError(f"ctas={wanted!r} says not which CTAs are recorded: give auto, all or sampled")
     return cast(Ctas, wanted)
 
 
@@ -46,8 +46,9 @@ class TraceOptions:
     `memory`: bytes for the events of a launch. `check`: launch the original kernel and the instrumented one in turn on
     the same bytes, and compare what they wrote. `passes`: over how many more launches an iteration's events are spread
     at most, None for as many as choosing finds, 1 for none. `stop`: end the script when all of this is read.
-    `ctas`: which CTAs of a launch are recorded. `wait`: begin when no other process measures on the GPU. `samples`:
-    let the GPU sample the original kernel too.
+    `ctas`: which CTAs of a launch are recorded; "auto": all of them, and besides a sample where that disturbs much and
+    nobody asks for several passes. `wait`: begin when no other process measures on the GPU. `samples`: let the GPU
+    sample the original kernel too.
     """
 
     patterns: Sequence[str] = ("*",)
@@ -58,9 +59,14 @@ class TraceOptions:
     check: bool = False
     passes: int | None = field(default_factory=lambda: parse(PASSES))
     stop: bool = False
-    ctas: Ctas = "all"
+    ctas: Ctas = field(default_factory=lambda: parse_ctas(CTAS))
     wait: bool = False
     samples: bool = False
+
+    @property
+    def wants_sampled_ctas(self) -> bool:
+        """Whether sampled CTAs are recorded in another launch, where recording all of them disturbs much."""
+        return self.ctas == "auto" and self.passes in (None, 1)
 
 
 @dataclass
@@ -91,6 +97,10 @@ class CapturedLaunch:
     """Of the original kernel, where they were asked for."""
     no_samples: str = ""
     """Why there are none, then."""
+    sampled: "CapturedLaunch | None" = None
+    """A later launch of the same grid, of which sampled CTAs were recorded, for what all of them disturb."""
+    why_all: str | None = None
+    """Why there is none, empty where none is needed; None as long as that is open."""
 
     @property
     def events_of_a_warp(self) -> int:

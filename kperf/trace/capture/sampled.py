@@ -5,6 +5,7 @@ a few ways are compiled, and the first is kept in which the original path has th
 instructions, its spills and its CTAs on an SM. Where there is none, all CTAs are recorded, and the reading says why.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,30 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.ir.override import Override, recompile
-from kperf.trace.capture.instrumented import InstrumentedKernel, recording_of_launch, resource_usage, straight_events
+from kperf.trace.capture.instrumented import (
+    InstrumentedKernel,
+    most_registers,
+    orders,
+    recording_of_launch,
+    resource_usage,
+    straight_events,
+)
 from kperf.trace.instrument.sampled import LEAST_RECORDED, MOST_CTAS, Sample, key_of, sampled
 from kperf.trace.instrument.session import Recording, session
+
+UNDISTURBED = 0.05
+"""Of the original kernel's time: a launch that events change by no more is read as it is, with high confidence. Two
+measurements of one instrumented kernel are 0.5 % apart in the median and 2.0 % at most (docs/accuracy.md): what is
+above is no noise."""
+WAYS_S = 30.0
+"""Seconds in which ways are compiled: of a kernel that spills, one takes half a minute."""
+
+
+def disturbs(every: InstrumentedKernel, cost: float, folder: Path) -> bool:
+    """Whether recording all CTAs makes another kernel of it: in time, by `cost`, in CTAs on an SM, or in its order."""
+    if round(abs(cost), 4) > UNDISTURBED or every.resource_usage.occupancy != every.original_usage.occupancy:
+        return True
+    return bool(orders(every, folder).differences)
 
 
 def with_sampled_ctas(
@@ -26,16 +48,27 @@ def with_sampled_ctas(
     """The kernel that records a sample of the CTAs of such a launch; `every`, with the reason, where there is none.
 
     `every`: the instrumented kernel that records all of them. `memory`, `records`: as `make_instrumented` takes them.
+    No way is begun that, taking as long as the one before it, would end later than WAYS_S after the first began.
     """
     reasons: list[str] = []
+    begin = time.monotonic()
     try:
         _refuse(every, sample, ctas)
-        for recording in _recordings(every, sample.count(ctas), memory, records):
-            for registers in _register_limits(every, recording):
-                made = _compiled(every, sample, recording, registers, folder)
-                if (reason := _changed(made, folder)) is None:
-                    return made
-                reasons.append(f"beside the instrumented code its own {reason}")
+        ways = [
+            (recording, registers)
+            for recording in _recordings(every, sample.count(ctas), memory, records)
+            for registers in _register_limits(every, recording)
+        ]
+        for number, (recording, registers) in enumerate(ways):
+            began = time.monotonic()
+            made = _compiled(every, sample, recording, registers, folder)
+            if (reason := _changed(made, folder)) is None:
+                return made
+            reasons.append(f"beside the instrumented code its own {reason}")
+            ended = time.monotonic()
+            if number + 1 < len(ways) and ended - begin + (ended - began) > WAYS_S:
+                tried = f"{number + 1} of {len(ways)} ways took {ended - begin:.0f} s to compile"
+                return replace(every, why_all=f"{reasons[0]} ({tried}, and no more are tried)")
     except (UsageError, MeasurementError) as error:
         reasons.insert(0, str(error))
     except TritonError as error:  # ptxas or a pass of Triton's
@@ -67,18 +100,12 @@ def _recordings(every: InstrumentedKernel, ctas: int, memory: int, records: int 
 def _register_limits(every: InstrumentedKernel, recording: Recording) -> list[int | None]:
     """What ptxas may take: what it chooses, all, and as many as leave the original's CTAs on an SM.
 
-    What it chooses may be fewer than the original has, in another order, or so many that a CTA less fits. It rounds a
-    limit down to what a thread is given at a time.
+    What it chooses may be fewer than the original has, in another order, or so many that a CTA less fits.
     """
     used, arch = every.original_usage, recording.arch
-    step = arch.thread_register_unit
     shared = used.shared_bytes + (recording.buffer_bytes if recording.memory == "shared" else 0)
-    fitting = [
-        registers
-        for registers in range(step, arch.thread_registers, step)
-        if arch.ctas_per_sm(registers, shared, every.program.total_warps) >= used.occupancy
-    ]
-    return [None, arch.thread_registers, *fitting[-1:]]
+    most = most_registers(arch, used, shared, every.program.total_warps)
+    return list(dict.fromkeys([None, arch.thread_registers, *([] if most is None else [most])]))
 
 
 def _compiled(

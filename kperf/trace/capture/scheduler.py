@@ -7,7 +7,15 @@ from fnmatch import fnmatchcase
 
 from kperf.errors import UsageError
 from kperf.trace.capture.gpu import Gpu, Span, times
-from kperf.trace.capture.kernels import MOST_KERNELS, WARM, FunctionKey, Kernel, KernelKey, TraceOptions
+from kperf.trace.capture.kernels import (
+    MOST_KERNELS,
+    WARM,
+    CapturedLaunch,
+    FunctionKey,
+    Kernel,
+    KernelKey,
+    TraceOptions,
+)
 
 SHORT_MS = 0.1
 """Of a shorter kernel a mark before the launch may lie before the host is ready: only launches alone are compared."""
@@ -86,6 +94,11 @@ class Scheduler:
             others = []
         return statistics.median([*alone, *others]) if alone or others else None
 
+    def cost(self, kernel: Kernel, taken: CapturedLaunch, *, wait: bool = True) -> float | None:
+        """By what share a captured launch of a kernel is longer than the original's; None if nothing is known."""
+        original_ms, instrumented_ms = self.original_ms(kernel, wait=wait), self.median_ms(taken.spans, wait=wait)
+        return None if original_ms is None or instrumented_ms is None else instrumented_ms / original_ms - 1
+
     def median_ms(self, spans: Sequence[Span], *, wait: bool = True) -> float | None:
         """Median time of some launches; None if nothing is known of them."""
         found = times(spans, self._gpu, wait=wait)
@@ -143,6 +156,17 @@ class Scheduler:
         taken = kernel.taken
         return taken is not None and taken.in_rounds and grid == taken.grid
 
+    def wants_sampled_ctas(self, kernel: Kernel, grid: tuple[int, int, int]) -> bool:
+        """Whether this launch is one to record sampled CTAs of, or to see whether that is needed."""
+        taken = kernel.taken
+        return taken is not None and taken.warm and grid == taken.grid and self._lacks_sampled_ctas(kernel)
+
+    def _lacks_sampled_ctas(self, kernel: Kernel) -> bool:
+        taken = kernel.taken
+        if taken is None or not self.options.wants_sampled_ctas:
+            return False
+        return taken.why_all is None if taken.sampled is None else taken.sampled.in_rounds
+
     def wants_a_pass(self, kernel: Kernel, grid: tuple[int, int, int]) -> bool:
         """Whether this launch is one for a pass: all of them have to be like the one with all events."""
         taken = kernel.taken
@@ -160,7 +184,7 @@ class Scheduler:
 
     def is_whole(self, kernel: Kernel) -> bool:
         """Whether all was captured of a kernel that is wanted."""
-        return self.is_timed(kernel) and not self._lacks_passes(kernel)
+        return self.is_timed(kernel) and not self._lacks_sampled_ctas(kernel) and not self._lacks_passes(kernel)
 
     def is_all_read(self, read: Collection[KernelKey]) -> bool:
         """Whether all that was asked for was `read`: of each pattern a kernel, and every kernel that is launched still.

@@ -24,7 +24,7 @@ OLD_WORDS = {
     "under_own_products", "under_any_products", "running_blocks", "block_us", "period_pass",
 }  # fmt: skip
 OLD_VALUES = {"trip": "iteration", "trips": "iterations", "block": "CTA", "products": "MMAs"}
-OLD_VALUES |= {"products and loads": "MMAs and loads", 3: 6}
+OLD_VALUES |= {"products and loads": "MMAs and loads", 3: 7}
 
 
 def of_version_3(path):
@@ -57,7 +57,7 @@ def test_a_timeline_of_version_3_keeps_every_value_and_has_no_old_word(path, tmp
     old = tmp_path / "k.timeline.json"
     old.write_text(json.dumps(record))
     found = read_timeline(old)
-    assert found.schema_version == 6
+    assert found.schema_version == 7
     assert found.verdict == ["said then"]
     assert found.cycles_per_unit.model_dump() == record["period_cycles"]
     assert (found.ctas, found.events.written) == (record["blocks"], record["records"]["written"])
@@ -70,7 +70,7 @@ def test_a_timeline_of_version_3_keeps_every_value_and_has_no_old_word(path, tmp
     written = json.loads(found.model_dump_json())
     assert not words({name: part for name, part in written.items() if name != "arguments"}) & OLD_WORDS
     gone = Counter(OLD_VALUES.get(leaf, leaf) for leaf in leaves(record)) - Counter(leaves(written))
-    assert not {leaf for leaf in gone if leaf != 6}
+    assert not {leaf for leaf in gone if leaf != 7}
     assert Timeline.model_validate(written) == found
 
 
@@ -79,7 +79,7 @@ def test_a_timeline_of_version_4_says_that_its_replay_is_of_one_cta(tmp_path):
     old = tmp_path / "k.timeline.json"
     old.write_text(json.dumps(record))
     found = read_timeline(old)
-    assert (record["schema_version"], found.schema_version) == (4, 6)
+    assert (record["schema_version"], found.schema_version) == (4, 7)
     assert (found.bubbles_of, found.replay.together) == ("CTA", 1)
     assert found.replay.cycles == record["replay"]["cycles"]
     words = " ".join(verdict(concluded(found, None)))
@@ -129,5 +129,5 @@ def test_a_timeline_of_version_5_has_no_samples_and_keeps_its_wait_for_loads(tmp
     old = tmp_path / "k.timeline.json"
     old.write_text(json.dumps(record | {"schema_version": 5}))
     found = read_timeline(old)
-    assert (found.schema_version, found.samples, found.no_samples) == (6, None, "")
+    assert (found.schema_version, found.samples, found.no_samples) == (7, None, "")
     assert json.loads(found.model_dump_json()) == new

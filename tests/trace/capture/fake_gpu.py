@@ -37,6 +37,8 @@ from tests.trace.analyze.synthetic import encode, probes_of
 ITERATIONS = 6
 STEP = 200
 """Cycles from record to record."""
+SAMPLED_STEP = 200
+"""The same where sampled CTAs are recorded."""
 
 PROOFS = Path(knobs.cache.dir)
 """The cache of all tests: that a proof compiles apart, `tests/attention/test_overrides.py` holds."""
@@ -57,7 +59,10 @@ class Launcher(offline.Launcher):
             write_records(buffer, self.metadata, gx * gy * gz)
         for write in WRITES:
             write(bool(size), arguments)
-        LAUNCHES.append(SimpleNamespace(name=self.source.name, grid=grid, traced=bool(size), arguments=arguments))
+        sampled = bool(size) and "sampled" in self.metadata.instrumentation_mode
+        LAUNCHES.append(
+            SimpleNamespace(name=self.source.name, grid=grid, traced=bool(size), sampled=sampled, arguments=arguments)
+        )
         for hook in (enter, exit):
             if hook is not None:
                 hook(launch_metadata)
@@ -66,7 +71,7 @@ class Launcher(offline.Launcher):
 @cache
 def instrumented_of(path: str, mode: str) -> tuple[Program, Recording, Sample | None]:
     _, warps, size, memory, bits, *key = mode.split(":")
-    sample = Sample(*map(int, key[0].split(".")[1:3])) if key else None
+    sample = Sample(*map(int, key[0].split(".")[1:3])) if key and key[0].startswith("sampled") else None
     with open(path) as file:  # noqa: PTH123
         program = read_program(file.read())
     recorded = tuple(map(int, warps.split(".")))
@@ -81,7 +86,8 @@ def write_records(buffer: torch.Tensor, metadata, ctas: int) -> None:
         probes_of(program, groups[warp], ITERATIONS) if looping else straight(program, groups[warp])
         for warp in recording.warps
     ]
-    cta = [[(*probe, STEP * place) for place, probe in enumerate(warp)] for warp in probes]
+    step = SAMPLED_STEP if sample else STEP
+    cta = [[(*probe, step * place) for place, probe in enumerate(warp)] for warp in probes]
     encoded = encode([cta] * (sample.count(ctas) if sample else ctas), recording, sample=sample)
     assert encoded.nbytes == buffer.nbytes
     ctypes.memmove(buffer.data_ptr(), encoded.ctypes.data, encoded.nbytes)

@@ -1,8 +1,11 @@
 """Kernels with sampled CTAs, compiled: the path of the CTAs that are not recorded is the original's."""
 
+import json
 import re
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from triton import knobs
@@ -17,14 +20,17 @@ from kperf.ir.offline import launched_by
 from kperf.record import stack
 from kperf.trace import command
 from kperf.trace.analyze.recorded import read_timeline
+from kperf.trace.capture import capturer
 from kperf.trace.capture import sampled as sampling
 from kperf.trace.capture.instrumented import InstrumentedKernel, make_instrumented, orders
 from kperf.trace.capture.kernels import parse_ctas
 from kperf.trace.capture.sampled import with_sampled_ctas
+from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.events import read_rules
 from kperf.trace.instrument.sampled import Sample
+from tests.trace.capture import fake_gpu
 from tests.trace.capture.fake_gpu import INSTRUMENTED
-from tests.trace.capture.test_command import ADD, launched, trace  # noqa: F401
+from tests.trace.capture.test_command import ADD, GEMM, launched, trace  # noqa: F401
 from tests.trace.kernels import CASES, compile_case, compiled
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -213,16 +219,16 @@ def test_a_script_is_traced_with_sampled_ctas(trace):  # noqa: F811
     status, said, out = trace(MANY.format(1024), ctas="sampled")
     assert status == 0
     timeline = read_timeline(out / "plus.timeline.json")
-    count = Sample().count(1024)
-    assert (timeline.sampled.recorded, timeline.sampled.ctas, timeline.sampled.stride) == (count, 1024, 17)
-    assert timeline.ctas == timeline.units == count
+    recorded = Sample().count(1024)
+    assert (timeline.sampled.recorded, timeline.sampled.ctas, timeline.sampled.stride) == (recorded, 1024, 17)
+    assert timeline.ctas == timeline.units == recorded
     assert timeline.sms is timeline.imbalance is None
     assert timeline.sass_order.same
     assert timeline.resources.instrumented.occupancy == timeline.resources.original.occupancy
     (argument,) = [part for part in timeline.memory.traffic if part.argument == "x"]
     assert argument.loaded_bytes == pytest.approx(1024 * 1024 * 4, abs=1024)
-    assert f"{count} of 1024 CTAs are recorded, every 17th from CTA 5 on" in said
-    assert f"(estimated from the {count} CTAs recorded)" in said
+    assert f"{recorded} of 1024 CTAs are recorded, every 17th from CTA 5 on" in said
+    assert f"(estimated from the {recorded} CTAs recorded)" in said
     assert "one pass, for sampled CTAs have all events in one launch" in said
     assert launched("plus")[:3] == [True, False, True]
 
@@ -230,7 +236,7 @@ def test_a_script_is_traced_with_sampled_ctas(trace):  # noqa: F811
 def test_another_word_for_the_ctas_is_refused(monkeypatch):
     monkeypatch.setattr(command, "refuse_what_cannot_work", lambda _: None)
     monkeypatch.setattr(stack.Stack, "why_no_cuda", lambda _: None)
-    with pytest.raises(UsageError, match="ctas='some' says not which CTAs are recorded: give all or sampled"):
+    with pytest.raises(UsageError, match="ctas='some' says not which CTAs are recorded: give auto, all or sampled"):
         kperf.trace(ctas="some").__enter__()
     assert parse_ctas("sampled") == "sampled"
 
@@ -252,3 +258,180 @@ def test_a_launch_of_another_grid_has_another_sample(trace):  # noqa: F811
     _, _, out = trace(text + "plus[(grid,)](x, x, x, 1 << 20, 1024)", ctas="sampled")
     timeline = read_timeline(out / "plus.timeline.json")
     assert (timeline.sampled, timeline.ctas) == (None, 100)
+
+
+class Disturbed(fake_gpu.FakeGpu):
+    """A GPU on which a launch takes 1 ms, with events in all CTAs `every` times as long, in a sample `sampled` times.
+
+    From launch 13 on all take twice as long.
+    """
+
+    def __init__(self, every=1.3, sampled=1.02):
+        super().__init__()
+        self.times = every, sampled
+
+    def mark(self, stream):
+        return len(fake_gpu.LAUNCHES)
+
+    def milliseconds(self, start, end):
+        assert end == start + 1
+        one = fake_gpu.LAUNCHES[start]
+        longer = self.times[one.sampled] if one.traced else 1.0
+        return longer * (2 if end >= 13 else 1)
+
+
+def ways():
+    """Of each launch whether all, sampled or no CTAs were recorded."""
+    return "".join("s" if one.sampled else "a" if one.traced else "." for one in fake_gpu.LAUNCHES)
+
+
+LATER = MANY.replace("range(20)", "range(30)")
+ROUNDS = "a." + "a." * 5
+
+
+@pytest.mark.parametrize("passes", [None, 1])
+def test_a_kernel_that_all_events_disturb_is_launched_again_with_sampled_ctas_and_one_reading_is_made_of_both(
+    trace,  # noqa: F811
+    monkeypatch,
+    capsys,
+    passes,
+):
+    monkeypatch.setattr(fake_gpu, "STEP", 260)
+    status, said, out = trace(LATER.format(1024), gpu=Disturbed(), passes=passes)
+    assert status == 0
+    assert ways() == ROUNDS + "s." * 5 + "." * 8
+    timeline = read_timeline(out / "plus.timeline.json")
+    recorded = Sample().count(1024)
+    assert timeline.sampled.recorded == timeline.ctas == recorded
+    assert timeline.cycles_per_unit.median == 7 * 200
+    assert (timeline.overhead.original_ms, timeline.overhead.ratio) == (2.0, pytest.approx(1.02))
+    assert (timeline.all_ctas.overhead.original_ms, timeline.all_ctas.overhead.ratio) == (1.0, 1.3)
+    assert len(timeline.overhead.original_samples_ms) == len(timeline.overhead.instrumented_samples_ms) == 5
+    assert timeline.confidence.level == "high"
+    assert timeline.sms.sms == 132  # 1024 CTAs on 132 SMs, of which the sample would have met 60
+    assert timeline.residency.original == 8
+    (argument,) = [part for part in timeline.memory.traffic if part.argument == "x"]
+    assert argument.loaded_bytes == 1024 * 1024 * 4
+    assert timeline.memory.gb_per_s == pytest.approx(3 * 1024 * 1024 * 4 / 2e-3 / 1e9)
+    assert timeline.recorded_by["cycles_per_unit"] == "sampled CTAs"
+    assert timeline.recorded_by["sms"] == "all CTAs"
+    words = " ".join(said.split())
+    assert f"recording all CTAs costs 30.0%: cycles are of {recorded} sampled CTAs, every 17th of 1024" in words
+    assert "the launch with these costs 2.0%" in words
+    assert ("one pass, for sampled CTAs have all events in one launch" in words) is (passes is None)
+    assert (
+        f"plus: {recorded} sampled CTAs are recorded in the next launches of grid 1024 x 1 x 1"
+        in capsys.readouterr().err
+    )
+    shown = json.loads((out / "plus.chrome_trace.json").read_text())["otherData"]["ctas"]
+    assert all(cta["program_id"] % 17 == 5 for cta in shown)
+
+
+@pytest.mark.parametrize(
+    ("every", "sampled", "expected"),
+    [(1.05, 1.0, ""), (1.06, 1.0, "s." * 5), (0.95, 1.0, ""), (0.94, 1.0, "s." * 5)],
+)
+def test_a_sample_is_taken_from_a_limit_on(trace, every, sampled, expected):  # noqa: F811
+    _, _, out = trace(LATER.format(1024), gpu=Disturbed(every, sampled), passes=1)
+    assert ways() == (ROUNDS + expected).ljust(30, ".")
+    timeline = read_timeline(out / "plus.timeline.json")
+    assert (timeline.sampled is None) == (timeline.all_ctas is None) == (not expected)
+    assert "not a sample" not in " ".join(timeline.confidence.reasons)
+
+
+@pytest.mark.parametrize("what", ["order", "occupancy"])
+def test_a_sample_is_taken_where_the_order_or_the_ctas_on_an_sm_differ(trace, monkeypatch, what):  # noqa: F811
+    """Though the launch takes 2 % longer only."""
+    differs = Orders(["FADD", "FMUL"], ["FMUL", "FADD"])
+    if what == "order":
+        monkeypatch.setattr(sampling, "orders", lambda *_: differs)
+    else:
+        made = capturer.make_instrumented
+
+        def loses_a_cta(*arguments, **options):
+            every = made(*arguments, **options)
+            used = every.resource_usage
+            return replace(every, resource_usage=replace(used, occupancy=used.occupancy - 1))
+
+        monkeypatch.setattr(capturer, "make_instrumented", loses_a_cta)
+    _, said, out = trace(LATER.format(1024), gpu=Disturbed(1.02, 1.0), passes=1)
+    assert ways() == ROUNDS + "s." * 5 + "." * 8
+    timeline = read_timeline(out / "plus.timeline.json")
+    assert timeline.residency.instrumented == timeline.residency.original == 8
+    assert ("leaves 15 CTAs an SM where 16 fit" in " ".join(said.split())) is (what == "occupancy")
+
+
+def test_a_kernel_of_which_no_sample_can_be_made_keeps_all_ctas_and_says_why(trace, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(fake_gpu, "STEP", 260)
+    _, said, out = trace(LATER.format(100), gpu=Disturbed(), passes=1)
+    assert ways() == ROUNDS.ljust(30, ".")
+    timeline = read_timeline(out / "plus.timeline.json")
+    assert (timeline.sampled, timeline.all_ctas, timeline.ctas) == (None, None, 100)
+    assert timeline.cycles_per_unit.median == 7 * 260
+    assert set(timeline.recorded_by.values()) == {"all CTAs", "original kernel"}
+    assert timeline.confidence.level == "low"
+    reason = "all CTAs are recorded and not a sample: of its 100 CTAs a sample has 6, and 32 are needed"
+    assert reason in timeline.confidence.reasons
+    assert reason in " ".join(said.split())
+
+
+def test_passes_go_on_where_there_is_no_sample_and_who_asks_for_several_gets_them(trace):  # noqa: F811
+    trace(GEMM + "run(40)", gpu=Disturbed())
+    passes = ways()[len(ROUNDS) :]
+    assert passes.startswith(".a.a")
+    fake_gpu.LAUNCHES.clear()
+    trace(GEMM.replace("(2,)", "(1024,)") + "run(40)", gpu=Disturbed(), passes=2)
+    assert ways().rstrip(".") == ROUNDS + ".a.a"
+
+
+@pytest.mark.parametrize(("launches", "rounds"), [(12, 0), (13, 0), (14, 1), (17, 3)])
+def test_a_script_that_ends_early_leaves_what_was_recorded(trace, launches, rounds):  # noqa: F811
+    _, said, out = trace(MANY.replace("range(20)", f"range({launches})").format(1024), gpu=Disturbed(), passes=1)
+    timeline = read_timeline(out / "plus.timeline.json")
+    assert (timeline.sampled is not None) == bool(rounds)
+    assert len(timeline.overhead.instrumented_samples_ms) == (rounds or 5)
+    too_few = "all CTAs are recorded and not a sample: the script launches it too few times"
+    assert (too_few in said.replace("\n", " ")) == (not rounds)
+
+
+def test_a_sample_that_is_refused_leaves_the_launch_of_all_ctas(trace, monkeypatch):  # noqa: F811
+    def refuse(traced, arguments):
+        if traced and len(fake_gpu.LAUNCHES) >= 12:
+            raise RuntimeError("out of resources")
+
+    monkeypatch.setattr(fake_gpu, "WRITES", [refuse])
+    status, said, out = trace(LATER.format(1024), gpu=Disturbed(), passes=1)
+    assert status == 0
+    assert ways() == ROUNDS.ljust(30, ".")
+    timeline = read_timeline(out / "plus.timeline.json")
+    assert timeline.sampled is None
+    assert "not a sample: its instrumented kernel cannot be launched: out of resources" in " ".join(said.split())
+
+
+def test_a_sample_that_writes_something_else_is_a_failed_check(trace, capsys):  # noqa: F811
+    launches = count()
+
+    def write(traced, arguments):
+        # Of two launches with all CTAs each is launched once to compare, and five times to be timed.
+        arguments[2][5] = -0.0 if traced and next(launches) >= 2 * 6 else 0.0
+
+    fake_gpu.WRITES.append(write)
+    status, _, out = trace(LATER.format(1024), gpu=Disturbed(), passes=1, check=True)
+    assert ways().index("s") > 24
+    assert status == 1
+    assert "writes other bits than the original kernel" in capsys.readouterr().err
+    assert not list(out.iterdir())
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(5, 3), (7, 2), (60, 1)])
+def test_the_ways_of_a_kernel_that_is_slow_to_compile_end_with_the_time(monkeypatch, seconds, most):
+    every, tried, clock = every_cta(compiled("add")), [], count(0, seconds)
+    monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(sampling, "_changed", lambda *made: tried.append(made) or f"code differs {len(tried)}")
+    made = with_sample(every)
+    assert len(tried) == most
+    assert made.sample is None
+    assert made.why_all == (
+        f"beside the instrumented code its own code differs 1 ({most} of 6 ways took {2 * most * seconds} s to "
+        "compile, and no more are tried)"
+    )

@@ -31,7 +31,7 @@ def kernel(name="f", hash_="", device=0, line=1):
 
 
 def scheduler(*kernels, gpu=None, **options):
-    made = Scheduler(TraceOptions(**{"passes": 1} | options), gpu or Clock())
+    made = Scheduler(TraceOptions(**{"passes": 1, "ctas": "all"} | options), gpu or Clock())
     made.kernels.update((one.key, one) for one in kernels)
     return made
 
@@ -201,3 +201,40 @@ def test_a_kernel_of_which_rounds_or_passes_are_to_come_is_not_read():
     f.taken.why_one = "there is no loop"
     assert made.is_whole(f)
     assert made.is_all_read([f.key])
+
+
+@pytest.mark.parametrize("passes", [None, 1])
+def test_a_kernel_of_which_a_sample_is_to_come_or_to_be_decided_on_is_not_read(passes):
+    f = kernel()
+    made = scheduler(f, passes=passes, ctas="auto")
+    made.note(f, GRID)
+    f.taken = captured(3, made, rounds=1)
+    f.taken.why_one = "there is no loop"
+    assert not made.is_timed(f)
+    f.taken.original_spans.append(Span(0, 1))
+    assert made.is_timed(f)
+    assert made.wants_sampled_ctas(f, GRID)
+    assert not made.wants_sampled_ctas(f, (5, 1, 1))
+    assert not made.is_whole(f)
+    f.taken.sampled = captured(4, made, rounds=2)
+    assert made.wants_sampled_ctas(f, GRID)
+    f.taken.sampled.original_spans += [Span(0, 1), Span(2, 3)]
+    assert not made.wants_sampled_ctas(f, GRID)
+    assert made.is_all_read([f.key])
+    f.taken.sampled, f.taken.why_all = None, "its CTAs come in clusters"
+    assert not made.wants_sampled_ctas(f, GRID)
+    assert made.is_whole(f)
+    f.taken.why_all = None
+    for others in ({"passes": 2, "ctas": "auto"}, {"passes": passes, "ctas": "all"}):
+        assert not scheduler(f, **others).wants_sampled_ctas(f, GRID)
+
+
+def test_what_events_cost_is_of_launches_in_turn_and_unknown_without_them():
+    f = kernel()
+    made = scheduler(f)
+    f.taken = captured(3, made)
+    assert made.cost(f, f.taken) is None
+    f.taken.spans = [Span(0, 15), Span(0, 13), Span(0, 99)]
+    assert made.cost(f, f.taken) is None
+    f.taken.original_spans = [Span(0, 10), Span(0, 12), Span(0, 1)]
+    assert made.cost(f, f.taken) == pytest.approx(0.5)
