@@ -300,3 +300,34 @@ def ranks(x, y, BLOCK: tl.constexpr):
 def test_threads_that_compute_all_pairs_of_a_short_row_are_not_idle(tmp_path):
     launch = 'x = torch.empty(1 << 20, device="cuda")\nranks[(1 << 14,)](x, x, 64, num_warps=4)'
     assert "idle-threads" not in found(tmp_path, PAIRS_OF_ROWS, launch)
+
+
+TRANSPOSED = """
+def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    rk = tl.arange(0, BK)
+    acc = tl.zeros([BM, BN], tl.float32)
+    BEFORE
+    for k in range(0, END, BK):
+        x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
+        y = tl.load(b + rn[:, None] * K + (k + rk)[None, :])
+        acc = tl.dot(x, y.T, acc)
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "end", "advice"),
+    [("pass", "K", "tl.assume(K > 0) before it"), ("tl.assume(K > 0)", "K", None), ("pass", "4096", None)],
+)
+def test_a_loop_that_may_not_run_leaves_its_sum_two_sources(tmp_path, before, end, advice):
+    launch = (
+        f"a, b, c = (torch.empty(4096, 4096, {BF16}) for _ in range(3))\n"
+        "product[(32, 16)](a, b, c, 4096, 4096, 4096, 128, 256, 64, num_warps=8, num_stages=3)"
+    )
+    findings = found(tmp_path, TRANSPOSED.replace("BEFORE", before).replace("END", end), launch)
+    assert ("wgmma-serialised" in findings) == (advice is not None)
+    if advice is not None:
+        assert (findings["wgmma-serialised"].severity, advice in findings["wgmma-serialised"].advice) == ("high", True)
+        assert findings["wgmma-serialised"].evidence == {"wgmma": 4, "waited_for": 4, "warning": "C7515"}

@@ -19,6 +19,7 @@ _WARP_GROUP = 4
 """Warps that issue a wgmma together; a second group of them issues its own meanwhile."""
 _SHAPED = ("tt.broadcast", "tt.expand_dims", "tt.splat", "tt.reshape", "ttg.convert_layout", "tt.trans")
 _REGISTERS = "insufficient register"
+_DEFINED = "defining accumulator registers"
 _DOT, _WAIT = "ttng.warp_group_dot", "ttng.warp_group_dot_wait"
 
 
@@ -34,10 +35,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             mmas[0],
             "high",
             f"{awaited} of the {issued} wgmma instructions of its loops are waited for before the next is issued{why}",
-            f"{kernel.warps_advice()}: a thread's registers do not hold what lives across the MMAs"
-            if _REGISTERS in why
-            else "keep the accumulator untouched between MMAs (rescale it after the wait), unroll nothing by hand, "
-            "and let fewer values live across the loop",
+            _advice(kernel, mmas[0], why),
             {"wgmma": issued, "waited_for": awaited, "warning": warning[1] if warning else ""},
             estimate=(1.8, 1.2, 3.0),
             candidates=kernel.more_warps() if _REGISTERS in why else (),
@@ -62,6 +60,35 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 confidence="medium",
                 estimate=(1.2, 1.0, 1.6) if alone else (1.05, 1.0, 1.2),
             )
+
+
+def _advice(kernel: Kernel, mma: Operation, why: str) -> str:
+    """By ptxas' reason, and by whether the TTGIR itself leaves the sum alone."""
+    if _REGISTERS in why:
+        return f"{kernel.warps_advice()}: a thread's registers do not hold what lives across the MMAs"
+    bound = _unknown_end(kernel, mma)
+    if _DEFINED in why and bound is not None and _read_in_loop(mma) is None:
+        return (
+            f"say that the loop runs: tl.assume({bound}) before it, or make its bounds tl.constexpr. Where it may not "
+            "run, the sum has two sources, zeros and the MMA"
+        )
+    return (
+        "keep the accumulator untouched between MMAs (rescale it after the wait), unroll nothing by hand, and let "
+        "fewer values live across the loop"
+    )
+
+
+def _unknown_end(kernel: Kernel, mma: Operation) -> str | None:
+    """What holds if an MMA's loop runs at all, in words; None without a loop or with constant bounds."""
+    loops = loops_around(mma)
+    if not loops or loops[0].name != "scf.for":
+        return None
+    first, last = (kernel.values.operand(loops[0], place) for place in (1, 2))  # behind the induction variable
+    if first is not None and last is not None and not (first.arguments or last.arguments or last.loaded):
+        return None
+    names = sorted(last.arguments) if last is not None else []
+    from_zero = first is not None and not first.arguments and not first.numbers.any()
+    return f"{names[0]} > 0" if from_zero and len(names) == 1 else "its end > its beginning"
 
 
 def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding:
