@@ -15,8 +15,8 @@ from kperf.studies.models import Prediction
 LOOKS = {"fma": (BLUE, "o"), "ex2": (ORANGE, "s"), "wgmma": (GREEN, "^"), "spin": (PURPLE, "D")}
 """Instruction -> colour and marker."""
 MODELS = {
-    "graph": (BLUE, "o", "run again by its graph"),
-    "stages": (VERMILION, "s", "from another's stages"),
+    "graph": (BLUE, "o", "replay of its graph"),
+    "stages": (VERMILION, "s", "another's stage times"),
 }
 
 
@@ -33,13 +33,26 @@ def figure(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction], stamp: s
         _regions(axes[0, 0], rows)
     _models(axes[0, -1], modelled)
     handles, labels = axes[0, 0].get_legend_handles_labels() if rows else ([], [])
-    headline(made, ["How right regions, launches and models are", stamp], handles, labels)
+    headline(made, [*_findings(rows, modelled), stamp], handles, labels)
     made_of = (
-        "Models: three blocks run again with their work, without their waiting, against what they took; the period by "
-        "the stage times of another kernel against the median trip. Grey is 3 %."
+        "Models: the dependency graph of three CTAs replayed with their work and without their waiting, against their "
+        "mean iteration time; the stage times of another kernel, against the median iteration time. Grey is "
+        f"{GOALS['model']:.0%}."
     )
     footnote(made, [_launches(rows), made_of] if rows else [made_of])
     return made
+
+
+def _findings(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction]) -> list[str]:
+    """How far off regions and replays are, a line each as far as they are recorded."""
+    said = []
+    if errors := {line.instruction: line.error for line in lines(rows)}:
+        worst = max(errors, key=lambda name: abs(errors[name]))
+        said.append(f"Regions grow as their known cycles do, within {abs(errors[worst]):.1%} ({worst})")
+    if replays := [abs(one.error) for one in modelled if one.model == "graph"]:
+        near = sum(error <= GOALS["model"] for error in replays)
+        said.append(f"Replays give the iteration time of {near} of {len(replays)} kernels within {GOALS['model']:.0%}")
+    return said
 
 
 def _regions(axis: Axes, rows: Sequence[AccuracyRow]) -> None:
@@ -65,7 +78,7 @@ def _regions(axis: Axes, rows: Sequence[AccuracyRow]) -> None:
 
 def _launches(rows: Sequence[AccuracyRow]) -> str:
     told = [f"{row.instruction} {row.error:+.2%}" for row in rows if isinstance(row, LaunchRow)]
-    return f"A launch's time by its records against CUPTI's: {', '.join(told)}."
+    return f"A launch's time by its events against CUPTI's: {', '.join(told)}."
 
 
 def _models(axis: Axes, modelled: Sequence[Prediction]) -> None:
@@ -84,5 +97,5 @@ def _models(axis: Axes, modelled: Sequence[Prediction]) -> None:
     axis.set_ylim(len(kernels) - 0.5, -0.5)
     axis.legend(loc="best", framealpha=1, edgecolor="#d8d8d8", fancybox=False, fontsize=SMALL)
     axis.set_xlabel("%")
-    axis.set_title("predicted period - measured", loc="left", fontsize=SMALL, fontweight="bold")
+    axis.set_title("predicted iteration time - measured", loc="left", fontsize=SMALL, fontweight="bold")
     axis.grid(axis="x", color="#d8d8d8", linewidth=0.5)

@@ -56,9 +56,9 @@ def figure(runs: dict[Key, Run], compared: Sequence[str], title: Sequence[str], 
     over = label_and_look(BASELINE)[0]
     explained = (
         f"Numbers: how many times faster than {over} on the same inputs; replays of CUDA graphs, all kinds of a shape "
-        f"in turn in the same rounds, medians. Orange is slower than {over}, purple faster. In brackets where 1 lies "
-        f"in the interval in which a second run falls 19 times in 20; {SHIFTS} where a time had not settled. Columns: "
-        "batch x seq_len; mean: the geometric mean of the row."
+        f"interleaved in the same rounds, medians. Orange is slower than {over}, purple faster. In brackets where 1 "
+        f"lies in the interval in which a second run falls 19 times in 20; {SHIFTS} where a time had not settled. "
+        "Columns: batch x seq_len; mean: the geometric mean of the row."
     )
     kinds = "; ".join(f"{kind}: {KINDS[kind]}" for kind in _kinds(runs))
     headline(made, [*_finding(runs, panels), *title], [], [])
@@ -100,7 +100,7 @@ def _panel(axis: Axes, runs: dict[Key, Run], key: str, shapes: Sequence[Shape]) 
             run = place_of.get((*shape, kind), {})
             if (ratio := speedup(run, key, BASELINE)) is not None:
                 ratios[row, column] = ratio
-                axis.text(column, row, _cell(run, key, ratio), ha="center", va="center", fontsize=SMALL - 1)
+                axis.text(column, row, _cell(run, key, ratio), ha="center", va="center")
         known = [ratio for ratio in ratios[row, :-1] if not np.isnan(ratio)]
         if known:
             ratios[row, -1] = statistics.geometric_mean(known)

@@ -9,6 +9,11 @@ from matplotlib.figure import Figure
 from kperf.plots.style import BLUE, PAGE_WIDTH, SMALL, footnote, headline, save
 from kperf.studies.proton import CLI, ProtonRow, label
 
+_HOW = (
+    "Time of all kernels of a call, by CUPTI; calls follow each other without a pause. Implementations are not "
+    "interleaved: a few percent between two of them may be the clock's."
+)
+
 
 def draw(rows: Sequence[ProtonRow], stamp: str, out: Path) -> list[Path]:
     """Write `figure` as PDF and PNG; `out` without a suffix. Returns the files written."""
@@ -27,7 +32,22 @@ def figure(rows: Sequence[ProtonRow], stamp: str) -> Figure:
         axis.bar_label(bars, [f"{row.tflops:.0f}" for row in mine], padding=2)
         axis.invert_yaxis()
         axis.set_title(f"{session}, TFLOP/s", loc="left", fontsize=SMALL, fontweight="bold")
-    headline(made, ["Attention forward by Proton's scopes", stamp], [], [])
+    headline(made, [_finding(rows, sessions), f"Attention forward by Proton's scopes, {stamp}"], [], [])
     missing = [f"{row.session} {row.implementation}: {row.message}" for row in rows if row.message]
-    footnote(made, missing or ["Time of all kernels of a call, by CUPTI; calls follow each other without a pause."])
+    footnote(made, missing or [_HOW])
     return made
+
+
+def _finding(rows: Sequence[ProtonRow], sessions: Sequence[str]) -> str:
+    """What is the fastest in each session."""
+    said = []
+    for session in sessions:
+        rates = {label(row.implementation): row.tflops for row in rows if row.session == session and row.tflops}
+        if rates:
+            best = max(rates, key=lambda name: rates[name])
+            said.append((session, best, f"{rates[best]:.0f}"))
+    if not said:
+        return "No implementation has a time"
+    if len({best for _, best, _ in said}) == 1:
+        return f"{said[0][1]} is the fastest: {', '.join(f'{rate} TFLOP/s {session}' for session, _, rate in said)}"
+    return "; ".join(f"{session}: {best} is the fastest, {rate} TFLOP/s" for session, best, rate in said)

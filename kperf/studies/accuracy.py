@@ -229,7 +229,7 @@ def tables(rows: Sequence[AccuracyRow], stamp: str) -> list[Table]:
     found = {line.instruction: line for line in lines(rows)}
     regions = _table(f"regions of known cycles; {stamp}", "work", "steps", "known", "measured", "5 % to 95 %", "error")
     launches = _table(
-        f"a launch by its records and by CUPTI; {stamp}", "work", "records us", "span us", "CUPTI us", "error"
+        f"a launch by its events and by CUPTI; {stamp}", "work", "events us", "span us", "CUPTI us", "error"
     )
     for row in rows:
         if isinstance(row, RegionRow):
@@ -275,12 +275,12 @@ def said(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction]) -> list[st
     for what, errors, goal in (
         ("The slope of regions", {line.instruction: line.error for line in lines(rows)}, "region"),
         (
-            "The time of launches by records",
+            "The time of launches by events",
             {r.instruction: r.error for r in rows if isinstance(r, LaunchRow)},
             "launch",
         ),
-        ("The graph's period", _errors(modelled, "graph"), "model"),
-        ("The period from another schedule's stage times", _errors(modelled, "stages"), "model"),
+        ("The replay's iteration time", _errors(modelled, "graph"), "model"),
+        ("The iteration time from another schedule's stage times", _errors(modelled, "stages"), "model"),
     ):
         if errors:
             worst = max(errors, key=lambda name: abs(errors[name]))

@@ -225,6 +225,20 @@ def test_a_recorded_run_is_shown_with_where_it_comes_from(tmp_path, monkeypatch,
     assert "30.0" in text
 
 
+def title(figure):
+    return " ".join(figure.legends[0].get_title().get_text().split())
+
+
+def test_the_picture_says_how_far_off_regions_and_replays_are():
+    rows = [region("fma", known, 1.02 * known + 30) for known in (256.0, 1024.0)]
+    rows += [region("spin", known, known + 30) for known in (256.0, 1024.0)]
+    replays = [models.Prediction(str(cycles), "graph", "", cycles, 100) for cycles in (101, 96, 98)]
+    of_regions = "Regions grow as their known cycles do, within 2.0% (fma)"
+    of_replays = "Replays give the iteration time of 2 of 3 kernels within 3%"
+    assert title(plot.figure(rows, replays, "recorded")) == f"{of_regions} {of_replays} recorded"
+    assert title(plot.figure([], replays, "recorded")) == f"{of_replays} recorded"
+
+
 def test_a_killed_run_hides_no_whole_one():
     whole = [region("fma", 1.0, 1.0), region("ex2", 1.0, 1.0)]
     cut = [region("fma", 2.0, 2.0).model_copy(update={"run": "cut"})]

@@ -163,6 +163,30 @@ def test_a_recorded_run_is_told(tmp_path, monkeypatch, gpu):
     assert (tmp_path / "h200/proton_tflops.png").stat().st_size > 10_000
 
 
+def test_the_picture_says_what_is_fastest():
+    def row(session, implementation, time_us):
+        names = ["kernel"] if time_us else []
+        fields = {"launches": 1, "flops": 4 * 10**9, "bytes": 1, "kernels": names, "time_us": time_us}
+        return ProtonRow(
+            **COMMON, **fields, session=session, implementation=implementation, message="" if time_us else "too slow"
+        )
+
+    rows = [
+        row("full", "fa3", 10),
+        row("full", "improved", 8),
+        row("causal", "fa3", 5),
+        row("causal", "sdpa_math", None),
+    ]
+    same = plot.figure([*rows, row("causal", "improved", 4)], "recorded")
+    assert "Triton-FA3 Improved is the fastest: 500 TFLOP/s full, 1000 TFLOP/s causal" in title(same)
+    other = title(plot.figure(rows, "recorded"))
+    assert "full: Triton-FA3 Improved is the fastest, 500 TFLOP/s; causal: FA3 is the fastest, 800 TFLOP/s" in other
+
+
+def title(figure):
+    return " ".join(figure.legends[0].get_title().get_text().split())
+
+
 def test_a_row_has_a_time_or_a_reason():
     fields = {"session": "full", "implementation": "fa3", "launches": 1, "flops": 1, "bytes": 1}
     with pytest.raises(ValueError, match="a time with the kernels"):
