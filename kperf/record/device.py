@@ -71,9 +71,8 @@ def gpu_name() -> str:
     return str(torch.cuda.get_device_name())
 
 
-@functools.cache
 def sm_count() -> int:
-    """Multiprocessors of the current GPU."""
+    """SMs of the current GPU."""
     return int(torch.cuda.get_device_properties().multi_processor_count)
 
 

@@ -13,7 +13,6 @@ import torch
 
 from kperf.attention import views
 from kperf.attention.kernels.improved_plus import Views
-from kperf.record.device import sm_count
 from tests.trace.capture import fake_gpu
 
 TILE = 128
@@ -95,6 +94,5 @@ def attending_gpu(monkeypatch, tmp_path):
 
 def forget():
     """Plan and load anew: another GPU is in place."""
-    sm_count.cache_clear()
     views._plans.clear()
     views._kernel_on.cache_clear()

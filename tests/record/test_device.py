@@ -97,7 +97,6 @@ def test_the_environment_is_the_gpus_the_softwares_and_the_commands(nvml, monkey
         return installed[name]
 
     monkeypatch.setattr(device.importlib.metadata, "version", version)
-    device.sm_count.cache_clear()
     found = device.environment()
     assert (found.gpu, found.gpu_uuid, found.compute_capability) == ("NVIDIA H200", "5a1b", "9.0")
     assert (found.driver, found.max_sm_mhz, found.max_memory_mhz) == ("580.159", 1980, 3201)
@@ -108,7 +107,14 @@ def test_the_environment_is_the_gpus_the_softwares_and_the_commands(nvml, monkey
     assert abs((datetime.now(UTC) - recorded).total_seconds()) < 60
     assert recorded.microsecond == 0
     assert device.sm_count() == 132
-    device.sm_count.cache_clear()
+
+
+def test_sms_are_those_of_the_current_gpu(monkeypatch):
+    sms = [132, 78]
+    monkeypatch.setattr(
+        device.torch.cuda, "get_device_properties", lambda: SimpleNamespace(multi_processor_count=sms.pop(0))
+    )
+    assert [device.sm_count(), device.sm_count()] == [132, 78]
 
 
 def test_the_handle_is_of_cudas_gpu_and_not_of_nvmls_first(monkeypatch):
