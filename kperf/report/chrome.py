@@ -51,14 +51,14 @@ def export(launch: Launch, clock_mhz: float, about: Mapping[str, object]) -> Exp
     ctas, groups = list(launch.ctas(numbers)), analysis.looping(launch)
     about = dict(about) | {
         "chosen": f"CTAs at percentiles {', '.join(map(str, TYPICAL_PERCENTILES))} of the lifetime of all CTAs",
-        "typical_cta": int(launch.records.program_id[chosen[len(chosen) // 2]]),
+        "typical_cta": int(launch.events.program_id[chosen[len(chosen) // 2]]),
     }
     most_bytes, span_bytes = EXPORTED_BYTES, _LEAST_BYTES_OF_A_SPAN
     while True:
         most_spans = most_bytes // (span_bytes * len(ctas))
         windows = [analysis.exported_window(cta, groups, most_spans) for cta in ctas]
         parts = [_part(launch, *shown, groups) for shown in zip(numbers.tolist(), ctas, windows, strict=True)]
-        shows = f"{len(ctas)} of {launch.records.n_ctas} CTAs: {', '.join(parts)}"
+        shows = f"{len(ctas)} of {launch.events.n_ctas} CTAs: {', '.join(parts)}"
         text = text_of(ctas, windows, launch.program, clock_mhz, about | {"shows": shows})
         if len(text) <= EXPORTED_BYTES:
             return Exported(text, shows)

@@ -198,23 +198,23 @@ def region_cycles(launch: Launch, name: str) -> tuple[NDArray[np.int64], NDArray
     """Of each iteration but a CTA's first, by the first recorded warp: cycles of region `name`, and from end to end.
 
     A CTA's first iteration is left out: its instructions come from memory. Raises `UsageError` if there is no such
-    region, or records of it were lost.
+    region, or events of it were lost.
     """
-    records = launch.records
+    events = launch.events
     numbers = [scope.number for scope in launch.program.scopes if scope.name == name]
-    mine = np.isin(records.scope, numbers) & (records.warp == 0)
-    starts, ends = (np.flatnonzero(mine & (records.is_start == start)) for start in (True, False))
-    if not numbers or records.lost or len(starts) != len(ends) or len(starts) < 2:
+    mine = np.isin(events.scope, numbers) & (events.warp == 0)
+    starts, ends = (np.flatnonzero(mine & (events.is_start == start)) for start in (True, False))
+    if not numbers or events.lost or len(starts) != len(ends) or len(starts) < 2:
         raise UsageError(f"the trace of {launch.program.kernel_name} has not every {name}")
-    later = records.cta[ends[1:]] == records.cta[ends[:-1]]
-    regions = (records.cycle[ends] - records.cycle[starts])[1:][later]
-    iterations = np.diff(records.cycle[ends])[later]
+    later = events.cta[ends[1:]] == events.cta[ends[:-1]]
+    regions = (events.cycle[ends] - events.cycle[starts])[1:][later]
+    iterations = np.diff(events.cycle[ends])[later]
     return regions, iterations
 
 
 def _launch_row(common: Common, known: Known, launch: Launch, cupti_us: float) -> LaunchRow:
     first, last = launch.lifetimes
-    timers = launch.records
+    timers = launch.events
     return LaunchRow(
         **common,
         instruction=known.instruction,

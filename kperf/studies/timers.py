@@ -224,7 +224,7 @@ def _traced(call: Callable[[], object]) -> list[float]:
     if kernel.taken is None:
         raise kernel.problem or MeasurementError(f"{kernel.name} was not traced")
     instrumented = kernel.taken.instrumented
-    timers = decode_launch(kernel.taken.buffer, instrumented.recording, instrumented.program).records
+    timers = decode_launch(kernel.taken.buffer, instrumented.recording, instrumented.program).events
     return [float(timers.end_ns.max() - timers.start_ns.min()) / 1e3]
 
 

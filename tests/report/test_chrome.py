@@ -124,7 +124,7 @@ def test_the_trace_of_a_launch_of_a_million_records_is_small_and_says_what_it_sh
 
 
 def test_of_an_iteration_that_is_too_long_the_beginning_is_shown(long_launch, monkeypatch):
-    without = Launch(long_launch.records, PROGRAM, RECORDING.warps)
+    without = Launch(long_launch.events, PROGRAM, RECORDING.warps)
     monkeypatch.setattr(without, "in_loop", np.zeros_like(long_launch.in_loop))
     found = export(without, 1700.0, {})
     assert 1_000_000 < len(found.text) < 2_000_000
@@ -163,10 +163,10 @@ def test_the_checker_notices(change):
 
 def test_a_clock_that_stands_still_is_refused_in_a_sentence():
     still = launch(ctas=2)
-    still.records.clock[:] = 5
+    still.events.clock[:] = 5
     assert still.clock_mhz() > 0  # the CTAs' own cycles tell it
-    still.records.cycle[:] = 0
-    damaged = Launch(still.records, PROGRAM, RECORDING.warps)
+    still.events.cycle[:] = 0
+    damaged = Launch(still.events, PROGRAM, RECORDING.warps)
     with pytest.raises(UsageError, match="the SM clock stands still in the trace") as error:
         damaged.clock_mhz()
     assert "\n" not in str(error.value)

@@ -259,8 +259,8 @@ def test_no_file_of_any_bytes_is_taken_for_a_record(data):
                 measured_or_recorded(console, Path(folder), "accuracy", accuracy.ROWS, lambda _: iter(()))
 
 
-def test_the_first_iteration_of_a_cta_is_left_out_and_lost_records_are_refused():
-    class Records:
+def test_the_first_iteration_of_a_cta_is_left_out_and_lost_events_are_refused():
+    class Events:
         scope = np.array([1, 1] * 6)
         is_start = np.array([True, False] * 6)
         warp = np.zeros(12, int)
@@ -269,7 +269,7 @@ def test_the_first_iteration_of_a_cta_is_left_out_and_lost_records_are_refused()
         lost = 0
 
     class Launch:
-        records = Records
+        events = Events
 
         class program:  # noqa: N801
             kernel_name = "k"
@@ -278,6 +278,6 @@ def test_the_first_iteration_of_a_cta_is_left_out_and_lost_records_are_refused()
     regions, iterations = accuracy.region_cycles(Launch, "known work")
     assert regions.tolist() == [100, 110, 100, 130]
     assert iterations.tolist() == [200, 210, 300, 230]
-    Records.lost = 1
+    Events.lost = 1
     with pytest.raises(UsageError, match="has not every known work"):
         accuracy.region_cycles(Launch, "known work")

@@ -107,7 +107,7 @@ def unit_of_compute(program: Program) -> UnitOfCompute:
 
 def unit_cycles(launch: Launch) -> float | None:
     """Cycles that all MMAs of the launch take at their peak rates; None if events were lost."""
-    if launch.records.lost:
+    if launch.events.lost:
         return None
     cycles = launch.program.cycles
     each = [sum(cycles(step) for step in i.queue if isinstance(step, Mma)) for i in launch.intervals]
@@ -198,7 +198,7 @@ def sample(launch: Launch) -> list[Cta]:
 def sampled(launch: Launch) -> NDArray[np.int64]:
     """SAMPLED_CTAS whole CTAs, spread evenly over the launch; fewer if there are, or if they are long."""
     whole = launch.whole_ctas
-    affordable = SAMPLED_INTERVALS * launch.records.n_ctas // max(len(launch.kind), 1)
+    affordable = SAMPLED_INTERVALS * launch.events.n_ctas // max(len(launch.kind), 1)
     n_ctas = min(SAMPLED_CTAS, len(whole), max(affordable, 1))
     chosen: NDArray[np.int64] = whole[np.unique(np.linspace(0, len(whole) - 1, n_ctas).astype(int))]
     return chosen
@@ -460,7 +460,7 @@ def _signal_release(signals: dict[str, list[Span]], number: int, wait: Span) -> 
     last, group = max(sent, key=lambda found: (signalled(found[0]), found[1]))
     if signalled(last) <= wait.start or last.start > wait.end:
         return None
-    return Release(group, min(signalled(last), wait.end), None)  # the record behind a signal may be later than the wait
+    return Release(group, min(signalled(last), wait.end), None)  # the event behind a signal may be later than the wait
 
 
 def windows(cta: Cta, groups: Sequence[str]) -> list[Window]:
@@ -489,7 +489,7 @@ def kinds_of(interval: Interval) -> list[IntervalKind]:
 
 
 def bars_of(cta: Cta) -> list[Bar]:
-    """All of a CTA, its cycles counted from its first record."""
+    """All of a CTA, its cycles counted from its first event."""
     first = cta.start
     bars = [
         Bar(

@@ -4,10 +4,10 @@ Layout of one CTA, in 32-bit words (Proton's circular strategy, Triton 3.6):
   0     0xdeadbeef
   1     program id
   2     SM
-  3     bytes of records
+  3     bytes of events
   4-9   global timer in ns, two words each: start, end of the work, end of the copy-out
   10..  one counter a warp: words that it has written, ever
-  then  for each recorded warp, in ascending order, a circular buffer of records of two words:
+  then  for each recorded warp, in ascending order, a circular buffer of events of two words:
         [31: end, 30:23: scope, 10:0: clock bits 42:32] [clock bits 31:0]
 """
 
@@ -28,12 +28,12 @@ _CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
-class Records:
-    """The records of a launch, flat: CTA by CTA, warp by warp, oldest first.
+class Events:
+    """The events of a launch, flat: CTA by CTA, warp by warp, oldest first.
 
-    Per record: `probe` (twice its scope, and one more at the start), and `cycle`, counted from the first kept record of
+    Per event: `probe` (twice its scope, and one more at the start), and `cycle`, counted from the first kept event of
     the CTA's first warp that has any (so it can be negative).
-    Per CTA and recorded warp: `counts`, how many of its records there are.
+    Per CTA and recorded warp: `counts`, how many of its events there are.
     Per CTA: `program_id`, `sm`, `start_ns`, `end_ns` (global timer), `clock` (the raw clock of cycle 0).
     """
 
@@ -55,49 +55,49 @@ class Records:
 
     @cached_property
     def cta(self) -> NDArray[np.int64]:
-        """Of each record its CTA."""
+        """Of each event its CTA."""
         return np.arange(self.n_ctas).repeat(self.counts.sum(axis=1))
 
     @cached_property
     def warp(self) -> NDArray[np.uint8]:
-        """Of each record its warp, an index into `Recording.warps`."""
+        """Of each event its warp, an index into `Recording.warps`."""
         return np.tile(np.arange(self.counts.shape[1], dtype=np.uint8), self.n_ctas).repeat(self.counts.ravel())
 
     @cached_property
     def scope(self) -> NDArray[np.uint8]:
-        """Of each record the number of its scope."""
+        """Of each event the number of its scope."""
         return (self.probe >> 1).astype(np.uint8)
 
     @cached_property
     def is_start(self) -> NDArray[np.bool_]:
-        """Of each record whether its scope starts with it."""
+        """Of each event whether its scope starts with it."""
         return (self.probe & 1).astype(np.bool_)
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
-        """For each warp of each CTA, where in the arrays its records end."""
+        """For each warp of each CTA, where in the arrays its events end."""
         return np.cumsum(self.counts)
 
     @cached_property
     def begins(self) -> NDArray[np.int64]:
-        """For each warp of each CTA, where in the arrays its records begin."""
+        """For each warp of each CTA, where in the arrays its events begin."""
         begins: NDArray[np.int64] = self.ends - self.counts.ravel()
         return begins
 
     def row_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of records at these places, in ascending order, the warp: CTA times recorded warps, plus warp."""
-        before = np.searchsorted(places, self.ends)  # there are far fewer warps than records
+        """Of events at these places, in ascending order, the warp: CTA times recorded warps, plus warp."""
+        before = np.searchsorted(places, self.ends)  # there are far fewer warps than events
         return np.repeat(np.arange(len(self.ends)), np.diff(before, prepend=0))
 
     def cta_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of records at these places, in ascending order, the CTA."""
+        """Of events at these places, in ascending order, the CTA."""
         return self.row_of(places) // self.counts.shape[1]
 
 
-def decode(buffer: NDArray[np.uint8], recording: Recording, sample: Sample | None = None) -> Records:
-    """All records in `buffer`, the bytes of a whole number of CTAs: a `sample` of a launch's, or all of them.
+def decode(buffer: NDArray[np.uint8], recording: Recording, sample: Sample | None = None) -> Events:
+    """All events in `buffer`, the bytes of a whole number of CTAs: a `sample` of a launch's, or all of them.
 
-    Lost records (overwritten in the circular buffer) are counted, not guessed. Clocks may wrap between two records, if
+    Lost events (overwritten in the circular buffer) are counted, not guessed. Clocks may wrap between two events, if
     a warp lets less than 2^32 cycles (2 s) pass between them. Raises `UsageError` if the buffer is not such a
     recording's.
     """
@@ -115,7 +115,7 @@ def decode(buffer: NDArray[np.uint8], recording: Recording, sample: Sample | Non
     counts, written = _counts(words, recording)
     sizes = counts.sum(axis=1)
     timers = words[:, 4:10].astype(np.int64)
-    records = Records(
+    events = Events(
         probe=np.empty(sizes.sum(), dtype=np.uint16),
         cycle=np.empty(sizes.sum(), dtype=np.int64),
         counts=counts,
@@ -132,10 +132,10 @@ def decode(buffer: NDArray[np.uint8], recording: Recording, sample: Sample | Non
     for first in range(0, len(words), chunk):
         last = min(first + chunk, len(words))
         here = slice(edges[first], edges[last])
-        records.probe[here], records.cycle[here], records.clock[first:last] = _decode_ctas(
+        events.probe[here], events.cycle[here], events.clock[first:last] = _decode_ctas(
             words[first:last], written[first:last], counts[first:last], recording
         )
-    return records
+    return events
 
 
 def _check_headers(words: NDArray[np.uint32], recording: Recording) -> None:
@@ -165,7 +165,7 @@ def _check_sample(program_ids: NDArray[np.uint32], sample: Sample) -> None:
 
 
 def _counts(words: NDArray[np.uint32], recording: Recording) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[CTA, recorded warp]: how many records there are, and how many were written."""
+    """[CTA, recorded warp]: how many events there are, and how many were written."""
     counters = words[:, HEADER_BYTES // 4 :][:, list(recording.warps)].astype(np.int64)
     if (counters >= 2**31).any() or (counters % 2).any():
         raise UsageError("an event counter of the trace buffer is not a number of events: it wrapped, or it is damaged")
@@ -175,7 +175,7 @@ def _counts(words: NDArray[np.uint32], recording: Recording) -> tuple[NDArray[np
 def _decode_ctas(
     words: NDArray[np.uint32], written: NDArray[np.int64], counts: NDArray[np.int64], recording: Recording
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
-    """`probe` and `cycle` of all records of some CTAs, and the CTAs' `clock`."""
+    """`probe` and `cycle` of all events of some CTAs, and the CTAs' `clock`."""
     capacity = recording.events_per_warp
     first_word = HEADER_BYTES // 4 + recording.total_warps
     pairs = words[:, first_word : first_word + recording.buffer_bytes // 4].copy().view(np.uint64)
@@ -198,7 +198,7 @@ def _unwrap(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Cycles since each CTA's reference, wrapped clocks straightened; and the references' raw clocks, one a CTA.
 
-    Within a warp the clock only grows, so a step is its difference modulo `modulus`; the first records of a CTA's
+    Within a warp the clock only grows, so a step is its difference modulo `modulus`; the first events of a CTA's
     warps are less than half a turn from the reference, whichever comes first.
     """
     cta, warp = np.nonzero(counts)

@@ -2,15 +2,15 @@
 
 In a pass a probe is measured from its iteration's anchor, on the SM's own clock, over the typical iterations of the
 launch: those whose length is not among the longest or shortest twentieth. The means of two probes differ by the mean of
-what lies between them, whether one pass measured both or two did; medians would not. What a record costs comes after
-the clock that it keeps, so a probe of a pass of two stands where it would without its record, and the rest of the
+what lies between them, whether one pass measured both or two did; medians would not. What an event costs comes after
+the clock that it keeps, so a probe of a pass of two stands where it would without its event, and the rest of the
 iteration grows.
 
 So each pass says by itself whether it can be joined: its own intervals add up to its own iteration, and that has to be
 the iteration time of the pass that changes the kernel's time least. A pass that changed the schedule has another
 iteration, or warp groups in another step: it is left out, and what only it measured is not told apart. Where less than
 half of the passes agree, or a probe lies out of the program's order, there is no one iteration that they measured, and
-the timeline stays that of one launch with all records; the iteration time is that of the least disturbed pass even so.
+the timeline stays that of one launch with all events; the iteration time is that of the least disturbed pass even so.
 """
 
 from collections import defaultdict
@@ -110,7 +110,7 @@ class Part:
 def join(one_launch: Timeline, launch: Launch, all_probes: Probes, captured: Sequence[Captured]) -> Timeline:
     """The timeline of several passes, its verdict included; that of one launch if they do not make one iteration.
 
-    `one_launch`, `launch`: of the launch with all records, from which stays what is outside of the main loop. Raises
+    `one_launch`, `launch`: of the launch with all events, from which stays what is outside of the main loop. Raises
     `UsageError` if a pass has no iteration to measure.
     """
     number = min(range(len(captured)), key=lambda n: changes(captured[n].record.overhead))
@@ -160,20 +160,20 @@ def _iterations(captured: Captured, all_probes: Probes, group: str) -> Iteration
         (of, body) for of in all_probes.classes for body in of.bodies if body.probes[ANCHOR] == probes.get((main, True))
     )
     places = [place for place, probe in enumerate(body.probes) if probe in probes.values()]
-    records = launch.records
-    of_group = np.flatnonzero(records.warp == launch.groups.index(group))
-    anchors = np.flatnonzero(records.is_start[of_group] & (records.scope[of_group] == main))
+    events = launch.events
+    of_group = np.flatnonzero(events.warp == launch.groups.index(group))
+    anchors = np.flatnonzero(events.is_start[of_group] & (events.scope[of_group] == main))
     whole = np.diff(anchors) == len(places)
     first, following = of_group[anchors[:-1][whole]], of_group[anchors[1:][whole]]
-    same = records.cta[first] == records.cta[following]
+    same = events.cta[first] == events.cta[following]
     first, following = first[same], following[same]
-    iteration_times = records.cycle[following] - records.cycle[first]
+    iteration_times = events.cycle[following] - events.cycle[first]
     if not iteration_times.size:
         raise UsageError(f"{group} makes no two iterations in a row: trace a longer loop")
     low, high = np.percentile(iteration_times, [_TRIMMED, 100 - _TRIMMED])
     typical = (iteration_times >= low) & (iteration_times <= high)
     first = first[typical]
-    offsets = {place: records.cycle[first + at] - records.cycle[first] for at, place in enumerate(places)}
+    offsets = {place: events.cycle[first + at] - events.cycle[first] for at, place in enumerate(places)}
     return Iterations(body, of, float(iteration_times[typical].mean()), offsets)
 
 
@@ -181,11 +181,11 @@ def _lags(launch: Launch, all_events: Launch, iteration_time: float) -> dict[str
     """By how many cycles the iterations of each group come after those of the first that issues MMAs.
 
     In the last tile of each CTA the last iteration but n against the last but n, in the median: of a circular buffer
-    that is too small for a CTA the last iterations are there. `all_events`, with all records, tells how many iterations
+    that is too small for a CTA the last iterations are there. `all_events`, with all events, tells how many iterations
     a group makes of a tile; one that makes more, as the others do their first before the loop, begins by these earlier.
     """
     reference, *_ = analysis.issuers(launch)
-    ctas = launch.records.n_ctas
+    ctas = launch.events.n_ctas
     tiles = 1 + all_events.boundaries(reference).size / ctas
     most = max(all_events.iterations(reference) / ctas / tiles, 1)
     theirs, their_cycles = _anchors(launch, reference)
@@ -204,12 +204,12 @@ _COUNT = 2**32 - 1
 
 def _anchors(launch: Launch, group: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """A number for each anchor of a group, of its CTA and (in `_COUNT`) of how many come after it; and its cycle."""
-    records = launch.records
-    of_group = records.is_start & (records.warp == launch.groups.index(group))
-    at = np.flatnonzero(of_group & (records.scope == launch.main_scope[group]))
-    cta = records.cta[at].astype(np.int64)
+    events = launch.events
+    of_group = events.is_start & (events.warp == launch.groups.index(group))
+    at = np.flatnonzero(of_group & (events.scope == launch.main_scope[group]))
+    cta = events.cta[at].astype(np.int64)
     from_last = np.searchsorted(cta, cta, side="right") - np.arange(len(at))
-    return cta << 32 | from_last, records.cycle[at]
+    return cta << 32 | from_last, events.cycle[at]
 
 
 def _placed(
@@ -355,7 +355,7 @@ def _cta(
 
 
 def _prologue(probed: ProbedKernel, group: str) -> Interval | None:
-    """What a group does from its first record to its first iteration's: a part of its loads and waits is peeled off."""
+    """What a group does from its first event to its first iteration's: a part of its loads and waits is peeled off."""
     of_group = [scope for scope in probed.program.scopes if scope.group == probed.program.code(group)]
     scopes, looping = [s for s in of_group if not s.loop], [s.number for s in of_group if s.loop]
     ways = (
@@ -374,7 +374,7 @@ def _timeline(
     passes: list[Pass],
     joined: Joined,
 ) -> Timeline:
-    """All that follows from the joined iteration, in the place of what the launch with all records showed."""
+    """All that follows from the joined iteration, in the place of what the launch with all events showed."""
     issuers = [group for group in analysis.issuers(launch) if group in parts_of]
     alone = Neighbours.alone(cta)
     bubbles, in_flight = analysis.bubbles(launch, [alone], iteration_time.median) or ([], 0.0)

@@ -28,7 +28,7 @@ TYPICAL_PERCENTILES = (5, 50, 95)
 def decode_launch(
     buffer: NDArray[np.uint8], recording: Recording, program: Program, sample: Sample | None = None
 ) -> Launch:
-    """Decode a launch and pair its records up; raises `UsageError` for a buffer that is not this program's.
+    """Decode a launch and pair its events up; raises `UsageError` for a buffer that is not this program's.
 
     `sample`: the CTAs that were recorded; None: all of them.
     """
@@ -46,7 +46,7 @@ def with_sources_from(folder: Path, found: Timeline) -> Timeline:
 
 
 def timeline(launch: Launch, about: About) -> Timeline:
-    """The timeline of any kernel, in the view that its records ask for.
+    """The timeline of any kernel, in the view that its events ask for.
 
     Raises `UsageError` if no CTA of the launch is whole.
     """
@@ -122,7 +122,7 @@ def by_cta(launch: Launch, about: About) -> Timeline:
         **_of_any_kernel(launch, about),
         view="memory",
         unit="CTA",
-        units=launch.records.n_ctas,
+        units=launch.events.n_ctas,
         cycles_per_unit=analysis.quantiles((last - first)[launch.whole_ctas]),
         bound=None,
         mma_use=None,
@@ -139,17 +139,17 @@ def _of_any_kernel(launch: Launch, about: About) -> dict[str, Any]:
     clock_mhz = launch.clock_mhz()
     whole = launch.whole_ctas
     first, last = launch.lifetimes
-    measured = (launch.records.end_ns - launch.records.start_ns)[whole] * clock_mhz / 1e3
+    measured = (launch.events.end_ns - launch.events.start_ns)[whole] * clock_mhz / 1e3
     covered = (last - first)[whole] / np.maximum(measured, 1)  # the timer may stand still in a short CTA
     return dict(about) | {
         "roles": analysis.roles(launch),
         "unit_of_compute": analysis.unit_of_compute(launch.program),
         "regions": analysis.region_times(launch),
-        "ctas": launch.records.n_ctas,
+        "ctas": launch.events.n_ctas,
         "clock_mhz": clock_mhz,
         "lifetime_covered": float(np.median(covered)) if len(whole) else 0.0,
         "sms": views.Ctas(launch).sm_use() if about.sampled is None else None,
-        "events": EventCount(written=launch.records.written, lost=launch.records.lost),
+        "events": EventCount(written=launch.events.written, lost=launch.events.lost),
     }
 
 

@@ -1,6 +1,6 @@
 """Replay the CTAs of an SM: the dependency graph of their steps, with other durations.
 
-The graph is that of the records. A warp group does its steps in order. A step that waits for a full stage hangs on the
+The graph is that of the events. A warp group does its steps in order. A step that waits for a full stage hangs on the
 load that fills it, which takes `load_cycles` from its issue; one that waits for an empty stage or at a named barrier,
 on the arrives of every group that arrives there, or of the tensor core when the group's MMAs are done. All this is
 within a CTA. MMAs of all warp groups of all CTAs go through the tensor cores' queue, one after another, each for its
@@ -53,7 +53,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What no record says: cycles of a load from issue to arrival, operations of an SM's tensor cores in a cycle."""
+    """What no event says: cycles of a load from issue to arrival, operations of an SM's tensor cores in a cycle."""
 
     load_cycles: float
     flop_per_cycle: float

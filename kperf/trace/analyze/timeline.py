@@ -1,4 +1,4 @@
-"""What each warp did from record to record: the intervals of a launch, with the wgmma in flight under them."""
+"""What each warp did from event to event: the intervals of a launch, with the wgmma in flight under them."""
 
 from bisect import bisect_right
 from collections import defaultdict, deque
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kperf.errors import UsageError
 from kperf.ir.dataflow import Value
-from kperf.trace.analyze.decode import Records
+from kperf.trace.analyze.decode import Events
 from kperf.trace.instrument.events import LIFETIME
 from kperf.trace.instrument.program import Interval, Mma, Program, Scope
 
@@ -68,7 +68,7 @@ class Cta:
 
     @property
     def start(self) -> int:
-        """The cycle of the first record."""
+        """The cycle of the first event."""
         return min(spans[0].start for spans in self.spans.values() if spans)
 
     @property
@@ -147,33 +147,33 @@ class Neighbours:
 
 
 class Launch:
-    """All intervals of a traced launch: what each warp does from each of its records to the next.
+    """All intervals of a traced launch: what each warp does from each of its events to the next.
 
-    `probes`: the two probes between which each of `intervals` lies. All other arrays are as long as `records.probe`.
-    `kind`: index into `intervals` of what begins with a record, or
+    `probes`: the two probes between which each of `intervals` lies. All other arrays are as long as `events.probe`.
+    `kind`: index into `intervals` of what begins with an event, or
     `len(intervals)` at a warp's last one. `cycles`: how long that takes, 0 at the last one. Raises `UsageError` if
-    records follow each other as the program cannot write them, or if one warp group wrote none at all.
+    events follow each other as the program cannot write them, or if one warp group wrote none at all.
     """
 
-    def __init__(self, records: Records, program: Program, warps: tuple[int, ...]) -> None:
-        """Pair consecutive records up."""
-        self.records = records
+    def __init__(self, events: Events, program: Program, warps: tuple[int, ...]) -> None:
+        """Pair consecutive events up."""
+        self.events = events
         self.program = program
         groups = {group.first_warp: group.name for group in program.groups}
         self.groups = [groups.get(warp, f"warp {warp}") for warp in warps]
-        silent = [self.groups[warp] for warp in np.flatnonzero(records.counts.sum(axis=0) == 0)]
+        silent = [self.groups[warp] for warp in np.flatnonzero(events.counts.sum(axis=0) == 0)]
         if silent:
             raise UsageError(
                 f"no event of {', '.join(silent)}: was warp {warps[self.groups.index(silent[0])]} recorded?"
             )
-        if records.probe.max() >= 2 * len(program.scopes):
+        if events.probe.max() >= 2 * len(program.scopes):
             raise UsageError("the trace has a scope that the kernel has not: it is another kernel's")
         self.probes, table = self._intervals_of_each()
         self.kind = self._kinds(table)
         bad = np.flatnonzero(self.kind > len(self.intervals))
         if bad.size:
-            names = [program.scopes[records.probe[place] // 2].name for place in (bad[0], bad[0] + 1)]
-            cta = records.cta_of(bad[:1])[0]
+            names = [program.scopes[events.probe[place] // 2].name for place in (bad[0], bad[0] + 1)]
+            cta = events.cta_of(bad[:1])[0]
             raise UsageError(f"the events are not balanced: {names[1]!r} cannot follow {names[0]!r} in CTA {cta}")
         self._built: dict[int, Cta] = {}
 
@@ -202,18 +202,18 @@ class Launch:
         return np.array(probes, dtype=np.int64).reshape(-1, 2), table
 
     def _kinds(self, table: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-        """`kind`, a stretch of records at a time: what is made of them stays in a core's caches."""
-        records, n = self.records, len(self.records.probe)
+        """`kind`, a stretch of events at a time: what is made of them stays in a core's caches."""
+        events, n = self.events, len(self.events.probe)
         kind = np.empty(n, dtype=table.dtype)
-        lasts = records.ends[records.counts.ravel() > 0] - 1
-        rows = np.searchsorted(records.ends, np.arange(0, n, _STRETCH), side="right")
+        lasts = events.ends[events.counts.ravel() > 0] - 1
+        rows = np.searchsorted(events.ends, np.arange(0, n, _STRETCH), side="right")
         same = bool((table == table[0]).all())
         for low, row in zip(range(0, n, _STRETCH), rows, strict=True):
-            probes = records.probe[low : low + _STRETCH + 1].astype(np.int64)
+            probes = events.probe[low : low + _STRETCH + 1].astype(np.int64)
             pairs = probes[:-1] * table.shape[1] + probes[1:]
             if not same:
-                until = int(np.searchsorted(records.ends, low + len(pairs), side="left")) + 1
-                edges = np.clip(np.concatenate([[low], records.ends[row:until]]), low, low + len(pairs))
+                until = int(np.searchsorted(events.ends, low + len(pairs), side="left")) + 1
+                edges = np.clip(np.concatenate([[low], events.ends[row:until]]), low, low + len(pairs))
                 warp = np.arange(row, row + len(edges) - 1) % len(self.groups)
                 pairs += np.repeat(warp * (table.shape[1] * table.shape[2]), np.diff(edges))
             np.take(table, pairs, out=kind[low : low + len(pairs)], mode="clip")
@@ -223,8 +223,8 @@ class Launch:
     @cached_property
     def cycles(self) -> NDArray[np.int64]:
         """How long each interval took."""
-        cycles = np.diff(self.records.cycle, append=0)
-        cycles[self.records.ends[self.records.counts.ravel() > 0] - 1] = 0
+        cycles = np.diff(self.events.cycle, append=0)
+        cycles[self.events.ends[self.events.counts.ravel() > 0] - 1] = 0
         return cycles
 
     @cached_property
@@ -236,7 +236,7 @@ class Launch:
         free = np.concatenate([[0], edges[:-1]])
         for low in range(0, len(self.kind), _STRETCH):
             kind = self.kind[low : low + _STRETCH]
-            cycles = np.diff(self.records.cycle[low : low + _STRETCH + 1])
+            cycles = np.diff(self.events.cycle[low : low + _STRETCH + 1])
             order = np.argsort(kind[: len(cycles)], kind="stable")  # of small integers: a radix sort
             counts = np.bincount(kind[: len(cycles)], minlength=size)
             for number, part in enumerate(np.split(cycles[order], np.cumsum(counts)[:-1])):
@@ -324,8 +324,8 @@ class Launch:
 
     def iterations_of_ctas(self, group: str) -> NDArray[np.int64]:
         """How often the main loop of a group ran in each CTA."""
-        ctas = self.records.cta_of(self._iterations[group])
-        return np.bincount(ctas, minlength=self.records.n_ctas)
+        ctas = self.events.cta_of(self._iterations[group])
+        return np.bincount(ctas, minlength=self.events.n_ctas)
 
     @cached_property
     def _iterations(self) -> dict[str, NDArray[np.int64]]:
@@ -341,11 +341,11 @@ class Launch:
         inside = [probe // 2 in self.loop_scopes[group] for probe in self.probes[:, 0]]
         outside = np.array([i.group == group for i in self.intervals], dtype=bool) & ~np.array(inside, dtype=bool)
         iterations = self._iterations[group]
-        same = np.diff(self.records.row_of(iterations)) == 0
+        same = np.diff(self.events.row_of(iterations)) == 0
         steady = np.ones(len(same), dtype=bool)
         following = np.searchsorted(iterations, self.places(outside))
         steady[following[(following > 0) & (following < len(iterations))] - 1] = False
-        return np.diff(self.records.cycle[iterations])[same], steady[same]
+        return np.diff(self.events.cycle[iterations])[same], steady[same]
 
     def mmas_per_iteration(self) -> list[Mma]:
         """The MMAs of one iteration of the main loops, all partitions together."""
@@ -356,28 +356,28 @@ class Launch:
     @cached_property
     def lifetimes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last cycle of each CTA, over all of its warps."""
-        records = self.records
-        run = records.counts.ravel() > 1
-        first = np.full(records.counts.size, np.iinfo(np.int64).max)
-        last = np.full(records.counts.size, np.iinfo(np.int64).min)
-        first[run], last[run] = records.cycle[records.begins[run]], records.cycle[records.ends[run] - 1]
-        return first.reshape(records.counts.shape).min(axis=1), last.reshape(records.counts.shape).max(axis=1)
+        events = self.events
+        run = events.counts.ravel() > 1
+        first = np.full(events.counts.size, np.iinfo(np.int64).max)
+        last = np.full(events.counts.size, np.iinfo(np.int64).min)
+        first[run], last[run] = events.cycle[events.begins[run]], events.cycle[events.ends[run] - 1]
+        return first.reshape(events.counts.shape).min(axis=1), last.reshape(events.counts.shape).max(axis=1)
 
     def clock_mhz(self) -> float:
         """The SM clock during the launch: cycles over global-timer time, from CTA to CTA on each SM.
 
         An SM that ran one CTA counts the cycles of that CTA.
         """
-        records = self.records
+        events = self.events
         cycles = elapsed = 0
-        for sm in np.unique(records.sm):
-            here = np.flatnonzero(records.sm == sm)
-            here = here[np.argsort(records.start_ns[here], kind="stable")]
-            cycles += int(_clock_steps(records.clock[here]).sum())
-            elapsed += int(records.start_ns[here[-1]] - records.start_ns[here[0]])
+        for sm in np.unique(events.sm):
+            here = np.flatnonzero(events.sm == sm)
+            here = here[np.argsort(events.start_ns[here], kind="stable")]
+            cycles += int(_clock_steps(events.clock[here]).sum())
+            elapsed += int(events.start_ns[here[-1]] - events.start_ns[here[0]])
         if elapsed <= 0 or cycles <= 0:
             first, last = self.lifetimes
-            cycles, elapsed = int((last - first).sum()), int((records.end_ns - records.start_ns).sum())
+            cycles, elapsed = int((last - first).sum()), int((events.end_ns - events.start_ns).sum())
         if elapsed <= 0 or cycles <= 0:
             clock = "global timer" if elapsed <= 0 else "SM clock"
             raise UsageError(f"the {clock} stands still in the trace: its header is damaged")
@@ -388,24 +388,24 @@ class Launch:
 
         All of an SM's CTAs keep its clock, of 32 bits that wrap.
         """
-        records = self.records
+        events = self.events
         first, last = self.lifetimes
-        here = np.flatnonzero((records.sm == records.sm[number]) & (first < last))
-        later = (records.clock[here] - records.clock[number] + 2**31) % 2**32 - 2**31
+        here = np.flatnonzero((events.sm == events.sm[number]) & (first < last))
+        later = (events.clock[here] - events.clock[number] + 2**31) % 2**32 - 2**31
         met = (first[here] + later < last[number]) & (last[here] + later > first[number])
         return list(zip(here[met].tolist(), later[met].tolist(), strict=True))
 
     def neighbours(self, number: int) -> Neighbours | None:
         """A CTA and those on its SM while it runs; None if not all of their events are here."""
         beside = sorted(self.beside(number), key=lambda found: found[0] != number)
-        lengths = self.records.counts.sum(axis=1)
+        lengths = self.events.counts.sum(axis=1)
         others = np.array([other for other, _ in beside])
         if not np.isin(others, self.whole_ctas).all() or (lengths[others[1:]] > LONGEST_CTA).any():
             return None
         ctas = self.ctas(others)
         residents = [Resident(cta, later) for cta, (_, later) in zip(ctas, beside, strict=True)]
-        here = self.records.start_ns[self.records.sm == self.records.sm[number]]
-        return Neighbours(residents, followed=bool((here >= self.records.end_ns[number]).any()))
+        here = self.events.start_ns[self.events.sm == self.events.sm[number]]
+        return Neighbours(residents, followed=bool((here >= self.events.end_ns[number]).any()))
 
     def recorded_once(self) -> NDArray[np.bool_]:
         """For each of `intervals`: whether it is of its warp group's first recorded warp, so that it counts once."""
@@ -414,14 +414,14 @@ class Launch:
 
     @cached_property
     def whole_ctas(self) -> NDArray[np.int64]:
-        """CTAs of which no record was lost: each group's first record is the start of its lifetime."""
+        """CTAs of which no event was lost: each group's first event is the start of its lifetime."""
         lifetimes = {scope.group: scope.number for scope in reversed(self.program.scopes) if _is_lifetime(scope)}
         if not lifetimes:
-            return np.arange(self.records.n_ctas)
+            return np.arange(self.events.n_ctas)
         starts = np.array([2 * lifetimes.get(self.program.code(name), -1) + 1 for name in self.groups])
-        counts = self.records.counts
-        places = np.minimum(self.records.begins, len(self.records.probe) - 1).reshape(counts.shape)
-        return np.flatnonzero(((counts > 0) & (self.records.probe[places] == starts)).all(axis=1))
+        counts = self.events.counts
+        places = np.minimum(self.events.begins, len(self.events.probe) - 1).reshape(counts.shape)
+        return np.flatnonzero(((counts > 0) & (self.events.probe[places] == starts)).all(axis=1))
 
     def ctas(self, chosen: NDArray[np.int64]) -> Iterator[Cta]:
         """The chosen CTAs, span by span; of one with more than LONGEST_CTA spans so many from its beginning."""
@@ -431,9 +431,9 @@ class Launch:
             yield self._built[number]
 
     def _build(self, number: int) -> Cta:
-        records, warps = self.records, len(self.groups)
+        events, warps = self.events, len(self.groups)
         rows = range(number * warps, (number + 1) * warps)
-        cycles = [records.cycle[records.begins[row] : records.ends[row]] for row in rows]
+        cycles = [events.cycle[events.begins[row] : events.ends[row]] for row in rows]
         together = np.concatenate(cycles)
         if len(together) > LONGEST_CTA:
             until = np.partition(together, LONGEST_CTA)[LONGEST_CTA]
@@ -442,7 +442,7 @@ class Launch:
         looping = np.append(self.in_loop, False)
         spans: dict[str, list[Span]] = {}
         for group, row, mine in zip(self.groups, rows, cycles, strict=True):
-            kinds = self.kind[records.begins[row] :][: max(len(mine) - 1, 0)]
+            kinds = self.kind[events.begins[row] :][: max(len(mine) - 1, 0)]
             iterations = np.where(looping[kinds], np.cumsum(opening[kinds]) - 1, -1)
             at = mine.tolist()
             spans[group] = [
@@ -450,7 +450,7 @@ class Launch:
                 for kind, start, end, iteration in zip(kinds.tolist(), at, at[1:], iterations.tolist(), strict=False)
             ]
         in_flight = list(in_flight_mmas(spans, self.program.cycles))
-        program_id, sm, start_ns = (int(of[number]) for of in (records.program_id, records.sm, records.start_ns))
+        program_id, sm, start_ns = (int(of[number]) for of in (events.program_id, events.sm, events.start_ns))
         return Cta(program_id, sm, start_ns, spans, in_flight)
 
     @cached_property
@@ -468,7 +468,7 @@ def _smallest(largest: int) -> type[np.uint8] | type[np.uint16] | type[np.uint32
 def _clock_steps(clocks: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cycles from clock to clock, of 32 bits that wrap.
 
-    CTAs that share an SM may start in another order than their first records come, so a step may lead back a little.
+    CTAs that share an SM may start in another order than their first events come, so a step may lead back a little.
     """
     back = 2**28
     return (np.diff(clocks) + back) % 2**32 - back

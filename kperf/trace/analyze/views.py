@@ -1,4 +1,4 @@
-"""The view that a kernel's records ask for, and what it shows beside the pipeline of MMAs: memory, and imbalance.
+"""The view that a kernel's events ask for, and what it shows beside the pipeline of MMAs: memory, and imbalance.
 
 *pipeline*: warp groups issue MMAs in a loop. *memory*: nobody does; then bytes and waits count. *imbalance*: the
 CTAs of one launch differ in work, with MMAs or without. How the launch fills the SMs is shown in every view.
@@ -48,27 +48,27 @@ class Ctas:
     """
 
     def __init__(self, launch: Launch) -> None:
-        """Read headers and records."""
-        records = launch.records
-        begin = records.start_ns.min()
-        self.start = records.start_ns - begin
+        """Read headers and events."""
+        events = launch.events
+        begin = events.start_ns.min()
+        self.start = events.start_ns - begin
         # The timer may stand still while a short CTA runs.
-        self.end = np.maximum(records.end_ns, records.start_ns + 1) - begin
+        self.end = np.maximum(events.end_ns, events.start_ns + 1) - begin
         self.span = int(self.end.max())
-        self.sm = np.unique(records.sm, return_inverse=True)[1]
+        self.sm = np.unique(events.sm, return_inverse=True)[1]
         self.n_sms = int(self.sm.max()) + 1
-        self.program_id = records.program_id
-        self.sm_id = records.sm
-        self.whole = np.zeros(records.n_ctas, dtype=bool)
+        self.program_id = events.program_id
+        self.sm_id = events.sm
+        self.whole = np.zeros(events.n_ctas, dtype=bool)
         self.whole[launch.whole_ctas] = True
         looping = [role for role in analysis.roles(launch) if launch.main_scope[role.warp_group] is not None]
         ranked = sorted(looping, key=lambda role: ("MMAs" not in role.duty, "loads" not in role.duty))
         self.has_loop = bool(ranked)
-        self.silent = records.counts.sum(axis=1) == 0
+        self.silent = events.counts.sum(axis=1) == 0
         outside = np.array([scope.loop == 0 for scope in launch.program.scopes], dtype=bool)[launch.probes[:, 0] // 2]
-        straight = np.bincount(records.cta_of(launch.places(outside)), minlength=records.n_ctas)
-        self.loops = np.maximum(records.counts - 1, 0).sum(axis=1) > straight
-        self.iterations: NDArray[np.int64] = np.zeros(records.n_ctas, dtype=np.int64)
+        straight = np.bincount(events.cta_of(launch.places(outside)), minlength=events.n_ctas)
+        self.loops = np.maximum(events.counts - 1, 0).sum(axis=1) > straight
+        self.iterations: NDArray[np.int64] = np.zeros(events.n_ctas, dtype=np.int64)
         if ranked:
             self.iterations = launch.iterations_of_ctas(ranked[0].warp_group)
 
@@ -89,12 +89,12 @@ class Ctas:
 
     @property
     def working(self) -> NDArray[np.int64]:
-        """CTAs that do not return early and of which no record was lost."""
+        """CTAs that do not return early and of which no event was lost."""
         return np.flatnonzero(self.whole & ~self.early)
 
     @property
     def working_iterations(self) -> NDArray[np.int64]:
-        """Iterations of the CTAs that do not return early and of which no record was lost."""
+        """Iterations of the CTAs that do not return early and of which no event was lost."""
         return self.iterations[self.working] if self.has_loop else np.zeros(0, dtype=np.int64)
 
     @property
@@ -297,9 +297,9 @@ def _bytes_in_flight(launch: Launch, counted: NDArray[np.bool_]) -> float:
     following = np.searchsorted(use, issue)
     met = following < len(use)
     issue, use = issue[met], use[following[met]]
-    same = launch.records.row_of(issue) == launch.records.row_of(use)
+    same = launch.events.row_of(issue) == launch.events.row_of(use)
     issue, use = issue[same], use[same]
-    held = (launch.records.cycle[use + 1] - launch.records.cycle[issue]).astype(np.float64)
+    held = (launch.events.cycle[use + 1] - launch.events.cycle[issue]).astype(np.float64)
     lived = float(launch.spent[counted].sum())
     return float((size[launch.kind[issue]] * held).sum() / lived) if lived else 0.0
 
@@ -330,7 +330,7 @@ def _waits(launch: Launch) -> list[Wait]:
     for name, spent in zip(names, launch.spent.tolist(), strict=True):
         cycles[name] += spent
     loads = launch.places(np.array([name == WAITING for name in names], dtype=bool))
-    first = loads[np.flatnonzero(np.diff(launch.records.row_of(loads), prepend=-1))]
+    first = loads[np.flatnonzero(np.diff(launch.events.row_of(loads), prepend=-1))]
     if len(first) < len(loads):
         cycles["first load"] = int(launch.cycles[first].sum())
         cycles[WAITING] -= cycles["first load"]
@@ -338,6 +338,6 @@ def _waits(launch: Launch) -> list[Wait]:
     whole = sum(cycles.values())
     if not whole:
         raise UsageError("the events of the launch span no cycle: nothing can be read from it")
-    paths = int((launch.records.counts > 1).sum())
+    paths = int((launch.events.counts > 1).sum())
     ranked = sorted(cycles.items(), key=lambda item: -item[1])
     return [Wait(doing=name, share=spent / whole, cycles=spent / paths) for name, spent in ranked if spent]

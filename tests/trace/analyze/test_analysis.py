@@ -136,15 +136,15 @@ def test_the_clock_is_measured_from_cta_to_cta():
 
 def test_the_clock_is_measured_where_ctas_that_share_an_sm_start_in_another_order_than_their_records():
     found = launch(ctas=4)
-    late = found.records.clock[[0, 2, 1, 3]] + 2**32 - 200_000  # and the 32 bits wrap
-    found.records = replace(found.records, clock=late % 2**32)
+    late = found.events.clock[[0, 2, 1, 3]] + 2**32 - 200_000  # and the 32 bits wrap
+    found.events = replace(found.events, clock=late % 2**32)
     assert found.clock_mhz() == pytest.approx(1700)
 
 
 def test_the_spans_of_a_cta_are_each_warps_whole_life():
     found = launch(delay=400)
     first, last = found.lifetimes
-    for number, cta in enumerate(found.ctas(np.arange(found.records.n_ctas))):
+    for number, cta in enumerate(found.ctas(np.arange(found.events.n_ctas))):
         for spans in cta.spans.values():
             assert all(span.end == following.start for span, following in pairwise(spans))
         assert min(spans[0].start for spans in cta.spans.values()) == first[number]

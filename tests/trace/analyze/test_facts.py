@@ -99,7 +99,7 @@ def test_without_the_original_time_the_instrumented_one_is_named():
 def test_operations_that_were_not_recorded_are_not_counted():
     launch, _ = launch_of_residents(SHARED, [0])
     assert analysis.unit_cycles(launch) == SHARED.iterations * SHARED.mma
-    object.__setattr__(launch.records, "lost", 1)
+    object.__setattr__(launch.events, "lost", 1)
     assert analysis.unit_cycles(launch) is None
 
 

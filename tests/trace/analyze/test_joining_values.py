@@ -70,7 +70,7 @@ def test_a_probe_that_lies_before_the_one_that_it_follows_is_named():
 
 def test_the_lag_of_a_group_is_of_the_last_iterations_that_all_keep_less_what_it_does_ahead(monkeypatch):
     """Two CTAs of one tile; `b` makes 6 iterations to 4 of `a` and begins two earlier; buffers keep 5 of `b`'s."""
-    launch = Some(records=Some(n_ctas=2), main_scope={"a": 1, "b": 2, "c": None})
+    launch = Some(events=Some(n_ctas=2), main_scope={"a": 1, "b": 2, "c": None})
     told = Some(boundaries=lambda group: np.zeros(0), iterations={"a": 8, "b": 12}.__getitem__)
     anchors = {
         "a": ([[4, 3, 2, 1], [4, 3, 2, 1]], [[100, 200, 300, 400], [1100, 1200, 1300, 1400]]),

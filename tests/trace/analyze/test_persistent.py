@@ -70,7 +70,7 @@ def test_there_is_room_for_all_records_of_the_longest_cta(workload, tiles, itera
 
 def test_nothing_is_lost_and_every_cta_is_whole():
     found = launch()
-    assert found.records.lost == 0
+    assert found.events.lost == 0
     assert len(found.whole_ctas) == CTAS
     assert found.groups == ["consumer 0", "consumer 1", "producer"]
 

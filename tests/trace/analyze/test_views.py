@@ -7,7 +7,7 @@ from kperf.ir.traffic import Traffic
 from kperf.record.bandwidth import Bandwidth
 from kperf.report.sentences import verdict
 from kperf.trace.analyze import read, views
-from kperf.trace.analyze.decode import Records
+from kperf.trace.analyze.decode import Events
 from kperf.trace.analyze.models import About, Overhead, Pass, SassOrder, Timeline
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.traced import Orders
@@ -75,7 +75,7 @@ def launch_of(program: Program, ctas: list[tuple[list[tuple[int, bool, int]], in
     _, scope, is_start, cycle = (np.array(column) for column in zip(*rows, strict=True))
     start = np.array([start for _, _, start in ctas], dtype=np.int64)
     length = np.array([records[-1][2] if records else 200 for records, _, _ in ctas], dtype=np.int64)
-    records = Records(
+    records = Events(
         probe=(2 * scope + is_start).astype(np.uint16), cycle=cycle.astype(np.int64),
         counts=np.array([[len(records)] for records, _, _ in ctas]), program_id=np.arange(len(ctas)),
         sm=np.array([sm for _, sm, _ in ctas]), start_ns=10**18 + start, end_ns=10**18 + start + length,

@@ -104,8 +104,8 @@ def test_every_cta_of_a_launch_is_traced_and_none_of_it_lost(variant):
     captured = captured_in(item, SMALL)
     assert len(captured.original_ms) == len(captured.instrumented_ms) == 3
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
-    assert sorted(launch.records.program_id) == list(range(SMALL.rows // 128))
-    assert launch.records.lost == 0
+    assert sorted(launch.events.program_id) == list(range(SMALL.rows // 128))
+    assert launch.events.lost == 0
     assert set(launch.groups) == {"consumer 0", "consumer 1", "producer"}
     assert len(launch.whole_ctas) == SMALL.rows // 128
 
@@ -116,8 +116,8 @@ def test_a_persistent_cta_is_traced_from_its_first_tile_to_its_last():
     captured = captured_in(item, several)
     launch = decode_launch(captured.buffer, item.traced.recording, item.program)
     ctas, tiles, iterations = device.sm_count(), several.rows // 128, several.seq_len // 128 - 1
-    assert sorted(launch.records.program_id) == list(range(ctas))
-    assert launch.records.lost == 0
+    assert sorted(launch.events.program_id) == list(range(ctas))
+    assert launch.events.lost == 0
     assert len(launch.whole_ctas) == ctas
     for group in ("consumer 0", "consumer 1"):
         assert launch.iterations(group) == tiles * iterations
