@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.errors import UsageError
-from kperf.paper.examples import EXAMPLES, KPERF
+from kperf.paper.examples import EXAMPLES, trace_command
 from kperf.record.store import recorded_folder
 from kperf.studies import child
 from kperf.studies.records import Common, Row, measured_or_recorded, recorded
@@ -109,7 +109,15 @@ def measure(console: Console, works: Sequence[Work], common: Common) -> Iterator
     """The rows of each script, both ways one after the other; what fails is printed and left out."""
     both = [(work, way) for work in works for way in get_args(Way)]
     with tempfile.TemporaryDirectory(prefix="kperf-disturbance-") as folder:
-        commands = [_command(work, way, Path(folder, str(place))) for place, (work, way) in enumerate(both)]
+        commands = [
+            trace_command(
+                (str(work.path), *work.arguments),
+                (pattern for _, pattern in work.kernels),
+                Path(folder, str(place)),
+                *("--ctas", way, "--passes", "1"),
+            )
+            for place, (work, way) in enumerate(both)
+        ]
         for ended in child.side_by_side(commands, child.at_once(), _LIMIT_S):
             work, way = both[ended.place]
             if fault := _fault(ended):
@@ -120,12 +128,6 @@ def measure(console: Console, works: Sequence[Work], common: Common) -> Iterator
                     yield row(common, name, work.origin, way, timeline)
                 else:
                     console.print(f"{name}: its script launches it too few times to time it")
-
-
-def _command(work: Work, way: Way, out: Path) -> list[str]:
-    patterns = ",".join(dict.fromkeys(pattern for _, pattern in work.kernels)) or "*"
-    command = [*KPERF, "trace", "--wait", "--ctas", way, "--passes", "1", "--kernel", patterns, "--out", str(out)]
-    return [*command, str(work.path), *work.arguments]
 
 
 def _fault(ended: child.Ended) -> str:

@@ -10,7 +10,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -167,7 +167,12 @@ def _trace_all(console: Console, scripts: Sequence[Script], folder: Path) -> lis
     failed = []
     with tempfile.TemporaryDirectory(prefix="kperf-examples-") as scratch:
         outs = [Path(scratch, str(place)) for place in range(len(scripts))]
-        commands = [_command(script, out) for script, out in zip(scripts, outs, strict=True)]
+        commands = [
+            trace_command(
+                (str(script.path.relative_to(SCRIPTS.parent)), *script.arguments), script.kernels.values(), out
+            )
+            for script, out in zip(scripts, outs, strict=True)
+        ]
         for ended in child.side_by_side(commands, child.at_once(), _LIMIT_S, cwd=SCRIPTS.parent):
             script = scripts[ended.place]
             words = " ".join((script.name, *script.arguments))
@@ -185,10 +190,10 @@ def _trace_all(console: Console, scripts: Sequence[Script], folder: Path) -> lis
     return failed
 
 
-def _command(script: Script, out: Path) -> list[str]:
-    patterns = ",".join(dict.fromkeys(script.kernels.values()))
-    command = [*KPERF, "trace", "--wait", "--kernel", patterns, "--out", str(out)]
-    return [*command, str(script.path.relative_to(SCRIPTS.parent)), *script.arguments]
+def trace_command(script: Sequence[str], patterns: Iterable[str], out: Path, *options: str) -> list[str]:
+    """`kperf trace` of a script with its arguments: waits for the GPU; all kernels where there is no pattern."""
+    kernels = ",".join(dict.fromkeys(patterns)) or "*"
+    return [*KPERF, "trace", "--wait", *options, "--kernel", kernels, "--out", str(out), *script]
 
 
 def _kept(name: str, timeline: Path | None, folder: Path) -> bool:

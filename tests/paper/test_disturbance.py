@@ -8,7 +8,7 @@ import pytest
 
 from kperf.console import WholeConsole
 from kperf.errors import UsageError
-from kperf.paper import disturbance
+from kperf.paper import disturbance, examples
 from kperf.paper.disturbance import ROWS, Work
 from kperf.record import device
 from kperf.record.store import RecordStore
@@ -45,7 +45,7 @@ def made(**changed):
 
 
 def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypatch, console, in_a_fork):
-    monkeypatch.setattr(disturbance, "KPERF", (*in_a_fork, "-m", "tests.trace.capture.fake_gpu"))
+    monkeypatch.setattr(examples, "KPERF", (*in_a_fork, "-m", "tests.trace.capture.fake_gpu"))
     monkeypatch.setattr(disturbance, "EXAMPLES", ())
     monkeypatch.setattr(device, "why_static", lambda: None)
     monkeypatch.setattr(device, "environment", environment)
@@ -68,9 +68,9 @@ def test_a_script_is_traced_both_ways_and_a_row_kept_of_each(tmp_path, monkeypat
 
 def test_a_script_that_fails_or_hangs_is_said_to_and_the_others_go_on(tmp_path, monkeypatch, console):
     (tmp_path / "broken.py").write_text("raise SystemExit(3)")
-    monkeypatch.setattr(disturbance, "KPERF", (sys.executable, "-c", "import sys; sys.exit('no such thing')"))
+    monkeypatch.setattr(examples, "KPERF", (sys.executable, "-c", "import sys; sys.exit('no such thing')"))
     assert not list(disturbance.measure(console, [Work("package", tmp_path / "broken.py")], COMMON))
-    monkeypatch.setattr(disturbance, "KPERF", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(examples, "KPERF", (sys.executable, "-c", "import time; time.sleep(60)"))
     monkeypatch.setattr(disturbance, "_LIMIT_S", 0.1)
     assert not list(disturbance.measure(console, [Work("package", tmp_path / "broken.py")], COMMON))
     said = console.export_text()
@@ -89,7 +89,7 @@ def test_the_next_processes_start_while_one_has_the_gpu_and_none_is_left(tmp_pat
         "time.sleep(600)\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(disturbance, "KPERF", (sys.executable, str(program)))
+    monkeypatch.setattr(examples, "KPERF", (sys.executable, str(program)))
     monkeypatch.setattr(disturbance.child.os, "cpu_count", lambda: 8)
     works = [Work("package", tmp_path / f"{name}.py") for name in "abc"]
     with pytest.raises(KeyboardInterrupt):
