@@ -24,7 +24,7 @@ for words, missing in json.loads(commands):
             main()
         except SystemExit as ended:  # without the end of an interpreter, which takes seconds to forget what it imported
             sys.stdout.flush()
-            os._exit(ended.code)
+            os._exit(ended.code or 0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print("END", words, status, os.listdir(), file=sys.stderr, flush=True)
 """

@@ -130,7 +130,7 @@ def test_a_command_answers_at_any_width(columns):
 
 
 @pytest.mark.parametrize("name", ["exp[v2]", "[/b]", ":bug:", "a\x1b[31mb"])
-def test_names_of_folders_and_what_is_recorded_are_printed_as_they_are(tmp_path, name):
+def test_names_of_folders_and_what_is_recorded_are_printed_as_they_are(tmp_path, name, unrendered):
     folder = tmp_path / name / "h200"
     folder.mkdir(parents=True)
     for file in ("proton.jsonl", "environment.json"):

@@ -67,12 +67,13 @@ def test_the_console_script_works_in_any_folder(installed):
 def test_rules_and_overrides_are_in_the_wheel(installed):
     instrumented = installed / "kperf/ttgir/vanilla/traced" / Specialization().file_name
     plain = installed / "kperf/ttgir/vanilla" / Specialization().file_name
-    done = run(installed, installed / "bin/kperf", "instrument", instrumented, "--strip")
-    assert (done.returncode, done.stdout) == (0, plain.read_text())
-    done = run(installed, installed / "bin/kperf", "instrument", plain)
-    assert done.stdout.count("proton.record") > 10
-    done = run(installed, installed / "bin/kperf", "override", "stage", "improved_plus", "--to", "staged")
-    assert "TRITON_OVERRIDE_DIR" in done.stdout
+    commands = [f"instrument {instrumented} --strip", f"instrument {plain}", "override stage improved_plus --to staged"]
+    done = run(installed, sys.executable, "-c", IN_FORKS, json.dumps([(words, []) for words in commands]), "triton")
+    assert re.findall(r"END .* (\d+) \[", done.stderr) == ["0"] * len(commands)
+    assert done.stdout.startswith(plain.read_text())
+    with_events, _, staged = done.stdout.removeprefix(plain.read_text()).partition("TRITON_OVERRIDE_DIR")
+    assert with_events.count("proton.record") > 10
+    assert staged
 
 
 OF_A_CHECKOUT = [

@@ -252,8 +252,7 @@ def resources(kernel: CompiledKernel) -> Resources:
 
 def sass(kernel: CompiledKernel) -> str:
     """The machine code, an instruction a line, all of it: Triton's own `asm["sass"]` ends after 64 KB of code."""
-    listing = _dump(kernel, "nvdisasm", "-c", "-ndf")  # without its dataflow it takes two thirds of the time
-    return "".join(f"\t{line}\n" for line in re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+;)", listing))
+    return "".join(f"\t{line}\n" for line in re.findall(r"/\*[0-9a-f]{4,}\*/\s+([^;]+;)", _listing(kernel)))
 
 
 def sass_paths(kernel: CompiledKernel) -> tuple[str, str] | None:
@@ -266,7 +265,7 @@ def machine_code(kernel: CompiledKernel) -> MachineCode:
 
     Raises `UsageError` if the cubin is not one (Triton's cache is damaged), or too new for Triton's tools.
     """
-    return read_machine_code(_dump(kernel, "nvdisasm", "-c", "-gi", "-ndf"), kernel.name)
+    return read_machine_code(_listing(kernel), kernel.name)
 
 
 def read_compiled(kernel: CompiledKernel, file: str | None) -> Compiled:
@@ -310,6 +309,11 @@ def ptxas_says(ptx: str, arch: str) -> str:
             return subprocess.run(command, capture_output=True, text=True, check=False).stderr.replace(folder, "")
 
     return _kept(_sha256(ptx.encode()), f"ptxas-{triton.__version__}-{arch}", assemble)
+
+
+def _listing(kernel: CompiledKernel) -> str:
+    # One for all who read it: however short the code, nvdisasm takes a fifth of a second, with its dataflow a third.
+    return _dump(kernel, "nvdisasm", "-c", "-gi", "-ndf")
 
 
 def _dump(kernel: CompiledKernel, tool: str, *options: str) -> str:

@@ -131,6 +131,7 @@ def test_a_cubin_is_taken_apart_once_and_another_one_anew(tmp_path, monkeypatch)
         (tmp_path / "nvdisasm").symlink_to("/bin/false")
         monkeypatch.setattr(compat, "binary_tool", lambda name: tmp_path / name)
         assert compiler.sass(vanilla) == first
+        assert len(compiler.machine_code(vanilla).instructions) == first.count("\n")
         assert first.count("HGMMA") == vanilla.asm["ptx"].count("wgmma.mma_async")
         with pytest.raises(UsageError, match="a cubin is cut short"):  # of this one nothing is known
             compiler.sass(improved)

@@ -170,7 +170,7 @@ def without_time(rows):
         ("accuracy", "accuracy", lambda rows: [row for row in rows if row["what"] == "launch"]),
     ],
 )
-def test_a_command_ends_well_with_what_a_bad_run_left(tmp_path, name, command, change):
+def test_a_command_ends_well_with_what_a_bad_run_left(tmp_path, name, command, change, unrendered):
     folder = tmp_path / "h200"
     folder.mkdir()
     shutil.copy(RECORDED / "h200/environment.json", folder)

@@ -6,7 +6,7 @@ from kperf.attention.configs import Config
 from kperf.attention.kernels.stock import PLAIN_CONFIGS
 from kperf.attention.workload import Workload
 from kperf.bench.points import Store
-from kperf.record.store import RECORDED as RECORDED_FOLDER
+from kperf.record.store import RECORDED
 from kperf.tune import space
 from kperf.tune.space import SPACES, Judged, Needs, expected, judge, prune
 from tests.tune.compiled import AUTOTUNED, JUDGED
@@ -100,16 +100,14 @@ def test_expected_is_what_is_left_the_fastest_first():
     assert [*found.values()] == sorted(found.values())
 
 
-RECORDED = [
-    point
-    for point in Store(RECORDED_FOLDER / "h200").points()
-    if (point.implementation, point.head_dim, point.status) == ("triton", 128, "ok") and point.tflops
-]
-
-
 def test_the_estimate_puts_first_what_the_autotuner_chose_on_an_h200():
     """Of its list, for most recorded shapes: long ones it times too few times to know."""
-    shapes = {point.workload: point.message for point in RECORDED if point.seq_len <= 4096 and point.batch <= 16}
+    shapes = {
+        point.workload: point.message
+        for point in Store(RECORDED / "h200").points()
+        if (point.implementation, point.head_dim, point.status) == ("triton", 128, "ok") and point.tflops
+        if point.seq_len <= 4096 and point.batch <= 16
+    }
     assert len(shapes) >= 20
     for causal, judged in AUTOTUNED.items():
         assert [one.config for one in judged] == PLAIN_CONFIGS
