@@ -319,7 +319,12 @@ def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
 
 @pytest.mark.parametrize(
     ("before", "end", "advice"),
-    [("pass", "K", "tl.assume(K > 0) before it"), ("tl.assume(K > 0)", "K", None), ("pass", "4096", None)],
+    [
+        ("pass", "K", "tl.assume(K > 0) before it"),
+        ("pass", "K // BK * BK", "tl.assume(end > start) before it"),  # 0 of a K that is not
+        ("tl.assume(K > 0)", "K", None),
+        ("pass", "4096", None),
+    ],
 )
 def test_a_loop_that_may_not_run_leaves_its_sum_two_sources(tmp_path, before, end, advice):
     launch = (

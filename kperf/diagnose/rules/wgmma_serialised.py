@@ -69,7 +69,7 @@ def _advice(kernel: Kernel, mma: Operation, why: str) -> str:
     bound = _unknown_end(kernel, mma)
     if _DEFINED in why and bound is not None and _read_in_loop(mma) is None:
         return (
-            f"say that the loop runs: tl.assume({bound}) before it, or make its bounds tl.constexpr. Where it may not "
+            f"say that the loop runs, tl.assume({bound}) before it, or make its bounds tl.constexpr: where it may not "
             "run, the sum has two sources, zeros and the MMA"
         )
     return (
@@ -86,9 +86,9 @@ def _unknown_end(kernel: Kernel, mma: Operation) -> str | None:
     first, last = (kernel.values.operand(loops[0], place) for place in (1, 2))  # behind the induction variable
     if first is not None and last is not None and not (first.arguments or last.arguments or last.loaded):
         return None
-    names = sorted(last.arguments) if last is not None else []
     from_zero = first is not None and not first.arguments and not first.numbers.any()
-    return f"{names[0]} > 0" if from_zero and len(names) == 1 else "its end > its beginning"
+    is_argument = last is not None and kernel.values.maker(loops[0], 2) is None and len(last.arguments) == 1
+    return f"{next(iter(last.arguments))} > 0" if last is not None and is_argument and from_zero else "end > start"
 
 
 def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding:
