@@ -40,7 +40,7 @@ def figure(rows: Sequence[LinesRow], stamp: str) -> Figure:
         _source(made.add_subplot(grid[place, :]), [row for row in sampled if row.kernel == kernel], kernel)
     headline(made, [_finding(sampled, launches), stamp], [], [])
     missing = [f"{label(row.profiler)}: {row.message}" for row in rows if isinstance(row, CostRow) and row.message]
-    footnote(made, [*missing, "Cells: share of a kernel's samples, and in brackets how many of those were stalled."])
+    footnote(made, [*missing, "Cells: share of a kernel's samples, and in brackets of those in which no warp issued."])
     return made
 
 

@@ -81,7 +81,10 @@ class CostRow(Row):
 
 
 class LineRow(Row):
-    """A line of source that was sampled. file: as the repository has it; text: the line as it was."""
+    """A line of source that was sampled. file: as the repository has it; text: the line as it was.
+
+    samples, stalled: as the profiler has them (`as_taken`).
+    """
 
     what: Literal["line"] = "line"
     profiler: str
@@ -115,12 +118,13 @@ def run(console: Console, results: Path, draw: Draw, *, ncu_path: Path | None, r
         console, results, "lines", ROWS, measure_here, require_gpu=require_gpu, in_children=True
     )
     console.print(costs_table(found.rows, found.stamp))
-    for profiler, kernel in _sampled(found.rows):
-        console.print(annotated(found.rows, profiler, kernel))
+    rows = as_taken(found.rows)
+    for profiler, kernel in _sampled(rows):
+        console.print(annotated(rows, profiler, kernel))
     page = found.folder / "lines.html"
-    write_atomically(page, html_page(found.rows, found.stamp))
+    write_atomically(page, html_page(rows, found.stamp))
     console.print(f"written: {page}")
-    for path in draw(found.rows, found.stamp, found.folder / "lines"):
+    for path in draw(rows, found.stamp, found.folder / "lines"):
         console.print(f"drawn: {path} ({found.stamp})")
 
 
@@ -199,6 +203,25 @@ def proton_samples(tree: Tree, named: Callable[[str], str] = str) -> Samples:
             found[place] += _whole(frame.metrics["num_samples"], "Proton")
             stalled[place] += _whole(frame.metrics.get("num_stalled_samples", 0.0), "Proton")
     return {place: (found[place], min(stalled[place], found[place])) for place in found}
+
+
+def _protons(samples: int, stalled: int) -> tuple[int, int]:
+    """Samples, and those in which no warp issued, of Proton's `num_samples` and `num_stalled_samples`.
+
+    CUPTI counts each sample by its reason, and where no warp issued once more by the reason's `_not_issued`. Proton
+    adds both up as `num_samples`, and calls the first alone stalled (CuptiPCSampling.cpp).
+    """
+    return stalled, min(max(samples - stalled, 0), stalled)
+
+
+def as_taken(rows: Sequence[LinesRow]) -> list[LinesRow]:
+    """Rows in which each sample counts once, whoever took it, and `stalled` are those in which no warp issued."""
+    return [
+        row.model_copy(update=dict(zip(("samples", "stalled"), _protons(row.samples, row.stalled), strict=True)))
+        if isinstance(row, LineRow) and row.profiler == "proton_sampling"
+        else row
+        for row in rows
+    ]
 
 
 def _with_parents(tree: Tree, above: str) -> Iterator[tuple[Tree, str]]:
@@ -357,8 +380,8 @@ def read_samples(path: Path) -> list[ReportedSamples]:
     Raises `UsageError` if the file is missing, damaged, or holds no samples.
     """
     if path.suffix == ".hatchet":
-        found = proton_samples(read_tree(path))
-        if not found:
+        found = {place: _protons(*counts) for place, counts in proton_samples(read_tree(path)).items()}
+        if not any(count for count, _ in found.values()):
             how = 'triton.profiler.start("NAME", backend="cupti", mode="pcsampling")'  # `proton -m` is lost before 3.8
             raise UsageError(f"{path} has no samples by line: profile with `{how}`")
         return [ReportedSamples("Proton", found, str(path))]
@@ -367,7 +390,7 @@ def read_samples(path: Path) -> list[ReportedSamples]:
     if not path.is_file():
         raise UsageError(f"{path} is missing: `kperf lines` writes it")
     by_profiler: dict[str, Samples] = defaultdict(dict)
-    for row in newest(RecordStore(path.parent, "lines", ROWS).points()):
+    for row in as_taken(newest(RecordStore(path.parent, "lines", ROWS).points())):
         if isinstance(row, LineRow):
             by_profiler[row.profiler][row.kernel, row.file, row.line] = (row.samples, row.stalled)
     if not by_profiler:

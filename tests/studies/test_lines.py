@@ -113,7 +113,7 @@ def tree():
     return Tree("ROOT", {}, [
         Tree("attention_forward", {}, [
             Tree(f"{folder}/attention.py:48@attention_forward", {"num_samples": 90, "num_stalled_samples": 60}),
-            Tree(f"{folder}/attention.py:attention_forward@49", {"num_samples": 10, "num_stalled_samples": 0}),
+            Tree(f"{folder}/attention.py:attention_forward@49", {"num_samples": 20, "num_stalled_samples": 10}),
             Tree("/x/triton/language/standard.py:7@", {"num_samples": 5, "num_stalled_samples": 5}),
         ]),
         Tree("gemm_gluon", {"num_samples": 3}),
@@ -133,13 +133,20 @@ def written(frames, path):
 def test_protons_frames_are_samples_by_line_of_the_files_that_it_names(tmp_path):
     """Also of a file that is named like an example: it is the user's own."""
     (found,) = lines.read_samples(written(tree(), tmp_path / "mine.hatchet"))
-    assert found.by_place == proton_samples(tree()) == {
-        ("attention_forward", "/somewhere/examples/attention.py", 48): (90, 60),
-        ("attention_forward", "/somewhere/examples/attention.py", 49): (10, 0),
-        ("attention_forward", "/x/triton/language/standard.py", 7): (5, 5),
-    }  # fmt: skip
+    attention, library = "/somewhere/examples/attention.py", "/x/triton/language/standard.py"
+    as_proton_has_them = {
+        ("attention_forward", attention, 48): (90, 60),
+        ("attention_forward", attention, 49): (20, 10),
+    }
+    assert proton_samples(tree()) == as_proton_has_them | {("attention_forward", library, 7): (5, 5)}
+    once = {("attention_forward", attention, 48): (60, 30), ("attention_forward", attention, 49): (10, 10)}
+    assert found.by_place == once | {("attention_forward", library, 7): (5, 0)}
     assert (found.profiler, found.file) == ("Proton", str(tmp_path / "mine.hatchet"))
-    mine = Tree("ROOT", {}, [Tree("softmax", {}, [Tree("/home/me/softmax.py:9@softmax", {"num_samples": 4})])])
+    mine = Tree(
+        "ROOT",
+        {},
+        [Tree("softmax", {}, [Tree("/home/me/softmax.py:9@softmax", {"num_samples": 4, "num_stalled_samples": 4})])],
+    )
     (found,) = lines.read_samples(written(mine, tmp_path / "softmax.hatchet"))
     assert found.of_lines("softmax", "softmax.py") == found.of_lines("softmax", "me/softmax.py") == {9: (4, 0, "")}
 
@@ -288,3 +295,15 @@ def test_the_figure_says_how_many_times_as_long_launches_and_process_take():
     (legend,) = figure.legends
     assert "ncu 1,500 x" in legend.get_title().get_text()
     plt.close(figure)
+
+
+def test_of_the_recorded_launches_proton_and_ncu_agree_on_which_samples_had_no_issue():
+    """So it is known what Proton's two numbers are: of samples that it counted twice the parts would differ."""
+    path = Path(__file__).resolve().parents[2] / "results/h200/lines.jsonl"
+    recorded = {one.profiler: one for one in lines.read_samples(path)}
+    protons, ncus = recorded["Proton, instruction sampling"].by_place, recorded["ncu, SourceCounters"].by_place
+    large = [place for place, (count, _) in ncus.items() if count > 20_000]
+    assert len(large) >= 10
+    for place in large:
+        (samples, stalled), (count, idle) = protons[place], ncus[place]
+        assert stalled / samples == pytest.approx(idle / count, abs=0.1), place
