@@ -80,9 +80,13 @@ def sampled_by(monkeypatch, fake, samples):
         fake.forget_samples()
         for address, reason, count in samples(code_of(compiled)):
             fake.add(compiled.name, address, reason, count)
-        return again(compiled)
+        kernel, launch = again(compiled)
+        assert kernel is not compiled
+        return kernel, lambda *arguments: (launched.append(kernel), launch(*arguments))
 
+    launched = []
     monkeypatch.setattr(pc_sampling, "loaded_again", loaded)
+    return launched
 
 
 def code_of(compiled):
@@ -120,10 +124,11 @@ def test_samples_are_by_line_and_by_the_load_that_is_waited_for(trace, fake, mon
 
 
 def test_the_script_computes_what_it_would_and_sees_no_launch_more(trace, fake, monkeypatch):
-    sampled_by(monkeypatch, fake, lambda code: [(0, "selected", 5)])
+    launched = sampled_by(monkeypatch, fake, lambda code: [(0, "selected", 5)])
     monkeypatch.setattr(fake_gpu, "WRITES", [lambda traced, arguments: arguments[2].add_(1)])
     timeline, _, _ = trace(SUMS + "run(2)\nassert out.tolist() == [2.0] * 8, out", passes=1)
     assert timeline.samples.launches == 1  # a millisecond each, as the fake GPU's marks are
+    assert len(launched) == 2  # once to warm up, of the machine code that CUPTI has seen being loaded
     assert [one.traced for one in fake_gpu.LAUNCHES] == [True, *[False] * (2 + 1 + 1), False]
 
 
