@@ -178,6 +178,7 @@ class Sampler:
                 break
             if read and not self._data.pcs:
                 time.sleep(_POLL_S)
+            self._data.pcs = 0
             self._call("GetData", _GetData, data=ctypes.addressof(self._data))
             read += 1
             if self._data.hardware_buffer_full:
