@@ -51,8 +51,8 @@ def of(one, timeline):
 
 
 def disturbed(timeline, ratio=1.5):
-    overhead = timeline.overhead.model_copy(update={"ratio": ratio})
-    return timeline.model_copy(update={"overhead": overhead})
+    slow = timeline.passes[0].model_copy(update={"overhead": timeline.overhead.model_copy(update={"ratio": ratio})})
+    return timeline.model_copy(update={"passes": [*timeline.passes, slow]})
 
 
 def moved(timeline):

@@ -627,9 +627,11 @@ class Timeline(About):
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether events cost the kernel more than a tenth of its time, or change the order of its instructions."""
-        ratio = self.overhead.ratio
-        return (ratio is not None and ratio > MOST_DISTURBED) or not self.sass_order.same
+        """Whether events cost the kernel more than a tenth of its time, or change the order of its instructions.
+
+        Of several passes those of any of them.
+        """
+        return any((one.overhead.ratio or 0.0) > MOST_DISTURBED for one in self.passes) or not self.sass_order.same
 
     @property
     def clock_is_plausible(self) -> bool:
