@@ -131,11 +131,15 @@ def record(
     results: Results = RECORDED,
     only: Annotated[str | None, typer.Option(help="Names of steps, separated by commas; all.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="Begin only what fits into so many minutes.")] = None,
+    public: Annotated[
+        Path | None,
+        typer.Option(metavar="PAIRS.py", exists=True, help="Kernels of public packages too: `kperf public`."),
+    ] = None,
 ) -> None:
     """Measure anew all that results/ holds, a command after the other; needs a Hopper GPU. Goes on where one fails."""
     from kperf.paper import everything
 
-    everything.run(console, results, only=listed(only) or [], minutes=minutes)
+    everything.run(console, results, only=listed(only) or [], minutes=minutes, public=public)
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """`make record`: measure anew what results/<gpu> holds, one command after the other, each as a person would run it.
 
 The longest-lived numbers come first: what they are compared with has to be measured on the same card, and a machine
-that is lent for half an hour is given back before the list ends. What is left is printed, with its command. `kperf
-public` is no step: it needs pairs of other packages, which are not in this repository.
+that is lent for half an hour is given back before the list ends. What is left is printed, with its command. Kernels of
+public packages are a step where a file of pairs is given: the packages are not in this repository.
 """
 
 import math
@@ -63,6 +63,8 @@ STEPS = (
     Step("disturbance", "disturbance", 6),
 )
 """In the order in which they are run."""
+PUBLIC_MINUTES = 2.0
+"""Of eleven pairs on an H200, whose packages are there."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +76,25 @@ class Ended:
     seconds: float
 
 
-def run(console: Console, results: Path, *, only: Sequence[str], minutes: float | None) -> None:
+def run(
+    console: Console, results: Path, *, only: Sequence[str], minutes: float | None, public: Path | None = None
+) -> None:
     """Run the steps `only` (all of them if empty) that fit into `minutes`, each with its own output.
 
-    Raises `UsageError` for a step that there is not and without a Hopper GPU, at the end `MeasurementError` if a step
-    failed.
+    `public`: a file of pairs for `kperf public`, which is then the last step. Raises `UsageError` for a step that there
+    is not and without a Hopper GPU, at the end `MeasurementError` if a step failed.
     """
-    if unknown := [name for name in only if name not in {step.name for step in STEPS}]:
-        raise UsageError(f"unknown step {unknown[0]!r}: there are {', '.join(step.name for step in STEPS)}")
+    steps = list(STEPS)
+    if public is not None:
+        steps.append(Step("public", f"public {shlex.quote(str(public))}", PUBLIC_MINUTES))
+    if unknown := [name for name in only if name not in {step.name for step in steps}]:
+        why = "--public PAIRS.py" if unknown[0] == "public" else f"one of {', '.join(step.name for step in steps)}"
+        raise UsageError(f"unknown step {unknown[0]!r}: give {why}")
     if why := device.why_static():
         raise UsageError(f"{why}: there is nothing to record with (`make figures` draws what is recorded)")
     begin = time.monotonic()
     ends: list[Ended] = []
-    for step in [step for step in STEPS if not only or step.name in only]:
+    for step in [step for step in steps if not only or step.name in only]:
         left = None if minutes is None else minutes - (time.monotonic() - begin) / 60
         if left is not None and left < step.minutes:
             ends.append(Ended(step, None, 0))
@@ -95,11 +103,14 @@ def run(console: Console, results: Path, *, only: Sequence[str], minutes: float 
         ends.append(_run(step, results, left))
     console.print(_table(ends))
     if later := [end.step.name for end in ends if end.seconds == 0]:
-        console.print(f"No time was left for {len(later)}: `kperf record --only {','.join(later)}` runs them.")
+        console.print(f"No time was left for {len(later)}: `{_again(later, public)}` runs them.")
     if failed := [end.step.name for end in ends if end.seconds and end.status != 0]:
-        raise MeasurementError(
-            f"these failed: {', '.join(failed)} (`kperf record --only {','.join(failed)}` tries again)"
-        )
+        raise MeasurementError(f"these failed: {', '.join(failed)} (`{_again(failed, public)}` tries again)")
+
+
+def _again(names: Sequence[str], public: Path | None) -> str:
+    given = f" --public {shlex.quote(str(public))}" if "public" in names else ""
+    return f"kperf record --only {','.join(names)}{given}"
 
 
 def _run(step: Step, results: Path, left: float | None) -> Ended:

@@ -71,6 +71,20 @@ def test_a_step_that_fails_is_told_after_the_others_have_run(console, steps, tmp
     assert "with status 3" in console.export_text()
 
 
+def test_public_kernels_are_the_last_step_where_a_file_of_pairs_is_given(console, steps, tmp_path, monkeypatch):
+    program = tmp_path / "kperf.py"
+    program.write_text(
+        "import pathlib, sys; pathlib.Path(sys.argv[-1], 'order').open('a').write(' '.join(sys.argv[1:-2]))"
+    )
+    steps(one="")
+    monkeypatch.setattr(everything, "STEPS", (replace(everything.STEPS[0], command="one"),))
+    monkeypatch.setattr(everything, "KPERF", (sys.executable, str(program)))
+    everything.run(console, tmp_path, only=[], minutes=None, public=Path("my pairs.py"))
+    assert (tmp_path / "order").read_text() == "onepublic my pairs.py"
+    everything.run(console, tmp_path, only=[], minutes=0, public=Path("my pairs.py"))
+    assert "`kperf record --only one,public --public 'my pairs.py'` runs them" in console.export_text()
+
+
 def test_what_does_not_fit_is_not_begun_and_is_named(console, steps, tmp_path, monkeypatch):
     steps(long=WRITE.format(1), short=WRITE.format(2))
     first, second = everything.STEPS
@@ -102,7 +116,9 @@ def test_a_step_that_hangs_may_write_what_it_has_and_its_children_end_with_it(co
 
 
 def test_refusals(console, tmp_path):
-    with pytest.raises(UsageError, match="unknown step 'fig13': there are fig12, "):
+    with pytest.raises(UsageError, match="unknown step 'fig13': give one of fig12, "):
         everything.run(console, tmp_path, only=["fig13"], minutes=None)
+    with pytest.raises(UsageError, match=r"^unknown step 'public': give --public PAIRS.py$"):
+        everything.run(console, tmp_path, only=["public"], minutes=None)
     with pytest.raises(UsageError, match="there is nothing to record with"):
         everything.run(console, tmp_path, only=[], minutes=None)
