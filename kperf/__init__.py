@@ -4,6 +4,8 @@ Importing it imports neither torch nor Triton: each name is looked up where it i
 """
 
 import importlib
+import inspect
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +35,17 @@ class _CallablePackage(ModuleType):
     """A package and a function, as `kperf.trace`: as a package it is imported from, as a function it is called."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        function = getattr(importlib.import_module("kperf.api"), self.__name__.removeprefix("kperf."))
-        return function(*arguments, **options)
+        return self._function()(*arguments, **options)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._function())
+
+    def _function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(
+            importlib.import_module("kperf.api"), self.__name__.removeprefix("kperf.")
+        )
+        return function
 
 
 _trace_package.__class__ = _diagnose_package.__class__ = _CallablePackage

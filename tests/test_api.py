@@ -2,6 +2,7 @@
 
 import html
 import importlib.util
+import inspect
 import os
 import signal
 import subprocess
@@ -113,6 +114,14 @@ def test_the_report_is_the_page_of_what_is_in_memory(kernels):
     assert Path(found[0].source.file).name == "step.py"
     assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     assert "<script>" not in shown
+
+
+def test_an_editor_sees_the_options():
+    from kperf import api
+
+    assert "regions" in inspect.signature(kperf.trace).parameters
+    assert inspect.signature(kperf.trace) == inspect.signature(api.trace)
+    assert inspect.signature(kperf.diagnose) == inspect.signature(api.diagnose)
 
 
 def test_files_are_those_of_the_command(kernels, tmp_path):

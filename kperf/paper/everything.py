@@ -88,8 +88,8 @@ def run(
     if public is not None:
         steps.append(Step("public", f"public {shlex.quote(str(public))}", PUBLIC_MINUTES))
     if unknown := [name for name in only if name not in {step.name for step in steps}]:
-        why = "--public PAIRS.py" if unknown[0] == "public" else f"one of {', '.join(step.name for step in steps)}"
-        raise UsageError(f"unknown step {unknown[0]!r}: give {why}")
+        wanted = "--public PAIRS.py" if unknown[0] == "public" else f"one of {', '.join(step.name for step in steps)}"
+        raise UsageError(f"unknown step {unknown[0]!r}: give {wanted}")
     if why := device.why_static():
         raise UsageError(f"{why}: there is nothing to record with (`make figures` draws what is recorded)")
     begin = time.monotonic()

@@ -1,6 +1,9 @@
-"""See inside a kernel: put records into its TTGIR, capture what they write, and read the timeline that comes out."""
+"""See inside a kernel: put events into its TTGIR, capture what they write, and read the timeline that comes out.
+
+Called, `kperf.trace(...)` is `kperf.api.trace`.
+"""
 
 PASSES = "auto"
-"""Over how many launches the records of an iteration are spread where nobody says."""
+"""Over how many launches the events of an iteration are spread where nobody says."""
 CTAS = "auto"
 """Which CTAs of a launch are recorded where nobody says."""
