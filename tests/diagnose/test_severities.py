@@ -272,6 +272,15 @@ def test_a_loop_that_loads_a_few_bytes_a_thread_wants_fewer_warps(tmp_path, bloc
         assert f"launch with num_warps={max(block * 2 // 512, 1)}" in finding.advice
 
 
+@pytest.mark.parametrize(("element", "advised"), [("int8", True), ("bfloat16", False)])  # 8 or 16 bytes a thread
+def test_what_a_loop_stores_is_a_threads_too(tmp_path, element, advised):
+    launch = (
+        'x = torch.empty(1 << 26, device="cuda", dtype=torch.int8)\n'
+        f"heads[(1 << 14,)](x, x, x.to(torch.{element}), 32, 1024, 1024, num_warps=4)"
+    )
+    assert ("few-bytes-in-flight" in found(tmp_path, HEADS, launch)) == advised
+
+
 def test_fewer_warps_are_not_advised_where_the_grid_fills_no_sm(tmp_path):
     assert "few-bytes-in-flight" not in of_heads(tmp_path, 128, 128, 4, tokens=1024)[0]
 

@@ -20,7 +20,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     if loops:
         storing = [loop for loop in loops if any(op.name in STORES for op in own(loop))]
         lines = {op.line for loop in storing if not arithmetic_bounds(kernel, loop) for op in own(loop)}
-        yield from _in_loops(kernel, [access for access in loads if access.operation.line in lines])
+        yield from _in_loops(kernel, [access for access in kernel.accesses if access.operation.line in lines])
         return
     threads = kernel.threads
     each = sum(access.asked_bytes for access in loads) / threads
@@ -43,15 +43,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
-def _in_loops(kernel: Kernel, loads: Sequence[Access]) -> Iterator[Finding]:
+def _in_loops(kernel: Kernel, accesses: Sequence[Access]) -> Iterator[Finding]:
     """Of loops that load, wait and store, where CTAs of fewer warps could ask for more together.
 
     A thread that has less than a vector has room for the elements of others. An SM then holds more CTAs.
     """
+    loads = (access for access in accesses if access.operation.name in LOADS)
     widest = max(loads, key=lambda access: access.asked_bytes, default=None)
-    if widest is None or kernel.resources is None or widest.asked_bytes >= VECTOR_BYTES * kernel.threads:
+    most = max((access.asked_bytes for access in accesses), default=0)
+    if widest is None or kernel.resources is None or most >= VECTOR_BYTES * kernel.threads:
         return
-    asked, fewer = bytes_at_once(kernel), warps_of_vectors(kernel, widest.asked_bytes)
+    asked, fewer = bytes_at_once(kernel), warps_of_vectors(kernel, most)
     now, then = ctas(kernel), ctas(kernel, warps=fewer)
     filled = kernel.grid is None or math.prod(kernel.grid) > now * H200.sms
     gain = min(then * asked, LEAST_SM_BYTES) / max(now * asked, 1)
