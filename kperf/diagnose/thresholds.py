@@ -115,9 +115,6 @@ MANY_COMPILATIONS = 10
 MEDIUM_GAIN = 1.1
 """What the advice has to give for a finding to be more than a hint: a tenth."""
 
-SEVERE_GAIN = 1.5
-"""What it has to give to be severe: a third of the time."""
-
 TUNED_GAIN = 1.03
 """Time of the best configuration with another value over the best: less is what two runs of one kernel differ by."""
 

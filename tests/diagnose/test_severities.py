@@ -345,27 +345,3 @@ def test_a_loop_that_may_not_run_leaves_its_sum_two_sources(tmp_path, before, en
     if advice is not None:
         assert (findings["wgmma-serialised"].severity, advice in findings["wgmma-serialised"].advice) == ("high", True)
         assert findings["wgmma-serialised"].evidence == {"wgmma": 4, "waited_for": 4, "warning": "C7515"}
-
-
-RANKED = """
-def ranked(x, y, N: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    numbers = tl.load(x + rows[:, None] * N + tl.arange(0, N)[None, :])
-    for k in range(K):
-        best = tl.max(numbers, 1)
-        tl.store(y + rows * K + k, best)
-        numbers = tl.where(numbers == best[:, None], -1.0, numbers)
-"""
-
-
-@pytest.mark.parametrize(("columns", "severity"), [(256, "medium"), (16, "high")])
-def test_few_numbers_that_lie_apart_are_not_severe_beside_many_that_do_not(tmp_path, columns, severity):
-    launch = (
-        'x = torch.empty(1 << 16, 256, device="cuda")\n'
-        f'ranked[(1 << 12,)](x, torch.empty(1 << 16, 8, device="cuda"), {columns}, 16, 8)'
-    )
-    finding = found(tmp_path, RANKED, launch)["uncoalesced-access"]
-    assert (finding.severity, finding.source.line) == (severity, 9)
-    rows, sector, steps = 16 * columns * 4, 16 * 32, 8
-    gain = (rows + steps * sector) / (rows + steps * 16 * 4)
-    assert finding.estimate.speedup == pytest.approx(gain**0.8, rel=0.01)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kperf.diagnose.kernel import STORES, Access, Kernel, frame_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES
 from kperf.trace.analyze.finding import Finding, Level
 
 _PART = 8
@@ -33,12 +33,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _apart(kernel: Kernel, access: Access, *, from_memory: bool) -> Finding:
     bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
+    severity: Level = "high" if bad else "medium"
     stride = kernel.unless_one(access)
     where = "from device memory" if from_memory else "between the SM and its cache"
     ratio = access.tile_sector_use if from_memory else access.sector_use
     gain = _gain(kernel, access) if from_memory else 1 / ratio
-    likely = min(gain, 8.0) ** 0.8
-    severity: Level = "high" if bad and likely >= SEVERE_GAIN else "medium"
     requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
     return kernel.finding(
         RULE.id,
@@ -49,7 +48,7 @@ def _apart(kernel: Kernel, access: Access, *, from_memory: bool) -> Finding:
         f"if {stride} is 1, say so with i32:1 in --signature" if stride else _advice(access),
         _evidence(access),
         confidence="low" if stride else "medium",
-        estimate=(likely, min(gain**0.5, 1.1), gain * requests),
+        estimate=(min(gain, 8.0) ** 0.8, min(gain**0.5, 1.1), gain * requests),
     )
 
 
