@@ -178,6 +178,7 @@ def test_samples_decide_a_share_where_events_cost_a_tenth_or_move_instructions(c
     assert ("by samples" in found.message) == (by_events is not None)
     assert found.witness.by_events == pytest.approx(GEMM.load_wait.share)
     assert (found.witness.decides, found.witness.agreement) == (by_events is not None, "agrees")
+    assert timeline.recorded_by.get("load_wait") == (GEMM.recorded_by["load_wait"] if by_events is None else "samples")
     cycles = timeline.load_wait.cycles
     assert cycles == pytest.approx(share * timeline.cycles_per_unit.median)
 

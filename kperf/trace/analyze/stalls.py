@@ -98,7 +98,8 @@ def decided(timeline: Timeline) -> Timeline:
     share = min(_load_waits(samples, lines) / warps_of(timeline, [wait.warp_group]), 1.0)
     cycles = share * timeline.cycles_per_unit.median
     found = wait.model_copy(update={"share": share, "cycles": cycles, "share_by_events": wait.share})
-    return timeline.model_copy(update={"load_wait": found})
+    known = timeline.recorded_by | {"load_wait": "samples"}
+    return timeline.model_copy(update={"load_wait": found, "recorded_by": known})
 
 
 def _load_waits(samples: PcSamples, lines: Collection[tuple[str, int]]) -> float:
