@@ -257,9 +257,9 @@ def traced(function: Callable[..., Any] | None = None, *, call: int = 1, **optio
 def diagnose(function: Callable[..., Any], *arguments: Any, **named: Any) -> "list[Finding]":
     """Call a function once and find what makes the Triton kernels that it launches slow, the worst first.
 
-    On a GPU that can be traced, kernels are traced, and their timelines are read too. Elsewhere nothing is computed, as
-    under `kperf diagnose --static`: `cuda` tensors, and those among the arguments, have shapes and no numbers, kernels
-    are compiled for sm_90a, and what the function prints is dropped.
+    On a GPU that can be traced, kernels are traced and sampled, and their timelines are read too. Elsewhere nothing is
+    computed, as under `kperf diagnose --static`: `cuda` tensors, and those among the arguments, have shapes and no
+    numbers, kernels are compiled for sm_90a, and what the function prints is dropped.
 
     Raises `UsageError` if it launches no kernel that can be read; on a GPU also what the function and `kperf.trace` do.
     """
@@ -269,7 +269,7 @@ def diagnose(function: Callable[..., Any], *arguments: Any, **named: Any) -> "li
     from kperf.record import device
 
     if device.why_static() is None:
-        with trace() as t:
+        with trace(samples=True) as t:
             function(*arguments, **named)
         for problem in t.problems:
             _LOG.warning(problem)

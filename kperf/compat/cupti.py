@@ -249,7 +249,7 @@ def _checked(name: str, *arguments: Any) -> None:
         text = c_char_p()
         _cupti().cuptiGetResultString(code, byref(text))
         said = (text.value or b"an error").decode()
-        raise UsageError(_MENDS.get(code) or f"{name} gives {said}")
+        raise UsageError(_MENDS.get(code) or f"{name} gives {said}: try a newer driver")
 
 
 @cache

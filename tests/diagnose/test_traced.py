@@ -1,10 +1,12 @@
 """`kperf diagnose script.py` on a fake GPU: traced, and read in both ways."""
 
+import importlib
 import io
 import json
 
 import pytest
 
+import kperf
 from kperf.console import WholeConsole
 from kperf.diagnose import command
 from kperf.diagnose.sarif import sarif
@@ -171,3 +173,13 @@ def test_without_samples_findings_are_as_ever(tmp_path, cupti, capfd):
 def test_samples_want_a_script(tmp_path):
     with pytest.raises(UsageError, match="--samples takes samples of kernels that a script launches on a GPU"):
         command.run(WholeConsole(), "x.py", (), command.Request(samples=True), static=True)
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_a_function_that_is_diagnosed_is_sampled_too(tmp_path, cupti, monkeypatch):
+    (tmp_path / "columns_of_mine.py").write_text(SCRIPT.replace("for _ in range(4):\n", "def run():\n"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("kperf.trace.capture.gpu.Gpu", fake_gpu.FakeGpu)
+    findings = {one.id: one for one in kperf.diagnose(importlib.import_module("columns_of_mine").run)}
+    assert cupti.finalized == 1
+    assert {one.witness.agreement for one in findings.values()} == {"agrees", "none"}, findings

@@ -19,7 +19,8 @@ MOST_DISTURBED = 1.1
 View = Literal["pipeline", "memory", "imbalance"]
 Unit = Literal["iteration", "CTA"]
 Recorded = Literal["all CTAs", "sampled CTAs", "original kernel", "samples"]
-"""What a fact was read from: a launch that recorded all CTAs or a sample, or the original kernel itself, its time or samples."""
+"""What a fact was read from: a launch that recorded all CTAs or a sample of them, or the original kernel's own time, or
+samples of its instructions."""
 Duty = Literal["MMAs", "loads", "MMAs and loads", "neither"]
 
 
