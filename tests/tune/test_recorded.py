@@ -113,7 +113,7 @@ def test_the_pages_say_what_is_recorded():
     assert said(f"off the best by {each([100 * study.regret for study in STUDIES], '.1f')} %")
     (runnable,) = {study.runnable for study in STUDIES}
     (failed,) = {sum(cost is None for cost in study.tried("exhaustive").values()) for study in STUDIES}
-    assert said(f"{runnable} configurations that compiling does not refuse, {failed} of which fail")
+    assert said(f"{runnable} configurations compile, and {failed} of them fail when they run")
 
 
 def test_the_pages_say_what_the_estimate_and_the_search_of_now_give():
@@ -121,7 +121,7 @@ def test_the_pages_say_what_the_estimate_and_the_search_of_now_give():
     assert said(f"rank correlation with the recorded times is {min(ranks):.2f} to {max(ranks):.2f}")
     found = [replayed(study, seed) for study in STUDIES for seed in SEEDS]
     assert {regret for regret, _ in found} == {0.0}
-    assert said(f"finds the best of all in {max(trial for _, trial in found)} trials at most")
+    assert said(f"finds the best configuration in {max(trial for _, trial in found)} trials at most")
 
 
 def test_nothing_of_a_block_runs_under_its_exponentials():
