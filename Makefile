@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block tritonbench power accuracy timers proton \
         overhead disturbance proof lines inductor tune record claims ttgir doctor test test-gpu test-docker test-versions versions test-lowest mutants dist \
-        check docs image shell docker-fig11 docker-fig12 clean
+        release check docs image shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
 PYTHON := python
@@ -35,6 +35,7 @@ takes_tritonbench := OPTIONS
 takes_test := OPTIONS
 takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
+takes_release := VERSION
 takes_test-versions := VERSIONS OPTIONS
 takes_versions := VERSIONS
 takes_test-lowest := OPTIONS
@@ -42,7 +43,7 @@ takes_mutants := OPTIONS
 # Images set it; each process, and tests start many, would then compile the package and pytest its assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Make would expand what it exports.
-unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE INPUTS GPUS OVERRIDE SCRIPT FILES OPTIONS
+unexport CAUSAL PAPER_MIX FRESH COSTS HEAD_DIM DTYPE INPUTS GPUS OVERRIDE SCRIPT FILES VERSION OPTIONS
 TAKEN_BY_ALL := PYTHON KPERF_RESULTS
 SWITCHES := CAUSAL PAPER_MIX FRESH COSTS
 
@@ -212,6 +213,9 @@ check: setup ## ruff, ruff format, mypy; spelling and words
 
 dist: ## the sdist, the wheel and the lock's bill of materials into dist/, the same bytes twice (needs uv)
 	@.ci/dist
+
+release: ## set VERSION in all files that name it, and close CHANGELOG's "Unreleased"; commit, then `make dist`
+	@.ci/release $(call quote,$(value VERSION))
 
 image: setup ## build the image `kperf`
 	@$(KPERF) image build
