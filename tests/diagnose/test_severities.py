@@ -345,3 +345,51 @@ def test_a_loop_that_may_not_run_leaves_its_sum_two_sources(tmp_path, before, en
     if advice is not None:
         assert (findings["wgmma-serialised"].severity, advice in findings["wgmma-serialised"].advice) == ("high", True)
         assert findings["wgmma-serialised"].evidence == {"wgmma": 4, "waited_for": 4, "warning": "C7515"}
+
+
+MASKED = """
+def masked(x, y, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    limit = tl.load(y)
+    mask, at = MASK, tl.program_id(0) * BLOCK + cols
+    tl.store(y + at, 2 * tl.load(x + at, mask=mask), mask=mask)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mask", "idle"),
+    [
+        ("cols < 64", True),
+        ("(cols < 64) & (tl.program_id(0) > 3)", False),
+        ("(cols < 64) & (cols < limit)", False),
+        ("cols < 96", False),
+    ],
+)
+def test_a_mask_of_few_ctas_or_of_data_leaves_no_threads_idle(tmp_path, mask, idle):
+    """How many elements another CTA, or other data, would ask for, nobody knows."""
+    launch = (
+        'x, y = (torch.empty(1 << 24, device="cuda", dtype=torch.int32) for _ in range(2))\n'
+        "masked[(1 << 14,)](x, y, 128, num_warps=4)"
+    )
+    assert ("idle-threads" in found(tmp_path, MASKED.replace("MASK", mask), launch)) == idle
+
+
+WORK = """
+def work(x, y, n, COLS: tl.constexpr, TIMES: tl.constexpr):
+    cols = tl.arange(0, COLS)
+    for row in range(tl.program_id(0), n, tl.num_programs(0)):
+        v = tl.load(x + row * COLS + cols)
+        for _ in tl.static_range(TIMES):
+            v = v * v + 1.5
+        tl.store(y + row * COLS + cols, v)
+"""
+
+
+@pytest.mark.parametrize(("operations", "said"), [(16, True), (40, True), (64, False)])
+def test_a_loop_is_bound_by_memory_with_what_it_stores(tmp_path, operations, said):
+    """A number takes 0.2 cycles of an SM to load, 0.2 to store, and each operation on it 1/128."""
+    launch = (
+        'x = torch.empty(1 << 26, device="cuda")\n'
+        f"work[(132,)](x, torch.empty_like(x), 1 << 14, 4096, {operations // 2}, num_warps=8)"
+    )
+    assert ("low-occupancy" in found(tmp_path, WORK, launch)) == said
