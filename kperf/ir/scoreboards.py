@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from kperf.ir.machine import Instruction, MachineCode
 
-FROM_GLOBAL = ("LDG", "LD", "LDL", "ATOM", "ATOMG", "RED", "LDGSTS", "TEX", "TLD", "UTMALDG", "UBLKCP")
+FROM_GLOBAL = ("LDG", "LD", "LDL", "ATOM", "ATOMG", "RED", "LDGSTS", "TEX", "TLD")
 """What a warp waits for as `long_scoreboard`: L1's, L2's and device memory."""
 FROM_SHARED = ("LDS", "LDSM", "ATOMS", "MUFU", "SHFL", "S2R", "I2F", "F2I", "LDC")
 """Likewise as `short_scoreboard`: shared memory, and units that answer through the same queue."""
@@ -24,7 +24,7 @@ def producers(code: MachineCode, address: int, opcodes: tuple[str, ...]) -> list
     """Instructions with one of these opcodes whose results the instruction at `address` waits for, each once.
 
     Of each register the last that writes it before; in a loop, of the iteration before too. `DEPBAR` waits for all
-    asynchronous copies.
+    asynchronous copies. What waits at an mbarrier, as for TMA, names no register of theirs: of it nothing is known.
     """
     places = {instruction.address: place for place, instruction in enumerate(code.instructions)}
     place = places.get(address)
@@ -57,8 +57,11 @@ def _backwards(code: MachineCode, place: int) -> Iterator[Instruction]:
 
 
 def _used(instruction: Instruction) -> set[_Register]:
-    """The registers that it names; of a tuple the first two at most, one of which its load writes too."""
-    named = _REGISTER.findall(instruction.operands)
+    """The registers that it names besides its result; of a tuple the first two, one of which its load writes too."""
+    operands = _PREDICATES.sub("", instruction.operands)
+    if _written(instruction):
+        operands = operands.partition(",")[2]
+    named = _REGISTER.findall(operands)
     return {(kind, int(number) + more) for kind, number, wide in named for more in range(2 if wide else 1)}
 
 

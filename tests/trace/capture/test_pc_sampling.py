@@ -205,6 +205,7 @@ LISTING = """
         (0x30, FROM_SHARED, [0x20]),
         (0x40, FROM_SHARED, [0x10]),
         (0x70, FROM_GLOBAL, [0x0]),  # R2 is computed in between
+        (0x50, FROM_GLOBAL, []),  # its own result of the iteration before was used there
         (0xB0, FROM_GLOBAL, [0x90]),
         (0xC0, FROM_GLOBAL, []),
         (0x1000, FROM_GLOBAL, []),
