@@ -200,7 +200,7 @@ test-lowest: setup ## what pyproject.toml says is new enough, installed (needs u
 	@$(PYTHON) -m tests.lowest $(words)
 
 test-docker: setup ## the tests that need a Docker engine
-	@$(PYTHON) -m pytest -m docker $(words)
+	@$(PYTHON) -m pytest -m docker tests/docker $(words)
 
 mutants: setup ## do the tests fail when the program is wrong? The listed changes and a sample; OPTIONS="--sample 300"
 	@$(PYTHON) -m tests.mutation $(words)
