@@ -496,7 +496,7 @@ def _cost(t: Timeline) -> list[str]:
         return []
     iteration_time = t.cycles_per_unit.median
     added = (1 - 1 / ratio) * iteration_time
-    records = t.events.written / t.units / len(t.roles)
+    records = facts.events_of_a_unit(t)
     own = CYCLES_AN_EVENT * records
     line = (
         f"{t.label}: tracing makes it {ratio - 1:.0%} slower, about {added:.0f} cycles of {_of_unit(t)} "

@@ -9,14 +9,15 @@ from kperf.trace.analyze import analysis
 from kperf.trace.analyze.facts import changes, concluded
 from kperf.trace.analyze.models import Memory, Pass, Timeline, UnitUse
 from kperf.trace.analyze.timeline import Launch
+from kperf.trace.capture.sampled import UNDISTURBED
 
 
 def of_both(every: Timeline, launch: Launch, sample: Timeline) -> Timeline:
-    """The timeline of both; `every`, with the reason, where the sample changes the launch's time no less.
+    """The timeline of both; `every`, with the reason, where the sample leaves the launch no more as it is.
 
     `every`, `launch`: of all CTAs; `sample`: of sampled CTAs of a launch of the same grid.
     """
-    if changes(sample.overhead) >= changes(every.overhead):
+    if not _is_better(sample, every):
         why = f"with a sample the launch {sample.overhead.cost}, with all CTAs it {every.overhead.cost}"
         return of_all(every, launch, why)
     found = sample.model_copy(
@@ -33,6 +34,14 @@ def of_both(every: Timeline, launch: Launch, sample: Timeline) -> Timeline:
         }
     )
     return concluded(found, analysis.unit_cycles(launch))
+
+
+def _is_better(sample: Timeline, every: Timeline) -> bool:
+    """Whether it changes the launch's time less, or little where the other changes how many CTAs are on an SM."""
+    if changes(sample.overhead) < changes(every.overhead):
+        return True
+    alike = every.residency.original == every.residency.instrumented
+    return not alike and round(changes(sample.overhead), 4) <= UNDISTURBED
 
 
 def of_all(every: Timeline, launch: Launch, why: str) -> Timeline:

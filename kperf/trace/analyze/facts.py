@@ -22,6 +22,7 @@ from kperf.trace.analyze.models import (
 )
 from kperf.trace.capture.sampled import UNDISTURBED
 from kperf.trace.instrument.sampled import LEAST_RECORDED, Sample
+from kperf.trace.instrument.session import CYCLES_AN_EVENT
 
 EXPLAINED = 0.05
 """Of the measured iteration time: a replay that is further off explains nothing."""
@@ -188,6 +189,16 @@ def events_cost(t: Timeline) -> float:
     return t.cycles_per_unit.median - t.iteration.cycles if t.iteration else 0.0
 
 
+def events_of_a_unit(t: Timeline) -> float:
+    """Events that a warp group writes in an iteration or a CTA, on average."""
+    return t.events.written / t.units / len(t.roles)
+
+
+def own_share(t: Timeline) -> float:
+    """Share of an iteration's or a CTA's cycles that its own events take, estimated from what one costs its warp."""
+    return CYCLES_AN_EVENT * events_of_a_unit(t) / t.cycles_per_unit.median
+
+
 def at_bound(t: Timeline) -> bool:
     """Whether an iteration takes no longer than its MMAs at the peak rate."""
     return bool(t.iteration and t.bound and abs(t.iteration.cycles / t.bound.cycles - 1) <= CLOSE)
@@ -319,10 +330,14 @@ def _of_cost(t: Timeline) -> list[Reason]:
     ratio = t.overhead.ratio
     if ratio is None:
         return [(1, "what events cost is unknown: the script launches the kernel once")]
+    reasons: list[Reason] = []
     cost = round(abs(ratio - 1), 4)
-    if cost <= _MEDIUM_COST:
-        return []
-    return [(2 if cost > _LOW_COST else 1, f"events make the launch {cost:.0%} {'slower' if ratio > 1 else 'faster'}")]
+    if cost > _MEDIUM_COST:
+        why = f"events make the launch {cost:.0%} {'slower' if ratio > 1 else 'faster'}"
+        reasons.append((2 if cost > _LOW_COST else 1, why))
+    if t.sampled and (share := own_share(t)) > _MEDIUM_COST:
+        reasons.append((1, f"events take about {share:.0%} of the time of the CTAs that are recorded"))
+    return reasons
 
 
 def _of_resources(t: Timeline) -> list[Reason]:

@@ -127,6 +127,12 @@ def test_a_sample_that_changes_the_time_no_less_is_not_read(ratio, of_sample, sa
         assert (found.mma_use, found.sms) == (every.mma_use, every.sms)
 
 
+@pytest.mark.parametrize(("of_sample", "sampled"), [(1.05, True), (1.06, False)])
+def test_a_sample_that_leaves_the_ctas_on_an_sm_may_change_the_time_a_little(of_sample, sampled):
+    assert (together(1.01, of_sample, occupancy=2)[-1].all_ctas is not None) == sampled
+    assert together(1.01, of_sample, occupancy=3)[-1].all_ctas is None
+
+
 def test_a_launch_that_is_faster_with_all_events_is_a_finding_beside_a_sample_too():
     _, every, _, found = together(0.8, same_order=False)
     assert [finding.id for finding in every.findings] == [finding.id for finding in found.findings]

@@ -177,9 +177,20 @@ def test_an_iteration_within_2_percent_of_its_bound_is_at_it(monkeypatch, close,
     ],
 )
 def test_what_events_cost_lowers_confidence(ratio, levels, words):
-    reasons = facts._of_cost(Some(overhead=overhead(ratio)))
+    reasons = facts._of_cost(Some(overhead=overhead(ratio), sampled=None))
     assert [level for level, _ in reasons] == levels
     assert all(words in why for _, why in reasons)
+
+
+@pytest.mark.parametrize(("events", "share"), [(10, None), (11, "6%"), (100, "50%")])
+def test_what_the_events_of_recorded_ctas_take_of_these_lowers_the_confidence_of_a_sample(events, share):
+    """30 cycles an event of each of two warp groups, in 6000 cycles, 50 times."""
+    t = Some(overhead=overhead(1.01), sampled=Some(recorded=3), units=50, roles=[1, 2])
+    t.events, t.cycles_per_unit = Some(written=events * 50 * 2), Some(median=6000.0)
+    why = f"events take about {share} of the time of the CTAs that are recorded"
+    assert facts._of_cost(t) == ([] if share is None else [(1, why)])
+    t.sampled = None
+    assert facts._of_cost(t) == []
 
 
 def used(original, instrumented, spilled=(0, 0)):
@@ -261,9 +272,9 @@ def test_the_use_of_an_sm_is_the_share_of_the_launchs_cycles_of_all_sms():
 )
 def test_ctas_on_an_sm_are_those_that_fit_and_are_there(ctas, sms, at_once):
     fits = Some(original=Some(occupancy=4), instrumented=Some(occupancy=3))
-    found = facts.residency(Some(resources=fits, ctas=ctas, sms=Some(sms=sms), ctas_per_sm=9))
+    found = facts.residency(Some(resources=fits, launch_ctas=ctas, sms=Some(sms=sms), ctas_per_sm=9))
     assert (found.original, found.instrumented) == (at_once, min(at_once, 3))
-    unknown = facts.residency(Some(resources=fits, ctas=ctas, sms=None, ctas_per_sm=9))
+    unknown = facts.residency(Some(resources=fits, launch_ctas=ctas, sms=None, ctas_per_sm=9))
     assert (unknown.original, unknown.instrumented) == (4, 3)
     assert facts.residency(Some(resources=None, ctas_per_sm=9)).original == 9
 
@@ -313,7 +324,7 @@ def other_order(original_waits, traced_waits):
 
 
 def faster(ratio, order=SAME, **more):
-    given = {"joined": None, "apart": None, "passes": [], "sampled": None} | more
+    given = {"joined": None, "apart": None, "passes": [], "sampled": None, "all_ctas": None} | more
     return facts.findings(Some(overhead=overhead(ratio), sass_order=order, kernel="k", **given))
 
 
@@ -347,6 +358,9 @@ def test_a_launch_of_sampled_ctas_says_nothing_of_another_order():
     """Most of its CTAs have no events: what they win is of other registers, and no advice follows from it."""
     assert faster(0.9)
     assert faster(0.9, sampled=Some(stride=17)) == []
+    every = Some(overhead=overhead(0.8), sass_order=SAME)
+    (beside,) = faster(0.9, sampled=Some(stride=17), all_ctas=every)
+    assert beside.evidence["speedup"] == 1 / 0.8
 
 
 def test_of_several_launches_the_fastest_is_named():

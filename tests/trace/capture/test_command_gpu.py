@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from kperf.trace.analyze.recorded import read_timeline
 
@@ -143,6 +144,45 @@ def test_sampled_ctas_write_the_same_bits_in_the_original_time_and_each_is_at_it
     # 128 iterations a CTA, of which 132 are there at once: what is left of a launch is their beginnings and ends.
     iterations_ms = timeline.cycles_per_unit.median * 128 * timeline.sampled.ctas / 132 / timeline.clock_mhz / 1e3
     assert 0.8 < iterations_ms / timeline.overhead.original_ms < 1.02
+
+
+NORM = """
+import hashlib, torch, triton, triton.language as tl
+
+@triton.jit
+def norm(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, columns, BLOCK):
+        total += tl.load(x_ptr + row * columns + start + tl.arange(0, BLOCK)).to(tl.float32)
+    mean = tl.sum(total, 0) / columns
+    for start in range(0, columns, BLOCK):
+        place = row * columns + start + tl.arange(0, BLOCK)
+        tl.store(y_ptr + place, tl.load(x_ptr + place).to(tl.float32) - mean)
+
+torch.manual_seed(0)
+x = torch.randn(8192, 16384, device="cuda").bfloat16()
+y = torch.empty_like(x)
+for _ in range(60): norm[(8192,)](x, y, 16384, 1024, num_warps=4)
+print("norm", hashlib.sha256(y.view(torch.int16).cpu().numpy().tobytes()).hexdigest())
+"""
+
+
+def test_a_kernel_that_all_events_disturb_is_read_from_sampled_ctas_and_its_sms_from_all(tmp_path):
+    plain, traced = both_ways(tmp_path, NORM)
+    assert traced.stdout.startswith(plain.stdout)
+    assert traced.returncode == 0, traced.stderr
+    timeline = read_timeline(tmp_path / "kperf-trace/norm.timeline.json")
+    assert timeline.all_ctas is not None, timeline.why_all or timeline.overhead
+    assert (timeline.sampled.ctas, timeline.ctas) == (8192, -(-(8192 - 5) // 17))
+    assert abs(timeline.overhead.ratio - 1) < abs(timeline.all_ctas.overhead.ratio - 1)
+    assert timeline.sms.sms == torch.cuda.get_device_properties(0).multi_processor_count
+    assert timeline.sms.most_resident <= timeline.all_ctas.resources.occupancy
+    moved = {part.argument: (part.loaded_bytes, part.stored_bytes) for part in timeline.memory.traffic}
+    size = 8192 * 16384 * 2
+    assert moved == {"x": (2 * size, 0), "y": (0, size)}
+    assert timeline.recorded_by["memory.traffic"] == timeline.recorded_by["sms"] == "all CTAs"
+    assert timeline.recorded_by["regions"] == "sampled CTAs"
 
 
 def test_compiled_models_are_reached(tmp_path):
