@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from kperf.diagnose import functions
 from kperf.diagnose.finding import Diagnoses
 from tests.command import kperf
 from tests.diagnose import sarif_2_1_0
@@ -115,7 +116,7 @@ def test_a_function_is_compiled_by_its_signature():
     assert {finding["id"] for _, finding in unaligned} >= {"narrow-access"}
 
 
-def test_of_a_functions_autotuner_the_best_configuration_is_shown(tmp_path):
+def test_of_a_functions_autotuner_the_best_configuration_is_shown(tmp_path, monkeypatch):
     """One of two does not compile, with a tile that is no power of two; one has a single warp."""
     script = tmp_path / "tuned.py"
     wrong = "[(3, 4), *((8192, w) for w in (1, 16))]"
@@ -128,13 +129,15 @@ def test_of_a_functions_autotuner_the_best_configuration_is_shown(tmp_path):
     assert "double for sm_90a, the best of 2 configurations of its autotuner" in kperf(*arguments).stdout
     (kernel, first), *_ = found(*arguments[2:], "--num-warps", "1", "--constexpr", "BLOCK=8192")
     assert (kernel, first["id"], first["evidence"]["num_warps"]) == ("double", "too-few-warps", 1)
-    script.write_text(script.read_text().replace(wrong, "[(64 << w % 3, 1 << w // 16) for w in range(40)]"))
+    monkeypatch.setattr(functions, "MOST_CONFIGURATIONS", 4)
+    script.write_text(script.read_text().replace(wrong, "[(64 << w % 2, 1 << w // 16) for w in range(32)]"))
     done = kperf(*arguments)
-    assert "double has 9 configurations" not in done.stderr
+    assert "double has 4 configurations" not in done.stderr
     more = tmp_path / "more.py"  # not the same file again: of the same second and size, Python would take its bytecode
-    more.write_text(script.read_text().replace("64 << w % 3", "64 << w % 7"))
+    more.write_text(script.read_text().replace("64 << w % 2", "64 << w % 3"))
     done = kperf("diagnose", "--static", f"{more}:double", *arguments[3:])
-    assert "double has 21 configurations of its autotuner: one of 2 is read" in done.stderr
+    assert "double has 6 configurations of its autotuner: one of 2 is read" in done.stderr
+    assert "the best of 3 configurations" in done.stdout
 
 
 def test_a_function_of_a_script_is_compiled_as_it_is_launched():
