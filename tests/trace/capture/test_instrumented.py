@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import triton
@@ -11,6 +12,7 @@ from kperf.arch import SM_80, SM_90A
 from kperf.errors import UsageError
 from kperf.ir.compile import compile_kernel
 from kperf.ir.ptx import with_registers
+from kperf.trace import results
 from kperf.trace.capture import instrumented
 from kperf.trace.capture.instrumented import InstrumentedKernel, make_instrumented, most_registers
 from kperf.trace.instrument.events import LIFETIME, read_rules
@@ -68,6 +70,11 @@ def test_loads_and_reductions_are_not_recorded_where_a_kernel_has_no_register_fo
     assert (made.spills, made.spilled_more, made.spills_more) == (0, 0, False)
     assert made.resource_usage.registers == 255
     assert any("reduce" in interval.name for interval in made.program.intervals.values())
+    (sentence,) = results._disturbance(SimpleNamespace(name="two_sums"), made)
+    assert sentence == (
+        "two_sums: its loads and arithmetic have no events, which would make it spill more, and are parts of the gaps "
+        "between other regions."
+    )
     monkeypatch.setattr(instrumented, "VERSIONS_S", 0.0)
     late = made_of(spilling)
     assert {"load x", "load y", "reduce"} < set(names(late))
