@@ -5,6 +5,7 @@ its reference only when it must is as fast as its rows are flat, so every kind i
 normal for all.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -13,6 +14,10 @@ from kperf.attention.workload import InputKind
 
 _LOCAL_SCALE = 1.5
 _ROTARY_BASE = 10_000.0
+_DEGREES = 3
+_OUTLIERS = 4
+_JUMPING_ROWS = {"few": 1000, "tiles": 128, "rows": 1}
+"""Of how many rows one jumps."""
 
 Shape = tuple[int, int, int, int]
 Normal = Callable[[Shape], torch.Tensor]
@@ -42,10 +47,30 @@ def draw(
         position = torch.arange(seq_len, device=device, dtype=torch.float32)
         q = torch.ones_like(q)
         k = k / 2 + (4 * position / seq_len)[:, None]
+    elif kind == "student":
+        q, k = (x * _student(x.shape, normal) for x in (q, k))
+    elif kind == "outliers":
+        q[..., :_OUTLIERS] *= 12
+        k[..., :_OUTLIERS] *= 6
+    elif kind == "steps":
+        position = torch.arange(seq_len, device=device)
+        q, k = torch.ones_like(q), 0.3 * k + (1.5 * (position // 128 % 7))[:, None]
+    elif kind.startswith("jump"):
+        log2, _, rows = kind.removeprefix("jump").partition("_")
+        every = _JUMPING_ROWS[rows]
+        q[..., -1], k[..., -1] = 0, 0
+        q[:, :, every // 2 :: every, -1] = 1
+        k[:, :, seq_len // 2, -1] = int(log2) * math.log(2) * math.sqrt(head_dim)
     elif kind == "local":
         rotated = _rotated_base(kv_shape, normal, device)
         q, k = q / 2 + rotated.repeat_interleave(heads // kv_shape[1], dim=1), k / 2 + rotated
     return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _student(shape: Shape, normal: Normal) -> torch.Tensor:
+    """What makes a standard normal number one of Student's t distribution: the root of degrees / chi squared."""
+    chi_squared = sum(normal(shape).square() for _ in range(_DEGREES))
+    return (_DEGREES / chi_squared).sqrt()
 
 
 def _rotated_base(shape: Shape, normal: Normal, device: str) -> torch.Tensor:

@@ -8,13 +8,20 @@ from kperf.errors import UsageError
 
 Dtype = Literal["bfloat16", "float16"]
 SweepName = Literal["seq_len", "batch_size"]
-InputKind = Literal["normal", "x2", "x4", "x10", "sink", "ramp", "local"]
+InputKind = Literal[
+    *("normal", "x2", "x4", "x10", "sink", "ramp", "local"),
+    *("x30", "student", "outliers", "steps"),
+    *("jump130_few", "jump130_tiles", "jump130_rows", "jump200_few", "jump200_tiles", "jump200_rows"),
+]
 """What numbers are in q, k and v: `inputs.draw` makes them.
 
-normal: q and k are standard normal. x2, x4, x10: q is that times normal, so that a few random keys have most of a row.
-sink: one key, the first, is attended to by all rows, as the first token of a trained model is. ramp: scores grow from
-the first key to the last, so that the maximum moves in every block. local: rows attend to keys near them, by rotary
-positions (RoFormer, arXiv 2104.09864).
+normal: q and k are standard normal. x2, x4, x10, x30: q is that times normal, so that a few random keys have most of a
+row. sink: one key, the first, is attended to by all rows, as the first token of a trained model is. ramp: scores grow
+from the first key to the last, so that the maximum moves in every block. local: rows attend to keys near them, by
+rotary positions (RoFormer, arXiv 2104.09864). student: q and k have Student's t distribution with 3 degrees of freedom.
+outliers: four channels of q are 12 times as large, and of k 6 times, as in trained models. steps: q is 1, and scores
+rise by a step each 128 keys, seven times, and fall back. jump130, jump200: one key, in the middle, has a score that is
+2^130 or 2^200 times the others', in a row of 1000 (few), in a row of each tile of 128, or in all rows.
 """
 
 SEQ_LEN_STEP = 128

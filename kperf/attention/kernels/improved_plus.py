@@ -57,7 +57,8 @@ from kperf.attention.kernels.warp_specialized import (
 # Named barriers of the hardware (16 a block; Triton itself uses the first four). Unlike an mbarrier's arrive, theirs
 # does not make a whole warp group wait for itself first.
 TURN = gl.constexpr(4)  # + W: it is consumer W's turn to issue
-# 6: the block's vote, and 13 + W: consumer W's, whose numbers stand in their assembly
+SAID = gl.constexpr(6)  # both consumers have said which tile overflowed
+# 13 + W: consumer W's vote, whose number stands in its assembly
 EMPTY = gl.constexpr(8)  # + stage: both consumers have read the pair
 Q_EMPTY = gl.constexpr(11)  # + W: consumer W's q is in registers, and the o that was staged in its buffer has left
 CONSUMER_THREADS = gl.constexpr(256)
@@ -68,6 +69,7 @@ LARGEST_P = gl.constexpr(2.0**14)
 """float16: a p above it moves the reference. PV sums in float32, so only p itself must stay below 2^16."""
 LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
+NONE = gl.constexpr(-1)  # in place of the number of a tile
 
 
 class Rows(NamedTuple):
@@ -143,37 +145,34 @@ def barrier_arrive(barrier, THREADS: gl.constexpr):
 
 
 @gluon.constexpr_function
-def declare_asm(w):
-    """Inline PTX that declares two registers of consumer w.
+def headroom(dtype):
+    """How far above a row's maximum its reference is placed, in log2.
 
-    voted<w>: the outcome of a vote, by which a number a thread becomes a scalar; bad<w>: whether this thread has seen
-    an output that is infinite or NaN, kept here as Triton would carry a register or more for each row.
+    bfloat16 and float32 end at 2^128: p of 2^-60 leaves room for scores that rise by 2^188, and of what p adds to acc
+    and to the sums nothing that counts is flushed to zero. float16 has no such room.
     """
-    return f".reg .b32 voted{w}, bad{w}; mov.b32 bad{w}, 0; mov.u32 $0, 0;"
+    return {"bf16": 60.0, "fp16": 0.0}[str(dtype)]
+
+
+@gluon.constexpr_function
+def largest_rise(dtype):
+    """How far above its reference a row's maximum may be, in log2, where references move before the exponentials.
+
+    float16: what is left of p above `LARGEST_P` moves it after them.
+    """
+    return {"bf16": 0.0, "fp16": 100.0}[str(dtype)]
+
+
+@gluon.constexpr_function
+def declare_asm(w):
+    """Inline PTX that declares voted<w>, the outcome of consumer w's votes, by which a number a thread becomes a scalar."""
+    return f".reg .b32 voted{w}; mov.u32 $0, 0;"
 
 
 @gluon.constexpr_function
 def voted_asm(w):
     """Inline PTX that reads that register."""
     return f"mov.b32 $0, voted{w};"
-
-
-@gluon.constexpr_function
-def note_asm(w):
-    """Inline PTX that sets bad<w> if either of two numbers is NaN."""
-    return (
-        "{ .reg .pred p; setp.nan.f32 p, $2, $2; setp.nan.or.f32 p, $3, $3, p; "
-        f"@p mov.b32 bad{w}, 1; }} mov.b32 $0, 0; mov.b32 $1, 0;"
-    )
-
-
-@gluon.constexpr_function
-def block_vote_asm(w):
-    """Inline PTX: waits for ALL_THREADS and sets voted<w> to whether bad<w> is set in any thread."""
-    return (
-        f"{{ .reg .pred p; setp.ne.s32 p, bad{w}, 0; bar.red.or.pred p, 6, 288, p; selp.b32 voted{w}, 1, 0, p; }} "
-        "mov.b32 $0, 0;"
-    )
 
 
 @gluon.constexpr_function
@@ -196,7 +195,7 @@ def warp_vote_asm(w):
 
 @gluon.jit
 def declare_votes(W: gl.constexpr):
-    """Before consumer W's first note or vote, and outside of loops, which a compiler may write out twice."""
+    """Before consumer W's first vote, and outside of loops, which a compiler may write out twice."""
     DECLARE_ASM: gl.constexpr = declare_asm(W)
     gl.inline_asm_elementwise(DECLARE_ASM, "=r,r", [gl.to_tensor(0)], dtype=gl.int32, is_pure=False, pack=1)
 
@@ -215,21 +214,6 @@ def poison_of(o, lse, like):
 
 
 @gluon.jit
-def note(W: gl.constexpr, poison):
-    """Remember for consumer W's part in `any_noted` whether poison, by thread, is NaN."""
-    NOTE_ASM: gl.constexpr = note_asm(W)
-    gl.inline_asm_elementwise(NOTE_ASM, "=r,=r,f,f", [poison], dtype=gl.int32, is_pure=False, pack=2)
-
-
-@gluon.jit
-def any_noted(W: gl.constexpr):
-    """Whether any thread of either consumer has noted anything; the producer takes part (`hear_vote`)."""
-    VOTE_ASM: gl.constexpr = block_vote_asm(W)
-    gl.inline_asm_elementwise(VOTE_ASM, "=r,r", [gl.to_tensor(0)], dtype=gl.int32, is_pure=False, pack=1)
-    return outcome(W)
-
-
-@gluon.jit
 def any_nan(W: gl.constexpr, poison):
     """Whether poison, two numbers a thread, is NaN anywhere in consumer W, which waits for itself."""
     VOTE_ASM: gl.constexpr = tile_vote_asm(W)
@@ -239,7 +223,7 @@ def any_nan(W: gl.constexpr, poison):
 
 @gluon.jit
 def any_above(W: gl.constexpr, top, limit):
-    """Whether in this warp a number of top, [rows, 4] by thread, is above limit.
+    """Whether in this warp a number of top, [rows, 4] by thread, is above limit, or its row's of it.
 
     It differs between warps, so what is branched on it must not wait for another warp.
     """
@@ -250,17 +234,29 @@ def any_above(W: gl.constexpr, top, limit):
 
 
 @gluon.jit
-def hear_vote():
-    """The producer's part in `any_noted`: it has nothing to say, and does what the consumers found."""
-    redo = gl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.s32 p, $1, 0; bar.red.or.pred p, 6, 288, p; selp.s32 $0, 1, 0, p; }",
-        "=r,r",
-        [gl.to_tensor(0)],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
-    return redo != 0
+def say_overflowed(W: gl.constexpr, tile, overflowed):
+    """Consumer W's word in `hear_overflowed`: which of this block's tiles overflowed, or `NONE`."""
+    overflowed.index(W).store(gl.zeros([1], gl.int32, one_number(4)) + tile)
+
+
+@gluon.jit
+def hear_overflowed(overflowed, WARPS: gl.constexpr):
+    """What both consumers said, once they have, a tile that both said once; all of the block take part."""
+    barrier_sync(SAID, ALL_THREADS)
+    first, second = number_in(overflowed.index(0), WARPS), number_in(overflowed.index(1), WARPS)
+    return first, gl.where(second == first, NONE, second)
+
+
+@gluon.constexpr_function
+def one_number(warps):
+    """The layout of a tensor of one number, which each thread has."""
+    return gl.BlockedLayout([1], [32], [warps], [0])
+
+
+@gluon.jit
+def number_in(buffer, WARPS: gl.constexpr):
+    """The one number of a buffer in shared memory."""
+    return gl.sum(buffer.load(one_number(WARPS)), 0)
 
 
 @gluon.jit
@@ -327,13 +323,22 @@ def moved(m_i, l_i, top):
 
 
 @gluon.jit
-def row_sums(FIXED: gl.constexpr, l_i, top, dtype: gl.constexpr, LAYOUT: gl.constexpr):
+def raised(m_i, l_i, top, s_top, dtype: gl.constexpr):
+    """Moves the references of rows whose scores rise too far above them: m_i [rows], l_i, top and s_top [rows, 4].
+
+    s_top: the largest scores by thread, in units of log2. Returns m_i, l_i, top, and alpha [rows], the factor of acc.
+    """
+    highest = gl.convert_layout(gl.max(s_top, 1), m_i.type.layout)
+    m_new = gl.where(highest > m_i + largest_rise(dtype), highest + headroom(dtype), m_i)
+    alpha = gl.exp2(m_i - m_new)
+    return m_new, l_i * column(alpha, l_i), top * column(alpha, top), alpha
+
+
+@gluon.jit
+def row_sums(l_i, top, dtype: gl.constexpr, LAYOUT: gl.constexpr):
     """Of l_i and top, [rows, 4] by thread: the sums of p [rows], and with the largest p rounded as PV has them."""
     l_row = gl.convert_layout(gl.sum(l_i, 1), LAYOUT)
-    l_norm = l_row
-    if FIXED:
-        l_norm += gl.convert_layout(gl.sum(top.to(dtype).to(gl.float32) - top, 1), LAYOUT)
-    return l_row, l_norm
+    return l_row, l_row + gl.convert_layout(gl.sum(top.to(dtype).to(gl.float32) - top, 1), LAYOUT)
 
 
 @gluon.jit
@@ -418,9 +423,9 @@ def own_tiles(shape):
 
 
 @gluon.jit
-def following(t, n_tiles):
-    """The tile whose first QK is issued beside the last PV of tile t: the next, or the first for another pass."""
-    return gl.where(t + 1 < n_tiles, t + 1, 0)
+def following(t, end):
+    """The tile whose first QK is issued beside the last PV of tile t: the next before `end`, or any."""
+    return gl.where(t + 1 < end, t + 1, 0)
 
 
 @gluon.jit
@@ -431,7 +436,8 @@ def own_tile_at(t, shape, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
     """
     if len(shape) == len(Rows._fields):
         index = gl.program_id(0) + t * gl.num_programs(0)
-        q_row, kv_row, n_blocks = tile_at(index, shape.seq_len, shape.n_rows, KV_ROW_BYTES, CAUSAL)
+        # Opaque, else registers of the whole kernel hold what is computed from it.
+        q_row, kv_row, n_blocks = tile_at(index, opaque(shape.seq_len), shape.n_rows, KV_ROW_BYTES, CAUSAL)
     else:
         index = t * gl.num_programs(0) + place_in_round(t)
         n_blocks = opaque(shape.blocks)  # else registers of the whole kernel hold what is computed from it
@@ -527,21 +533,35 @@ def load_pair(k_desc, v_desc, k_at, v_at, smem, stage):
 
 
 @gluon.jit
-def load_tiles(
-    q_desc, k_desc, v_desc, smem, shape, stage, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr
-):
-    """The producer's pass over this block's tiles, of which the first q and k are there; returns the next stage.
+def load_first(q_desc, k_desc, smem, shape, t, stage, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
+    """Loads q and the first k, which has no v beside it, of tile t, with which a run begins."""
+    q_smem, k_smem, v_smem, full, q_full = smem
+    BLOCK_N: gl.constexpr = k_smem.shape[1]
+    KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // BLOCK_N
+    q_row, kv_row, n_blocks = own_tile_at(t, shape, KV_ROW_BYTES, CAUSAL)
+    load_q(q_desc, q_row, shape, smem)
+    barrier_sync(EMPTY + stage, ALL_THREADS)
+    mbarrier.expect(full.index(stage), k_desc.block_type.nbytes)
+    k_at = coordinates(kv_head_of(q_row, shape), block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL or TAIL))
+    tma.async_copy_global_to_shared(k_desc, k_at, full.index(stage), behind(k_desc, k_smem.index(stage)))
+    return gl.where(stage == STAGES - 1, 0, stage + 1)
 
-    Beside each tile's last v come the next tile's first k and its q; after the last tile the first one's again.
+
+@gluon.jit
+def load_tiles(
+    q_desc, k_desc, v_desc, smem, shape, begin, end, stage, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr
+):
+    """The producer's run over this block's tiles from begin to end, after `load_first`; returns the next stage.
+
+    Beside each tile's last v come the next tile's first k and its q; after the last tile those of any.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     BLOCK_N: gl.constexpr = k_smem.shape[1]
     KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // BLOCK_N
     LAST_FIRST: gl.constexpr = CAUSAL or TAIL
-    n_tiles = own_tiles(shape)
-    q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
+    q_row, kv_row, n_blocks = own_tile_at(begin, shape, KV_ROW_BYTES, CAUSAL)
     kv_head = kv_head_of(q_row, shape)
-    for t in range(n_tiles):
+    for t in range(begin, end):
         v_row = block_row(kv_row, n_blocks, 0, BLOCK_N, LAST_FIRST)
         for i in range(1, n_blocks):
             k_row = block_row(kv_row, n_blocks, i, BLOCK_N, LAST_FIRST)
@@ -549,7 +569,7 @@ def load_tiles(
             stage = gl.where(stage == STAGES - 1, 0, stage + 1)
             v_row = k_row
         v_at = coordinates(kv_head, v_row)
-        q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), shape, KV_ROW_BYTES, CAUSAL)
+        q_row, kv_row, n_blocks = own_tile_at(following(t, end), shape, KV_ROW_BYTES, CAUSAL)
         kv_head = kv_head_of(q_row, shape)
         k_row = block_row(kv_row, n_blocks, 0, BLOCK_N, LAST_FIRST)
         load_pair(k_desc, v_desc, coordinates(kv_head, k_row), v_at, smem, stage)
@@ -559,23 +579,22 @@ def load_tiles(
 
 
 @gluon.jit
-def producer(q_desc, k_desc, v_desc, smem, shape, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
-    """Loads the tiles once, and once more if a consumer's output overflowed."""
-    q_smem, k_smem, v_smem, full, q_full = smem
-    BLOCK_N: gl.constexpr = k_smem.shape[1]
-    KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // BLOCK_N
-    q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
-    load_q(q_desc, q_row, shape, smem)
-    # The first k has no v beside it.
-    barrier_sync(EMPTY + 0, ALL_THREADS)
-    mbarrier.expect(full.index(0), k_desc.block_type.nbytes)
-    kv_head = kv_head_of(q_row, shape)
-    k_at = coordinates(kv_head, block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL or TAIL))
-    tma.async_copy_global_to_shared(k_desc, k_at, full.index(0), behind(k_desc, k_smem.index(0)))
-
-    stage = load_tiles(q_desc, k_desc, v_desc, smem, shape, gl.to_tensor(1), STAGES, CAUSAL, TAIL)
-    if hear_vote():
-        load_tiles(q_desc, k_desc, v_desc, smem, shape, stage, STAGES, CAUSAL, TAIL)
+def producer(
+    q_desc, k_desc, v_desc, smem, overflowed, shape, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr
+):
+    """Loads the tiles once, and those that overflowed once more."""
+    begin, end = gl.to_tensor(0), own_tiles(shape)
+    stage, again = gl.to_tensor(0), gl.to_tensor(NONE)
+    for run in range(3):
+        if run == 1:
+            begin, again = hear_overflowed(overflowed, 1)
+        elif run == 2:
+            begin = again
+        if run > 0:
+            end = begin + 1
+        if begin != NONE:
+            stage = load_first(q_desc, k_desc, smem, shape, begin, stage, STAGES, CAUSAL, TAIL)
+            stage = load_tiles(q_desc, k_desc, v_desc, smem, shape, begin, end, stage, STAGES, CAUSAL, TAIL)
 
 
 @gluon.jit
@@ -593,10 +612,11 @@ def first_product(W: gl.constexpr, q, k, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def first_softmax(
-    FIXED: gl.constexpr,
+    MOVES: gl.constexpr,
     s,
     qk_scale,
     BLOCK_N: gl.constexpr,
+    dtype: gl.constexpr,
     ROW_LAYOUT: gl.constexpr,
     CAUSAL: gl.constexpr,
     TAIL: gl.constexpr,
@@ -620,11 +640,11 @@ def first_softmax(
             s_right = mask_past(s_right, last - BLOCK_N // 2, False)
     else:
         s_left = mask_diagonal(s, 0)
-    m_i = row_max(s_left, ROW_LAYOUT)
-    if s.shape[1] == BLOCK_N and not FIXED:
-        m_i = gl.maximum(m_i, row_max(s_right, ROW_LAYOUT))
-    m_i *= qk_scale
-    if not FIXED:
+    m_i = row_max(s_left, ROW_LAYOUT) * qk_scale + headroom(dtype)
+    if MOVES:
+        if s.shape[1] == BLOCK_N:
+            highest = row_max(s_right, ROW_LAYOUT) * qk_scale
+            m_i = gl.where(highest > m_i + largest_rise(dtype), highest + headroom(dtype), m_i)
         m_i = gl.maximum(m_i, LOWEST)
     p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
     l_i = sum_by_thread(p_left)
@@ -641,7 +661,7 @@ def first_softmax(
 @gluon.jit
 def attend_block(
     W: gl.constexpr,
-    FIXED: gl.constexpr,
+    MOVES: gl.constexpr,
     q,
     p,
     acc,
@@ -677,11 +697,12 @@ def attend_block(
     acc = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
     barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
     s = warpgroup_mma_wait(1, deps=[s])
-    if not FIXED:
-        m_new = gl.maximum(m_i, row_max(s, ROW_LAYOUT) * qk_scale)
-        alpha = gl.exp2(m_i - m_new)
-        m_i = m_new
-        l_i *= column(alpha, l_i)
+    if MOVES:
+        s_top = gl.max(gl.max(by_thread(s), 3), 1) * qk_scale
+        moves = any_above(W, s_top, column(m_i, s_top) + largest_rise(dtype))
+        alpha = gl.full_like(m_i, 1.0)
+        if moves:
+            m_i, l_i, top, alpha = raised(m_i, l_i, top, s_top, dtype)
 
     # Left half of the softmax of block i, under PV.
     s_left, s_right = halves(s, HALF_LAYOUT)
@@ -702,9 +723,10 @@ def attend_block(
     top = larger(top, top_by_thread(p_right))
     l_i += sum_by_thread(p_right)
     left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
-    if not FIXED:
-        acc = rescale(acc, alpha)
-    elif dtype == gl.float16:  # noqa: SIM102  (a vote is code only where it is cast)
+    if MOVES:  # noqa: SIM102  (a branch is code only where it is taken)
+        if moves:
+            acc = rescale(acc, alpha)
+    if dtype == gl.float16:  # noqa: SIM102
         if any_above(W, top, LARGEST_P):
             m_i, l_i, top, alpha = moved(m_i, l_i, top)
             acc = rescale(acc, alpha)
@@ -747,26 +769,6 @@ def store_lse(lse_at, lse):
 
 
 @gluon.jit
-def load_lse(lse_at):
-    """Reads what `store_lse` wrote; 0 for a row that does not exist."""
-    return gl.load(lse_at[0]) if len(lse_at) == 1 else gl.load(lse_at[0] + opaque(lse_at[1]), lse_at[2], 0.0)
-
-
-@gluon.jit
-def store_overflowed_tile(W: gl.constexpr, o_desc, at, o, lse_at, lse, staging, first_o, t, like):
-    """Stores o and lse of consumer W's tile t where the first pass stored something infinite or NaN.
-
-    Its o is read back by way of the same buffer; first_o: the mbarrier for it; like: any [rows, 4] by thread.
-    """
-    mbarrier.expect(first_o, o_desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(o_desc, at, first_o, behind(o_desc, staging))
-    mbarrier.wait(first_o, t & 1)
-    if any_nan(W, poison_of(staging.load(o.type.layout), load_lse(lse_at), like)):
-        store_lse(lse_at, lse)
-        store_tile(o_desc, at, o, staging)
-
-
-@gluon.jit
 def products_of_two_tiles(W: gl.constexpr, p, acc, smem, stage, CAUSAL: gl.constexpr):
     """PV of a tile's last block and QK of the next tile's first, neither waited for.
 
@@ -784,32 +786,51 @@ def products_of_two_tiles(W: gl.constexpr, p, acc, smem, stage, CAUSAL: gl.const
 
 
 @gluon.jit
-def attend_tiles(
+def begin_run(W: gl.constexpr, smem, q_loads, stage, phase, STAGES: gl.constexpr, CAUSAL: gl.constexpr):
+    """What a run begins with: the first tile's q, packed, its `first_product`, and stage and phase of the next pair.
+
+    q_loads: how often q was loaded before.
+    """
+    q_smem, k_smem, v_smem, full, q_full = smem
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, k_smem.shape[1], 16])
+    barrier_arrive(Q_EMPTY + W, Q_THREADS)
+    mbarrier.wait(q_full.index(W), q_loads & 1)
+    q = q_smem.index(W).load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+    # The first QK has no PV beside it.
+    mbarrier.wait(full.index(stage), phase)
+    s_first = first_product(W, q, k_smem.index(stage), CAUSAL)
+    s_first = warpgroup_mma_wait(0, deps=[s_first])
+    barrier_arrive(EMPTY + stage, ALL_THREADS)
+    stage, phase = advance(stage, phase, STAGES)
+    return pack_pairs(q), s_first, stage, phase
+
+
+@gluon.jit
+def attend_tile(
     W: gl.constexpr,
-    FIXED: gl.constexpr,
+    MOVES: gl.constexpr,
     o_desc,
     lse_ptr,
     smem,
     shape,
     qk_scale,
+    t,
+    end,
+    stored,
     q_pairs,
     s_first,
     q_loads,
     stage,
     phase,
-    first_o,
     STAGES: gl.constexpr,
     CAUSAL: gl.constexpr,
     TAIL: gl.constexpr,
 ):
-    """Consumer W's pass over this block's tiles, given q (packed) and s_first, `first_product` of the first tile.
+    """Consumer W's part of this block's tile t of a run that ends at `end`, given its q (packed) and `first_product`.
 
-    q_loads: how often q was loaded before; stage, phase: where the ring stands.
-
-    FIXED: p is relative to a reference from the tile's first block, and what overflows is noted. Else it is relative to
-    the maximum up to its own block, of which no growth overflows, and a tile whose output is finite keeps it, bit for
-    bit; it is read back through the mbarriers first_o.
-    Returns the first tile's q and s_first again, stage and phase.
+    q_loads: how often q was loaded before; stage, phase: where the ring stands; stored: whether what comes out is.
+    MOVES: a row whose scores rise too far is brought to another reference before the exponentials; else it overflows.
+    Returns q and `first_product` of the tile after t, stage and phase, and of what came out `poison_of`.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = k_smem.dtype
@@ -822,62 +843,47 @@ def attend_tiles(
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     ROW_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
 
-    # The first tile's q is in registers, and nothing is staged in its buffer.
+    q_row, kv_row, n_blocks = own_tile_at(t, shape, KV_ROW_BYTES, CAUSAL)
+    q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
+    p_left, p_right, m_i, l_i, top = first_softmax(
+        MOVES, s_first, qk_scale, BLOCK_N, dtype, ROW_LAYOUT, CAUSAL, TAIL, shape.tail if TAIL else BLOCK_N
+    )
+    left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
+    moves = any_above(W, top, LARGEST_P) if dtype == gl.float16 else False
+    acc = gl.zeros([CONSUMER_ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
+    # The o of the tile before has left by now: next q, please.
+    tma.store_wait(0)
     barrier_arrive(Q_EMPTY + W, Q_THREADS)
-    n_tiles = own_tiles(shape)
-    q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
-    for t in range(n_tiles):
-        row = q_row + W * CONSUMER_ROWS
-        if CAUSAL:
-            # From q_row: Triton 3.6.0's loop-aware CSE takes an n_blocks that the loop carries for the first tile's.
-            n_blocks = diagonal_blocks(q_row, shape)
-        q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
 
-        p_left, p_right, m_i, l_i, top = first_softmax(
-            FIXED, s_first, qk_scale, BLOCK_N, ROW_LAYOUT, CAUSAL, TAIL, shape.tail if TAIL else BLOCK_N
+    mbarrier.wait(full.index(stage), phase)
+    if moves:
+        m_i, l_i, top, alpha = moved(m_i, l_i, top)
+        left, right = scaled_pairs(p_left, p_right, alpha, dtype)
+    p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
+    for _ in range(1, n_blocks):
+        p, acc, m_i, l_i, top, stage, phase = attend_block(
+            W, MOVES, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES, CAUSAL
         )
-        left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
-        moves = any_above(W, top, LARGEST_P) if FIXED and dtype == gl.float16 else False
-        acc = gl.zeros([CONSUMER_ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
-        if t > 0:
-            # The last tile's o has left by now: next q, please.
-            tma.store_wait(0)
-            barrier_arrive(Q_EMPTY + W, Q_THREADS)
 
-        mbarrier.wait(full.index(stage), phase)
-        if moves:
-            m_i, l_i, top, alpha = moved(m_i, l_i, top)
-            left, right = scaled_pairs(p_left, p_right, alpha, dtype)
-        p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
-        for _ in range(1, n_blocks):
-            p, acc, m_i, l_i, top, stage, phase = attend_block(
-                W, FIXED, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES, CAUSAL
-            )
+    # What needs shuffles comes before the products of two tiles: between them ptxas would wait for it.
+    l_row, l_norm = row_sums(l_i, top, dtype, ROW_LAYOUT)
+    mbarrier.wait(q_full.index(W), q_loads & 1)
+    q_pairs, s_first, acc = products_of_two_tiles(W, p, acc, smem, stage, CAUSAL)
 
-        # What needs shuffles comes before the products of two tiles: between them ptxas would wait for it.
-        l_row, l_norm = row_sums(FIXED, l_i, top, dtype, ROW_LAYOUT)
-        mbarrier.wait(q_full.index(W), (q_loads + t) & 1)
-        q_pairs, s_first, acc = products_of_two_tiles(W, p, acc, smem, stage, CAUSAL)
+    # Epilogue, under the next tile's QK.
+    lse = (m_i + approximate_log2(l_row)) * LN_2
+    at, lse_at = output_at(q_row + W * CONSUMER_ROWS, lse_ptr, shape, ROW_LAYOUT)
+    acc, p = warpgroup_mma_wait(1, deps=[acc, p])
+    o = rescale(acc, 1.0 / l_norm)
+    if stored:
+        store_lse(lse_at, lse)
+        store_tile(o_desc, at, o, q_smem.index(W))
+    poison = poison_of(o, lse, l_i)
 
-        # Epilogue, under the next tile's QK.
-        lse = (m_i + approximate_log2(l_row)) * LN_2
-        at, lse_at = output_at(row, lse_ptr, shape, ROW_LAYOUT)
-        if FIXED:
-            store_lse(lse_at, lse)
-        q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), shape, KV_ROW_BYTES, CAUSAL)
-        acc, p = warpgroup_mma_wait(1, deps=[acc, p])
-        o = rescale(acc, 1.0 / l_norm)
-        if FIXED:
-            # What overflowed is infinite or NaN from then on: one look a tile is enough.
-            note(W, poison_of(o, lse, l_i))
-            store_tile(o_desc, at, o, q_smem.index(W))
-        else:
-            store_overflowed_tile(W, o_desc, at, o, lse_at, lse, q_smem.index(W), first_o.index(W), t, l_i)
-
-        s_first = warpgroup_mma_wait(0, deps=[s_first])
-        barrier_arrive(EMPTY + stage, ALL_THREADS)
-        stage, phase = advance(stage, phase, STAGES)
-    return q_pairs, s_first, stage, phase
+    s_first = warpgroup_mma_wait(0, deps=[s_first])
+    barrier_arrive(EMPTY + stage, ALL_THREADS)
+    stage, phase = advance(stage, phase, STAGES)
+    return q_pairs, s_first, stage, phase, poison
 
 
 @gluon.jit
@@ -886,41 +892,53 @@ def consumer(
     o_desc,
     lse_ptr,
     smem,
-    first_o,
+    overflowed,
     shape,
     qk_scale,
     STAGES: gl.constexpr,
     CAUSAL: gl.constexpr,
     TAIL: gl.constexpr,
 ):
-    """Consumer W: rows 64 W .. 64 W + 63 of each of this block's tiles; all once more if an output overflowed."""
-    q_smem, k_smem, v_smem, full, q_full = smem
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, k_smem.shape[1], 16])
+    """Consumer W: rows 64 W .. 64 W + 63 of each of this block's tiles.
+
+    With references that stay until a tile overflows, then with such that move, and what overflowed once more with them.
+    """
     for stage in gl.static_range(STAGES):
         barrier_arrive(EMPTY + stage, ALL_THREADS)
-    barrier_arrive(Q_EMPTY + W, Q_THREADS)
     if W == 1:
         barrier_arrive(TURN + 0, CONSUMER_THREADS)  # consumer 0 has the first turn
-
     declare_votes(W)
-    # The first QK has no PV beside it.
-    mbarrier.wait(q_full.index(W), 0)
-    q = q_smem.index(W).load(gl.DotOperandLayout(0, S_LAYOUT, 2))
-    mbarrier.wait(full.index(0), 0)
-    s_first = first_product(W, q, k_smem.index(0), CAUSAL)
-    s_first = warpgroup_mma_wait(0, deps=[s_first])
-    barrier_arrive(EMPTY + 0, ALL_THREADS)
 
-    q_pairs = pack_pairs(q)
-    stage, phase = gl.to_tensor(1), gl.to_tensor(0)
     tiles = (o_desc, lse_ptr, smem, shape, qk_scale)
-    q_pairs, s_first, stage, phase = attend_tiles(
-        W, True, *tiles, q_pairs, s_first, 1, stage, phase, first_o, STAGES, CAUSAL, TAIL
-    )
-    if any_noted(W):
-        wait_for_stores(W)
-        q_loads = 1 + own_tiles(shape)
-        attend_tiles(W, False, *tiles, q_pairs, s_first, q_loads, stage, phase, first_o, STAGES, CAUSAL, TAIL)
+    n_tiles = own_tiles(shape)
+    q_pairs, s_first, stage, phase = begin_run(W, smem, 0, gl.to_tensor(0), gl.to_tensor(0), STAGES, CAUSAL)
+    t, bad = gl.to_tensor(0), gl.to_tensor(NONE)
+    while (t < n_tiles) & (bad == NONE):
+        q_pairs, s_first, stage, phase, poison = attend_tile(
+            W, False, *tiles, t, n_tiles, True, q_pairs, s_first, t + 1, stage, phase, STAGES, CAUSAL, TAIL
+        )
+        bad = gl.where(any_nan(W, poison), t, NONE)
+        t += 1
+
+    # The tiles that are left, then those of the block that overflowed, each a run of its own.
+    end, q_loads, again = n_tiles, t + 1, gl.to_tensor(NONE)
+    for run in range(3):
+        if run == 1:
+            say_overflowed(W, bad, overflowed)
+            t, again = hear_overflowed(overflowed, 4)
+            wait_for_stores(W)
+        elif run == 2:
+            t = again
+        if run > 0:
+            end = gl.where(t == NONE, NONE, t + 1)
+            if t != NONE:
+                q_pairs, s_first, stage, phase = begin_run(W, smem, q_loads, stage, phase, STAGES, CAUSAL)
+                q_loads += 1
+        for t in range(t, end):
+            q_pairs, s_first, stage, phase, _ = attend_tile(
+                W, True, *tiles, t, end, (run == 0) | (t == bad), q_pairs, s_first, q_loads, stage, phase, STAGES, CAUSAL, TAIL
+            )
+            q_loads += 1
     if W == 0:
         barrier_sync(TURN + 0, CONSUMER_THREADS)  # consumer 1's last arrival
     tma.store_wait(0)
@@ -998,19 +1016,18 @@ def attend(
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, KV_SHAPE[0], KV_SHAPE[1]], KV_BUFFER)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    first_o = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    overflowed = gl.allocate_shared_memory(gl.int32, [CONSUMERS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
     for w in gl.static_range(CONSUMERS):
         mbarrier.init(q_full.index(w), count=1)
-        mbarrier.init(first_o.index(w), count=1)
     smem = (q_smem, k_smem, v_smem, full, q_full)
     qk_scale = sm_scale * LOG2_E
     gl.warp_specialize(
         [
-            (consumer, (0, o_desc, lse_ptr, smem, first_o, shape, qk_scale, STAGES, CAUSAL, TAIL)),
-            (consumer, (1, o_desc, lse_ptr, smem, first_o, shape, qk_scale, STAGES, CAUSAL, TAIL)),
-            (producer, (q_desc, k_desc, v_desc, smem, shape, STAGES, CAUSAL, TAIL)),
+            (consumer, (0, o_desc, lse_ptr, smem, overflowed, shape, qk_scale, STAGES, CAUSAL, TAIL)),
+            (consumer, (1, o_desc, lse_ptr, smem, overflowed, shape, qk_scale, STAGES, CAUSAL, TAIL)),
+            (producer, (q_desc, k_desc, v_desc, smem, overflowed, shape, STAGES, CAUSAL, TAIL)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
