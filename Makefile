@@ -113,7 +113,7 @@ trace: $(if $(filter command,$(origin PYTHON)),,setup) ## inside the kernels of 
 report: setup ## traced kernels on one HTML page: FILES="kperf-trace" (files or folders), OPTIONS="--out page.html --samples profile.hatchet"
 	@$(KPERF) report $(words) $(foreach word,$(value FILES),$(call quote,$(word)))
 
-inputs: setup ## speed over FA3 by kind of inputs (normal, peaked, sink, ramp, local): measured on a Hopper GPU, else as recorded
+inputs: setup ## speed over FA3 by kind of inputs (normal, peaked, sink, outliers, jumps ...): measured on a Hopper GPU, else as recorded
 	@$(KPERF) inputs $(call switch,FRESH,--fresh) $(call option,GPUS,--gpus) $(words)
 
 attention: setup ## all implementations on your shapes, both passes, time, error, memory: OPTIONS="--batch 1 --n-heads 32 --n-kv-heads 8 --seq-len 4096"

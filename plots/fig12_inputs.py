@@ -25,6 +25,16 @@ KINDS: dict[InputKind, str] = {
     "sink": "all rows of q attend to the first key",
     "ramp": "scores grow from the first key to the last",
     "local": "rows attend to keys near them",
+    "x30": "thirty times",
+    "student": "Student's t of 3 degrees of freedom",
+    "outliers": "four channels 12 and 6 times as large",
+    "steps": "scores rise each 128 keys",
+    "jump130_few": "one key is 2^130 above the others in a row of 1000",
+    "jump130_tiles": "in a row of each tile",
+    "jump130_rows": "in all rows",
+    "jump200_few": "2^200, in a row of 1000",
+    "jump200_tiles": "in a row of each tile",
+    "jump200_rows": "in all rows",
 }
 """What a row is of, in a footnote's words."""
 WIDEST = 1.6
@@ -46,7 +56,7 @@ def figure(runs: dict[Key, Run], compared: Sequence[str], title: Sequence[str], 
     masks = [causal for causal in (False, True) if any(workload.causal is causal for _, workload in runs)]
     panels = list(product(compared, masks))
     shapes = list(dict.fromkeys((sweep, workload.batch, workload.seq_len) for sweep, workload in runs))
-    made = plt.figure(figsize=(PAGE_WIDTH, 1.2 + 1.45 * len(panels)), layout="constrained")
+    made = plt.figure(figsize=(PAGE_WIDTH, 1.2 + (0.3 + 0.165 * len(_kinds(runs))) * len(panels)), layout="constrained")
     axes = made.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axis, (key, causal) in zip(axes, panels, strict=True):
         _panel(axis, _of_mask(runs, causal), key, shapes)

@@ -47,7 +47,7 @@ STEPS = (
     Step("fig12_float16_causal", "fig12 --dtype float16 --causal", 3),
     Step("power", "power --only cudnn,fa3,improved,improved_plus", 2),
     Step("power_causal", "power --causal --only cudnn,fa3,improved,improved_plus", 2),
-    Step("inputs", "inputs", 9),
+    Step("inputs", "inputs", 4),
     Step("examples", "examples", 4),
     Step("accuracy", "accuracy", 2),
     Step("overhead", "overhead", 2),

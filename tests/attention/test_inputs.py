@@ -1,5 +1,6 @@
 """The kinds of inputs are what their names say, by the scores that they give."""
 
+import math
 from typing import get_args
 
 import pytest
@@ -44,7 +45,7 @@ def test_fewer_heads_of_k_and_v_are_attended_to_as_each_of_as_many(kind):
     assert share.tolist() == pytest.approx([of_as_many] * 4, rel=0.4)  # another draw of k
 
 
-@pytest.mark.parametrize(("kind", "factor"), [("x2", 2), ("x4", 4), ("x10", 10)])
+@pytest.mark.parametrize(("kind", "factor"), [("x2", 2), ("x4", 4), ("x10", 10), ("x30", 30)])
 def test_scaled_kinds_are_normal_with_larger_q(kind, factor):
     plain, scaled = (draw(name, SHAPE, torch.float32, seed=1, device="cpu") for name in ("normal", kind))
     assert torch.equal(scaled[0], plain[0] * factor)
@@ -76,6 +77,49 @@ def test_few_keys_have_most_of_a_row_that_is_scaled():
 
     assert largest("normal") < largest("x2") < largest("x4") < largest("x10")
     assert largest("x10") > 0.5
+
+
+def log2_scores(kind: str, head_dim: int = 128) -> torch.Tensor:
+    """Of one head, in units of log2, [seq_len, seq_len]."""
+    q, k, _ = draw(kind, (1, 2, 2048, head_dim), torch.float32, seed=3, device="cpu")
+    return (q @ k.mT)[0, 1] * head_dim**-0.5 / math.log(2)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("log2", [130, 200])
+@pytest.mark.parametrize(("rows", "first", "every"), [("few", 500, 1000), ("tiles", 64, 128), ("rows", 0, 1)])
+def test_one_key_jumps_in_the_rows_that_the_kind_says(rows, first, every, log2, head_dim):
+    scores = log2_scores(f"jump{log2}_{rows}", head_dim)
+    others = scores[:, torch.arange(2048) != 1024]
+    assert float(others.abs().max()) < 10
+    jumping = torch.zeros(2048, dtype=torch.bool)
+    jumping[first::every] = True
+    assert scores[jumping, 1024].tolist() == pytest.approx([log2] * int(jumping.sum()), abs=10)
+    assert (scores[~jumping, 1024].abs() < 10).all()
+
+
+def test_steps_rise_by_146_and_fall_back():
+    blocks = log2_scores("steps")[0].reshape(-1, 128)
+    means = blocks.mean(1)
+    assert means.diff()[:6].tolist() == pytest.approx([24.5] * 6, abs=0.5)  # 1.5 sqrt(128) / ln 2
+    assert float(means[7]) == pytest.approx(0, abs=0.5)
+    assert float(blocks.std(1).max()) < 1
+
+
+def test_students_numbers_have_the_tails_of_three_degrees_of_freedom():
+    q, k, _ = draw("student", (1, 4, 2048, 128), torch.float32, seed=3, device="cpu")
+    for x in (q, k):
+        assert float((x.abs() > 3.182).float().mean()) == pytest.approx(0.05, rel=0.03)
+        assert float((x.abs() > 12.924).float().mean()) == pytest.approx(0.001, rel=0.1)
+    assert not torch.equal(q, k)
+
+
+def test_four_channels_stand_out():
+    q, k, _ = draw("outliers", (1, 4, 2048, 128), torch.float32, seed=3, device="cpu")
+    for x, factor in ((q, 12), (k, 6)):
+        spread = x.std(dim=(0, 1, 2))
+        assert spread[:4].tolist() == pytest.approx([factor] * 4, rel=0.05)
+        assert spread[4:].tolist() == pytest.approx([1] * 124, rel=0.05)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

@@ -8,20 +8,24 @@ What it adds to the improved schedule (FlashAttention-3, arXiv 2407.08608, secti
   other's products.
 - *K and V in pairs*: trip i needs k of block i and v of block i - 1; they are one stage of the ring with one mbarrier.
 - *Fixed reference*: softmax does not depend on the number that is subtracted from a row; it only must not overflow. p
-  is taken relative to the maximum of the left half of the tile's first block, and that never moves: no maximum stands
-  before an exponential, acc is never brought to another reference, and the time does not depend on the numbers. The
-  largest p of a row is then not exactly 1, and where it has most of the row its rounding to 16 bits is the row's error:
-  the normaliser takes each thread's largest p rounded, as PV does. float16, which ends at 2^16, moves the reference
-  where a thread has seen a p above 2^14: a warp votes in each block, and does so once or twice in a tile, if at all.
+  is taken relative to the maximum of the left half of the tile's first block and `headroom`, and that never moves: no
+  maximum stands before an exponential, acc is never brought to another reference, and the time does not depend on the
+  numbers. The largest p of a row is then not exactly a power of 2, and where it has most of the row its rounding to 16
+  bits is the row's error: the normaliser takes each thread's largest p rounded, as PV does. float16, which ends at
+  2^16, moves the reference where a thread has seen a p above 2^14: a warp votes in each block, and does so once or
+  twice in a tile, if at all.
 - *Two halves*: with head_dim 128 the left half of p is computed under PV, the right half after PV is done with the
   registers of the previous p, so that the left half is rounded into them beside the right half's exponentials.
 - Row sums and maxima are kept by thread and put together at the end of the tile; q is held in registers; maxima of p,
   which is never negative, are taken as integers, for which Hopper has an instruction of three operands.
 
-A row with a p of 2^128 or more overflows. Overflow leaves infinities or NaN, which nothing later removes, so the output
-of each tile is looked at once, and the block votes at its end: if anything overflowed, it computes its tiles again with
-the reference moved *before* the exponentials, and stores those that overflowed. So the result is right however scores
-grow, in at most about twice the time, and what is NaN or infinite in q, k or v stays in its tile or head.
+A row with a p of 2^128 or more overflows: its scores have risen by 2^188, in float16 by 2^128 in one block. Overflow
+leaves infinities or NaN, which nothing later removes, so that each consumer votes once a tile on what it has stored.
+After its first tile that overflowed it goes on with references that move *before* the exponentials, for a row whose
+scores rise by more than 2^60 (float16: 2^100) above the last one, which never overflow; and at its end the block
+computes the tiles that overflowed, one or two, once more in this way. So the result is right however scores grow. A
+tile whose rows rise by less comes out the same in both ways, bit for bit: it does not depend on what else is in the
+batch. What is NaN or infinite in q, k or v stays in its tile or head.
 """
 
 from typing import Any, NamedTuple
@@ -165,7 +169,7 @@ def largest_rise(dtype):
 
 @gluon.constexpr_function
 def declare_asm(w):
-    """Inline PTX that declares voted<w>, the outcome of consumer w's votes, by which a number a thread becomes a scalar."""
+    """Inline PTX that declares voted<w>: the outcome of consumer w's votes, a number a thread made a scalar."""
     return f".reg .b32 voted{w}; mov.u32 $0, 0;"
 
 
@@ -177,10 +181,15 @@ def voted_asm(w):
 
 @gluon.constexpr_function
 def tile_vote_asm(w):
-    """Inline PTX: waits for consumer w and sets voted<w> to whether any of its threads' two numbers is NaN."""
+    """Inline PTX: waits for consumer w and sets voted<w> to whether any of its threads' two numbers is NaN.
+
+    The warp votes on what the barrier says, which is the same for all: ptxas keeps descriptors in uniform registers
+    only where it sees that a warp's threads go the same way (3 % of the time).
+    """
     return (
         "{ .reg .pred p; setp.nan.f32 p, $2, $2; setp.nan.or.f32 p, $3, $3, p; "
-        f"bar.red.or.pred p, {13 + w}, 128, p; selp.b32 voted{w}, 1, 0, p; }} mov.b32 $0, 0; mov.b32 $1, 0;"
+        f"bar.red.or.pred p, {13 + w}, 128, p; vote.sync.any.pred p, p, 0xffffffff; selp.b32 voted{w}, 1, 0, p; }} "
+        "mov.b32 $0, 0; mov.b32 $1, 0;"
     )
 
 
@@ -223,7 +232,7 @@ def any_nan(W: gl.constexpr, poison):
 
 @gluon.jit
 def any_above(W: gl.constexpr, top, limit):
-    """Whether in this warp a number of top, [rows, 4] by thread, is above limit, or its row's of it.
+    """Whether in this warp a number of top, [rows, 4] by thread, is above limit.
 
     It differs between warps, so what is branched on it must not wait for another warp.
     """
@@ -255,8 +264,15 @@ def one_number(warps):
 
 @gluon.jit
 def number_in(buffer, WARPS: gl.constexpr):
-    """The one number of a buffer in shared memory."""
-    return gl.sum(buffer.load(one_number(WARPS)), 0)
+    """The one number of a buffer in shared memory, by way of lane 0: ptxas sees that a warp's threads have the same."""
+    return gl.inline_asm_elementwise(
+        "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;",
+        "=r,r",
+        [gl.sum(buffer.load(one_number(WARPS)), 0)],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @gluon.jit
@@ -323,15 +339,9 @@ def moved(m_i, l_i, top):
 
 
 @gluon.jit
-def raised(m_i, l_i, top, s_top, dtype: gl.constexpr):
-    """Moves the references of rows whose scores rise too far above them: m_i [rows], l_i, top and s_top [rows, 4].
-
-    s_top: the largest scores by thread, in units of log2. Returns m_i, l_i, top, and alpha [rows], the factor of acc.
-    """
-    highest = gl.convert_layout(gl.max(s_top, 1), m_i.type.layout)
-    m_new = gl.where(highest > m_i + largest_rise(dtype), highest + headroom(dtype), m_i)
-    alpha = gl.exp2(m_i - m_new)
-    return m_new, l_i * column(alpha, l_i), top * column(alpha, top), alpha
+def raised(m_i, highest, dtype: gl.constexpr):
+    """References m_i [rows], moved for rows whose largest score, both in units of log2, is too far above them."""
+    return gl.where(highest > m_i + largest_rise(dtype), highest + headroom(dtype), m_i)
 
 
 @gluon.jit
@@ -436,8 +446,8 @@ def own_tile_at(t, shape, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
     """
     if len(shape) == len(Rows._fields):
         index = gl.program_id(0) + t * gl.num_programs(0)
-        # Opaque, else registers of the whole kernel hold what is computed from it.
-        q_row, kv_row, n_blocks = tile_at(index, opaque(shape.seq_len), shape.n_rows, KV_ROW_BYTES, CAUSAL)
+
+        q_row, kv_row, n_blocks = tile_at(index, shape.seq_len, shape.n_rows, KV_ROW_BYTES, CAUSAL)
     else:
         index = t * gl.num_programs(0) + place_in_round(t)
         n_blocks = opaque(shape.blocks)  # else registers of the whole kernel hold what is computed from it
@@ -460,12 +470,19 @@ def place_in_round(t):
 
 
 @gluon.jit
-def diagonal_blocks(q_row, shape):
-    """The blocks of k and v of a causal tile, of its first row of q."""
+def blocks_of(q_row, shape, CAUSAL: gl.constexpr):
+    """The blocks of k and v of a tile, of its first row of q: what `own_tile_at` says of it.
+
+    From q_row: Triton 3.6.0's loop-aware CSE takes a number of blocks that a loop carries for the first tile's.
+    """
     if len(shape) == len(Rows._fields):
-        n_blocks = (q_row % shape.seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
+        n_blocks = shape.seq_len // (CONSUMERS * CONSUMER_ROWS)
+        if CAUSAL:
+            n_blocks = (q_row % shape.seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
     else:
-        n_blocks = (q_row // (CONSUMERS * CONSUMER_ROWS)) % shape.tiles + shape.blocks
+        n_blocks = opaque(shape.blocks)
+        if CAUSAL:
+            n_blocks += (q_row // (CONSUMERS * CONSUMER_ROWS)) % shape.tiles
     return n_blocks
 
 
@@ -549,7 +566,17 @@ def load_first(q_desc, k_desc, smem, shape, t, stage, STAGES: gl.constexpr, CAUS
 
 @gluon.jit
 def load_tiles(
-    q_desc, k_desc, v_desc, smem, shape, begin, end, stage, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr
+    q_desc,
+    k_desc,
+    v_desc,
+    smem,
+    shape,
+    begin,
+    end,
+    stage,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
+    TAIL: gl.constexpr,
 ):
     """The producer's run over this block's tiles from begin to end, after `load_first`; returns the next stage.
 
@@ -643,8 +670,7 @@ def first_softmax(
     m_i = row_max(s_left, ROW_LAYOUT) * qk_scale + headroom(dtype)
     if MOVES:
         if s.shape[1] == BLOCK_N:
-            highest = row_max(s_right, ROW_LAYOUT) * qk_scale
-            m_i = gl.where(highest > m_i + largest_rise(dtype), highest + headroom(dtype), m_i)
+            m_i = raised(m_i, row_max(s_right, ROW_LAYOUT) * qk_scale, dtype)
         m_i = gl.maximum(m_i, LOWEST)
     p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
     l_i = sum_by_thread(p_left)
@@ -698,16 +724,20 @@ def attend_block(
     barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
     s = warpgroup_mma_wait(1, deps=[s])
     if MOVES:
-        s_top = gl.max(gl.max(by_thread(s), 3), 1) * qk_scale
-        moves = any_above(W, s_top, column(m_i, s_top) + largest_rise(dtype))
-        alpha = gl.full_like(m_i, 1.0)
-        if moves:
-            m_i, l_i, top, alpha = raised(m_i, l_i, top, s_top, dtype)
+        s_top = gl.convert_layout(gl.max(gl.max(by_thread(s), 3), 1), top.type.layout)
+        highest = gl.convert_layout(gl.max(s_top, 1), ROW_LAYOUT) * qk_scale
+        m_new = raised(m_i, highest, dtype)
+        alpha = gl.exp2(m_i - m_new)  # exactly 1 for a row that stays
+        m_i = m_new
+        l_i *= column(alpha, l_i)
+        # The largest p is that of the largest score.
+        top = larger(top * column(alpha, top), gl.exp2(s_top * qk_scale - column(m_i, s_top)))
 
     # Left half of the softmax of block i, under PV.
     s_left, s_right = halves(s, HALF_LAYOUT)
     p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
-    top = larger(top, top_by_thread(p_left))
+    if not MOVES:
+        top = larger(top, top_by_thread(p_left))
     l_i += sum_by_thread(p_left)
     if PIN_SUMS:  # or ptxas puts them behind PV's wait, where the right half's exponentials are
         l_i = pin(l_i)
@@ -720,13 +750,13 @@ def attend_block(
     # Right half, while the left one is rounded into the registers of the p that PV has read. With head_dim 64
     # the exponentials take longer than the products, and registers are left: nothing holds it back there.
     p_right = gl.exp2(s_right * qk_scale - column(pin(m_i) if HEAD_DIM > 64 else m_i, s_right))
-    top = larger(top, top_by_thread(p_right))
+    if not MOVES:
+        top = larger(top, top_by_thread(p_right))
     l_i += sum_by_thread(p_right)
     left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
-    if MOVES:  # noqa: SIM102  (a branch is code only where it is taken)
-        if moves:
-            acc = rescale(acc, alpha)
-    if dtype == gl.float16:  # noqa: SIM102
+    if MOVES:
+        acc = rescale(acc, alpha)
+    if dtype == gl.float16:  # noqa: SIM102  (a vote is code only where it is cast)
         if any_above(W, top, LARGEST_P):
             m_i, l_i, top, alpha = moved(m_i, l_i, top)
             acc = rescale(acc, alpha)
@@ -814,8 +844,8 @@ def attend_tile(
     smem,
     shape,
     qk_scale,
-    t,
-    end,
+    q_row,
+    next_tile,
     stored,
     q_pairs,
     s_first,
@@ -826,11 +856,12 @@ def attend_tile(
     CAUSAL: gl.constexpr,
     TAIL: gl.constexpr,
 ):
-    """Consumer W's part of this block's tile t of a run that ends at `end`, given its q (packed) and `first_product`.
+    """Consumer W's part of the tile that begins at q_row, given its q (packed) and s_first, its `first_product`.
 
-    q_loads: how often q was loaded before; stage, phase: where the ring stands; stored: whether what comes out is.
-    MOVES: a row whose scores rise too far is brought to another reference before the exponentials; else it overflows.
-    Returns q and `first_product` of the tile after t, stage and phase, and of what came out `poison_of`.
+    next_tile: the one after it; stored: whether what comes out is; q_loads: how often q was loaded before; stage,
+    phase: where the ring stands. MOVES: a row whose scores rise too far is brought to another reference before the
+    exponentials; else it overflows. Returns q_row, q and `first_product` of the next tile, stage and phase, and of what
+    came out `poison_of`.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = k_smem.dtype
@@ -843,7 +874,8 @@ def attend_tile(
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     ROW_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
 
-    q_row, kv_row, n_blocks = own_tile_at(t, shape, KV_ROW_BYTES, CAUSAL)
+    row = q_row + W * CONSUMER_ROWS
+    n_blocks = blocks_of(q_row, shape, CAUSAL)
     q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
     p_left, p_right, m_i, l_i, top = first_softmax(
         MOVES, s_first, qk_scale, BLOCK_N, dtype, ROW_LAYOUT, CAUSAL, TAIL, shape.tail if TAIL else BLOCK_N
@@ -872,7 +904,8 @@ def attend_tile(
 
     # Epilogue, under the next tile's QK.
     lse = (m_i + approximate_log2(l_row)) * LN_2
-    at, lse_at = output_at(q_row + W * CONSUMER_ROWS, lse_ptr, shape, ROW_LAYOUT)
+    at, lse_at = output_at(row, lse_ptr, shape, ROW_LAYOUT)
+    q_row, kv_row, n_blocks = own_tile_at(next_tile, shape, KV_ROW_BYTES, CAUSAL)
     acc, p = warpgroup_mma_wait(1, deps=[acc, p])
     o = rescale(acc, 1.0 / l_norm)
     if stored:
@@ -883,7 +916,7 @@ def attend_tile(
     s_first = warpgroup_mma_wait(0, deps=[s_first])
     barrier_arrive(EMPTY + stage, ALL_THREADS)
     stage, phase = advance(stage, phase, STAGES)
-    return q_pairs, s_first, stage, phase, poison
+    return q_row, q_pairs, s_first, stage, phase, poison
 
 
 @gluon.jit
@@ -903,6 +936,8 @@ def consumer(
 
     With references that stay until a tile overflows, then with such that move, and what overflowed once more with them.
     """
+    q_smem, k_smem, v_smem, full, q_full = smem
+    KV_ROW_BYTES: gl.constexpr = 2 * k_smem.shape[2] * k_smem.dtype.primitive_bitwidth // 8
     for stage in gl.static_range(STAGES):
         barrier_arrive(EMPTY + stage, ALL_THREADS)
     if W == 1:
@@ -911,32 +946,60 @@ def consumer(
 
     tiles = (o_desc, lse_ptr, smem, shape, qk_scale)
     n_tiles = own_tiles(shape)
+    q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
     q_pairs, s_first, stage, phase = begin_run(W, smem, 0, gl.to_tensor(0), gl.to_tensor(0), STAGES, CAUSAL)
     t, bad = gl.to_tensor(0), gl.to_tensor(NONE)
     while (t < n_tiles) & (bad == NONE):
-        q_pairs, s_first, stage, phase, poison = attend_tile(
-            W, False, *tiles, t, n_tiles, True, q_pairs, s_first, t + 1, stage, phase, STAGES, CAUSAL, TAIL
+        q_row, q_pairs, s_first, stage, phase, poison = attend_tile(
+            W,
+            False,
+            *tiles,
+            q_row,
+            following(t, n_tiles),
+            True,
+            q_pairs,
+            s_first,
+            t + 1,
+            stage,
+            phase,
+            STAGES,
+            CAUSAL,
+            TAIL,
         )
         bad = gl.where(any_nan(W, poison), t, NONE)
         t += 1
 
     # The tiles that are left, then those of the block that overflowed, each a run of its own.
-    end, q_loads, again = n_tiles, t + 1, gl.to_tensor(NONE)
+    begin, end, again, q_loads = t, n_tiles, gl.to_tensor(NONE), t + 1
     for run in range(3):
         if run == 1:
             say_overflowed(W, bad, overflowed)
-            t, again = hear_overflowed(overflowed, 4)
+            begin, again = hear_overflowed(overflowed, 4)
             wait_for_stores(W)
         elif run == 2:
-            t = again
+            begin = again
         if run > 0:
-            end = gl.where(t == NONE, NONE, t + 1)
-            if t != NONE:
+            end = gl.where(begin == NONE, NONE, begin + 1)
+            if begin != NONE:
+                q_row, kv_row, n_blocks = own_tile_at(begin, shape, KV_ROW_BYTES, CAUSAL)
                 q_pairs, s_first, stage, phase = begin_run(W, smem, q_loads, stage, phase, STAGES, CAUSAL)
                 q_loads += 1
-        for t in range(t, end):
-            q_pairs, s_first, stage, phase, _ = attend_tile(
-                W, True, *tiles, t, end, (run == 0) | (t == bad), q_pairs, s_first, q_loads, stage, phase, STAGES, CAUSAL, TAIL
+        for t in range(begin, end):
+            q_row, q_pairs, s_first, stage, phase, poison = attend_tile(
+                W,
+                True,
+                *tiles,
+                q_row,
+                following(t, end),
+                (run == 0) | (t == bad),
+                q_pairs,
+                s_first,
+                q_loads,
+                stage,
+                phase,
+                STAGES,
+                CAUSAL,
+                TAIL,
             )
             q_loads += 1
     if W == 0:
