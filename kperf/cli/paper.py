@@ -82,7 +82,8 @@ def inputs(
 ) -> None:
     """Measure and draw how the speed over FA3 depends on the numbers in q and k: fig12_inputs, both masks.
 
-    Four of Fig. 12's shapes with 17 kinds of inputs, those of a shape interleaved; without a Hopper GPU the recorded run.
+    Four of Fig. 12's shapes with 17 kinds of inputs, those of a shape interleaved; without a Hopper GPU the recorded
+    run.
     """
     from kperf.paper import fig12_inputs
     from kperf.record.files import write_between_marks

@@ -1,4 +1,4 @@
-"""Does the lead over FA3 depend on the numbers in q and k? Four of Fig. 12's shapes with every kind of inputs, both masks.
+"""Does the lead over FA3 depend on the numbers in q and k? Four shapes of Fig. 12, every kind of inputs, both masks.
 
 All kinds of a shape are timed in turn in one run, so how a kernel's time changes with the kind is a ratio within
 rounds, as is its speed over FA3, which is given the same numbers.
@@ -102,7 +102,7 @@ def _numbers(row: Row) -> tuple[str, str, str, str]:
 
 
 def summary(folder: Path) -> dict[str, float]:
-    """Of improved_plus over FA3, for each mask: the least ratio on any kind, the least geometric mean of a `GENTLE` one.
+    """Of improved_plus over FA3, for each mask: the least ratio on any kind, the least mean of a `GENTLE` one.
 
     And the most by which its ratio on one of those falls below that on normal inputs. Nothing unless all is recorded,
     each kind in turn with normal inputs, of the committed override.

@@ -244,8 +244,8 @@ def test_the_blocks_share_out_each_tile_once(batch, kv_heads, group, q_len, more
         (of_batch, head), row = kernel.q_place(q_row.clone(), numbers)
         also_batch, kv_head = kernel.kv_head_of(q_row.clone(), numbers)
         assert torch.equal(of_batch, also_batch)
-        if causal:
-            assert torch.equal(kernel.diagonal_blocks(q_row, numbers), n_blocks.expand(n_blocks_run))
+        also_blocks = kernel.blocks_of(q_row.clone(), numbers, causal)
+        assert torch.equal(also_blocks.expand(n_blocks_run), n_blocks.expand(n_blocks_run))
         columns = [tensor.expand(n_blocks_run) for tensor in (of_batch, head, kv_head, row, n_blocks)]
         found += torch.stack(columns, 1)[own > t].tolist()
     wanted = [
