@@ -48,7 +48,7 @@ def draw(
         q = torch.ones_like(q)
         k = k / 2 + (4 * position / seq_len)[:, None]
     elif kind == "student":
-        q, k = (x * _student(x.shape, normal) for x in (q, k))
+        q, k = q * _student(shape, normal), k * _student(kv_shape, normal)
     elif kind == "outliers":
         q[..., :_OUTLIERS] *= 12
         k[..., :_OUTLIERS] *= 6
@@ -69,7 +69,7 @@ def draw(
 
 def _student(shape: Shape, normal: Normal) -> torch.Tensor:
     """What makes a standard normal number one of Student's t distribution: the root of degrees / chi squared."""
-    chi_squared = sum(normal(shape).square() for _ in range(_DEGREES))
+    chi_squared = torch.stack([normal(shape).square() for _ in range(_DEGREES)]).sum(0)
     return (_DEGREES / chi_squared).sqrt()
 
 

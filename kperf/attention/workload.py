@@ -9,9 +9,23 @@ from kperf.errors import UsageError
 Dtype = Literal["bfloat16", "float16"]
 SweepName = Literal["seq_len", "batch_size"]
 InputKind = Literal[
-    *("normal", "x2", "x4", "x10", "sink", "ramp", "local"),
-    *("x30", "student", "outliers", "steps"),
-    *("jump130_few", "jump130_tiles", "jump130_rows", "jump200_few", "jump200_tiles", "jump200_rows"),
+    "normal",
+    "x2",
+    "x4",
+    "x10",
+    "sink",
+    "ramp",
+    "local",
+    "x30",
+    "student",
+    "outliers",
+    "steps",
+    "jump130_few",
+    "jump130_tiles",
+    "jump130_rows",
+    "jump200_few",
+    "jump200_tiles",
+    "jump200_rows",
 ]
 """What numbers are in q, k and v: `inputs.draw` makes them.
 
