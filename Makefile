@@ -2,8 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block tritonbench power accuracy timers proton \
-        overhead disturbance proof lines inductor tune record claims ttgir doctor test test-gpu test-docker test-versions versions test-lowest mutants dist \
-        release check docs image shell docker-fig11 docker-fig12 clean
+        overhead disturbance proof lines inductor tune record claims ttgir doctor test test-gpu test-docker test-versions test-newest versions test-lowest mutants \
+        dist release check docs image shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
 PYTHON := python
@@ -37,6 +37,7 @@ takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
 takes_release := VERSION
 takes_test-versions := VERSIONS OPTIONS
+takes_test-newest := OPTIONS
 takes_versions := VERSIONS
 takes_test-lowest := OPTIONS
 takes_mutants := OPTIONS
@@ -191,6 +192,12 @@ VERSIONED_TESTS := tests/ir/test_printed.py tests/trace/instrument/test_kernels.
 test-versions: setup $(VERSIONS:%=.venv-%/installed) ## what works with other Tritons, each in an environment of its own; VERSIONS="3.9.0"
 	@for version in $(VERSIONS); do echo "Triton $$version"; .venv-$$version/bin/python -m pytest -q -n auto --dist worksteal \
 	  -m "not gpu" -p no:cacheprovider $(VERSIONED_TESTS) $(words) || exit; done
+
+test-newest: setup ## the same tests with the newest torch and the Triton that it brings, as a stranger installs them (3 GB)
+	@[ -x .venv-newest/bin/pip ] || $(PYTHON) -m venv .venv-newest
+	@.venv-newest/bin/pip install --quiet --disable-pip-version-check --upgrade torch '.[bench,plots,report]' hypothesis pytest pytest-timeout pytest-xdist
+	@.venv-newest/bin/python -c 'import torch, triton; print(f"torch {torch.__version__}, Triton {triton.__version__}")'
+	@.venv-newest/bin/python -m pytest -q -n auto --dist worksteal -m "not gpu" -p no:cacheprovider $(VERSIONED_TESTS) $(words)
 
 versions: setup $(VERSIONS:%=.venv-%/installed) ## compile the examples with each Triton for each target: results/versions.jsonl, docs/support.md (an hour)
 	@for python in $(PYTHON) $(VERSIONS:%=.venv-%/bin/python); do nice $$python -m kperf.paper.versions results/versions.jsonl || exit; done
