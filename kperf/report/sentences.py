@@ -477,12 +477,13 @@ def _sampled(t: Timeline, sampled: SampledCtas) -> str:
 
 def _disturbed(t: Timeline, every: Pass) -> str:
     """What recording all CTAs does to the launch."""
-    more = []
+    does = [every.overhead.cost]
     if t.resources and every.resources and every.resources.occupancy != t.resources.original.occupancy:
-        more.append(f"leaves {every.resources.occupancy} CTAs an SM where {t.resources.original.occupancy} fit")
+        does.append(f"leaves {every.resources.occupancy} CTAs an SM where {t.resources.original.occupancy} fit")
     if not every.sass_order.same:
-        more.append("changes the order of instructions")
-    return " and ".join([f"recording all CTAs {every.overhead.cost}", *more])
+        does.append("changes the order of instructions")
+    *first, last = does
+    return f"recording all CTAs {' and '.join([', '.join(first), last]) if first else last}"
 
 
 def _of_unit(t: Timeline) -> str:

@@ -108,7 +108,7 @@ def test_one_sentence_says_what_was_done():
     )
     assert "is not known from a sample" not in " ".join(said)
     *_, found = together(1.02, same_order=False, occupancy=2)
-    assert "recording all CTAs costs 2.0% and leaves 2 CTAs an SM where 3 fit and changes the order" in " ".join(
+    assert "recording all CTAs costs 2.0%, leaves 2 CTAs an SM where 3 fit and changes the order" in " ".join(
         verdict(found)
     )
 
