@@ -2,8 +2,8 @@
 
 `serve` is that process. This file is also the program that tests give to commands in place of `python`:
 `python forks.py SOCKET -m MODULE ARGUMENTS` asks for a fork that is MODULE, in this folder and environment and with
-these standard streams, and ends as the fork ends. Signals for its process group reach the fork. What an interpreter
-does at its end is not done.
+these standard streams, and ends as the fork ends. Signals for its process group reach the fork, but in a session of its
+own. What an interpreter does at its end is not done.
 """
 
 import json
@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 
 _LARGEST = 1 << 20
 
@@ -34,7 +35,8 @@ def _run(client: socket.socket) -> int:
     request, streams, *_ = socket.recv_fds(client, _LARGEST, 3)
     group, folder, environment, (_, module, *arguments) = json.loads(request)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setpgid(0, group)
+    with suppress(PermissionError):  # another session's
+        os.setpgid(0, group)
     for place, stream in enumerate(streams):
         os.dup2(stream, place)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", errors="backslashreplace")  # noqa: SIM115

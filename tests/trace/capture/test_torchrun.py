@@ -39,11 +39,11 @@ dist.destroy_process_group()
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, in_a_fork):
     """Run a command of the page in a folder with its script; `kperf` is the program on a fake GPU."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    kperf = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tests.trace.capture.fake_gpu "$@"\n'
+    kperf = f'#!/bin/sh\nexec {shlex.join(in_a_fork)} -m tests.trace.capture.fake_gpu "$@"\n'
     for name, text in (("kperf", kperf), ("python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
