@@ -154,7 +154,7 @@ def test_what_is_drawn_is_iterations_and_how_a_tile_ends():
 def test_every_load_is_waited_for_by_the_consumer_it_is_for():
     cta = analysis.sample(launch(load_cycles=300))[0]
     loads = [load.buffer for load in analysis.loads(cta)]
-    # The last tile's end loads the first tile's q and k again, in case of another pass.
+    # Beside the last tile's end q and k of any tile are loaded: the first one's.
     assert (loads.count("Q"), loads.count("K"), loads.count("K+V")) == (2 * (TILES + 1), 1, TILES * (ITERATIONS + 1))
 
 
