@@ -59,16 +59,6 @@ def test_commands_and_their_options_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_options_of_a_diagnosed_script_come_after_two_dashes(page):
-    """`kperf diagnose` takes its own options anywhere before `--`; `kperf trace` leaves all behind the script to it."""
-    known = commands()["diagnose",]
-    for line in re.findall(r"kperf diagnose ([^`\n|]+)", PAGES[page]):
-        own = re.split(r" -- | # ", line)[0]
-        for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", own):
-            assert option in known, f"{page}: kperf diagnose takes no {option}: {line}"
-
-
-@pytest.mark.parametrize("page", PAGES)
 def test_targets_of_make_exist(page):
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for block in re.findall(r"`(make [^`\n]+)`|^    (make [^#\n]+)", PAGES[page], flags=re.MULTILINE):

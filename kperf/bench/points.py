@@ -116,8 +116,9 @@ class _Samples(_Own):
     samples_ms: one time a round, a call's share of `calls_per_sample` CUDA-graph calls, L2 flushed before. eager_ms:
     median time of a single call without a graph, from Python to the GPU's end. rel_error: |o - ref| / |ref| against
     float32, or the largest of those of dq, dk and dv; max_rel_error: what it was held to (None in old records, for
-    which it was `MAX_REL_ERROR`); lse_error: largest |lse - ref|. peak_bytes: the most that torch's allocator held
-    during one call beyond what it held before, of a backward pass with its forward pass (None in old records).
+    which it was `MAX_REL_ERROR`); lse_error: largest |lse - ref| / max(|ref|, 1) (in old records
+    |lse - ref|). peak_bytes: the most that torch's allocator held during one call beyond what it held before, of a
+    backward pass with its forward pass (None in old records).
     round_order: the place of this implementation in each round.
     """
 

@@ -90,13 +90,18 @@ def _rows(
 
 def require_times(points: Iterable[Point]) -> None:
     """Raise `MeasurementError` if a point is wrong or failed; one that is unsupported or out of memory is not."""
+    for sentence in without_times(points):
+        raise MeasurementError(sentence)
+
+
+def without_times(points: Iterable[Point]) -> list[str]:
+    """How many points are wrong or failed, in a sentence that names the first; none of those, none of it."""
     failures = [point for point in points if point.status in {"wrong", "failed"}]
-    if failures:
-        first = failures[0]
-        raise MeasurementError(
-            f"{len(failures)} points have no time; the first: {first.implementation} on {first.workload}, "
-            f"{first.message} (FRESH=1 repeats)"
-        )
+    return [
+        f"{len(failures)} points have no time; the first: {first.implementation} on {first.workload}, "
+        f"{first.message} (FRESH=1 repeats)"
+        for first in failures[:1]
+    ]
 
 
 def speedup(run: dict[str, Point], ours: str, theirs: str) -> float | None:

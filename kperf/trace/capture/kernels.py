@@ -34,7 +34,7 @@ _KEPT_SPANS = 64
 def parse_ctas(wanted: str) -> Ctas:
     """Which CTAs somebody wants to be recorded. Raises `UsageError` for another word."""
     if wanted not in get_args(Ctas):
-        raise UsageError(f"ctas={wanted!r} does not say which CTAs are recorded: give auto, all or sampled")
+        raise UsageError(f"ctas={wanted!r} says not which CTAs are recorded: give auto, all or sampled")
     return cast(Ctas, wanted)
 
 

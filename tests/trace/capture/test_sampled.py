@@ -236,7 +236,7 @@ def test_a_script_is_traced_with_sampled_ctas(trace):  # noqa: F811
 def test_another_word_for_the_ctas_is_refused(monkeypatch):
     monkeypatch.setattr(command, "refuse_what_cannot_work", lambda _: None)
     monkeypatch.setattr(stack.Stack, "why_no_cuda", lambda _: None)
-    with pytest.raises(UsageError, match="ctas='some' does not say which CTAs are recorded: give auto, all or sampled"):
+    with pytest.raises(UsageError, match="ctas='some' says not which CTAs are recorded: give auto, all or sampled"):
         kperf.trace(ctas="some").__enter__()
     assert parse_ctas("sampled") == "sampled"
 
