@@ -117,16 +117,16 @@ def test_one_tile_has_no_boundary():
     assert analysis.boundary(launch(tiles=1), 1000.0) is None
 
 
-def test_a_consumer_that_waits_for_its_turn_waits_for_the_other():
-    cta = analysis.sample(launch(delay=900))[0]
-    releases = analysis.releases(cta, PROGRAM)
-    turns = {
+@pytest.mark.parametrize(("delay", "late", "first"), [(0, 0, 1), (5000, 1, 0)])
+def test_a_consumer_that_waits_for_its_turn_waits_for_the_other(delay, late, first):
+    cta = analysis.sample(launch(delay=delay))[0]
+    turns = [
         (group, release.group)
-        for (group, index), release in releases.items()
+        for (group, index), release in analysis.releases(cta, PROGRAM).items()
         if cta.spans[group][index].interval.name == "wait turn"
-    }
-    assert turns <= {("consumer 0", "consumer 1"), ("consumer 1", "consumer 0")}
-    assert turns
+    ]
+    assert set(turns) == {(f"consumer {first}", f"consumer {late}")}
+    assert len(turns) > TILES * (ITERATIONS - 1)
 
 
 def test_who_issues_slowly_keeps_the_other_from_its_turn():
