@@ -88,8 +88,8 @@ def test_the_score_of_the_paper_is_that_of_the_claims():
 
 
 def test_the_score_of_improved_plus_is_that_of_the_goals():
-    table = goals.markdown(RECORDED / "h200").replace("*", "")
-    for full, causal in ((("1.193"), "1.132"), ("1.070", "1.096")):
+    table = goals.markdown(RECORDED / "h200").replace("*", "").replace(", of another override", "")
+    for full, causal in (("1.178", "1.124"), ("1.070", "1.096")):
         assert f"| {full} | {causal} |" in table
         assert said(f"{full}, causal {causal}")
     assert "1.009, at 16 x 16384" in table
