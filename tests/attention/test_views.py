@@ -289,7 +289,7 @@ def test_nothing_spills_and_products_are_waited_for_where_the_source_does(kind):
 
 
 def consumers_loops(text):
-    """The operations of the loops over blocks of k and v, in order: of both consumers, and of their second passes."""
+    """The operations of the loops over blocks of k and v, in order: of both consumers, of either kind of references."""
     loops = [op for op in Module(text).walk() if op.name == "scf.for" and "ttng.warp_group_dot" in names_in(op)]
     return [names_in(loop) for loop in loops if "scf.for" not in names_in(loop)[1:]]
 
