@@ -6,6 +6,7 @@ process; it counts a sample in which no warp issued twice, and knows neither `gm
 
 import ctypes
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -43,7 +44,11 @@ _PCS_AT_ONCE = 2048
 _MOST_WAIT_S = 1.0
 """For the first samples: threads of CUPTI's decode them."""
 _POLL_S = 0.01
+_MOST_TURN_S = 10.0
+"""For another thread, which samples too: a kernel of its may wait for what this thread is to launch."""
 _NAME_BYTES = 128
+_attaching = threading.Lock()
+"""There is one CUPTI in a process."""
 _REASON = re.compile(r"(?:.*stalled_)?(?P<reason>\w+?)(?P<not_issued>_not_issued)?")
 
 
@@ -146,7 +151,7 @@ class Sampler:
         self._indices = (c_uint32 * each)(*self._reasons)
 
     def start(self, period: int) -> None:
-        """Sample each SM's schedulers once in 2 ** `period` cycles, from 5 to 31, from now on."""
+        """Sample a warp of each SM once in 2 ** `period` cycles, from 5 to 31, from now on."""
         values = {
             _REASONS: _Value(reasons=_Reasons(len(self._indices), self._indices)),
             _PERIOD: _Value(number=period),
@@ -174,15 +179,19 @@ class Sampler:
                     for stall in pc.stall_reasons[: pc.stall_reason_count]:
                         counts[pc.pc_offset, *self._reasons[stall.reason]] += stall.samples
             dropped += self._data.dropped_samples
-            if read and not self._data.remaining_pcs and (counts or time.monotonic() > until):
+            if read and counts and not self._data.remaining_pcs:
                 break
             if read and not self._data.pcs:
+                if time.monotonic() > until:
+                    break
                 time.sleep(_POLL_S)
             self._data.pcs = 0
             self._call("GetData", _GetData, data=ctypes.addressof(self._data))
             read += 1
             if self._data.hardware_buffer_full:
                 raise UsageError("the GPU's buffer of samples was full")
+        if self._data.remaining_pcs:
+            raise UsageError(f"CUPTI gave no samples of {self._data.remaining_pcs} instructions: run it again")
         places = sorted({(address, reason) for address, reason, _ in counts})
         found = [PcSample(*place, counts[*place, False], counts[*place, True]) for place in places]
         return [one for one in found if one.samples], dropped
@@ -210,7 +219,7 @@ def _named(name: str) -> tuple[str, bool]:
 
 def current_context() -> int:
     """The CUDA context of this thread. Raises `RefusedError` where it can be seen at once that nothing is sampled."""
-    if torch._C._autograd._profiler_enabled():  # it has a CUPTI of its own, which does not see ours
+    if torch.autograd.profiler._is_profiler_enabled:  # any thread's; it has a CUPTI of its own, which does not see ours
         raise RefusedError(_MENDS[_SUBSCRIBED_ALREADY])
     context = c_void_p()
     cuda = _library("libcuda.so.1", "there is no driver of NVIDIA's")
@@ -224,11 +233,15 @@ def current_context() -> int:
 def sampling() -> Iterator[Sampler]:
     """Within it CUPTI is attached to this process, and learns of the kernels that are loaded; then all is as before.
 
-    Nothing is to be timed within it. Raises `RefusedError` where nothing can be sampled.
+    Nothing is to be timed within it. Raises `RefusedError` where nothing can be sampled, and `UsageError` if another
+    thread samples for long.
     """
     context = current_context()
     enabled = _OfContext(size=ctypes.sizeof(_OfContext), context=context)
     with ExitStack() as stack:
+        if not _attaching.acquire(timeout=_MOST_TURN_S):
+            raise UsageError("another thread samples a kernel all the while: choose one with --kernel")
+        stack.callback(_attaching.release)
         try:
             subscriber, callback = c_void_p(), _Callback(lambda *_: None)
             _checked("cuptiSubscribe", byref(subscriber), callback, None)

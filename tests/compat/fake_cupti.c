@@ -25,7 +25,7 @@ static struct {
   uint64_t offset;
   uint32_t reason, samples;
 } pcs[10000];
-static size_t added, given;
+static size_t added, given, kept;
 static int state, period, full, empty_reads, finalized;
 static uint64_t dropped;
 static CUpti_PCSamplingData *buffer;
@@ -33,7 +33,7 @@ static char refusing[64];
 static int refusal;
 
 /* What a test asks. */
-void fake_reset(void) { added = given = 0, state = period = full = empty_reads = finalized = 0, dropped = 0, refusing[0] = 0, refusal = 0; }
+void fake_reset(void) { added = given = kept = 0, state = period = full = empty_reads = finalized = 0, dropped = 0, refusing[0] = 0, refusal = 0; }
 void fake_reset_samples(void) { added = given = 0; }
 void fake_add(const char *name, uint64_t offset, uint32_t reason, uint32_t samples) {
   strncpy(pcs[added].name, name, 63), pcs[added].offset = offset, pcs[added].reason = reason, pcs[added++].samples = samples;
@@ -41,6 +41,7 @@ void fake_add(const char *name, uint64_t offset, uint32_t reason, uint32_t sampl
 void fake_refuse(const char *name, int code) { strncpy(refusing, name, 63), refusal = code; }
 void fake_drop(uint64_t count) { dropped = count; }
 void fake_fill(void) { full = 1; }
+void fake_keep(size_t instructions) { kept = instructions; }
 void fake_wait(int reads) { empty_reads = reads; }
 int fake_state(void) { return state; }
 int fake_period(void) { return period; }
@@ -132,7 +133,7 @@ CUptiResult cuptiPCSamplingGetData(CUpti_PCSamplingGetDataParams *p) {
       pc->stallReason[0].pcSamplingStallReasonIndex = FIRST + pcs[given].reason, pc->stallReason[0].samples = pcs[given].samples;
       pc->stallReason[1].pcSamplingStallReasonIndex = FIRST + 4, pc->stallReason[1].samples = 0;
     }
-  buffer->totalNumPcs = number, buffer->remainingNumPcs = added - given;
+  buffer->totalNumPcs = number, buffer->remainingNumPcs = added - given + kept;
   buffer->droppedSamples = dropped, dropped = 0, buffer->hardwareBufferFull = full;
   if (empty_reads >= 0) buffer->remainingNumPcs = 0;
   return 0;

@@ -56,6 +56,9 @@ class Fake:
     def fill(self) -> None:
         self._loaded.fake_fill()
 
+    def keep(self, instructions: int) -> None:
+        self._loaded.fake_keep(ctypes.c_size_t(instructions))
+
     def wait(self, reads: int) -> None:
         self._loaded.fake_wait(reads)
 

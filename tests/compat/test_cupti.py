@@ -1,5 +1,7 @@
 """PC sampling by CUPTI's own header: what is asked of it, what comes back, and how it refuses."""
 
+import threading
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -132,3 +134,60 @@ def test_under_torchs_profiler_nothing_is_sampled(fake):
     with profiling, pytest.raises(RefusedError, match="another profiler"), cupti.sampling():
         pass
     assert fake.finalized == 0
+
+
+def test_under_torchs_profiler_of_another_thread_nothing_is_sampled_either(fake):
+    refused = []
+
+    def sample():
+        with pytest.raises(RefusedError, match="another profiler"), cupti.sampling():
+            pass
+        refused.append(True)
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        thread = threading.Thread(target=sample)
+        thread.start()
+        thread.join()
+    assert refused
+    assert fake.finalized == 0
+
+
+def test_threads_sample_one_after_another(fake, monkeypatch):
+    """CUPTI would refuse the second, which reads as if a profiler of the script's were active."""
+    fake.add(KERNEL, 0, "selected", 3)
+    found = []
+    with cupti.sampling():
+        thread = threading.Thread(target=lambda: found.append(sampled(fake)))
+        thread.start()
+        thread.join(0.1)
+        assert not found
+    thread.join()
+    assert found == [([PcSample(0, "selected", 3, 0)], 0)]
+
+
+def test_a_thread_waits_for_another_ones_samples_no_longer_than_said(fake, monkeypatch):
+    """The other one's kernel may wait for what this thread is to launch."""
+    monkeypatch.setattr(cupti, "_MOST_TURN_S", 0.05)
+    refused = []
+
+    def sample():
+        with pytest.raises(UsageError, match="another thread samples a kernel") as error, cupti.sampling():
+            pass
+        refused.append(error.value)
+
+    with cupti.sampling():
+        thread = threading.Thread(target=sample)
+        thread.start()
+        thread.join()
+    assert not isinstance(refused[0], RefusedError)
+    with cupti.sampling():
+        pass
+
+
+def test_samples_that_cupti_keeps_back_are_not_waited_for_for_ever(fake, monkeypatch):
+    monkeypatch.setattr(cupti, "_MOST_WAIT_S", 0.05)
+    fake.add(KERNEL, 0, "selected", 3)
+    fake.keep(7)
+    with pytest.raises(UsageError, match="CUPTI gave no samples of 7 instructions"):
+        sampled(fake)
+    assert (fake.state, fake.finalized) == (fake_cupti.DETACHED, 1)

@@ -132,7 +132,7 @@ class Capturer:
             if made is not None:
                 taken.sampled = self._capture(kernel, number, call, made)
         except Exception as error:  # as in `trace`
-            taken.why_all = str(error) if isinstance(error, UsageError | MeasurementError) else why(error)
+            taken.why_all = why(error)
         if taken.sampled is None:
             return self._scheduler.wants_a_pass(kernel, call.grid) and self.take_pass(kernel, number, call)
         taken.why_one = "sampled CTAs have all events in one launch"
@@ -283,8 +283,12 @@ class Capturer:
         if not taken.warm or taken.in_rounds or not self._options.wants_sampled_ctas:
             return
         cost = self._scheduler.cost(kernel, taken, wait=False)
-        if cost is None or not disturbs(taken.instrumented, cost, self._folder):
-            taken.why_all = ""
+        try:
+            with self.compiling:  # machine code is read, and kept where compiled kernels are
+                if cost is None or not disturbs(taken.instrumented, cost, self._folder):
+                    taken.why_all = ""
+        except Exception as error:  # as in `trace`
+            taken.why_all = f"whether events disturb it is not known: {why(error)}"
 
     def _sampling(self, kernel: Kernel, taken: CapturedLaunch) -> InstrumentedKernel | None:
         """The kernel that records sampled CTAs, compiled while the script waits; None, and `why_all`, if none can."""

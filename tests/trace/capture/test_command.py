@@ -799,6 +799,38 @@ def test_launches_of_a_thread_while_another_one_compiles_are_neither_lost_nor_co
     assert read_timeline(out / "plus.timeline.json").grid == (4, 1, 1)
 
 
+def test_whether_events_disturb_is_read_of_machine_code_while_no_other_thread_compiles(trace, monkeypatch):
+    """Where what is compiled is kept is one setting for all threads: whoever leaves last would set it for good."""
+    deciding, launched_all = threading.Event(), threading.Event()
+    monkeypatch.setattr("builtins.compiling", deciding, raising=False)
+    monkeypatch.setattr("builtins.launched", launched_all, raising=False)
+    decide = capturer.disturbs
+
+    def slow(every, cost, folder):
+        if every.original.name == "gemm" and not deciding.is_set():
+            deciding.set()
+            assert not launched_all.wait(0.5)
+        return decide(every, cost, folder)
+
+    monkeypatch.setattr(capturer, "disturbs", slow)
+    assert trace(GEMM + ADD + THREADS.replace("run(3)", "run(12)"))[0] == 0
+    assert launched_all.is_set()
+    assert deciding.is_set()
+
+
+def test_machine_code_that_cannot_be_read_costs_the_script_nothing(trace, monkeypatch):
+    """The launch of all CTAs is read, and says why no sample is beside it."""
+
+    def fail(*_):
+        raise OSError("nvdisasm is gone")
+
+    monkeypatch.setattr(capturer, "disturbs", fail)
+    status, _, out = trace(GEMM + "run(16)")
+    assert status == 0
+    assert len(launched("gemm")) == 16
+    assert read_timeline(out / "gemm.timeline.json").why_all.endswith("disturb it is not known: nvdisasm is gone")
+
+
 def test_a_kernel_on_two_gpus_is_two_kernels_and_each_runs_on_its_own(trace, monkeypatch):
     class TwoGpus(fake_gpu.FakeGpu):
         current = 0
