@@ -14,6 +14,7 @@ FROM_GLOBAL = ("LDG", "LD", "LDL", "ATOM", "ATOMG", "RED", "LDGSTS", "TEX", "TLD
 FROM_SHARED = ("LDS", "LDSM", "ATOMS", "MUFU", "SHFL", "S2R", "I2F", "F2I", "LDC")
 """Likewise as `short_scoreboard`: shared memory, and units that answer through the same queue."""
 _WITHOUT_RESULT = ("ST", "STG", "STS", "STL", "BRA", "EXIT", "BAR", "RED", "DEPBAR", "LDGDEPBAR", "SYNCS", "LDGSTS")
+_INTO_PREDICATES = re.compile(r"U?[A-Z]+SETP2?")
 _REGISTER = re.compile(r"\b(U?R)(\d+)\b(?:\.(64))?")
 _PREDICATES = re.compile(r"^(?:U?P[T\d]\s*,\s*)+")
 
@@ -24,14 +25,17 @@ def producers(code: MachineCode, address: int, opcodes: tuple[str, ...]) -> list
     """Instructions with one of these opcodes whose results the instruction at `address` waits for, each once.
 
     Of each register the last that writes it before; in a loop, of the iteration before too. `DEPBAR` waits for all
-    asynchronous copies. What waits at an mbarrier, as for TMA, names no register of theirs: of it nothing is known.
+    asynchronous copies: an H200's samples of that wait are at its line and not at `DEPBAR`, so those at the barrier
+    behind it are taken for them. What waits at an mbarrier, as for TMA, names no register of theirs: of it nothing is
+    known.
     """
     places = {instruction.address: place for place, instruction in enumerate(code.instructions)}
     place = places.get(address)
     if place is None:
         return []
     waiting = code.instructions[place]
-    if waiting.opcode.startswith("DEPBAR"):
+    follows_copies = place > 0 and code.instructions[place - 1].opcode.startswith("DEPBAR")
+    if waiting.opcode.startswith("DEPBAR") or (follows_copies and waiting.opcode.startswith("BAR")):
         copies = [one for one in code.instructions if one.opcode.startswith("LDGSTS")]
         return copies if "LDGSTS" in opcodes else []
     wanted = _used(waiting)
@@ -69,7 +73,7 @@ def _written(instruction: Instruction) -> set[_Register]:
     """The registers of its result: the first operand, as wide as the opcode says."""
     opcode, *modifiers = instruction.opcode.split(".")
     result = _REGISTER.match(_PREDICATES.sub("", instruction.operands))
-    if result is None or opcode in _WITHOUT_RESULT:
+    if result is None or opcode in _WITHOUT_RESULT or _INTO_PREDICATES.fullmatch(opcode):
         return set()
     words = next((int(bits) // 32 for bits in modifiers if bits in ("64", "128")), 1)
     if opcode == "LDSM":

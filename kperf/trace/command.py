@@ -4,7 +4,7 @@ import difflib
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -58,7 +58,8 @@ def run(
     if not options.listing:
         make_output(shown)
     output, error = Stream("stdout"), Stream("stderr")
-    say = _sayer(error)
+    said: set[str] = set()
+    say = _sayer(error, said)
     results = Results(shown.absolute(), shown, formats, say)
     printed_to = None if console.file is sys.stdout else console.file  # None: what standard output is then
     console.file = output.file
@@ -83,7 +84,7 @@ def run(
         launches.end()
         output.restore()
         error.restore()
-        return _report(console, launches, results, say, page, untraced)
+        return _report(console, launches, results, say, said, page, untraced)
 
     def report_and_leave() -> int:
         try:
@@ -108,8 +109,9 @@ def run(
             stream.close()
 
 
-def _sayer(stream: Stream) -> Callable[[str], None]:
+def _sayer(stream: Stream, said: set[str]) -> Callable[[str], None]:
     def say(line: str) -> None:
+        said.add(line)
         print(f"kperf: {printable(line)}", file=stream.file, flush=True)
 
     return say
@@ -136,10 +138,13 @@ def _report(
     launches: Interceptor,
     results: Results,
     say: Callable[[str], None],
+    said: Collection[str],
     page: Page | None,
     untraced: int,
 ) -> int:
     """Write and print what was traced, the slowest kernel first; returns the exit status of a script that had none.
+
+    Problems that were `said` while the script ran are said again only if they are why the exit status is not 0.
 
     First all files and then all pictures are written, and then all is printed: nothing waits for a slow reader. The GPU
     is given back before the pictures.
@@ -156,11 +161,12 @@ def _report(
     if page is not None and kept:
         page([one.path.with_name(f"{one.path.name}.timeline.json") for one in kept])
     problems = problems_of(launches, results)
+    wrong = results.bugs or any(isinstance(problem, MeasurementError) for problem in problems)
+    status = 1 if wrong else untraced if problems and not kept else 0
     for line in dict.fromkeys(map(str, problems)):
-        say(line)
-    if results.bugs or any(isinstance(problem, MeasurementError) for problem in problems):
-        return 1
-    return untraced if problems and not kept else 0
+        if status or line not in said:
+            say(line)
+    return status
 
 
 def read_chosen(launches: Interceptor, results: Results) -> list[Kept]:

@@ -13,7 +13,7 @@ from kperf.diagnose.sarif import sarif
 from kperf.errors import UsageError
 from kperf.ir.compile import machine_code
 from kperf.trace import results
-from kperf.trace.capture import pc_sampling
+from kperf.trace.capture import capturer, pc_sampling
 from tests.compat import fake_cupti
 from tests.diagnose import sarif_2_1_0
 from tests.trace.capture import fake_gpu
@@ -90,6 +90,21 @@ def test_a_kernel_that_needs_more_than_the_gpu_has_is_diagnosed_though_it_never_
     )
     assert command.run_traced(console, str(script), (), command.Request(as_json=True), fake_gpu.FakeGpu()) == 1
     assert [one["kernel"] for one in json.loads(console.file.getvalue())["kernels"]] == ["column_sum"]
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_why_a_kernel_is_not_traced_is_said_once(tmp_path, monkeypatch, capfd):
+    """At its launch, and not at the end too: it is diagnosed all the same."""
+
+    def refuse(*_, **__):
+        raise UsageError("process 7 is measuring")
+
+    monkeypatch.setattr(capturer, "make_instrumented", refuse)
+    script = tmp_path / "columns.py"
+    script.write_text(SCRIPT)
+    console = WholeConsole(file=io.StringIO(), width=160)
+    assert command.run_traced(console, str(script), (), command.Request(as_json=True), fake_gpu.FakeGpu()) == 0
+    assert capfd.readouterr().err.count("column_sum is not traced: process 7 is measuring") == 1
 
 
 @pytest.mark.usefixtures("on_a_fake_gpu")

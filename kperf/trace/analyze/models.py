@@ -444,7 +444,7 @@ class LineSamples(Frozen):
 class PcSamples(Frozen):
     """Samples that the GPU took of the original kernel, of all its warps, in launches of its own.
 
-    `period_cycles`: SM cycles between two samples of a scheduler. `dropped`: samples that the GPU lost. `lines`: those
+    `period_cycles`: cycles between two samples of an SM. `dropped`: samples that the GPU lost. `lines`: those
     with most samples first.
     """
 

@@ -1,7 +1,7 @@
 """What warps wait for, in CUPTI's words, and samples of instructions by line of source."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass, field
 
 from kperf.compat.cupti import PcSample
@@ -56,14 +56,17 @@ def by_line(
 ) -> PcSamples:
     """Samples by the line outside of Triton's library, and by the line whose load is waited for.
 
+    An H200 counts the wait for MMAs (`WARPGROUP.DEPBAR`) as `barrier`. Here it is `gmma`, as CUPTI's word is.
+
     `named`: what a file is called here. Where an instruction waits for several loads, they share its samples.
     """
     instructions = {instruction.address: instruction for instruction in code.instructions}
+    at_barriers = _at_barriers(code)
     lines: defaultdict[tuple[str, int], _Line] = defaultdict(_Line)
     for pc in pcs:
         here = lines[_place(instructions.get(pc.address), named)]
         here.not_issued += pc.not_issued
-        here.stalls[pc.reason] += pc.samples
+        here.stalls["gmma" if pc.reason == "barrier" and pc.address not in at_barriers else pc.reason] += pc.samples
         loads = producers(code, pc.address, _PRODUCERS.get(pc.reason, ()))
         places = sorted({_place(load, named) for load in loads})
         for number, place in enumerate(places):
@@ -81,6 +84,18 @@ def by_line(
     ]
     found.sort(key=lambda one: (-one.samples, one.file, one.line))
     return PcSamples(launches=launches, period_cycles=period, dropped=dropped, lines=found)
+
+
+def _at_barriers(code: MachineCode) -> Container[int]:
+    """Addresses at which a warp may wait at a barrier: those of barriers, and the next; all where no MMA is waited for.
+
+    What waits may be counted at the instruction behind.
+    """
+    addresses = [one.address for one in code.instructions]
+    if not any(one.opcode.startswith("WARPGROUP.DEPBAR") for one in code.instructions):
+        return addresses
+    places = [place for place, one in enumerate(code.instructions) if "BAR" in one.opcode.partition(".")[0]]
+    return {address for place in places for address in addresses[place : place + 2]}
 
 
 def _place(instruction: Instruction | None, named: Callable[[str], str]) -> tuple[str, int]:

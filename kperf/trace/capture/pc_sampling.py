@@ -16,8 +16,8 @@ from kperf.trace.capture.copies import Copies
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.trial import why_not_repeated
 
-SAMPLES_OF_A_SCHEDULER = 256
-"""An SM has four schedulers: of 132 SMs 135 000 samples, of which a line with 1 % has 1350, give or take 3 %."""
+SAMPLES_OF_AN_SM = 256
+"""Or up to twice as many: of 132 SMs 34 000 samples, of which a line with 1 % has 340, give or take 5 %."""
 _CYCLES_OF_A_MS = 1.5e6
 """About, on any of these GPUs: only how many samples there are depends on it."""
 _LEAST_PERIOD, _GREATEST_PERIOD = 7, 24
@@ -40,11 +40,11 @@ class Sampled:
 
 
 def plan(milliseconds: float) -> tuple[int, int]:
-    """Period, as an exponent of two, and launches that give about `SAMPLES_OF_A_SCHEDULER`, of a kernel's time."""
+    """Period, as an exponent of two, and launches that give about `SAMPLES_OF_AN_SM`, of a kernel's time."""
     cycles = max(milliseconds * _CYCLES_OF_A_MS, 1.0)
-    period = math.floor(math.log2(max(cycles / SAMPLES_OF_A_SCHEDULER, 1.0)))
+    period = math.floor(math.log2(max(cycles / SAMPLES_OF_AN_SM, 1.0)))
     period = min(max(period, _LEAST_PERIOD), _GREATEST_PERIOD)
-    return period, min(math.ceil(SAMPLES_OF_A_SCHEDULER * 2**period / cycles), _MOST_LAUNCHES)
+    return period, min(math.ceil(SAMPLES_OF_AN_SM * 2**period / cycles), _MOST_LAUNCHES)
 
 
 def sample(compiled: CompiledKernel, call: LaunchCall, gpu: Gpu) -> Sampled:
@@ -64,10 +64,10 @@ def sample(compiled: CompiledKernel, call: LaunchCall, gpu: Gpu) -> Sampled:
         only_written = [place for place, name in enumerate(names) if name in stored]
         copies = Copies(call.arguments, free_bytes=gpu.free_bytes(), only_written=only_written)
         here = again.elsewhere(call.grid, copies.of(call.arguments))
-        milliseconds = min(_milliseconds(here, copies, gpu) for _ in range(2))
+        milliseconds = _milliseconds(here, copies, gpu)
         if milliseconds > _MOST_MS:
-            raise UsageError(f"a launch of it takes {milliseconds / 1e3:.1f} s, and to sample it takes two more")
-        period, launches = plan(milliseconds)
+            raise UsageError(f"a launch of it takes {milliseconds / 1e3:.1f} s, and to sample it takes three more")
+        period, launches = plan(min(milliseconds, _milliseconds(here, copies, gpu)))
         with cupti.sampling() as sampler:
             here = here.of(*loaded_again(compiled))
             _milliseconds(here, copies, gpu)

@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kperf.compat import cupti
+from kperf.compat.cupti import PcSample
 from kperf.console import WholeConsole
 from kperf.ir.machine import read_machine_code
 from kperf.ir.scoreboards import FROM_GLOBAL, FROM_SHARED, producers
 from kperf.report.formats import formats
 from kperf.trace import command
+from kperf.trace.analyze import stalls
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture import pc_sampling
 from kperf.trace.capture.kernels import TraceOptions
@@ -175,8 +177,8 @@ def test_a_plan_gives_samples_enough_and_not_too_many(milliseconds):
     each = milliseconds * 1.5e6 / 2**period
     assert 7 <= period <= 24
     assert 1 <= launches <= 16
-    assert each * launches <= 2.01 * pc_sampling.SAMPLES_OF_A_SCHEDULER or period == 24
-    assert each * launches >= pc_sampling.SAMPLES_OF_A_SCHEDULER or launches == 16
+    assert each * launches <= 2.01 * pc_sampling.SAMPLES_OF_AN_SM or period == 24
+    assert each * launches >= pc_sampling.SAMPLES_OF_AN_SM or launches == 16
 
 
 LISTING = """
@@ -195,6 +197,11 @@ LISTING = """
         /*00a0*/                   LDGDEPBAR ;
         /*00b0*/                   DEPBAR.LE SB0, 0x0 ;
         /*00c0*/                   STG.E desc[UR4][R2.64], R14 ;
+        /*00d0*/                   LDG.E R16, desc[UR4][R2.64] ;
+        /*00e0*/                   ISETP.GE.AND P0, PT, R16, R20, PT ;
+        /*00f0*/                   DEPBAR.LE SB0, 0x0 ;
+        /*0100*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0110*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
 """
 
 
@@ -208,8 +215,31 @@ LISTING = """
         (0x50, FROM_GLOBAL, []),  # its own result of the iteration before was used there
         (0xB0, FROM_GLOBAL, [0x90]),
         (0xC0, FROM_GLOBAL, []),
+        (0xE0, FROM_GLOBAL, [0xD0]),  # a comparison writes no register
+        (0x100, FROM_GLOBAL, [0x90]),  # where an H200 counts what DEPBAR waits for
+        (0x110, FROM_GLOBAL, []),
         (0x1000, FROM_GLOBAL, []),
     ],
 )
 def test_an_instruction_waits_for_the_last_that_wrote_its_registers(address, opcodes, awaited):
     assert [one.address for one in producers(read_machine_code(LISTING), address, opcodes)] == awaited
+
+
+WGMMA = """
+.text.k:
+        /*0000*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0010*/                   WARPGROUP.ARRIVE ;
+        /*0020*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24, gsb0 ;
+        /*0030*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0040*/                   FADD R1, R24, R25 ;
+"""
+
+
+@pytest.mark.parametrize(("listing", "mmas"), [(WGMMA, [0x30, 0x40]), (LISTING, [])])
+def test_a_wait_for_mmas_is_told_from_a_wait_at_a_barrier(listing, mmas):
+    """On an H200 both are `barrier`."""
+    code = read_machine_code(listing)
+    for address in (0x0, 0x10, 0x30, 0x40):
+        sample = PcSample(address, "barrier", 7, 0)
+        found = stalls.by_line(code, [sample], str, launches=1, period=128, dropped=0)
+        assert list(found.stalls) == ["gmma" if address in mmas else "barrier"]
