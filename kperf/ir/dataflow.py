@@ -131,12 +131,32 @@ class Dataflow:
         self._described = {self._operand(op, 0): self._operand(op, 1) for op in self._named("ttng.tensormap_create")}
         self._contents = self._find_contents()
         self._mmas = {id(op): self._name_mma(op) for op in self._named(*MMAS)}
+        self._bases = self._find_bases()
         barriers = [barrier for op in self._operations for barrier in self._barriers_of(op)]
         self._shared = {stage_ring for stage_ring, number in barriers if number is None}
+        self._meetings = self._find_meetings(module)
         self._arriving = self._find_arriving(module)
         self._barriers = self._name_barriers(module)
         self._completed, self._left = self._follow_queues(module)
         self._first_uses = self._find_first_uses()
+
+    def _find_bases(self) -> dict[str, int]:
+        """How many threads meet at named barriers whose number is computed -> the least that is added for a number."""
+        found: dict[str, list[int]] = {}
+        for op in self._operations:
+            if named := _named_barrier(op):
+                number = self._resolve(op.parent, named[3])
+                if self._constant(number) is None:
+                    found.setdefault(named[2], []).append(self._base(number))
+        return {threads: min(bases) for threads, bases in found.items()}
+
+    def _base(self, number: Value) -> int:
+        """The constant that is added to something for a number; 0 if none is."""
+        op = self._maker(self._root(number))
+        if op is None or op.name != "arith.addi":
+            return 0
+        added = (self._constant(self._operand(op, index)) for index in (0, 1))
+        return next((constant for constant in added if constant is not None), 0)
 
     def _partition_arguments(self, module: Module) -> dict[Value, list[tuple[Region | None, str]]]:
         """Of closed partitions, which see nothing from around them but what they are given."""
@@ -376,11 +396,21 @@ class Dataflow:
                 todo += [(following, queue) for following in reversed(graph.get(op.line, ()))]
         return {key: "+".join(mmas) for key, mmas in completed.items()}, left
 
+    def _find_meetings(self, module: Module) -> set[Value]:
+        """Named barriers at which warp groups wait for each other: several do, and none arrives and goes on."""
+        waiting: dict[Value, set[str]] = {}
+        for group in module.warp_groups():
+            for op in group.region.walk():
+                if _named_barrier(op) and self.waits(op):
+                    waiting.setdefault(self.barrier(op), set()).add(group.name)
+        signalled = {self.barrier(op) for op in self._operations if self.signals(op)}
+        return {stage_ring for stage_ring, groups in waiting.items() if len(groups) > 1} - signalled
+
     def _name_barriers(self, module: Module) -> dict[Value, tuple[str, str]]:
         """Ring of barriers -> (what it guards, full or empty).
 
         A wait before a load guards its buffer where another warp group waits for what is loaded: a group that loads for
-        itself knows when it has read the buffer.
+        itself knows when it has read the buffer. A meeting guards nothing.
         """
         loaded: dict[tuple[Value, str], dict[str, None]] = {}
         for op in self._named(COPY):
@@ -399,7 +429,7 @@ class Dataflow:
                     used = True
                     for stage_ring in awaited:
                         loaded.setdefault((stage_ring, "empty"), {})[self.source(op)] = None
-                elif self.waits(op) and self.barrier(op) not in full:
+                elif self.waits(op) and self.barrier(op) not in full | self._meetings:
                     awaited = [*([] if used else awaited), self.barrier(op)]
                     used = False
             self._name_tensor_memory(group.region, loaded)
@@ -460,10 +490,14 @@ class Dataflow:
     def _barriers_of(self, operation: Operation) -> list[tuple[Value, int | None]]:
         """The barriers that an operation waits for or arrives at, or has arrived at when it is done.
 
-        Each is a stage ring, named ones by how many threads meet there, and which of it; None if that is computed.
+        Each is a stage ring, and which of it; None if that is computed. Of named ones those where as many threads meet
+        are a ring from the least number on that is computed.
         """
         if named := _named_barrier(operation):
-            return [((_HARDWARE, named[2]), self._constant(self._resolve(operation.parent, named[3])))]
+            number, threads = self._constant(self._resolve(operation.parent, named[3])), named[2]
+            base = self._bases.get(threads)
+            computed = base is not None and (number is None or number >= base)
+            return [((_HARDWARE, f"{threads} from {base}" if computed else threads), number)]
         values = []
         if operation.name in (WAIT, ARRIVE, COMMIT, COPY):
             values = [self._operand(operation, -2 if operation.name == COPY else 0)]
@@ -648,7 +682,8 @@ class Dataflow:
             found["buffer"] = "+".join(dict.fromkeys(map(self.source, self._copies(operation)))) or "cp.async"
         elif self.waits(operation) or self.signals(operation):
             stage_ring = self.barrier(operation)
-            unknown = "+".join(self._arriving.get(stage_ring, ())) or ("barrier" if name in (WAIT, ARRIVE) else "turn")
+            nameless = "barrier" if name in (WAIT, ARRIVE) else "all" if stage_ring in self._meetings else "turn"
+            unknown = "+".join(self._arriving.get(stage_ring, ())) or nameless
             found["buffer"], found["state"] = self._barriers.get(stage_ring, (unknown, ""))
         elif name == _ASSEMBLY:
             found["buffer"] = "turn"  # a named barrier written in another way

@@ -70,8 +70,8 @@ def simulate(
 ) -> list[list[Record]]:
     """One CTA: every interval takes its `cycles`, and a wait also lasts until what it waits for is there.
 
-    A load arrives `load_cycles` after it was issued; consumer 1 starts `delay` cycles late. A persistent kernel
-    computes `tiles` tiles of `iterations` iterations each, once.
+    A load arrives `load_cycles` after it was issued; groups that meet go on when the last has come; consumer 1 starts
+    `delay` cycles late. A persistent kernel computes `tiles` tiles of `iterations` iterations each, once.
     """
     order = {group.first_warp: group.name for group in program.groups}
     groups = [order[warp] for warp in sorted(order)]
@@ -92,8 +92,21 @@ def simulate(
         for stage_ring in interval.signals
     }
 
+    loaded = {stage_ring for interval in program.intervals.values() for _, stage_ring in interval.loads}
+    meeting = {
+        stage_ring: {i.group for i in program.intervals.values() if stage_ring in i.waits}
+        for interval in program.intervals.values()
+        for stage_ring in interval.waits
+        if stage_ring not in loaded and stage_ring not in signallers
+    }
+    came: dict[tuple[Value, int], dict[str, int]] = defaultdict(dict)
+
     def ready(group: str, stage_ring: Value) -> int | None:
         number = waited[group, stage_ring]
+        if stage_ring in meeting:
+            came[stage_ring, number][group] = records[group][-1][2]
+            there = came[stage_ring, number]
+            return max(there.values()) if there.keys() == meeting[stage_ring] else None
         if stage_ring not in signallers:
             return loads[stage_ring][number] + load_cycles if number < len(loads[stage_ring]) else None
         number -= program.stages[stage_ring]
