@@ -1,12 +1,13 @@
 """Shared makers of records, and one cache of compiled kernels."""
 
 import gc
-import multiprocessing
 import os
 import signal
 import socket
 import statistics
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,16 +36,20 @@ def main_module():
 
 @pytest.fixture(scope="session")
 def in_a_fork(tmp_path_factory):
-    """What stands for `python` in a command `python -m MODULE`: the module begins with all that is imported here."""
+    """What stands for `python` in a command `python -m MODULE`: the module begins with torch, Triton and kperf there.
+
+    The server is no fork of this process, in which tests have run threads: what these hold would be held for ever.
+    """
     path = tmp_path_factory.mktemp("forks") / "socket"
+    root = str(Path(__file__).resolve().parents[1])
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(path))
         listening.listen()
-        server = multiprocessing.get_context("fork").Process(target=forks.serve, args=(listening,), daemon=True)
-        server.start()
+        code = f"import sys; sys.path[0] = {root!r}; from tests import forks; forks.serve({listening.fileno()})"
+        server = subprocess.Popen([sys.executable, "-c", code], pass_fds=[listening.fileno()], cwd=root)
     yield sys.executable, "-IS", forks.__file__, str(path)
     server.kill()
-    server.join()
+    server.wait()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ these standard streams, and ends as the fork ends. Signals for its process group
 own. What an interpreter does at its end is not done.
 """
 
+import importlib
 import json
 import os
 import runpy
@@ -18,8 +19,18 @@ from contextlib import suppress
 _LARGEST = 1 << 20
 
 
-def serve(listening: socket.socket) -> None:
-    """Fork for each client. Never returns."""
+def serve(descriptor: int) -> None:
+    """Fork for each client of the listening socket with that file descriptor. Never returns."""
+    for module in (
+        "torch",
+        "triton",
+        "kperf.cli.app",
+        "kperf.trace.command",
+        "kperf.diagnose.command",
+        "kperf.plots.style",
+    ):
+        importlib.import_module(module)
+    listening = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks: they say how they end
     while True:
         client, _ = listening.accept()
