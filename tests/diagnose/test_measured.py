@@ -80,7 +80,7 @@ def test_loads_at_the_bound_of_the_mmas_cost_nothing():
 
 def test_the_page_of_exposed_loads_says_from_which_shares_it_speaks():
     page = (FOLDER / "exposed-loads.md").read_text()
-    assert f"waits for loads, {100 * EXPOSED_SHARE:.0f} % and more, in a timeline." in page
+    assert f"wait for loads in {100 * EXPOSED_SHARE:.0f} % of an iteration or more." in page
     assert f"The severity is medium, and high from {100 * SEVERE_WAIT:.0f} %." in page
 
 
