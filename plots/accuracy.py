@@ -77,8 +77,8 @@ def _regions(axis: Axes, rows: Sequence[AccuracyRow]) -> None:
 
 
 def _launches(rows: Sequence[AccuracyRow]) -> str:
-    told = [f"{row.instruction} {row.error:+.2%}" for row in rows if isinstance(row, LaunchRow)]
-    return f"A launch's time by its events against CUPTI's: {', '.join(told)}."
+    errors = [f"{row.instruction} {row.error:+.2%}" for row in rows if isinstance(row, LaunchRow)]
+    return f"A launch's time from its events, off CUPTI's: {', '.join(errors)}."
 
 
 def _models(axis: Axes, modelled: Sequence[Prediction]) -> None:

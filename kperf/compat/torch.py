@@ -44,7 +44,7 @@ def observed(*tensors: torch.Tensor) -> bool:
 
 
 def computed_by(op: object) -> Callable[..., Any] | None:
-    """The Python function of a `torch.library.custom_op` or `triton_op` on CUDA; None for other operators."""
+    """The Python function of a `custom_op` or `triton_op` on CUDA; None for other operators."""
     if isinstance(op, torch._ops.OpOverload):
         name = op.name()
     elif isinstance(op, torch._ops.OpOverloadPacket):

@@ -160,7 +160,7 @@ def report(console: Console, store: Store, *, measured: bool) -> list[Path]:
     """Draw and print what is recorded.
 
     Raises `UsageError` if that is nothing; after drawing, of what was measured now, `MeasurementError` if a point is
-    wrong or failed. Of a recorded one it is said.
+    wrong or failed. Recorded ones are printed.
     """
     runs = _recorded(store)
     places = sum(map(len, groups()))

@@ -33,7 +33,7 @@ MUCH_SLOWER = MOST_DISTURBED
 """Instrumented over original: from there on it is said where the time goes."""
 _MOST_STALLS = 3
 _MANY_LOST = 0.05
-"""Of the samples: fewer change no share that is said."""
+"""Of the samples: fewer change no share that is printed."""
 LONG_TAIL = 0.1
 """Of a launch, in which half of the SMs have ended: from there on it is said."""
 

@@ -144,7 +144,7 @@ def _report(
 ) -> int:
     """Write and print what was traced, the slowest kernel first; returns the exit status of a script that had none.
 
-    Problems that were `said` while the script ran are said again only if they are why the exit status is not 0.
+    Problems that were printed while the script ran (`said`) come again only if the exit status is not 0 for them.
 
     First all files and then all pictures are written, and then all is printed: nothing waits for a slow reader. The GPU
     is given back before the pictures.

@@ -81,7 +81,7 @@ _FRAMES = 10_000
 class Kept:
     """A kernel whose files are written: what they hold, and which of its launches that was read from.
 
-    `one_pass`: its timeline by `launch` alone; `timeline`: what a sample or passes add, and what is said of all.
+    `one_pass`: its timeline by `launch` alone; `timeline`: what a sample or passes add, with its sentences.
     """
 
     kernel: Kernel

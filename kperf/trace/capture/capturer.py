@@ -160,7 +160,7 @@ class Capturer:
         )
 
     def _sample(self, kernel: Kernel, taken: CapturedLaunch, before: CapturedLaunch | None, call: LaunchCall) -> None:
-        """Let the GPU sample the original kernel, unless it did at an equal launch; why not, is said once a reason."""
+        """Let the GPU sample the original kernel, unless it did at an equal launch; prints a reason against it once."""
         if before and before.samples and (before.grid, before.arguments) == (taken.grid, taken.arguments):
             taken.samples = before.samples
             return

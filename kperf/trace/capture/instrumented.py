@@ -123,9 +123,9 @@ def make_instrumented(
     `folder`.
 
     Of all its regions if that costs the kernel no registers and no CTA on an SM, else of fewer if that costs less:
-    without loads where registers spill, and without arithmetic where they still do. Where they spill, ptxas is also
-    told to take as many as leave the original's CTAs on an SM: of a kernel that it cannot keep in registers it takes
-    few. No fewer regions are tried later than VERSIONS_S after the first were.
+    without loads where registers spill, and without arithmetic where they still do. Where they spill, one more
+    version gives ptxas as many as leave the original's CTAs on an SM: by itself it takes few for a kernel that does not
+    fit into registers. No fewer regions are tried later than VERSIONS_S after the first were.
     `memory`: bytes that the records of a launch may take; `records`: how many a warp writes, if that is known.
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
