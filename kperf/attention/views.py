@@ -6,7 +6,7 @@ The kernel is `improved_plus.attn_fwd_views`: the Gluon source of the override `
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,8 @@ from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
 from kperf.attention.operands import DESCRIPTOR_ALIGNMENT, check_attention, why_not_here
 from kperf.attention.overrides import does_not_compile
 from kperf.attention.variants import VARIANTS
-from kperf.compat.triton import CompiledKernel, TritonError
+from kperf.compat.torch import empty
+from kperf.compat.triton import CompiledKernel, DirectLaunch, TritonError, direct_launch
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.record.device import sm_count
@@ -32,6 +33,7 @@ _MOST_ROWS = 2**31
 _LARGEST_STRIDE = 2**40
 """Bytes, exclusive (CUDA driver API, cuTensorMapEncodeTiled)."""
 _MOST_PLANS = 4096
+_MOST_ENCODED = 1024
 
 
 class Kind(NamedTuple):
@@ -71,14 +73,19 @@ class Plan:
     """What a call on tensors of these shapes, strides and types takes; `plan` makes it.
 
     why_not: why there is no such call (one sentence), or None. unreadable: of q, k, v, those that TMA cannot read.
-    descriptors: shape, strides and box of q, k, v and o. arguments: what the kernel is given after sm_scale.
+    descriptors: shape, strides and box of q, k, v and o. lse: shape and strides of the log-sum-exp. arguments: what the
+    kernel is given after sm_scale. direct: the launch that nobody watches. encoded: its descriptors of calls before, by
+    place and address.
     """
 
     why_not: str | None = None
     unreadable: tuple[bool, ...] = (False, False, False)
     launch: Callable[..., None] | None = None
     descriptors: tuple[tuple[Shape, Shape, Shape], ...] = ()
+    lse: tuple[Shape, Shape] = ((), ())
     arguments: tuple[Any, ...] = ()
+    direct: DirectLaunch | None = None
+    encoded: dict[tuple[int, int], tuple[Any, ...]] = field(default_factory=dict)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
         """o, as a view of [batch, seq_len, heads, head_dim], and the log-sum-exp [batch, heads, seq_len] in float32.
@@ -89,20 +96,38 @@ class Plan:
         """
         if self.why_not:
             raise UsageError(self.why_not)
-        off = [
-            strided or tensor.data_ptr() % DESCRIPTOR_ALIGNMENT
-            for strided, tensor in zip(self.unreadable, (q, k, v), strict=True)
-        ]
-        if any(off):
-            q, k, v = (_copied(tensor) if bad else tensor for bad, tensor in zip(off, (q, k, v), strict=True))
-            return plan(q, k, v, causal).run(q, k, v, causal, sm_scale)
-        assert self.launch is not None
-        shape, strides, _ = self.descriptors[3]
-        o = torch.empty_strided(shape, strides, dtype=q.dtype, device=q.device)
-        lse = torch.empty(shape[:3], dtype=torch.float32, device=q.device)
-        described = [_Descriptor(tensor, *parts) for tensor, parts in zip((q, k, v, o), self.descriptors, strict=True)]
-        self.launch(*described, lse, sm_scale, *self.arguments)
+        launch = self.launch
+        if launch is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % DESCRIPTOR_ALIGNMENT:
+            return self._run_on_copies(q, k, v, causal, sm_scale)
+        device = q.device
+        o = empty(*self.descriptors[3][:2], q.dtype, device)
+        lse = empty(*self.lse, torch.float32, device)
+        if self.direct is not None and self.direct.usable():
+            flat = *self._encoded(0, q), *self._encoded(1, k), *self._encoded(2, v), *self._encoded(3, o)
+            self.direct(device.index, *flat, lse, sm_scale, *self.arguments)
+        else:
+            launch(*map(self._described, range(4), (q, k, v, o)), lse, sm_scale, *self.arguments)
         return o, lse
+
+    def _run_on_copies(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
+        q, k, v = (
+            _copied(tensor) if strided or tensor.data_ptr() % DESCRIPTOR_ALIGNMENT else tensor
+            for strided, tensor in zip(self.unreadable, (q, k, v), strict=True)
+        )
+        return plan(q, k, v, causal).run(q, k, v, causal, sm_scale)
+
+    def _described(self, place: int, tensor: Tensor) -> TensorDescriptor:
+        return _Descriptor(tensor, *self.descriptors[place])
+
+    def _encoded(self, place: int, tensor: Tensor) -> tuple[Any, ...]:
+        key = place, tensor.data_ptr()
+        found = self.encoded.get(key)
+        if found is None:
+            assert self.direct is not None
+            if len(self.encoded) == _MOST_ENCODED:
+                self.encoded.clear()
+            found = self.encoded[key] = self.direct.encoded(place, self._described(place, tensor))
+        return found
 
 
 _plans: dict[Any, Plan] = {}
@@ -192,9 +217,12 @@ def _made(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     views = improved_plus.views(batch, heads, kv_heads, q_len, kv_len, kv_row_bytes, causal=causal)
     boxes = [(1, 1, rows, head_dim) for rows in (Q_BOX_ROWS, KV_BOX_ROWS, KV_BOX_ROWS, Q_BOX_ROWS)]
     shapes = [tuple(tensor.shape) for tensor in (q, k, v, q)]
+    grid = (min(views.n_tiles, sm_count()), 1, 1)
     return Plan(
-        launch=kernel[(min(views.n_tiles, sm_count()), 1, 1)],
+        launch=kernel[grid],
+        direct=direct_launch(kernel, grid),
         descriptors=tuple(zip(shapes, [*readable, rows_first_strides(q.shape)], boxes, strict=True)),
+        lse=((batch, heads, q_len), (heads * q_len, q_len, 1)),
         arguments=(*views, *kind.constexprs().values()),
     )
 

@@ -1,0 +1,152 @@
+"""A direct launch hands Triton's C launcher what `kernel[grid]` hands it, and steps aside for who watches launches."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triton import knobs
+from triton.backends.nvidia import driver as nvidia
+from triton.runtime import driver
+
+from kperf.attention import views
+from kperf.compat.torch import empty
+from kperf.compat.triton import intercepted_launches
+from kperf.ir import offline
+from tests.attention.attending_gpu import attending_gpu, forget  # noqa: F401
+from tests.attention.handed_in import SCALE, operands
+
+GRID = slice(0, 3)
+HOOKS = slice(10, 13)
+"""Of what the C launcher is given: after grid, stream, function, two options, two scratch buffers and metadata."""
+
+
+@pytest.fixture
+def launcher(attending_gpu, monkeypatch):  # noqa: F811
+    """Triton's own launcher of CUDA kernels, above its C: `launches` it was given, `encoded` arguments of descriptors.
+
+    o and the log-sum-exp are the same tensors in each call.
+    """
+    found = SimpleNamespace(launches=[], encoded=[])
+
+    class Utils(offline.Utils):
+        def fill_tma_descriptor(self, *arguments):
+            found.encoded.append(arguments)
+            return arguments
+
+    active = offline.Driver()
+    active.launcher_cls, active.utils = nvidia.CudaLauncher, Utils(active.arch)
+    monkeypatch.setattr(driver, "_active", active)
+    module = SimpleNamespace(launch=lambda *arguments: found.launches.append(arguments))
+    monkeypatch.setattr(nvidia, "compile_module_from_src", lambda **_: module)
+    monkeypatch.setattr(nvidia, "library_dirs", list)
+    made = {}
+    monkeypatch.setattr(views, "empty", lambda *given: made.setdefault(given, empty(*given)))
+    forget()
+    return found
+
+
+def watched(call, monkeypatch):
+    """Calls with a hook of a profiler in place, and gives it."""
+    hook = knobs.HookChain()
+    hook.add(lambda _: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(knobs.runtime, "launch_enter_hook", hook)
+        call()
+    return hook
+
+
+@pytest.mark.parametrize("kv_heads", [4, 1])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_c_launcher_is_given_the_same(launcher, monkeypatch, kv_heads, causal):
+    q, k, v = operands(kv_heads=kv_heads)
+    views.attend(q, k, v, causal, SCALE)
+    hook = watched(lambda: views.attend(q, k, v, causal, SCALE), monkeypatch)
+    direct, tritons = launcher.launches
+    assert direct[GRID] == (16, 1, 1)
+    assert tritons[HOOKS][1] is hook
+    assert direct[HOOKS] == (None,) * 3
+    assert len(direct) == len(tritons)
+    for place, (one, other) in enumerate(zip(direct, tritons, strict=True)):
+        if place not in range(10, 13):
+            assert one is other or one == other
+    addresses = [tensor.data_ptr() for tensor in (q, k, v)]
+    assert [arguments[0] for arguments in launcher.encoded] == [arguments[0] for arguments in launcher.encoded[:4]] * 2
+    assert [arguments[0] for arguments in launcher.encoded[:3]] == addresses
+
+
+def test_a_descriptor_is_encoded_once_an_address(launcher):
+    q, k, v = operands()
+    views.attend(q, k, v, True, SCALE)
+    del launcher.encoded[:]
+    views.attend(q, k, v, True, SCALE)
+    assert not launcher.encoded
+    other = k.clone()
+    views.attend(q, other, v, True, SCALE)
+    assert [arguments[0] for arguments in launcher.encoded] == [other.data_ptr()]
+    views.attend(q, v, k, True, SCALE)  # each the other's place
+    assert [arguments[0] for arguments in launcher.encoded[1:]] == [v.data_ptr(), k.data_ptr()]
+    first, *_, last = launcher.launches
+    begin = HOOKS.stop + 9  # after q: a descriptor, four sizes, four strides
+    assert first[begin][0] == k.data_ptr()
+    assert last[begin][0] == v.data_ptr()
+
+
+def test_no_more_descriptors_are_kept_than_that(launcher, monkeypatch):
+    monkeypatch.setattr(views, "_MOST_ENCODED", 6)
+    q, k, v = operands()
+    values = [v + step for step in range(4)]
+    for value in values:
+        views.attend(q, k, value, True, SCALE)
+        assert len(views.plan(q, k, v, True).encoded) <= 6
+    assert [launch[HOOKS.stop + 18][0] for launch in launcher.launches] == [value.data_ptr() for value in values]
+
+
+def test_who_takes_launches_in_place_of_the_kernel_gets_them(launcher):
+    q, k, v = operands()
+    views.attend(q, k, v, True, SCALE)
+    taken = []
+    with intercepted_launches(lambda _: taken.append):
+        views.attend(q, k, v, True, SCALE)
+    assert len(launcher.launches) == 1
+    (call,) = taken
+    assert [descriptor.base.data_ptr() for descriptor in call.arguments[:3]] == [x.data_ptr() for x in (q, k, v)]
+    views.attend(q, k, v, True, SCALE)
+    assert len(launcher.launches) == 2
+
+
+def test_a_hook_alone_is_enough_to_step_aside(launcher, monkeypatch):
+    q, k, v = operands()
+    plan = views.plan(q, k, v, True)
+    assert plan.direct.usable()
+    for name in ("launch_enter_hook", "launch_exit_hook"):
+        with monkeypatch.context() as patch:
+            patch.setattr(knobs.runtime, name, print)
+            assert not plan.direct.usable()
+    monkeypatch.setattr(knobs.runtime, "launch_enter_hook", None)
+    assert plan.direct.usable()
+
+
+def test_launchers_of_others_are_not_gone_around(attending_gpu):  # noqa: F811
+    assert views.plan(*operands(), True).direct is None
+
+
+def test_memory_on_a_gpu_is_torchs_own_where_it_has_to_be_filled(monkeypatch):
+    calls = []
+
+    def allocate(shape, strides, dtype):
+        calls.append((shape, strides, dtype))
+        return "allocated"
+
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", allocate)
+    given = (2, 3), (1, 2), torch.float16
+    assert empty(*given, torch.device("cuda", 0)) == "allocated"
+    assert calls == [given]
+    torch.use_deterministic_algorithms(True)
+    try:
+        with FakeTensorMode():
+            filled = empty(*given, torch.device("cuda", 0))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert filled.stride() == (1, 2)
+    assert len(calls) == 1
