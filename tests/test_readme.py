@@ -10,7 +10,7 @@ from kperf.console import WholeConsole
 from kperf.diagnose.command import Request, show
 from kperf.diagnose.finding import Diagnoses
 from kperf.diagnose.thresholds import NEAR_ROOF
-from kperf.paper import claims, disturbance, examples, goals, llama_block, proof, tritonbench
+from kperf.paper import claims, disturbance, examples, goals, llama_block, proof, proof_ncu, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
 from kperf.studies import public
@@ -178,6 +178,7 @@ def test_the_page_of_public_kernels_is_that_of_the_record():
 def test_the_page_of_the_proof_is_that_of_the_record():
     """`python -m kperf proof --write docs/proof.md` fills the page anew."""
     assert between_marks("docs/proof.md", "proof") == proof.markdown(RECORDED)
+    assert between_marks("docs/proof.md", "ncu") == proof_ncu.markdown(RECORDED)
 
 
 def test_what_changed_since_the_proof_is_told_with_the_numbers_of_its_record():

@@ -83,16 +83,24 @@ def proof(
     kernels: Annotated[Path, typer.Option(help="Folder of the proof set.")] = Path("tests/diagnose/kernels"),
     results: Results = RECORDED,
     device: DeviceOption = DeviceChoice.auto,
+    beside_ncu: Annotated[
+        bool, typer.Option("--beside-ncu", help="Run ncu --set full on the kernels instead: what do its rules say?")
+    ] = False,
+    ncu: NcuOption = None,
     write: Annotated[Path | None, typer.Option(help="Put what is recorded into this file, and do no more.")] = None,
 ) -> None:
     """Whether kperf diagnose names planted faults and is silent on clean kernels, and its estimates beside gains."""
-    from kperf.paper import proof
+    from kperf.paper import proof, proof_ncu
     from kperf.record.files import write_between_marks
 
-    if write is None:
-        proof.run(console, results, kernels, names or [], require_gpu=device is DeviceChoice.cuda)
-    else:
+    require_gpu = device is DeviceChoice.cuda
+    if write is not None:
         write_between_marks(write, "proof", proof.markdown(results))
+        write_between_marks(write, "ncu", proof_ncu.markdown(results))
+    elif beside_ncu:
+        proof_ncu.run(console, results, kernels, names or [], ncu_path=ncu, require_gpu=require_gpu)
+    else:
+        proof.run(console, results, kernels, names or [], require_gpu=require_gpu)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from kperf.bench.points import Point, PowerStore, Store
 from kperf.bench.walltime import SweepStore
 from kperf.errors import UsageError
-from kperf.paper import disturbance, llama_block, proof, tritonbench
+from kperf.paper import disturbance, llama_block, proof, proof_ncu, tritonbench
 from kperf.record.store import RecordStore, recorded_folder
 from kperf.studies import accuracy, fig13, inductor, lines, proton, public, timers
 from kperf.tune.records import store_in
@@ -21,7 +21,8 @@ Format = Literal["jsonl", "csv"]
 
 NAMES = (
     "fig12", "fig12_inputs", "attention", "bench", "power", "sweeps", "tune", "llama-block", "tritonbench",
-    "accuracy", "overhead", "timers", "proton", "lines", "inductor", "diagnose", "disturbance", "public",
+    "accuracy", "overhead", "timers", "proton", "lines", "inductor", "diagnose", "ncu_rules",
+    "disturbance", "public",
 )  # fmt: skip
 """Every kind of record: the name of its file."""
 
@@ -108,6 +109,7 @@ _ROWS: dict[str, Any] = {
     "lines": lines.ROWS,
     "inductor": inductor.ROWS,
     "diagnose": proof.ROWS,
+    "ncu_rules": proof_ncu.ROWS,
     "disturbance": disturbance.ROWS,
     "public": public.ROWS,
 }

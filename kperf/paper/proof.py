@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import Field, TypeAdapter
 from rich.console import Console
@@ -26,7 +26,7 @@ from kperf.errors import UsageError
 from kperf.record.files import from_json_once
 from kperf.record.store import Frozen, recorded_folder
 from kperf.studies import child
-from kperf.studies.records import Common, Row, measured_or_recorded, recorded
+from kperf.studies.records import Common, Row, Run, measured_or_recorded, recorded
 from kperf.trace.analyze.finding import LEVELS, Finding
 from kperf.trace.capture.trial import interval
 
@@ -89,18 +89,25 @@ class Outcome(Frozen):
     waited_s: float = Field(ge=0)
 
 
-class ProofRow(Row):
-    """A kernel of the proof set under `kperf diagnose --try`.
+class KernelRow(Row):
+    """A kernel of the proof set.
 
-    name: its script's. fault, line: the rule that is to be named, and where; empty and 0 in a clean one. kernels: what
-    was found, in order, `source.file` from the folder of the set. fixed: the fixed copy beside it; why: why there is no
-    measurement of what failed. took_s, waited_s: as in `Outcome`.
+    name: its script's. fault, line: the rule that is to be named, and where; empty and 0 in a clean one.
     """
 
     kind: Kind
     name: str
     fault: str = ""
     line: int = Field(default=0, ge=0)
+
+
+class ProofRow(KernelRow):
+    """A kernel under `kperf diagnose --try`.
+
+    kernels: what was found, in order, `source.file` from the folder of the set. fixed: the fixed copy beside it; why:
+    why there is no measurement of what failed. took_s, waited_s: as in `Outcome`.
+    """
+
     kernels: list[Diagnosis] = Field(default_factory=list)
     fixed: Beside | None = None
     why: str = ""
@@ -151,6 +158,7 @@ def _best(finding: Finding) -> Gain | None:
     return Gain(by=best.change, speedup=best.speedup, low=best.low, high=best.high) if best is not None else None
 
 
+K = TypeVar("K", bound=KernelRow)
 ROWS: TypeAdapter[ProofRow] = TypeAdapter(ProofRow)
 
 
@@ -205,8 +213,7 @@ def measure(console: Console, kernels: Path, names: Sequence[str], common: Commo
 
 def row_of(common: Common, kernels: Path, path: Path, answer: Path, ended: child.Ended) -> ProofRow:
     """The record of a script, by what its process left."""
-    fault, line = planted(path)
-    about = {**common, "kind": path.parent.name, "name": path.stem, "fault": fault, "line": line}
+    about = {**common, **about_script(path)}
     if ended.status is None:
         return ProofRow(**about, why=f"it took more than {_LIMIT_S} s")
     lines = ended.printed.strip().splitlines()
@@ -223,6 +230,12 @@ def row_of(common: Common, kernels: Path, path: Path, answer: Path, ended: child
         took_s=outcome.took_s,
         waited_s=outcome.waited_s,
     )
+
+
+def about_script(path: Path) -> dict[str, Any]:
+    """The fields of `KernelRow` that it has beside those of `Row`."""
+    fault, line = planted(path)
+    return {"kind": path.parent.name, "name": path.stem, "fault": fault, "line": line}
 
 
 def planted(path: Path) -> tuple[str, int]:
@@ -306,20 +319,26 @@ def markdown(results: Path) -> str:
     """
     if not any(results.glob("*/diagnose.jsonl")):
         return "Nothing is recorded yet: `make proof` records it on a Hopper GPU."
-    found = recorded(recorded_folder(results, "diagnose.jsonl"), "diagnose", ROWS)
+    found = recorded_run(results)
     faulty = [cells(row) for row in in_order(found.rows) if row.kind != "clean"]
     lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(found.rows)), ""]
-    lines += _markdown_table(HEAD, faulty)
+    lines += markdown_table(HEAD, faulty)
     if made_slower := slower(found.rows):
-        lines += ["", f"{SLOWER}:", "", *_markdown_table(SLOWER_HEAD, made_slower)]
+        lines += ["", f"{SLOWER}:", "", *markdown_table(SLOWER_HEAD, made_slower)]
     return "\n".join(lines)
 
 
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def recorded_run(results: Path) -> Run[ProofRow]:
+    """The newest recorded run. Raises `UsageError` if there is none, or it is broken."""
+    return recorded(recorded_folder(results, "diagnose.jsonl"), "diagnose", ROWS)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
     return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def in_order(rows: Sequence[ProofRow]) -> list[ProofRow]:
+def in_order(rows: Sequence[K]) -> list[K]:
     """Faulty kernels first, then by name."""
     return sorted(rows, key=lambda row: (get_args(Kind).index(row.kind), row.name))
 

@@ -65,8 +65,8 @@ def compared(script: Path, fixed: Path, gpu: Gpu) -> dict[str, Any]:
 
     Raises `MeasurementError` if a script fails, or if a tensor that both call the same holds other numbers.
     """
-    original, tensors = _launched(script)
-    changed, others = _launched(fixed)
+    original, tensors = launched(script)
+    changed, others = launched(fixed)
     common = [name for name, tensor in tensors.items() if name in others and others[name].shape == tensor.shape]
     for name in common:
         if likeness(others[name], tensors[name]) == "different":
@@ -82,8 +82,8 @@ def compared(script: Path, fixed: Path, gpu: Gpu) -> dict[str, Any]:
     return {"compared": common, **dict(zip(("original_ms", "fixed_ms"), times, strict=True))}
 
 
-def _launched(script: Path) -> tuple[list[LaunchCall], dict[str, torch.Tensor]]:
-    """The launches of a script that is run, and its tensors by name."""
+def launched(script: Path) -> tuple[list[LaunchCall], dict[str, torch.Tensor]]:
+    """The launches of a script that is run, and its tensors by name. Raises `MeasurementError` if it fails."""
     calls: list[LaunchCall] = []
 
     def note(_: CompiledKernel) -> Callable[[LaunchCall], None]:

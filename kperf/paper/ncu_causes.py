@@ -1,0 +1,110 @@
+"""Which of ncu's rules names which planted fault: a judgement, a line a fault, in ncu's favour where it is open.
+
+A rule names a fault if what it says (its first sentence) is the fault's cause or its direct effect in the hardware:
+"excessive sectors" for accesses that do not coalesce, "waiting for L1TEX" for loads that nothing hides. It need not
+name a remedy. A sentence that fits any slow kernel ("all compute pipelines are under-utilized") names none.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kperf.studies.ncu import Rule
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A rule, what its sentence has to hold (a regular expression; empty: anything), and why that names the fault."""
+
+    rule: str
+    says: str
+    why: str
+
+    def is_named_by(self, rule: Rule) -> bool:
+        """Whether that is the rule, and it says so."""
+        return rule.rule == self.rule and re.search(self.says, rule.text, re.IGNORECASE) is not None
+
+
+_LOADS = Cause("CPIStall", "L1TEX", "its warps wait for what they load")
+_LONGER_WAITS = (_LOADS, Cause("CPIStall", "barrier", "its warps wait at the barrier behind which a tile is there"))
+_COALESCED = (
+    Cause("UncoalescedGlobalAccess", "", "it counts the sectors that move in excess"),
+    Cause("MemoryCacheAccessPattern", "global", "it counts the bytes that are used of a sector"),
+)
+_NARROW = (
+    Cause("CPIStall", r"\bLG\b|local and global", "the queue of memory instructions is full: there are too many"),
+)
+_EXCHANGE = (
+    Cause("CPIStall", "barrier", "an exchange among warps ends in a barrier"),
+    Cause("CPIStall", "MIO|short scoreboard", "an exchange goes through shared memory"),
+    Cause("SharedMemoryConflicts", "", "an exchange goes through shared memory"),
+    Cause("UncoalescedSharedAccess", "", "an exchange goes through shared memory"),
+)
+_FEW_WARPS = (
+    Cause("TheoreticalOccupancy", "", "it says what limits the warps of an SM"),
+    Cause("AchievedOccupancy", "", "it says that an SM has fewer warps than it could"),
+)
+_FMA = (
+    Cause("HighPipeUtilization", r"\bFMA", "it names the pipeline that works in place of the tensor cores"),
+    Cause("FPInstructions", "", "it counts the instructions that work in place of the tensor cores"),
+)
+
+CAUSES: dict[str, tuple[Cause, ...]] = {
+    "atomic-contention": (
+        Cause("CPIStall", r"\bLG\b|local and global", "atomics fill the queue of memory instructions"),
+    ),
+    "bank-conflicts": (
+        Cause("SharedMemoryConflicts", "", "it counts the conflicts"),
+        Cause("UncoalescedSharedAccess", "", "it counts the wavefronts in excess"),
+    ),
+    "conversion-in-loop": _EXCHANGE,
+    "debug-in-kernel": (Cause("CPIStall", "barrier", "the barrier that was left in is what warps wait at"),),
+    "dot-by-hand": _FMA,
+    "dot-on-fma": _FMA,
+    "few-bytes-in-flight": (_LOADS, *_FEW_WARPS),
+    "float64": (
+        Cause("HighPipeUtilization", "FP64", "it names the pipeline of float64"),
+        Cause("SOLFPRoofline", "FP64|double", "it says how much of the work is in float64"),
+        Cause("FPInstructions", "FP64|double", "it counts instructions of float64"),
+    ),
+    "idle-threads": (Cause("ThreadDivergence", "", "it counts the threads of a warp that work"),),
+    "launch-too-small": (Cause("LaunchConfiguration", "grid", "it compares the grid with the SMs"),),
+    "loads-not-pipelined": _LONGER_WAITS,
+    "loop-division": (Cause("HighPipeUtilization", r"ALU|XU", "a division is made of instructions of this pipeline"),),
+    "low-occupancy": _FEW_WARPS,
+    "mask-stops-vectors": _NARROW,
+    "narrow-access": (*_NARROW, *_COALESCED),
+    "reduction-in-loop": _EXCHANGE,
+    "register-spills": (
+        Cause("MemoryCacheAccessPattern", "local", "local memory is where spilled registers go"),
+        Cause("CPIStall", r"\bLG\b|local and global", "spills fill the queue of memory instructions"),
+    ),
+    "scalar-loop": (_LOADS, *_COALESCED),
+    "slow-math": (
+        Cause("HighPipeUtilization", "highest-utilized", "it names the pipeline that the function fills"),
+        Cause("CPIStall", "math pipe", "its warps wait for the pipeline that the function fills"),
+    ),
+    "too-few-stages": _LONGER_WAITS,
+    "too-few-warps": _FEW_WARPS,
+    "uncoalesced-access": _COALESCED,
+    "wgmma-serialised": (Cause("CPIStall", "GMMA|warpgroup", "its warps wait for each MMA"),),
+}
+"""Fault -> what names it. A fault that is not here has no rule of ncu that would."""
+
+WITHOUT_RULE = {
+    "autotuner-list": "no launch shows which configurations were not tried",
+    "int64-index": "no rule looks at the width of indices",
+    "recompiled-often": "compilation is outside of a kernel",
+    "redundant-load": "a second load of the same address looks like a first",
+    "small-tile": "no rule knows the tile of an MMA",
+    "stages-do-not-fit": "the GPU refuses the launch",
+    "tma-unused": "no rule compares a load with the other way to load",
+    "wgmma-unused": "no rule compares the instruction of an MMA with a faster one",
+    "widened-operands": "no rule knows the dtype that operands had",
+}
+"""Fault -> why no rule of ncu names it."""
+
+
+def names(fault: str, rules: Sequence[Rule]) -> bool:
+    """Whether one of the rules names the fault."""
+    return any(cause.is_named_by(rule) for cause in CAUSES.get(fault, ()) for rule in rules)

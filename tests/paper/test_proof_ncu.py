@@ -1,0 +1,218 @@
+"""`kperf proof --beside-ncu` on a GPU that is not there, with an ncu that prints as the real one does."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kperf.console import WholeConsole
+from kperf.errors import UsageError
+from kperf.paper import proof, proof_ncu
+from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE, names
+from kperf.paper.proof_ncu import ROWS
+from kperf.record import device
+from kperf.record.store import RecordStore
+from kperf.studies.ncu import Rule
+from tests.command import kperf
+from tests.conftest import environment
+from tests.paper.test_proof import COMMON, PLUS, ROOT, ROWS_MADE, written
+
+KERNELS = ROOT / "tests/diagnose/kernels"
+
+
+@pytest.fixture
+def console() -> WholeConsole:
+    return WholeConsole(record=True, width=250, quiet=False)
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "ncu"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__).with_name("fake_ncu.py")} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def on_a_fake_gpu(monkeypatch, in_a_fork, tmp_path):
+    monkeypatch.setattr(proof_ncu, "SESSION", (*in_a_fork, "-m", "tests.paper.proof_ncu_session_on_a_fake_gpu"))
+    monkeypatch.setenv("KPERF_FAKE_NCU", str(tmp_path / "marked"))
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    monkeypatch.setattr(device, "environment", environment)
+    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
+
+
+def script(name, fault="", more=""):
+    return (
+        f"{PLUS.replace('plus', name)}{more}  # planted: {fault}\n" if fault else f"{PLUS.replace('plus', name)}{more}"
+    )
+
+
+def rows_in(folder):
+    return {row.name: row for row in RecordStore(folder / "h200", "ncu_rules", ROWS).points()}
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_each_kernel_has_its_rules_or_says_why_not(tmp_path, console, program, monkeypatch):
+    monkeypatch.setattr(proof_ncu, "_IN_A_PROCESS", 4)
+    kernels = written(
+        tmp_path / "set",
+        planted__strided=script("strided", "uncoalesced-access"),
+        planted__tiny=script("tiny", "tma-unused", more="tiny[(2,)](x, x, x, 1 << 20, 1024)"),
+        planted__sudden=script("dies"),
+        planted__wide=script("wide", "loads-not-pipelined"),
+        drafts__breaks=script("breaks"),
+        drafts__fails="raise SystemExit('no such thing')",
+        clean__good=script("good"),
+    )
+    proof_ncu.run(console, tmp_path / "results", kernels, [], ncu_path=program, require_gpu=True)
+    rows = rows_in(tmp_path / "results")
+    assert set(rows) == {"strided", "tiny", "sudden", "wide", "breaks", "fails", "good"}
+    assert {name for name, row in rows.items() if row.rules} == {"strided", "tiny", "wide", "good"}
+    assert {len(row.rules) for row in rows.values() if row.rules} == {5}
+    assert {row.ncu for row in rows.values()} == {"2025.3.1.0"}
+    assert rows["sudden"].why == "the process ended meanwhile: ncu printed nothing of it"
+    assert rows["breaks"].why == "the GPU failed: CUDA error: an illegal memory access was encountered"
+    assert rows["fails"].why == "the script failed: no such thing"
+    assert (rows["strided"].fault, rows["good"].fault) == ("uncoalesced-access", "")
+    assert [(one.rule, one.scope, one.percent) for one in rows["strided"].first] == [
+        ("HighPipeUtilization", "local", 95.12), ("CPIStall", "global", 61.5),
+    ]  # fmt: skip
+    assert (rows["strided"].names_cause, rows["strided"].names_cause_anywhere) == (False, True)
+    assert (rows["wide"].names_cause, rows["tiny"].names_cause_anywhere) == (True, False)
+    said = console.export_text()
+    assert "planted/wide: HighPipeUtilization 95 % local, CPIStall 62 % global (" in said
+    assert (
+        "Of 3 faulty kernels that ncu profiled, one of its first 2 rules by estimated speedup names the cause of 1; "
+        "any of its rules that of 2." in said
+    )
+    assert "Of 1 clean kernels it estimates that 1 could take at least 20 % less time: good." in said
+    assert "A rule's text names a line of Python in none of 4 kernels." in said
+    assert "Not profiled: sudden (the process ended meanwhile: " in said
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_an_ncu_that_prints_no_ranges_has_the_kernels_in_the_order_of_launches(tmp_path, console, program, monkeypatch):
+    monkeypatch.setenv("KPERF_FAKE_NCU", str(tmp_path / "unnamed"))
+    kernels = written(
+        tmp_path / "set", planted__a=script("first"), clean__b=script("second"), clean__c="raise SystemExit(2)"
+    )
+    proof_ncu.run(console, tmp_path / "results", kernels, [], ncu_path=program, require_gpu=True)
+    assert {name: len(row.rules) for name, row in rows_in(tmp_path / "results").items()} == {"a": 5, "b": 5, "c": 0}
+
+
+RULE = {
+    "rule": "CPIStall",
+    "kind": "OPT",
+    "text": "waiting for L1TEX",
+    "names_line": False,
+    "scope": "",
+    "percent": None,
+}
+
+
+def made(name, *found, fault="too-few-stages", kind="planted", why=""):
+    fields = {"kind": kind, "name": name, "fault": fault, "ncu": "2025.3.1.0", "took_s": 2.0}
+    return ROWS.validate_python(COMMON | fields | {"rules": [RULE | one for one in found], "why": why})
+
+
+def test_the_first_rules_are_those_with_the_largest_estimates():
+    row = made("k", {"percent": 3.0}, {}, {"rule": "A", "percent": 70.5, "scope": "local"}, {"percent": 0.0},
+               {"rule": "B", "percent": 12.0, "scope": "global", "text": "b"})  # fmt: skip
+    assert [proof_ncu.in_words(rule) for rule in row.first] == ["A 70 % local", "B 12 % global"]
+    assert (row.names_cause, row.names_cause_anywhere, row.largest_global) == (False, True, 12.0)
+    assert made("none", {}).largest_global == 0
+
+
+def test_of_each_kernel_the_last_that_was_profiled_is_shown():
+    rows = [made("b", {"percent": 1.0}), made("a", why="lost"), made("b", {"percent": 2.0}), made("b", why="lost"),
+            made("a", why="lost again"), made("c", {}, kind="clean")]  # fmt: skip
+    found = proof_ncu.newest_of_each(rows)
+    assert [(row.name, row.why, [rule.percent for rule in row.rules]) for row in found] == [
+        ("a", "lost", []), ("b", "", [2.0]), ("c", "", [None]),
+    ]  # fmt: skip
+
+
+def test_the_page_shows_ncu_beside_what_was_found(tmp_path):
+    assert proof_ncu.markdown(tmp_path).startswith("Nothing is recorded yet: `kperf proof --beside-ncu` records it")
+    rows = [
+        made("first", {"percent": 61.5, "scope": "global"}, fault="spills"),
+        made("second", {"percent": 61.5, "scope": "global"}, {"rule": "A", "percent": 9.0, "scope": "local"}),
+        made("third", why="the script failed: x"),
+        made("good", {"percent": 25.0, "scope": "global"}, fault="", kind="clean"),
+    ]
+    for name, adapter, found in (("ncu_rules", ROWS, rows), ("diagnose", proof.ROWS, ROWS_MADE)):
+        with RecordStore(tmp_path / "h200", name, adapter).writer() as writer:
+            about = {"environment": writer.record_environment(environment())}
+            writer.append([row.model_copy(update=about) for row in found])
+    lines = proof_ncu.markdown(tmp_path).splitlines()
+    assert lines[0].startswith("Recorded on ")
+    assert lines[0].endswith(", ncu 2025.3.1.0.")
+    assert lines[2:6] == [f"- {line}" for line in proof_ncu.said(rows)]
+    place = lines.index("| first | spills | 1 | 4.00 x | CPIStall 62 % global |  | no |")
+    assert lines[place : place + 3] == [
+        "| first | spills | 1 | 4.00 x | CPIStall 62 % global |  | no |",
+        "| second | too-few-stages | 2 | 2.00 x | CPIStall 62 % global | A 9 % local | yes |",
+        "| third | too-few-stages | 3 |  | the script failed: x |  |  |",
+    ]
+    assert (
+        r"| atomic-contention | CPIStall | `\bLG\b\|local and global` | atomics fill the queue of memory instructions |"
+        in lines
+    )
+    assert "| recompiled-often | none |  | compilation is outside of a kernel |" in lines
+
+
+def test_each_fault_of_the_set_has_its_rules_or_the_reason_why_there_is_none():
+    faults = {proof.planted(path)[0] for path in proof.scripts(KERNELS, [])} - {""}
+    assert set(CAUSES) | set(WITHOUT_RULE) == faults
+    assert not set(CAUSES) & set(WITHOUT_RULE)
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule", "text", "is_named"),
+    [
+        ("loads-not-pipelined", "CPIStall", "waiting for a scoreboard dependency on a L1TEX operation", True),
+        ("loads-not-pipelined", "CPIStall", "waiting for the MIO (memory input/output) instruction queue", False),
+        ("loads-not-pipelined", "HighPipeUtilization", "All compute pipelines are under-utilized", False),
+        ("narrow-access", "CPIStall", "waiting for the L1 instruction queue for local and global (LG) memory", True),
+        ("narrow-access", "CPIStall", "waiting for a scoreboard dependency on an algorithm", False),
+        ("register-spills", "MemoryCacheAccessPattern", "The memory access pattern for local loads from L1TEX", True),
+        ("register-spills", "MemoryCacheAccessPattern", "The memory access pattern for global loads from L1TEX", False),
+        ("uncoalesced-access", "MemoryCacheAccessPattern", "The memory access pattern for global loads", True),
+        ("launch-too-small", "LaunchConfiguration", "The grid for this launch executes only 4 blocks", True),
+        ("launch-too-small", "LaunchConfiguration", "A wave of thread blocks is defined as the maximum", False),
+        ("tma-unused", "CPIStall", "waiting for a scoreboard dependency on a L1TEX operation", False),
+    ],
+)  # fmt: skip
+def test_a_rule_names_a_fault_where_it_says_so(fault, rule, text, is_named):
+    assert names(fault, [Rule(**RULE | {"rule": rule, "text": text})]) is is_named
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("case $* in *--version*) echo Version 1.2;; *) echo '==ERROR== ERR_NVGPUCTRPERM';; esac", "NVreg_Restrict"),
+        ("echo nothing", "does not say its version"),
+        ("case $* in *--version*) echo Version 1.2;; *) echo '==ERROR== no set full'; exit 1;; esac", "no set full"),
+    ],
+)
+def test_an_ncu_that_does_not_work_is_a_sentence(tmp_path, console, text, words):
+    program = tmp_path / "ncu"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    kernels = written(tmp_path / "set", planted__a=script("a"))
+    with pytest.raises(UsageError, match=words):
+        proof_ncu.run(console, tmp_path / "results", kernels, [], ncu_path=program, require_gpu=True)
+    assert rows_in(tmp_path / "results") == {}
+
+
+def test_without_a_gpu_the_record_is_shown(tmp_path):
+    done = kperf("proof", "--beside-ncu", "--results", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing is recorded of `make proof OPTIONS=--beside-ncu` in " in done.stderr
+    with RecordStore(tmp_path / "h200", "ncu_rules", ROWS).writer() as writer:
+        known = writer.record_environment(environment())
+        writer.append([made("k", {"percent": 61.5, "scope": "global"}).model_copy(update={"environment": known})])
+    done = kperf("proof", "--beside-ncu", "--results", tmp_path)
+    assert "Of 1 faulty kernels that ncu profiled, one of its first 2 rules" in done.stdout
