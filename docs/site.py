@@ -48,7 +48,8 @@ def gather(folder: Path) -> None:
 
 def with_pictures(examples: str) -> str:
     """The examples' page with the pictures that `make figures` has drawn; few of them are committed."""
-    pictures = {path.stem: path.relative_to(ROOT) for path in sorted(ROOT.glob("results/h200/examples/*.png"))}
+    (folder,) = set(re.findall(r"results/[\w-]+/examples", examples))  # whose records the page is made from
+    pictures = {path.stem: path.relative_to(ROOT) for path in sorted((ROOT / folder).glob("*.png"))}
 
     def shown(match: re.Match[str]) -> str:
         return f"{match[0]}\n\n![{match[1]}](../{pictures[match[1]]})" if match[1] in pictures else match[0]

@@ -154,13 +154,13 @@ def test_the_page_of_fig_11_says_what_its_events_cost():
 
 
 def test_the_examples_are_those_of_the_records():
-    """`python -m kperf examples --write docs/examples.md` fills the page anew."""
-    assert between_marks("docs/examples.md", "examples") == examples.markdown(RECORDED)
+    """`python -m kperf examples --write docs/examples.md --gpu h200` fills the page anew."""
+    assert between_marks("docs/examples.md", "examples") == examples.markdown(RECORDED / "h200")
 
 
 def test_what_events_cost_a_launch_is_that_of_the_record():
-    """`python -m kperf disturbance --write docs/accuracy.md` fills the section anew."""
-    assert between_marks("docs/accuracy.md", "disturbance") == disturbance.markdown(RECORDED)
+    """`python -m kperf disturbance --write docs/accuracy.md --gpu h200` fills the section anew."""
+    assert between_marks("docs/accuracy.md", "disturbance") == disturbance.markdown(RECORDED / "h200")
 
 
 def test_what_a_sample_still_costs_is_that_of_the_record():
@@ -171,14 +171,14 @@ def test_what_a_sample_still_costs_is_that_of_the_record():
 
 
 def test_the_page_of_public_kernels_is_that_of_the_record():
-    """`python -m kperf public --write docs/public.md` fills the page anew."""
-    assert between_marks("docs/public.md", "public") == public.markdown(RECORDED)
+    """`python -m kperf public --write docs/public.md --gpu h200` fills the page anew."""
+    assert between_marks("docs/public.md", "public") == public.markdown(RECORDED / "h200")
 
 
 def test_the_page_of_the_proof_is_that_of_the_record():
-    """`python -m kperf proof --write docs/proof.md` fills the page anew."""
-    assert between_marks("docs/proof.md", "proof") == proof.markdown(RECORDED)
-    assert between_marks("docs/proof.md", "ncu") == proof_ncu.markdown(RECORDED)
+    """`python -m kperf proof --write docs/proof.md --gpu h200` fills the page anew."""
+    assert between_marks("docs/proof.md", "proof") == proof.markdown(RECORDED / "h200")
+    assert between_marks("docs/proof.md", "ncu") == proof_ncu.markdown(RECORDED / "h200")
 
 
 def test_what_changed_since_the_proof_is_told_with_the_numbers_of_its_record():

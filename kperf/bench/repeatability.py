@@ -98,8 +98,8 @@ def run(console: Console, results: Path, other: Path | None) -> None:
 
     Raises `UsageError` if there are no two runs to compare.
     """
-    store = Store(recorded_folder(results))
     second = None if other is None else Store(recorded_folder(other)).points()
+    store = Store(recorded_folder(results, holds=lambda folder: bool(pairs(Store(folder).points(), second))))
     if second and {point.run for point in second} <= {point.run for point in store.points()}:
         raise UsageError(f"every run in {other} is in {results} too, and a run repeats itself: name a folder of others")
     figures: dict[str, list[Pair]] = defaultdict(list)

@@ -13,6 +13,7 @@ from kperf.cli.options import (
     Dtype,
     Form,
     Fresh,
+    Gpu,
     HeadDim,
     Inputs,
     Only,
@@ -129,10 +130,7 @@ def worker(
 @app.command()
 def export(
     name: Annotated[str, typer.Argument(help="A kind of record: fig12, attention, tune, ... as in results/<gpu>/.")],
-    gpu: Annotated[
-        str | None,
-        typer.Option(help="A folder in results/; this machine's, else the newest record's."),
-    ] = None,
+    gpu: Gpu = None,
     form: Annotated[Form, typer.Option("--format", help="An object of JSON, or a row of CSV, a record.")] = Form.jsonl,
     results: Results = RECORDED,
 ) -> None:
@@ -195,6 +193,7 @@ def choose(
     inputs: Inputs = "normal",
     only: Only = None,
     results: Results = RECORDED,
+    gpu: Gpu = None,
 ) -> None:
     """Which implementation to use for a shape, by what is recorded; where it changes, and what choosing so costs."""
     from kperf.tune import choose
@@ -204,7 +203,7 @@ def choose(
         workload = workload_of(
             seq_len, batch=batch, heads=n_heads, head_dim=head_dim, causal=causal, dtype=dtype, inputs=inputs
         )
-    choose.run(console, results, workload, listed(only))
+    choose.run(console, results, workload, listed(only), gpu)
 
 
 @app.command()

@@ -75,6 +75,10 @@ Results = Annotated[
         callback=is_no_file,
     ),
 ]  # fmt: skip
+Gpu = Annotated[str | None, typer.Option(help="A folder in RESULTS; this machine's, else the newest record's.")]
+WrittenGpu = Annotated[
+    str | None, typer.Option("--gpu", help="Whose records --write takes: a folder in RESULTS; else as they are shown.")
+]
 DeviceOption = Annotated[DeviceChoice, typer.Option(help="auto: static without a Hopper GPU; cuda: fail without one.")]
 Rounds = Annotated[int, typer.Option(min=10, help="Rounds in which all take turns; of long samples thrice as many.")]
 Fresh = Annotated[bool, typer.Option(help="Measure again what this environment has recorded already.")]

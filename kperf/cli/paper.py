@@ -14,6 +14,7 @@ from kperf.cli.options import (
     DeviceOption,
     Dtype,
     Fresh,
+    Gpu,
     HeadDim,
     Inputs,
     Origin,
@@ -21,11 +22,12 @@ from kperf.cli.options import (
     Results,
     Rounds,
     SpreadOption,
+    WrittenGpu,
     listed,
 )
 from kperf.console import shell_word
 from kperf.installation import TTGIR_DIR, require_checkout
-from kperf.record.store import RECORDED
+from kperf.record.store import RECORDED, recorded_folder
 from kperf.trace import PASSES
 
 _VARIANTS = "|".join(sorted(path.parent.name for path in TTGIR_DIR.glob("*/manifest.json")))
@@ -79,6 +81,7 @@ def inputs(
     fresh: Fresh = False,
     gpus: SpreadOption = None,
     write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
+    gpu: WrittenGpu = None,
 ) -> None:
     """Measure and draw how the speed over FA3 depends on the numbers in q and k: fig12_inputs, both masks.
 
@@ -91,7 +94,8 @@ def inputs(
     if write is None:
         fig12_inputs.run(console, results, rounds=rounds, fresh=fresh, gpus=gpus)
     else:
-        write_between_marks(write, "inputs", fig12_inputs.markdown(results))
+        folder = recorded_folder(results, "fig12_inputs.jsonl", gpu=gpu)
+        write_between_marks(write, "inputs", fig12_inputs.markdown(folder))
 
 
 @app.command()
@@ -113,14 +117,14 @@ def claims(
 @app.command()
 def goals(
     results: Results = RECORDED,
+    gpu: Gpu = None,
     write: Annotated[Path | None, typer.Option(help="Put the table into this file, between its goals marks.")] = None,
 ) -> None:
     """Print what Improved+ set out to reach beside what is recorded, both masks."""
     from kperf.paper.goals import markdown
     from kperf.record.files import write_between_marks
-    from kperf.record.store import recorded_folder
 
-    table = markdown(recorded_folder(results))
+    table = markdown(recorded_folder(results, "power.jsonl", gpu=gpu))
     if write is None:
         console.print(table)
     else:

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from kperf.cli.app import app, console
-from kperf.cli.options import DeviceChoice, DeviceOption, NcuOption, Results, Rounds
-from kperf.record.store import RECORDED
+from kperf.cli.options import DeviceChoice, DeviceOption, NcuOption, Results, Rounds, WrittenGpu
+from kperf.record.store import RECORDED, recorded_folder
 
 
 @app.command()
@@ -64,6 +64,7 @@ def disturbance(
     results: Results = RECORDED,
     device: DeviceOption = DeviceChoice.auto,
     write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
+    gpu: WrittenGpu = None,
 ) -> None:
     """What events cost every example's kernels, and those of scripts, with all CTAs recorded and with sampled ones."""
     from kperf.paper import disturbance
@@ -72,7 +73,8 @@ def disturbance(
     if write is None:
         disturbance.run(console, results, scripts or [], require_gpu=device is DeviceChoice.cuda)
     else:
-        write_between_marks(write, "disturbance", disturbance.markdown(results))
+        folder = recorded_folder(results, "disturbance.jsonl", gpu=gpu)
+        write_between_marks(write, "disturbance", disturbance.markdown(folder))
 
 
 @app.command()
@@ -88,6 +90,7 @@ def proof(
     ] = False,
     ncu: NcuOption = None,
     write: Annotated[Path | None, typer.Option(help="Put what is recorded into this file, and do no more.")] = None,
+    gpu: WrittenGpu = None,
 ) -> None:
     """Whether kperf diagnose names planted faults and is silent on clean kernels, and its estimates beside gains."""
     from kperf.paper import proof, proof_ncu
@@ -95,8 +98,9 @@ def proof(
 
     require_gpu = device is DeviceChoice.cuda
     if write is not None:
-        write_between_marks(write, "proof", proof.markdown(results))
-        write_between_marks(write, "ncu", proof_ncu.markdown(results))
+        folder = recorded_folder(results, "diagnose.jsonl", gpu=gpu)
+        write_between_marks(write, "proof", proof.markdown(folder))
+        write_between_marks(write, "ncu", proof_ncu.markdown(folder))
     elif beside_ncu:
         proof_ncu.run(console, results, kernels, names or [], ncu_path=ncu, require_gpu=require_gpu)
     else:
@@ -110,6 +114,7 @@ def public(
     ] = None,
     results: Results = RECORDED,
     write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
+    gpu: WrittenGpu = None,
 ) -> None:
     """Kernels of public packages before and after a change that a finding advises."""
     from kperf.record.files import write_between_marks
@@ -118,7 +123,8 @@ def public(
     if write is None:
         public.run(console, results, pairs)
     else:
-        write_between_marks(write, "public", public.markdown(results))
+        folder = recorded_folder(results, "public.jsonl", gpu=gpu)
+        write_between_marks(write, "public", public.markdown(folder))
 
 
 @app.command()

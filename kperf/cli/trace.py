@@ -9,12 +9,12 @@ import typer
 
 from kperf.cli import interrupt
 from kperf.cli.app import app, console
-from kperf.cli.options import CtaChoice, DeviceChoice, DeviceOption, Passes, Results, listed
+from kperf.cli.options import CtaChoice, DeviceChoice, DeviceOption, Passes, Results, WrittenGpu, listed
 from kperf.console import complain
 from kperf.errors import UsageError
 from kperf.installation import why_missing
 from kperf.record import stack
-from kperf.record.store import RECORDED
+from kperf.record.store import RECORDED, recorded_folder
 from kperf.trace import PASSES
 
 
@@ -185,6 +185,7 @@ def examples(
     only: Annotated[str | None, typer.Option(help="Names of examples, separated by commas; all.")] = None,
     device: DeviceOption = DeviceChoice.auto,
     write: Annotated[Path | None, typer.Option(help="Put the recorded table into this file, and do no more.")] = None,
+    gpu: WrittenGpu = None,
 ) -> None:
     """Trace the scripts of examples/, a row each; without a Hopper GPU lower them and draw the recorded runs."""
     from kperf.paper import examples
@@ -193,4 +194,5 @@ def examples(
     if write is None:
         examples.run(console, results, only=listed(only) or [], require_gpu=device is DeviceChoice.cuda)
     else:
-        write_between_marks(write, "examples", examples.markdown(results))
+        folder = recorded_folder(results, examples.FIRST, gpu=gpu)
+        write_between_marks(write, "examples", examples.markdown(folder))

@@ -24,7 +24,7 @@ from kperf.errors import UsageError
 from kperf.paper.fig12 import environments_of, of_other_overrides
 from kperf.plots import attention as plot
 from kperf.record import device
-from kperf.record.store import gpu_slug, recorded_folder
+from kperf.record.store import gpu_slug, recorded_folders
 
 FILE: Literal["attention"] = "attention"
 
@@ -254,8 +254,8 @@ def run(
     console.print(f"static: {reason}; what torch computes on the CPU is checked, and recorded runs are shown")
     verify(console, shapes, chosen)
     try:
-        folder = recorded_folder(results, f"{FILE}.jsonl")
+        folders = recorded_folders(results, f"{FILE}.jsonl")
     except UsageError:
-        folder = None
-    if folder is None or not report(console, Store(folder, FILE), shapes, keys, measured=False):
+        folders = []
+    if not any(report(console, Store(folder, FILE), shapes, keys, measured=False) for folder in folders):
         console.print(f"nothing of {shapes.title} is recorded yet: `make attention` on a Hopper GPU records it")

@@ -19,7 +19,7 @@ from kperf.errors import UsageError
 from kperf.installation import CLAIMS
 from kperf.paper import fig12, fig12_inputs, instrumented
 from kperf.record import device
-from kperf.record.store import gpu_slug, recorded_folder
+from kperf.record.store import gpu_slug, recorded_folders
 from kperf.studies import accuracy, fig13, inductor, lines, timers
 from kperf.trace.analyze.predict import predict
 from kperf.trace.analyze.recorded import read_timeline
@@ -212,19 +212,22 @@ def evaluate(claim: Claim, folder: Path) -> Outcome:
 
 
 def report(console: Console, results: Path) -> list[Outcome]:
-    """Print the table of `make claims`; returns what it showed."""
-    folder = _own_folder(results) or recorded_folder(results)
-    outcomes = [evaluate(claim, folder) for claim in read_claims()]
-    table = Table(title=f"the paper's claims and {folder.name}'s numbers", title_justify="left")
-    for column in ("claim", "paper", "tolerance", "ours", "95 % interval", "verdict"):
-        table.add_column(column)
-    for outcome in outcomes:
-        table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict)
-    console.print(table)
-    for outcome in outcomes:
-        if outcome.cards:
-            console.print(f"{outcome.claim.statement}: {outcome.cards}")
-    return outcomes
+    """Print the table of `make claims`, of this machine's GPU or of each that is recorded; returns what they showed."""
+    own = _own_folder(results)
+    shown = []
+    for folder in [own] if own else recorded_folders(results):
+        outcomes = [evaluate(claim, folder) for claim in read_claims()]
+        table = Table(title=f"the paper's claims and {folder.name}'s numbers", title_justify="left")
+        for column in ("claim", "paper", "tolerance", "ours", "95 % interval", "verdict"):
+            table.add_column(column)
+        for outcome in outcomes:
+            table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict)
+        console.print(table)
+        for outcome in outcomes:
+            if outcome.cards:
+                console.print(f"{outcome.claim.statement}: {outcome.cards}")
+        shown += outcomes
+    return shown
 
 
 def cells(outcome: Outcome) -> tuple[str, str, str, str]:
@@ -248,22 +251,29 @@ _VALUE = {"paper": "the paper's value", "ours": "goal"}
 
 
 def markdown(results: Path, origin: Origin) -> str:
-    """The claims table of artifact.md ("paper") or docs/goals.md: claim, command, value, tolerance, verdict, output."""
-    folder = recorded_folder(results)
-    lines = [
-        f"| claim | command | minutes | hardware | {_VALUE[origin]} | tolerance | recorded (95 % interval) | verdict |"
-        " output |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for claim in read_claims():
-        if claim.origin != origin:
-            continue
-        outcome = evaluate(claim, folder)
-        paper, tolerance, value, interval = cells(outcome)
-        recorded = value if interval == "-" else f"{value} ({interval})"
-        cell = (claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, paper, tolerance, recorded)
-        lines.append("| " + " | ".join([*cell, outcome.verdict, f"`{claim.output}`"]) + " |")
-    return "\n".join(lines)
+    """The claims table of artifact.md ("paper") or docs/goals.md: claim, command, bound, tolerance, output.
+
+    Before the output a value and a verdict for each GPU of which any of these claims is recorded, ordered by name.
+    """
+    claims = [claim for claim in read_claims() if claim.origin == origin]
+    of_gpus = {
+        folder.name: [evaluate(claim, folder) for claim in claims] for folder in sorted(recorded_folders(results))
+    }
+    known = {gpu: outcomes for gpu, outcomes in of_gpus.items() if any(one.value is not None for one in outcomes)}
+    head = ["claim", "command", "minutes", "hardware", _VALUE[origin], "tolerance"]
+    head += [title for gpu in known for title in (f"{gpu} (95 % interval)", "verdict")] + ["output"]
+    rows = []
+    for claim, *outcomes in zip(claims, *known.values(), strict=True):
+        value, tolerance, *_ = cells(outcomes[0])
+        row = [claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, value, tolerance]
+        rows.append([*row, *(cell for one in outcomes for cell in (_recorded(one), one.verdict)), f"`{claim.output}`"])
+    lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+
+
+def _recorded(outcome: Outcome) -> str:
+    *_, value, interval = cells(outcome)
+    return value if interval == "-" else f"{value} ({interval})"
 
 
 def _own_folder(results: Path) -> Path | None:

@@ -20,7 +20,6 @@ from rich.table import Table
 
 from kperf.errors import UsageError
 from kperf.paper.examples import EXAMPLES, trace_command
-from kperf.record.store import recorded_folder
 from kperf.studies import child
 from kperf.studies.records import Common, Row, measured_or_recorded, recorded
 from kperf.trace.analyze.models import KernelResources, Timeline
@@ -192,11 +191,9 @@ def table(rows: Sequence[DisturbanceRow], stamp: str) -> Table:
     return made
 
 
-def markdown(results: Path) -> str:
+def markdown(folder: Path) -> str:
     """A section of docs/accuracy.md: what it comes to, and a row a kernel. Raises `UsageError` for a broken record."""
-    if not any(results.glob("*/disturbance.jsonl")):
-        return "Nothing is recorded yet: `make disturbance` records it on a Hopper GPU."
-    found = recorded(recorded_folder(results, "disturbance.jsonl"), "disturbance", ROWS)
+    found = recorded(folder, "disturbance", ROWS)
     cells: dict[tuple[bool, str, str], dict[Way, DisturbanceRow]] = {}
     for one in found.rows:
         cells.setdefault((one.origin != "example", one.origin, one.kernel), {})[one.way] = one

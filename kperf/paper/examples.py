@@ -114,6 +114,10 @@ def names() -> list[str]:
     return [name for script in EXAMPLES for name in script.kernels]
 
 
+FIRST = f"examples/{names()[0]}{FILES[0]}"
+"""By which a GPU's folder of recorded examples is known."""
+
+
 def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bool) -> None:
     """Trace and draw the chosen examples, all if none is named, and print a row for each.
 
@@ -148,7 +152,7 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
 def _recorded_folder(results: Path) -> Path:
     """Where the recorded examples are; where there are none, `results` itself."""
     try:
-        return recorded_folder(results, f"examples/{names()[0]}{FILES[0]}") / "examples"
+        return recorded_folder(results, FIRST) / "examples"
     except UsageError:
         return results
 
@@ -269,9 +273,9 @@ def _said(timeline: Timeline) -> list[str]:
     return [line[:1].upper() + line[1:] for line in said]
 
 
-def markdown(results: Path) -> str:
-    """The sections of docs/examples.md, from the records."""
-    timelines = dict(recorded(_recorded_folder(results), names()))
+def markdown(folder: Path) -> str:
+    """The sections of docs/examples.md, from a GPU's records."""
+    timelines = dict(recorded(folder / "examples", names()))
     of = {name: script for script in EXAMPLES for name in script.kernels}
     sections = [_section(name, of[name], timelines) for name in timelines]
     return "\n\n".join([*sections, "## What tracing costs", _costs(timelines)])

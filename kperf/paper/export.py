@@ -43,7 +43,7 @@ def run(out: TextIO, results: Path, name: str, gpu: str | None, form: Format) ->
     """
     if name not in NAMES:
         raise UsageError(f"nothing is recorded as {name!r}: there are {', '.join(NAMES)}")
-    folder = recorded_folder(results, f"{name}.jsonl") if gpu is None else _folder_of(results, name, gpu)
+    folder = recorded_folder(results, f"{name}.jsonl", gpu=gpu)
     rows = [exported(record) for record in _store(folder, name).points()]
     if form == "jsonl":
         out.writelines(f"{json.dumps(row)}\n" for row in rows)
@@ -89,14 +89,6 @@ def _whole(value: Any) -> Any:
 
 def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | dict | bool) else value
-
-
-def _folder_of(results: Path, name: str, gpu: str) -> Path:
-    folders = sorted(path.parent.name for path in results.glob(f"*/{name}.jsonl"))
-    if gpu not in folders:
-        there = f"there is {', '.join(folders)}" if folders else "of no GPU at all"
-        raise UsageError(f"{results} holds no recorded {name}.jsonl of {gpu!r}: {there}")
-    return results / gpu
 
 
 _ROWS: dict[str, Any] = {

@@ -253,6 +253,14 @@ def _at(places: int, everywhere: int) -> str:
     return "" if places == everywhere else f" at {places} of {everywhere} workloads"
 
 
+def recorded_store(results: Path, mode: Mode, needed: Sequence[str] = ()) -> Store:
+    """What to draw from without measuring: of several GPUs the first of which the figure, with `needed`, is recorded.
+
+    Raises `UsageError` where nothing at all is recorded, or a record is broken.
+    """
+    return Store(recorded_folder(results, holds=lambda folder: bool(figure_runs(Store(folder), mode, needed))))
+
+
 def _require_run(store: Store, mode: Mode) -> dict[Key, Run]:
     """What the figure shows. Raises `UsageError` if nothing of it is recorded."""
     runs = figure_runs(store, mode)
@@ -321,7 +329,7 @@ def run(
         if reason is not None and require_gpu:
             raise UsageError(reason)
         name = bench.environments[0].gpu if bench else None if reason else device.gpu_name()
-        store = Store(results / gpu_slug(name) if name else recorded_folder(results))
+        store = Store(results / gpu_slug(name)) if name else recorded_store(results, mode)
         require_writable(store.folder)
         if reason is not None:  # what is damaged or not there is refused now, and not after minutes of compiling
             _require_run(store, mode)  # measuring begins with that, and repairs a line that a kill has torn

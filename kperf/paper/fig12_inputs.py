@@ -121,12 +121,12 @@ def summary(folder: Path) -> dict[str, float]:
     return numbers
 
 
-def markdown(results: Path) -> str:
+def markdown(folder: Path) -> str:
     """The table of docs/improved_plus.md: Improved+ over FA3, a row a kind, a column a mask and seq_len.
 
     Raises `UsageError` if nothing is recorded.
     """
-    store = Store(recorded_folder(results), "fig12_inputs")
+    store = Store(folder, "fig12_inputs")
     ratios = {
         (workload.inputs, workload.causal, workload.seq_len): speedup(run, "improved_plus", BASELINE)
         for (_, workload), run in _recorded(store).items()
@@ -203,7 +203,9 @@ def run(console: Console, results: Path, *, rounds: int, fresh: bool, gpus: str 
     with spread(gpus) as bench:
         reason = device.why_static() if bench is None else None
         name = bench.environments[0].gpu if bench else None if reason else device.gpu_name()
-        store = Store(results / gpu_slug(name) if name else recorded_folder(results), "fig12_inputs")
+        store = Store(
+            results / gpu_slug(name) if name else recorded_folder(results, "fig12_inputs.jsonl"), "fig12_inputs"
+        )
         if reason is None:
             verify_overrides(console, run_too=bench is None)
             chosen = implementations((BASELINE, *COMPARED))

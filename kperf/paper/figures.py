@@ -1,4 +1,4 @@
-"""`kperf figures`: every figure that a folder of recorded runs holds the numbers for, drawn and nothing measured."""
+"""`kperf figures`: every figure that the recorded runs of a GPU hold the numbers for, drawn and nothing measured."""
 
 import dataclasses
 import io
@@ -17,18 +17,21 @@ from kperf.plots import proton as plot_proton
 from kperf.plots import timers as plot_timers
 from kperf.plots import trace as plot_trace
 from kperf.plots import tune as plot_tune
-from kperf.record.store import recorded_folder
+from kperf.record.store import recorded_folders
 from kperf.studies import accuracy, inductor, lines, proton, records, timers
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.tune import command as tune
 
 
 def run(console: Console, results: Path) -> None:
-    """Draw what is recorded beside its records, and print each file. Raises `UsageError` for a broken record."""
-    folder = recorded_folder(results)
-    for draw in _FIGURES:
-        for path in draw(folder):
-            console.print(f"drawn: {path}")
+    """Draw what is recorded of each GPU beside its records, and print each file.
+
+    Raises `UsageError` for a broken record.
+    """
+    for folder in recorded_folders(results):
+        for draw in _FIGURES:
+            for path in draw(folder):
+                console.print(f"drawn: {path}")
 
 
 def _quiet() -> Console:

@@ -12,7 +12,7 @@ from kperf.bench.tables import tritonbench_table
 from kperf.errors import UsageError
 from kperf.paper import fig12
 from kperf.record import device
-from kperf.record.store import gpu_slug, recorded_folder
+from kperf.record.store import gpu_slug
 
 
 def run_panel(
@@ -34,7 +34,7 @@ def run_panel(
         measured = {point.run for point in store.points() if point.recorded_at >= begin}
         title = f"measured on {device.gpu_name()}"
     else:
-        store = Store(recorded_folder(results))
+        store = fig12.recorded_store(results, mode, keys)
         title = f"static: {reason}; recorded in {store.folder.name}"
     runs = fig12.figure_runs(store, mode, keys, measured)
     fig12.environments_of(store, runs.values())

@@ -51,7 +51,11 @@ def run(
         measured = {point.run for point in store.points() if point.recorded_at >= begin}
     else:
         console.print(f"static: {reason}; drawn from recorded runs")
-        store = PowerStore(recorded_folder(results, "power.jsonl"))
+
+        def holds(folder: Path) -> bool:
+            return bool(newest_runs(PowerStore(folder).points(), causal, keys))
+
+        store = PowerStore(recorded_folder(results, "power.jsonl", holds=holds))
     report(console, store, keys, causal=causal, measured=measured)
 
 

@@ -24,7 +24,7 @@ from rich.table import Table
 from kperf.diagnose.finding import Diagnosis
 from kperf.errors import UsageError
 from kperf.record.files import from_json_once
-from kperf.record.store import Frozen, recorded_folder
+from kperf.record.store import Frozen
 from kperf.studies import child
 from kperf.studies.records import Common, Row, Run, measured_or_recorded, recorded
 from kperf.trace.analyze.finding import LEVELS, Finding
@@ -312,14 +312,12 @@ def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain |
     )
 
 
-def markdown(results: Path) -> str:
+def markdown(folder: Path) -> str:
     """The section of docs/proof.md: totals, a row a faulty kernel, and what becomes slower.
 
     Raises `UsageError` for a broken record.
     """
-    if not any(results.glob("*/diagnose.jsonl")):
-        return "Nothing is recorded yet: `make proof` records it on a Hopper GPU."
-    found = recorded_run(results)
+    found = recorded_run(folder)
     faulty = [cells(row) for row in in_order(found.rows) if row.kind != "clean"]
     lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(found.rows)), ""]
     lines += markdown_table(HEAD, faulty)
@@ -328,9 +326,9 @@ def markdown(results: Path) -> str:
     return "\n".join(lines)
 
 
-def recorded_run(results: Path) -> Run[ProofRow]:
-    """The newest recorded run. Raises `UsageError` if there is none, or it is broken."""
-    return recorded(recorded_folder(results, "diagnose.jsonl"), "diagnose", ROWS)
+def recorded_run(folder: Path) -> Run[ProofRow]:
+    """The newest run that is recorded of a GPU. Raises `UsageError` if it is broken."""
+    return recorded(folder, "diagnose", ROWS)
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -20,7 +20,7 @@ from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE
 from kperf.paper.ncu_causes import names as names_cause
 from kperf.paper.proof import KernelRow, about_script, in_order, scripts
 from kperf.record.files import from_json_once
-from kperf.record.store import Frozen, RecordStore, recorded_folder
+from kperf.record.store import Frozen, RecordStore
 from kperf.studies import ncu
 from kperf.studies.ncu import Rule
 from kperf.studies.records import Common, measured_or_recorded, stamp
@@ -230,7 +230,7 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
 HEAD = ("kernel", "fault", "kperf: place at its line", "measured gain", "ncu's first", "its second", "names the cause")
 
 
-def markdown(results: Path) -> str:
+def markdown(folder: Path) -> str:
     """The section of docs/proof.md: what is recorded, and the judgement that it rests on.
 
     Raises `UsageError` for a broken record.
@@ -240,18 +240,17 @@ def markdown(results: Path) -> str:
         "",
         *proof.markdown_table(("fault", "rule of ncu", "says", "why"), [*_judgement()]),
     ]
-    return "\n".join([*_recorded(results), "", *judgement])
+    return "\n".join([*_recorded(folder), "", *judgement])
 
 
-def _recorded(results: Path) -> list[str]:
+def _recorded(folder: Path) -> list[str]:
     """Totals, and a row a faulty kernel."""
-    if not any(results.glob(f"*/{NAME}.jsonl")):
+    if not (folder / f"{NAME}.jsonl").exists():
         return ["Nothing is recorded yet: `kperf proof --beside-ncu` records it on a Hopper GPU."]
-    store = RecordStore(recorded_folder(results, f"{NAME}.jsonl"), NAME, ROWS)
+    store = RecordStore(folder, NAME, ROWS)
     rows = newest_of_each(store.points())
     came_from, versions = stamp(store, rows, "Recorded"), sorted({row.ncu for row in rows})
-    has_ours = any(results.glob("*/diagnose.jsonl"))
-    ours = {row.name: row for row in proof.recorded_run(results).rows} if has_ours else {}
+    ours = {row.name: row for row in proof.recorded_run(folder).rows}
     cells = [_cells(row, ours) for row in rows if row.kind != "clean"]
     lines = [f"{came_from}, ncu {', '.join(versions)}.", "", *(f"- {line}" for line in said(rows)), ""]
     return [*lines, *proof.markdown_table(HEAD, cells)]

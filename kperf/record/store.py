@@ -167,6 +167,7 @@ class Environment(Frozen):
         return self.model_dump(exclude={"gpu_uuid", "platform", "image", "command_line", "recorded_at"})
 
 
+_RECORDED_AT = re.compile(rb'"recorded_at": ?"([^"]*)"')
 _ENVIRONMENTS: TypeAdapter[dict[str, Environment]] = TypeAdapter(dict[str, Environment])
 
 
@@ -385,16 +386,32 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def recorded_folder(results: Path, file: str = "fig12.jsonl") -> Path:
-    """The folder to draw from without measuring: the one under `results` that has `file`, `preferred` of several.
+def recorded_folder(
+    results: Path, file: str = "fig12.jsonl", *, gpu: str | None = None, holds: Callable[[Path], bool] | None = None
+) -> Path:
+    """The folder to draw from without measuring: that of the GPU which is named, else the first of `recorded_folders`.
 
-    Raises `UsageError` when none has.
+    `holds`: whether a folder has what is asked for; the first that has it comes before those that lack it.
+
+    Raises `UsageError` when none has `file`, or not the one that is named.
     """
+    if gpu is not None:
+        names = sorted(path.parent.name for path in results.glob(f"*/{file}"))
+        if gpu not in names:
+            there = f"there is {', '.join(names)}" if names else "of no GPU at all"
+            raise UsageError(f"{results} holds no recorded {file} of {gpu!r}: {there}")
+        return results / gpu
+    folders = recorded_folders(results, file)
+    return next(filter(holds, folders), folders[0])
+
+
+def recorded_folders(results: Path, file: str = "fig12.jsonl") -> list[Path]:
+    """Those under `results` that have `file`, in the order of `by_preference`. Raises `UsageError` when none has."""
     folders = sorted(folder for folder in results.glob("*") if os.path.lexists(folder / file))
     if not folders:
         refuse_one_gpus(results, file)
         raise UsageError(f"{results} holds no recorded {file}: measure on a Hopper GPU, or name another --results")
-    return preferred(folders, file)
+    return by_preference(folders, file)
 
 
 def refuse_one_gpus(results: Path, file: str) -> None:
@@ -403,24 +420,20 @@ def refuse_one_gpus(results: Path, file: str) -> None:
         raise UsageError(f"{results} is the folder of one GPU: name the one around it, {results.absolute().parent}")
 
 
-def preferred(folders: Sequence[Path], file: str) -> Path:
-    """Of folders that have `file` the one of this machine's GPU, else that of the newest record."""
+def by_preference(folders: Sequence[Path], file: str) -> list[Path]:
+    """Folders that have `file`: first that of this machine's GPU, then the one whose record is the newest."""
     from kperf.record.machine import visible_gpus  # it reads where records are from here
 
     own = [gpu_slug(gpu.name) for gpu in visible_gpus()[:1]]
-    return next((folder for folder in folders if folder.name in own), None) or max(
-        folders, key=lambda folder: _newest(folder, file)
-    )
+    return sorted(folders, key=lambda folder: (folder.name in own, _newest(folder / file)), reverse=True)
 
 
-def _newest(folder: Path, file: str) -> str:
-    """When the last of the environments that `file` names was recorded; empty where that is not known."""
+def _newest(path: Path) -> bytes:
+    """When the last of a file's records was made; empty where that is not known."""
     try:
-        environments = _ENVIRONMENTS.validate_python(from_json_once(read_regular(folder / "environment.json")))
-        content = read_regular(folder / file)
-        return max(found.recorded_at for key, found in environments.items() if key.encode() in content)
-    except (OSError, ValueError, UsageError):
-        return ""
+        return max(_RECORDED_AT.findall(read_regular(path)), default=b"")
+    except (OSError, UsageError):
+        return b""
 
 
 def first_of(error: ValidationError) -> str:

@@ -90,7 +90,7 @@ class Pair:
 def run(console: Console, results: Path, pairs: Path | None) -> None:
     """Measure the pairs of a file, or show the recorded ones. Raises `UsageError` if there are none, or no GPU."""
     if pairs is None:
-        found = _recorded(results)
+        found = _recorded(recorded_folder(results, "public.jsonl"))
     else:
         measure_here = partial(measure, console, read_pairs(pairs))
         found = measured_or_recorded(console, results, "public", ROWS, measure_here, require_gpu=True)
@@ -107,9 +107,9 @@ def read_pairs(path: Path) -> Sequence[Pair]:
     return pairs
 
 
-def _recorded(results: Path) -> Run[PublicRow]:
+def _recorded(folder: Path) -> Run[PublicRow]:
     """Of each pair what was measured last: a run has some of them. The newest come first."""
-    store = RecordStore(recorded_folder(results, "public.jsonl"), "public", ROWS)
+    store = RecordStore(folder, "public", ROWS)
     rows = list({row.name: row for row in store.points()}.values())
     rows.sort(key=lambda row: row.recorded_at, reverse=True)
     return Run(store.folder, rows, stamp(store, rows, "recorded"))
@@ -210,11 +210,9 @@ def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     return made
 
 
-def markdown(results: Path) -> str:
+def markdown(folder: Path) -> str:
     """The section of docs/public.md: gains, what findings say, and the commits."""
-    if not any(results.glob("*/public.jsonl")):
-        return "Nothing is recorded yet."
-    found = _recorded(results)
+    found = _recorded(folder)
     rows = in_order(found.rows)
     advised = [row for row in rows if row.rule]
     gained = [row for row in rows if is_faster(row)]

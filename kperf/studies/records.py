@@ -22,9 +22,9 @@ from kperf.record.store import (
     Instant,
     Records,
     RecordStore,
+    by_preference,
     first_of,
     gpu_slug,
-    preferred,
     refuse_one_gpus,
 )
 
@@ -116,7 +116,7 @@ def _recorded_in(results: Path, name: str, reason: str, command: str) -> Path:
             f"nothing is recorded of `make {command}` in {results} yet: that command records it on a Hopper GPU, "
             f"and here {reason}"
         )
-    return preferred(folders, f"{name}.jsonl")
+    return by_preference(folders, f"{name}.jsonl")[0]
 
 
 def newest(rows: Sequence[R]) -> list[R]:

@@ -154,13 +154,15 @@ def crossovers(runs: Runs) -> list[tuple[list[Workload], Choice]]:
     return table
 
 
-def run(console: Console, results: Path, workload: Workload | None, keys: Sequence[str] | None) -> None:
-    """Print the choice for a workload or, without one, the crossovers and the regrets.
+def run(
+    console: Console, results: Path, workload: Workload | None, keys: Sequence[str] | None, gpu: str | None = None
+) -> None:
+    """Print the choice for a workload or, without one, the crossovers and the regrets, of a GPU by its folder's name.
 
     Raises `UsageError` if nothing is recorded, or nothing near the workload, or a key is unknown.
     """
     chosen_from = [item.key for item in implementations(keys or FIG12)]
-    folder = recorded_folder(results)
+    folder = recorded_folder(results, gpu=gpu)
     points = recorded_points(folder)
     runs = measured_runs(points, chosen_from)
     recorded = when(point.recorded_at for run in runs.values() for point in run.values()) if runs else ""

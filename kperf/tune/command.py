@@ -26,7 +26,7 @@ from kperf.bench.points import FailedPoint, Point
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.files import require_writable
-from kperf.record.store import Writer, gpu_slug, preferred
+from kperf.record.store import Writer, by_preference, gpu_slug
 from kperf.tune import tables
 from kperf.tune.records import (
     DEFAULT_KEY,
@@ -85,7 +85,7 @@ def run(console: Console, results: Path, asked: Asked, draw: Draw) -> None:
             )
             return
         console.print(f"nothing was timed: {reason}; shown is what was recorded")
-        folder, how = preferred(folders, "tune.jsonl"), "recorded"
+        folder, how = by_preference(folders, "tune.jsonl")[0], "recorded"
     report(console, folder, how, draw)
 
 

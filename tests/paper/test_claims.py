@@ -1,5 +1,6 @@
 import io
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -223,20 +224,55 @@ def test_a_claim_of_workloads_on_several_cards_says_so(tmp_path):
     assert f"{claim.statement}: on 2 cards" in console.export_text()
 
 
-def test_the_command_prints_each_claim_with_its_numbers():
-    lines = kperf("claims", "--results", RECORDED, COLUMNS="400").stdout.splitlines()
-    for claim in read_claims():
-        outcome = evaluate(claim, RECORDED / "h200")
-        row = [claim.statement, *cells(outcome), outcome.verdict]
-        assert [cell.strip() for line in lines for cell in line.split("│")[1:-1] if claim.statement in line] == row
+def test_the_command_prints_each_claim_with_the_numbers_of_each_gpu(tmp_path):
+    (tmp_path / "h200").symlink_to(RECORDED / "h200")
+    with_fig11_alone(tmp_path / "a100")
+    shown = kperf("claims", "--results", tmp_path, COLUMNS="400").stdout
+    for gpu in ("h200", "a100"):
+        lines = (
+            shown.partition(f"the paper's claims and {gpu}'s numbers")[2]
+            .partition("the paper's claims and")[0]
+            .splitlines()
+        )
+        for claim in read_claims():
+            outcome = evaluate(claim, tmp_path / gpu)
+            row = [claim.statement, *cells(outcome), outcome.verdict]
+            assert [cell.strip() for line in lines for cell in line.split("│")[1:-1] if claim.statement in line] == row
+
+
+def with_fig11_alone(folder):
+    """A GPU's folder of which Fig. 12 was begun and Fig. 11 is whole."""
+    folder.mkdir()
+    (folder / "fig12.jsonl").touch()
+    (folder / "fig11").symlink_to(RECORDED / "h200/fig11")
+
+
+def test_the_table_has_two_columns_a_gpu_of_which_one_of_its_claims_is_recorded(tmp_path):
+    (tmp_path / "h200").symlink_to(RECORDED / "h200")
+    alone = markdown(tmp_path, "paper")
+    with_fig11_alone(tmp_path / "a100")
+    (tmp_path / "l4").mkdir()
+    (tmp_path / "l4" / "fig12.jsonl").touch()
+    head, line, *rows = [row.split(" | ") for row in markdown(tmp_path, "paper").splitlines()]
+    assert head[6:] == ["a100 (95 % interval)", "verdict", "h200 (95 % interval)", "verdict", "output |"]
+    assert line[0].count("---") == len(head)
+    of_fig12, of_fig11 = (row for row in rows if "over FA3" in row[0] or "slows the vanilla" in row[0])
+    assert of_fig12[6:8] == ["-", "not recorded whole"]
+    assert of_fig12[8].startswith("0.")
+    assert of_fig11[6:8] == of_fig11[8:10]
+    assert [" | ".join([*row[:6], *row[8:]]) for row in rows] == alone.splitlines()[2:]
 
 
 @pytest.mark.parametrize(
-    ("gpu", "folder"),
-    [("NVIDIA H100 80GB HBM3", "h100-80gb-hbm3"), ("NVIDIA L4", "h200"), (None, "h200")],
+    ("gpu", "folders"),
+    [
+        ("NVIDIA H100 80GB HBM3", ["h100-80gb-hbm3"]),
+        ("NVIDIA L4", ["h100-80gb-hbm3", "h200"]),
+        (None, ["h100-80gb-hbm3", "h200"]),
+    ],
     ids=["recorded", "not recorded", "none"],
 )
-def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path, monkeypatch, gpu, folder):
+def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path, monkeypatch, gpu, folders):
     (tmp_path / "h200").symlink_to(RECORDED / "h200")
     older = tmp_path / "h100-80gb-hbm3"
     older.mkdir()
@@ -247,4 +283,4 @@ def test_claims_are_of_this_machines_gpu_if_something_is_recorded_of_it(tmp_path
     monkeypatch.setattr(claims, "read_claims", list)
     console = WholeConsole(record=True, width=200, file=io.StringIO())
     assert report(console, tmp_path) == []
-    assert f"the paper's claims and {folder}'s numbers" in console.export_text()
+    assert sorted(re.findall(r"the paper's claims and (\S+)'s numbers", console.export_text())) == folders

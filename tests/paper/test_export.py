@@ -29,7 +29,8 @@ def results(tmp_path):
     with Store(tmp_path / "b200").writer() as writer:
         writer.append([slow, failed("fa3", workload=slow.workload, message='too "large", by far')])
     with Store(tmp_path / "h200").writer() as writer:
-        writer.append([point("fa2", run="r2", environment=writer.record_environment(environment()))])
+        newer = {"environment": writer.record_environment(environment()), "recorded_at": "2026-01-03T00:00:00+00:00"}
+        writer.append([point("fa2", run="r2", **newer)])
     return tmp_path
 
 

@@ -257,9 +257,23 @@ def test_of_several_recorded_gpus_the_newest_is_found(tmp_path):
         recorded_folder(tmp_path)
     for name in ("a100", "h200", "l40"):
         fill(tmp_path / name)
-    kept = tmp_path / "h200" / "environment.json"
+    kept = tmp_path / "h200" / "fig12.jsonl"
     kept.write_text(kept.read_text().replace("2026-01-02", "2026-01-03"))
     assert recorded_folder(tmp_path).name == "h200"
+
+
+@pytest.mark.parametrize(("causal", "gpu"), [(False, "h100"), (True, "h200")])
+def test_a_figure_that_the_newest_gpu_lacks_is_drawn_from_another(tmp_path, monkeypatch, causal, gpu):
+    for mode in (fig12.Mode(), fig12.Mode(causal=True)):
+        fill(tmp_path / "h200", mode)
+    fill(tmp_path / "h100", fig12.Mode())
+    newer = tmp_path / "h100" / "fig12.jsonl"
+    newer.write_text(newer.read_text().replace("2026-01-02", "2026-01-03"))
+    monkeypatch.setattr(fig12.device, "why_static", lambda: "there is no GPU")
+    monkeypatch.setattr(fig12, "verify_overrides", lambda console, run_too: None)
+    mode = fig12.Mode(causal=causal)
+    fig12.run(WholeConsole(quiet=True), tmp_path, mode, rounds=10, fresh=False, require_gpu=False)
+    assert [path.parent.name for path in tmp_path.glob(f"*/{mode.stem}.png")] == [gpu]
 
 
 def test_ctrl_c_says_that_the_sweep_goes_on(tmp_path, monkeypatch):

@@ -168,8 +168,7 @@ def test_what_is_claimed_of_the_kinds_is_of_a_whole_record(tmp_path):
 def test_the_table_has_a_column_a_shape_that_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(fig12_inputs, "of_other_overrides", lambda _: set())
     record(tmp_path / "h200", run(512, "normal"), run(512, "x4"), run(1024, "normal", improved_plus=1.0))
-    (tmp_path / "h200" / "fig12.jsonl").touch()  # by which a folder is known
-    lines = fig12_inputs.markdown(tmp_path).splitlines()
+    lines = fig12_inputs.markdown(tmp_path / "h200").splitlines()
     assert lines[:4] == [
         "| inputs | full 512 | full 1024 |",
         "|---|---|---|",
@@ -182,6 +181,5 @@ def test_the_table_has_a_column_a_shape_that_is_recorded(tmp_path, monkeypatch):
 
 def test_without_a_run_of_the_committed_override_there_is_no_table(tmp_path):
     record(tmp_path / "h200", run(512, "normal"))
-    (tmp_path / "h200" / "fig12.jsonl").touch()
     with pytest.raises(UsageError, match="has no kind of inputs: `make inputs`"):
-        fig12_inputs.markdown(tmp_path)
+        fig12_inputs.markdown(tmp_path / "h200")

@@ -134,7 +134,8 @@ def test_of_each_kernel_the_last_that_was_profiled_is_shown():
 
 
 def test_the_page_shows_ncu_beside_what_was_found(tmp_path):
-    assert proof_ncu.markdown(tmp_path).startswith("Nothing is recorded yet: `kperf proof --beside-ncu` records it")
+    page = proof_ncu.markdown(tmp_path / "h200")
+    assert page.startswith("Nothing is recorded yet: `kperf proof --beside-ncu` records it")
     rows = [
         made("first", {"percent": 61.5, "scope": "global"}, fault="spills"),
         made("second", {"percent": 61.5, "scope": "global"}, {"rule": "A", "percent": 9.0, "scope": "local"}),
@@ -145,7 +146,7 @@ def test_the_page_shows_ncu_beside_what_was_found(tmp_path):
         with RecordStore(tmp_path / "h200", name, adapter).writer() as writer:
             about = {"environment": writer.record_environment(environment())}
             writer.append([row.model_copy(update=about) for row in found])
-    lines = proof_ncu.markdown(tmp_path).splitlines()
+    lines = proof_ncu.markdown(tmp_path / "h200").splitlines()
     assert lines[0].startswith("Recorded on ")
     assert lines[0].endswith(", ncu 2025.3.1.0.")
     assert lines[2:6] == [f"- {line}" for line in proof_ncu.said(rows)]

@@ -110,7 +110,7 @@ def test_the_notes_have_the_recorded_numbers():
 
 
 def test_the_page_has_the_recorded_table_of_inputs_all_of_them_of_the_committed_override():
-    assert between_marks("docs/improved_plus.md", "inputs") == fig12_inputs.markdown(RECORDED)
+    assert between_marks("docs/improved_plus.md", "inputs") == fig12_inputs.markdown(STORE.folder)
     ratios = [ratio for row in fig12_inputs.recorded_rows(STORE.folder) for ratio in row.ratios]
     assert len(ratios) == 84
     assert said(f"is at {min(ratios):.2f} to {max(ratios):.2f} of FA3's speed")

@@ -5,23 +5,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from kperf.errors import UsageError
 from kperf.record import machine
-from kperf.record.store import RECORDED, recorded_folder
+from kperf.record.store import recorded_folder, recorded_folders
 
-ENVIRONMENT = next(iter(json.loads((RECORDED / "h200/environment.json").read_text()).values()))
 FOLDERS = {"a100": "2026-11-01", "h100-80gb-hbm3": "2026-11-09", "h200": "2026-11-05"}
 
 
 @pytest.fixture
 def results(tmp_path):
-    for number, (name, date) in enumerate(FOLDERS.items()):
-        folder = tmp_path / name
-        folder.mkdir()
-        # Each knows of an environment that is newer than all; the recorded file does not name it.
-        known = {f"{number:012x}": date, "f" * 12: f"2027-01-0{9 - number}"}
-        environments = {key: ENVIRONMENT | {"recorded_at": f"{day}T00:00:00+00:00"} for key, day in known.items()}
-        (folder / "environment.json").write_text(json.dumps(environments))
-        (folder / "fig12.jsonl").write_text(json.dumps({"environment": f"{number:012x}"}) + "\n")
+    for name, date in FOLDERS.items():
+        (tmp_path / name / "fig11").mkdir(parents=True)
+        instant = {"recorded_at": f"{date}T00:00:00+00:00"}
+        older = {"recorded_at": "2026-10-01T00:00:00+00:00"}
+        (tmp_path / name / "fig12.jsonl").write_text(f"{json.dumps(instant)}\n{json.dumps(older)}\n")
+        (tmp_path / name / "fig11/vanilla.timeline.json").write_text(json.dumps({"environment": instant}, indent=2))
     return tmp_path
 
 
@@ -41,9 +39,23 @@ def with_gpus(monkeypatch, *names):
 def test_of_this_machines_gpu_or_the_newest(monkeypatch, results, gpus, chosen):
     with_gpus(monkeypatch, *gpus)
     assert recorded_folder(results).name == chosen
+    assert recorded_folder(results, "fig11/vanilla.timeline.json").name == chosen
 
 
-def test_a_folder_whose_environments_are_broken_is_the_last_choice(monkeypatch, results):
+def test_a_folder_whose_record_says_no_time_is_the_last_choice(monkeypatch, results):
     with_gpus(monkeypatch)
-    (results / "h100-80gb-hbm3/environment.json").write_text("{")
-    assert recorded_folder(results).name == "h200"
+    (results / "h100-80gb-hbm3/fig12.jsonl").write_text("{")
+    assert [folder.name for folder in recorded_folders(results)] == ["h200", "a100", "h100-80gb-hbm3"]
+
+
+def test_what_is_asked_for_comes_before_what_is_newer(monkeypatch, results):
+    with_gpus(monkeypatch, "NVIDIA H200")
+    assert recorded_folder(results, holds=lambda folder: folder.name != "h200").name == "h100-80gb-hbm3"
+    assert recorded_folder(results, holds=lambda folder: False).name == "h200"
+
+
+def test_a_gpu_that_is_named_comes_before_all(monkeypatch, results):
+    with_gpus(monkeypatch, "NVIDIA H200")
+    assert recorded_folder(results, gpu="a100").name == "a100"
+    with pytest.raises(UsageError, match=r"holds no recorded fig12.jsonl of 'l4': there is a100, h100-80gb-hbm3, h200"):
+        recorded_folder(results, gpu="l4")

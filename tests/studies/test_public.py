@@ -127,7 +127,6 @@ def finding(rule, low, high):
 
 
 def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_path, console):
-    assert public.markdown(tmp_path) == "Nothing is recorded yet."
     wide = [finding("other", 1.0, 9.0), finding("too-few-warps", 1.0, 3.0)]
     rows = [
         row(name="a", kernel="slightly", changed=1.9, rule="", timed="kernel"),
@@ -142,7 +141,7 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
     with store.writer() as writer:
         environment_id = writer.record_environment(environment())
         writer.append([one.model_copy(update={"environment": environment_id}) for one in rows])
-    lines = public.markdown(tmp_path).splitlines()
+    lines = public.markdown(tmp_path / "h200").splitlines()
     assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23")
     assert lines[2:5] == [
         "- 7 changes were timed: 3 operators at least 10% faster (2.00 x, 1.33 x, 1.25 x), 2 changed by 9.1% or "
@@ -177,7 +176,7 @@ def test_of_each_pair_what_was_measured_last_is_shown(tmp_path):
         for day, rows in runs:
             changes = {"environment": known, "run": day, "recorded_at": f"{day}T00:00:00Z"}
             writer.append([ROWS.validate_python(one.model_dump() | changes) for one in rows])
-    text = public.markdown(tmp_path)
+    text = public.markdown(tmp_path / "h200")
     assert text.startswith("Recorded on NVIDIA H200, 2026-11-24.\n\n- 2 changes were timed: 2 operators")
     assert "2.0000 | 0.5000 | 4.00 x" in text
     assert "2.0000 | 1.0000 | 2.00 x" in text
