@@ -43,13 +43,16 @@ _BUFFER_BYTES = 64 << 20
 _PCS_AT_ONCE = 2048
 _MOST_WAIT_S = 1.0
 """For the first samples: threads of CUPTI's decode them."""
+_QUIET_S = 0.25
+"""After the last ones there are no more: those threads wake up ten times a second (cupti_pcsampling.h)."""
 _POLL_S = 0.01
 _MOST_TURN_S = 10.0
 """For another thread, which samples too: a kernel of its may wait for what this thread is to launch."""
 _NAME_BYTES = 128
 _attaching = threading.Lock()
 """There is one CUPTI in a process."""
-_REASON = re.compile(r"(?:.*stalled_)?(?P<reason>\w+?)(?P<not_issued>_not_issued)?")
+_REASON = re.compile(r".*stalled_(?P<reason>\w+?)(?P<not_issued>_not_issued)?")
+"""CUPTI counts more beside what warps wait for: all samples (`smsp__pcsamp_sample_count`), those that were lost."""
 
 
 class _StallReason(ctypes.Structure):
@@ -141,14 +144,13 @@ class Sampler:
     def __init__(self, context: int) -> None:
         """PC sampling of `context` is enabled."""
         self._context = context
-        self._reasons = self._read_reasons()
-        each = len(self._reasons)
+        each, self._reasons = self._read_reasons()
         self._counts = (_StallReason * (each * _PCS_AT_ONCE))()
         self._pcs = (_PcData * _PCS_AT_ONCE)()
         for place, pc in enumerate(self._pcs):
             pc.stall_reasons = ctypes.cast(byref(self._counts, place * each * 8), POINTER(_StallReason))
         self._data = _Data(size=ctypes.sizeof(_Data), collect_pcs=_PCS_AT_ONCE, pc_data=self._pcs)
-        self._indices = (c_uint32 * each)(*self._reasons)
+        self._indices = (c_uint32 * len(self._reasons))(*self._reasons)
 
     def start(self, period: int) -> None:
         """Sample a warp of each SM once in 2 ** `period` cycles, from 5 to 31, from now on."""
@@ -171,50 +173,57 @@ class Sampler:
         """
         self._call("Stop", _OfContext)
         counts: Counter[tuple[int, str, bool]] = Counter()
-        dropped = read = 0
-        until = time.monotonic() + _MOST_WAIT_S
-        while True:  # what is there already, and then what CUPTI's threads decode
+        dropped, last = 0, time.monotonic()
+        while True:  # what is there already, and then what CUPTI's threads decode, piece by piece
             for pc in self._pcs[: self._data.pcs]:
+                last = time.monotonic()
                 if pc.function_name == kernel.encode():
                     for stall in pc.stall_reasons[: pc.stall_reason_count]:
-                        counts[pc.pc_offset, *self._reasons[stall.reason]] += stall.samples
+                        if stall.reason in self._reasons:
+                            counts[pc.pc_offset, *self._reasons[stall.reason]] += stall.samples
             dropped += self._data.dropped_samples
-            if read and counts and not self._data.remaining_pcs:
+            if time.monotonic() - last > (_QUIET_S if counts and not self._data.remaining_pcs else _MOST_WAIT_S):
                 break
-            if read and not self._data.pcs:
-                if time.monotonic() > until:
-                    break
+            if not self._data.pcs:
                 time.sleep(_POLL_S)
-            self._data.pcs = 0
-            self._call("GetData", _GetData, data=ctypes.addressof(self._data))
-            read += 1
-            if self._data.hardware_buffer_full:
-                raise UsageError("the GPU's buffer of samples was full")
+            self._read()
         if self._data.remaining_pcs:
             raise UsageError(f"CUPTI gave no samples of {self._data.remaining_pcs} instructions: run it again")
         places = sorted({(address, reason) for address, reason, _ in counts})
         found = [PcSample(*place, counts[*place, False], counts[*place, True]) for place in places]
         return [one for one in found if one.samples], dropped
 
-    def _read_reasons(self) -> dict[int, tuple[str, bool]]:
-        """Index -> a reason's name, and whether it counts the samples in which no warp issued."""
+    def _read(self) -> None:
+        """Let CUPTI fill the buffer; of what it leaves as it was, nothing counts twice."""
+        self._data.pcs = self._data.dropped_samples = self._data.hardware_buffer_full = 0
+        try:
+            self._call("GetData", _GetData, data=ctypes.addressof(self._data))
+        except UsageError:
+            if not self._data.hardware_buffer_full:
+                raise
+        if self._data.hardware_buffer_full:
+            raise UsageError("the GPU's buffer of samples was full")
+
+    def _read_reasons(self) -> tuple[int, dict[int, tuple[str, bool]]]:
+        """The number of counters; index -> the reason that one counts, and whether only where no warp issued.
+
+        Raises `UsageError` if none counts what warps wait for.
+        """
         count = c_size_t()
         self._call("GetNumStallReasons", _ReasonCount, count=ctypes.pointer(count))
         texts = [ctypes.create_string_buffer(_NAME_BYTES) for _ in range(count.value)]
         indices = (c_uint32 * count.value)()
         names = (c_char_p * count.value)(*(c_char_p(ctypes.addressof(text)) for text in texts))
         self._call("GetStallReasons", _ReasonNames, count=count.value, indices=indices, names=names)
-        return {index: _named(text.value.decode()) for index, text in zip(indices, texts, strict=True)}
+        found = {index: _REASON.fullmatch(text.value.decode()) for index, text in zip(indices, texts, strict=True)}
+        reasons = {index: (match["reason"], match["not_issued"] is not None) for index, match in found.items() if match}
+        if not reasons:
+            raise UsageError("this CUPTI names nothing that warps wait for: name a newer one in TRITON_CUPTI_LIB_PATH")
+        return count.value, reasons
 
     def _call(self, name: str, parameters: type[ctypes.Structure], **fields: Any) -> None:
         given = parameters(size=ctypes.sizeof(parameters), context=self._context, **fields)
         _checked(f"cuptiPCSampling{name}", byref(given))
-
-
-def _named(name: str) -> tuple[str, bool]:
-    """`smsp__pcsamp_warps_issue_stalled_long_scoreboard_not_issued` -> `long_scoreboard`, True."""
-    match = _REASON.fullmatch(name)
-    return (match["reason"], match["not_issued"] is not None) if match else (name, False)
 
 
 def current_context() -> int:

@@ -8,7 +8,7 @@ from kperf.diagnose.thresholds import WITNESSED
 from kperf.report.samples import is_same_file
 from kperf.trace.analyze.finding import Finding, Witness
 from kperf.trace.analyze.models import PcSamples, Timeline
-from kperf.trace.analyze.stalls import COMPUTING, GLOBAL, MMAS, SHARED, STALLS, warps_of
+from kperf.trace.analyze.stalls import COMPUTING, GLOBAL, LEAST_SAMPLES, MMAS, SHARED, STALLS, warps_of
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,8 @@ def _witness(finding: Finding, timeline: Timeline) -> Witness:
         return Witness(agreement="none", message="samples say nothing of this")
     if not evidence.anywhere and not finding.source.line:
         return Witness(agreement="none", message="samples are by line, and it has none")
+    if samples.total < LEAST_SAMPLES:
+        return Witness(agreement="none", message=f"the GPU took {samples.total} samples, too few to say")
     shares = {reason: count / samples.total for reason, count in _counted(evidence, finding, samples).most_common()}
     places = [(one.warp_group, one.source) for one in timeline.regions if one.source is not None]
     groups = {group for group, source in places if _at_its_line(finding, source.file, source.line)}

@@ -17,23 +17,25 @@ enum { DETACHED, SUBSCRIBED, ENABLED, CONFIGURED, STARTED, STOPPED };
 static const char *REASONS[] = {"smsp__pcsamp_warps_issue_stalled_long_scoreboard",
                                 "smsp__pcsamp_warps_issue_stalled_long_scoreboard_not_issued",
                                 "smsp__pcsamp_warps_issue_stalled_not_selected", "smsp__pcsamp_warps_issue_stalled_gmma",
-                                "smsp__pcsamp_warps_issue_stalled_selected"};
-enum { COUNT = 5, FIRST = 40 };
+                                "smsp__pcsamp_warps_issue_stalled_selected",
+                                "smsp__pcsamp_sample_count", "smsp__pcsamp_samples_data_dropped"};
+/* The last two are no reasons: CUPTI counts them beside those that were asked for. */
+enum { STALLS = 5, COUNT = 7, FIRST = 40 };
 
 static struct {
   char name[64];
   uint64_t offset;
   uint32_t reason, samples;
 } pcs[10000];
-static size_t added, given, kept;
-static int state, period, full, empty_reads, finalized;
+static size_t added, given, kept, piece;
+static int state, period, full, empty_reads, finalized, paused;
 static uint64_t dropped;
 static CUpti_PCSamplingData *buffer;
 static char refusing[64];
 static int refusal;
 
 /* What a test asks. */
-void fake_reset(void) { added = given = kept = 0, state = period = full = empty_reads = finalized = 0, dropped = 0, refusing[0] = 0, refusal = 0; }
+void fake_reset(void) { added = given = kept = piece = 0, state = period = full = empty_reads = finalized = 0, dropped = 0, refusing[0] = 0, refusal = 0; }
 void fake_reset_samples(void) { added = given = 0; }
 void fake_add(const char *name, uint64_t offset, uint32_t reason, uint32_t samples) {
   strncpy(pcs[added].name, name, 63), pcs[added].offset = offset, pcs[added].reason = reason, pcs[added++].samples = samples;
@@ -42,6 +44,7 @@ void fake_refuse(const char *name, int code) { strncpy(refusing, name, 63), refu
 void fake_drop(uint64_t count) { dropped = count; }
 void fake_fill(void) { full = 1; }
 void fake_keep(size_t instructions) { kept = instructions; }
+void fake_decode_by(size_t instructions) { piece = instructions; }
 void fake_wait(int reads) { empty_reads = reads; }
 int fake_state(void) { return state; }
 int fake_period(void) { return period; }
@@ -90,8 +93,8 @@ CUptiResult cuptiPCSamplingSetConfigurationAttribute(CUpti_PCSamplingConfigurati
       period = one->attributeData.samplingPeriodData.samplingPeriod;
       break;
     case CUPTI_PC_SAMPLING_CONFIGURATION_ATTR_TYPE_STALL_REASON:
-      CHECK(one->attributeData.stallReasonData.stallReasonCount == COUNT, CUPTI_ERROR_INVALID_PARAMETER);
-      CHECK(one->attributeData.stallReasonData.pStallReasonIndex[COUNT - 1] == FIRST + COUNT - 1, 1);
+      CHECK(one->attributeData.stallReasonData.stallReasonCount == STALLS, CUPTI_ERROR_INVALID_PARAMETER);
+      CHECK(one->attributeData.stallReasonData.pStallReasonIndex[STALLS - 1] == FIRST + STALLS - 1, 1);
       break;
     case CUPTI_PC_SAMPLING_CONFIGURATION_ATTR_TYPE_HARDWARE_BUFFER_SIZE:
       CHECK(one->attributeData.hardwareBufferSizeData.hardwareBufferSize >= 1 << 20, CUPTI_ERROR_INVALID_PARAMETER);
@@ -124,17 +127,22 @@ CUptiResult cuptiPCSamplingStop(CUpti_PCSamplingStopParams *p) {
 CUptiResult cuptiPCSamplingGetData(CUpti_PCSamplingGetDataParams *p) {
   CHECKED(CUpti_PCSamplingGetDataParams, STOPPED);
   CHECK(p->pcSamplingData == buffer, CUPTI_ERROR_INVALID_PARAMETER);
-  size_t number = 0;
+  size_t number = 0, most = piece ? piece : buffer->collectNumPcs;
+  if (full) return buffer->totalNumPcs = 0, buffer->hardwareBufferFull = 1, 8;
+  if (piece && given && given < added && !paused) return paused = 1, buffer->remainingNumPcs = 0, 0; /* leaves the rest as it was */
+  paused = 0;
   if (empty_reads-- <= 0)
-    for (; number < buffer->collectNumPcs && given < added; number++, given++) {
+    for (; number < most && given < added; number++, given++) {
       CUpti_PCSamplingPCData *pc = buffer->pPcData + number;
       pc->cubinCrc = 7, pc->pcOffset = pcs[given].offset, pc->functionName = pcs[given].name;
-      pc->stallReasonCount = 2; /* one that counts, and one in which nothing was sampled */
+      pc->stallReasonCount = 4; /* one that counts, one in which nothing was sampled, and what is no reason */
       pc->stallReason[0].pcSamplingStallReasonIndex = FIRST + pcs[given].reason, pc->stallReason[0].samples = pcs[given].samples;
       pc->stallReason[1].pcSamplingStallReasonIndex = FIRST + 4, pc->stallReason[1].samples = 0;
+      for (int i = STALLS; i < COUNT; i++)
+        pc->stallReason[i - 3].pcSamplingStallReasonIndex = FIRST + i, pc->stallReason[i - 3].samples = pcs[given].samples;
     }
   buffer->totalNumPcs = number, buffer->remainingNumPcs = added - given + kept;
-  buffer->droppedSamples = dropped, dropped = 0, buffer->hardwareBufferFull = full;
-  if (empty_reads >= 0) buffer->remainingNumPcs = 0;
+  buffer->droppedSamples = dropped, dropped = 0, buffer->hardwareBufferFull = 0;
+  if (empty_reads >= 0 || piece) buffer->remainingNumPcs = 0; /* what is not decoded yet is not known of */
   return 0;
 }

@@ -59,6 +59,9 @@ class Fake:
     def keep(self, instructions: int) -> None:
         self._loaded.fake_keep(ctypes.c_size_t(instructions))
 
+    def decode_by(self, instructions: int) -> None:
+        self._loaded.fake_decode_by(ctypes.c_size_t(instructions))
+
     def wait(self, reads: int) -> None:
         self._loaded.fake_wait(reads)
 
@@ -79,4 +82,5 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Fake:
     loaded = library()
     cupti._cupti.cache_clear()
     monkeypatch.setattr(cupti, "_library", lambda *_: loaded)
+    monkeypatch.setattr(cupti, "_QUIET_S", 0.03)
     return Fake(loaded)

@@ -71,6 +71,22 @@ def test_what_cuptis_threads_decode_late_is_waited_for(fake):
     assert sampled(fake)[0] == [PcSample(0, "selected", 3, 0)]
 
 
+def test_what_they_decode_piece_by_piece_is_whole_and_lost_samples_count_once(fake):
+    """Between two pieces CUPTI has nothing, and says of nothing that it is to come."""
+    for number in range(7):
+        fake.add(KERNEL, 16 * number, "selected", 3)
+    fake.decode_by(2)
+    fake.drop(17)
+    found, dropped = sampled(fake)
+    assert (sum(one.samples for one in found), dropped) == (21, 17)
+
+
+def test_counters_that_are_no_reasons_are_no_samples(fake):
+    fake.add(KERNEL, 0, "long_scoreboard", 5)
+    found, dropped = sampled(fake)
+    assert (found, dropped) == ([PcSample(0, "long_scoreboard", 5, 0)], 0)
+
+
 def test_a_kernel_that_was_not_sampled_is_not_waited_for_longer_than_said(fake, monkeypatch):
     monkeypatch.setattr(cupti, "_MOST_WAIT_S", 0.05)
     assert sampled(fake) == ([], 0)

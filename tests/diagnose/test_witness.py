@@ -19,7 +19,7 @@ from kperf.report.sentences import verdict
 from kperf.trace.analyze.finding import Finding, Source
 from kperf.trace.analyze.models import LineSamples, PcSamples, SassOrder
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.analyze.stalls import STALLS, by_line, decided, warps_of
+from kperf.trace.analyze.stalls import LEAST_SAMPLES, STALLS, by_line, decided, warps_of
 from tests.trace.capture.test_pc_sampling import LISTING
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,6 +141,16 @@ def test_a_rule_that_samples_say_nothing_of_has_no_witness():
             "agreement": "none", "share": None, "by_events": None, "decides": False, "stalls": {},
         }  # fmt: skip
     assert of(finding(number=0), timeline).message == "samples are by line, and it has none"
+
+
+@pytest.mark.parametrize(("count", "agreement"), [(LEAST_SAMPLES, "agrees"), (LEAST_SAMPLES - 1, "none")])
+def test_a_few_samples_say_nothing_and_decide_nothing(count, agreement):
+    timeline = disturbed(sampled(line(20, long_scoreboard=count)))
+    witness = of(finding(), timeline)
+    assert witness.agreement == agreement
+    assert (witness.message == "the GPU took 399 samples, too few to say") == (agreement == "none")
+    assert (decided(timeline).load_wait.share_by_events is None) == (agreement == "none")
+    assert f"Fewer than {LEAST_SAMPLES} samples say nothing: `none`" in (ROOT / "docs/diagnose.md").read_text()
 
 
 def test_why_there_are_no_samples_is_said_and_nothing_where_none_were_asked_for():

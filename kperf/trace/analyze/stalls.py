@@ -40,6 +40,8 @@ MMAS = frozenset({"gmma", "warpgroup_arrive"})
 READY = frozenset({"selected", "not_selected"})
 COMPUTING = READY | {"math_pipe_throttle", "wait", "dispatch_stall"}
 """The warp computes, or would if a unit were free."""
+LEAST_SAMPLES = 400
+"""With fewer a share is not known: of 400 a share of 5 % is 20, give or take 5."""
 
 _PRODUCERS = {"long_scoreboard": FROM_GLOBAL, "short_scoreboard": FROM_SHARED}
 
@@ -106,7 +108,7 @@ def _place(instruction: Instruction | None, named: Callable[[str], str]) -> tupl
 def decided(timeline: Timeline) -> Timeline:
     """With the share of its waits for loads by samples, where events disturb the kernel and samples were taken."""
     wait, samples = timeline.load_wait, timeline.samples
-    if wait is None or samples is None or not timeline.is_disturbed:
+    if wait is None or samples is None or samples.total < LEAST_SAMPLES or not timeline.is_disturbed:
         return timeline
     regions = [one for one in timeline.regions if (one.warp_group, one.source is None) == (wait.warp_group, False)]
     lines = {(one.source.file, one.source.line) for one in regions if one.name in wait.regions and one.source}
