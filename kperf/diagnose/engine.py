@@ -13,6 +13,7 @@ from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel, frame_of, source_of
 from kperf.diagnose.rule import DynamicRule, Rule, dynamic_rules, static_rules
 from kperf.diagnose.witness import witnessed
+from kperf.errors import UsageError
 from kperf.report.sentences import verdict
 from kperf.trace.analyze.finding import LEVELS, Finding, Level, Source
 from kperf.trace.analyze.models import Timeline
@@ -62,9 +63,14 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
 
 
 def _found_by(rule: Rule | DynamicRule, subject: Any, skipped: dict[str, str]) -> list[Finding]:
-    """What a rule finds in a kernel or in a timeline. An error of its own costs its findings, and no other rule's."""
+    """What a rule finds in a kernel or in a timeline. An error of its own costs its findings, and no other rule's.
+
+    Raises `UsageError` if the kernel's machine code cannot be read.
+    """
     try:
         return list(rule.check(subject))
+    except UsageError:
+        raise
     except Exception as error:
         skipped[rule.id] = f"{FAILED} with {type(error).__name__}"
         return []

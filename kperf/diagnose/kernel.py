@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kperf.arch import Arch
 from kperf.diagnose.history import History
 from kperf.diagnose.thresholds import SECTOR_BYTES, VECTOR_BYTES
-from kperf.ir.compile import Resources
+from kperf.ir.compile import Compiled, Resources
 from kperf.ir.layouts import Layouts, TensorType, tensor_types
 from kperf.ir.levels import Line, read_levels
 from kperf.ir.locations import Frame
@@ -87,35 +87,41 @@ class Access:
 class Kernel:
     """One kernel for one architecture.
 
-    code, resources, ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where
-    only the TTGIR is known. grid: of a launch, None without one. arguments: numbers of the launch, by name. tuned:
-    whether it is one of an autotuner's configurations, of which a GPU would choose. texts: what Triton made, by level.
-    moved: the source file's name in them, and where it lies now. configuration: integer constexprs and compile options
-    that it was compiled with, by name, as far as they are known. history: of its function's launches in a script; None
-    without one, and empty where another compilation of the function has it. is_gluon: whether its source is Gluon,
-    whose buffers and waits are its writer's and not the compiler's; None of TTGIR alone, which does not say.
+    compiled: what Triton made, its machine code too. resources, ptxas: None and empty where there is no machine code
+    that is read (AMD's). num_stages: None where only the TTGIR is known. grid: of a launch, None without one.
+    arguments: numbers of the launch, by name. tuned: whether it is one of an autotuner's configurations, of which a GPU
+    would choose. configuration: integer constexprs and compile options that it was compiled with, by name, as far as
+    they are known. history: of its function's launches in a script; None without one, and empty where another
+    compilation of the function has it. is_gluon: whether its source is Gluon, whose buffers and waits are its writer's
+    and not the compiler's; None of TTGIR alone, which does not say.
     """
 
     name: str
     arch: Arch
     module: Module
+    compiled: Compiled = field(repr=False)
     num_stages: int | None = None
-    code: MachineCode | None = None
     resources: Resources | None = None
     ptxas: str = ""
     grid: tuple[int, int, int] | None = None
     arguments: dict[str, int] = field(default_factory=dict)
     tuned: bool = False
-    texts: Mapping[str, str] = field(default_factory=dict, repr=False)
-    moved: tuple[str, str] | None = None
     configuration: Mapping[str, int] = field(default_factory=dict)
     history: History | None = None
     is_gluon: bool | None = None
 
+    @property
+    def code(self) -> MachineCode | None:
+        """None where none is read (AMD's). It takes a fifth of a second: a rule asks last, if the TTGIR speaks for it.
+
+        Raises `UsageError` if it cannot be read.
+        """
+        return self.compiled.code
+
     @cached_property
     def levels(self) -> dict[str, list[Line]]:
         """From TTIR to machine code, as far as there are: each line with where in the source it is from."""
-        return read_levels(self.texts, self.code, self.moved)
+        return read_levels(self.compiled.texts, self.code, self.compiled.moved)
 
     @cached_property
     def layouts(self) -> Layouts:

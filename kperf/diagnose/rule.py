@@ -32,7 +32,7 @@ class Rule:
 
     def lacks(self, kernel: Kernel) -> str | None:
         """Why it cannot run on a kernel; None if it can."""
-        if self.needs == "machine code" and kernel.code is None:
+        if self.needs == "machine code" and kernel.resources is None:
             return "no machine code was made for this target"
         if self.needs == "launch" and kernel.grid is None:
             return "no launch is known"

@@ -32,7 +32,7 @@ class Spills:
 
 def spills(kernel: Kernel) -> Spills | None:
     """None if nothing that shows is spilled, or no machine code is known."""
-    if kernel.resources is None or kernel.code is None or kernel.resources.spilled_bytes < SPILLED_BYTES:
+    if kernel.resources is None or kernel.resources.spilled_bytes < SPILLED_BYTES or kernel.code is None:
         return None
     local = [i for i in kernel.code.instructions if i.opcode.split(".")[0] in _LOCAL]
     looping = sum(kernel.code.depth(i) > 0 for i in local)

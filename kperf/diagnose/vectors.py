@@ -29,19 +29,23 @@ def vectors(kernel: Kernel) -> list[Vector]:
     """The accesses that the machine code cuts into pieces, though their rows are contiguous."""
     found = []
     for access in kernel.accesses:
-        machine = kernel.machine_bytes(access.operation)
-        possible = _possible(kernel, access)
-        if machine is None or access.value.loaded or machine >= possible:
-            continue
-        unknown = _not_divisible(kernel, access.value.arguments)
-        of_mask = _limits(kernel, access)
-        if unknown and np.any(access.value.numbers.reshape(-1, access.value.numbers.shape[-1])[:, 0] % VECTOR_BYTES):
-            found.append(Vector(access, machine, possible, "alignment", unknown))
-        elif of_mask:
-            found.append(Vector(access, machine, possible, "mask", of_mask))
-        elif not unknown and _mask_is_data(kernel, access):
-            found.append(Vector(access, machine, possible, "loaded mask", ()))
+        why, possible = _in_the_way(kernel, access), _possible(kernel, access)
+        machine = kernel.machine_bytes(access.operation) if why is not None else None
+        if why is not None and machine is not None and machine < possible:
+            found.append(Vector(access, machine, possible, *why))
     return found
+
+
+def _in_the_way(kernel: Kernel, access: Access) -> tuple[Cause, tuple[str, ...]] | None:
+    """What forbids larger pieces by the TTGIR, and the arguments that are not known to be multiples of 16."""
+    if access.value.loaded:
+        return None
+    unknown = _not_divisible(kernel, access.value.arguments)
+    if unknown and np.any(access.value.numbers.reshape(-1, access.value.numbers.shape[-1])[:, 0] % VECTOR_BYTES):
+        return "alignment", unknown
+    if of_mask := _limits(kernel, access):
+        return "mask", of_mask
+    return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
 
 
 def _mask_is_data(kernel: Kernel, access: Access) -> bool:

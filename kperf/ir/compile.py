@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,15 +36,23 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Compiled:
-    """What Triton made of a kernel: texts by level, and machine code where there is some that is read.
+    """What Triton made of a kernel: texts by level, and machine code, which is disassembled once it is asked for.
 
     moved: the source file's name in the texts, and where it lies now, as `code` has it; None where both are one.
     Triton's cache knows a file by where it lay before.
     """
 
+    kernel: CompiledKernel = field(repr=False)
     texts: dict[str, str]
-    code: MachineCode | None
     moved: tuple[str, str] | None
+
+    @cached_property
+    def code(self) -> MachineCode | None:
+        """None where none is read (AMD's). Raises `UsageError` if it cannot be read."""
+        if "cubin" not in self.kernel.asm:
+            return None
+        code = machine_code(self.kernel)
+        return code.moved(*self.moved) if self.moved else code
 
 
 @dataclass(frozen=True)
@@ -271,12 +279,10 @@ def machine_code(kernel: CompiledKernel) -> MachineCode:
 def read_compiled(kernel: CompiledKernel, file: str | None) -> Compiled:
     """What Triton made of a kernel. file: where its source lies now, None where that is not known.
 
-    Raises `UsageError` if its TTGIR or its machine code cannot be read.
+    Raises `UsageError` if its TTGIR cannot be read.
     """
     texts = {level: kernel.asm[name] for level, name in TEXTS.items() if name in kernel.asm}
-    code = machine_code(kernel) if "cubin" in kernel.asm else None
-    moved = _moved(texts["ttgir"], file)
-    return Compiled(texts, code.moved(*moved) if code and moved else code, moved)
+    return Compiled(kernel, texts, _moved(texts["ttgir"], file))
 
 
 def _moved(ttgir: str, file: str | None) -> tuple[str, str] | None:

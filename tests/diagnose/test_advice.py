@@ -140,11 +140,11 @@ def test_operands_that_go_through_tensor_memory_are_seen():
 
 def of_its_ttgir(path, arch, folder):
     """What is found in the TTGIR of a script's kernel: it does not say in which language its source is written."""
-    compiled, *_ = inputs.read(str(KERNELS / path), (), arch)
-    text = compiled.texts["ttgir"].replace("tt.num_stages = 1 : i32", "")  # that says enough
+    of_script, *_ = inputs.read(str(KERNELS / path), (), arch)
+    text = of_script.compiled.texts["ttgir"].replace("tt.num_stages = 1 : i32", "")  # that says enough
     (folder / "kernel.ttgir").write_text(text)
     (kernel,) = inputs.read(str(folder / "kernel.ttgir"), (), arch)
-    return compiled, {one.id: one for one in reversed(diagnose(kernel).findings)}
+    return of_script, {one.id: one for one in reversed(diagnose(kernel).findings)}
 
 
 def test_the_ttgir_of_a_triton_kernel_is_not_taken_for_gluon(tmp_path):

@@ -13,6 +13,8 @@ from kperf.arch import SM_90A
 from kperf.diagnose import engine, inputs
 from kperf.diagnose.engine import FAILED, diagnose
 from kperf.diagnose.rule import static_rules
+from kperf.errors import UsageError
+from kperf.ir import compile as compiler
 
 KERNELS = Path(__file__).parent / "kernels"
 FAULTY = sorted([*KERNELS.glob("planted/*.py"), *KERNELS.glob("drafts/*.py")])
@@ -62,6 +64,23 @@ def test_barriers_between_stores_and_loads_are_not_advised_away():
     found = diagnosis_of(KERNELS / "clean/exchange.py").findings
     assert "debug-in-kernel" not in {finding.id for finding in found}
     assert not any("parts of an element" in finding.advice for finding in found)  # a permutation has none
+
+
+def test_machine_code_is_read_where_the_ttgir_asks_for_it():
+    kernel, *_ = inputs.read(str(KERNELS / "clean/vector_add.py"), (), SM_90A)
+    assert diagnose(kernel).skipped == {}
+    assert "code" not in vars(kernel.compiled)
+    assert kernel.code.instructions
+
+
+def test_machine_code_that_cannot_be_read_is_no_fault_of_a_rule(monkeypatch):
+    def fail(_):
+        raise UsageError("Triton's cache is damaged")
+
+    kernel, *_ = inputs.read(str(KERNELS / "planted/odd_mask.py"), (), SM_90A)
+    monkeypatch.setattr(compiler, "machine_code", fail)
+    with pytest.raises(UsageError, match="is damaged"):
+        diagnose(kernel)
 
 
 def test_a_rule_that_fails_costs_its_own_findings_alone(monkeypatch):

@@ -154,7 +154,7 @@ def test_amd_has_gcn_and_says_what_it_has_not(script):
 @pytest.fixture(scope="module")
 def texts(script):
     """What Triton makes of the kernel for two targets."""
-    return {arch: inputs.read(str(script), [], of(arch))[0].texts for arch in ("sm_90a", "gfx942")}
+    return {arch: inputs.read(str(script), [], of(arch))[0].compiled.texts for arch in ("sm_90a", "gfx942")}
 
 
 def test_a_ttgir_file_begins_at_ttgir(script, texts, tmp_path):

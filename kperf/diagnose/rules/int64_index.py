@@ -22,7 +22,6 @@ _SAVED = 0.5
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of integer operations on tensors of i64 that each iteration does: on a tile, or multiplications of a row."""
-    gain, share = _gain(kernel)
     for loop in kernel.named(*LOOPS):
         for op in own(loop):
             types = tensor_types(op.rest) if op.name in _ARITHMETIC else []
@@ -30,6 +29,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 continue
             many = types[0].size >= _MANY
             if many or (op.name in _COSTLY and types[0].size >= _SMALL):
+                gain, share = _gain(kernel)
                 yield kernel.finding(
                     RULE.id,
                     op,

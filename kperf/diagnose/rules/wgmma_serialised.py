@@ -26,8 +26,8 @@ _DOT, _WAIT = "ttng.warp_group_dot", "ttng.warp_group_dot_wait"
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the waits of the machine code, with ptxas' reason; and where a sum is read in each iteration."""
     mmas = sorted(kernel.named(_DOT), key=lambda op: -len(loops_around(op)))
-    issued, awaited = _waits(kernel)
-    if mmas and issued >= _FEW and awaited >= issued / 2:
+    issued, awaited = _waits(kernel) if mmas else (0, 0)
+    if issued >= _FEW and awaited >= issued / 2:
         warning = _WARNING.search(kernel.ptxas)
         why = f" ({warning[1]}: {warning[2].strip()})" if warning else ""
         yield kernel.finding(
