@@ -54,12 +54,10 @@ def in_a_fork(tmp_path_factory):
 
 @pytest.fixture
 def unrendered(request, monkeypatch):
-    """Figures are made and not drawn into files, which takes a second each, but where a test is marked `rendered`."""
-    from matplotlib.figure import Figure  # a second's import, and processes that draw nothing take from here, too
-
+    """Figures are made, and neither laid out nor drawn into files, which takes a second each, but where a test is
+    marked `rendered`."""
     if request.node.get_closest_marker("rendered") is None:
-        monkeypatch.setattr(Figure, "savefig", lambda self, stream, **_: stream.write(b"not rendered"))
-        monkeypatch.setattr("kperf.plots.style.quantised", lambda png: png)
+        monkeypatch.setattr("kperf.plots.style.content", lambda *_, **__: b"not rendered")
 
 
 def pytest_configure(config):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,6 +114,7 @@ def _standard_error_to(path: Path) -> Iterator[Path]:
             os.close(kept)
 
 
+@lru_cache(maxsize=16)
 def canonical_ttgir(text: str) -> str:
     """The text as Triton's printer gives it, without locations: equal strings are equal modules.
 

@@ -107,11 +107,10 @@ def _constants(path: Path) -> dict[str, str]:
 
 
 def _that_bring(triton: Path) -> set[str]:
-    """The distributions whose files are those of this very folder."""
+    """The distributions whose files are those of this very folder: they lie beside it. Of others nothing is read."""
     found = set()
-    for one in importlib.metadata.distributions():
-        if "triton" in (one.name or "").lower():
-            own = [file for file in one.files or () if file.as_posix() == "triton/__init__.py"]
-            if own and Path(str(own[0].locate())).resolve().parent == triton.resolve():
-                found.add(f"{one.name} {one.version}")
+    for folder in triton.parent.glob("*[tT][rR][iI][tT][oO][nN]*.dist-info"):
+        one = importlib.metadata.Distribution.at(folder)
+        if any(file.as_posix() == "triton/__init__.py" for file in one.files or ()):
+            found.add(f"{one.name} {one.version}")
     return found

@@ -1,5 +1,6 @@
 """One reading from a launch of all CTAs and a sample of another: each fact is of the recording that knows it."""
 
+import functools
 import json
 
 import pytest
@@ -29,6 +30,7 @@ def overhead(way: str, ratio: float) -> Overhead:
     return Overhead(original_ms=ORIGINAL_MS[way], instrumented_ms=ORIGINAL_MS[way] * ratio, ratio=ratio)
 
 
+@functools.cache  # nobody changes what it gives
 def recorded(way: str, ratio: float, kernel: Kernel, *, same_order: bool = True, occupancy: int = 3):
     """A launch of three CTAs that share an SM, and its timeline."""
     launch, _ = launch_of_residents(kernel, [0, 700, 1500])

@@ -217,7 +217,7 @@ DURATIONS = {
 }  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     kernel=st.builds(Kernel, iterations=st.just(40), **DURATIONS),
     others=st.lists(
