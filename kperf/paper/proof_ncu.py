@@ -20,7 +20,7 @@ from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE
 from kperf.paper.ncu_causes import names as names_cause
 from kperf.paper.proof import KernelRow, about_script, in_order, scripts
 from kperf.record.files import from_json_once
-from kperf.record.store import Frozen, RecordStore
+from kperf.record.store import Frozen, RecordStore, recorded_folder
 from kperf.studies import ncu
 from kperf.studies.ncu import Rule
 from kperf.studies.records import Common, measured_or_recorded, stamp
@@ -233,7 +233,8 @@ HEAD = ("kernel", "fault", "kperf: place at its line", "measured gain", "ncu's f
 def markdown(folder: Path) -> str:
     """The section of docs/proof.md: what is recorded, and the judgement that it rests on.
 
-    Raises `UsageError` for a broken record.
+    folder: of the GPU whose findings the page shows. Where ncu was not run on that one, another GPU's record stands
+    beside them. Raises `UsageError` for a broken record.
     """
     judgement = [
         "What has to be said for a fault to be named, and why that names it:",
@@ -245,14 +246,17 @@ def markdown(folder: Path) -> str:
 
 def _recorded(folder: Path) -> list[str]:
     """Totals, and a row a faulty kernel."""
-    if not (folder / f"{NAME}.jsonl").exists():
+    file = f"{NAME}.jsonl"
+    if not any(folder.parent.glob(f"*/{file}")):
         return ["Nothing is recorded yet: `kperf proof --beside-ncu` records it on a Hopper GPU."]
-    store = RecordStore(folder, NAME, ROWS)
+    store = RecordStore(recorded_folder(folder.parent, file, holds=folder.samefile), NAME, ROWS)
     rows = newest_of_each(store.points())
+    found = proof.recorded_run(folder)
     came_from, versions = stamp(store, rows, "Recorded"), sorted({row.ncu for row in rows})
-    ours = {row.name: row for row in proof.recorded_run(folder).rows}
+    ours = {row.name: row for row in found.rows}
     cells = [_cells(row, ours) for row in rows if row.kind != "clean"]
-    lines = [f"{came_from}, ncu {', '.join(versions)}.", "", *(f"- {line}" for line in said(rows)), ""]
+    beside = f"What kperf found and measured is {found.stamp}."
+    lines = [f"{came_from}, ncu {', '.join(versions)}. {beside}", "", *(f"- {line}" for line in said(rows)), ""]
     return [*lines, *proof.markdown_table(HEAD, cells)]
 
 

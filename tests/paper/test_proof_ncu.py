@@ -133,7 +133,8 @@ def test_of_each_kernel_the_last_that_was_profiled_is_shown():
     ]  # fmt: skip
 
 
-def test_the_page_shows_ncu_beside_what_was_found(tmp_path):
+@pytest.mark.parametrize("gpu", ["h200", "h100-80gb-hbm3"])
+def test_the_page_shows_ncu_beside_what_was_found(tmp_path, gpu):
     page = proof_ncu.markdown(tmp_path / "h200")
     assert page.startswith("Nothing is recorded yet: `kperf proof --beside-ncu` records it")
     rows = [
@@ -142,13 +143,20 @@ def test_the_page_shows_ncu_beside_what_was_found(tmp_path):
         made("third", why="the script failed: x"),
         made("good", {"percent": 25.0, "scope": "global"}, fault="", kind="clean"),
     ]
-    for name, adapter, found in (("ncu_rules", ROWS, rows), ("diagnose", proof.ROWS, ROWS_MADE)):
-        with RecordStore(tmp_path / "h200", name, adapter).writer() as writer:
-            about = {"environment": writer.record_environment(environment())}
+    newer = [made("first", fault="spills", why="newer").model_copy(update={"recorded_at": "2026-11-30T00:00:00Z"})]
+    written = [(gpu, "ncu_rules", ROWS, rows), ("h200", "diagnose", proof.ROWS, ROWS_MADE)]
+    if gpu == "h200":  # another GPU's record is not asked then, however new
+        written.append(("h100", "ncu_rules", ROWS, newer))
+    for folder, name, adapter, found in written:
+        with RecordStore(tmp_path / folder, name, adapter).writer() as writer:
+            where = environment().model_copy(update={"gpu": f"NVIDIA {folder.upper()}"})
+            about = {"environment": writer.record_environment(where)}
             writer.append([row.model_copy(update=about) for row in found])
     lines = proof_ncu.markdown(tmp_path / "h200").splitlines()
-    assert lines[0].startswith("Recorded on ")
-    assert lines[0].endswith(", ncu 2025.3.1.0.")
+    assert lines[0] == (
+        f"Recorded on NVIDIA {gpu.upper()}, 2026-11-23, ncu 2025.3.1.0. What kperf found and measured is recorded on "
+        "NVIDIA H200, 2026-11-23."
+    )
     assert lines[2:6] == [f"- {line}" for line in proof_ncu.said(rows)]
     place = lines.index("| first | spills | 1 | 4.00 x | CPIStall 62 % global |  | no |")
     assert lines[place : place + 3] == [
