@@ -24,6 +24,10 @@ H200_ATOMIC_NS = 1.76
 """From one atomic to the next on one address of an H200's L2: 16.8 million of float32 took 29.5 ms
 (atomic_sum in results/h200/diagnose.jsonl)."""
 
+H200_SM_BYTES_IN_FLIGHT = 25 * 1024
+"""Bytes that an SM of an H200 has to have asked for, so that its memory is never idle, by Little's law: 4.8 TB/s for
+the 700 ns of a load, of 132 SMs."""
+
 MI300X = Device(
     # AMD CDNA 3 Architecture (white paper, 2023).
     name="AMD Instinct MI300X",

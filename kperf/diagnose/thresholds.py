@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kperf.arch import H200
+from kperf.arch import H200, H200_SM_BYTES_IN_FLIGHT
 from kperf.trace.analyze.finding import Level
 
 SECTOR_BYTES = 32
@@ -21,7 +21,7 @@ BYTES_IN_FLIGHT = 8
 """Bytes a thread asks for before it waits. Little's law on an H200: 4.8 TB/s * 700 ns = 3.4 MB in flight = 25 KB an SM,
 12 bytes a thread at full occupancy; a kernel without a loop that asks for less cannot fill the memory's pipe."""
 
-LEAST_SM_BYTES = 25 * 1024
+LEAST_SM_BYTES = H200_SM_BYTES_IN_FLIGHT
 """In flight on an SM, by the same law: with fewer a kernel cannot reach the memory's bandwidth."""
 
 SM_BYTES_IN_FLIGHT = 2 * LEAST_SM_BYTES
