@@ -51,8 +51,8 @@ def restore(results: Path) -> list[str]:
     """Put the recorded files into `results` that are missing there, empty or cut short; returns their names.
 
     All others stay as they are. Everything is copied to temporary names first and renamed last. Raises `UsageError`,
-    and leaves what was there, if the folder cannot be written or has too little space, is the recorded one itself, or
-    if there is no checkout to copy from.
+    and leaves what was there, if the folder cannot be written or has too little space, is the recorded one itself or a
+    GPU's, or if there is no checkout to copy from.
     """
     require_checkout("what `kperf restore` copies, the recorded runs in results/,")
     if results.resolve().is_relative_to(RECORDED.resolve()):
@@ -60,6 +60,8 @@ def restore(results: Path) -> list[str]:
             f"{results} is where the recorded runs are kept: `git checkout -- results` restores them; name a folder "
             "outside of it for a copy"
         )
+    if (results / "environment.json").exists():
+        raise UsageError(f"{results} holds the runs of one GPU: name the folder around it, {results.parent}")
     missing = [path.relative_to(RECORDED) for path in _files(RECORDED)]
     names = _damaged(results) + [name for name in missing if not (results / name).exists()]
     try:

@@ -75,6 +75,14 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     assert held(tmp_path).keys() == {(tmp_path / "mine").relative_to(tmp_path)}
 
 
+def test_a_gpus_own_folder_holds_no_copy_of_all(tmp_path):
+    recorded.restore(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match=f"h200 holds the runs of one GPU: name the folder around it, {tmp_path}$"):
+        recorded.restore(tmp_path / "h200")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("inside", ["", "h200", "h200/examples", "a copy", "h200/../h200"])
 def test_the_record_itself_is_gits_to_restore_and_holds_no_copy_of_itself(inside):
     before = set(RECORDED.rglob("*"))

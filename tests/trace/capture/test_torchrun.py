@@ -47,7 +47,7 @@ def run(tmp_path, in_a_fork):
     for name, text in (("kperf", kperf), ("python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    torchrun = [shlex.quote(sys.executable), "-m", "torch.distributed.run"]
+    torchrun = [shlex.join(in_a_fork), "-m", "torch.distributed.run"]
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
     def run(command, script=TRAIN):
