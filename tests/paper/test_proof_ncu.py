@@ -225,3 +225,15 @@ def test_without_a_gpu_the_record_is_shown(tmp_path):
         writer.append([made("k", {"percent": 61.5, "scope": "global"}).model_copy(update={"environment": known})])
     done = kperf("proof", "--beside-ncu", "--results", tmp_path)
     assert "Of 1 faulty kernels that ncu profiled, one of its first 2 rules" in done.stdout
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_ncu_says_what_a_strided_copy_does(tmp_path, console):
+    try:
+        proof_ncu.run(console, tmp_path, KERNELS, ["strided_copy", "vector_add"], ncu_path=None, require_gpu=True)
+    except UsageError as error:
+        pytest.skip(str(error))
+    rows = {row.name: row for path in tmp_path.glob("*") for row in RecordStore(path, "ncu_rules", ROWS).points()}
+    assert set(rows) == {"strided_copy", "vector_add"}
+    assert all(row.rules and row.first and row.took_s > 0 for row in rows.values()), rows
+    assert rows["strided_copy"].names_cause_anywhere
