@@ -128,7 +128,9 @@ def why_not_compiled(error: BaseException, function: Any) -> str:
         error = error.__cause__
     said = error.error_message if isinstance(error, CompilationError) else str(error)
     words = (said or "").strip().splitlines() or [type(error).__name__]
-    words += [line for line in words if re.match(r"ptxas .*(error|fatal)\s*:", line)][:1]  # else it is how to run ptxas
+    words += [line for line in words if re.match(r"ptxas\S* .*(error|fatal)\s*:", line)][
+        :1
+    ]  # else it is how to run ptxas
     quoted = re.fullmatch(r"""\w+\((['"])(.*)\1\)""", words[-1])  # an exception's repr
     return f"{where}{quoted[2] if quoted else words[-1]}"
 
@@ -299,19 +301,31 @@ def own_cache(folder: Path) -> Iterator[None]:
 
 
 def assembler() -> str:
-    """The version of the ptxas that would assemble now, "12.8"; empty where Triton has none, as in ROCm's build.
+    """The versions of both ptxas that would assemble now, "12.8-12.9"; empty where Triton has none, as in ROCm's build.
 
-    TRITON_PTXAS_PATH names another. torch.compile sets it in the process that it runs in, to torch's own, while the key
-    of Triton's cache goes on with the version that it read first (`get_ptxas_version` is cached).
+    TRITON_PTXAS_PATH names another first one. torch.compile sets it in the process that it runs in, to torch's own,
+    while the key of Triton's cache goes on with the version that it read first (`get_ptxas_version` is cached).
     """
     try:
-        return str(knobs.nvidia.ptxas.version)
+        return f"{knobs.nvidia.ptxas.version}-{knobs.nvidia.ptxas_blackwell.version}"
     except RuntimeError:
         return ""
 
 
+def ptxas(number: int) -> tuple[Path, str]:
+    """Which ptxas assembles for a target (90 for sm_90a), and its version.
+
+    Triton has one for Blackwell beside the older one; from 3.9 on Hopper is assembled by that, too, and the older one
+    does not know the PTX that is written for it.
+    """
+    from triton.backends.nvidia.compiler import get_ptxas  # a build for ROCm lacks it
+
+    tool = get_ptxas(number)
+    return Path(tool.path), str(tool.version)
+
+
 def binary_tool(name: str) -> Path:
-    """ptxas, cuobjdump or nvdisasm: of Triton's wheel."""
+    """cuobjdump or nvdisasm: of Triton's wheel."""
     return Path(triton.__file__).parent / "backends/nvidia/bin" / name
 
 

@@ -72,7 +72,7 @@ def of_compiled(
         found,
         num_stages=getattr(kernel.metadata, "num_stages", None),
         resources=compiler.resources(kernel) if native else None,
-        ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch.name) if assembled else "",
+        ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch) if assembled else "",
         grid=grid,
         configuration=_configuration(kernel),
         is_gluon="ttir" not in kernel.asm,

@@ -304,18 +304,20 @@ def ttgir_of_file(ttgir: str, file: str | None) -> str:
     return ttgir.replace(f"loc({before}:", f"loc({after}:")
 
 
-def ptxas_says(ptx: str, arch: str) -> str:
+def ptxas_says(ptx: str, arch: Arch) -> str:
     """What ptxas prints of a kernel's PTX, its warnings among it: Triton throws that away, its cache keeps it here."""
+    assert isinstance(arch.number, int)  # NVIDIA's
+    ptxas, version = compat.ptxas(arch.number)
 
     def assemble() -> str:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.ptx"
             path.write_text(ptx)
-            options = ["-lineinfo", "-v", f"--gpu-name={arch}", str(path), "-o", f"{path}.cubin"]
-            command = [str(compat.binary_tool("ptxas")), *options]
+            options = ["-lineinfo", "-v", f"--gpu-name={arch.name}", str(path), "-o", f"{path}.cubin"]
+            command = [str(ptxas), *options]
             return subprocess.run(command, capture_output=True, text=True, check=False).stderr.replace(folder, "")
 
-    return _kept(_sha256(ptx.encode()), f"ptxas-{triton.__version__}-{arch}", assemble)
+    return _kept(_sha256(ptx.encode()), f"ptxas-{version}-{arch.name}", assemble)
 
 
 def _listing(kernel: CompiledKernel) -> str:

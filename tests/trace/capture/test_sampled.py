@@ -11,6 +11,7 @@ import pytest
 from triton import knobs
 
 import kperf
+from kperf.arch import SM_90A
 from kperf.compat.triton import own_cache
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
@@ -85,7 +86,7 @@ def test_the_original_path_of_an_example_is_the_original(example):
     assert instrumented.count("SR_CLOCKLO") == all_ctas.count("SR_CLOCKLO") > 1
     assert orders(made, INSTRUMENTED).original == sass.order(alone)
     assert orders(made, INSTRUMENTED).instrumented == sass.order(instrumented)
-    assert "C75" not in ptxas_says(made.kernel.asm["ptx"], "sm_90a")
+    assert "C75" not in ptxas_says(made.kernel.asm["ptx"], SM_90A)
 
 
 def test_lines_of_both_bodies_are_of_their_own_files():
