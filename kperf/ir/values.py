@@ -17,7 +17,7 @@ from kperf.ir.ttgir import Module, Operation, Region
 
 _LARGEST = 1 << 20
 """Elements of a tensor that are computed; larger ones are unknown."""
-_DEEPEST = 2000
+_READS = ("tt.load", "tt.gather", "amdg.buffer_load")
 _POINTER = re.compile(r"!tt\.ptr<([^<>]*?)(?:, \d+)?>")
 
 
@@ -104,8 +104,7 @@ class Values:
             for place, (name, argument) in enumerate(self._arguments.items())
         }
         self._random = np.random.default_rng(0)
-        self._found: dict[tuple[int, str], Value | None] = {}
-        self._depth = 0
+        self._found: dict[tuple[tuple[int, str], int], Value | None] = {}
 
     def operand(self, operation: Operation, index: int) -> Value | None:
         """The numbers of an operand; None if they are not integers or addresses, or not known."""
@@ -153,16 +152,38 @@ class Values:
         return -1, bare
 
     def _value(self, region: Region | None, name: str) -> Value | None:
-        key = self._resolve(region, name)
-        place = int(name.partition("#")[2] or 0)
-        known = (key[0], f"{key[1]}#{place}")
-        if known not in self._found:
-            self._found[known] = None  # of what depends on itself nothing is known
-            self._depth += 1
-            if self._depth < _DEEPEST:
-                self._found[known] = self._compute(key, place)
-            self._depth -= 1
-        return self._found[known]
+        """Operands are computed before what is computed of them: a sort is a chain of a thousand operations."""
+        asked = self._named(region, name)
+        todo = [] if asked in self._found else [asked]
+        begun: set[tuple[tuple[int, str], int]] = set()
+        while todo:
+            known = todo[-1]
+            if known in begun:
+                begun.remove(known)
+                self._found[todo.pop()] = self._compute(*known)
+            elif known in self._found:
+                todo.pop()
+            else:
+                begun.add(known)
+                self._found[known] = None  # of what depends on itself nothing is known
+                todo += [one for need in self._needs(*known) if (one := self._named(*need)) not in self._found]
+        return self._found[asked]
+
+    def _named(self, region: Region | None, name: str) -> tuple[tuple[int, str], int]:
+        """What makes a name, and which of its results that is."""
+        return self._resolve(region, name), int(name.partition("#")[2] or 0)
+
+    def _needs(self, key: tuple[int, str], place: int) -> list[tuple[Region | None, str]]:
+        """What `_compute` asks for."""
+        if key in self._carried:
+            loop, position = self._carried[key]
+            return [(loop.parent, _initial(loop)[position])]
+        op = self._made.get(key)
+        if op is None or op.name in ("scf.for", "scf.if", "scf.while"):
+            end = self._end(op, place) if op is not None else None
+            return [] if end is None else [end]
+        operands = op.operands[:1] if op.name in _READS or "atomic" in op.name else op.operands
+        return [(op.parent, operand) for operand in operands]
 
     def _compute(self, key: tuple[int, str], place: int) -> Value | None:
         if key in self._carried:
@@ -180,13 +201,17 @@ class Values:
 
     def _of_region(self, op: Operation, place: int) -> Value | None:
         """What a loop ends with is taken to be what it began with, a branch's the first way's."""
+        end = self._end(op, place)
+        return self._value(*end) if end is not None else None
+
+    def _end(self, op: Operation, place: int) -> tuple[Region | None, str] | None:
         if op.name == "scf.for":
             carried = _initial(op)[1:]
-            return self._value(op.parent, carried[place]) if place < len(carried) else None
+            return (op.parent, carried[place]) if place < len(carried) else None
         last = op.regions[0].operations[-1] if op.regions and op.regions[0].operations else None
         if last is None or last.name != "scf.yield" or place >= len(last.operands):
             return None
-        return self._value(op.regions[0], last.operands[place])
+        return op.regions[0], last.operands[place]
 
     def _of_operation(self, op: Operation) -> Value | None:  # noqa: PLR0911 (a case a kind of operation)
         name = op.name
@@ -199,7 +224,7 @@ class Values:
         if name == "tt.make_range":
             ends = {key: int(value) for key, value in re.findall(r"(start|end) = (\d+)", op.rest)}
             return Value(np.arange(ends["start"], ends["end"], dtype=np.int64))
-        if name in ("tt.load", "tt.gather", "amdg.buffer_load") or "atomic" in name:
+        if name in _READS or "atomic" in name:
             return self._data(op)
         operands = [self.operand(op, index) for index in range(len(op.operands))]
         values = [value for value in operands if value is not None]

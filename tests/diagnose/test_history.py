@@ -116,6 +116,13 @@ def test_what_lies_inside_or_is_worth_nothing_is_no_edge(kernel, best, times, ed
     assert {name for one in shown for candidate in one.candidates for name in candidate} == edges
 
 
+def test_a_configuration_that_needs_more_than_an_sm_has_is_no_value_to_compare_with(kernel):
+    never = float("inf")
+    shown = of_tuning(Tuning(tuple(TUNED), TUNED[4], (never, never, never, never, 4.0, 5.0)), kernel)
+    assert {name for one in shown for candidate in one.candidates for name in candidate} == {"num_warps"}
+    assert of_tuning(Tuning(tuple(TUNED), TUNED[4], (never,) * 4 + (4.0, never)), kernel) == []
+
+
 def test_without_times_the_edge_is_named_with_less_confidence(kernel):
     (one,) = of_tuning(Tuning(tuple(TUNED), TUNED[5]), kernel)
     assert (one.severity, one.confidence) == ("low", "low")

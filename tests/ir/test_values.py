@@ -184,3 +184,14 @@ def test_what_is_too_large_or_unknown_is_unknown():
     half = computed(lines.replace("2097152", "1048576"), "%t")
     assert (half.numbers.size, int(half.numbers[-1])) == (1 << 20, 2 * ((1 << 20) - 1))
     assert np.all(computed("%t = arith.constant true\n%u = arith.extui %t : i1 to i32", "%u").numbers == 1)
+
+
+def test_a_long_chain_is_computed_and_what_is_read_is_read_once():
+    """A sort is a thousand operations long; each of its numbers is compared with itself."""
+    lines = ["%v0 = tt.load %q : !tt.ptr<i32>"]
+    lines += [f"%v{place + 1} = arith.addi %v{place}, %v{place} : i32" for place in range(20)]
+    lines += [f"%v{place + 1} = arith.maxsi %v{place}, %v{place} : i32" for place in range(20, 3000)]
+    lines += ["%c = arith.constant 1048576 : i32", "%w = arith.muli %v0, %c : i32", "%r = arith.subi %v3000, %w : i32"]
+    value = computed("\n".join(lines), "%r")
+    assert value.numbers.tolist() == 0
+    assert value.loaded

@@ -1,6 +1,8 @@
 """An autotuner whose list of configurations is too short: one alone, or the best at the end of what it may choose."""
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kperf.compat.triton import Tuning
 from kperf.diagnose.history import History
@@ -27,8 +29,16 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 {"configurations": 1},
                 candidates=[*kernel.more_warps()[:1], {"num_stages": (kernel.num_stages or 1) + 1}],
             )
-        elif edges := _edges(tuning):
-            yield _at_the_edge(kernel, tuning, edges)
+        elif edges := _edges(ran := _that_ran(tuning)):
+            yield _at_the_edge(kernel, ran, edges)
+
+
+def _that_ran(tuning: Tuning) -> Tuning:
+    """Without the configurations that took for ever, as Triton says of those that need more than an SM has."""
+    if not tuning.milliseconds:
+        return tuning
+    timed = [one for one in zip(tuning.configs, tuning.milliseconds, strict=False) if math.isfinite(one[1])]
+    return replace(tuning, configs=tuple(config for config, _ in timed), milliseconds=tuple(took for _, took in timed))
 
 
 def _at_the_edge(kernel: Kernel, tuning: Tuning, edges: dict[str, tuple[list[int], int]]) -> Finding:
