@@ -308,7 +308,11 @@ def _compiled_in(function: Callable[..., Any], arguments: tuple[Any, ...], named
     if ended:
         _LOG.warning("%s ended early without a GPU: what it launches after that is not read (%s)", name, ended[0])
     return [
-        replace(of_compiled(launch.kernel, SM_90A, launch.grid), tuned=launch.kernel.hash in launches.tuned)
+        replace(
+            of_compiled(launch.kernel, SM_90A, launch.grid),
+            arguments=launches.histories.arguments(launch.kernel),
+            tuned=launch.kernel.hash in launches.tuned,
+        )
         for launch in launches.kernels
         if "ttgir" in launch.kernel.asm
     ]

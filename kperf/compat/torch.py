@@ -4,11 +4,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._C._autograd import DeviceType
 from torch._library.custom_ops import OPDEFS
 from torch._library.triton import set_wrap_triton_enabled
+from torch.overrides import TorchFunctionMode
 
 __all__ = ["DeviceType", "set_wrap_triton_enabled"]
 
@@ -75,6 +77,19 @@ def inductor_autotuner() -> type | None:
     """Inductor's autotuner, whose method `bench` launches; None as long as Inductor is not imported."""
     module = sys.modules.get("torch._inductor.runtime.triton_heuristics")
     return None if module is None else module.CachingAutotuner
+
+
+@contextmanager
+def backward_within(mode: TorchFunctionMode) -> Iterator[None]:
+    """Within it, a mode holds for the Python functions that a backward pass calls too."""
+    run: Callable[..., Any] = vars(torch.autograd)["_engine_run_backward"]
+
+    def run_within(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return run(*args, **kwargs)
+
+    with patch.object(torch.autograd, "_engine_run_backward", run_within):
+        yield
 
 
 @contextmanager

@@ -55,6 +55,7 @@ class Experiments:
         """Ahead of a launch: try what is to be tried. An error costs the experiment, and the script nothing."""
         self.launched.setdefault(kernel.compiled.hash, (kernel.compiled, call.grid))
         self._histories.note(kernel.compiled, call)
+        self._histories.note_arguments(kernel.compiled, call)
         known = self._of.get(kernel.compiled.hash)
         if not self._wanted or (known is None and not traced):
             return
@@ -100,7 +101,7 @@ class Experiments:
 
     def _read(self, compiled: CompiledKernel, grid: tuple[int, int, int]) -> Kernel:
         kernel = inputs.of_compiled(compiled, of(compiled.metadata.target), grid)
-        return replace(kernel, history=self._histories.of(compiled))
+        return replace(kernel, arguments=self._histories.arguments(compiled), history=self._histories.of(compiled))
 
     def diagnosis(
         self, compiled: CompiledKernel, grid: tuple[int, int, int], timelines: Sequence[Timeline]

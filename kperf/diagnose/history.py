@@ -51,19 +51,27 @@ class Histories:
         """Nothing was launched yet."""
         self._of: dict[Any, History] = {}
         self._first: dict[Any, str] = {}
+        self._arguments: dict[str, dict[str, int]] = {}
 
     def note(self, kernel: CompiledKernel, call: LaunchCall) -> None:
         """A launch, inside of `noted_calls`."""
         key = python_function(kernel)
         history = self._of.setdefault(key, History())
         if (known := history.compilations.get(kernel.hash)) is None:
-            named = zip(argument_names(kernel), call.arguments, strict=False)
-            values = {name: value for name, value in named if isinstance(value, int) and not isinstance(value, bool)}
-            known = history.compilations[kernel.hash] = Compilation(specialisation_of(kernel), values)
+            known = history.compilations[kernel.hash] = Compilation(specialisation_of(kernel), numbers_of(kernel, call))
             now = current_call()
             if now is not None and now.tuning is not None:
                 history.tunings.append(now.tuning)
         known.launches += 1
+
+    def note_arguments(self, kernel: CompiledKernel, call: LaunchCall) -> None:
+        """Those of a kernel's first launch, also where a tuner tries it."""
+        if kernel.hash not in self._arguments:
+            self._arguments[kernel.hash] = deciding(numbers_of(kernel, call))
+
+    def arguments(self, kernel: CompiledKernel) -> dict[str, int]:
+        """What `note_arguments` keeps of a kernel: `deciding` ones."""
+        return self._arguments.get(kernel.hash, {})
 
     def of(self, kernel: CompiledKernel, *, tuned: bool = False) -> History:
         """That of a kernel's function; empty for all of its compilations but the first, unless a tuner tried them."""
@@ -72,3 +80,17 @@ class Histories:
             return History()
         first = self._first.setdefault(key, kernel.hash)
         return self._of[key] if tuned or first == kernel.hash else History()
+
+
+def numbers_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
+    """The integers that a launch gives a kernel's function, by name; none where it leaves some arguments out."""
+    names = argument_names(kernel)
+    if len(names) != len(call.arguments):
+        return {}
+    named = zip(names, call.arguments, strict=True)
+    return {name: value for name, value in named if isinstance(value, int) and not isinstance(value, bool)}
+
+
+def deciding(numbers: dict[str, int]) -> dict[str, int]:
+    """Those that are 0 or 1: of a stride that decides what lies side by side, and the compiler may not know it."""
+    return {name: value for name, value in numbers.items() if value in (0, 1)}

@@ -100,6 +100,7 @@ def _of_script(script: Script, arch: Arch) -> list[Kernel]:
     return [
         replace(
             of_compiled(launch.kernel, arch, launch.grid),
+            arguments=found.histories.arguments(launch.kernel),
             tuned=(tuned := launch.kernel.hash in found.tuned),
             history=found.histories.of(launch.kernel, tuned=tuned),
         )

@@ -51,7 +51,8 @@ class Access:
 
     tensor: of pointers. used_bytes, sectors: of all requests of a CTA together, distinct bytes that are used in a
     request and sectors of 32 bytes that it touches. tile_bytes, tile_sectors: as if the cache kept every sector.
-    asked_bytes: those of the tile that its mask lets through; all of them where the mask is data, or of few CTAs.
+    asked_bytes: those of the tile that its mask lets through; all of them where the mask is data, of few CTAs, or ends
+    at an argument, whose number at the launch is not known.
     thread_bytes: consecutive bytes that a thread could ask for at once.
     """
 
@@ -204,7 +205,7 @@ class Kernel:
     def _asked(self, op: Operation, addresses: Value) -> int:
         """Distinct addresses that the mask of a load or store lets through."""
         mask = self.values.operand(op, mask_place(op))
-        known = mask is not None and not mask.loaded and not mask.program and bool(mask.numbers.any())
+        known = mask is not None and not (mask.loaded or mask.program or mask.arguments) and bool(mask.numbers.any())
         numbers = addresses.numbers
         if mask is not None and known:
             numbers = numbers[np.broadcast_to(mask.numbers != 0, numbers.shape)]

@@ -8,14 +8,15 @@ import numpy as np
 from kperf.diagnose.kernel import Access, Kernel, mask_place
 from kperf.diagnose.thresholds import VECTOR_BYTES
 
-Cause = Literal["mask", "loaded mask", "alignment"]
+Cause = Literal["mask", "loaded mask", "alignment", "stride"]
 
 
 @dataclass(frozen=True)
 class Vector:
     """Of one access: bytes of an instruction in the machine code, bytes that were possible, what forbade them.
 
-    unknown: arguments of which the compiler does not know that they are multiples of 16; none of a mask that is data.
+    unknown: arguments of which the compiler does not know that they are multiples of 16, or 1 where the cause is a
+    stride; none of a mask that is data.
     """
 
     access: Access
@@ -37,9 +38,12 @@ def vectors(kernel: Kernel) -> list[Vector]:
 
 
 def _in_the_way(kernel: Kernel, access: Access) -> tuple[Cause, tuple[str, ...]] | None:
-    """What forbids larger pieces by the TTGIR, and the arguments that are not known to be multiples of 16."""
+    """What forbids larger pieces by the TTGIR, and the arguments that are not known to be 1, or multiples of 16."""
     if access.value.loaded:
         return None
+    ones = tuple(sorted(name for name in access.value.arguments if kernel.arguments.get(name) == 1))
+    if ones:
+        return "stride", ones
     unknown = _not_divisible(kernel, access.value.arguments)
     if unknown and np.any(access.value.numbers.reshape(-1, access.value.numbers.shape[-1])[:, 0] % VECTOR_BYTES):
         return "alignment", unknown

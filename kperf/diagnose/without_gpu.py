@@ -25,7 +25,7 @@ import triton
 from torch.overrides import TorchFunctionMode
 
 from kperf.arch import H200, Arch
-from kperf.compat.torch import computed_by, set_wrap_triton_enabled
+from kperf.compat.torch import backward_within, computed_by, set_wrap_triton_enabled
 from kperf.compat.triton import (
     CompiledKernel,
     LaunchCall,
@@ -153,6 +153,7 @@ def launches_of(script: Script, arch: Arch) -> Launches:
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
         def noted(call: LaunchCall) -> None:
+            histories.note_arguments(kernel, call)
             if trying:
                 tuned.add(kernel.hash)
             else:
@@ -378,7 +379,8 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))
         stack.enter_context(set_wrap_triton_enabled(False))  # else a wrapped kernel's launch is a node of a graph
-        stack.enter_context(_OnMeta())
+        stack.enter_context(mode := _OnMeta())
+        stack.enter_context(backward_within(mode))  # what handles an operator is outside of its mode
         yield
 
 

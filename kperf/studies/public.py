@@ -8,7 +8,7 @@ outputs are compared.
 import runpy
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -22,6 +22,7 @@ from kperf.arch import of
 from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches
 from kperf.diagnose.engine import diagnose
+from kperf.diagnose.history import deciding, numbers_of
 from kperf.diagnose.inputs import of_compiled
 from kperf.errors import UsageError
 from kperf.record.store import RecordStore, recorded_folder
@@ -159,18 +160,22 @@ def _from_its_repository(finding: Finding, pair: Pair) -> Finding:
 
 def findings_of(call: Callable[[], object], name: str) -> list[Finding]:
     """What static rules say of the kernels of this name that a call launches."""
-    launched: dict[str, tuple[CompiledKernel, tuple[int, int, int]]] = {}
+    launched: dict[str, tuple[CompiledKernel, LaunchCall]] = {}
 
     def note(kernel: CompiledKernel) -> Callable[[LaunchCall], None]:
         def noted(launch: LaunchCall) -> None:
-            launched[kernel.hash] = kernel, launch.grid
+            launched[kernel.hash] = kernel, launch
             launch()
 
         return noted
 
     with intercepted_launches(note):
         call()
-    kernels = [of_compiled(one, of(one.metadata.target), grid) for one, grid in launched.values() if one.name == name]
+    kernels = [
+        replace(of_compiled(one, of(one.metadata.target), launch.grid), arguments=deciding(numbers_of(one, launch)))
+        for one, launch in launched.values()
+        if one.name == name
+    ]
     return [finding for kernel in kernels for finding in diagnose(kernel).findings]
 
 

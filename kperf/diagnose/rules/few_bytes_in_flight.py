@@ -10,6 +10,9 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BYTES_IN_FLIGHT, LEAST_SM_BYTES, MEDIUM_GAIN, VECTOR_BYTES
 from kperf.trace.analyze.finding import Finding
 
+_PART = 8
+"""A kernel that loads less than this part of what it stores writes: it waits for no store."""
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of kernels without products, by the bytes that a thread loads, or that it loads in each iteration."""
@@ -27,7 +30,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     widest = max(loads, key=lambda access: access.asked_bytes, default=None)
     stored = [access for access in kernel.accesses if access.operation.name in STORES]
     too_small = kernel.grid is not None and math.prod(kernel.grid) < H200.sms
-    if widest is None or not stored or each >= BYTES_IN_FLIGHT or too_small:
+    written = sum(access.asked_bytes for access in stored) / threads
+    if widest is None or not stored or each >= BYTES_IN_FLIGHT or each * _PART < written or too_small:
         return
     yield kernel.finding(
         RULE.id,

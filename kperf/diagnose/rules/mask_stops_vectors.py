@@ -11,7 +11,7 @@ from kperf.trace.analyze.finding import Finding
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of aligned rows under a mask whose limit is not known to be a multiple of 16, or that was loaded."""
     for vector in vectors(kernel):
-        if vector.cause != "alignment":
+        if vector.cause in ("mask", "loaded mask"):
             why, advice = _reason(vector)
             yield kernel.finding(
                 RULE.id,

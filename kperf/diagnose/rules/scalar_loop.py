@@ -1,6 +1,6 @@
 """A loop that loads one number at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kperf.diagnose.kernel import ASYNC_COPIES, LOOPS, MMAS, TMA_LOADS, Kernel, inside, own
 from kperf.diagnose.rule import Rule
@@ -25,27 +25,44 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             continue
         searching = [op for op in moving if any(one in loads for one in kernel.values.sources(op, 0))]
         if searching:
+            counting = _is_counting(kernel, inner, searching)
             yield kernel.finding(
                 RULE.id,
                 searching[0],
                 "medium",
                 "each iteration loads one number and waits for it to know where the next one is",
-                "load all numbers at once (tl.arange) and count those that are less with tl.sum, or search on the host",
+                "load a block of numbers at once (tl.arange) and count them with tl.histogram, or with tl.atomic_add"
+                if counting
+                else "load all numbers at once (tl.arange) and count those that are less with tl.sum, or search on the "
+                "host",
                 {"loads": len(searching)},
                 estimate=(1.2, 1.0, 3.0),
             )
         elif moving:
             beside = _is_beside_tiles(kernel, loop)
+            scans = any(op.name == "tt.store" for op in inner)
             yield kernel.finding(
                 RULE.id,
                 moving[0],
                 "low" if beside else "high",
                 "each iteration loads one number and waits for it: all threads of the CTA do the same",
-                "load a block of numbers at once (tl.arange), and reduce it with tl.sum or tl.max",
+                "load a block of numbers at once (tl.arange), and "
+                + ("scan it with tl.cumsum" if scans else "reduce it with tl.sum or tl.max"),
                 {"loads": len(moving)},
                 # Of a row of 4096 numbers 36 x were measured (H200); how long the tiles take beside it is not known.
                 estimate=(1.05, 1.0, 3.0) if beside else (25.0, 2.0, 100.0),
             )
+
+
+def _is_counting(kernel: Kernel, inner: Sequence[Operation], searching: Sequence[Operation]) -> bool:
+    """Whether the loop stores what it makes of a number where it has loaded that: a counter of each bin."""
+    counters = {op.operands[0]: op for op in searching}
+    return any(
+        op.name == "tt.store"
+        and (load := counters.get(op.operands[0])) is not None
+        and load in kernel.values.sources(op, 1)
+        for op in inner
+    )
 
 
 def _is_beside_tiles(kernel: Kernel, loop: Operation) -> bool:

@@ -1,0 +1,174 @@
+"""What launches and scripts say that a compiled kernel does not: strides of 1, addresses, counters, backward passes."""
+
+import pytest
+
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+
+ROWS = """
+import torch, triton, triton.language as tl
+
+@triton.jit(do_not_specialize=[LEFT])
+def scaled(x, y, n, sx ANNOTATION, sy ANNOTATION, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i * sx, mask=i < n)
+    tl.store(y + i * sy, value * 2, mask=i < n)
+
+n = 1 << 24
+x, y = torch.empty(n, device="cuda"), torch.empty(n, device="cuda")
+scaled[(n // 1024,)](x, y, n, SX, SY, BLOCK=1024)
+"""
+
+
+def of_script(tmp_path, text):
+    script = tmp_path / "it.py"
+    script.write_text(text)
+    return [diagnose(kernel) for kernel in inputs.read(str(script), (), SM_90A)]
+
+
+def rows(tmp_path, *, left="", annotation="", sx=1, sy=1):
+    text = ROWS.replace("LEFT", left).replace("ANNOTATION", annotation).replace("SX", str(sx)).replace("SY", str(sy))
+    (diagnosis,) = of_script(tmp_path, text)
+    return {(one.id, one.source.line): one for one in diagnosis.findings}
+
+
+@pytest.mark.parametrize(("left", "annotation"), [("", ": int"), ("'sx', 'sy'", "")])
+def test_a_stride_of_1_for_which_nothing_is_compiled_costs_vectors_and_no_sectors(tmp_path, left, annotation):
+    found = rows(tmp_path, left=left, annotation=annotation)
+    assert set(found) == {("narrow-access", 7), ("narrow-access", 8)}
+    one = found["narrow-access", 7]
+    assert one.message == (
+        "a thread asks for 4 bytes at a time where 16 lie side by side: sx is 1 at this launch, and the kernel is "
+        "compiled for any number"
+    )
+    assert one.advice.startswith("declare sx as tl.constexpr; or leave out the annotation")
+    assert (one.severity, one.estimate.speedup) == ("medium", 2.0)
+
+
+def test_a_stride_of_1_that_the_jit_compiles_for_is_nothing(tmp_path):
+    assert rows(tmp_path) == {}
+
+
+def test_a_stride_of_0_is_one_number_for_all_and_others_lie_apart(tmp_path):
+    assert set(rows(tmp_path, annotation=": int", sx=0)) == {("narrow-access", 8)}
+    apart = rows(tmp_path, annotation=": int", sx=64)
+    assert apart["uncoalesced-access", 7].severity == "high"
+    assert ("uncoalesced-access", 8) not in apart
+
+
+PADDED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def inner(x, y, width, begin, end, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = i % width
+    value = tl.load(x + i, mask=(column >= begin) & (column < end), other=0.0)
+    tl.store(y + i, value)
+
+x, y = torch.empty(1 << 24, device="cuda", dtype=torch.bfloat16), torch.empty(1 << 24, device="cuda")
+inner[(1 << 16,)](x, y, 4096, 3, 4093, BLOCK=256)
+"""
+
+
+def test_a_mask_between_arguments_of_a_launch_does_not_say_how_few_bytes_it_lets_through(tmp_path):
+    (diagnosis,) = of_script(tmp_path, PADDED)
+    (one,) = (one for one in diagnosis.findings if one.id == "few-bytes-in-flight")
+    assert one.evidence["bytes_of_a_thread"] == 4.0
+    assert one.advice.startswith("let a CTA work on 4 times as many elements")
+
+
+COUNTED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def counts(x, out, n, BINS: tl.constexpr, BLOCK: tl.constexpr):
+    bins = tl.arange(0, BINS)
+    total = tl.zeros([BINS, BLOCK], tl.int64)
+    for start in range(0, n, BLOCK):
+        at = OFFSETS
+        total += (tl.load(x + at)[None, :] == bins[:, None]).to(tl.int64)
+    tl.atomic_add(out + bins, tl.sum(total, 1))
+
+x, out = torch.empty(1 << 20, device="cuda", dtype=torch.int32), torch.zeros(16, device="cuda", dtype=torch.int64)
+counts[(132,)](x, out, 1 << 20, 16, 256)
+"""
+
+
+@pytest.mark.parametrize(
+    ("offsets", "lines"),
+    [("start + tl.arange(0, BLOCK)", set()), ("(start + tl.arange(0, BLOCK)).to(tl.int64) * BLOCK // 128", {9})],
+)
+def test_a_sum_in_64_bits_is_no_index_and_an_address_is(tmp_path, offsets, lines):
+    (diagnosis,) = of_script(tmp_path, COUNTED.replace("OFFSETS", offsets))
+    assert {one.source.line for one in diagnosis.findings if one.id == "int64-index"} == lines
+
+
+SCALARS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def one_by_one(x, out, n):
+    total = 0
+    for i in range(n):
+        BODY
+    tl.store(out + n, total)
+
+x, out = torch.empty(4096, device="cuda", dtype=torch.int32), torch.zeros(8192, device="cuda", dtype=torch.int32)
+one_by_one[(132,)](x, out, 4000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "severity", "advice"),
+    [
+        ("total += tl.load(x + i)", "high", "and reduce it with tl.sum"),
+        ("total += tl.load(x + i); tl.store(out + i, total)", "high", "and scan it with tl.cumsum"),
+        ("at = out + tl.load(x + i); tl.store(at, tl.load(at) + 1)", "medium", "count them with tl.histogram"),
+        ("at = out + tl.load(x + i); tl.store(out + i, tl.load(at) + 1)", "medium", "count those that are less"),
+    ],
+)
+def test_what_to_do_with_a_block_of_numbers_follows_from_what_is_done_with_each(tmp_path, body, severity, advice):
+    (diagnosis,) = of_script(tmp_path, SCALARS.replace("BODY", body))
+    (one,) = (one for one in diagnosis.findings if one.id == "scalar-loop")
+    assert one.severity == severity
+    assert advice in one.advice
+
+
+BACKWARD = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def double(x, y, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i) * 2)
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        ctas = torch.cuda.get_device_properties(x.device).multi_processor_count if x.device.type == "cuda" else 1
+        dx = torch.empty_like(dy)
+        double[(ctas,)](dy, dx, 1024)
+        return dx
+
+x = torch.empty(132 * 1024, device="cuda", requires_grad=True)
+y = Double.apply(x)
+RUN
+"""
+
+
+@pytest.mark.parametrize(
+    "run", ["y.sum().backward()", "y.backward(torch.ones_like(y))", "torch.autograd.grad(y.sum(), x)"]
+)
+def test_a_backward_pass_finds_its_tensors_on_a_gpu(tmp_path, run):
+    script = tmp_path / "it.py"
+    script.write_text(BACKWARD.replace("RUN", run))
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    assert kernel.grid == (132, 1, 1)
