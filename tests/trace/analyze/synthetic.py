@@ -32,25 +32,34 @@ def encode(
     CTAs of the launch the CTAs are.
     """
     words = np.zeros((len(ctas), recording.block_bytes // 4), dtype=np.uint32)
+    known: dict[int, tuple[np.ndarray, int, int]] = {}
     for part, warps in enumerate(ctas):
         number = part if sample is None else sample.cta(part)
         start_ns = 10**18 + (number // sms) * 100_000
-        clocks = [clock for records in warps for _, _, clock in records] or [0]
-        last = max(clocks)
+        if id(warps) not in known:  # one object may be thousands of CTAs
+            clocks = [clock for records in warps for _, _, clock in records] or [0]
+            known[id(warps)] = _written(warps, recording), min(clocks), max(clocks)
+        words[part], first, last = known[id(warps)]
         if timed:
-            start_ns, last = 10**18 + min(clocks) * 10 // 17, last - min(clocks)
+            start_ns, last = 10**18 + first * 10 // 17, last - first
         words[part, :4] = 0xDEADBEEF, number, number % sms, recording.buffer_bytes
         times = (start_ns, start_ns + last * 10 // 17, start_ns + last * 10 // 17 + 448)
         words[part, 4:10] = [half for time in times for half in (time & 0xFFFFFFFF, time >> 32)]
-        for index, records in enumerate(warps):
-            words[part, 10 + recording.warps[index]] = 2 * len(records)
-            buffer = 10 + recording.total_warps + index * recording.bytes_per_warp // 4
-            scope, is_start, clock = np.array(records or np.zeros((0, 3)), dtype=np.int64).T
-            at = buffer + 2 * (np.arange(len(records)) % recording.events_per_warp)
-            high = clock >> 32 & 0x7FF if recording.clock_bits == 64 else 0
-            words[part, at] = (1 - is_start) << 31 | scope << 23 | high  # of a place written twice the last stays
-            words[part, at + 1] = clock & 0xFFFFFFFF
     return words.reshape(-1).view(np.uint8)
+
+
+def _written(warps: Sequence[Sequence[Record]], recording: Recording) -> np.ndarray:
+    """A CTA's part of the buffer without its header."""
+    words = np.zeros(recording.block_bytes // 4, dtype=np.uint32)
+    for index, records in enumerate(warps):
+        words[10 + recording.warps[index]] = 2 * len(records)
+        buffer = 10 + recording.total_warps + index * recording.bytes_per_warp // 4
+        scope, is_start, clock = np.array(records or np.zeros((0, 3)), dtype=np.int64).T
+        at = buffer + 2 * (np.arange(len(records)) % recording.events_per_warp)
+        high = clock >> 32 & 0x7FF if recording.clock_bits == 64 else 0
+        words[at] = (1 - is_start) << 31 | scope << 23 | high  # of a place written twice the last stays
+        words[at + 1] = clock & 0xFFFFFFFF
+    return words
 
 
 def recording_of(program: Program, **options: object) -> Recording:
