@@ -125,4 +125,4 @@ def _first_view(cta: TracedCta) -> tuple[float, float]:
         middle = iterations[len(iterations) // 2]
         begin = min(event.start for event in cta.events if event.iteration == middle)
     busiest = max((sum(event.row == row for event in cta.events) for row in cta.rows), default=1)
-    return begin, min(begin + end * min(_SHOWN_FIRST / busiest, 1.0), end)
+    return begin, min(begin + end * _SHOWN_FIRST / busiest, end)

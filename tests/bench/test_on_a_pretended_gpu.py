@@ -317,7 +317,10 @@ def test_alone_only_the_settled_half_is_the_sample(monkeypatch):
         seconds = gpu.now_ms // 100 / 10
         return 300 * seconds + 300 * max(0.0, seconds - 1)
 
+    asked_ms = []
+
     def state():
+        asked_ms.append(gpu.now_ms)
         hot = gpu.now_ms >= 1000
         return STATE.model_copy(update={"sm_mhz": 1700 if hot else 1200, "temperature_c": 60 if hot else 40})
 
@@ -331,6 +334,7 @@ def test_alone_only_the_settled_half_is_the_sample(monkeypatch):
     assert sample.energy_j == pytest.approx(600 * sample.energy_s, rel=0.05)
     assert 0.7 <= sample.energy_s <= 1.0
     assert (sample.sm_mhz, sample.temperature_c) == (1700, 60)
+    assert max(later - before for before, later in itertools.pairwise(asked_ms)) < 100
 
 
 def test_a_counter_that_does_not_step_is_said(gpu, monkeypatch):

@@ -51,6 +51,21 @@ def test_each_element_is_held_once(layout, shape):
     assert len({tuple(place) for place in places.tolist()}) == np.prod(shape)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("width", "bits"), [(128, 3), (64, 2), (32, 1), (0, 0)])
+def test_bytes_of_a_tile_of_tma_lie_as_cutlass_swizzles_them(width, bits, transposed):
+    """Rows as long as the swizzle, one below the other; Swizzle<bits, 4, 3> of the address."""
+    words = f"swizzlingByteWidth = {width}, transposed = {str(transposed).lower()}, elementBitWidth = 16"
+    tile = TensorType((64, 128), "bf16", f"#ttg.nvmma_shared<{{{words}}}>")
+    places = np.stack(np.indices(tile.shape), -1).reshape(1, 1, -1, 2)
+    row, column = places[..., int(transposed)], 2 * places[..., 1 - int(transposed)]
+    rows, row_bytes = (128, 128) if transposed else (64, 256)
+    across = width or row_bytes
+    address = column // across * rows * across + row * across + column % across
+    wanted = address ^ ((address >> 7 & (1 << bits) - 1) << 4)
+    assert np.array_equal(LAYOUTS.offsets(tile, places), wanted)
+
+
 def test_what_is_not_known_is_said():
     assert elements("#ttg.new_layout<{}>", 8) is None
     assert element_bytes("!tt.ptr<bf16>") == 2

@@ -171,6 +171,16 @@ def test_heights_are_tflops():
         plt.close(figure)
 
 
+def test_where_another_is_fastest_at_short_lengths_the_longest_is_named():
+    runs = runs_of()
+    place = next(place for place in runs if place[1].seq_len == 1024 and not place[1].backward)
+    runs[place] = run(place[1], "a", eager=4.0, fa2=1.0, fa3=2.0)
+    figure = plot.tflops_figure(runs, KEYS, ["What", "recorded"], [])
+    plt.close(figure)
+    title = figure.legends[0].get_title().get_text().replace("\n", " ")
+    assert title == "Fastest at 2k: FA3 forward, FA2 backward What recorded"
+
+
 @pytest.mark.filterwarnings("error:constrained_layout")
 @pytest.mark.parametrize("make", [plot.tflops_figure, plot.memory_figure])
 def test_there_is_room_for_every_line_and_a_dozen_sentences(make):

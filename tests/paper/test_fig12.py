@@ -114,6 +114,11 @@ def test_an_older_run_is_not_drawn_in_silence_where_the_newest_has_a_name_that_n
     store.points_path.write_text("\n".join([*lines, last.replace('"improved"', '"improvde"'), ""]))
     text = page(store)[1]
     assert f"has 'improvde' in run {newest}, which is no registered implementation: older runs are drawn" in text
+    fill(tmp_path, seed=3, places=slice(1))
+    *lines, last = store.points_path.read_text().splitlines()
+    store.points_path.write_text("\n".join([*lines, last.replace('"improved"', '"improvde"'), ""]))
+    both = {newest, store.points()[-1].run}
+    assert f"has 'improvde' in run {min(both)} and 1 more, which is no registered implementation" in page(store)[1]
 
 
 def test_that_nothing_is_recorded_at_the_power_cap_is_said(tmp_path):
