@@ -29,11 +29,13 @@ def tried_anew():
 
 @pytest.fixture
 def without_a_place(monkeypatch):
-    """A Triton that has neither the class attribute nor the registry."""
+    """A Triton that has neither the class attribute nor the registry; gives a kernel that another one compiled."""
+    kernel = compiled("add")
     monkeypatch.setattr(compat, "registry", None)
     compiler = compat.backends["nvidia"].compiler
     if hasattr(compiler, "instrumentation"):
         monkeypatch.delattr(compiler, "instrumentation")
+    return kernel
 
 
 def test_this_triton_lowers_events():
@@ -48,9 +50,8 @@ def test_an_attempt_counts_the_events_in_the_machine_code(tmp_path, name):
     assert in_code == in_ttgir > 4
 
 
-@pytest.mark.usefixtures("without_a_place")
-def test_without_a_place_for_our_passes_nothing_is_lowered(tmp_path):
-    tried = selfcheck.attempt(compiled("add"), tmp_path, read_rules())
+def test_without_a_place_for_our_passes_nothing_is_lowered(tmp_path, without_a_place):
+    tried = selfcheck.attempt(without_a_place, tmp_path, read_rules())
     assert (tried.stage, tried.ok) == ("lowered", False)
     assert "has no place for the passes" in tried.message
     with pytest.raises(UsageError, match="has no place for the passes"), session(Recording((0,), 4)):
