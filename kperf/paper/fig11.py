@@ -180,11 +180,15 @@ def trace(
         passes=[Pass(regions=["*"], overhead=overhead, sass_order=sass_order(item.orders))],
     )
     timeline = pipeline(launch, about)
+    more = []
     if item.passes:
         captured_passes = _captured(item, item.passes, inputs, workload, rounds)
-        timeline = join(timeline, launch, item.passes.all_probes, captured_passes)
+        try:
+            timeline = join(timeline, launch, item.passes.all_probes, captured_passes)
+        except UsageError as error:
+            more = [f"One pass, for several cannot be joined: {error}."]
     timeline = with_sources_from(Path.cwd(), timeline)
-    timeline = timeline.model_copy(update={"verdict": verdict(timeline)})
+    timeline = timeline.model_copy(update={"verdict": [*verdict(timeline), *more]})
     told = {
         "passes": "one, with all events",
         "variant": item.name,

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -320,6 +321,27 @@ def test_several_passes_are_joined_and_drawn_and_the_chrome_trace_is_of_one(tmp_
     ]  # fmt: skip
     assert sum(region.per_iteration for region in inside) == pytest.approx(timeline.cycles_per_unit.median)
     assert all(region.passes for region in inside)
+
+
+def test_passes_that_cannot_be_joined_leave_the_launch_with_all_events(tmp_path, monkeypatch, gpu):
+    """As where a pass has no iteration."""
+
+    def in_passes(item, *_):
+        return replace(item, passes=instrumented.Passes(find_probes(item.original.text, RULES), []))
+
+    def join(*_):
+        raise UsageError("the trace has no iteration of a main loop: trace a longer sequence")
+
+    monkeypatch.setattr(fig11, "in_passes", in_passes)
+    monkeypatch.setattr(fig11, "join", join)
+    monkeypatch.setattr(fig11, "VARIANTS", ("vanilla",))
+    monkeypatch.setattr(fig11, "ALONE", ())
+    fig11.run(WholeConsole(quiet=True), tmp_path, file=None, rounds=10, require_gpu=True)
+    timeline = read_timeline(tmp_path / "test/fig11/vanilla.timeline.json")
+    assert timeline.verdict[-1] == (
+        "One pass, for several cannot be joined: the trace has no iteration of a main loop: trace a longer sequence."
+    )
+    assert timeline.cycles_per_unit.median > 0
 
 
 def test_what_is_no_number_of_passes_is_refused(tmp_path):

@@ -1,7 +1,8 @@
 """The probes of an iteration: where events of a main loop are taken, and the instrumented kernel with a few of them.
 
-A *body* is a main loop of a warp group: of its loops those that issue most, and of these the innermost. Bodies with the
-same regions in the same order, as two consumers have, form a *class* and get the same records. The record before the
+A *body* is a main loop of a warp group: of its loops those that issue most and have none such inside. Which of several
+runs is not known here, as where one goes on for tiles that overflowed: all are bodies. Bodies with the same regions in
+the same order, as two consumers have, form a *class* and get the same records. The record before the
 first region is the iteration's *anchor*. Proton wants records in pairs, so a kernel with a few probes has pairs from
 one of them to the next, whatever regions these probes belong to.
 """
@@ -63,10 +64,12 @@ class Probes:
 
     @property
     def least_cycles(self) -> float:
-        """What an iteration takes at least: all groups' MMAs at the peak rates of their types."""
-        loops = {body.group: self.program.loops[body.loop] for of in self.classes for body in of.bodies}
-        mmas = [mma for loop in loops.values() for mma in loop.mmas]
-        return sum(map(self.program.cycles, mmas))
+        """What an iteration takes at least: all groups' MMAs at the peak rates of their types, each in its least body."""
+        least: dict[str, float] = {}
+        for body in (body for of in self.classes for body in of.bodies):
+            cycles = sum(map(self.program.cycles, self.program.loops[body.loop].mmas))
+            least[body.group] = min(cycles, least.get(body.group, cycles))
+        return sum(least.values())
 
     def named(self, places: Places) -> list[str]:
         """What a pass records in an iteration besides anchors, in words."""
@@ -109,8 +112,7 @@ def classes_of(program: Program, straight: set[int]) -> tuple[BodyClass, ...]:
     by_names: dict[tuple[str, ...], list[Body]] = {}
     for group in dict.fromkeys(scope.group for scope in program.scopes):
         scopes = [s for s in program.scopes if s.group == group and s.loop and s.number in straight]
-        most = max((_rank(scope, program) for scope in scopes), default=(0, 0))
-        for loop in dict.fromkeys(scope.loop for scope in scopes if _rank(scope, program) == most):
+        for loop in _main_loops(scopes, program):
             of_loop = [scope for scope in scopes if scope.loop == loop]
             probes = tuple((scope.number, start) for scope in of_loop for start in (True, False))
             by_names.setdefault(tuple(scope.name for scope in of_loop), []).append(Body(group, loop, probes))
@@ -119,9 +121,12 @@ def classes_of(program: Program, straight: set[int]) -> tuple[BodyClass, ...]:
     return tuple(_class_of(program, bodies) for bodies in by_names.values())
 
 
-def _rank(scope: Scope, program: Program) -> tuple[int, int]:
-    loop = program.loops[scope.loop]
-    return 2 if loop.mmas else 1 if loop.loads else 0, len(scope.loops)
+def _main_loops(scopes: Sequence[Scope], program: Program) -> list[int]:
+    """Of the loops of these scopes those that issue most, MMAs before loads, without those around another of them."""
+    around = {scope.loop: scope.loops[:-1] for scope in scopes}
+    weights = {line: 2 if program.loops[line].mmas else 1 if program.loops[line].loads else 0 for line in around}
+    most = [line for line, weight in weights.items() if weight == max(weights.values())]
+    return [line for line in most if not any(line in around[other] for other in most)]
 
 
 def _every_iteration(record: Operation, scope: Scope) -> bool:

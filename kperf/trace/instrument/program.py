@@ -180,9 +180,9 @@ class Program:
     loops: dict[int, Loop] = field(default_factory=dict)
     """Line of a loop (`Scope.loops`) -> what it does."""
     arch: Arch = SM_90A
+    """What it is compiled for."""
     rereads: Mapping[str, int] = field(default_factory=dict)
     """An argument -> at how many places the kernel loads the same addresses of it, where that is more than one."""
-    """What it is compiled for."""
 
     def cycles(self, mma: Mma) -> float:
         """What an SM takes for an MMA at the peak rate of its type."""

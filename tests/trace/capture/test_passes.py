@@ -155,6 +155,16 @@ def test_the_committed_passes_record_every_probe_and_name_what_they_move(variant
     assert [all_probes.named(one.places) for one in found.passes] == [one.edges for one in found.passes]
 
 
+def test_passes_of_improved_plus_record_the_loop_of_tiles_without_overflow_and_the_one_after_it():
+    """Which of the two runs is known on the GPU only; a pass of the other alone would have no iteration."""
+    original = overrides.find("improved_plus", Specialization())
+    all_probes = find_probes(original.text, instrumented.RULES)
+    first = instrumented.read_passes(original).passes[0]
+    scopes = probed_kernel(all_probes, first.places).program.scopes
+    depths = {(scope.group, len(scope.loops)) for scope in scopes if scope.group != "producer" and scope.loops}
+    assert depths == {(f"consumer {n}", depth) for n in (0, 1) for depth in (2, 3)}
+
+
 def test_the_committed_passes_of_vanilla_are_what_the_assembler_says_of_them():
     """Of one in the original kernel's order and one in another; of all, `make ttgir` writes the file anew."""
     found = instrumented.read_passes(VANILLA).passes

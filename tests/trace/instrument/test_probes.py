@@ -39,3 +39,31 @@ def test_between_two_probes_around_branches_lie_the_branches():
     assert 4 in only.measured  # something happens there: it is no other's time
     for places in single_probes(probes):
         assert strip(probed_kernel(probes, places).text) == text
+
+
+@triton.jit
+def two_ways(a, b, c, n, m, B: tl.constexpr):
+    """One loop where m is 0; else a loop in a loop, which stands deeper."""
+    i = tl.arange(0, B)
+    at = i[:, None] * B + i[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    if m == 0:
+        for j in tl.range(0, n, num_stages=1):
+            acc = tl.dot(tl.load(a + at + j), tl.load(b + at + j), acc)
+    else:
+        for k in tl.range(0, m, num_stages=1):
+            acc *= 0.5
+            for j in tl.range(0, n, num_stages=1):
+                acc = tl.dot(tl.load(a + at + j + k), tl.load(b + at + j), acc)
+    tl.store(c + at, acc.to(tl.bfloat16))
+
+
+def test_of_loops_at_different_depths_each_that_may_be_the_main_loop_is_recorded():
+    kernel = compile_case(Case(two_ways, ("*bf16", "*bf16", "*bf16", "i32", "i32"), {"B": 16}, {}))
+    text = named_ttgir(kernel.asm["ttgir"])
+    probes = find_probes(text, read_rules())
+    loops = [body.loop for of in probes.classes for body in of.bodies]
+    depths = [len(next(s.loops for s in probes.program.scopes if s.loop == loop)) for loop in loops]
+    assert depths == [1, 2]  # and not the loop around the second
+    recorded = {scope.loop for scope in probed_kernel(probes, single_probes(probes)[0]).program.scopes if scope.loop}
+    assert len(recorded) == 2
