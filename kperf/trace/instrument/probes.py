@@ -64,7 +64,7 @@ class Probes:
 
     @property
     def least_cycles(self) -> float:
-        """What an iteration takes at least: all groups' MMAs at the peak rates of their types, each in its least body."""
+        """What an iteration takes at least: all groups' MMAs at their types' peak rates, each in its least body."""
         least: dict[str, float] = {}
         for body in (body for of in self.classes for body in of.bodies):
             cycles = sum(map(self.program.cycles, self.program.loops[body.loop].mmas))
