@@ -381,3 +381,26 @@ def test_stages_that_leave_one_cta_on_an_sm_are_not_advised_blindly():
     )
     assert finding.estimate.low < 0.82
     assert "one CTA" not in found("drafts/matmul_one_stage")["loads-not-pipelined"].advice
+
+
+SCALED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def scaled(x, y, ROWS: tl.constexpr, COLS: tl.constexpr):
+    at = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None] * COLS + tl.arange(0, COLS)[None, :]
+    values = tl.load(x + at).to(tl.float32)
+    scale = (448.0 / tl.max(tl.abs(values), 1).to(tl.float64)).to(tl.float32)
+    tl.store(y + at, values * scale[:, None])
+
+x = torch.empty(1 << 24, device="cuda")
+scaled[(x.numel() // (128 * COLUMNS),)](x, x, 128, COLUMNS)
+"""
+
+
+@pytest.mark.parametrize(("columns", "severity", "speedup"), [(8, "high", 1.8), (16, "low", 1.05), (128, "low", 1.05)])
+def test_doubles_of_a_few_of_the_elements_are_a_hint(tmp_path, columns, severity, speedup):
+    script = tmp_path / "scaled.py"
+    script.write_text(SCALED.replace("COLUMNS", str(columns)))
+    (one,) = (one for one in diagnosis_of(script).findings if one.id == "float64")
+    assert (one.severity, one.estimate.speedup, one.evidence["elements"]) == (severity, speedup, 128)
