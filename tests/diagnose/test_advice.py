@@ -404,3 +404,47 @@ def test_doubles_of_a_few_of_the_elements_are_a_hint(tmp_path, columns, severity
     script.write_text(SCALED.replace("COLUMNS", str(columns)))
     (one,) = (one for one in diagnosis_of(script).findings if one.id == "float64")
     assert (one.severity, one.estimate.speedup, one.evidence["elements"]) == (severity, speedup, 128)
+
+
+PEELED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def mm(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    ASSUME
+    for k in range(0, END, BK):
+        rk = k + tl.arange(0, BK)
+        x = tl.load(a + rm[:, None] * 4096 + rk[None, :])
+        y = tl.load(b + rk[:, None] * 4096 + rn[None, :])
+        acc = tl.dot(x, y, acc)
+    LAST
+    tl.store(c + rm[:, None] * 4096 + rn[None, :], acc.to(tl.bfloat16))
+
+a, b, c = (torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+mm[(64, 64)](a, b, c, 4096, 64, 64, 128, num_warps=8, num_stages=4)
+"""
+LAST = """rk = END + tl.arange(0, BK)
+    x = tl.load(a + rm[:, None] * 4096 + rk[None, :], mask=rk[None, :] < K, other=0.0)
+    y = tl.load(b + rk[:, None] * 4096 + rn[None, :], mask=rk[:, None] < K, other=0.0)
+    acc = tl.dot(x, y, acc)"""
+
+
+@pytest.mark.parametrize(
+    ("assume", "last", "end", "serialised"),
+    [
+        ("pass", LAST, "K // BK * BK", True), ("tl.assume(K // BK * BK > 0)", LAST, "K // BK * BK", False),
+        ("pass", LAST, "4096", False), ("pass", "pass", "K // BK * BK", False),
+    ],
+)  # fmt: skip
+def test_a_last_mma_behind_a_loop_that_may_not_run_serialises_it_and_each_advice_helps(
+    tmp_path, assume, last, end, serialised
+):
+    script = tmp_path / "peeled.py"
+    script.write_text(PEELED.replace("LAST", last).replace("END", end).replace("ASSUME", assume))
+    found = [one for one in diagnosis_of(script).findings if one.id == "wgmma-serialised"]
+    assert [one.severity for one in found] == ["high"] * serialised
+    for one in found:
+        assert one.advice.startswith("say that the loop runs, tl.assume(end > start) before it, or make its bounds")
+        assert "or do the last step in the loop too, under its mask" in one.advice

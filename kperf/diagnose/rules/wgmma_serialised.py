@@ -68,9 +68,11 @@ def _advice(kernel: Kernel, mma: Operation, why: str) -> str:
         return f"{kernel.warps_advice()}: a thread's registers do not hold what lives across the MMAs"
     bound = _unknown_end(kernel, mma)
     if _DEFINED in why and bound is not None and _read_in_loop(mma) is None:
+        peeled = any(not loops_around(op) for op in kernel.named(_DOT))
         return (
-            f"say that the loop runs, tl.assume({bound}) before it, or make its bounds tl.constexpr: where it may not "
-            "run, the sum has two sources, zeros and the MMA"
+            f"say that the loop runs, tl.assume({bound}) before it, or make its bounds tl.constexpr"
+            + (", or do the last step in the loop too, under its mask" if peeled else "")
+            + ": where it may not run, the sum has two sources, zeros and the MMA"
         )
     return (
         "keep the accumulator untouched between MMAs (rescale it after the wait), unroll nothing by hand, and let "
