@@ -9,8 +9,8 @@ from kperf.trace.analyze.finding import Finding
 
 _SMALL = 128
 _PART = 16
-"""Of the elements that the kernel loads at once: what is done with fewer, as a scale of each row, costs little. A division
-in float64 takes some thirty instructions, two for each element that was loaded."""
+"""Of the elements that the kernel loads at once: what is done with fewer, as a scale of each row, costs little.
+A division in float64 takes some thirty instructions, two for each element that was loaded."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
