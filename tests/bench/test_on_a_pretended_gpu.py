@@ -357,6 +357,19 @@ def test_rounds_are_timed_once_the_clock_has_settled(monkeypatch):
     assert point.settling.seconds >= 1.0
 
 
+def test_graphs_of_one_call_take_turns_too(gpu):
+    inputs = make_inputs(WORKLOAD, 1)
+    quick, slow = (
+        measuring.prepare_alone(attention(gpu, key, milliseconds), WORKLOAD, inputs, milliseconds)[0]
+        for key, milliseconds in (("quick", 3.0), ("slow", 6.0))
+    )
+    timed = turns.time_in_turn([quick, slow], 8)
+    assert quick.samples_ms == pytest.approx([3.0 + COLD_MS] * 8, rel=0.01)
+    assert slow.samples_ms == pytest.approx([6.0 + COLD_MS] * 8, rel=0.01)
+    assert timed.settling.settled
+    assert len(timed.states) == len(timed.ceiling_ms) == 8
+
+
 def test_a_clock_that_never_settles_is_said(monkeypatch):
     gpu = Gpu(slowdown=lambda now_ms: 1.1 ** (now_ms / 250 % 20))
     stand_in(gpu, monkeypatch)

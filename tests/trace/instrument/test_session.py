@@ -8,6 +8,7 @@ from kperf.arch import SM_90A
 from kperf.attention import overrides
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.attention.workload import FIG11, Workload
+from kperf.compat.triton import ALIGNMENT
 from kperf.errors import UsageError
 from kperf.ir.compile import resources, sass
 from kperf.paper import instrumented
@@ -15,7 +16,7 @@ from kperf.paper.instrumented import RULES
 from kperf.trace.capture import traced
 from kperf.trace.instrument.events import instrument
 from kperf.trace.instrument.program import Program, read_program
-from kperf.trace.instrument.session import Recording, session
+from kperf.trace.instrument.session import BUFFER_LIMIT, Recording, session
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,11 @@ def test_the_producer_is_recorded_whichever_warp_it_runs_on():
 def test_buffers_that_cannot_be_are_refused(options, said):
     with pytest.raises(UsageError, match=said):
         Recording((0, 4, 10), 12, **options)
+
+
+def test_a_buffer_whose_last_byte_32_bits_reach_is_the_largest():
+    assert BUFFER_LIMIT % ALIGNMENT == 0
+    assert BUFFER_LIMIT <= (1 << 31) - 1 < BUFFER_LIMIT + ALIGNMENT
 
 
 def test_there_is_one_session_at_a_time():
