@@ -1,7 +1,8 @@
 """What is said of two kernels that do the same work."""
 
 from kperf.record.store import RECORDED
-from kperf.report.sentences import between
+from kperf.report.report import read_report
+from kperf.report.sentences import between, verdict
 from kperf.trace.analyze.recorded import read_timeline
 
 
@@ -22,3 +23,11 @@ def test_what_one_saves_is_of_an_iteration_and_what_agrees_is_the_times():
     assert "they do not agree within 5 %" in between(slow.model_copy(update={"iteration": iteration_time}), fast)[1]
     iteration_time = slow.iteration.model_copy(update={"cycles": fast.iteration.cycles * plain * 1.04})
     assert "they agree within 5 %" in between(slow.model_copy(update={"iteration": iteration_time}), fast)[1]
+
+
+def test_sentences_of_a_timeline_are_those_it_was_recorded_with_and_made_where_it_has_none(tmp_path):
+    path = tmp_path / "gemm.timeline.json"
+    recorded = read_timeline(RECORDED / "h200/examples/attention_forward.timeline.json")
+    for own, wanted in ((["said then"], ["said then"]), ([], verdict(recorded))):
+        path.write_text(recorded.model_copy(update={"verdict": own}).model_dump_json())
+        assert read_report(path).timeline.verdict == wanted != []

@@ -239,6 +239,16 @@ def test_the_picture_says_how_far_off_regions_and_replays_are():
     assert title(plot.figure([], replays, "recorded")) == f"{of_replays} recorded"
 
 
+def test_each_region_is_drawn_at_its_known_cycles_as_far_off_as_it_was_measured():
+    rows = [
+        row for row in RecordStore(RECORDED / "h200", "accuracy", accuracy.ROWS).points() if isinstance(row, RegionRow)
+    ]
+    made = plot.figure(rows, [models.Prediction("gemm", "graph", "", 101, 100)], "recorded")
+    wanted = sorted((row.known_cycles, row.measured_cycles - row.known_cycles) for row in rows)
+    drawn = [tuple(place) for bars in made.axes[0].containers for place in bars.lines[0].get_xydata()]
+    assert np.array(sorted(drawn)) == pytest.approx(np.array(wanted))
+
+
 def test_a_killed_run_hides_no_whole_one():
     whole = [region("fma", 1.0, 1.0), region("ex2", 1.0, 1.0)]
     cut = [region("fma", 2.0, 2.0).model_copy(update={"run": "cut"})]

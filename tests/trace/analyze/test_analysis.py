@@ -9,7 +9,7 @@ import pytest
 from kperf.attention.overrides import TTGIR_DIR
 from kperf.errors import UsageError
 from kperf.paper.instrumented import RULES
-from kperf.trace.analyze import analysis, timeline
+from kperf.trace.analyze import analysis, read, timeline
 from kperf.trace.analyze.decode import decode
 from kperf.trace.analyze.models import Bound, Hidden, Quantiles
 from kperf.trace.analyze.timeline import Cta, Launch, Neighbours, Span
@@ -48,6 +48,13 @@ def launch(ctas: int = 3, delay: int = 0, load_cycles: int = 0, **changed: int) 
     cycles = CYCLES | {name.replace("_", " "): value for name, value in changed.items()}
     made = [simulate(PROGRAM, ITERATIONS, cycles, load_cycles, delay, clock=170_000 * number) for number in range(ctas)]
     return Launch(decode(encode(made, RECORDING, sms=1), RECORDING), PROGRAM, RECORDING.warps)
+
+
+def test_ctas_are_ordered_by_how_long_they_live_and_not_by_when():
+    """The first of three lives the longest, the last the shortest."""
+    made = [simulate(PROGRAM, 12 - 3 * number, CYCLES, clock=170_000 * number) for number in range(3)]
+    found = Launch(decode(encode(made, RECORDING, sms=1), RECORDING), PROGRAM, RECORDING.warps)
+    assert read.at_percentiles(found, [0, 50, 100]).tolist() == [2, 1, 0]
 
 
 def test_iteration_time_and_iterations():
