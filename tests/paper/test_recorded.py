@@ -33,17 +33,9 @@ def recorded(request):
     return request.param, fig12.figure_runs(STORE, request.param)
 
 
-EARLIER = {"fig12_d64", "fig12_d64_causal", "fig12_fp16", "fig12_fp16_causal"}
-"""Recorded with Improved+ as it was before it went on with moving references, which changed every override of it."""
-ONE_EARLIER = ("fig12_causal", 128)
-"""Of which the place of this batch is."""
-
-
-def test_every_figure_is_of_the_overrides_of_now_or_says_so(recorded):
+def test_every_figure_is_of_the_overrides_of_now(recorded):
     mode, runs = recorded
-    note = "Triton-FA3 Improved+: recorded with another override than the one in ttgir/improved_plus/"
-    earlier = mode.stem in EARLIER or mode.stem == ONE_EARLIER[0]
-    assert [said for said in fig12.notes(runs, mode) if "another override" in said] == [note] * earlier
+    assert not [said for said in fig12.notes(runs, mode) if "another override" in said]
 
 
 def test_every_place_has_every_bar_from_one_environment_and_two_cards_are_said(recorded):
@@ -72,21 +64,21 @@ def test_every_point_was_right_and_its_numbers_are_its_samples(recorded):
 
 
 def test_the_overrides_that_ran_are_those_that_are_committed(recorded):
-    mode, runs = recorded
+    _, runs = recorded
     for (_, workload), run in runs.items():
         for key in VARIANTS:
             if key in run:
                 sha256 = override.find(key, override.specialization_of(workload)).sha256
-                earlier = mode.stem in EARLIER or (mode.stem, workload.batch) == ONE_EARLIER
-                assert (run[key].override_sha256 != sha256) == (key == "improved_plus" and earlier)
+                assert run[key].override_sha256 == sha256
 
 
-def test_the_environment_names_a_clean_commit():
+def test_the_environment_names_a_commit_and_what_differed_from_it():
+    """Some ran from a checkout with files that were not committed yet: the page of the method says which."""
     used = {p.environment for mode in MODES for run in fig12.figure_runs(STORE, mode).values() for p in run.values()}
     environments = STORE.environments()
     for name in used:
         assert environments[name].gpu == "NVIDIA H200"
-        assert re.fullmatch("[0-9a-f]{7,40}", environments[name].git_commit)
+        assert re.fullmatch("[0-9a-f]{7,40}(-dirty-[0-9a-f]{8})?", environments[name].git_commit)
         assert environments[name].triton == "3.6.0"
 
 
@@ -112,7 +104,7 @@ def test_the_notes_have_the_recorded_numbers():
 def test_the_page_has_the_recorded_table_of_inputs_all_of_them_of_the_committed_override():
     assert between_marks("docs/improved_plus.md", "inputs") == fig12_inputs.markdown(STORE.folder)
     ratios = [ratio for row in fig12_inputs.recorded_rows(STORE.folder) for ratio in row.ratios]
-    assert len(ratios) == 84
+    assert len(ratios) == sum(map(len, fig12_inputs.groups()))
     assert said(f"is at {min(ratios):.2f} to {max(ratios):.2f} of FA3's speed")
 
 
@@ -166,8 +158,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
         return compare([pair for (_, workload), pair in on_it.items() if workload.causal in masks])
 
     of_now = repeated("e3f95cb6", False, True)
-    before, *waiting = repeated("6f123dff", False, True), repeated("523789e5", True), repeated("523789e5", False)
-    for outcome in (repeated("e3f95cb6", False), repeated("e3f95cb6", True), of_now, before, *waiting):
+    for outcome in (repeated("e3f95cb6", False), repeated("e3f95cb6", True), of_now):
         held, of = outcome.held, len(outcome.ratios)
         assert said(f"{held} of {of} ({100 * held / of:.1f} %)")
     held, of = of_now.times_held, of_now.times
@@ -182,13 +173,10 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     (short, shorter), (long, longer) = took[16, 128], took[64, 4096]
     assert said(f"at 16 x 128 Triton is {100 * (short / shorter - 1):.0f} % slower in the first")
     assert said(f"at 64 x 4096 {100 * (longer / long - 1):.0f} % slower in the second")
-    sha = next(p.override_sha256 for p in reversed(STORE.points()) if p.implementation == "improved_plus")
-    assert len({cards[p.environment] for p in STORE.points() if p.override_sha256 == sha}) == 1
-    assert said("One card has measured the Improved+ of now")
+    assert not pairs(p for p in STORE.points() if p.run in newest)
+    assert said("The one of now was measured once at each place of an H200, and once on an H100")
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
     assert said(f"{100 * max(waited):.1f} % at most and {100 * statistics.median(waited):.2f} % in the median")
-    between = agreement(on_several(STORE.points(), STORE.environments()).values())
-    assert said(f"{between.ratios_held} of {between.ratios} ratios and {between.times_held} of {between.times} times")
     points = [p for p in STORE.points() if p.run in newest]
     of_kinds = [p for p in Store(STORE.folder, "fig12_inputs").points() if p.status == "ok"]
     assert said(
