@@ -5,21 +5,21 @@ The kernel is `improved_plus.attn_fwd_views`: the Gluon source of the override `
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from triton.experimental.gluon import language as gl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kperf.attention.kernels import improved_plus
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
+from kperf.attention.launcher import Launcher
 from kperf.attention.operands import DESCRIPTOR_ALIGNMENT, check_attention, why_not_here
 from kperf.attention.overrides import does_not_compile
 from kperf.attention.variants import VARIANTS
 from kperf.compat.torch import empty
-from kperf.compat.triton import CompiledKernel, DirectLaunch, TritonError, direct_launch
+from kperf.compat.triton import CompiledKernel, TritonError
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.record.device import sm_count
@@ -28,12 +28,11 @@ Tensor = torch.Tensor
 Shape = tuple[int, ...]
 
 HEAD_DIMS = (64, 128)
-_DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 _MOST_ROWS = 2**31
 _LARGEST_STRIDE = 2**40
 """Bytes, exclusive (CUDA driver API, cuTensorMapEncodeTiled)."""
 _MOST_PLANS = 4096
-_MOST_ENCODED = 1024
 
 
 class Kind(NamedTuple):
@@ -57,15 +56,8 @@ class Kind(NamedTuple):
 
     def _descriptor(self, rows: int) -> str:
         box = [1, 1, rows, self.head_dim]
-        dtype = _DTYPES[self.dtype]
+        dtype = DTYPES[self.dtype]
         return f"tensordesc<{dtype}{box},{gl.NVMMASharedLayout.get_default_for(box, dtype)!r}>"
-
-
-class _Descriptor(TensorDescriptor):  # type: ignore[misc]
-    """One whose shape and strides were checked when the plan was made: checking takes longer than a launch."""
-
-    def __post_init__(self) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -73,19 +65,15 @@ class Plan:
     """What a call on tensors of these shapes, strides and types takes; `plan` makes it.
 
     why_not: why there is no such call (one sentence), or None. unreadable: of q, k, v, those that TMA cannot read.
-    descriptors: shape, strides and box of q, k, v and o. lse: shape and strides of the log-sum-exp. arguments: what the
-    kernel is given after sm_scale. direct: the launch that nobody watches. encoded: its descriptors of calls before, by
-    place and address.
+    o, lse: shape and strides of what comes out. arguments: what the kernel is given after sm_scale.
     """
 
     why_not: str | None = None
     unreadable: tuple[bool, ...] = (False, False, False)
-    launch: Callable[..., None] | None = None
-    descriptors: tuple[tuple[Shape, Shape, Shape], ...] = ()
+    launcher: Launcher | None = None
+    o: tuple[Shape, Shape] = ((), ())
     lse: tuple[Shape, Shape] = ((), ())
     arguments: tuple[Any, ...] = ()
-    direct: DirectLaunch | None = None
-    encoded: dict[tuple[int, int], tuple[Any, ...]] = field(default_factory=dict)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
         """o, as a view of [batch, seq_len, heads, head_dim], and the log-sum-exp [batch, heads, seq_len] in float32.
@@ -96,17 +84,12 @@ class Plan:
         """
         if self.why_not:
             raise UsageError(self.why_not)
-        launch = self.launch
+        launch = self.launcher
         if launch is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % DESCRIPTOR_ALIGNMENT:
             return self._run_on_copies(q, k, v, causal, sm_scale)
         device = q.device
-        o = empty(*self.descriptors[3][:2], q.dtype, device)
-        lse = empty(*self.lse, torch.float32, device)
-        if self.direct is not None and self.direct.usable():
-            flat = *self._encoded(0, q), *self._encoded(1, k), *self._encoded(2, v), *self._encoded(3, o)
-            self.direct(device.index, *flat, lse, sm_scale, *self.arguments)
-        else:
-            launch(*map(self._described, range(4), (q, k, v, o)), lse, sm_scale, *self.arguments)
+        o, lse = empty(*self.o, q.dtype, device), empty(*self.lse, torch.float32, device)
+        launch(device, (q, k, v, o), lse, sm_scale, *self.arguments)
         return o, lse
 
     def _run_on_copies(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
@@ -115,19 +98,6 @@ class Plan:
             for strided, tensor in zip(self.unreadable, (q, k, v), strict=True)
         )
         return plan(q, k, v, causal).run(q, k, v, causal, sm_scale)
-
-    def _described(self, place: int, tensor: Tensor) -> TensorDescriptor:
-        return _Descriptor(tensor, *self.descriptors[place])
-
-    def _encoded(self, place: int, tensor: Tensor) -> tuple[Any, ...]:
-        key = place, tensor.data_ptr()
-        found = self.encoded.get(key)
-        if found is None:
-            assert self.direct is not None
-            if len(self.encoded) == _MOST_ENCODED:
-                self.encoded.clear()
-            found = self.encoded[key] = self.direct.encoded(place, self._described(place, tensor))
-        return found
 
 
 _plans: dict[Any, Plan] = {}
@@ -217,11 +187,10 @@ def _made(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     views = improved_plus.views(batch, heads, kv_heads, q_len, kv_len, kv_row_bytes, causal=causal)
     boxes = [(1, 1, rows, head_dim) for rows in (Q_BOX_ROWS, KV_BOX_ROWS, KV_BOX_ROWS, Q_BOX_ROWS)]
     shapes = [tuple(tensor.shape) for tensor in (q, k, v, q)]
-    grid = (min(views.n_tiles, sm_count()), 1, 1)
+    descriptors = zip(shapes, [*readable, rows_first_strides(q.shape)], boxes, strict=True)
     return Plan(
-        launch=kernel[grid],
-        direct=direct_launch(kernel, grid),
-        descriptors=tuple(zip(shapes, [*readable, rows_first_strides(q.shape)], boxes, strict=True)),
+        launcher=Launcher(kernel, min(views.n_tiles, sm_count()), tuple(descriptors)),
+        o=(shapes[3], rows_first_strides(q.shape)),
         lse=((batch, heads, q_len), (heads * q_len, q_len, 1)),
         arguments=(*views, *kind.constexprs().values()),
     )
@@ -230,7 +199,7 @@ def _made(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
 def _unsupported(q: Tensor, kv_len: int, causal: bool) -> str | None:
     """Why the kernel computes this on no GPU, or None."""
     batch, heads, q_len, head_dim = q.shape
-    if q.dtype not in _DTYPES:
+    if q.dtype not in DTYPES:
         return f"q is {str(q.dtype).removeprefix('torch.')}: the kernel computes bfloat16 and float16"
     if head_dim not in HEAD_DIMS:
         return f"head_dim {head_dim} is not one of {', '.join(map(str, HEAD_DIMS))}"

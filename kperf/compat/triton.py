@@ -552,15 +552,17 @@ def loaded_again(kernel: CompiledKernel) -> tuple[CompiledKernel, Launch]:
 class DirectLaunch:
     """`kernel[grid]` without what Triton does in Python at each launch: 2 us in place of 12.
 
-    The kernel's first arguments are TMA descriptors, which the caller keeps encoded. Launches that somebody watches,
+    The kernel's first arguments may be TMA descriptors, which the caller keeps encoded. Launches that somebody watches,
     and those of other Tritons and drivers, are not direct: `usable` says which.
     """
 
     def __init__(self, kernel: CompiledKernel, grid: tuple[int, int, int], launch: Launch) -> None:
         """`direct_launch` makes it; launch: the kernel's own."""
         around: Any = launch
-        held = inspect.getclosurevars(around.launch).nonlocals
-        self._launcher, self._boxes = held["launcher"], held["tensordesc_meta"]
+        self._launcher, self._boxes = around.launch, ()
+        if kernel.metadata.tensordesc_meta:
+            held = inspect.getclosurevars(around.launch).nonlocals
+            self._launcher, self._boxes = held["launcher"], held["tensordesc_meta"]
         self._encode = sys.modules[type(launch).__module__].make_tensordesc_arg
         options = (around.launch_cooperative_grid, around.launch_pdl)
         self._head = (kernel.function, *options, None, None, kernel.packed_metadata, None, None, None)
@@ -587,10 +589,10 @@ _run = CompiledKernel.__dict__["run"]
 
 
 def direct_launch(kernel: CompiledKernel, grid: tuple[int, int, int]) -> DirectLaunch | None:
-    """The direct launch of a kernel that is given descriptors, on CUDA with Triton 3.6; None of others. Loads it."""
+    """The direct launch of a kernel on CUDA with Triton 3.6; None of others. Loads it."""
     launch: Any = own_launch(kernel)
     known = VERSION.startswith("3.6.") and type(launch).__module__ == backends["nvidia"].driver.__module__
-    if not known or not kernel.metadata.tensordesc_meta or launch.global_scratch_size or launch.profile_scratch_size:
+    if not known or launch.global_scratch_size or launch.profile_scratch_size:
         return None
     return DirectLaunch(kernel, grid, launch)
 

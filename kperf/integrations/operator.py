@@ -14,7 +14,6 @@ float32, float64) the formula itself, whose scores take O(seq_len^2) memory; `wh
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +29,7 @@ from kperf.attention.overrides import Override, specialization_of
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.compat.torch import observed
 from kperf.errors import UsageError
+from kperf.integrations.formula import accumulated, formula, formula_backward
 from kperf.record.device import sm_count
 
 IMPLEMENTED = (*VARIANTS, "fa3")
@@ -106,7 +106,7 @@ def _forward(
         if why_not(q, k, v, causal, implementation) is None:
             compute = _LAUNCHERS.get(implementation) or functools.partial(_override, implementation)
         else:
-            compute = _flash if _flash_applies(q, k, v, causal) else _formula
+            compute = _flash if _flash_applies(q, k, v, causal) else formula
         o, lse = compute(q, k, v, causal, sm_scale)
     return (o if o.stride() == _o_strides(q, implementation) else _empty_o(q, implementation).copy_(o)), lse
 
@@ -114,7 +114,7 @@ def _forward(
 @_forward.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, causal: bool, _: float, implementation: str) -> tuple[Tensor, Tensor]:
     _check(q, k, v, causal, implementation)
-    return _empty_o(q, implementation), q.new_empty(q.shape[:3], dtype=_accumulated(q))
+    return _empty_o(q, implementation), q.new_empty(q.shape[:3], dtype=accumulated(q))
 
 
 @library.custom_op("kperf::attention_backward", mutates_args=())
@@ -125,7 +125,7 @@ def _backward(
     if _cudnn_applies(q, k, v, causal):
         compute = _cudnn_backward
     else:
-        compute = _flash_backward if _flash_applies(q, k, v, causal) else _formula_backward
+        compute = _flash_backward if _flash_applies(q, k, v, causal) else formula_backward
     dq, dk, dv = map(_rows_first, compute(grad_o, q, k, v, o, lse, causal, sm_scale))
     return dq, dk, dv
 
@@ -188,10 +188,6 @@ def _empty_rows_first(tensor: Tensor) -> Tensor:
 def _rows_first(tensor: Tensor) -> Tensor:
     """In the memory of [batch, seq_len, heads, head_dim]; the tensor itself where it lies so."""
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
-
-
-def _accumulated(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _override(variant: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
@@ -288,41 +284,3 @@ def _rows_aligned(tensor: Tensor) -> Tensor:
     together = tensor if tensor.stride(-1) == 1 else tensor.contiguous()
     begins = together.data_ptr(), *(stride * together.element_size() for stride in together.stride()[:-1])
     return together.clone() if any(begin % 16 for begin in begins) else together
-
-
-def _formula(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
-    q_groups, k_heads, v_heads = _grouped(q, k, v)
-    scores = _scores(q_groups, k_heads, causal, sm_scale)
-    lse = scores.logsumexp(-1)
-    o = (scores - lse[..., None]).exp() @ v_heads
-    return o.flatten(1, 2).to(q.dtype), lse.flatten(1, 2)
-
-
-def _formula_backward(
-    grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool, sm_scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """FlashAttention's backward pass (arXiv 2205.14135, appendix B) in whole matrices."""
-    q_groups, k_heads, v_heads = _grouped(q, k, v)
-    groups = q_groups.shape[1:3]
-    grad, o_groups = (tensor.unflatten(1, groups).to(q_groups.dtype) for tensor in (grad_o, o))
-    p = (_scores(q_groups, k_heads, causal, sm_scale) - lse.unflatten(1, groups)[..., None]).exp()
-    dp = grad @ v_heads.mT
-    ds = p * (dp - (grad * o_groups).sum(-1, keepdim=True)) * sm_scale
-    dq, dk, dv = (ds @ k_heads).flatten(1, 2), (ds.mT @ q_groups).sum(2), (p.mT @ grad).sum(2)
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
-
-
-def _grouped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q as [batch, heads of k, group, seq_len, head_dim], k and v with a group of one, in float32 or wider."""
-    heads = k.shape[1]
-    wide = _accumulated(q)
-    return q.unflatten(1, (heads, -1)).to(wide), k.unsqueeze(2).to(wide), v.unsqueeze(2).to(wide)
-
-
-def _scores(q: Tensor, k: Tensor, causal: bool, sm_scale: float) -> Tensor:
-    scores = q @ k.mT * sm_scale
-    if causal:
-        ahead = k.shape[-2] - q.shape[-2]
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + ahead)
-        scores.masked_fill_(later, -math.inf)
-    return scores

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kperf.attention import views
-from kperf.attention.kernels.improved_plus import Views
+from kperf.attention import kernels, ragged, views
+from kperf.attention.kernels import improved_plus
+from kperf.attention.kernels.improved_plus import Ragged, Views
+from tests.attention.kernels.in_python import Pointer, in_python, program_in_python
 from tests.trace.capture import fake_gpu
 
 TILE = 128
@@ -20,8 +22,60 @@ PROPERTIES = SimpleNamespace(multi_processor_count=132, uuid="pretended")
 
 
 def attend(_, arguments):
-    """o and lse of a launch, of either kernel."""
-    attend_rows(arguments) if len(arguments) == 13 else attend_views(arguments)
+    """What a launch of any of the kernels writes."""
+    first = arguments[0]
+    if isinstance(first, torch.Tensor):
+        program_in_python(kernels.ragged, "fill_table", len(first) - 1)(*arguments)
+    else:
+        {2: attend_rows, 4: attend_views, 5: attend_ragged}[len(first.shape)](arguments)
+
+
+def attend_ragged(arguments):
+    """Of `attn_fwd_ragged`: the tiles of one CTA, as the kernel's own functions find them, from what TMA sees."""
+    q, k, v, o, lse, sm_scale, table, *numbers, _, causal, tail = arguments
+    kernel = in_python(improved_plus, n_programs=1)
+    shape = Ragged(Pointer(table), *map(torch.tensor, numbers))
+    for t in range(int(kernel.own_tiles(shape))):
+        q_row, kv_row, n_blocks = kernel.own_tile_at(torch.tensor(t), shape, 512, causal)
+        assert n_blocks == kernel.blocks_of(q_row.clone(), shape, causal)
+        kv_head = kernel.kv_head_of(q_row.clone(), shape)
+        rows = [kernel.block_row(kv_row, n_blocks, i, TILE, True) for i in range(int(n_blocks))]
+        keys, values = (torch.cat([box(desc, (*kv_head, row)) for row in rows]).float() for desc in (k, v))
+        columns = torch.arange(TILE)
+        for w in range(2):
+            row = q_row + w * (TILE // 2)
+            scores = box(q, (*(place := kernel.q_place(row.clone(), shape))[0], place[1])).float() @ keys.T
+            if causal:
+                scores[:, :TILE].masked_fill_(columns > torch.arange(TILE // 2)[:, None] + w * (TILE // 2), -math.inf)
+            if tail:
+                scores[:, :TILE].masked_fill_(columns >= kernel.tail_of(q_row, shape), -math.inf)
+            scores *= sm_scale
+            found = torch.logsumexp(scores, -1)
+            p = (scores - found[:, None]).exp()
+            at, (_, lse_at, exists) = kernel.output_at(row.clone(), None, shape, None)
+            stored = box(o, at[:-1], (p @ values).to(o.base.dtype))
+            assert stored == int(exists.sum())
+            lse.view(-1)[lse_at.flatten()[exists.flatten()].long()] = found[exists.flatten()]
+
+
+def box(descriptor, at, written=None):
+    """A box of rows that TMA reads, or writes and then says how many rows of it; addresses count modulo 2^64."""
+    *outer, row = (int(one) for one in at)
+    base, size = descriptor.base, descriptor.base.element_size()
+    assert all(0 <= one < extent for one, extent in zip(outer, descriptor.shape, strict=False))
+    assert written is None or row >= 0
+    rows = torch.arange(row, row + descriptor.block_shape[-2])
+    there = (rows >= 0) & (rows < descriptor.shape[-2])
+    begin = sum(one * stride for one, stride in zip(outer, descriptor.strides, strict=False))
+    begins = [((begin + int(one) * descriptor.strides[-2]) * size % 2**64) // size for one in rows[there]]
+    memory = torch.as_strided(base, (base.untyped_storage().nbytes() // size - base.storage_offset(),), (1,))
+    places = torch.tensor(begins, dtype=torch.int64)[:, None] + torch.arange(descriptor.shape[-1])
+    if written is not None:
+        memory[places] = written[there]
+        return int(there.sum())
+    found = torch.zeros(len(rows), descriptor.shape[-1], dtype=base.dtype)
+    found[there] = memory[places]
+    return found
 
 
 def attend_views(arguments):
@@ -94,5 +148,7 @@ def attending_gpu(monkeypatch, tmp_path):
 
 def forget():
     """Plan and load anew: another GPU is in place."""
-    views._plans.clear()
+    for module in (views, ragged):
+        module._plans.clear()
     views._kernel_on.cache_clear()
+    ragged._kernels_on.cache_clear()

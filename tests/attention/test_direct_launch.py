@@ -9,6 +9,7 @@ from triton import knobs
 from triton.backends.nvidia import driver as nvidia
 from triton.runtime import driver
 
+from kperf.attention import launcher as launching
 from kperf.attention import views
 from kperf.compat.torch import empty
 from kperf.compat.triton import intercepted_launches
@@ -93,12 +94,12 @@ def test_a_descriptor_is_encoded_once_an_address(launcher):
 
 
 def test_no_more_descriptors_are_kept_than_that(launcher, monkeypatch):
-    monkeypatch.setattr(views, "_MOST_ENCODED", 6)
+    monkeypatch.setattr(launching, "_MOST_ENCODED", 6)
     q, k, v = operands()
     values = [v + step for step in range(4)]
     for value in values:
         views.attend(q, k, value, True, SCALE)
-        assert len(views.plan(q, k, v, True).encoded) <= 6
+        assert len(views.plan(q, k, v, True).launcher._encoded) <= 6
     assert [launch[HOOKS.stop + 18][0] for launch in launcher.launches] == [value.data_ptr() for value in values]
 
 
@@ -117,18 +118,18 @@ def test_who_takes_launches_in_place_of_the_kernel_gets_them(launcher):
 
 def test_a_hook_alone_is_enough_to_step_aside(launcher, monkeypatch):
     q, k, v = operands()
-    plan = views.plan(q, k, v, True)
-    assert plan.direct.usable()
+    direct = views.plan(q, k, v, True).launcher._direct
+    assert direct.usable()
     for name in ("launch_enter_hook", "launch_exit_hook"):
         with monkeypatch.context() as patch:
             patch.setattr(knobs.runtime, name, print)
-            assert not plan.direct.usable()
+            assert not direct.usable()
     monkeypatch.setattr(knobs.runtime, "launch_enter_hook", None)
-    assert plan.direct.usable()
+    assert direct.usable()
 
 
 def test_launchers_of_others_are_not_gone_around(attending_gpu):  # noqa: F811
-    assert views.plan(*operands(), True).direct is None
+    assert views.plan(*operands(), True).launcher._direct is None
 
 
 def test_memory_on_a_gpu_is_torchs_own_where_it_has_to_be_filled(monkeypatch):

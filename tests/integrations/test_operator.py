@@ -361,7 +361,7 @@ def cudnn(monkeypatch):
         key = *((tensor.shape, tensor.stride()) for tensor in (q, k, v)), str(dropout), causal
         grad_layout, o_layout = kernels.setdefault(key, (grad_o.stride(), o.stride()))
         grad_o, o = grad_o.as_strided(grad_o.shape, grad_layout), o.as_strided(o.shape, o_layout)
-        found = operator._formula_backward(grad_o, q, k, v, o, lse[..., 0], causal, scale)
+        found = operator.formula_backward(grad_o, q, k, v, o, lse[..., 0], causal, scale)
         return tuple(torch.empty_like(like).copy_(one) for like, one in zip((q, k, v), found, strict=True))
 
     monkeypatch.setattr(operator, "_cudnn_applies", lambda *_: True)
@@ -411,7 +411,7 @@ def flash(monkeypatch):
     def backward(grad_o, q, k, v, o, lse, seq_q, seq_k, q_len, k_len, dropout, causal, seed, offset, scale=None):
         assert (seq_q, seq_k, q_len, k_len, dropout) == (None, None, q.shape[2], k.shape[2], 0.0)
         assert_rows_are_aligned(grad_o, q, k, v)
-        return operator._formula_backward(grad_o, q, k, v, o, lse, causal, scale)
+        return operator.formula_backward(grad_o, q, k, v, o, lse, causal, scale)
 
     monkeypatch.setattr(operator, "_flash_applies", lambda *_: True)
     with library._scoped_library("aten", "IMPL") as aten:
@@ -450,7 +450,7 @@ def test_nothing_waits_for_the_gpu(gpu, fa3, implementation):
     with NoWaiting() if implementation == "vanilla" else FlopCounterMode(display=False):
         o, lse = apply()
     with NoWaiting():
-        operator._formula_backward(torch.ones_like(q), q, k, v, o, lse, True, SCALE)
+        operator.formula_backward(torch.ones_like(q), q, k, v, o, lse, True, SCALE)
 
 
 @pytest.mark.parametrize("causal", [False, True])

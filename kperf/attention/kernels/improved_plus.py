@@ -76,6 +76,20 @@ LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flus
 NONE = gl.constexpr(-1)  # in place of the number of a tile
 
 
+FAR = gl.constexpr(2**30)
+_MOST = 0x7FFF0000
+# Numbers of a slot of the table of `Ragged`: where its sequences of q and of k end, rows of q from the tile's first on,
+# rows of k, blocks of k, columns of the last of them, first head.
+Q_END = gl.constexpr(0)
+Q_LEFT = gl.constexpr(1)
+KV_END = gl.constexpr(2)
+KV_LEN = gl.constexpr(3)
+N_BLOCKS = gl.constexpr(4)
+TAIL_COLUMNS = gl.constexpr(5)
+FIRST_HEAD = gl.constexpr(6)
+SLOT_NUMBERS = gl.constexpr(8)
+
+
 class Rows(NamedTuple):
     """What `attn_fwd` is given: plain tensors as rows [n_rows, head_dim], one head of seq_len rows after the other."""
 
@@ -104,6 +118,37 @@ class Views(NamedTuple):
     blocks: Any
     tail: Any
     section_heads: Any
+
+
+class Ragged(NamedTuple):
+    """What `attn_fwd_ragged` is given: sequences of any lengths, one after the other, [total, heads, head_dim].
+
+    Its descriptors, `ragged_descriptor`, have two dimensions more, through which TMA sees where a sequence ends: what
+    it reads behind that is 0, and what it writes there is dropped.
+
+    - table: of the tiles of a section of heads, in launch order, as `ragged.fill_table` fills it: how many, then from
+      `SLOT_NUMBERS` on so many numbers of each
+    - section_heads: heads of q in a section; group: of q, which share one of k and v; total_q: rows of q
+    """
+
+    table: Any
+    section_heads: Any
+    group: Any
+    total_q: Any
+
+
+def ragged_descriptor(
+    heads: int, head_dim: int, strides: tuple[int, int], box_rows: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Shape, strides and box of the descriptor of [total, heads, head_dim], whose first two strides are given.
+
+    Its dimensions: `FAR` times the first's stride and a row's give 2^64 and so nothing; then rows up to a sequence's
+    end, heads, rows back from there, columns. A row behind the end is number `FAR` or more of the fourth, which is
+    outside. The idea is Triton's (triton.tools.ragged_tma).
+    """
+    row, head = strides
+    wrap = 2**34 - row
+    return (_MOST, _MOST, heads, FAR.value, head_dim), (wrap, row, head, row, 1), (1, 1, 1, box_rows, head_dim)
 
 
 def views(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, kv_row_bytes: int, *, causal: bool) -> Views:
@@ -426,6 +471,11 @@ def own_tiles(shape):
     """How many tiles this block computes: tile program_id, and every num_programs-th after it."""
     if len(shape) == len(Rows._fields):
         own = gl.cdiv(shape.n_rows // (CONSUMERS * CONSUMER_ROWS) - gl.program_id(0), gl.num_programs(0))
+    elif len(shape) == len(Ragged._fields):
+        n_tiles = uniform(gl.load(shape.table)) * shape.section_heads
+        rounds = n_tiles // gl.num_programs(0)
+        own = rounds + (place_in_round(rounds) < n_tiles - rounds * gl.num_programs(0)).to(gl.int32)
+        own = gl.maximum(own, 1)  # behind the last slot stand some that are empty
     else:
         rounds = shape.n_tiles // gl.num_programs(0)
         own = rounds + (place_in_round(rounds) < shape.n_tiles - rounds * gl.num_programs(0)).to(gl.int32)
@@ -443,11 +493,16 @@ def own_tile_at(t, shape, KV_ROW_BYTES: gl.constexpr, CAUSAL: gl.constexpr):
     """This block's t-th tile: its first row of q, the first of its head's rows of k and v, its blocks of k and v.
 
     Rows count through all heads; those of q of `Views` as if each head had whole tiles. Its rows of k and v begin at 0.
+    Rows of q of `Ragged` count through all slots, as if each had whole tiles.
     """
     if len(shape) == len(Rows._fields):
         index = gl.program_id(0) + t * gl.num_programs(0)
 
         q_row, kv_row, n_blocks = tile_at(index, shape.seq_len, shape.n_rows, KV_ROW_BYTES, CAUSAL)
+    elif len(shape) == len(Ragged._fields):
+        q_row = (t * gl.num_programs(0) + place_in_round(t)) * (CONSUMERS * CONSUMER_ROWS)
+        kv_row = FAR - slot_number(q_row, shape, KV_LEN)
+        n_blocks = slot_number(q_row, shape, N_BLOCKS)
     else:
         index = t * gl.num_programs(0) + place_in_round(t)
         n_blocks = opaque(shape.blocks)  # else registers of the whole kernel hold what is computed from it
@@ -479,6 +534,8 @@ def blocks_of(q_row, shape, CAUSAL: gl.constexpr):
         n_blocks = shape.seq_len // (CONSUMERS * CONSUMER_ROWS)
         if CAUSAL:
             n_blocks = (q_row % shape.seq_len) // (CONSUMERS * CONSUMER_ROWS) + 1
+    elif len(shape) == len(Ragged._fields):
+        n_blocks = uniform(slot_number(q_row, shape, N_BLOCKS))
     else:
         n_blocks = opaque(shape.blocks)
         if CAUSAL:
@@ -487,10 +544,44 @@ def blocks_of(q_row, shape, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
+def tail_of(q_row, shape):
+    """How many columns the last block of a tile has."""
+    return slot_number(q_row, shape, TAIL_COLUMNS) if len(shape) == len(Ragged._fields) else shape.tail
+
+
+@gluon.jit
+def slot_of(row, shape):
+    """Of a row of q of `Ragged`: its slot, and the head in the slot's section."""
+    index = row // (CONSUMERS * CONSUMER_ROWS)
+    section_heads = opaque(shape.section_heads)
+    slot = index // section_heads
+    return slot, index - slot * section_heads
+
+
+@gluon.jit
+def slot_number(row, shape, NUMBER: gl.constexpr):
+    """A number of the slot of a row of q of `Ragged`."""
+    slot, head = slot_of(row, shape)
+    return gl.load(shape.table + (slot + 1) * SLOT_NUMBERS + NUMBER)
+
+
+@gluon.jit
+def uniform(x):
+    """x, int32, the same in all lanes, by way of lane 0: ptxas then sees that they go the same way."""
+    return gl.inline_asm_elementwise(
+        "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;", "=r,r", [x], dtype=gl.int32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
 def q_place(row, shape):
     """Of a row of q that counts through all heads: its head for `coordinates`, and its number there."""
     if len(shape) == len(Rows._fields):
         head = ()
+    elif len(shape) == len(Ragged._fields):
+        slot, in_section = slot_of(row, shape)
+        head = (FAR, slot_number(row, shape, Q_END), slot_number(row, shape, FIRST_HEAD) + in_section)
+        row = FAR - slot_number(row, shape, Q_LEFT) + row % (CONSUMERS * CONSUMER_ROWS)
     else:
         rows = opaque(shape.tiles) * (CONSUMERS * CONSUMER_ROWS)
         heads_before = row // rows
@@ -504,14 +595,19 @@ def q_place(row, shape):
 def kv_head_of(q_row, shape):
     """The head of k and v, for `coordinates`, to which a tile attends."""
     head, row = q_place(q_row, shape)
-    if len(head) != 0:
+    if len(shape) == len(Ragged._fields):
+        head = (FAR, slot_number(q_row, shape, KV_END), head[2] // shape.group)
+    elif len(head) != 0:
         head = (head[0], head[1] // shape.group)
     return head
 
 
 @gluon.jit
 def coordinates(head, row):
-    """Where a head's row is behind its descriptor: (row, 0) of `Rows`, (batch, head, row, 0) of `Views`."""
+    """Where a head's row is behind its descriptor: (row, 0) of `Rows`, (batch, head, row, 0) of `Views`.
+
+    Of `Ragged`: (FAR, end of the sequence, head, FAR less the rows from there to the end, 0).
+    """
     return head + (row, 0)  # noqa: RUF005  (Triton unpacks no tuple in a tuple)
 
 
@@ -590,6 +686,8 @@ def load_tiles(
     kv_head = kv_head_of(q_row, shape)
     for t in range(begin, end):
         v_row = block_row(kv_row, n_blocks, 0, BLOCK_N, LAST_FIRST)
+        if len(shape) == len(Ragged._fields):
+            n_blocks = uniform(n_blocks)
         for i in range(1, n_blocks):
             k_row = block_row(kv_row, n_blocks, i, BLOCK_N, LAST_FIRST)
             load_pair(k_desc, v_desc, coordinates(kv_head, k_row), coordinates(kv_head, v_row), smem, stage)
@@ -782,6 +880,8 @@ def output_at(row, lse_ptr, shape, LAYOUT: gl.constexpr):
     rows = first + gl.arange(0, CONSUMER_ROWS, LAYOUT)
     if len(head) == 0:
         lse_at = (lse_ptr + rows,)
+    elif len(shape) == len(Ragged._fields):
+        lse_at = (lse_ptr, head[2] * shape.total_q + head[1] - FAR + rows, rows < FAR)
     else:
         rows_before = (head[0] * shape.heads + head[1]) * shape.q_len
         exists = (rows >= 0) & (rows < shape.q_len)  # without the first, which holds, ptxas 12.8 spills a pointer
@@ -878,7 +978,7 @@ def attend_tile(
     n_blocks = blocks_of(q_row, shape, CAUSAL)
     q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
     p_left, p_right, m_i, l_i, top = first_softmax(
-        MOVES, s_first, qk_scale, BLOCK_N, dtype, ROW_LAYOUT, CAUSAL, TAIL, shape.tail if TAIL else BLOCK_N
+        MOVES, s_first, qk_scale, BLOCK_N, dtype, ROW_LAYOUT, CAUSAL, TAIL, tail_of(q_row, shape) if TAIL else BLOCK_N
     )
     left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
     moves = any_above(W, top, LARGEST_P) if dtype == gl.float16 else False
@@ -1052,6 +1152,31 @@ def attn_fwd_views(
     block has fewer columns than the others.
     """
     shape = Views(q_len, heads, group, n_heads, n_tiles, tiles, blocks, tail, section_heads)
+    attend(q_desc, k_desc, v_desc, o_desc, lse_ptr, sm_scale, shape, STAGES, CAUSAL, TAIL)
+
+
+@gluon.jit
+def attn_fwd_ragged(
+    q_desc,
+    k_desc,
+    v_desc,
+    o_desc,
+    lse_ptr,
+    sm_scale,
+    table,
+    section_heads,
+    group,
+    total_q,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
+    TAIL: gl.constexpr,
+):
+    """`attn_fwd` of sequences of different lengths, one after the other: descriptors of `ragged_descriptor`.
+
+    lse_ptr: float32 [heads, total_q]; table to total_q: as `Ragged` has them. CAUSAL: k is as long as q in each
+    sequence. TAIL, of what is not causal: a sequence's last block may have fewer columns than the others.
+    """
+    shape = Ragged(table, section_heads, group, total_q)
     attend(q_desc, k_desc, v_desc, o_desc, lse_ptr, sm_scale, shape, STAGES, CAUSAL, TAIL)
 
 

@@ -1,0 +1,57 @@
+"""Launches of one compiled kernel, whose first arguments are TMA descriptors, with little Python."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kperf.compat.triton import CompiledKernel, direct_launch
+
+Shape = tuple[int, ...]
+
+_MOST_ENCODED = 1024
+
+
+class _Descriptor(TensorDescriptor):  # type: ignore[misc]
+    """One whose shape and strides were checked beforehand: checking takes longer than a launch."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+class Launcher:
+    """`kernel[grid]` on tensors whose descriptors have the given shapes, strides and boxes; loads the kernel.
+
+    Where nobody watches launches, descriptors are encoded once an address, whatever lies there.
+    """
+
+    def __init__(
+        self, kernel: CompiledKernel, n_ctas: int, descriptors: Sequence[tuple[Shape, Shape, Shape]] = ()
+    ) -> None:
+        """descriptors: shape, strides and box of each; n_ctas: the grid's."""
+        grid = (n_ctas, 1, 1)
+        self.descriptors = tuple(descriptors)
+        self._launch, self._direct = kernel[grid], direct_launch(kernel, grid)
+        self._encoded: dict[tuple[int, int], tuple[Any, ...]] = {}
+
+    def __call__(self, device: torch.device, tensors: Sequence[torch.Tensor], *arguments: Any) -> None:
+        """Launch on a device, the current one; arguments: after the descriptors of `tensors`."""
+        if self._direct is None or not self._direct.usable():
+            self._launch(*map(self._described, range(len(tensors)), tensors), *arguments)
+            return
+        flat: list[Any] = []
+        for place, tensor in enumerate(tensors):
+            flat += self._encoded.get((place, tensor.data_ptr())) or self._encode(place, tensor)
+        self._direct(device.index, *flat, *arguments)
+
+    def _described(self, place: int, tensor: torch.Tensor) -> TensorDescriptor:
+        return _Descriptor(tensor, *self.descriptors[place])
+
+    def _encode(self, place: int, tensor: torch.Tensor) -> tuple[Any, ...]:
+        assert self._direct is not None
+        if len(self._encoded) == _MOST_ENCODED:
+            self._encoded.clear()
+        encoded = self._direct.encoded(place, self._described(place, tensor))
+        self._encoded[place, tensor.data_ptr()] = encoded
+        return encoded
