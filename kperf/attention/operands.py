@@ -91,6 +91,16 @@ def of_all_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[tor
     return (k, v) if groups == 1 else (k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1))
 
 
+def rows_aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Itself where FA3, FlashAttention-2 and cuDNN read it: rows contiguous, at multiples of 16 bytes; else a copy.
+
+    FA3 does not look: rows that begin elsewhere end in an illegal instruction, and with it the GPU's context.
+    """
+    together = tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+    begins = together.data_ptr(), *(stride * together.element_size() for stride in together.stride()[:-1])
+    return together.clone() if any(begin % DESCRIPTOR_ALIGNMENT for begin in begins) else together
+
+
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.data_ptr() % DESCRIPTOR_ALIGNMENT else tensor
 

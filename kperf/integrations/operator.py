@@ -24,7 +24,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from kperf.attention import overrides, views
 from kperf.attention.implementations import IMPLEMENTATIONS, Launch, call_attn_fwd
-from kperf.attention.operands import as_rows, check_attention, why_not_here, workload_of
+from kperf.attention.operands import as_rows, check_attention, rows_aligned, why_not_here, workload_of
 from kperf.attention.overrides import Override, specialization_of
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.compat.torch import observed
@@ -211,7 +211,7 @@ def _launcher(variant: str, special: Specialization, n_rows: int, _device: torch
 def _fa3(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
     from fa3_fwd_interface import flash_attn_func
 
-    rows = (_rows_aligned(tensor).transpose(1, 2) for tensor in (q, k, v))
+    rows = (rows_aligned(tensor).transpose(1, 2) for tensor in (q, k, v))
     o, lse, *_ = flash_attn_func(*rows, softmax_scale=sm_scale, causal=causal, return_attn_probs=True)
     return o.transpose(1, 2), lse
 
@@ -240,7 +240,7 @@ def _asked(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> SDPAParams:
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
-    q, k, v = map(_rows_aligned, (q, k, v))
+    q, k, v = map(rows_aligned, (q, k, v))
     o, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=sm_scale)
     return o, lse
 
@@ -248,7 +248,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tu
 def _flash_backward(
     grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, causal: bool, sm_scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad_o, q, k, v = map(_rows_aligned, (grad_o, q, k, v))
+    grad_o, q, k, v = map(rows_aligned, (grad_o, q, k, v))
     lengths = (None, None, q.shape[2], k.shape[2])  # sequences of one length have no tables of where each begins
     no_dropout = (q.new_empty(2, dtype=torch.uint64), q.new_empty(0, dtype=torch.uint64))
     dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
@@ -267,20 +267,10 @@ def _cudnn_backward(
     torch 2.11 gives gradients of noise. So o and its gradient always lie in the same way here, and the probability is
     -0.0, which is no dropout and which nobody else calls with.
     """
-    grad_o, q, k, v = map(_rows_aligned, (_rows_first(grad_o), q, k, v))
+    grad_o, q, k, v = map(rows_aligned, (_rows_first(grad_o), q, k, v))
     unused = q.new_empty(0, dtype=torch.int64)
     lengths = (None, None, q.shape[2], k.shape[2])
     dq, dk, dv = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
         grad_o, q, k, v, _rows_first(o), lse[..., None], unused, unused, None, *lengths, -0.0, causal, scale=sm_scale
     )
     return dq, dk, dv
-
-
-def _rows_aligned(tensor: Tensor) -> Tensor:
-    """Itself where FA3, FlashAttention-2 and cuDNN read it: rows contiguous, at multiples of 16 bytes; else a copy.
-
-    FA3 does not look: rows that begin elsewhere end in an illegal instruction, and with it the GPU's context.
-    """
-    together = tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-    begins = together.data_ptr(), *(stride * together.element_size() for stride in together.stride()[:-1])
-    return together.clone() if any(begin % 16 for begin in begins) else together

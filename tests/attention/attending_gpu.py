@@ -1,4 +1,4 @@
-"""A GPU that is not there, on which a launch of `attn_fwd` or `attn_fwd_views` writes what the kernel is to write.
+"""A GPU that is not there, on which launches of `attn_fwd`, `attn_fwd_views` and `attn_fwd_ragged` write their o.
 
 The launch is Triton's own, down to the compiled override; in place of the machine code its arguments are read as the
 kernel reads them: rows of [n_rows, head_dim] behind descriptors, in float32. Tensors lie on the CPU.
@@ -24,10 +24,11 @@ PROPERTIES = SimpleNamespace(multi_processor_count=132, uuid="pretended")
 def attend(_, arguments):
     """What a launch of any of the kernels writes."""
     first = arguments[0]
-    if isinstance(first, torch.Tensor):
-        program_in_python(kernels.ragged, "fill_table", len(first) - 1)(*arguments)
-    else:
-        {2: attend_rows, 4: attend_views, 5: attend_ragged}[len(first.shape)](arguments)
+    with torch.autocast("cpu", enabled=False):
+        if isinstance(first, torch.Tensor):
+            program_in_python(kernels.ragged, "fill_table", len(first) - 1)(*arguments)
+        else:
+            {2: attend_rows, 4: attend_views, 5: attend_ragged}[len(first.shape)](arguments)
 
 
 def attend_ragged(arguments):

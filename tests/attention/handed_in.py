@@ -1,4 +1,7 @@
-"""q, k, v in the layouts in which people hand them in, and attention in float64."""
+"""q, k, v in the layouts in which people hand them in, and attention in float32 or float64."""
+
+import itertools
+import math
 
 import torch
 
@@ -31,6 +34,38 @@ def exact(q, k, v, causal):
 def _later(q, k):
     """Which columns are after the last one of each row."""
     return torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1 + k.shape[2] - q.shape[2])
+
+
+def begins_of(lengths, device="cpu"):
+    """cu_seqlens of these lengths."""
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+
+
+def ragged_operands(lengths_q, lengths_k, heads=4, kv_heads=2, head_dim=64, dtype=torch.bfloat16):
+    return (
+        normal(sum(lengths_q), heads, head_dim, dtype=dtype),
+        normal(sum(lengths_k), kv_heads, head_dim, dtype=dtype, seed=1),
+        normal(sum(lengths_k), kv_heads, head_dim, dtype=dtype, seed=2),
+    )
+
+
+def exact_ragged(q, k, v, lengths_q, lengths_k, causal):
+    """In float32 or wider, sequence by sequence: o, and the log-sum-exp [heads, total_q]."""
+    q, k, v = (tensor.to(torch.promote_types(q.dtype, torch.float32)) for tensor in (q, k, v))
+    o, lse = torch.zeros_like(q), q.new_full(q.shape[1::-1], -math.inf)
+    group, q_at, k_at = q.shape[1] // k.shape[1], 0, 0
+    for q_len, kv_len in zip(lengths_q, lengths_k, strict=True):
+        rows, keys = slice(q_at, q_at + q_len), slice(k_at, k_at + kv_len)
+        q_at, k_at = rows.stop, keys.stop
+        if q_len and kv_len:
+            k_heads, v_heads = (tensor[keys].repeat_interleave(group, 1).transpose(0, 1) for tensor in (k, v))
+            scores = q[rows].transpose(0, 1) @ k_heads.mT * SCALE
+            if causal:
+                later = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).triu(1 + kv_len - q_len)
+                scores = scores.masked_fill(later, -math.inf)
+            lse[:, rows] = scores.logsumexp(-1)
+            o[rows] = (scores.softmax(-1).nan_to_num() @ v_heads).transpose(0, 1)
+    return o, lse
 
 
 def rows_first(tensor):

@@ -10,12 +10,12 @@ from triton.backends.nvidia import driver as nvidia
 from triton.runtime import driver
 
 from kperf.attention import launcher as launching
-from kperf.attention import views
+from kperf.attention import ragged, views
 from kperf.compat.torch import empty
 from kperf.compat.triton import intercepted_launches
 from kperf.ir import offline
 from tests.attention.attending_gpu import attending_gpu, forget  # noqa: F401
-from tests.attention.handed_in import SCALE, operands
+from tests.attention.handed_in import SCALE, begins_of, operands, ragged_operands
 
 GRID = slice(0, 3)
 HOOKS = slice(10, 13)
@@ -26,7 +26,7 @@ HOOKS = slice(10, 13)
 def launcher(attending_gpu, monkeypatch):  # noqa: F811
     """Triton's own launcher of CUDA kernels, above its C: `launches` it was given, `encoded` arguments of descriptors.
 
-    o and the log-sum-exp are the same tensors in each call.
+    What a call allocates are the same tensors in each.
     """
     found = SimpleNamespace(launches=[], encoded=[])
 
@@ -42,7 +42,8 @@ def launcher(attending_gpu, monkeypatch):  # noqa: F811
     monkeypatch.setattr(nvidia, "compile_module_from_src", lambda **_: module)
     monkeypatch.setattr(nvidia, "library_dirs", list)
     made = {}
-    monkeypatch.setattr(views, "empty", lambda *given: made.setdefault(given, empty(*given)))
+    for caller in (views, ragged):
+        monkeypatch.setattr(caller, "empty", lambda *given: made.setdefault(given, empty(*given)))
     forget()
     return found
 
@@ -74,6 +75,22 @@ def test_the_c_launcher_is_given_the_same(launcher, monkeypatch, kv_heads, causa
     addresses = [tensor.data_ptr() for tensor in (q, k, v)]
     assert [arguments[0] for arguments in launcher.encoded] == [arguments[0] for arguments in launcher.encoded[:4]] * 2
     assert [arguments[0] for arguments in launcher.encoded[:3]] == addresses
+
+
+def test_it_is_given_the_same_by_both_kernels_of_sequences_of_different_lengths(launcher, monkeypatch):
+    begins = begins_of([130, 7])
+    given = (*ragged_operands([130, 7], [130, 7]), begins, begins, True, 130, SCALE)
+    ragged.attend(*given)
+    watched(lambda: ragged.attend(*given), monkeypatch)
+    grids = [launch[GRID] for launch in launcher.launches]
+    assert grids == [(2, 1, 1), (12, 1, 1)] * 2
+    for direct, tritons in zip(launcher.launches[:2], launcher.launches[2:], strict=True):
+        assert direct[HOOKS] == (None,) * 3
+        assert tritons[HOOKS] != direct[HOOKS]
+        assert direct[: HOOKS.start] == tritons[: HOOKS.start]
+        assert all(
+            one is other or one == other for one, other in zip(direct[HOOKS.stop :], tritons[HOOKS.stop :], strict=True)
+        )
 
 
 def test_a_descriptor_is_encoded_once_an_address(launcher):

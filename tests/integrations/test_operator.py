@@ -153,7 +153,7 @@ def test_rows_that_are_aligned_are_not_copied():
     q, *_ = operands()
     rows_of_136 = torch.cat([q, q[..., :8]], -1)[..., : q.shape[-1]]
     for view in (q, LAYOUTS["rows_first"](q), LAYOUTS["of_one_product"](q), rows_of_136):
-        assert operator._rows_aligned(view) is view
+        assert operator.rows_aligned(view) is view
 
 
 def test_fa3_is_wrapped_the_same_way(gpu, fa3):
@@ -467,7 +467,7 @@ def test_it_counts_the_flops_of_the_workload(causal):
 
 def test_flash_attention_2_and_cudnn_are_called_as_torch_declares_it(monkeypatch):
     """On tensors of a GPU that have shapes and no numbers: torch's own rules for the calls' arguments and results."""
-    monkeypatch.setattr(operator, "_rows_aligned", lambda tensor: tensor)  # nor do they lie anywhere
+    monkeypatch.setattr(operator, "rows_aligned", lambda tensor: tensor)  # nor do they lie anywhere
     with FakeTensorMode():
         q = torch.empty(2, 256, 4, 128, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
         k, v = (torch.empty(2, 256, 2, 128, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(2))

@@ -76,8 +76,10 @@ LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flus
 NONE = gl.constexpr(-1)  # in place of the number of a tile
 
 
+# Of `ragged_descriptor`: the index whose address wraps around to the first row, and the extent of what has no end.
 FAR = gl.constexpr(2**30)
 _MOST = 0x7FFF0000
+
 # Numbers of a slot of the table of `Ragged`: where its sequences of q and of k end, rows of q from the tile's first on,
 # rows of k, blocks of k, columns of the last of them, first head.
 Q_END = gl.constexpr(0)

@@ -9,11 +9,19 @@ section stand from long to short and from short to long in turn, the last ones f
 import triton
 import triton.language as tl
 
-from kperf.attention.kernels import improved_plus
+from kperf.attention.kernels.improved_plus import (
+    FIRST_HEAD,
+    KV_END,
+    KV_LEN,
+    N_BLOCKS,
+    Q_END,
+    Q_LEFT,
+    SLOT_NUMBERS,
+    TAIL_COLUMNS,
+)
 from kperf.attention.kernels.warp_specialized import CONSUMER_ROWS, CONSUMERS, L2_SECTION_BYTES
 
 TILE = tl.constexpr(CONSUMERS.value * CONSUMER_ROWS.value)
-NUMBERS = tl.constexpr(improved_plus.SLOT_NUMBERS.value)
 
 
 def section_heads(heads: int, kv_heads: int, max_kv_len: int, kv_row_bytes: int) -> int:
@@ -32,7 +40,7 @@ def most_slots(batch: int, heads: int, in_section: int, total_q: int) -> int:
 
 def numbers(slots: int, spare: int) -> int:
     """How many int32 a table of so many slots, and as many behind them, has."""
-    return (1 + slots + spare) * NUMBERS.value
+    return (1 + slots + spare) * SLOT_NUMBERS.value
 
 
 @triton.jit
@@ -47,14 +55,14 @@ def work_of(begins_q, begins_k, sequence, exists):
 @triton.jit
 def write_slots(table, slot, exists, q_end, q_left, kv_end, kv_len, n_blocks, tail, head):
     """Writes slots, [n], of the numbers that `improved_plus` names."""
-    at = table + (slot + 1) * NUMBERS
-    tl.store(at, q_end, exists)
-    tl.store(at + 1, q_left, exists)
-    tl.store(at + 2, kv_end, exists)
-    tl.store(at + 3, kv_len, exists)
-    tl.store(at + 4, n_blocks, exists)
-    tl.store(at + 5, tail, exists)
-    tl.store(at + 6, head, exists)
+    at = table + (slot + 1) * SLOT_NUMBERS
+    tl.store(at + Q_END, q_end, exists)
+    tl.store(at + Q_LEFT, q_left, exists)
+    tl.store(at + KV_END, kv_end, exists)
+    tl.store(at + KV_LEN, kv_len, exists)
+    tl.store(at + N_BLOCKS, n_blocks, exists)
+    tl.store(at + TAIL_COLUMNS, tail, exists)
+    tl.store(at + FIRST_HEAD, head, exists)
 
 
 @triton.jit(do_not_specialize=["batch", "total_q", "heads", "in_section", "spare"])
