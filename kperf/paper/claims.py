@@ -21,7 +21,7 @@ from kperf.paper import fig12, fig12_inputs, instrumented
 from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folders
 from kperf.studies import accuracy, fig13, inductor, lines, timers
-from kperf.trace.analyze.predict import predict
+from kperf.trace.analyze.predict import NoPredictionError, predict
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.tune import records as tuning
 
@@ -328,5 +328,8 @@ def _prediction(claim: PredictionClaim, folder: Path) -> Outcome:
     if measured.replay is None:  # recorded before stage times were
         return Outcome(claim, None, None)
     committed = override.find(claim.variant, override.specialization_of(FIG11))
-    error = predict(instrumented.find(committed)[1], measured) / predicted.cycles_per_unit.median - 1
+    try:
+        error = predict(instrumented.find(committed)[1], measured) / predicted.cycles_per_unit.median - 1
+    except NoPredictionError:
+        return Outcome(claim, None, None)
     return Outcome(claim, abs(error), None, predicted.ttgir_sha256 != committed.sha256)

@@ -34,7 +34,7 @@ from kperf.studies import overhead as costs
 from kperf.trace import PASSES
 from kperf.trace.analyze.joining import Captured, join
 from kperf.trace.analyze.models import About, KernelResources, Overhead, Pass, Resources, Timeline
-from kperf.trace.analyze.predict import predict
+from kperf.trace.analyze.predict import NoPredictionError, predict
 from kperf.trace.analyze.read import decode_launch, pipeline, sass_order, with_sources_from
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.buffers import Call, Capture, capture
@@ -312,7 +312,11 @@ def _predicted(timelines: Sequence[Timeline], subjects: Sequence[TracedKernel]) 
     lines = []
     for measured, predicted, item in zip(timelines, timelines[::-1], subjects[::-1], strict=True):
         if measured.replay is not None:
-            cycles = predict(item.program, measured)
+            try:
+                cycles = predict(item.program, measured)
+            except NoPredictionError as error:
+                lines.append(f"{predicted.label}: nothing is predicted from {measured.label}: {error}.")
+                continue
             lines.append(
                 f"{predicted.label}: from stage times measured in {measured.label} and its own schedule an iteration "
                 f"takes {cycles:.0f} cycles, {cycles / predicted.cycles_per_unit.median - 1:+.1%} of what was measured."

@@ -19,7 +19,7 @@ from kperf.attention.variants import Specialization
 from kperf.errors import UsageError
 from kperf.installation import TTGIR_DIR
 from kperf.trace.analyze.models import Timeline
-from kperf.trace.analyze.predict import predict
+from kperf.trace.analyze.predict import NoPredictionError, predict
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.instrument.events import read_rules
 from kperf.trace.instrument.program import Program, read_program
@@ -63,7 +63,10 @@ def predictions(folder: Path) -> list[Prediction]:
             found.append(Prediction(name, "graph", source, timeline.replay.cycles, timeline.replay.measured_cycles))
     for measured, variant in PARTNERS:
         if {measured, variant} <= timelines.keys() and timelines[measured].replay is not None:
-            cycles = predict(_program(variant), timelines[measured])
+            try:
+                cycles = predict(_program(variant), timelines[measured])
+            except NoPredictionError:
+                continue
             iteration_time = timelines[variant].cycles_per_unit.median
             found.append(Prediction(variant, "stages", f"stage times of {measured}", cycles, iteration_time))
     return found

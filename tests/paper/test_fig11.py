@@ -26,6 +26,7 @@ from kperf.plots import fig11 as plot
 from kperf.record.store import Environment
 from kperf.report import chrome
 from kperf.report.sentences import between, verdict
+from kperf.studies import models
 from kperf.studies import overhead as costs
 from kperf.trace.analyze import read
 from kperf.trace.analyze.models import About, Overhead, Pass
@@ -193,6 +194,27 @@ def test_one_schedule_is_predicted_from_the_others_stage_times(results, tmp_path
         without_graph = json.loads((results / f"test/fig11/{name}.timeline.json").read_text()) | {"replay": None}
         (tmp_path / f"fig11/{name}.timeline.json").write_text(json.dumps(without_graph))
     assert evaluate(claim, tmp_path).verdict == "not recorded whole"
+
+
+def test_a_timeline_whose_regions_are_joined_predicts_nothing_and_ends_nothing(results, tmp_path):
+    """As joined passes may leave it: softmax is one region with the waits for MMAs."""
+    shutil.copytree(results / "test", tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "fig11/vanilla.timeline.json"
+    document = json.loads(path.read_text())
+    for region in document["regions"]:
+        region["kind"] = "tensor" if region["kind"] == "arithmetic" else region["kind"]
+    path.write_text(json.dumps(document))
+    console = WholeConsole(record=True, width=300)
+    fig11.report(console, tmp_path, [fig11.subject(name) for name in fig11.VARIANTS], measured=False)
+    said = console.export_text()
+    assert (
+        "Triton-FA3 Improved: nothing is predicted from Triton-FA3: the measured kernel has no region of arith" in said
+    )
+    assert "Triton-FA3: from stage times measured in Triton-FA3 Improved" in said
+    claim = next(claim for claim in read_claims() if claim.id == "improved-predicted-from-vanilla")
+    assert evaluate(claim, tmp_path).verdict == "not recorded whole"
+    stages = [(one.kernel, one.source) for one in models.predictions(tmp_path) if one.model == "stages"]
+    assert stages == [("vanilla", "stage times of improved")]
 
 
 def fake_capture(name, original, traced, recording, rounds):

@@ -21,10 +21,14 @@ Stages = Mapping[IntervalKind, list[float]]
 """Kind -> self times of each region of that kind in an iteration."""
 
 
+class NoPredictionError(UsageError):
+    """The timeline has no self times, or they do not match: of joined passes several regions may be one."""
+
+
 def predict(program: Program, measured: Timeline) -> float:
-    """Mean cycles of an iteration. Raises `UsageError` where the timeline has no self times, or they do not match."""
+    """Mean cycles of an iteration. Raises `NoPredictionError`."""
     if measured.replay is None:
-        raise UsageError(f"the timeline of {measured.label} has no replay: record it again")
+        raise NoPredictionError(f"the timeline of {measured.label} has no replay: record it again")
     iterations = {group.name: iteration for group in program.groups if (iteration := _iteration(program, group.name))}
     places = [
         ([group for group, iteration in iterations.items() if issues(iteration) == (duty == "MMAs")], duty)
@@ -34,7 +38,7 @@ def predict(program: Program, measured: Timeline) -> float:
     for groups, duty in places:
         others = [role.warp_group for role in measured.roles if role.duty == duty]
         if len(others) != len(groups):
-            raise UsageError(
+            raise NoPredictionError(
                 f"{measured.label} has {len(others)} warp groups of {duty}, the other kernel {len(groups)}"
             )
         for group, other in zip(groups, others, strict=True):
@@ -43,7 +47,7 @@ def predict(program: Program, measured: Timeline) -> float:
     ends = replay.run(Assumptions(measured.replay.load_cycles, measured.replay.flop_per_cycle), replay.cycles)
     iteration_times = replay.iteration_times(ends, places[0][0])
     if len(iteration_times) < ITERATIONS:
-        raise UsageError(f"the loops of {program.kernel_name} wait for what comes before them: no prediction")
+        raise NoPredictionError(f"the loops of {program.kernel_name} wait for what comes before them: no prediction")
     return fmean(iteration_times)
 
 
@@ -61,7 +65,7 @@ def _iteration(program: Program, group: str) -> list[Interval]:
     marks = [(scope.number, start) for scope in scopes if scope.loop == innermost for start in (True, False)]
     pairs = list(pairwise([*marks, marks[0]]))
     if not all(pair in program.intervals for pair in pairs):
-        raise UsageError(f"an iteration of {group} has more ways than one: no prediction")
+        raise NoPredictionError(f"an iteration of {group} has more ways than one: no prediction")
     return [program.intervals[pair] for pair in pairs]
 
 
@@ -78,7 +82,7 @@ def _steps(iteration: list[Interval], stages: Stages) -> list[Step]:
     kinds = [interval.kind for interval in iteration]
     missing = ({"arithmetic", "tensor"} & set(kinds)) - set(stages)
     if missing:
-        raise UsageError(f"the measured kernel has no region of {' or '.join(sorted(missing))}: no prediction")
+        raise NoPredictionError(f"the measured kernel has no region of {' or '.join(sorted(missing))}: no prediction")
     cycles = {
         kind: sum(stages[kind]) / kinds.count(kind) if kind == "arithmetic" else fmean(stages.get(kind) or [0.0])
         for kind in set(kinds)
