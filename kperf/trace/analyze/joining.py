@@ -136,6 +136,7 @@ def join(one_launch: Timeline, launch: Launch, all_probes: Probes, captured: Seq
             placed = _placed(iterations, group, captured, agreeing)
             gaps += _disorder(placed, iterations[number][group].of, group, iteration_time.median)
             parts_of[group] = list(_parts(all_probes, group, iterations[number][group], placed, iteration_time.median))
+            gaps += _hidden_waits(parts_of[group], group)
     if gaps:
         alone = one_launch.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
         return concluded(alone, None)
@@ -249,6 +250,16 @@ def _parts(
         p5, median, p95 = np.percentile(following.quantiles - probe.quantiles, [5, 50, 95])
         spread = Quantiles(median=float(median), p5=float(p5), p95=float(p95))
         yield Part(interval, start, low, spread, tuple(sorted({probe.number, following.number})))
+
+
+def _hidden_waits(parts: Sequence[Part], group: str) -> list[str]:
+    """Of parts that are both a wait for MMAs and arithmetic: when the MMAs ended is not known there, and would be read."""
+    return [
+        f"the parts of {part.interval.name} of {group} are told apart only by passes that are left out, so how long "
+        "MMAs are in flight is not known"
+        for part in parts
+        if {one.kind for one in part.interval.parts} >= {"tensor", "arithmetic"}
+    ]
 
 
 def _merged(group: str, intervals: Sequence[Interval]) -> Interval:

@@ -153,6 +153,17 @@ def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
         assert sum(parts) == pytest.approx(several.cycles_per_unit.median)
 
 
+def test_without_the_pass_of_the_end_of_mmas_nothing_is_joined():
+    """The wait for MMAs and the arithmetic behind it would be one region, with MMAs in flight to its end."""
+    one, several = joined(LONG, disturbed=replace(LONG, arithmetic=LONG.arithmetic + 150), which=2)
+    assert several.joined is None
+    assert several.apart.why[0] == (
+        "the parts of product wait + arithmetic of consumer 0 are told apart only by passes that are left out, so how "
+        "long MMAs are in flight is not known"
+    )
+    assert per_iteration(several) == per_iteration(one)
+
+
 def test_where_most_passes_change_the_schedule_the_least_disturbed_gives_the_iteration_time(monkeypatch):
     monkeypatch.setattr(joining, "ENOUGH", 0.9)
     iteration_time, _ = undisturbed(LONG)
