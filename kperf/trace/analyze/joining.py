@@ -253,7 +253,7 @@ def _parts(
 
 
 def _hidden_waits(parts: Sequence[Part], group: str) -> list[str]:
-    """Of parts that are both a wait for MMAs and arithmetic: when the MMAs ended is not known there, and would be read."""
+    """Of parts that are a wait for MMAs and arithmetic in one: when those MMAs ended is not known."""
     return [
         f"the parts of {part.interval.name} of {group} are told apart only by passes that are left out, so how long "
         "MMAs are in flight is not known"
