@@ -5,6 +5,7 @@ runs nothing. `--runs FILE [RESULTS]` adds what the traces of the examples in a 
 Triton; `--page FILE` writes the page's tables anew.
 """
 
+import argparse
 import multiprocessing
 import os
 import re
@@ -35,6 +36,9 @@ from kperf.trace.instrument.events import read_rules
 LIMIT_S: float = 600
 """For a script on a target: a compiler that hangs is a row too."""
 
+_USAGE = """python -m kperf.paper.versions FILE [TARGET ...]
+       python -m kperf.paper.versions --runs FILE [RESULTS]
+       python -m kperf.paper.versions --page FILE"""
 _FOLDERS = re.compile(r"(?:/[\w.+-]+)+/")
 _LONGEST = 200
 _BEGIN, _END = "<!-- made from results/versions.jsonl -->", "<!-- end -->"
@@ -222,18 +226,28 @@ def write_page(path: Path, rows: Sequence[Row]) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """As the module's first lines say."""
-    root = Path(__file__).resolve().parents[2]
-    if words[0] == "--page":
-        write_page(Path(words[1]), read(root / "results" / "versions.jsonl"))
-    elif words[0] == "--runs":
-        path = Path(words[1])
-        known = read(path)
-        new = [row for row in runs(Path(words[2]) if len(words) > 2 else root / "results") if row not in known]
-        with path.open("a") as stream:
+    """As the module's first lines say. Raises `SystemExit` for words that are none of that."""
+    results = Path(__file__).resolve().parents[2] / "results"
+    parser = argparse.ArgumentParser(description=__doc__, usage=_USAGE, formatter_class=argparse.RawTextHelpFormatter)
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--runs", action="store_true", help="add what traces say")
+    modes.add_argument("--page", action="store_true", help="write the page's tables")
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("more", nargs="*", metavar="TARGET", help=f"all of {', '.join(arch.name for arch in KNOWN)}")
+    given = parser.parse_args(words)
+    if len(given.more) > (0 if given.page else 1 if given.runs else len(KNOWN)):
+        parser.error(f"{given.more[-1]} is one too many")
+    if given.page:
+        write_page(given.file, read(results / "versions.jsonl"))
+    elif given.runs:
+        known = read(given.file)
+        new = [row for row in runs(Path(given.more[0]) if given.more else results) if row not in known]
+        with given.file.open("a") as stream:
             stream.writelines(f"{row.model_dump_json(exclude_none=True)}\n" for row in new)
     else:
-        record(Path(words[0]), [arch for arch in KNOWN if len(words) == 1 or arch.name in words[1:]])
+        if unknown := sorted({*given.more} - {arch.name for arch in KNOWN}):
+            parser.error(f"unknown target {unknown[0]}: choose from {', '.join(arch.name for arch in KNOWN)}")
+        record(given.file, [arch for arch in KNOWN if not given.more or arch.name in given.more])
 
 
 if __name__ == "__main__":

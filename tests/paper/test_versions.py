@@ -119,6 +119,35 @@ def traced_with(triton, folder):
         path.write_text(json.dumps(record))
 
 
+def test_help_says_how_it_is_called_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(versions, "EXAMPLES", [])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        versions.main(["--help"])
+    assert "versions --runs FILE [RESULTS]\n" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ([], "the following arguments are required: FILE"),
+        (["--pages", "f"], "unrecognized arguments: --pages"),
+        (["--page", "--runs", "f"], "argument --runs: not allowed with argument --page"),
+        (["--page", "f", "sm_90a"], "sm_90a is one too many"),
+        (["--runs", "f", "results", "more"], "more is one too many"),
+        (["f", "sm_90a", "sm_90"], "unknown target sm_90: choose from sm_80, "),
+    ],
+)
+def test_words_that_are_no_request_are_refused(words, refusal, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(versions, "EXAMPLES", [])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        versions.main(words)
+    assert f"error: {refusal}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_traces_of_another_triton_become_rows_once(tmp_path):
     traced_with("3.10.0", tmp_path / "results")
     path = tmp_path / "versions.jsonl"
