@@ -396,7 +396,7 @@ def recorded_folder(
     Raises `UsageError` when none has `file`, or not the one that is named.
     """
     if gpu is not None:
-        names = sorted(path.parent.name for path in results.glob(f"*/{file}"))
+        names = sorted(path.relative_to(results).parts[0] for path in results.glob(f"*/{file}"))
         if gpu not in names:
             there = f"there is {', '.join(names)}" if names else "of no GPU at all"
             raise UsageError(f"{results} holds no recorded {file} of {gpu!r}: {there}")

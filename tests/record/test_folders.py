@@ -57,5 +57,6 @@ def test_what_is_asked_for_comes_before_what_is_newer(monkeypatch, results):
 def test_a_gpu_that_is_named_comes_before_all(monkeypatch, results):
     with_gpus(monkeypatch, "NVIDIA H200")
     assert recorded_folder(results, gpu="a100").name == "a100"
+    assert recorded_folder(results, "fig11/vanilla.timeline.json", gpu="a100") == results / "a100"
     with pytest.raises(UsageError, match=r"holds no recorded fig12.jsonl of 'l4': there is a100, h100-80gb-hbm3, h200"):
         recorded_folder(results, gpu="l4")
