@@ -264,7 +264,7 @@ def markdown(results: Path, origin: Origin) -> str:
     head += [title for gpu in known for title in (f"{gpu} (95 % interval)", "verdict")] + ["output"]
     rows = []
     for claim, *outcomes in zip(claims, *known.values(), strict=True):
-        value, tolerance, *_ = cells(outcomes[0])
+        value, tolerance, *_ = cells(Outcome(claim, None, None))
         row = [claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, value, tolerance]
         rows.append([*row, *(cell for one in outcomes for cell in (_recorded(one), one.verdict)), f"`{claim.output}`"])
     lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]

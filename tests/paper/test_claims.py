@@ -263,6 +263,15 @@ def test_the_table_has_two_columns_a_gpu_of_which_one_of_its_claims_is_recorded(
     assert [" | ".join([*row[:6], *row[8:]]) for row in rows] == alone.splitlines()[2:]
 
 
+def test_the_table_of_a_gpu_of_which_no_claim_is_recorded_has_no_column_of_it(tmp_path):
+    (tmp_path / "l4").mkdir()
+    (tmp_path / "l4" / "fig12.jsonl").touch()
+    head, _, *rows = [row.split(" | ") for row in markdown(tmp_path, "paper").splitlines()]
+    assert head[5:] == ["tolerance", "output |"]
+    assert len(rows) == sum(claim.origin == "paper" for claim in read_claims())
+    assert {len(row) for row in rows} == {len(head)}
+
+
 @pytest.mark.parametrize(
     ("gpu", "folders"),
     [
