@@ -43,6 +43,11 @@ def check_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: b
         raise UsageError(f"q has {q.shape[2]} rows and k {k.shape[2]}: a causal mask needs as many of k, or more")
 
 
+def default_scale(q: torch.Tensor) -> float:
+    """head_dim ** -0.5; 1 of what has no head_dim, which is no attention and is refused by who checks it."""
+    return q.shape[-1] ** -0.5 if q.shape and q.shape[-1] else 1.0
+
+
 def workload_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Workload:
     """The workload that `attn_fwd` computes on these tensors; views and fewer heads of k and v included.
 

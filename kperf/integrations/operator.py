@@ -24,7 +24,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from kperf.attention import overrides, views
 from kperf.attention.implementations import IMPLEMENTATIONS, Launch, call_attn_fwd
-from kperf.attention.operands import as_rows, check_attention, rows_aligned, why_not_here, workload_of
+from kperf.attention.operands import as_rows, check_attention, default_scale, rows_aligned, why_not_here, workload_of
 from kperf.attention.overrides import Override, specialization_of
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.compat.torch import observed
@@ -62,7 +62,7 @@ def attention(
     kind = q.device.type
     if torch.is_autocast_enabled(kind):  # as torch does with its own attention
         q, k, v = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (q, k, v))
-    scale = q.shape[-1] ** -0.5 if sm_scale is None else float(sm_scale)
+    scale = default_scale(q) if sm_scale is None else float(sm_scale)
     if sm_scale is not None and scale <= 0:  # kernels scale what is masked already, and -inf has to stay that
         q, scale = (-q, -scale) if scale else (q * 0, 1.0)
     o: Tensor
@@ -126,7 +126,8 @@ def _backward(
         compute = _cudnn_backward
     else:
         compute = _flash_backward if _flash_applies(q, k, v, causal) else formula_backward
-    dq, dk, dv = map(_rows_first, compute(grad_o, q, k, v, o, lse, causal, sm_scale))
+    with torch.autocast(q.device.type, enabled=False):
+        dq, dk, dv = map(_rows_first, compute(grad_o, q, k, v, o, lse, causal, sm_scale))
     return dq, dk, dv
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import library
 
 from kperf.attention import ragged
-from kperf.attention.operands import rows_aligned
+from kperf.attention.operands import default_scale, rows_aligned
 from kperf.compat.torch import observed
 from kperf.errors import UsageError
 from kperf.integrations.formula import accumulated, formula, formula_backward
@@ -50,7 +50,7 @@ def attention_varlen(
     kind = q.device.type
     if torch.is_autocast_enabled(kind):
         q, k, v = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (q, k, v))
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
+    scale = default_scale(q) if softmax_scale is None else float(softmax_scale)
     given = (q, k, v, cu_seqlens_q, cu_seqlens_k)
     if scale > 0 and not observed(*given) and why_not(*given, max_seqlen_k, causal) is None:
         return ragged.attend(*given, causal, max_seqlen_k, scale)[0]
@@ -98,7 +98,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v, contiguous."""
     given = (grad_o, q, k, v, cu_seqlens_q, cu_seqlens_k, o, lse)
-    with torch.cuda.device_of(q):
+    with torch.cuda.device_of(q), torch.autocast(q.device.type, enabled=False):
         if _flash_applies(q):
             return _flash_backward(*given, max_seqlen_q, max_seqlen_k, causal, softmax_scale)
         return _formula_backward(*given, causal, softmax_scale)

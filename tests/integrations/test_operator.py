@@ -336,6 +336,23 @@ def test_autocast_does_not_reach_into_the_formula():
     assert distance(o, exact(*tensors, False)[0]) < LIMIT[torch.float32]
 
 
+def test_autocast_does_not_reach_into_the_gradients_of_the_formula():
+    tensors = [tensor.requires_grad_() for tensor in operands(seq_len=64, dtype=torch.float32)]
+    o = attention(*tensors)
+    expected = torch.autograd.grad(o, tensors, o.detach(), retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(o, tensors, o.detach())
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize(
+    ("shape", "refusal"), [((1, 2, 64, 0), "q is empty"), ((), "q has 0 dimensions"), ((64,), "q has 1 dimensions")]
+)
+def test_what_has_no_head_dim_is_refused(shape, refusal):
+    with pytest.raises(UsageError, match=refusal):
+        attention(*(torch.zeros(shape) for _ in range(3)))
+
+
 def test_torch_takes_the_question_whether_its_own_apply():
     q, k, v = operands(kv_heads=2)
     assert not operator._flash_applies(q, k, v, True)

@@ -171,6 +171,21 @@ def test_under_autocast_float32_is_cast_and_the_formula_is_left_alone(attending_
     assert distance(by_formula, exact_o) < LIMIT[torch.float32]
 
 
+def test_autocast_does_not_reach_into_the_gradients_of_the_formula():
+    tensors = [tensor.requires_grad_() for tensor in ragged_operands(*SAME, head_dim=16, dtype=torch.float32)]
+    o = attention_varlen(*tensors, *lengths_of(SAME, causal=True), causal=True)
+    expected = torch.autograd.grad(o, tensors, o.detach(), retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(o, tensors, o.detach())
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize(("shape", "refusal"), [((136, 2, 0), "hand in one head or more"), ((), "q has 0 dimensions")])
+def test_what_has_no_head_dim_is_refused(shape, refusal):
+    with pytest.raises(UsageError, match=refusal):
+        attention_varlen(*(torch.zeros(shape) for _ in range(3)), *lengths_of(SAME, causal=False))
+
+
 def test_flash_attention_2_is_called_as_torch_declares_it(monkeypatch):
     """On tensors of a GPU that have shapes and no numbers: torch's own rules for the calls' arguments and results."""
     monkeypatch.setattr(varlen, "rows_aligned", lambda tensor: tensor)  # nor do they lie anywhere
