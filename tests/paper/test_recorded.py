@@ -174,7 +174,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     assert said(f"at 16 x 128 Triton is {100 * (short / shorter - 1):.0f} % slower in the first")
     assert said(f"at 64 x 4096 {100 * (longer / long - 1):.0f} % slower in the second")
     assert not pairs(p for p in STORE.points() if p.run in newest)
-    assert said("The one of now was measured once at each place of an H200, and once on an H100")
+    assert said("The one of now was measured once at each place on H200s, and once on H100s")
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
     assert said(f"{100 * max(waited):.1f} % at most and {100 * statistics.median(waited):.2f} % in the median")
     points = [p for p in STORE.points() if p.run in newest]
