@@ -128,9 +128,8 @@ def why_not_compiled(error: BaseException, function: Any) -> str:
         error = error.__cause__
     said = error.error_message if isinstance(error, CompilationError) else str(error)
     words = (said or "").strip().splitlines() or [type(error).__name__]
-    words += [line for line in words if re.match(r"ptxas\S* .*(error|fatal)\s*:", line)][
-        :1
-    ]  # else it is how to run ptxas
+    errors = [line for line in words if re.match(r"ptxas\S* .*(error|fatal)\s*:", line)]
+    words += errors[:1]  # else it is how to run ptxas
     quoted = re.fullmatch(r"""\w+\((['"])(.*)\1\)""", words[-1])  # an exception's repr
     return f"{where}{quoted[2] if quoted else words[-1]}"
 
