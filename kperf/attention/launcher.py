@@ -50,7 +50,7 @@ class Launcher:
 
     def _encode(self, place: int, tensor: torch.Tensor) -> tuple[Any, ...]:
         assert self._direct is not None
-        if len(self._encoded) == _MOST_ENCODED:
+        if len(self._encoded) >= _MOST_ENCODED:  # two threads may pass it together
             self._encoded.clear()
         encoded = self._direct.encoded(place, self._described(place, tensor))
         self._encoded[place, tensor.data_ptr()] = encoded

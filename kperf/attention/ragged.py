@@ -120,7 +120,7 @@ def plan(q: Tensor, k: Tensor, v: Tensor, begins_q: Tensor, begins_k: Tensor, ca
     )
     found = _plans.get(key)
     if found is None:
-        if len(_plans) == _MOST_PLANS:
+        if len(_plans) >= _MOST_PLANS:  # two threads may pass it together
             _plans.clear()
         with torch.cuda.device_of(q):  # what is found serves later calls, whatever device is current now
             found = _plans[key] = _made(q, k, v, begins_q, begins_k, causal, max_kv_len)

@@ -116,7 +116,7 @@ def plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     )
     found = _plans.get(key)
     if found is None:
-        if len(_plans) == _MOST_PLANS:
+        if len(_plans) >= _MOST_PLANS:  # two threads may pass it together
             _plans.clear()
         with torch.cuda.device_of(q):  # what is found serves later calls, whatever device is current now
             found = _plans[key] = _made(q, k, v, causal)

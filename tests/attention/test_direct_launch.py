@@ -120,6 +120,27 @@ def test_no_more_descriptors_are_kept_than_that(launcher, monkeypatch):
     assert [launch[HOOKS.stop + 18][0] for launch in launcher.launches] == [value.data_ptr() for value in values]
 
 
+def test_where_two_threads_have_passed_a_limit_it_holds_again(launcher, monkeypatch):
+    q, k, v = operands()
+    for value in [v + step for step in range(4)]:
+        views.attend(q, k, value, True, SCALE)
+    found = views.plan(q, k, v, True).launcher
+    assert len(found._encoded) > 5
+    monkeypatch.setattr(launching, "_MOST_ENCODED", 5)
+    views.attend(q, k, v + 9, True, SCALE)
+    assert len(found._encoded) <= 5
+    for module, plan in (
+        (views, lambda rows: views.plan(q, k[:, :, :rows], v[:, :, :rows], False)),
+        (ragged, lambda rows: ragged.plan(q[0], k[0], v[0], *[begins_of([4])] * 2, True, rows)),
+    ):
+        for rows in (1, 2, 3):
+            plan(rows)
+        assert len(module._plans) > 2
+        monkeypatch.setattr(module, "_MOST_PLANS", 2)
+        plan(4)
+        assert len(module._plans) <= 2
+
+
 def test_who_takes_launches_in_place_of_the_kernel_gets_them(launcher):
     q, k, v = operands()
     views.attend(q, k, v, True, SCALE)
