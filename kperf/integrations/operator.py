@@ -60,7 +60,7 @@ def attention(
     `UsageError` for what is no attention, and for an unknown implementation.
     """
     kind = q.device.type
-    if torch.is_autocast_enabled(kind):  # as torch does with its own attention
+    if kind != "meta" and torch.is_autocast_enabled(kind):  # as torch does with its own; of meta it does not answer
         q, k, v = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (q, k, v))
     scale = default_scale(q) if sm_scale is None else float(sm_scale)
     if sm_scale is not None and scale <= 0:  # kernels scale what is masked already, and -inf has to stay that

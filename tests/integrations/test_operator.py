@@ -353,6 +353,14 @@ def test_what_has_no_head_dim_is_refused(shape, refusal):
         attention(*(torch.zeros(shape) for _ in range(3)))
 
 
+def test_on_meta_the_result_has_its_shape_and_dtype():
+    o = attention(*(tensor.to("meta") for tensor in operands(kv_heads=2)))
+    expected = attention(*operands(kv_heads=2))
+    assert (o.device.type, o.shape, o.stride(), o.dtype) == (
+        "meta", expected.shape, expected.stride(), expected.dtype,
+    )  # fmt: skip
+
+
 def test_torch_takes_the_question_whether_its_own_apply():
     q, k, v = operands(kv_heads=2)
     assert not operator._flash_applies(q, k, v, True)

@@ -186,6 +186,12 @@ def test_what_has_no_head_dim_is_refused(shape, refusal):
         attention_varlen(*(torch.zeros(shape) for _ in range(3)), *lengths_of(SAME, causal=False))
 
 
+def test_on_meta_the_result_has_its_shape_and_dtype():
+    tensors, (begins_q, begins_k, *longest) = ragged_operands(*SAME), lengths_of(SAME, causal=False)
+    o = attention_varlen(*(tensor.to("meta") for tensor in (*tensors, begins_q, begins_k)), *longest)
+    assert (o.device.type, o.shape, o.dtype) == ("meta", tensors[0].shape, tensors[0].dtype)
+
+
 def test_flash_attention_2_is_called_as_torch_declares_it(monkeypatch):
     """On tensors of a GPU that have shapes and no numbers: torch's own rules for the calls' arguments and results."""
     monkeypatch.setattr(varlen, "rows_aligned", lambda tensor: tensor)  # nor do they lie anywhere
