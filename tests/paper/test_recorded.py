@@ -126,7 +126,7 @@ def test_the_timelines_are_of_the_committed_overrides_and_whole(name):
 def test_the_timeline_of_improved_plus_is_of_the_override_before_as_fig11_says_and_whole():
     found = timeline("improved_plus")
     assert found.ttgir_sha256 == "613394a0399cd6308441894309813dace6cffef700b4be24f07d4766ab2a40b8"
-    assert said("its record is of the override before that of now")
+    assert said("Its times here were recorded with the override before that of now")
     tiles, iterations = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
     assert found.units == tiles * iterations
     assert found.events.lost == 0
@@ -184,6 +184,25 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     )
     assert said(f"{share(sum(p.shifts for p in of_kinds), len(of_kinds))} of the {len(of_kinds)} of `make inputs`")
     assert sum(p.shifts for p in points) <= 0.03 * len(points)
+
+
+def test_the_pages_say_how_many_rounds_a_record_has():
+    def fewest(points):
+        return min(len(point.samples_ms) for point in points if point.status == "ok")
+
+    def of_figure(store, mode):
+        return fewest(point for run in fig12.figure_runs(store, mode).values() for point in run.values())
+
+    h100 = {of_figure(Store(RECORDED / "h100-80gb-hbm3"), fig12.Mode(causal)) for causal in (False, True)}
+    views = [p for p in Store(RECORDED / "h200", "attention").points() if p.implementation == "improved_plus_views"]
+    heads = {fewest(p for p in views if (p.workload.heads, p.workload.kv_heads) == pair) for pair in ((64, 8), (32, 1))}
+    (few,) = h100 | heads
+    (others,) = {of_figure(STORE, mode) for mode in MODES[2:]}
+    (usual,) = {of_figure(STORE, mode) for mode in MODES[:2]}
+    kinds = fewest(Store(RECORDED / "h200", "fig12_inputs").points())
+    assert said(f"There are {usual} rounds")
+    assert said(f"{few} on H100s and of 64 / 8 and 32 / 1 heads, {others} of head_dim 64 and of float16")
+    assert said(f"of float16, {kinds} of `make inputs`")
 
 
 def test_the_pages_say_what_a_sweep_over_two_gpus_took():
