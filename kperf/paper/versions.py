@@ -28,7 +28,7 @@ from kperf.ir import offline
 from kperf.paper.examples import EXAMPLES, Script
 from kperf.paper.readings import Place, Reading, reading
 from kperf.paper.readings import tables as reading_tables
-from kperf.record.files import write_atomically
+from kperf.record.files import write_between_marks
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.selfcheck import Attempt, Stage, attempt
 from kperf.trace.instrument.events import read_rules
@@ -41,7 +41,6 @@ _USAGE = """python -m kperf.paper.versions FILE [TARGET ...]
        python -m kperf.paper.versions --page FILE"""
 _FOLDERS = re.compile(r"(?:/[\w.+-]+)+/")
 _LONGEST = 200
-_BEGIN, _END = "<!-- made from results/versions.jsonl -->", "<!-- end -->"
 
 
 class Row(BaseModel):
@@ -218,13 +217,6 @@ def _cell(rows: Sequence[Row]) -> str:
     return ", ".join(words)
 
 
-def write_page(path: Path, rows: Sequence[Row]) -> None:
-    """Put the tables between the page's marks."""
-    head, _, rest = path.read_text().partition(_BEGIN)
-    _, _, tail = rest.partition(_END)
-    write_atomically(path, f"{head}{_BEGIN}\n{tables(rows)}\n{_END}{tail}")
-
-
 def main(words: Sequence[str]) -> None:
     """As the module's first lines say. Raises `SystemExit` for words that are none of that."""
     results = Path(__file__).resolve().parents[2] / "results"
@@ -238,7 +230,7 @@ def main(words: Sequence[str]) -> None:
     if len(given.more) > (0 if given.page else 1 if given.runs else len(KNOWN)):
         parser.error(f"{given.more[-1]} is one too many")
     if given.page:
-        write_page(given.file, read(results / "versions.jsonl"))
+        write_between_marks(given.file, "versions", tables(read(results / "versions.jsonl")))
     elif given.runs:
         known = read(given.file)
         new = [row for row in runs(Path(given.more[0]) if given.more else results) if row not in known]

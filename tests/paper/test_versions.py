@@ -11,7 +11,7 @@ from kperf.errors import UsageError
 from kperf.paper import versions
 from kperf.paper.examples import EXAMPLES, Script
 from kperf.paper.readings import Reading
-from kperf.paper.versions import Row, attempts, read, record, tables, write_page
+from kperf.paper.versions import Row, attempts, read, record, tables
 from kperf.trace.capture.selfcheck import Attempt
 
 ROOT = Path(__file__).parents[2]
@@ -92,13 +92,17 @@ def test_the_tables_say_run_only_for_what_ran():
 
 def test_a_page_keeps_what_stands_around_its_tables(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- made from results/versions.jsonl -->\nold\n<!-- end -->\nafter\n")
-    write_page(page, [row()])
-    text = page.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("<!-- end -->\nafter\n")
-    assert tables([row()]) in text
-    assert "old" not in text
+    page.write_text("before\n<!-- versions -->\nold\n<!-- /versions -->\nafter\n")
+    versions.main(["--page", str(page)])
+    assert page.read_text() == f"before\n<!-- versions -->\n{tables(read(RECORDED))}\n<!-- /versions -->\nafter\n"
+
+
+def test_a_page_without_the_marks_is_refused_and_left_alone(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n")
+    with pytest.raises(UsageError, match="has no pair of marks <!-- versions -->"):
+        versions.main(["--page", str(page)])
+    assert page.read_text() == "before\n"
 
 
 @pytest.mark.parametrize("line", ["", "{}", '{"triton": 3}', json.dumps(row().model_dump() | {"more": 1})])
@@ -214,5 +218,5 @@ def test_the_recorded_rows_are_of_runs_that_are_recorded_and_the_page_is_made_of
     assert all(ran[place] is not None for place in set(ran) - traced)  # of a run whose timelines are not kept
     page = tmp_path / "support.md"
     page.write_text((ROOT / "docs" / "support.md").read_text())
-    write_page(page, rows)
+    versions.main(["--page", str(page)])
     assert page.read_text() == (ROOT / "docs" / "support.md").read_text()
