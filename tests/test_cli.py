@@ -62,6 +62,17 @@ OUTSIDE = "KPERF_IN_CONTAINER" not in os.environ
         (["sweep", "seq_len", "--only", "fa3,fa3_views", "--head-dim", "64"], "no run of fa3, fa3_views"),
         (["examples", "--write", "/nonexistent.md"], "cannot be read"),
         (["override", "stage", "vanilla", "--to", "/etc/passwd"], "cannot be made"),
+        *(
+            (name.split(), "says whose records --write takes: give --write FILE too")
+            for name in (
+                "inputs --gpu h200",
+                "proof --gpu h200",
+                "proof --beside-ncu --gpu h200",
+                "public --gpu h200",
+                "disturbance --gpu nosuch",
+                "examples --gpu h200",
+            )
+        ),
         (["claims", "--results", "/nonexistent"], "holds no recorded fig12.jsonl"),
     ],
 )

@@ -113,6 +113,12 @@ SpreadOption = Annotated[
 ]
 
 
+def take_no_gpu(gpu: str | None) -> None:
+    """Of a command that writes nothing. Raises `UsageError` if `--gpu` names one, which would be passed over."""
+    if gpu is not None:
+        raise UsageError(f"--gpu {gpu} says whose records --write takes: give --write FILE too")
+
+
 def _program(given: Path | None) -> Path | None:
     """What `--ncu` names, also where nothing is measured. Raises `UsageError` if it is no program."""
     from kperf.studies import ncu

@@ -24,6 +24,7 @@ from kperf.cli.options import (
     SpreadOption,
     WrittenGpu,
     listed,
+    take_no_gpu,
 )
 from kperf.console import shell_word
 from kperf.installation import TTGIR_DIR, require_checkout
@@ -92,6 +93,7 @@ def inputs(
     from kperf.record.files import write_between_marks
 
     if write is None:
+        take_no_gpu(gpu)
         fig12_inputs.run(console, results, rounds=rounds, fresh=fresh, gpus=gpus)
     else:
         folder = recorded_folder(results, "fig12_inputs.jsonl", gpu=gpu)

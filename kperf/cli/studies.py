@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kperf.cli.app import app, console
-from kperf.cli.options import DeviceChoice, DeviceOption, NcuOption, Results, Rounds, WrittenGpu
+from kperf.cli.options import DeviceChoice, DeviceOption, NcuOption, Results, Rounds, WrittenGpu, take_no_gpu
 from kperf.record.store import RECORDED, recorded_folder
 
 
@@ -71,6 +71,7 @@ def disturbance(
     from kperf.record.files import write_between_marks
 
     if write is None:
+        take_no_gpu(gpu)
         disturbance.run(console, results, scripts or [], require_gpu=device is DeviceChoice.cuda)
     else:
         folder = recorded_folder(results, "disturbance.jsonl", gpu=gpu)
@@ -102,8 +103,10 @@ def proof(
         write_between_marks(write, "proof", proof.markdown(folder))
         write_between_marks(write, "ncu", proof_ncu.markdown(folder))
     elif beside_ncu:
+        take_no_gpu(gpu)
         proof_ncu.run(console, results, kernels, names or [], ncu_path=ncu, require_gpu=require_gpu)
     else:
+        take_no_gpu(gpu)
         proof.run(console, results, kernels, names or [], require_gpu=require_gpu)
 
 
@@ -121,6 +124,7 @@ def public(
     from kperf.studies import public
 
     if write is None:
+        take_no_gpu(gpu)
         public.run(console, results, pairs)
     else:
         folder = recorded_folder(results, "public.jsonl", gpu=gpu)

@@ -9,7 +9,7 @@ import typer
 
 from kperf.cli import interrupt
 from kperf.cli.app import app, console
-from kperf.cli.options import CtaChoice, DeviceChoice, DeviceOption, Passes, Results, WrittenGpu, listed
+from kperf.cli.options import CtaChoice, DeviceChoice, DeviceOption, Passes, Results, WrittenGpu, listed, take_no_gpu
 from kperf.console import complain
 from kperf.errors import UsageError
 from kperf.installation import why_missing
@@ -192,6 +192,7 @@ def examples(
     from kperf.record.files import write_between_marks
 
     if write is None:
+        take_no_gpu(gpu)
         examples.run(console, results, only=listed(only) or [], require_gpu=device is DeviceChoice.cuda)
     else:
         folder = recorded_folder(results, examples.FIRST, gpu=gpu)

@@ -263,7 +263,7 @@ def _came_of(rows: Sequence[PublicRow]) -> str:
     little = [abs(statistics.median(row.ratios) - 1) for row in same if not is_faster(row) and not is_slower(row)]
     parts = [
         f"{len(gained)} operators at least {FASTER - 1:.0%} faster{_gains(gained)}",
-        f"{len(little)} changed by {max(little):.1%} or less" if little else "",
+        f"{len(little)} between, within {max(little):.1%}" if little else "",
         f"{len(slower)} slower{_gains(slower)}",
         f"{len(rows) - len(same)} with other outputs" if len(same) < len(rows) else "",
     ]
