@@ -122,12 +122,12 @@ def test_no_more_descriptors_are_kept_than_that(launcher, monkeypatch):
 
 def test_where_two_threads_have_passed_a_limit_it_holds_again(launcher, monkeypatch):
     q, k, v = operands()
-    for value in [v + step for step in range(4)]:
-        views.attend(q, k, value, True, SCALE)
+    values = [v + step for step in range(5)]  # all are kept, so that each has an address of its own
+    kept = [views.attend(q, k, value, True, SCALE) for value in values[:-1]]
     found = views.plan(q, k, v, True).launcher
     assert len(found._encoded) > 5
     monkeypatch.setattr(launching, "_MOST_ENCODED", 5)
-    views.attend(q, k, v + 9, True, SCALE)
+    kept.append(views.attend(q, k, values[-1], True, SCALE))
     assert len(found._encoded) <= 5
     for module, plan in (
         (views, lambda rows: views.plan(q, k[:, :, :rows], v[:, :, :rows], False)),
