@@ -254,8 +254,8 @@ def test_kernels_that_operators_of_torch_launch_are_read(tmp_path):
     script = tmp_path / "operators.py"
     names = ("in_triton_op", "in_custom_op", "wrapped")
     operators = ("custom_op", "triton_op", "wrap_triton")
-    imports = "import torch, triton, triton.language as tl\n"
-    imports += "".join(f"{one} = torch.library.{one}\n" for one in operators)
+    imports = "import torch, triton, triton.language as tl\nfrom torch import library\n"
+    imports += "".join(f"{one} = library.{one}\n" for one in operators)
     script.write_text(imports + "".join(map(KERNEL.format, names)) + OPERATORS)
     kernels = json.loads(kperf("diagnose", "--static", script, "--json").stdout)["kernels"]
     assert [kernel["kernel"] for kernel in kernels] == ["in_triton_op", "in_custom_op", "wrapped"]

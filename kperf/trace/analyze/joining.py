@@ -255,7 +255,7 @@ def _parts(
 def _hidden_waits(parts: Sequence[Part], group: str) -> list[str]:
     """Of parts that are a wait for MMAs and arithmetic in one: when those MMAs ended is not known."""
     return [
-        f"the parts of {part.interval.name} of {group} are told apart only by passes that are left out, so how long "
+        f"the parts of {part.interval.name} of {group} are distinguished only by passes that are left out, so how long "
         "MMAs are in flight is not known"
         for part in parts
         if {one.kind for one in part.interval.parts} >= {"tensor", "arithmetic"}
