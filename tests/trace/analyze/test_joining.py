@@ -158,8 +158,8 @@ def test_without_the_pass_of_the_end_of_mmas_nothing_is_joined():
     one, several = joined(LONG, disturbed=replace(LONG, arithmetic=LONG.arithmetic + 150), which=2)
     assert several.joined is None
     assert several.apart.why[0] == (
-        "the parts of product wait + arithmetic of consumer 0 are distinguished only by passes that are left out, so how "
-        "long MMAs are in flight is not known"
+        "the parts of product wait + arithmetic of consumer 0 are distinguished only by passes that are left out, so "
+        "how long MMAs are in flight is not known"
     )
     assert per_iteration(several) == per_iteration(one)
 
