@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import triton
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,6 +25,8 @@ from kperf.record.files import write_atomically
 ALIASES = Path(__file__).with_name("aliases.toml")
 """The words of attention, for the trace."""
 KERNEL_NAME = attn_fwd.__name__
+
+_Compiled = TypeVar("_Compiled")
 
 
 class ManifestEntry(BaseModel):
@@ -273,15 +275,25 @@ def _text_of_source(variant: Variant, special: Specialization) -> str:
     try:
         return compiler.ttgir_of_source(variant.kernel, special.gluon_signature(constexprs), constexprs)
     except TritonError as error:
-        raise UsageError(does_not_compile(variant, error)) from None
+        raise UsageError(_does_not_compile(variant, error)) from None
 
 
-def does_not_compile(variant: Variant, error: Exception) -> str:
+def _does_not_compile(variant: Variant, error: Exception) -> str:
     """The sentence for an error of this Triton on the variant's source."""
     return (
         f"{variant.source} does not compile with Triton {triton.__version__} ({root_cause(error)}): "
         "install the locked wheels (`make setup`)"
     )
+
+
+def compiled_or_why(variant: Variant, compiled: Callable[[], _Compiled]) -> _Compiled | str:
+    """What `compiled` makes of the variant's source, or one sentence on why it makes nothing."""
+    try:
+        return compiled()
+    except UsageError as error:
+        return str(error)
+    except (TritonError, RuntimeError) as error:  # of Triton's front end and of ptxas, and of the passes in between
+        return _does_not_compile(variant, error)
 
 
 def _compile_in_place(put: any_kernel.Override, special: Specialization) -> CompiledKernel:

@@ -15,11 +15,11 @@ from kperf.attention.kernels import improved_plus, ragged
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
 from kperf.attention.launcher import Launcher
 from kperf.attention.operands import DESCRIPTOR_ALIGNMENT, why_not_here
-from kperf.attention.overrides import does_not_compile
+from kperf.attention.overrides import compiled_or_why
 from kperf.attention.variants import VARIANTS
 from kperf.attention.views import DTYPES, HEAD_DIMS, readable_strides
 from kperf.compat.torch import empty
-from kperf.compat.triton import CompiledKernel, TritonError
+from kperf.compat.triton import CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.record.device import sm_count
@@ -184,12 +184,7 @@ def compiled(kind: Kind) -> tuple[CompiledKernel, CompiledKernel]:
 @functools.cache
 def _kernels_on(_device: torch.device, kind: Kind) -> tuple[CompiledKernel, CompiledKernel] | str:
     """A device's own, for Triton loads them on one; or why there are none, which costs seconds to find out."""
-    try:
-        return compiled(kind)
-    except UsageError as error:
-        return str(error)
-    except (TritonError, RuntimeError) as error:  # of Triton's front end and of ptxas, and of the passes in between
-        return does_not_compile(VARIANTS["improved_plus"], error)
+    return compiled_or_why(VARIANTS["improved_plus"], lambda: compiled(kind))
 
 
 def _made(q: Tensor, k: Tensor, v: Tensor, begins_q: Tensor, begins_k: Tensor, causal: bool, max_kv_len: int) -> Plan:

@@ -16,10 +16,10 @@ from kperf.attention.kernels import improved_plus
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
 from kperf.attention.launcher import Launcher
 from kperf.attention.operands import DESCRIPTOR_ALIGNMENT, check_attention, why_not_here
-from kperf.attention.overrides import does_not_compile
+from kperf.attention.overrides import compiled_or_why
 from kperf.attention.variants import VARIANTS
 from kperf.compat.torch import empty
-from kperf.compat.triton import CompiledKernel, TritonError
+from kperf.compat.triton import CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.record.device import sm_count
@@ -156,12 +156,7 @@ def compiled(kind: Kind) -> CompiledKernel:
 @functools.cache
 def _kernel_on(_device: torch.device, kind: Kind) -> CompiledKernel | str:
     """A device's own, for Triton loads it on one; or why there is none, which costs seconds to find out."""
-    try:
-        return compiled(kind)
-    except UsageError as error:
-        return str(error)
-    except (TritonError, RuntimeError) as error:  # of Triton's front end and of ptxas, and of the passes in between
-        return does_not_compile(VARIANTS["improved_plus"], error)
+    return compiled_or_why(VARIANTS["improved_plus"], lambda: compiled(kind))
 
 
 def _copied(tensor: Tensor) -> Tensor:
