@@ -80,7 +80,10 @@ def trace(
         ),
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait while another kperf measures on the GPU, before SCRIPT runs.")
+        bool,
+        typer.Option(
+            "--wait", help="Wait while another kperf measures on the GPU, and take turns with those that wait."
+        ),
     ] = False,
 ) -> None:
     """Run a script of yours, unchanged, and see inside the Triton kernels that it launches; needs a Hopper GPU."""

@@ -116,17 +116,17 @@ def other_processes() -> int:
 
 
 @contextmanager
-def exclusive(*, wait: bool = False) -> Iterator[None]:
+def exclusive() -> Iterator[None]:
     """Measure alone: a lock a GPU, which all users of the machine share and a killed process gives back.
 
-    What measures within it, in the same process, may ask again. While another process of this program measures on the
-    same GPU, waits for its end if `wait`, else raises `UsageError`.
+    What measures within it, in the same process, may ask again. Raises `UsageError` while another process of this
+    program measures on the same GPU.
     """
     uuid = str(torch.cuda.get_device_properties().uuid)
     if uuid in _ours:
         yield
         return
-    with locked(LOCKS / f"kperf-gpu-{uuid}.lock", f"is measuring on GPU {uuid}: wait for it to end", wait=wait):
+    with locked(_lock_of(uuid), _measures_on(uuid)):
         _ours.add(uuid)
         try:
             yield
@@ -136,13 +136,18 @@ def exclusive(*, wait: bool = False) -> Iterator[None]:
 
 @contextmanager
 def in_turn() -> Iterator[None]:
-    """Measure alone as `exclusive`, but wait for others that measure, and let them while this one is `Compiling`."""
+    """Measure alone as `exclusive`, but wait for others that measure, and let them while this one is `Compiling`.
+
+    If it has to wait at first, it prints for whom.
+    """
     uuid = str(torch.cuda.get_device_properties().uuid)
     if uuid in _ours:
         yield
         return
-    with _opened(LOCKS / f"kperf-gpu-{uuid}.lock") as descriptor:
-        _take_turn(descriptor)
+    with _opened(_lock_of(uuid)) as descriptor:
+        if not _is_free(descriptor):
+            complain(f"{_holder(os.fstat(descriptor))} {_measures_on(uuid)}")
+            _take_turn(descriptor)
         _shared.append(descriptor)
         _ours.add(uuid)
         try:
@@ -151,6 +156,15 @@ def in_turn() -> Iterator[None]:
             _ours.remove(uuid)
             _shared.remove(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # to close it is not enough: a process that was forked has it too
+
+
+def _lock_of(uuid: str) -> Path:
+    return LOCKS / f"kperf-gpu-{uuid}.lock"
+
+
+def _measures_on(uuid: str) -> str:
+    """What a process does that holds a GPU's lock."""
+    return f"is measuring on GPU {uuid}: wait for it to end"
 
 
 def own_seconds() -> float:
@@ -196,22 +210,25 @@ class Compiling:
 
 
 @contextmanager
-def locked(path: Path, does: str, *, wait: bool = False) -> Iterator[None]:
+def locked(path: Path, does: str) -> Iterator[None]:
     """Hold `path` by flock; made if need be, and readable by all, as to read is enough to lock.
 
-    While another process holds it, waits and says so if `wait`, else raises `UsageError` with a sentence of who that is
-    and what it `does`; and if it cannot be made.
+    Raises `UsageError` if it cannot be made, and while another process holds it: a sentence of who that is and what it
+    `does`.
     """
     with _opened(path) as descriptor:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = f"{_holder(os.fstat(descriptor))} {does}"
-            if not wait:
-                raise UsageError(who) from None
-            complain(who)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not _is_free(descriptor):
+            raise UsageError(f"{_holder(os.fstat(descriptor))} {does}")
         yield
+
+
+def _is_free(descriptor: int) -> bool:
+    """Whether nobody else held the lock, which is ours then."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def test_who_waits_has_the_gpu_when_the_other_gives_it_back(gpu, capsys):
             holder.kill()
 
         Timer(0.2, give_back).start()
-        with device.exclusive(wait=True):
+        with device.in_turn():
             order.append("taken")
             with pytest.raises(BlockingIOError), (device.LOCKS / "kperf-gpu-a.lock").open() as same:
                 fcntl.flock(same, fcntl.LOCK_EX | fcntl.LOCK_NB)

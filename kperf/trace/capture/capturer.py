@@ -83,8 +83,8 @@ class Capturer:
         """Holds the lock of each GPU from its first launch that is traced on, or from the script's begin on."""
 
     def wait(self) -> None:
-        """Take the lock of the current GPU once no other process measures there."""
-        self._alone.enter_context(device.exclusive(wait=True))
+        """Take turns on the current GPU with others that measure there: they have it while this process compiles."""
+        self._alone.enter_context(device.in_turn())
 
     def close(self) -> None:
         """Give the GPUs' locks back."""

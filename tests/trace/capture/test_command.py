@@ -693,6 +693,22 @@ def test_a_trace_that_waits_runs_the_script_when_the_gpu_is_given_back(trace):
     assert (out / "gemm.timeline.json").is_file()
 
 
+def test_while_a_trace_that_waits_compiles_another_has_the_gpu(trace):
+    begin = """
+from threading import Timer
+from tests.record.test_lock import another_in_turn
+
+with another_in_turn() as other:
+    assert not other.poll(0.2)
+    Timer(0.2, other.send, ["end"]).start()
+    run(3)
+    assert other.poll() and other.recv() == "held"
+"""
+    status, _, out = trace(GEMM + begin, wait=True)
+    assert status == 0
+    assert (out / "gemm.timeline.json").is_file()
+
+
 def test_the_gpu_is_given_back_before_the_pictures(trace, monkeypatch):
     held = []
     draw = results.Results.draw
