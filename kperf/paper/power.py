@@ -100,7 +100,7 @@ def notes(runs: Sequence[Sequence[PowerPoint]]) -> list[str]:
     said = []
     there = {point.implementation for run in runs for point in run}
     if lacking := [IMPLEMENTATIONS[key].label for key in FIG12 if key not in there]:
-        said.append(f"no bar for {', '.join(lacking)}: not in the record")
+        said.append(f"no bar for {', '.join(lacking)}: not in these runs")
     for key in sorted(of_other_overrides(runs)):
         said.append(f"{IMPLEMENTATIONS[key].label}: recorded with another override than the one in ttgir/{key}/")
     return said
@@ -122,9 +122,14 @@ def newest_runs(
 ) -> list[list[PowerPoint]]:
     """For each workload, in the order of seq_len, the newest of the runs with the most implementations.
 
-    Only runs that have all of `keys` are looked at, and of them these and cuBLAS are returned; so a partial run never
-    hides a whole one.
+    Runs with more variants of committed overrides come first; a variant of another override counts against a run. Only
+    runs that have all of `keys` are looked at, and of them these and cuBLAS are returned; so a partial run never hides
+    a whole one of the same overrides.
     """
+
+    def rank(run: Mapping[str, PowerPoint]) -> tuple[int, int]:
+        return len(run.keys() & VARIANTS.keys()) - 2 * len(of_other_overrides([[*run.values()]])), len(run)
+
     runs: dict[int, dict[str, dict[str, PowerPoint]]] = {}
     for point in points:
         if point.causal == causal:
@@ -133,7 +138,7 @@ def newest_runs(
     for seq_len in sorted(runs):
         found = [run for run in runs[seq_len].values() if run.keys() >= {*(keys or ())}]
         if found:
-            run = max(reversed(found), key=len)
+            run = max(reversed(found), key=rank)
             newest.append([p for key, p in run.items() if keys is None or key in (*keys, CUBLAS)])
     return newest
 

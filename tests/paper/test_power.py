@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from kperf.attention import overrides
 from kperf.attention.workload import Workload
 from kperf.bench.points import PowerPoint, PowerSample, PowerStore
 from kperf.console import WholeConsole
@@ -148,6 +149,19 @@ def test_a_sample_that_contradicts_itself_is_refused(tmp_path, field, value):
 def test_a_sustained_run_of_another_override_is_said():
     points = [alone("improved", 600, 700)]
     assert any("Triton-FA3 Improved: recorded with another override" in sentence for sentence in power.notes([points]))
+
+
+def test_a_run_of_the_committed_override_comes_before_a_whole_one_of_another():
+    committed = overrides.find("improved", overrides.Specialization()).sha256
+    before = [alone(key, 600, 700, "before") for key in ("improved", "fa3", "cudnn", "cublas")]
+    now = [alone(key, 600, 700, "now") for key in ("improved", "fa3", "cublas")]
+    now[0] = now[0].model_copy(update={"override_sha256": committed})
+    assert {p.run for p in power.newest_runs([*before, *now], False)[0]} == {"now"}
+    assert {p.run for p in power.newest_runs([*now, *before], False)[0]} == {"now"}
+    current = [one.model_copy(update={"override_sha256": committed}) for one in before[:1]] + before[1:]
+    assert {p.run for p in power.newest_runs([*current, *now], False)[0]} == {"before"}  # of the same, the whole one
+    assert {p.run for p in power.newest_runs([*current, *now[1:]], False)[0]} == {"before"}
+    assert {p.run for p in power.newest_runs([*before, *now], False, ["cudnn"])[0]} == {"before"}
 
 
 def test_a_figure_with_one_recorded_run_is_not_called_measured():
