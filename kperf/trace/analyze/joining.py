@@ -9,8 +9,8 @@ iteration grows.
 So each pass says by itself whether it can be joined: its own intervals add up to its own iteration, and that has to be
 the iteration time of the pass that changes the kernel's time least. A pass that changed the schedule has another
 iteration, or warp groups in another step: it is left out, and what only it measured is not told apart. Where less than
-half of the passes agree, or a probe lies out of the program's order, there is no one iteration that they measured, and
-the timeline stays that of one launch with all events; the iteration time is that of the least disturbed pass even so.
+half of the passes agree, a probe lies out of the program's order, or different kinds of work would be one region, the
+timeline stays that of one launch with all events; the iteration time is that of the least disturbed pass even so.
 """
 
 from collections import defaultdict
@@ -38,7 +38,7 @@ from kperf.trace.analyze.replay import Assumptions
 from kperf.trace.analyze.timeline import Cta, Launch, Neighbours, Span, in_flight_mmas
 from kperf.trace.analyze.whatif import Sms, what_if
 from kperf.trace.instrument.probes import ANCHOR, Body, BodyClass, ProbedKernel, Probes, between
-from kperf.trace.instrument.program import Interval
+from kperf.trace.instrument.program import Interval, IntervalKind
 from kperf.trace.instrument.program import Part as WorkPart
 
 TOLERANCE = 0.02
@@ -93,9 +93,13 @@ class Iterations:
 
 @dataclass(frozen=True)
 class Part:
-    """An interval of the joined iteration of a warp group, in cycles after the anchor."""
+    """An interval of the joined iteration of a warp group, in cycles after the anchor.
+
+    `kinds`: of the intervals that it puts together.
+    """
 
     interval: Interval
+    kinds: frozenset[IntervalKind]
     start: float
     end: float
     quantiles: Quantiles
@@ -136,7 +140,8 @@ def join(one_launch: Timeline, launch: Launch, all_probes: Probes, captured: Seq
             placed = _placed(iterations, group, captured, agreeing)
             gaps += _disorder(placed, iterations[number][group].of, group, iteration_time.median)
             parts_of[group] = list(_parts(all_probes, group, iterations[number][group], placed, iteration_time.median))
-            gaps += _hidden_waits(parts_of[group], group)
+            gaps += _mixed(parts_of[group], group)
+        gaps += others.values() if gaps else ()
     if gaps:
         alone = one_launch.model_copy(update={"apart": Apart(passes=passes, tolerance=TOLERANCE, why=gaps)})
         return concluded(alone, None)
@@ -243,22 +248,23 @@ def _parts(
     low = 0.0
     for (place, probe), (following_place, following) in pairwise([*at, (places, end)]):
         steps = pairwise([*probes, probes[ANCHOR]][place : following_place + 1])
-        interval = _merged(group, [between(all_probes.program, *step) for step in steps])
+        intervals = [between(all_probes.program, *step) for step in steps]
         start, low = low, min(max(low, following.cycles), iteration_time)
         # The length of which quantile goes with which is not known of two passes: the early iterations of one are taken
         # to be those of the other, which keeps the mean.
         p5, median, p95 = np.percentile(following.quantiles - probe.quantiles, [5, 50, 95])
         spread = Quantiles(median=float(median), p5=float(p5), p95=float(p95))
-        yield Part(interval, start, low, spread, tuple(sorted({probe.number, following.number})))
+        kinds = frozenset(interval.kind for interval in intervals)
+        passes = tuple(sorted({probe.number, following.number}))
+        yield Part(_merged(group, intervals), kinds, start, low, spread, passes)
 
 
-def _hidden_waits(parts: Sequence[Part], group: str) -> list[str]:
-    """Of parts that are a wait for MMAs and arithmetic in one: when those MMAs ended is not known."""
+def _mixed(parts: Sequence[Part], group: str) -> list[str]:
+    """Of parts in which different kinds of work are one: when MMAs were issued or ended, say, is not known."""
     return [
-        f"the parts of {part.interval.name} of {group} are distinguished only by passes that are left out, so how long "
-        "MMAs are in flight is not known"
+        f"the parts of {part.interval.name} of {group} are distinguished only by passes that are left out"
         for part in parts
-        if {one.kind for one in part.interval.parts} >= {"tensor", "arithmetic"}
+        if len(part.kinds - {"other"}) > 1
     ]
 
 

@@ -17,7 +17,7 @@ from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.passes import single_probes
 from kperf.trace.instrument.program import Interval
 
-from .captures import ALL, ITERATION, all_probes_of, capture, recorded, role
+from .captures import ALL, INTERVALS, ITERATION, all_probes_of, capture, recorded, role
 from .machine import FULL, Kernel, Machine
 from .test_views import about
 
@@ -134,34 +134,44 @@ def test_one_pass_with_all_records_does_not():
     ids=["iteration time", "order", "step"],
 )
 def test_a_pass_that_changes_the_schedule_does_not_close(change, said):
-    """It is left out; the iteration time is that of the others, and what all of them show is said."""
+    """The iteration time is that of the others. Only this pass tells kinds apart, so all events make the timeline."""
     iteration_time, _ = undisturbed(LONG)
-    _, several = joined(LONG, disturbed=replace(LONG, **change))
+    one, several = joined(LONG, disturbed=replace(LONG, **change))
     assert several.iteration.cycles == pytest.approx(iteration_time, rel=0.025)  # 2 events of COST cycles
+    assert several.joined is None
+    assert any(said in line for line in several.apart.why), several.apart.why
+    assert any(several.apart.why[0] in line for line in verdict(several) if "do not agree" in line)
+    assert per_iteration(several) == per_iteration(one)
     if change.keys() == {"late"}:  # that pass disturbs least, and both others are in another step
-        assert several.joined is None
         assert all("consumer 1 begins its iterations" in line for line in several.apart.why)
         assert len(several.apart.why) == 2
-        return
+
+
+@pytest.mark.parametrize(
+    ("left_out", "region"), [(0, "wait A full + issue"), (1, "issue + product wait"), (2, "product wait + arithmetic")]
+)
+def test_passes_are_not_joined_where_different_kinds_of_work_would_be_one_region(left_out, region):
+    change = {"arithmetic": LONG.arithmetic + 150}
+    one, several = joined(LONG, disturbed=replace(LONG, **change), which=left_out)
+    assert several.joined is None
+    why = [f"the parts of {region} of consumer {n} are distinguished only by passes that are left out" for n in (0, 1)]
+    assert several.apart.why[:2] == why
+    assert "add up to" in several.apart.why[2]
+    assert per_iteration(several) == per_iteration(one)
+
+
+def test_passes_are_joined_where_one_kind_of_work_is_one_region(monkeypatch):
+    """Two waits behind one another, say, may be one."""
+    monkeypatch.setitem(INTERVALS, "issue", ("tensor", INTERVALS["issue"][1]))
+    _, several = joined(LONG, disturbed=replace(LONG, arithmetic=LONG.arithmetic + 150))
     assert several.joined.left_out == [1]
-    assert any(said in line for line in several.joined.why), several.joined.why
+    assert any("add up to" in line for line in several.joined.why), several.joined.why
     assert any("joined from 2 of 3 passes that agree" in line for line in verdict(several))
     assert any(several.joined.why[0] in line for line in verdict(several) if "left out" in line)
-    assert several.apart is None
+    assert ("consumer 0", "issue + product wait") in per_iteration(several)
     for group in {group for group, _ in per_iteration(several)}:
         parts = [cycles for (warp_group, _), cycles in per_iteration(several).items() if warp_group == group]
         assert sum(parts) == pytest.approx(several.cycles_per_unit.median)
-
-
-def test_without_the_pass_of_the_end_of_mmas_nothing_is_joined():
-    """The wait for MMAs and the arithmetic behind it would be one region, with MMAs in flight to its end."""
-    one, several = joined(LONG, disturbed=replace(LONG, arithmetic=LONG.arithmetic + 150), which=2)
-    assert several.joined is None
-    assert several.apart.why[0] == (
-        "the parts of product wait + arithmetic of consumer 0 are distinguished only by passes that are left out, so "
-        "how long MMAs are in flight is not known"
-    )
-    assert per_iteration(several) == per_iteration(one)
 
 
 def test_where_most_passes_change_the_schedule_the_least_disturbed_gives_the_iteration_time(monkeypatch):
