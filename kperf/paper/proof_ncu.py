@@ -23,12 +23,13 @@ from kperf.record.files import from_json_once
 from kperf.record.store import Frozen, RecordStore, recorded_folder
 from kperf.studies import ncu
 from kperf.studies.ncu import Rule
-from kperf.studies.records import Common, measured_or_recorded, stamp
+from kperf.studies.records import Common, folder_of, measured_or_recorded, stamp
 
 NAME = "ncu_rules"
 SESSION = (sys.executable, "-m", "kperf.paper.proof_ncu_session")
-_IN_A_PROCESS = 15
-_LIMIT_S = 300
+_BEGIN_WITHIN_S = 100.0
+"""A process begins no script later: ncu prints its table when the process has ended. Another one goes on."""
+_LIMIT_S = 400.0
 """Of such a process. A kernel takes some 40 passes, each a launch after its memory is put back."""
 _OPTIONS = ("--set", "full", "--nvtx", "--print-nvtx-rename", "kernel")
 """A launch is in an NVTX range with the name of its script, and ncu prints that as its kernel's."""
@@ -96,7 +97,7 @@ def run(
         results,
         NAME,
         ROWS,
-        partial(measure, console, kernels, names, ncu_path),
+        partial(measure, console, results, kernels, names, ncu_path),
         require_gpu=require_gpu,
         in_children=True,
         command="proof OPTIONS=--beside-ncu",
@@ -106,20 +107,34 @@ def run(
 
 
 def measure(
-    console: Console, kernels: Path, names: Sequence[str], ncu_path: Path | None, common: Common
+    console: Console, results: Path, kernels: Path, names: Sequence[str], ncu_path: Path | None, common: Common
 ) -> Iterator[NcuRow]:
-    """The row of each script; of one that is not profiled why. Faulty kernels come first."""
+    """The row of each script; of one that is not profiled why. Faulty kernels come first.
+
+    What an earlier run profiled with this GPU, software and commit is left out, unless it is named.
+    """
     program = ncu.find(ncu_path)
     version, left = ncu.version(program), scripts(kernels, names)
+    if not names and (known := _profiled_before(folder_of(results), common["environment"])):
+        before = len(left)
+        left = [path for path in left if path.stem not in known]
+        console.print(f"{before - len(left)} of {before} kernels are recorded: name those to be profiled again")
     has_profiled = False
     while left:
-        outcomes, again = _profiled(program, left[:_IN_A_PROCESS], has_profiled)
-        left = again + left[_IN_A_PROCESS:]
+        outcomes, left = _profiled(program, left, has_profiled)
         for path, (rules, why, took_s) in outcomes.items():
             row = NcuRow(**common, **about_script(path), ncu=version, rules=rules, why=why, took_s=took_s)
             has_profiled |= bool(rules)
             console.print(one_line(row), highlight=False)
             yield row
+
+
+def _profiled_before(folder: Path, environment: str) -> set[str]:
+    """Names of kernels whose rules are recorded in what differs from this environment in card and host alone."""
+    store = RecordStore(folder, NAME, ROWS)
+    known = store.environments()
+    same = {name for name, other in known.items() if other.setting == known[environment].setting}
+    return {row.name for row in store.points() if row.rules and row.environment in same}
 
 
 _Outcome = tuple[list[Rule], str, float]
@@ -135,7 +150,7 @@ def _profiled(program: Path, paths: Sequence[Path], has_profiled: bool) -> tuple
         file = Path(folder) / "answers.jsonl"
         why = "ncu printed nothing of it"
         try:
-            command: list[str | Path] = [*SESSION, file, *paths]
+            command: list[str | Path] = [*SESSION, str(_BEGIN_WITHIN_S), file, *paths]
             profiled = ncu.rules(ncu.run(program, _OPTIONS, command, _LIMIT_S, page="details", in_part=True))
         except UsageError as error:
             why = str(error)
@@ -153,8 +168,8 @@ def _profiled(program: Path, paths: Sequence[Path], has_profiled: bool) -> tuple
             outcomes[path] = [], f"the process ended meanwhile: {why}", 0.0
         else:
             again.append(path)
-    if not outcomes or all(path.stem in answers for path in again):  # another process would do no better
-        return outcomes | {path: ([], why, 0.0) for path in again}, []
+    if not outcomes:  # another process would do no better
+        return {path: ([], why, 0.0) for path in again}, []
     return outcomes, again
 
 

@@ -1,6 +1,7 @@
 """What `kperf proof --beside-ncu` runs under ncu: each script once, and then its last launch again, which ncu profiles.
 
-Called with the file for its answers (`proof_ncu.Answer`, a line each) and the scripts. The GPU is taken in turn.
+Called with the seconds after which no script begins, the file for its answers (`proof_ncu.Answer`, a line each) and the
+scripts. The GPU is taken in turn.
 """
 
 import contextlib
@@ -63,16 +64,20 @@ def profiled(script: Path, profiler: Profiler) -> Answer:
 
 
 def main(profiler: Profiler | None = None) -> None:
-    """Write an answer as a script begins, and as it ends; end at the first error of the GPU."""
-    out, *scripts = map(Path, sys.argv[1:])
+    """Write an answer as a script begins, and as it ends; end when time is over, or at the first error of the GPU."""
+    begin_within_s = float(sys.argv[1])
+    out, *scripts = map(Path, sys.argv[2:])
     with device.in_turn(), out.open("a") as answers:
+        begin = time.monotonic()
 
         def write(answer: Answer) -> None:
             answers.write(f"{answer.model_dump_json()}\n")
             answers.flush()
             os.fsync(answers.fileno())
 
-        for script in scripts:
+        for number, script in enumerate(scripts):
+            if number and time.monotonic() - begin > begin_within_s:
+                break
             write(Answer(name=script.stem, is_over=False))
             try:
                 write(profiled(script, profiler or Profiler()))

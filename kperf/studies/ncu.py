@@ -91,7 +91,9 @@ def run(
     words += ["--clock-control", "none", *options]
     try:
         done = child.run([*words, *command], limit_s, ending=signal.SIGINT)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"ncu took more than {limit_s:.0f} s") from None
+    except OSError as error:
         raise UsageError(f"{ncu} does not run: {str(error).splitlines()[0]}") from None
     said = done.stdout + done.stderr
     if "ERR_NVGPUCTRPERM" in said:

@@ -93,6 +93,8 @@ def measured_or_recorded(
             raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
         except ValidationError as error:  # what other programs measured may be anything
             raise MeasurementError(f"what was measured is no record of {name}: {first_of(error)}") from None
+    if not made:  # nothing was left to measure
+        return recorded(store.folder, name, rows)
     return Run(store.folder, made, stamp(store, made, "measured"))
 
 

@@ -9,7 +9,7 @@ from kperf.console import WholeConsole
 from kperf.errors import UsageError
 from kperf.paper import proof, proof_ncu
 from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE, names
-from kperf.paper.proof_ncu import ROWS
+from kperf.paper.proof_ncu import ROWS, Answer
 from kperf.record import device
 from kperf.record.store import RecordStore
 from kperf.studies.ncu import Rule
@@ -53,8 +53,7 @@ def rows_in(folder):
 
 
 @pytest.mark.usefixtures("on_a_fake_gpu")
-def test_each_kernel_has_its_rules_or_says_why_not(tmp_path, console, program, monkeypatch):
-    monkeypatch.setattr(proof_ncu, "_IN_A_PROCESS", 4)
+def test_each_kernel_has_its_rules_or_says_why_not(tmp_path, console, program):
     kernels = written(
         tmp_path / "set",
         planted__strided=script("strided", "uncoalesced-access"),
@@ -99,6 +98,61 @@ def test_an_ncu_that_prints_no_ranges_has_the_kernels_in_the_order_of_launches(t
     )
     proof_ncu.run(console, tmp_path / "results", kernels, [], ncu_path=program, require_gpu=True)
     assert {name: len(row.rules) for name, row in rows_in(tmp_path / "results").items()} == {"a": 5, "b": 5, "c": 0}
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_a_script_that_never_ends_costs_no_other_its_rules(tmp_path, console, program, monkeypatch):
+    run, calls = proof_ncu.ncu.run, []
+
+    def run_out_of_time(program, options, command, *rest, **more):
+        calls.append(command)
+        if len(calls) > 1:
+            return run(program, options, command, *rest, **more)
+        answers = [Answer(name=name, is_over=is_over) for name, is_over in (("a", True), ("b", True), ("c", False))]
+        command[-4].write_text("".join(f"{answer.model_dump_json()}\n" for answer in answers))
+        raise UsageError("ncu took more than 400 s")
+
+    monkeypatch.setattr(proof_ncu.ncu, "run", run_out_of_time)
+    kernels = written(
+        tmp_path / "set", planted__a=script("first"), planted__b=script("second"), planted__c="while True: pass"
+    )
+    proof_ncu.run(console, tmp_path / "results", kernels, [], ncu_path=program, require_gpu=True)
+    rows = rows_in(tmp_path / "results")
+    assert {name: len(row.rules) for name, row in rows.items()} == {"a": 5, "b": 5, "c": 0}
+    assert rows["c"].why == "the process ended meanwhile: ncu took more than 400 s"
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_a_process_begins_no_script_after_its_time_and_another_goes_on(tmp_path, console, program, monkeypatch):
+    monkeypatch.setattr(proof_ncu, "_BEGIN_WITHIN_S", 0.0)
+    kernels = written(tmp_path / "set", planted__a=script("first"), planted__b=script("second"), clean__c=script("it"))
+    calls = []
+    run = proof_ncu.ncu.run
+    monkeypatch.setattr(proof_ncu.ncu, "run", lambda *words, **more: calls.append(words) or run(*words, **more))
+    proof_ncu.run(console, tmp_path / "results", kernels, [], ncu_path=program, require_gpu=True)
+    assert {name: len(row.rules) for name, row in rows_in(tmp_path / "results").items()} == {"a": 5, "b": 5, "c": 5}
+    assert len(calls) == 3
+
+
+@pytest.mark.usefixtures("on_a_fake_gpu")
+def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path, console, program, monkeypatch):
+    """Of the same GPU, software and commit: what ncu has profiled is left out unless it is named."""
+    kernels = written(tmp_path / "set", planted__a=script("first"), planted__b="raise SystemExit(2)")
+
+    def run(*names):
+        before = len(RecordStore(tmp_path / "results/h200", "ncu_rules", ROWS).points())
+        proof_ncu.run(console, tmp_path / "results", kernels, names, ncu_path=program, require_gpu=True)
+        return [row.name for row in RecordStore(tmp_path / "results/h200", "ncu_rules", ROWS).points()[before:]]
+
+    assert run() == ["a", "b"]
+    assert run() == ["b"]
+    assert "1 of 2 kernels are recorded: name those to be profiled again" in console.export_text()
+    assert run("a") == ["a"]
+    (kernels / "planted/b.py").unlink()
+    assert run() == []
+    assert "Of 1 faulty kernels that ncu profiled" in console.export_text()
+    monkeypatch.setattr(device, "environment", lambda: environment().model_copy(update={"git_commit": "later"}))
+    assert run() == ["a"]
 
 
 RULE = {
