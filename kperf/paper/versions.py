@@ -12,7 +12,7 @@ import re
 import resource
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,13 +22,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kperf.arch import KNOWN, Arch
 from kperf.compat.triton import VERSION
-from kperf.console import of_standard_output
-from kperf.errors import UsageError, root_cause
+from kperf.console import complain, of_standard_output
+from kperf.errors import MeasurementError, UsageError, root_cause
 from kperf.ir import offline
 from kperf.paper.examples import EXAMPLES, Script
 from kperf.paper.readings import Place, Reading, reading
 from kperf.paper.readings import tables as reading_tables
-from kperf.record.files import write_between_marks
+from kperf.record.files import read_text, write_atomically, write_between_marks
+from kperf.record.store import first_of
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.selfcheck import Attempt, Stage, attempt
 from kperf.trace.instrument.events import read_rules
@@ -63,13 +64,26 @@ class Row(BaseModel):
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file, none if there is no file. Raises `UsageError` if a line is no row."""
-    if not path.exists():
-        return []
-    try:
-        return [Row.model_validate_json(line) for line in path.read_text().splitlines()]
-    except ValidationError as error:
-        raise UsageError(f"{path} holds a line that is no row ({error.errors()[0]['msg']}): remove it") from None
+    """The rows of a file, none if there is no file. Raises `UsageError` if it cannot be read, or a line is no row."""
+    rows = []
+    for number, line in enumerate(_text(path).split("\n")[:-1], 1):
+        try:
+            rows.append(Row.model_validate_json(line))
+        except ValidationError as error:
+            raise UsageError(f"{path}, line {number} is no row ({first_of(error)}): remove it") from None
+    return rows
+
+
+def append(path: Path, rows: Iterable[Row]) -> None:
+    """Add rows to a file, in one piece. Raises `UsageError` and `MeasurementError` as `write_atomically` does."""
+    lines = [f"{row.model_dump_json(exclude_none=True)}\n" for row in rows]
+    write_atomically(path, _text(path) + "".join(lines))
+
+
+def _text(path: Path) -> str:
+    """What a file holds, which may be missing, with the end of its last line."""
+    text = read_text(path) if os.path.lexists(path) else ""
+    return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 def record(path: Path, targets: Sequence[Arch]) -> None:
@@ -92,8 +106,7 @@ def record(path: Path, targets: Sequence[Arch]) -> None:
                 )
                 for name, tried in attempts(script, arch).items()
             ]
-            with path.open("a") as stream:
-                stream.writelines(f"{row.model_dump_json(exclude_none=True)}\n" for row in rows)
+            append(path, rows)
             for row in rows:
                 console.print(f"{row.target} {row.kernel}: {row.stage}, {row.message}")
 
@@ -179,7 +192,7 @@ def runs(results: Path) -> Iterator[Row]:
 
 def tables(rows: Sequence[Row]) -> str:
     """Markdown: a line a target and a column a Triton; what does not compile, with the reason; what traces say."""
-    versions = sorted({row.triton for row in rows}, key=lambda version: [int(part) for part in version.split(".")])
+    versions = sorted({row.triton for row in rows}, key=lambda version: [*map(int, re.findall(r"\d+", version))])
     lines = [
         f"| target | {' | '.join(f'Triton {version}' for version in versions)} |",
         "|---" * (len(versions) + 1) + "|",
@@ -218,7 +231,15 @@ def _cell(rows: Sequence[Row]) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """As the module's first lines say. Raises `SystemExit` for words that are none of that."""
+    """As the module's first lines say. Raises `SystemExit` for words that are none of that, and for what goes wrong."""
+    try:
+        _main(words)
+    except (UsageError, MeasurementError) as error:
+        complain(str(error))
+        raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
+
+
+def _main(words: Sequence[str]) -> None:
     results = Path(__file__).resolve().parents[2] / "results"
     parser = argparse.ArgumentParser(description=__doc__, usage=_USAGE, formatter_class=argparse.RawTextHelpFormatter)
     modes = parser.add_mutually_exclusive_group()
@@ -233,9 +254,7 @@ def main(words: Sequence[str]) -> None:
         write_between_marks(given.file, "versions", tables(read(results / "versions.jsonl")))
     elif given.runs:
         known = read(given.file)
-        new = [row for row in runs(Path(given.more[0]) if given.more else results) if row not in known]
-        with given.file.open("a") as stream:
-            stream.writelines(f"{row.model_dump_json(exclude_none=True)}\n" for row in new)
+        append(given.file, [row for row in runs(Path(given.more[0]) if given.more else results) if row not in known])
     else:
         if unknown := sorted({*given.more} - {arch.name for arch in KNOWN}):
             parser.error(f"unknown target {unknown[0]}: choose from {', '.join(arch.name for arch in KNOWN)}")

@@ -1,6 +1,8 @@
 """What each Triton makes of the examples: rows of what was tried, aborts of a compiler too, and the page's tables."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from kperf.errors import UsageError
 from kperf.paper import versions
 from kperf.paper.examples import EXAMPLES, Script
 from kperf.paper.readings import Reading
-from kperf.paper.versions import Row, attempts, read, record, tables
+from kperf.paper.versions import Row, append, attempts, read, record, tables
 from kperf.trace.capture.selfcheck import Attempt
 
 ROOT = Path(__file__).parents[2]
@@ -97,11 +99,12 @@ def test_a_page_keeps_what_stands_around_its_tables(tmp_path):
     assert page.read_text() == f"before\n<!-- versions -->\n{tables(read(RECORDED))}\n<!-- /versions -->\nafter\n"
 
 
-def test_a_page_without_the_marks_is_refused_and_left_alone(tmp_path):
+def test_a_page_without_the_marks_is_refused_and_left_alone(tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("before\n")
-    with pytest.raises(UsageError, match="has no pair of marks <!-- versions -->"):
+    with pytest.raises(SystemExit, match=r"^2$"):
         versions.main(["--page", str(page)])
+    assert "has no pair of marks <!-- versions -->" in capsys.readouterr().err
     assert page.read_text() == "before\n"
 
 
@@ -109,8 +112,35 @@ def test_a_page_without_the_marks_is_refused_and_left_alone(tmp_path):
 def test_a_line_that_is_no_row_is_one_sentence(tmp_path, line):
     path = tmp_path / "v.jsonl"
     path.write_text(row().model_dump_json() + "\n" + line + "\n")
-    with pytest.raises(UsageError, match="holds a line that is no row"):
+    with pytest.raises(UsageError, match=r"v\.jsonl, line 2 is no row \(.+\): remove it"):
         read(path)
+
+
+@pytest.mark.parametrize("words", [["{}"], ["--runs", "{}", "{}.results"], ["{}", "sm_90a"]])
+@pytest.mark.parametrize("damage", ["torn", "bytes", "folder", "pipe", "link"])
+def test_a_damaged_file_ends_each_request_in_a_sentence(words, damage, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(versions, "EXAMPLES", [ADD])
+    path = tmp_path / "v.jsonl"
+    if damage == "folder":
+        path.mkdir()
+    elif damage == "pipe":
+        os.mkfifo(path)
+    elif damage == "link":
+        path.symlink_to("nowhere/at/all")
+    else:
+        path.write_bytes(b"\xff\xfe\n" if damage == "bytes" else row().model_dump_json().encode()[:-9])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        versions.main([word.format(path) for word in words])
+    assert re.fullmatch(rf"kperf: {path}(, line 1 is no row .*: remove it| cannot be .*)\n", capsys.readouterr().err)
+
+
+def test_a_last_line_without_its_end_and_a_triton_from_source_are_read(tmp_path):
+    path = tmp_path / "v.jsonl"
+    path.write_text(row().model_dump_json())
+    append(path, [row(triton="3.7.0+git1f2e3d4c"), row(triton="3.10.0")])
+    assert [found.triton for found in read(path)] == ["3.6.0", "3.7.0+git1f2e3d4c", "3.10.0"]
+    head, *_ = tables(read(path)).splitlines()
+    assert head == "| target | Triton 3.6.0 | Triton 3.7.0+git1f2e3d4c | Triton 3.10.0 |"
 
 
 def traced_with(triton, folder):
