@@ -126,7 +126,8 @@ def goals(
     from kperf.paper.goals import markdown
     from kperf.record.files import write_between_marks
 
-    table = markdown(recorded_folder(results, "power.jsonl", gpu=gpu))
+    folder = recorded_folder(results, gpu=gpu, holds=lambda folder: (folder / "power.jsonl").exists())
+    table = markdown(folder)
     if write is None:
         console.print(table)
     else:

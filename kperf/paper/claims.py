@@ -40,6 +40,7 @@ Verdict = Literal[
     "does not hold",
     "of another override",
     "not recorded whole",
+    "not recorded",
 ]
 
 
@@ -125,16 +126,16 @@ class ProfilingClaim(_Claim):
         return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
 
 
-_SUMMARIES: dict[str, Callable[[Path], dict[str, float]]] = {
-    "fig12_inputs": fig12_inputs.summary,
-    "accuracy": accuracy.summary,
-    "overhead": fig13.summary,
-    "lines": lines.summary,
-    "timers": timers.summary,
-    "inductor": inductor.summary,
-    "tune": tuning.summary,
+_RECORDED: dict[str, tuple[str, Callable[[Path], dict[str, float]]]] = {
+    "fig12_inputs": ("fig12_inputs.jsonl", fig12_inputs.summary),
+    "accuracy": ("accuracy.jsonl", accuracy.summary),
+    "overhead": ("*/*.timeline.json", fig13.summary),
+    "lines": ("lines.jsonl", lines.summary),
+    "timers": ("timers.jsonl", timers.summary),
+    "inductor": ("inductor.jsonl", inductor.summary),
+    "tune": ("tune.jsonl", tuning.summary),
 }
-"""What is recorded for each of these figures, as numbers with names."""
+"""Of each of these figures the files that it is recorded in, and what they hold, as numbers with names."""
 
 Claim = Annotated[SpeedupClaim | TimelineClaim | PredictionClaim | ProfilingClaim, Field(discriminator="kind")]
 _CLAIMS: TypeAdapter[list[Claim]] = TypeAdapter(list[Claim])
@@ -151,6 +152,8 @@ class Outcome:
     """Whether what was recorded is not of the committed override."""
     cards: str | None = None
     """Of how many cards, if its workloads were measured on several."""
+    begun: bool = False
+    """Whether a part of what the value needs is recorded."""
 
     @property
     def verdict(self) -> Verdict:
@@ -162,7 +165,7 @@ class Outcome:
         else *equal*. No value: *faster* or *slower* if the whole interval is, else *no difference*.
         """
         if self.value is None:
-            return "not recorded whole"
+            return "not recorded whole" if self.begun else "not recorded"
         if self.other_override:
             return "of another override"
         if isinstance(self.claim, ProfilingClaim):
@@ -203,7 +206,9 @@ def evaluate(claim: Claim, folder: Path) -> Outcome:
     Raises `UsageError` as drawing them would: a record that is broken, or that lacks its environment.
     """
     if isinstance(claim, ProfilingClaim):
-        return Outcome(claim, _SUMMARIES[claim.figure](folder).get(claim.number), None)
+        files, summary = _RECORDED[claim.figure]
+        begun = any(path.stat().st_size for path in folder.glob(files))
+        return Outcome(claim, summary(folder).get(claim.number), None, begun=begun)
     if isinstance(claim, PredictionClaim):
         return _prediction(claim, folder)
     if isinstance(claim, TimelineClaim):
@@ -295,12 +300,12 @@ def _speedup(claim: SpeedupClaim, folder: Path) -> Outcome:
     runs = fig12.figure_runs(store, mode, () if set(pair) <= set(mode.keys) else pair)
     wanted = [key for key in fig12.grid(mode, claim.sweeps) if key[1].seq_len >= claim.min_seq_len]
     if not all(key in runs for key in wanted):
-        return Outcome(claim, None, None)
+        return Outcome(claim, None, None, begun=any(key in runs for key in wanted))
     chosen = [{key: run[key] for key in pair if key in run} for run in (runs[key] for key in wanted)]
     several = cards.spread_note(chosen, fig12.environments_of(store, chosen))
     found = speedup_interval(chosen, claim.ours, claim.baseline)
     if found is None:
-        return Outcome(claim, None, None)
+        return Outcome(claim, None, None, begun=True)
     return Outcome(claim, found[0], found[1:], bool(fig12.of_other_overrides(chosen)), several)
 
 
@@ -323,13 +328,13 @@ def _timeline_value(claim: TimelineClaim, folder: Path) -> Outcome:
 def _prediction(claim: PredictionClaim, folder: Path) -> Outcome:
     paths = [folder / "fig11" / f"{name}.timeline.json" for name in (claim.measured, claim.variant)]
     if not all(path.exists() for path in paths):
-        return Outcome(claim, None, None)
+        return Outcome(claim, None, None, begun=any(path.exists() for path in paths))
     measured, predicted = map(read_timeline, paths)
     if measured.replay is None:  # recorded before stage times were
-        return Outcome(claim, None, None)
+        return Outcome(claim, None, None, begun=True)
     committed = override.find(claim.variant, override.specialization_of(FIG11))
     try:
         error = predict(instrumented.find(committed)[1], measured) / predicted.cycles_per_unit.median - 1
     except NoPredictionError:
-        return Outcome(claim, None, None)
+        return Outcome(claim, None, None, begun=True)
     return Outcome(claim, abs(error), None, predicted.ttgir_sha256 != committed.sha256)

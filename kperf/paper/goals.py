@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kperf.bench.points import CUBLAS, Key, PowerStore, Store
+from kperf.bench.power import workloads
 from kperf.bench.tables import LONG_SEQ_LEN, speedup
-from kperf.errors import UsageError
 from kperf.paper import fig12, fig12_inputs, power
 
 OURS = "improved_plus"
@@ -16,11 +16,23 @@ OURS = "improved_plus"
 
 @dataclass(frozen=True)
 class Found:
-    """A number; where it is, if it is the least of several; whether it is not of the committed override."""
+    """A number; where it is, if it is the least of several; whether it is not of the committed override.
 
-    value: float
+    begun: whether a part of what the number needs is recorded, where it is NaN.
+    """
+
+    value: float = math.nan
     where: str = ""
     other_override: bool = False
+    begun: bool = False
+
+    def in_words(self, wanted: float) -> str:
+        """A cell of the table."""
+        if math.isnan(self.value):
+            return "not recorded whole" if self.begun else "not recorded"
+        number = f"{self.value:.3f}" if self.value >= wanted else f"**{self.value:.3f}**"
+        where = f", at {self.where}" if self.where else ""
+        return number + where + (", of another override" if self.other_override else "")
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,7 @@ class Goal:
 
 
 def goals(folder: Path) -> list[Goal]:
-    """From the runs that the figures show; raises `UsageError` if one of Fig. 12 or of `make power` is not recorded."""
+    """From the runs that the figures show. Raises `UsageError` for a record that is broken."""
     full, causal = (_found(folder, mask) for mask in (False, True))
     return [
         Goal(statement, wanted, (of_full, of_causal))
@@ -50,12 +62,7 @@ def markdown(folder: Path) -> str:
     """The table of goals: what was wanted (full; causal), and what is recorded, in bold where it falls short."""
     lines = ["| goal | full | causal |", "|---|---|---|"]
     for goal in goals(folder):
-        cells = []
-        for found, wanted in zip(goal.found, goal.wanted, strict=True):
-            number = f"{found.value:.3f}" if found.value >= wanted else f"**{found.value:.3f}**"
-            where = f", at {found.where}" if found.where else ""
-            recorded = number + where + (", of another override" if found.other_override else "")
-            cells.append("not recorded whole" if math.isnan(found.value) else recorded)
+        cells = [found.in_words(wanted) for found, wanted in zip(goal.found, goal.wanted, strict=True)]
         full, causal = goal.wanted
         lines.append(f"| {goal.statement} ({full:g}; {causal:g}) | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -97,51 +104,59 @@ class _Speedups:
     """Of ours over another kernel at each place."""
 
     at: dict[Key, float]
-    other_override: bool
+    other_override: bool = False
+    begun: bool = False
 
     @property
     def least(self) -> Found:
         """The smallest, and where it is."""
+        if not self.at:
+            return Found(begun=self.begun)
         (_, workload), ratio = min(self.at.items(), key=lambda pair: pair[1])
         return Found(ratio, f"{workload.batch} x {workload.seq_len}", self.other_override)
 
     @property
     def mean(self) -> Found:
         """Geometric mean."""
+        if not self.at:
+            return Found(begun=self.begun)
         return Found(statistics.geometric_mean(self.at.values()), other_override=self.other_override)
 
     @property
     def long(self) -> "_Speedups":
         """Those of long sequences."""
         at = {key: ratio for key, ratio in self.at.items() if key[1].seq_len >= LONG_SEQ_LEN}
-        return _Speedups(at, self.other_override)
+        return _Speedups(at, self.other_override, self.begun)
 
 
 def _speedups(folder: Path, mode: fig12.Mode, other: str) -> _Speedups:
+    """Of the whole figure, else none."""
     runs = fig12.figure_runs(Store(folder), mode)
     at = {key: ratio for key, run in runs.items() if (ratio := speedup(run, OURS, other)) is not None}
     if list(at) != fig12.grid(mode):
-        raise UsageError(f"{folder} lacks runs of {mode.stem}, or times of {other} in them: `make fig12` measures them")
+        return _Speedups({}, begun=bool(at))
     return _Speedups(at, OURS in fig12.of_other_overrides(runs.values()))
 
 
 def _by_kind(folder: Path, causal: bool) -> tuple[Found, Found]:
     """The smallest ratio to FA3 on any kind of inputs, the smallest geometric mean of a gentle one; NaN of a part."""
     found = fig12_inputs.summary(folder)
-    mask = "causal" if causal else "full"
-    return Found(found.get(f"least_{mask}", math.nan)), Found(found.get(f"mean_{mask}", math.nan))
+    mask, begun = "causal" if causal else "full", (folder / "fig12_inputs.jsonl").exists()
+    least, mean = (found.get(f"{name}_{mask}", math.nan) for name in ("least", "mean"))
+    return Found(least, begun=begun), Found(mean, begun=begun)
 
 
 def _alone(
     folder: Path, causal: bool, other: str, min_seq_len: int, together: Callable[[Iterable[float]], float]
 ) -> Found:
     """Our rate over another's, each alone at the power cap, of the shapes from min_seq_len on."""
-    runs = power.newest_runs(PowerStore(folder).points(), causal, [OURS, "fa3"])
-    if not runs:
-        raise UsageError(f"{folder} lacks runs of make power: measure them on a Hopper GPU")
+    wanted = [workload.seq_len for workload in workloads(causal) if workload.seq_len >= min_seq_len]
+    points = PowerStore(folder).points()
+    runs = [run for run in power.newest_runs(points, causal, [OURS, other]) if run[0].seq_len in wanted]
+    if len(runs) < len(wanted):
+        return Found(begun=bool(runs))
     ratios = []
     for run in runs:
         rates = {point.implementation: statistics.median(sample.tflops for sample in point.samples) for point in run}
-        if run[0].seq_len >= min_seq_len:
-            ratios.append(rates[OURS] / rates[other])
+        ratios.append(rates[OURS] / rates[other])
     return Found(together(ratios), other_override=OURS in power.of_other_overrides(runs))

@@ -9,8 +9,8 @@ from kperf.attention import overrides
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
 from kperf.bench.points import PowerStore, Store
-from kperf.errors import UsageError
 from kperf.paper import fig12, fig12_inputs, goals
+from tests.command import kperf
 from tests.conftest import environment, point
 from tests.paper.test_power import alone
 
@@ -112,8 +112,40 @@ def test_kinds_of_inputs_that_are_not_all_recorded_give_no_number(folder):
     assert row.partition(" (")[0][2:] in [goal.statement for goal in goals.goals(folder) if not goal.reached]
 
 
-@pytest.mark.parametrize("name", ["fig12.jsonl", "power.jsonl"])
-def test_without_its_runs_there_is_no_table(folder, name):
-    (folder / name).unlink()
-    with pytest.raises(UsageError, match="lacks runs of"):
-        goals.goals(folder)
+def cells(folder, *statements):
+    lines = {line.split(" (")[0][2:]: line for line in goals.markdown(folder).splitlines()[2:]}
+    return {tuple(cell.strip() for cell in lines[statement].split("|")[2:4]) for statement in statements}
+
+
+SUSTAINED = (
+    "FA3 alone and sustained, geometric mean of 4096 to 16384",
+    "cuBLAS 8192^3, both alone, the least of 8192 and 16384",
+)
+INTERLEAVED = ("FA3 interleaved, every point", "cuDNN interleaved, every point", "FA3 with head_dim 64, geometric mean")
+
+
+def test_what_is_not_recorded_leaves_the_other_rows(folder):
+    (folder / "power.jsonl").unlink()
+    assert cells(folder, *SUSTAINED) == {("not recorded",) * 2}
+    assert cells(folder, "FA3 interleaved, every point") == {("1.060, at 16 x 256", "**1.040**, at 16 x 256")}
+    (folder / "fig12.jsonl").unlink()
+    assert cells(folder, *INTERLEAVED) == {("not recorded",) * 2}
+    assert cells(folder, "FA3 on every kind of inputs, every point") == {("1.250", "1.250")}
+
+
+def test_what_is_recorded_in_part_says_so(folder):
+    for name, last in (("power.jsonl", 3), ("fig12.jsonl", 1)):  # of a causal workload
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(lines[:-last]))
+    assert {after for _, after in cells(folder, *SUSTAINED, *INTERLEAVED[:2])} == {"not recorded whole"}
+    assert cells(folder, SUSTAINED[0]) == {("1.500, of another override", "not recorded whole")}
+
+
+def test_the_table_of_a_gpu_without_sustained_runs_is_printed(folder, tmp_path):
+    results = tmp_path / "of all"
+    (results / "h100").mkdir(parents=True)
+    for name in ("fig12.jsonl", "environment.json"):
+        shutil.copy(folder / name, results / "h100" / name)
+    done = kperf("goals", "--results", results)
+    assert done.returncode == 0
+    assert f"| {SUSTAINED[0]} (1.05; 1.05) | not recorded | not recorded |" in done.stdout
