@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kperf.attention.bounded import Bounded
 from kperf.compat.triton import CompiledKernel, direct_launch
 
 Shape = tuple[int, ...]
@@ -21,37 +22,33 @@ class _Descriptor(TensorDescriptor):  # type: ignore[misc]
 
 
 class Launcher:
-    """`kernel[grid]` on tensors whose descriptors have the given shapes, strides and boxes; loads the kernel.
+    """`kernel[n_ctas, 1, 1]` on tensors whose descriptors have the given shapes, strides and boxes; loads the kernel.
 
     Where nobody watches launches, descriptors are encoded once an address, whatever lies there.
     """
 
-    def __init__(
-        self, kernel: CompiledKernel, n_ctas: int, descriptors: Sequence[tuple[Shape, Shape, Shape]] = ()
-    ) -> None:
-        """descriptors: shape, strides and box of each; n_ctas: the grid's."""
-        grid = (n_ctas, 1, 1)
+    def __init__(self, kernel: CompiledKernel, descriptors: Sequence[tuple[Shape, Shape, Shape]] = ()) -> None:
+        """descriptors: shape, strides and box of each."""
         self.descriptors = tuple(descriptors)
-        self._launch, self._direct = kernel[grid], direct_launch(kernel, grid)
-        self._encoded: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._kernel, self._direct = kernel, direct_launch(kernel)
+        self._encoded: Bounded[tuple[int, int], tuple[Any, ...]] = Bounded(_MOST_ENCODED)
 
-    def __call__(self, device: torch.device, tensors: Sequence[torch.Tensor], *arguments: Any) -> None:
+    def __call__(self, device: torch.device, n_ctas: int, tensors: Sequence[torch.Tensor], *arguments: Any) -> None:
         """Launch on a device, the current one; arguments: after the descriptors of `tensors`."""
+        grid = (n_ctas, 1, 1)
         if self._direct is None or not self._direct.usable():
-            self._launch(*map(self._described, range(len(tensors)), tensors), *arguments)
+            self._kernel[grid](*map(self._described, range(len(tensors)), tensors), *arguments)
             return
         flat: list[Any] = []
         for place, tensor in enumerate(tensors):
             flat += self._encoded.get((place, tensor.data_ptr())) or self._encode(place, tensor)
-        self._direct(device.index, *flat, *arguments)
+        self._direct(device.index, grid, *flat, *arguments)
 
     def _described(self, place: int, tensor: torch.Tensor) -> TensorDescriptor:
         return _Descriptor(tensor, *self.descriptors[place])
 
     def _encode(self, place: int, tensor: torch.Tensor) -> tuple[Any, ...]:
         assert self._direct is not None
-        if len(self._encoded) >= _MOST_ENCODED:  # two threads may pass it together
-            self._encoded.clear()
         encoded = self._direct.encoded(place, self._described(place, tensor))
         self._encoded[place, tensor.data_ptr()] = encoded
         return encoded

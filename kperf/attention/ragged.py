@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from triton.experimental.gluon import language as gl
 
+from kperf.attention.bounded import Bounded
 from kperf.attention.kernels import improved_plus, ragged
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
 from kperf.attention.launcher import Launcher
@@ -31,6 +32,7 @@ _STEP = 256
 """Of `fill_table`: sequences, and slots, at a time."""
 _MOST_ROWS = 2**30
 _MOST_PLANS = 4096
+_MOST_LAYOUTS = 256
 
 
 class Kind(NamedTuple):
@@ -74,13 +76,15 @@ class Plan:
     """What a call on tensors of these shapes, strides and types takes; `plan` makes it.
 
     why_not: why there is no such call (one sentence), or None. unreadable: of q, k, v, those that TMA cannot read.
-    launchers: of `fill_table` and `attn_fwd_ragged`, None where nothing is launched. o, lse, table: shape and strides
-    of what is allocated. table_numbers, numbers: what the kernels are given last.
+    launchers: of `fill_table` and `attn_fwd_ragged`, None where nothing is launched; batch, n_ctas: their CTAs.
+    o, lse, table: shape and strides of what is allocated. table_numbers, numbers: what the kernels are given last.
     """
 
     why_not: str | None = None
     unreadable: tuple[bool, ...] = (False, False, False)
     launchers: tuple[Launcher, Launcher] | None = None
+    batch: int = 0
+    n_ctas: int = 0
     o: tuple[Shape, Shape] = ((), ())
     lse: tuple[Shape, Shape] = ((), ())
     table: tuple[Shape, Shape] = ((), ())
@@ -97,12 +101,12 @@ class Plan:
             return o.zero_(), lse.fill_(-torch.inf)
         table = empty(*self.table, torch.int32, device)
         fill, compute = self.launchers
-        fill(device, (), begins_q, begins_k, table, o, lse, *self.table_numbers)
-        compute(device, (q, k, v, o), lse, sm_scale, table, *self.numbers)
+        fill(device, self.batch, (), begins_q, begins_k, table, o, lse, *self.table_numbers)
+        compute(device, self.n_ctas, (q, k, v, o), lse, sm_scale, table, *self.numbers)
         return o, lse
 
 
-_plans: dict[Any, Plan] = {}
+_plans: Bounded[Any, Plan] = Bounded(_MOST_PLANS)
 
 
 def plan(q: Tensor, k: Tensor, v: Tensor, begins_q: Tensor, begins_k: Tensor, causal: bool, max_kv_len: int) -> Plan:
@@ -120,8 +124,6 @@ def plan(q: Tensor, k: Tensor, v: Tensor, begins_q: Tensor, begins_k: Tensor, ca
     )
     found = _plans.get(key)
     if found is None:
-        if len(_plans) >= _MOST_PLANS:  # two threads may pass it together
-            _plans.clear()
         with torch.cuda.device_of(q):  # what is found serves later calls, whatever device is current now
             found = _plans[key] = _made(q, k, v, begins_q, begins_k, causal, max_kv_len)
     return found
@@ -201,30 +203,43 @@ def _made(q: Tensor, k: Tensor, v: Tensor, begins_q: Tensor, begins_k: Tensor, c
     if len(strides) < len(found):
         return Plan(unreadable=tuple(one is None for one in found))
     kind = Kind(head_dim, q.dtype, causal)
-    kernels = _kernels_on(q.device, kind)
-    if isinstance(kernels, str):
-        return Plan(why_not=kernels)
+    launchers = _launchers_on(q.device, kind, heads, kv_heads, (*strides, o[1][:2]))
+    if isinstance(launchers, str):
+        return Plan(why_not=launchers)
     in_section = ragged.section_heads(heads, kv_heads, min(max_kv_len, total_k), 2 * head_dim * q.element_size())
     slots = ragged.most_slots(batch, heads, in_section, total_q)
     n_ctas = min(slots * in_section, sm_count())
-    descriptors = [
-        improved_plus.ragged_descriptor(heads_of, head_dim, (row, head), box_rows)
-        for heads_of, (row, head), box_rows in zip(
-            (heads, kv_heads, kv_heads, heads),
-            (*strides, o[1][:2]),
-            (Q_BOX_ROWS, KV_BOX_ROWS, KV_BOX_ROWS, Q_BOX_ROWS),
-            strict=True,
-        )
-    ]
-    table, attention = kernels
     return Plan(
-        launchers=(Launcher(table, batch), Launcher(attention, n_ctas, descriptors)),
+        launchers=launchers,
+        batch=batch,
+        n_ctas=n_ctas,
         o=o,
         lse=lse,
         table=((ragged.numbers(slots, n_ctas),), (1,)),
         table_numbers=(batch, total_q, heads, in_section, n_ctas, *kind.table_constexprs().values()),
         numbers=(in_section, heads // kv_heads, total_q, *kind.constexprs().values()),
     )
+
+
+@functools.lru_cache(_MOST_LAYOUTS)
+def _launchers_on(
+    device: torch.device, kind: Kind, heads: int, kv_heads: int, strides: tuple[Shape, ...]
+) -> tuple[Launcher, Launcher] | str:
+    """Of tensors with these first two strides (q, k, v, o), however many rows they have; or why there are none.
+
+    Totals differ from step to step where sequences are packed: what is made here, and the descriptors that it keeps
+    encoded, takes a hundred times as long as a launch.
+    """
+    kernels = _kernels_on(device, kind)
+    if isinstance(kernels, str):
+        return kernels
+    table, attention = kernels
+    boxes = (Q_BOX_ROWS, KV_BOX_ROWS, KV_BOX_ROWS, Q_BOX_ROWS)
+    descriptors = [
+        improved_plus.ragged_descriptor(of_heads, kind.head_dim, (row, head), box_rows)
+        for of_heads, (row, head), box_rows in zip((heads, kv_heads, kv_heads, heads), strides, boxes, strict=True)
+    ]
+    return Launcher(table), Launcher(attention, descriptors)
 
 
 def _unsupported(q: Tensor, k: Tensor, begins_q: Tensor, begins_k: Tensor, causal: bool) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from triton.experimental.gluon import language as gl
 
+from kperf.attention.bounded import Bounded
 from kperf.attention.kernels import improved_plus
 from kperf.attention.kernels.attn_fwd import KV_BOX_ROWS, Q_BOX_ROWS
 from kperf.attention.launcher import Launcher
@@ -65,12 +66,14 @@ class Plan:
     """What a call on tensors of these shapes, strides and types takes; `plan` makes it.
 
     why_not: why there is no such call (one sentence), or None. unreadable: of q, k, v, those that TMA cannot read.
-    o, lse: shape and strides of what comes out. arguments: what the kernel is given after sm_scale.
+    n_ctas: of the launch. o, lse: shape and strides of what comes out. arguments: what the kernel is given after
+    sm_scale.
     """
 
     why_not: str | None = None
     unreadable: tuple[bool, ...] = (False, False, False)
     launcher: Launcher | None = None
+    n_ctas: int = 0
     o: tuple[Shape, Shape] = ((), ())
     lse: tuple[Shape, Shape] = ((), ())
     arguments: tuple[Any, ...] = ()
@@ -89,7 +92,7 @@ class Plan:
             return self._run_on_copies(q, k, v, causal, sm_scale)
         device = q.device
         o, lse = empty(*self.o, q.dtype, device), empty(*self.lse, torch.float32, device)
-        launch(device, (q, k, v, o), lse, sm_scale, *self.arguments)
+        launch(device, self.n_ctas, (q, k, v, o), lse, sm_scale, *self.arguments)
         return o, lse
 
     def _run_on_copies(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
@@ -100,7 +103,7 @@ class Plan:
         return plan(q, k, v, causal).run(q, k, v, causal, sm_scale)
 
 
-_plans: dict[Any, Plan] = {}
+_plans: Bounded[Any, Plan] = Bounded(_MOST_PLANS)
 
 
 def plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
@@ -116,8 +119,6 @@ def plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     )
     found = _plans.get(key)
     if found is None:
-        if len(_plans) >= _MOST_PLANS:  # two threads may pass it together
-            _plans.clear()
         with torch.cuda.device_of(q):  # what is found serves later calls, whatever device is current now
             found = _plans[key] = _made(q, k, v, causal)
     return found
@@ -184,7 +185,8 @@ def _made(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
     shapes = [tuple(tensor.shape) for tensor in (q, k, v, q)]
     descriptors = zip(shapes, [*readable, rows_first_strides(q.shape)], boxes, strict=True)
     return Plan(
-        launcher=Launcher(kernel, min(views.n_tiles, sm_count()), tuple(descriptors)),
+        launcher=Launcher(kernel, tuple(descriptors)),
+        n_ctas=min(views.n_tiles, sm_count()),
         o=(shapes[3], rows_first_strides(q.shape)),
         lse=((batch, heads, q_len), (heads * q_len, q_len, 1)),
         arguments=(*views, *kind.constexprs().values()),

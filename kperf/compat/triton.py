@@ -555,7 +555,7 @@ class DirectLaunch:
     and those of other Tritons and drivers, are not direct: `usable` says which.
     """
 
-    def __init__(self, kernel: CompiledKernel, grid: tuple[int, int, int], launch: Launch) -> None:
+    def __init__(self, kernel: CompiledKernel, launch: Launch) -> None:
         """`direct_launch` makes it; launch: the kernel's own."""
         around: Any = launch
         self._launcher, self._boxes = around.launch, ()
@@ -565,16 +565,15 @@ class DirectLaunch:
         self._encode = sys.modules[type(launch).__module__].make_tensordesc_arg
         options = (around.launch_cooperative_grid, around.launch_pdl)
         self._head = (kernel.function, *options, None, None, kernel.packed_metadata, None, None, None)
-        self._grid = grid
         self._stream = driver.active.get_current_stream
 
     def encoded(self, place: int, descriptor: Any) -> tuple[Any, ...]:
         """A host's descriptor as the kernel's descriptor number `place`: of memory that may come and go."""
         return tuple(self._encode(descriptor, self._boxes[place]))
 
-    def __call__(self, device: int, *arguments: Any) -> None:
+    def __call__(self, device: int, grid: tuple[int, int, int], *arguments: Any) -> None:
         """Launch on the current stream of a device, the current one; arguments: with descriptors as `encoded`, flat."""
-        self._launcher(*self._grid, self._stream(device), *self._head, *arguments)
+        self._launcher(*grid, self._stream(device), *self._head, *arguments)
 
     @staticmethod
     def usable() -> bool:
@@ -587,13 +586,13 @@ class DirectLaunch:
 _run = CompiledKernel.__dict__["run"]
 
 
-def direct_launch(kernel: CompiledKernel, grid: tuple[int, int, int]) -> DirectLaunch | None:
+def direct_launch(kernel: CompiledKernel) -> DirectLaunch | None:
     """The direct launch of a kernel on CUDA with Triton 3.6; None of others. Loads it."""
     launch: Any = own_launch(kernel)
     known = VERSION.startswith("3.6.") and type(launch).__module__ == backends["nvidia"].driver.__module__
     if not known or launch.global_scratch_size or launch.profile_scratch_size:
         return None
-    return DirectLaunch(kernel, grid, launch)
+    return DirectLaunch(kernel, launch)
 
 
 @contextmanager

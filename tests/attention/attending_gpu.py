@@ -153,3 +153,4 @@ def forget():
         module._plans.clear()
     views._kernel_on.cache_clear()
     ragged._kernels_on.cache_clear()
+    ragged._launchers_on.cache_clear()

@@ -9,7 +9,6 @@ from triton import knobs
 from triton.backends.nvidia import driver as nvidia
 from triton.runtime import driver
 
-from kperf.attention import launcher as launching
 from kperf.attention import ragged, views
 from kperf.compat.torch import empty
 from kperf.compat.triton import intercepted_launches
@@ -110,9 +109,27 @@ def test_a_descriptor_is_encoded_once_an_address(launcher):
     assert last[begin][0] == v.data_ptr()
 
 
+def test_sequences_of_other_totals_are_launched_with_what_is_there(launcher):
+    """As in training that packs others at each step: batch, total and longest differ, where the tensors lie does not."""
+    q, k, v = ragged_operands([300], [300])
+    grids = []
+    for lengths in ([130, 7], [2], [100, 100, 100], [130, 7]):
+        total, begins = sum(lengths), begins_of(lengths)
+        del launcher.encoded[:]
+        ragged.attend(q[:total], k[:total], v[:total], begins, begins, True, max(lengths), SCALE)
+        grids.append([launch[0] for launch in launcher.launches[-2:]])
+        of_inputs = [one[0] for one in launcher.encoded if one[0] in {tensor.data_ptr() for tensor in (q, k, v)}]
+        assert of_inputs == ([tensor.data_ptr() for tensor in (q, k, v)] if len(grids) == 1 else [])
+    assert grids == [[2, 12], [1, 4], [3, 20], [2, 12]]
+    by_heads = (tensor.transpose(0, 1).contiguous().transpose(0, 1) for tensor in (q, k, v))
+    begins = begins_of([300])
+    ragged.attend(*by_heads, begins, begins, True, 300, SCALE)  # other strides: they do depend on the total
+    assert len(launcher.encoded) >= 4
+
+
 def test_no_more_descriptors_are_kept_than_that(launcher, monkeypatch):
-    monkeypatch.setattr(launching, "_MOST_ENCODED", 6)
     q, k, v = operands()
+    monkeypatch.setattr(views.plan(q, k, v, True).launcher._encoded, "most", 6)
     values = [v + step for step in range(4)]
     for value in values:
         views.attend(q, k, value, True, SCALE)
@@ -126,7 +143,7 @@ def test_where_two_threads_have_passed_a_limit_it_holds_again(launcher, monkeypa
     kept = [views.attend(q, k, value, True, SCALE) for value in values[:-1]]
     found = views.plan(q, k, v, True).launcher
     assert len(found._encoded) > 5
-    monkeypatch.setattr(launching, "_MOST_ENCODED", 5)
+    monkeypatch.setattr(found._encoded, "most", 5)
     kept.append(views.attend(q, k, values[-1], True, SCALE))
     assert len(found._encoded) <= 5
     for module, plan in (
@@ -136,7 +153,7 @@ def test_where_two_threads_have_passed_a_limit_it_holds_again(launcher, monkeypa
         for rows in (1, 2, 3):
             plan(rows)
         assert len(module._plans) > 2
-        monkeypatch.setattr(module, "_MOST_PLANS", 2)
+        monkeypatch.setattr(module._plans, "most", 2)
         plan(4)
         assert len(module._plans) <= 2
 
