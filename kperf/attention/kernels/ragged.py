@@ -65,6 +65,75 @@ def write_slots(table, slot, exists, q_end, q_left, kv_end, kv_len, n_blocks, ta
     tl.store(at + FIRST_HEAD, head, exists)
 
 
+@triton.jit
+def place_of(begins_q, begins_k, own, blocks, batch, STEP: tl.constexpr):
+    """Where a sequence of so many blocks stands among those that attend: tiles before it and in all, rank of how many.
+
+    Long ones come first.
+    """
+    tiles_before, tiles_in_all, rank, attending = 0, 0, 0, 0
+    for start in range(0, batch, STEP):
+        other = start + tl.arange(0, STEP)
+        their_tiles, their_blocks = work_of(begins_q, begins_k, other, other < batch)
+        before = (their_blocks > blocks) | ((their_blocks == blocks) & (other < own))
+        there = (their_tiles > 0).to(tl.int32)
+        tiles_before += tl.sum(tl.where(before, their_tiles, 0))
+        rank += tl.sum(tl.where(before, there, 0))
+        tiles_in_all += tl.sum(their_tiles)
+        attending += tl.sum(there)
+    return tiles_before, tiles_in_all, rank, attending
+
+
+@triton.jit
+def write_sequence(
+    table, first_slot, tiles, blocks, q_begin, q_end, kv_end, kv_len, n_sections, in_section, sequences_after,
+    CAUSAL: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Writes a sequence's slots, section after section."""
+    zeros = tl.full([STEP], 0, tl.int32)
+    for start in range(0, tiles * n_sections, STEP):
+        number = start + tl.arange(0, STEP)
+        section = number // tiles
+        tile = number - section * tiles
+        n_blocks = zeros + blocks
+        if CAUSAL:
+            sections_after = sequences_after * n_sections - 1 - section
+            tile = tl.where(sections_after % 2 == 0, tiles - 1 - tile, tile)
+            n_blocks = tile + 1
+        slot = first_slot + number
+        q_left = q_end - q_begin - tile * TILE
+        tail = zeros + kv_len - (blocks - 1) * TILE
+        exists = number < tiles * n_sections
+        write_slots(
+            table, slot, exists, zeros + q_end, q_left, zeros + kv_end, zeros + kv_len, n_blocks, tail,
+            section * in_section,
+        )  # fmt: skip
+
+
+@triton.jit
+def write_empty(table, first_slot, spare, STEP: tl.constexpr):
+    """Writes slots of no rows, for CTAs that no tile is left for."""
+    zeros = tl.full([STEP], 0, tl.int32)
+    for start in range(0, spare, STEP):
+        number = start + tl.arange(0, STEP)
+        slot = first_slot + number
+        write_slots(table, slot, number < spare, zeros, zeros, zeros, zeros, zeros + 1, zeros + TILE, zeros)
+
+
+@triton.jit
+def write_nothing(o_ptr, lse_ptr, q_begin, q_end, total_q, heads, HEAD_DIM: tl.constexpr, STEP: tl.constexpr):
+    """Writes the outputs of rows that attend to nothing."""
+    row = (heads * HEAD_DIM).to(tl.int64)
+    for start in range(q_begin * row, q_end * row, STEP):
+        at = start + tl.arange(0, STEP)
+        tl.store(o_ptr + at, tl.full([STEP], 0, o_ptr.dtype.element_ty), at < q_end * row)
+    for start in range(0, (q_end - q_begin) * heads, STEP):
+        at = start + tl.arange(0, STEP)
+        head = at // (q_end - q_begin)
+        where = head * total_q + q_begin + at - head * (q_end - q_begin)
+        tl.store(lse_ptr + where, tl.full([STEP], float("-inf"), tl.float32), at < (q_end - q_begin) * heads)
+
+
 @triton.jit(do_not_specialize=["batch", "total_q", "heads", "in_section", "spare"])
 def fill_table(
     begins_q,
@@ -90,53 +159,17 @@ def fill_table(
     own = tl.program_id(0)
     n_sections = heads // in_section
     tiles, blocks = work_of(begins_q, begins_k, own, True)
-    tiles_before, tiles_in_all, rank, attending = 0, 0, 0, 0
-    for start in range(0, batch, STEP):
-        other = start + tl.arange(0, STEP)
-        their_tiles, their_blocks = work_of(begins_q, begins_k, other, other < batch)
-        before = (their_blocks > blocks) | ((their_blocks == blocks) & (other < own))
-        there = (their_tiles > 0).to(tl.int32)
-        tiles_before += tl.sum(tl.where(before, their_tiles, 0))
-        rank += tl.sum(tl.where(before, there, 0))
-        tiles_in_all += tl.sum(their_tiles)
-        attending += tl.sum(there)
+    tiles_before, tiles_in_all, rank, attending = place_of(begins_q, begins_k, own, blocks, batch, STEP)
 
     q_begin, q_end = tl.load(begins_q + own), tl.load(begins_q + own + 1)
     kv_end = tl.load(begins_k + own + 1)
     kv_len = kv_end - tl.load(begins_k + own)
-    zeros = tl.full([STEP], 0, tl.int32)
-    for start in range(0, tiles * n_sections, STEP):
-        number = start + tl.arange(0, STEP)
-        section = number // tiles
-        tile = number - section * tiles
-        n_blocks = zeros + blocks
-        if CAUSAL:
-            sections_after = (attending - rank) * n_sections - 1 - section
-            tile = tl.where(sections_after % 2 == 0, tiles - 1 - tile, tile)
-            n_blocks = tile + 1
-        slot = tiles_before * n_sections + number
-        q_left = q_end - q_begin - tile * TILE
-        tail = zeros + kv_len - (blocks - 1) * TILE
-        exists = number < tiles * n_sections
-        write_slots(
-            table, slot, exists, zeros + q_end, q_left, zeros + kv_end, zeros + kv_len, n_blocks, tail,
-            section * in_section,
-        )  # fmt: skip
-
+    write_sequence(
+        table, tiles_before * n_sections, tiles, blocks, q_begin, q_end, kv_end, kv_len, n_sections, in_section,
+        attending - rank, CAUSAL, STEP,
+    )  # fmt: skip
     if own == 0:
         tl.store(table, tiles_in_all * n_sections)
-        for start in range(0, spare, STEP):
-            number = start + tl.arange(0, STEP)
-            slot = tiles_in_all * n_sections + number
-            write_slots(table, slot, number < spare, zeros, zeros, zeros, zeros, zeros + 1, zeros + TILE, zeros)
-
+        write_empty(table, tiles_in_all * n_sections, spare, STEP)
     if (kv_len <= 0) & (q_end > q_begin):
-        row = (heads * HEAD_DIM).to(tl.int64)
-        for start in range(q_begin * row, q_end * row, STEP):
-            at = start + tl.arange(0, STEP)
-            tl.store(o_ptr + at, tl.full([STEP], 0, o_ptr.dtype.element_ty), at < q_end * row)
-        for start in range(0, (q_end - q_begin) * heads, STEP):
-            at = start + tl.arange(0, STEP)
-            head = at // (q_end - q_begin)
-            where = head * total_q + q_begin + at - head * (q_end - q_begin)
-            tl.store(lse_ptr + where, tl.full([STEP], float("-inf"), tl.float32), at < (q_end - q_begin) * heads)
+        write_nothing(o_ptr, lse_ptr, q_begin, q_end, total_q, heads, HEAD_DIM, STEP)
