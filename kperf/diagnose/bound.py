@@ -21,7 +21,7 @@ def bound_of(kernel: Kernel) -> Bound:
         if any(op.name in MMAS for op in own(loop)):
             return Bound(unit="tensor core", message="the tensor cores bound it: its main loop loads nothing by tiles")
     if kernel.accesses or any(True for _ in kernel.named(*TMA_LOADS)):
-        accesses = [access for access in kernel.accesses if not access.value.loaded]
+        accesses = [access for access in kernel.accesses if not access.value.scattered]
         moved = sum(access.tile_sectors * SECTOR_BYTES for access in accesses)
         use = sum(access.tile_bytes for access in accesses) / moved if moved else 1.0
         return Bound(

@@ -35,6 +35,8 @@ MOST_WARPS = 32
 """Of a CTA, on any GPU."""
 LEAST_TILE = 16
 """What is shorter is seldom the length of a tile."""
+_NO_STRIDE = 3
+"""With it no elements lie side by side."""
 _MASK_PLACES = {
     "tt.load": 1,
     "tt.store": 2,
@@ -74,9 +76,21 @@ class Access:
     @property
     def has_neighbours(self) -> bool:
         """Whether along one dimension of the tile each element lies beside the last one in memory."""
+        return self.contiguous is not None
+
+    @property
+    def contiguous(self) -> int | None:
+        """The dimension of the tile along which each element lies beside the last one in memory; None without one."""
         numbers = self.value.numbers
         long = (axis for axis, length in enumerate(numbers.shape) if length > 1)
-        return any(bool(np.all(np.diff(numbers, axis=axis) == self.tensor.bytes)) for axis in long)
+        return next((axis for axis in long if np.all(np.diff(numbers, axis=axis) == self.tensor.bytes)), None)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether along each dimension all steps are equal and lead to other addresses, as in a tile of a tensor."""
+        numbers = self.value.numbers
+        steps = [np.diff(numbers, axis=axis) for axis, length in enumerate(numbers.shape) if length > 1]
+        return all(bool(np.all(step == step.flat[0])) and step.flat[0] != 0 for step in steps)
 
     @property
     def tile_sector_use(self) -> float:
@@ -188,6 +202,8 @@ class Kernel:
             return None
         addresses = value.numbers[tuple(np.moveaxis(places, -1, 0))]  # [warp, register, lane]
         run = _run(addresses, pointers.bytes)
+        if value.loaded:  # where its first sector begins is not known: no alignment counts against it
+            addresses = addresses - addresses.min() % SECTOR_BYTES
         used, sectors = _requests(addresses, pointers.bytes, run)
         distinct = np.unique(addresses)
         return Access(
@@ -281,17 +297,28 @@ class Kernel:
 
         Of a kernel without a launch: of a launch the JIT knows which arguments are 1. Empty where there is none.
         """
-        if self.grid is not None:
+        if self.grid is not None or access.has_neighbours:
             return ""
+        return " or ".join(name for name in self._numbers_of(access) if self._if(access, name, 1).has_neighbours)
+
+    def strides_of_one(self, access: Access) -> tuple[str, ...]:
+        """The arguments that are 1 at the launch and the stride by which elements lie side by side.
+
+        Another argument of the address may be 1 too, as a number of heads.
+        """
+        if not access.has_neighbours:
+            return ()
+        ones = [name for name in self._numbers_of(access) if self.arguments.get(name) == 1]
+        return tuple(name for name in ones if not self._if(access, name, _NO_STRIDE).has_neighbours)
+
+    def _numbers_of(self, access: Access) -> list[str]:
+        integers = (name for name, one in self.parameters.items() if re.fullmatch(r"i\d+", one.type))
+        return [name for name in integers if name in access.value.arguments]
+
+    def _if(self, access: Access, name: str, number: int) -> Access:
+        """The same access if an argument were another number."""
         place = [one.operation for one in self.accesses].index(access.operation)
-        numbers = [name for name in self.parameters if name in access.value.arguments]
-        found = []
-        for name in numbers:
-            if re.fullmatch(r"i\d+", self.parameters[name].type):
-                other = replace(self, arguments={**self.arguments, name: 1}).accesses[place]
-                if other.has_neighbours and not access.has_neighbours:
-                    found.append(name)
-        return " or ".join(found)
+        return replace(self, arguments={**self.arguments, name: number}).accesses[place]
 
     def with_option(self, written: str) -> str:
         """Where an option such as `num_warps=8` is to be written: at the launch, or in the autotuner's list."""
@@ -408,9 +435,10 @@ def width(instruction: Instruction) -> int:
 
 
 def name_of(value: Value, kernel: Kernel) -> str:
-    """The pointer arguments on which an address depends, for messages."""
+    """The pointer argument of an address, for messages; without one those on which it depends."""
     pointers = [name for name in sorted(value.arguments) if kernel.parameters[name].type.startswith("!tt.ptr")]
-    return ", ".join(pointers) or "the pointer"
+    based = [name for name in pointers if kernel.values.is_in(value, name)]
+    return ", ".join(based or pointers) or "the pointer"
 
 
 def _run(addresses: NDArray[np.int64], size: int) -> int:

@@ -1,5 +1,6 @@
 """How many bytes a thread asks for at once, how many it could, and what is in the way."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,8 +8,25 @@ import numpy as np
 
 from kperf.diagnose.kernel import Access, Kernel, mask_place
 from kperf.diagnose.thresholds import VECTOR_BYTES
+from kperf.ir.ttgir import Operation
+from kperf.ir.values import Value
 
-Cause = Literal["mask", "loaded mask", "alignment", "stride"]
+Cause = Literal["mask", "loaded mask", "alignment", "memory", "remainder", "stride"]
+
+FROM_MEMORY = (
+    "its address is computed from numbers that are read from memory, of which no alignment is known",
+    "say what is known of them: pointer = tl.multiple_of(pointer, 16), and likewise each stride that is read",
+)
+"""Why the compiler cuts an access into pieces, and what to do."""
+
+
+def wrapped(divisors: tuple[str, ...]) -> tuple[str, str]:
+    """As `FROM_MEMORY`, where indices are taken modulo these arguments."""
+    names = ", ".join(divisors)
+    return (
+        f"its index is taken modulo {names}, of which no multiple of 16 is known, so that any two may lie apart",
+        f"leave out the remainder and mask what lies beyond {names}, or pad to a multiple of 16",
+    )
 
 
 @dataclass(frozen=True)
@@ -16,7 +34,7 @@ class Vector:
     """Of one access: bytes of an instruction in the machine code, bytes that were possible, what forbade them.
 
     unknown: arguments of which the compiler does not know that they are multiples of 16, or 1 where the cause is a
-    stride; none of a mask that is data.
+    stride, or the divisors where it is a remainder; none of a mask that is data, or of a base that is read from memory.
     """
 
     access: Access
@@ -37,19 +55,51 @@ def vectors(kernel: Kernel) -> list[Vector]:
     return found
 
 
-def _in_the_way(kernel: Kernel, access: Access) -> tuple[Cause, tuple[str, ...]] | None:
+def _in_the_way(  # noqa: PLR0911 (a case a cause)
+    kernel: Kernel, access: Access
+) -> tuple[Cause, tuple[str, ...]] | None:
     """What forbids larger pieces by the TTGIR, and the arguments that are not known to be 1, or multiples of 16."""
+    if access.value.scattered:
+        return None
+    if ones := kernel.strides_of_one(access):
+        return "stride", ones
+    if divisors := wrapped_by(kernel, access):
+        return "remainder", divisors
+    unknown = _not_divisible(kernel, access.value.arguments)
+    unaligned = np.any(access.value.numbers.reshape(-1, access.value.numbers.shape[-1])[:, 0] % VECTOR_BYTES)
+    if unaligned and access.value.loaded:
+        return "memory", ()
+    if unaligned and unknown:
+        return "alignment", unknown
     if access.value.loaded:
         return None
-    ones = tuple(sorted(name for name in access.value.arguments if kernel.arguments.get(name) == 1))
-    if ones:
-        return "stride", ones
-    unknown = _not_divisible(kernel, access.value.arguments)
-    if unknown and np.any(access.value.numbers.reshape(-1, access.value.numbers.shape[-1])[:, 0] % VECTOR_BYTES):
-        return "alignment", unknown
     if of_mask := _limits(kernel, access):
         return "mask", of_mask
     return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
+
+
+def wrapped_by(kernel: Kernel, access: Access) -> tuple[str, ...]:
+    """The arguments modulo which indices are taken that lie side by side; empty if there are none.
+
+    Where such a divisor may not be a multiple of 16, the compiler takes any two of the indices to lie apart.
+    """
+    found: set[str] = set()
+    for op in kernel.values.sources(access.operation, 0) if access.has_neighbours else ():
+        if op.name in ("arith.remsi", "arith.remui") and _along(op) in (None, access.contiguous):
+            index, divisor = kernel.values.operand(op, 0), kernel.values.operand(op, 1)
+            if index is not None and divisor is not None and _side_by_side(index):
+                found |= set(_not_divisible(kernel, divisor.arguments))
+    return tuple(sorted(found))
+
+
+def _along(op: Operation) -> int | None:
+    """The dimension of a matrix along which a row or a column of indices runs; None of whole tiles."""
+    across = re.search(r"slice<\{dim = ([01]), parent = #\w+\}>", op.rest)
+    return 1 - int(across[1]) if across is not None else None
+
+
+def _side_by_side(index: Value) -> bool:
+    return index.numbers.shape[-1:] > (1,) and bool(np.all(np.diff(index.numbers, axis=-1) == 1))
 
 
 def _mask_is_data(kernel: Kernel, access: Access) -> bool:
@@ -70,8 +120,8 @@ def _limits(kernel: Kernel, access: Access) -> tuple[str, ...]:
             todo += [kernel.values.maker(op, place) for place in range(len(op.operands))]
         elif op.name == "arith.cmpi":
             index, limit = kernel.values.operand(op, 0), kernel.values.operand(op, 1)
-            if index is not None and limit is not None and np.all(np.diff(index.numbers, axis=-1) == 1):
-                found |= set(_not_divisible(kernel, limit.arguments)) if index.numbers.shape[-1:] > (1,) else set()
+            if index is not None and limit is not None and _side_by_side(index):
+                found |= set(_not_divisible(kernel, limit.arguments))
     return tuple(sorted(found))
 
 

@@ -55,19 +55,27 @@ class Compiled:
         return code.moved(*self.moved) if self.moved else code
 
 
+_STACK_STEP = 8
+"""A thread's stack is a multiple of so many bytes."""
+
+
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas reports of one kernel: registers a thread, bytes of stack and local memory (spills), shared bytes."""
+    """What ptxas reports of one kernel: registers a thread, bytes of stack and local memory, shared bytes.
+
+    array_bytes: of the stack, those of arrays that the PTX declares. The sine of a large number has one.
+    """
 
     registers: int
     stack_bytes: int
     local_bytes: int
     shared_bytes: int
+    array_bytes: int = 0
 
     @property
     def spilled_bytes(self) -> int:
         """Bytes of a thread's registers that were spilled to local memory."""
-        return self.stack_bytes + self.local_bytes
+        return max(self.stack_bytes - self.array_bytes, 0) + self.local_bytes
 
 
 def parse_ttgir(text: str) -> Any:
@@ -250,13 +258,20 @@ def _damaged_cache(why: str) -> UsageError:
 
 
 def resources(kernel: CompiledKernel) -> Resources:
-    """Read registers and spills from the cubin, shared memory from the metadata.
+    """Read registers and spills from the cubin, shared memory from the metadata, a thread's own arrays from the PTX.
 
     Raises `UsageError` if the cubin is not one: Triton's cache is damaged.
     """
     report = _dump(kernel, "cuobjdump", "-res-usage")
     usage = {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", report)}
-    return Resources(usage["REG"], usage["STACK"], usage["LOCAL"], kernel.metadata.shared)
+    arrays = _array_bytes(kernel.asm.get("ptx", ""))
+    return Resources(usage["REG"], usage["STACK"], usage["LOCAL"], kernel.metadata.shared, arrays)
+
+
+def _array_bytes(ptx: str) -> int:
+    """Bytes on the stack of arrays that each thread has of its own, in steps of ptxas."""
+    sizes = map(int, re.findall(r"^\s*\.local \.align \d+ \.b8\s+\w+\[(\d+)\];", ptx, re.MULTILINE))
+    return sum(-(-size // _STACK_STEP) * _STACK_STEP for size in sizes)
 
 
 def sass(kernel: CompiledKernel) -> str:

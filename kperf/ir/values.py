@@ -6,8 +6,8 @@ first iteration. What depends on data that was loaded is marked: no pattern can 
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from kperf.ir.ttgir import Module, Operation, Region
 _LARGEST = 1 << 20
 """Elements of a tensor that are computed; larger ones are unknown."""
 _READS = ("tt.load", "tt.gather", "amdg.buffer_load")
+_DISTANCE = 1 << 40
+"""From one pointer argument to the next."""
+_EQUAL = r"(%[\w$.-]+) = (%[\w$.#-]+)"
 _POINTER = re.compile(r"!tt\.ptr<([^<>]*?)(?:, \d+)?>")
 
 
@@ -43,14 +46,20 @@ _SAME = {
     "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "arith.index_castui", "ttg.convert_layout",
     "tt.bitcast", "tt.int_to_ptr", "tt.ptr_to_int", "arith.bitcast", "tt.unsplat",
 }  # fmt: skip
+_SHIFTS = {
+    *_SAME, "arith.addi", "arith.subi", "tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape",
+    "tt.trans",
+}  # fmt: skip
+"""What moves all elements by the same number, or leaves them."""
 
 
 @dataclass(frozen=True)
 class Value:
     """Numbers of a tensor (or of a scalar, an array without dimensions).
 
-    loaded: it depends on what was read from memory. arguments: those of the function that it depends on. iterations:
-    the lines of the loops whose iteration it depends on. program: it depends on which CTA this is.
+    loaded: it depends on what was read from memory. scattered: so do the distances between its elements, not only where
+    the first one is. arguments: those of the function that it depends on. iterations: the lines of the loops whose
+    iteration it depends on. program: it depends on which CTA this is.
     """
 
     numbers: NDArray[np.int64]
@@ -58,6 +67,7 @@ class Value:
     arguments: frozenset[str] = frozenset()
     iterations: frozenset[int] = frozenset()
     program: bool = False
+    scattered: bool = False
 
     def moved(self, offsets: "Value", size: int) -> "Value":
         """Addresses that lie `offsets` elements of `size` bytes further."""
@@ -91,13 +101,12 @@ class Values:
     def __init__(self, module: Module, known: dict[str, int] | None = None) -> None:
         """`known`: the numbers of arguments, by name without `%`, where a launch says them."""
         self._made: dict[tuple[int, str], Operation] = {}
-        self._carried: dict[tuple[int, str], tuple[Operation, int]] = {}
+        self._carried: dict[tuple[int, str], _Carried] = {}
         for op in module.walk():
             for result in op.results:
                 self._made[_line(op.parent), result] = op
-            if op.name == "scf.for":
-                for place, name in enumerate(_loop_arguments(op)):
-                    self._carried[op.regions[0].line, name] = (op, place)
+            if op.name in ("scf.for", "scf.while"):
+                self._carried |= {(region.line, name): one for region, name, one in _carried_by(op)}
         self._arguments = {argument.name: argument for argument in arguments_of(module)}
         self._sampled = {
             name: _sample(argument, place, (known or {}).get(name.removeprefix("%")))
@@ -127,20 +136,23 @@ class Values:
             if key in seen:
                 continue
             seen.add(key)
-            op = self._carried[key][0] if key in self._carried else self._made.get(key)
+            carried = self._carried.get(key)
+            op = carried.loop if carried is not None else self._made.get(key)
             if op is None:
                 continue
             found[op.line] = op
-            if key in self._carried:
-                place = self._carried[key][1]
-                todo.append((op.parent, _initial(op)[place]))
-                if place:  # no induction variable
-                    todo.append((op.regions[0], op.regions[0].operations[-1].operands[place - 1]))
+            if carried is not None:
+                todo += [carried.first, *([carried.later] if carried.later is not None else [])]
             else:
                 todo += [(op.parent, operand) for operand in op.operands]
                 ends = [(each, each.operations[-1]) for each in op.regions if each.operations]
                 todo += [(each, operand) for each, end in ends for operand in end.operands]
         return list(found.values())
+
+    def is_in(self, address: Value, pointer: str) -> bool:
+        """Whether an address lies in the tensor of a pointer argument, which is far from all others."""
+        base = self._sampled[f"%{pointer}"].numbers
+        return bool(np.all(np.abs(address.numbers - base) < _DISTANCE // 2))
 
     def _resolve(self, region: Region | None, name: str) -> tuple[int, str]:
         bare = name.partition("#")[0]
@@ -176,8 +188,7 @@ class Values:
     def _needs(self, key: tuple[int, str], place: int) -> list[tuple[Region | None, str]]:
         """What `_compute` asks for."""
         if key in self._carried:
-            loop, position = self._carried[key]
-            return [(loop.parent, _initial(loop)[position])]
+            return [self._carried[key].first]
         op = self._made.get(key)
         if op is None or op.name in ("scf.for", "scf.if", "scf.while"):
             end = self._end(op, place) if op is not None else None
@@ -187,11 +198,9 @@ class Values:
 
     def _compute(self, key: tuple[int, str], place: int) -> Value | None:
         if key in self._carried:
-            loop, position = self._carried[key]
-            first = self._value(loop.parent, _initial(loop)[position])
-            if first is None:
-                return None
-            return Value(first.numbers, first.loaded, first.arguments, first.iterations | {loop.line}, first.program)
+            first = self._value(*self._carried[key].first)
+            iterations = frozenset({self._carried[key].loop.line})
+            return None if first is None else replace(first, iterations=first.iterations | iterations)
         op = self._made.get(key)
         if op is None:
             return self._sampled.get(key[1])
@@ -209,9 +218,8 @@ class Values:
             carried = _initial(op)[1:]
             return (op.parent, carried[place]) if place < len(carried) else None
         last = op.regions[0].operations[-1] if op.regions and op.regions[0].operations else None
-        if last is None or last.name != "scf.yield" or place >= len(last.operands):
-            return None
-        return op.regions[0], last.operands[place]
+        ends = _passed(last) if last is not None else ()
+        return (op.regions[0], ends[place]) if place < len(ends) else None
 
     def _of_operation(self, op: Operation) -> Value | None:  # noqa: PLR0911 (a case a kind of operation)
         name = op.name
@@ -233,7 +241,9 @@ class Values:
         numbers = _apply(op, [value.numbers for value in values])
         if numbers is None or numbers.size > _LARGEST:
             return None
-        return _joined(numbers, values)
+        spread = op.name not in _SHIFTS and any(value.loaded for value in values) and len(np.unique(numbers)) > 1
+        found = _joined(numbers, values)
+        return replace(found, scattered=True) if spread else found
 
     def _data(self, op: Operation) -> Value | None:
         """What is read from memory: any integer, and no float."""
@@ -242,7 +252,7 @@ class Values:
         if pointer is None or element is None or not re.match(r"i\d+|!tt", element[1]):
             return None
         numbers = self._random.integers(1 << 12, 1 << 24, pointer.numbers.shape)
-        return Value(numbers, True, pointer.arguments, pointer.iterations, pointer.program)
+        return replace(pointer, numbers=numbers, loaded=True, scattered=numbers.size > 1)
 
 
 def _apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:  # noqa: PLR0911 (likewise)
@@ -282,6 +292,7 @@ def _joined(numbers: NDArray[np.int64], values: list[Value]) -> Value:
         frozenset().union(*(value.arguments for value in values)),
         frozenset().union(*(value.iterations for value in values)),
         any(value.program for value in values),
+        any(value.scattered for value in values),
     )
 
 
@@ -301,26 +312,61 @@ def _sample(argument: Argument, place: int, known: int | None) -> Value:
     """A pointer is far from all others; a number is large, and a multiple of 16 only if the compiler knows it."""
     only = frozenset({argument.name.removeprefix("%")})
     if argument.type.startswith("!tt.ptr"):
-        base = (place + 1) << 40
+        base = (place + 1) * _DISTANCE
         return Value(np.array(base if argument.divisible else base + element_bytes(argument.type)), arguments=only)
     number = known if known is not None else (1 << 13) + 16 * (2 * place + 1) + (0 if argument.divisible else 5)
     return Value(np.array(number, dtype=np.int64), arguments=only)
 
 
+@dataclass(frozen=True)
+class _Carried:
+    """A name that a loop gives each iteration anew: where it is from in the first one, and in later ones if it says."""
+
+    loop: Operation
+    first: tuple[Region | None, str]
+    later: tuple[Region | None, str] | None = None
+
+
+def _carried_by(loop: Operation) -> Iterator[tuple[Region, str, _Carried]]:
+    """Of a loop the names that its iterations are given, each with its region."""
+    body = loop.regions[-1]
+    ends = _passed(body.operations[-1]) if body.operations else ()
+    initial = _initial(loop)
+    if loop.name == "scf.for":
+        for name, begin, end in zip(_loop_arguments(loop), initial, ("", *ends), strict=False):
+            yield body, name, _Carried(loop, (loop.parent, begin), (body, end) if end else None)
+        return
+    condition = loop.regions[0]
+    for name, begin, end in zip(re.findall(_EQUAL, _header(loop)), initial, ends, strict=False):
+        yield condition, name[0], _Carried(loop, (loop.parent, begin), (body, end))
+    given = _passed(condition.operations[-1]) if condition.operations else ()
+    for name, begin in zip(body.blocks[0].arguments, given, strict=False):
+        yield body, name, _Carried(loop, (condition, begin))
+
+
+def _passed(end: Operation) -> tuple[str, ...]:
+    """What the last operation of a region hands on; empty if it ends in another way."""
+    return {"scf.yield": end.operands, "scf.condition": end.operands[1:]}.get(end.name, ())
+
+
+def _header(loop: Operation) -> str:
+    return loop.rest.partition("->")[0]
+
+
 def _loop_arguments(loop: Operation) -> list[str]:
     """The induction variable of `scf.for`, then what it carries."""
-    header = loop.rest.partition("->")[0]
-    induction = re.match(r"\s*(?:unsigned )?(%[\w$.-]+) = ", header)
-    carried = re.findall(r"(%[\w$.-]+) = %", header.partition("iter_args(")[2])
-    return [induction[1] if induction else "", *carried]
+    induction = re.match(r"\s*(?:unsigned )?(%[\w$.-]+) = ", _header(loop))
+    carried = re.findall(_EQUAL, _header(loop).partition("iter_args(")[2])
+    return [induction[1] if induction else "", *(name for name, _ in carried)]
 
 
 def _initial(loop: Operation) -> list[str]:
-    """The lower bound of `scf.for`, then the values with which it begins what it carries."""
-    header = loop.rest.partition("->")[0]
-    lower = re.match(r"\s*(?:unsigned )?%[\w$.-]+ = (%[\w$.#-]+)", header)
-    carried = re.findall(r"%[\w$.-]+ = (%[\w$.#-]+)", header.partition("iter_args(")[2])
-    return [lower[1] if lower else "", *carried]
+    """The lower bound of `scf.for`, then the values with which a loop begins what it carries."""
+    if loop.name == "scf.while":
+        return [value for _, value in re.findall(_EQUAL, _header(loop))]
+    lower = re.match(r"\s*(?:unsigned )?%[\w$.-]+ = (%[\w$.#-]+)", _header(loop))
+    carried = re.findall(_EQUAL, _header(loop).partition("iter_args(")[2])
+    return [lower[1] if lower else "", *(value for _, value in carried)]
 
 
 def _line(region: Region | None) -> int:

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Kernel, frame_of, inside, loops_around, own
+from kperf.diagnose.kernel import ASYNC_COPIES, MMAS, STORES, Access, Kernel, frame_of, inside, loops_around, own
 from kperf.diagnose.loops import own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
 from kperf.diagnose.thresholds import SM_BYTES_IN_FLIGHT
+from kperf.diagnose.vectors import FROM_MEMORY, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -139,6 +140,31 @@ def _index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | N
     return None
 
 
+def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
+    few = (
+        f"a thread can prove only {access.thread_bytes} contiguous bytes, and cp.async copies {_CP_ASYNC_BYTES} or more"
+    )
+    if divisors := wrapped_by(kernel, access):
+        why, advice = wrapped(divisors)
+    elif access.value.loaded and access.has_neighbours:
+        why, advice = FROM_MEMORY
+    else:
+        return few, "make the inner stride a constexpr of 1 and the other strides multiples of 16"
+    return f"{few}: {why}", advice
+
+
+def _is_turned(kernel: Kernel, loop: Operation, op: Operation, access: Access | None) -> bool:
+    """Whether a wgmma reads an operand of 8 bits whose rows or columns lie across K."""
+    if access is None or access.tensor.bytes != 1 or access.contiguous is None:
+        return False
+    for mma in own(loop):
+        if mma.name == "ttng.warp_group_dot":
+            for place, depth in ((0, 1), (1, 0)):
+                if op in kernel.values.sources(mma, place) and len(access.tensor.shape) == 2:
+                    return access.contiguous != depth
+    return False
+
+
 def _stride(kernel: Kernel, op: Operation) -> str:
     """The arguments of which one, if it is 1, lets a thread's bytes lie side by side."""
     access = next((access for access in kernel.accesses if access.operation is op), None)
@@ -168,10 +194,12 @@ def _reason(  # noqa: PLR0911 (a case a reason)
             "load the indices an iteration ahead, in a variable that the loop carries",
         )
     if access is not None and access.thread_bytes < _CP_ASYNC_BYTES:
+        return _few_bytes(kernel, access)
+    if _is_turned(kernel, loop, op, access):
         return (
-            f"a thread can prove only {access.thread_bytes} contiguous bytes, and cp.async copies {_CP_ASYNC_BYTES} or "
-            "more",
-            "make the inner stride a constexpr of 1 and the other strides multiples of 16",
+            "wgmma takes operands of 8 bits only with K as their contiguous dimension, so that each thread turns its "
+            "part of this tile on the way",
+            "store the operand with K contiguous (of tl.dot(a, b): b as [N, K]) and load its transpose",
         )
     if kernel.is_gluon and op.name in ASYNC_COPIES:
         return "it fills one buffer, which this iteration reads", _MORE_BUFFERS

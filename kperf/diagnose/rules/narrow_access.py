@@ -4,16 +4,17 @@ from collections.abc import Iterator
 
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.vectors import Vector, vectors
+from kperf.diagnose.vectors import FROM_MEMORY, Vector, vectors, wrapped
 from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of contiguous rows whose beginning may lie anywhere, and of launches whose rows alone are contiguous."""
     for vector in vectors(kernel):
-        if vector.cause not in ("alignment", "stride"):
+        reason = _REASONS.get(vector.cause)
+        if reason is None:
             continue
-        why, advice = _of_a_stride(vector) if vector.cause == "stride" else _of_alignment(vector)
+        why, advice = reason(vector)
         yield kernel.finding(
             RULE.id,
             vector.access.operation,
@@ -43,5 +44,20 @@ def _of_a_stride(vector: Vector) -> tuple[str, str]:
         "for 1",
     )
 
+
+def _of_memory(_: Vector) -> tuple[str, str]:
+    return FROM_MEMORY
+
+
+def _of_a_remainder(vector: Vector) -> tuple[str, str]:
+    return wrapped(vector.unknown)
+
+
+_REASONS = {
+    "alignment": _of_alignment,
+    "memory": _of_memory,
+    "remainder": _of_a_remainder,
+    "stride": _of_a_stride,
+}
 
 RULE = Rule("narrow-access", "Rows of unknown alignment", check, needs="machine code")

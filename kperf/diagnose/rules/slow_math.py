@@ -10,6 +10,7 @@ from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding, Level
 
 _SMALL = 256
+"""Elements: of each row of a tile one number may take long."""
 _PRODUCTS = (2.0, 3.0, 4.0)
 """Exponents of which a product is the shortest way to write a power."""
 _INSTEAD = {
@@ -27,10 +28,11 @@ _INSTEAD = {
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of calls into libdevice and precise division and roots; of exp beside products, which exp2 does with less."""
+    largest = max((access.tensor.size for access in kernel.accesses), default=_SMALL)
     for op in kernel.operations:
         called = _called(op)
         types = tensor_types(op.rest)
-        if called is None or not types or types[-1].size < _SMALL or types[-1].element == "f64":
+        if called is None or not types or types[-1].size < min(_SMALL, largest) or types[-1].element == "f64":
             continue
         looping = bool(loops_around(op))
         if called == "exp beside products":

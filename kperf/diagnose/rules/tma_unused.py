@@ -18,7 +18,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             continue
         for op in inner:
             access = copies.get(op.line)
-            if access is None or access.value.loaded or access.thread_bytes < VECTOR_BYTES:
+            if access is None or access.value.loaded or access.thread_bytes < VECTOR_BYTES or not access.is_even:
                 continue
             yield kernel.finding(
                 RULE.id,

@@ -7,6 +7,7 @@ import numpy as np
 from kperf.diagnose.kernel import STORES, Access, Kernel, frame_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES
+from kperf.diagnose.vectors import wrapped, wrapped_by
 from kperf.trace.analyze.finding import Finding, Level
 
 _PART = 8
@@ -18,51 +19,72 @@ _PARTS = 16
 def check(kernel: Kernel) -> Iterator[Finding]:
     """From the addresses of one CTA and the layout of its threads."""
     largest = max((_weight(access) for access in kernel.accesses), default=0)
+    apart: list[Access] = []
     for access in kernel.accesses:
-        if access.sector_use >= POOR_SECTOR_USE or access.value.loaded or _weight(access) * _PART < largest:
+        if access.sector_use >= POOR_SECTOR_USE or access.value.scattered or _weight(access) * _PART < largest:
             continue
         if access.tile_sectors == 1:
             continue  # there is nothing else of the tile to read with it
-        from_memory = access.tile_sector_use < POOR_SECTOR_USE
-        others = _beside(kernel, access) if from_memory else []
+        others = _beside(kernel, access) if _from_memory(access) else []
         if others:
             yield _together(kernel, access, others)
-        elif from_memory or access.sector_use < BAD_SECTOR_USE:  # else the second half of a sector comes from the cache
-            yield _apart(kernel, access, from_memory=from_memory)
+        elif _from_memory(access) or access.sector_use < BAD_SECTOR_USE:
+            apart.append(access)  # else the second half of a sector comes from the cache
+    for access in apart:
+        yield _apart(kernel, access, [one for one in apart if _from_memory(one)])
 
 
-def _apart(kernel: Kernel, access: Access, *, from_memory: bool) -> Finding:
+def _from_memory(access: Access) -> bool:
+    """Whether what is not used moves from device memory too, and not from the cache alone."""
+    return access.tile_sector_use < POOR_SECTOR_USE
+
+
+def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
+    """`alike`: all that use little of what moves from memory. One change of the tile serves them together."""
+    from_memory = _from_memory(access)
     bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
     severity: Level = "high" if bad else "medium"
     stride = kernel.unless_one(access)
     where = "from device memory" if from_memory else "between the SM and its cache"
     ratio = access.tile_sector_use if from_memory else access.sector_use
-    gain = _gain(kernel, access) if from_memory else 1 / ratio
+    gain = _gain(kernel, alike) if from_memory else 1 / ratio
     requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
+    others = _lines([one for one in alike if one is not access], access) if from_memory and not stride else ""
     return kernel.finding(
         RULE.id,
         access.operation,
         "low" if stride else severity,
         f"neighbouring threads {_verb(access)} elements that lie apart in {name_of(access.value, kernel)}: {ratio:.0%} "
-        f"of the bytes that move {where} are used" + (f", unless {stride} is 1" if stride else ""),
-        f"if {stride} is 1, say so with i32:1 in --signature" if stride else _advice(access),
+        f"of the bytes that move {where} are used"
+        + (
+            f", unless {stride} is 1"
+            if stride
+            else f" (as little on {others}; the estimate is of all together)" * bool(others)
+        ),
+        f"if {stride} is 1, say so with i32:1 in --signature" if stride else _advice(kernel, access),
         _evidence(access),
         confidence="low" if stride else "medium",
         estimate=(min(gain, 8.0) ** 0.8, min(gain**0.5, 1.1), gain * requests),
     )
 
 
+def _lines(accesses: list[Access], but: Access) -> str:
+    """The lines of source of accesses, in words, without one's own."""
+    frames = [frame for one in accesses if (frame := frame_of(one.operation)) is not None]
+    lines = sorted({frame.line for frame in frames if frame != frame_of(but.operation)})
+    return f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}" if lines else ""
+
+
 def _together(kernel: Kernel, access: Access, others: list[Access]) -> Finding:
     """Of accesses that use up their sectors together: memory moves no more, but each request does."""
-    lines = sorted({frame.line for one in others if (frame := frame_of(one.operation)) is not None})
     return kernel.finding(
         RULE.id,
         access.operation,
         "medium",
         f"neighbouring threads {_verb(access)} elements that lie apart in {name_of(access.value, kernel)}, "
         f"{access.tensor.bytes} bytes at a time: {access.sector_use:.0%} of the bytes of a request are used, and the "
-        f"accesses of line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))} use the others from the cache",
-        _advice(access),
+        f"accesses of {_lines(others, access) or 'the same line'} use the others from the cache",
+        _advice(kernel, access),
         _evidence(access),
         confidence="medium",
         estimate=(1.3, 1.0, 2.0),
@@ -85,7 +107,13 @@ def _beside(kernel: Kernel, access: Access) -> list[Access]:
     return [one for one in alike if one is not access] if used >= POOR_SECTOR_USE else []
 
 
-def _advice(access: Access) -> str:
+def _advice(kernel: Kernel, access: Access) -> str:
+    if access.contiguous is not None:
+        return _advice_of_rows(kernel, access, access.contiguous)
+    if not _from_memory(access) and len(access.tensor.shape) == 1 and not _distance(access):
+        if access.operation.name in STORES:
+            return "permute the elements with tl.gather, and store them in the order of memory"
+        return "load the elements in the order of memory, and permute them with tl.gather"
     parts = _distance(access)
     if not 2 <= parts <= _PARTS:
         return (
@@ -100,6 +128,24 @@ def _advice(access: Access) -> str:
     )
 
 
+def _advice_of_rows(kernel: Kernel, access: Access, along: int) -> str:
+    """Of a tile whose rows lie side by side in memory: they are short, or the threads run across them."""
+    row = access.tensor.shape[along] * access.tensor.bytes
+    if row < SECTOR_BYTES:
+        return (
+            f"let a CTA work on {SECTOR_BYTES // row} times as many elements or more along the tile's dimension "
+            f"{along}: {row} bytes of each row are a part of a sector of {SECTOR_BYTES}"
+        )
+    if divisors := wrapped_by(kernel, access):
+        return wrapped(divisors)[1]
+    if kernel.is_gluon:
+        return f"let the layout's order begin with dimension {along}, and put its threads and elements there"
+    return (
+        f"let the compiler know that the tile's dimension {along} is contiguous: pass its stride as a tl.constexpr, or "
+        "say tl.max_contiguous(index, BLOCK)"
+    )
+
+
 def _distance(access: Access) -> int:
     """Elements from one to the next along the dimension in which they are closest, of those with equal steps."""
     numbers = access.value.numbers
@@ -107,10 +153,11 @@ def _distance(access: Access) -> int:
     return min((int(step.max()) // access.tensor.bytes for step in steps if 0 < step.max() == step.min()), default=0)
 
 
-def _gain(kernel: Kernel, access: Access) -> float:
-    """Bytes that all accesses move over those if this one moved what it uses."""
+def _gain(kernel: Kernel, apart: list[Access]) -> float:
+    """Bytes that all accesses move over those if these moved what they use."""
     moved = sum(_weight(one, one.tile_sectors * SECTOR_BYTES) for one in kernel.accesses)
-    return moved / max(moved - _weight(access, access.tile_sectors * SECTOR_BYTES) + _weight(access), 1)
+    unused = sum(_weight(one, one.tile_sectors * SECTOR_BYTES) - _weight(one) for one in apart)
+    return moved / max(moved - unused, 1)
 
 
 def _evidence(access: Access) -> dict[str, float | int | str]:

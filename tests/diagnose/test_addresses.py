@@ -1,0 +1,188 @@
+"""Addresses: what the compiler is not sure of, what is read from memory, and what that does to loads."""
+
+import pytest
+
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+
+HEAD = "import torch\nimport triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+MATMUL = """
+@triton.jit
+def kernel(a, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    pa = a + rm[:, None] * K + rk[None, :]
+    pb = b + rk[:, None] * N + rn[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(pa)
+        y = tl.load(pb)  # here
+        acc = tl.dot(x, y, acc)
+        pa += BK
+        pb += BK * N
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+MATMUL_TYPES = "a=*bf16,b=*bf16,c=*bf16,N=i32:16,K=i32:16"
+TILES = ("BM=128", "BN=128", "BK=64")
+
+
+def findings(tmp_path, source, signature="", constexprs=(), **options):
+    """Of a function `kernel`, or of a script that launches it: by rule and line."""
+    path = tmp_path / "kernel.py"
+    path.write_text(HEAD + source)
+    if not signature:
+        (kernel,) = inputs.read(str(path), (), SM_90A)
+    else:
+        given = {"num_warps": 4, "num_stages": 3} | options
+        (kernel,) = inputs.read(f"{path}:kernel", (), SM_90A, signature=signature, constexprs=constexprs, options=given)
+    return {(one.id, one.source.line): one for one in diagnose(kernel).findings}
+
+
+def line(source, mark="# here"):
+    return next(number for number, text in enumerate((HEAD + source).splitlines(), 1) if mark in text)
+
+
+GROUPED = MATMUL.replace("kernel(a, b, c", "kernel(addresses, c").replace(
+    "    pa = a",
+    "    a = tl.load(addresses).to(tl.pointer_type(tl.bfloat16))\n"
+    "    b = tl.load(addresses + 1).to(tl.pointer_type(tl.bfloat16))\n    pa = a",
+)
+GROUPED_TYPES = "addresses=*i64,c=*bf16,N=i32:16,K=i32:16"
+
+
+def test_a_pointer_from_memory_has_no_alignment_until_one_is_said(tmp_path):
+    found = findings(tmp_path, GROUPED, GROUPED_TYPES, TILES)["loads-not-pipelined", line(GROUPED)]
+    assert found.severity == "high"
+    assert "prove only 2 contiguous bytes, and cp.async copies 4 or more: its address is computed" in found.message
+    assert found.advice.startswith("say what is known of them: pointer = tl.multiple_of(pointer, 16)")
+    said = GROUPED.replace("    pa = a", "    a, b = tl.multiple_of(a, 16), tl.multiple_of(b, 16)\n    pa = a")
+    assert ("loads-not-pipelined", line(said)) not in findings(tmp_path, said, GROUPED_TYPES, TILES)
+
+
+def test_a_tile_that_a_while_loop_hands_out_is_known(tmp_path):
+    body = GROUPED.partition("    rm, rn")[2].replace("tl.program_id(0)", "tile")
+    looped = GROUPED.partition("    rm, rn")[0] + "    tile = tl.program_id(0)\n    while tile < N:\n"
+    looped += "\n".join(f"    {text}" for text in ("    rm, rn" + body).splitlines()) + "\n        tile += 132\n"
+    found = findings(tmp_path, looped, GROUPED_TYPES, TILES)["loads-not-pipelined", line(looped)]
+    assert found.advice.startswith("say what is known of them: pointer = tl.multiple_of(pointer, 16)")
+
+
+def test_operands_of_8_bits_want_k_contiguous(tmp_path):
+    types = MATMUL_TYPES.replace("*bf16", "*fp8e4nv", 2)
+    found = findings(tmp_path, MATMUL, types, TILES)
+    assert found["loads-not-pipelined", line(MATMUL)].message.endswith(
+        "wgmma takes operands of 8 bits only with K as their contiguous dimension, so that each thread turns its part "
+        "of this tile on the way"
+    )
+    turned = MATMUL.replace("rk[:, None] * N + rn[None, :]", "rk[:, None] + rn[None, :] * K", 1)
+    turned = turned.replace("pb += BK * N", "pb += BK")
+    assert {rule for rule, _ in findings(tmp_path, turned, types, TILES)} == {"tma-unused"}
+
+
+def test_indices_modulo_an_odd_number_are_masked_instead(tmp_path):
+    wrapped = MATMUL.replace("    pa = a", "    rn = rn % M\n    pa = a").replace("c, N, K", "c, M, N, K")
+    types = MATMUL_TYPES.replace("N=", "M=i32,N=")
+    found = findings(tmp_path, wrapped, types, TILES)
+    for rule in ("uncoalesced-access", "loads-not-pipelined"):
+        one = found[rule, line(wrapped)]
+        assert one.advice == "leave out the remainder and mask what lies beyond M, or pad to a multiple of 16"
+    assert findings(tmp_path, wrapped, types.replace("M=i32", "M=i32:16"), TILES).keys() == {
+        ("tma-unused", number) for number in (line(wrapped) - 1, line(wrapped))
+    }
+
+
+def test_a_tile_that_repeats_its_rows_is_none_for_tma(tmp_path):
+    repeated = MATMUL.replace("rk[:, None] * N", "rk[:, None] // 8 * N").replace("BK * N", "BK // 8 * N")
+    found = findings(tmp_path, repeated, MATMUL_TYPES, TILES)
+    assert [number for rule, number in found if rule == "tma-unused"] == [line(repeated) - 1]
+
+
+COLUMNS = """
+@triton.jit
+def kernel(x, index, out, M, N, BLOCK: tl.constexpr):
+    rows = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.load(index + tl.program_id(0))
+    tl.store(out + tl.program_id(0) * M + rows, tl.load(x + rows * N + column))  # here
+"""
+COLUMN_TYPES = "x=*fp32,index=*i32,out=*fp32,M=i32:16,N=i32:16"
+
+
+@pytest.mark.parametrize(
+    ("address", "is_found"), [("rows * N + column", True), ("rows + column * N", False), ("rows * column", False)]
+)
+def test_where_a_tile_begins_may_come_from_memory_and_not_its_strides(tmp_path, address, is_found):
+    source = COLUMNS.replace("rows * N + column", address)
+    found = findings(tmp_path, source, COLUMN_TYPES, ("BLOCK=1024",))
+    assert (("uncoalesced-access", line(source)) in found) == is_found
+    if is_found:
+        assert "lie apart in x:" in found["uncoalesced-access", line(source)].message
+
+
+TWO_COLUMNS = """
+@triton.jit
+def kernel(x, out, M: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr):
+    rows = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(x + rows * N + tl.program_id(0))  # loaded
+    tl.store(out + rows * M + tl.program_id(0), y)  # stored
+"""
+
+
+def test_what_one_change_gives_is_estimated_once_for_all_lines(tmp_path):
+    found = findings(tmp_path, TWO_COLUMNS, "x=*fp32,out=*fp32", ("M=1024", "N=4096", "BLOCK=1024"))
+    lines = [line(TWO_COLUMNS, f"# {name}") for name in ("loaded", "stored")]
+    for place, other in (lines, lines[::-1]):
+        one = found["uncoalesced-access", place]
+        assert one.estimate.high == pytest.approx(8.0)  # 4 of 32 bytes
+        assert f"are used (as little on line {other}; the estimate is of all together)" in one.message
+
+
+SHORT_ROWS = """
+@triton.jit
+def kernel(x, out, N, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+    rows, channels = tl.arange(0, BLOCK), tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    places = rows[:, None] * N + channels[None, :]
+    tl.store(out + places, tl.load(x + places))  # here
+"""
+
+
+def test_rows_of_a_part_of_a_sector_are_made_longer(tmp_path):
+    types = "x=*fp16,out=*fp16,N=i32:16"
+    found = findings(tmp_path, SHORT_ROWS, types, ("CHANNELS=4", "BLOCK=512"))["uncoalesced-access", line(SHORT_ROWS)]
+    assert found.advice.startswith("let a CTA work on 4 times as many elements or more along the tile's dimension 1: 8")
+    assert not findings(tmp_path, SHORT_ROWS, types, ("CHANNELS=16", "BLOCK=512"))
+
+
+ONE_HEAD = """
+@triton.jit(do_not_specialize=["heads"])
+def kernel(x, out, n, heads, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * heads * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + places, tl.load(x + places, mask=places < n), mask=places < n)  # here
+
+x = torch.empty(1 << 20, device="cuda")
+kernel[(1024,)](x, torch.empty_like(x), (1 << 20) - 1, 1, BLOCK=1024)
+"""
+
+
+def test_a_number_that_is_1_at_the_launch_is_no_stride_for_that(tmp_path):
+    found = findings(tmp_path, ONE_HEAD)["mask-stops-vectors", line(ONE_HEAD)]
+    assert "its mask ends at n" in found.message
+    strided = ONE_HEAD.replace("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK) * heads")
+    found = findings(tmp_path, strided)["narrow-access", line(strided)]
+    assert "heads is 1 at this launch, and the kernel is compiled for any number" in found.message
+
+
+ANGLES = """
+@triton.jit
+def kernel(x, theta, D: tl.constexpr):
+    half = tl.arange(0, D // 2)
+    angle = tl.program_id(0) * (1.0 / libdevice.pow(theta, 2.0 * half / D))  # power
+    a, b = tl.load(x + half).to(tl.float32), tl.load(x + D // 2 + half).to(tl.float32)
+    tl.store(x + half, a * libdevice.cos(angle) - b * libdevice.sin(angle))  # turned
+"""
+
+
+def test_the_array_of_a_large_angle_is_no_spill_and_its_function_is_slow_however_few_they_are(tmp_path):
+    found = findings(tmp_path, ANGLES, "x=*bf16,theta=fp32", ("D=128",))
+    assert not [rule for rule, _ in found if rule == "register-spills"]
+    lines = {number for rule, number in found if rule == "slow-math"}
+    assert lines == {line(ANGLES, "# power"), line(ANGLES, "# turned")}
