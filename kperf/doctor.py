@@ -23,7 +23,7 @@ def diagnose_engine() -> list[Verdict]:
 
 
 def report(machine: Machine) -> bool:
-    """Print what can run and why not the rest; returns whether the figures can be made, measured or recorded."""
+    """Print what can run and why not the rest; returns whether any of it can."""
     gpus = ", ".join(gpu.name for gpu in machine.gpus) or "no usable NVIDIA GPU"
     driver = f", driver {machine.driver}" if machine.driver else ""
     packages = ", ".join(f"{name} {version or 'missing'}" for name, version in machine.packages.items())
@@ -33,4 +33,4 @@ def report(machine: Machine) -> bool:
     for verdict in verdicts + ([] if machine.in_container else diagnose_engine()):
         mark = ("yes", "green") if verdict.possible else ("no ", "red")
         console.print(Text.assemble(mark, f"  {verdict.what}", f": {verdict.why}" if verdict.why else ""))
-    return any(verdict.possible for verdict in verdicts if verdict.what.startswith("fig"))
+    return any(verdict.possible for verdict in verdicts)

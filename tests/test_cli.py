@@ -90,7 +90,8 @@ def test_a_mistake_is_one_sentence_and_status_2(arguments, words):
         (["sweep", "sideways", "--only", "fa3"], "'sideways' is not one of 'seq_len', 'batch_size'"),
         (["fig13"], "no such command 'fig13'"),
         (["bench", "--batch", "x"], "invalid value for '--batch'"),
-        (["fig12", "--nosuch"], "no such option: --nosuch"),
+        (["fig12", "--nosuch"], "no such option: --nosuch (Possible options: --no-fresh) (`"),
+        (["diagnose", "--static", "train.py", "--steps", "3"], "; options of the script come after -- (`"),
         (["sweep", "seq_len"], "missing option '--only' (`"),
         (["override", "stage", "--to", "/tmp"], "missing argument 'improved|improved_plus|vanilla' (`"),
         (["sweep", "seq_len", "--only", "fa3", "--only", "fa2"], "--only is given twice"),
@@ -143,7 +144,8 @@ def test_what_it_is_for_and_which_it_is():
     for option in ("-h", "--help"):
         done = kperf(option)
         assert done.returncode == 0
-        assert "Look inside GPU kernels" in done.stdout.split("Options")[0]
+        assert "See where a Triton kernel's warp groups wait" in done.stdout.split("Options")[0]
+        assert done.stdout.index("Kernels of yours") < done.stdout.index(" diagnose ") < done.stdout.index("Attention")
     assert kperf("fig12", "-h").returncode == 0
     assert kperf("--version").stdout.startswith(f"kperf {__version__}, commit ")
     assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()

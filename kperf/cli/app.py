@@ -13,10 +13,10 @@ from kperf.cli.ending import end
 from kperf.console import of_standard_output
 from kperf.errors import UsageError
 
-_PURPOSE = """Look inside GPU kernels: where a Triton kernel's warp groups wait, and how fast attention is for it.
+_PURPOSE = """See where a Triton kernel's warp groups wait, at which line, and what to change.
 
-Reproduces Fig. 11 and Fig. 12 of KPerfIR (OSDI'25) on a Hopper GPU, or from recorded runs without one; `kperf doctor`
-says which. Status 2 for a mistake in what was asked, 1 for a failed measurement or check, 130 after Ctrl-C.
+`kperf doctor` says what this machine can run. Status 2 for a mistake in what was asked, 1 for a failed measurement
+or check, 130 after Ctrl-C.
 """
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -60,9 +60,9 @@ app = _App(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 override_app = _App(no_args_is_help=True, help="The TTGIR overrides.")
-app.add_typer(override_app, name="override")
+app.add_typer(override_app, name="override", rich_help_panel="The paper's figures and our records")
 image_app = _App(no_args_is_help=True, help="The container image, built and run through the Docker SDK.")
-app.add_typer(image_app, name="image")
+app.add_typer(image_app, name="image", rich_help_panel="This machine and the container")
 console = of_standard_output()
 
 

@@ -12,8 +12,26 @@ from kperf.cli.ending import end, end_refused, end_usage, failure_of_the_gpu
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import why_missing
 
-GROUPS = (trace, diagnose, ir, bench, paper, studies, container)
-"""Each module registers its commands as it is imported."""
+PANELS = {
+    "Kernels of yours": (diagnose, trace, ir),
+    "Attention": (bench,),
+    "The paper's figures and our records": (paper,),
+    "Profilers beside each other, and how right ours is": (studies,),
+    "This machine and the container": (container,),
+}
+"""What the help lists under which heading. Each module registers its commands as it is imported."""
+
+
+def _into_panels() -> None:
+    panels = {module.__name__: panel for panel, modules in PANELS.items() for module in modules}
+    ours = [(command, getattr(command.callback, "__module__", "")) for command in app.registered_commands]
+    ours.sort(key=lambda pair: [*panels, pair[1]].index(pair[1]))
+    app.registered_commands[:] = [command for command, _ in ours]
+    for command, module in ours:
+        command.rich_help_panel = panels.get(module, command.rich_help_panel)
+
+
+_into_panels()
 
 
 def run() -> None:

@@ -52,7 +52,7 @@ def shell(
 
 @app.command()
 def doctor() -> None:
-    """What this machine can run, and why not the rest; status 1 if not even the recorded figures."""
+    """What this machine can run, and why not the rest; status 1 if nothing can run."""
     from kperf import doctor
     from kperf.record import machine
 

@@ -6,7 +6,7 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from typer.exceptions import TyperException
 
@@ -57,8 +57,14 @@ def end_usage(error: TyperException) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":  # the help was printed as the error was made
         sys.exit(error.exit_code)
     said = " ".join(error.format_message().split()).rstrip(".")
+    if context and type(error).__name__ == "NoSuchOption" and _runs_a_script(context.command):
+        said += "; options of the script come after --"
     help_of = f" (`{context.command_path} --help` says more)" if context else ""
     end(f"{said[0].lower()}{said[1:]}{help_of}", error.exit_code)
+
+
+def _runs_a_script(command: Any) -> bool:
+    return any("[-- ARGUMENTS]" in (parameter.metavar or "") for parameter in command.params)
 
 
 def failure_of_the_gpu(error: Exception) -> str | None:

@@ -90,13 +90,17 @@ def why_not_measured(machine: Machine) -> str | None:
 
 
 def diagnose(machine: Machine) -> list[Verdict]:
-    """What this machine can run of the figures and of ttgir/."""
-    measured = why_not_measured(machine) or machine.why_no_overrides
-    not_compiled = machine.why_no_compiler or machine.why_no_cache or machine.why_no_overrides
+    """What this machine can run: of kernels of one's own, of the figures, and of ttgir/."""
+    not_traced = why_not_measured(machine)
+    not_read = machine.why_no_compiler or machine.why_no_cache
+    measured = not_traced or machine.why_no_overrides
+    not_compiled = not_read or machine.why_no_overrides
     recorded = ", ".join(machine.recorded)
     why_not_drawn = not_compiled or machine.why_no_results or machine.why_no_recorded
     fa3 = (None if machine.packages["fa3-fwd"] else why_missing("fa3-fwd")) or measured
     return [
+        Verdict("your kernels, without a GPU: `kperf diagnose --static`, `kperf ir`", not_read is None, not_read or ""),
+        Verdict("your kernels, on this GPU: `kperf trace`, `kperf diagnose`", not_traced is None, not_traced or ""),
         Verdict("fig11 and fig12, measured here", measured is None, measured or _warnings(machine)),
         Verdict("FA3 among them", fa3 is None, fa3 or ""),
         Verdict(

@@ -120,7 +120,7 @@ def _sayer(stream: Stream, said: set[str]) -> Callable[[str], None]:
 def refuse_what_cannot_work(options: TraceOptions) -> None:
     """Raise `UsageError` if nothing can be traced here, or with these options."""
     if reason := device.why_static():
-        raise UsageError(f"{reason}; `kperf instrument` needs no GPU and puts events into a TTGIR file")
+        raise UsageError(f"{reason}; `kperf diagnose --static` needs no GPU")
     if interpreting():
         raise UsageError("TRITON_INTERPRET is set, with which no kernel reaches the GPU: unset it")
     refuse_environment_override()

@@ -37,6 +37,9 @@ READY = Machine(
     why_no_recorded=None,
 )
 
+READ = "your kernels, without a GPU: `kperf diagnose --static`, `kperf ir`"
+TRACED = "your kernels, on this GPU: `kperf trace`, `kperf diagnose`"
+
 
 def verdicts(machine: Machine) -> dict[str, tuple[bool, str]]:
     return {verdict.what: (verdict.possible, verdict.why) for verdict in doctor.diagnose(machine)}
@@ -66,6 +69,8 @@ def test_a_machine_that_has_everything():
 def test_what_stands_in_the_way_of_measuring(change, reason):
     machine = replace(READY, **change)
     assert verdicts(machine)["fig11 and fig12, measured here"] == (False, reason)
+    assert verdicts(machine)[TRACED] == (False, reason)
+    assert verdicts(machine)[READ] == (True, "")
     assert verdicts(machine)["fig11 and fig12, drawn from recorded runs"] == (True, "recorded on h200")
     assert doctor.headline(machine) == f"kperf: static, from recorded runs: {reason}"
     assert report.report(machine)
@@ -82,6 +87,8 @@ def test_what_stands_in_the_way_of_compiling_stands_in_that_of_drawing_too(chang
     """The overrides are compiled before a figure is drawn from recorded runs."""
     machine = replace(READY, **change)
     assert {what: why for what, (possible, why) in verdicts(machine).items() if not possible} == {
+        READ: reason,
+        TRACED: reason,
         "fig11 and fig12, measured here": reason,
         "FA3 among them": reason,
         "fig11 and fig12, drawn from recorded runs": reason,
@@ -100,6 +107,7 @@ def test_the_overrides_of_another_triton_stand_in_the_way_of_figures(tmp_path):
     why = doctor._why_no_overrides("3.10.0", tmp_path)
     assert why == ("the overrides are for Triton 3.9.0 and this is 3.10.0: install the locked wheels (`make setup`)")
     found = verdicts(replace(READY, why_no_overrides=why))
+    assert (found.pop(READ), found.pop(TRACED)) == ((True, ""), (True, ""))  # kernels of one's own need no override
     assert set(found.values()) == {(False, why)}
     assert doctor.probe().why_no_overrides is None
 
@@ -144,11 +152,11 @@ def test_what_the_engine_can_run(monkeypatch, capsys, why, engine, toolkit):
 
 
 def test_nothing_at_all_is_reported_as_such(capsys):
-    machine = replace(READY, gpus=(), why_no_gpu="no GPU", driver=None, why_no_recorded="no runs")
+    machine = replace(READY, gpus=(), why_no_gpu="no GPU", driver=None, why_no_compiler="no torch")
     assert not report.report(machine)
     told = capsys.readouterr().out
     assert told.startswith("no usable NVIDIA GPU; Python 3.12.1, torch 2.11.0+cu130")
-    assert "no   fig11 and fig12, drawn from recorded runs: no runs" in told
+    assert "no   fig11 and fig12, drawn from recorded runs: no torch" in told
 
 
 def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
@@ -188,6 +196,7 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     assert done.returncode == 1
     said = f"Triton's cache {tmp_path}/file/cache cannot be written (Not a directory): set TRITON_CACHE_DIR to another"
     assert [line[:22] for line in done.stdout.splitlines() if said in line] == [
+        "no   your kernels, wit",
         "no   fig11 and fig12, ",
         "no   ttgir, the overri",
     ]
