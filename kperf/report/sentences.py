@@ -34,6 +34,8 @@ MUCH_SLOWER = MOST_DISTURBED
 _MOST_STALLS = 3
 _MANY_LOST = 0.05
 """Of the samples: fewer change no share that is printed."""
+_AWAITED = 0.25
+"""Of an iteration: how much longer MMAs may be in flight than they take before a reader has to know why."""
 LONG_TAIL = 0.1
 """Of a launch, in which half of the SMs have ended: from there on it is said."""
 
@@ -140,11 +142,7 @@ def _pipeline(t: Timeline) -> list[str]:
         line += f"; its {_products(t)} need {t.bound.cycles:.0f} on {_units(t)}"
         line += ": it is at its bound" if facts.at_bound(t) else ""
     lines = [f"{line}.", *_launches(t)]
-    line = f"{t.label}: in {sum(bubble.cycles for bubble in t.bubbles):.0f} of {_drawn(t)} {_one_of(t)} has no "
-    line += f"{_product(t)} in flight"
-    if t.bubbles:
-        line += f", mostly with {t.bubbles[0].cause}"
-    lines += [f"{line}.", *_use(t)]
+    lines += [_in_flight(t), *_use(t)]
     if t.tile_boundary_cycles:
         lines.append(
             f"{t.label}: a CTA computes one tile after another; from a tile to the next it takes "
@@ -161,6 +159,25 @@ def _pipeline(t: Timeline) -> list[str]:
     if t.replay:
         lines += _what_ifs(t, t.replay)
     return lines
+
+
+def _in_flight(t: Timeline) -> str:
+    """How long no MMA is in flight; where MMAs are in flight much longer than they take, why: until the wait ends."""
+    idle = sum(bubble.cycles for bubble in t.bubbles)
+    line = f"{t.label}: in {idle:.0f} of {_drawn(t)} {_one_of(t)} has no {_product(t)} in flight"
+    if t.bubbles:
+        line += f", mostly with {t.bubbles[0].cause}"
+    if t.bound is None:
+        return f"{line}."
+    ctas = (t.residency.original or 1) if t.bubbles_of == "SM" else 1
+    needed = ctas * t.bound.cycles
+    in_flight = t.cycles_per_unit.median - idle
+    if in_flight - needed > _AWAITED * t.cycles_per_unit.median:
+        line += (
+            f"; in the other {in_flight:.0f} {_products(t)} compute for {needed:.0f} at least: one counts as in flight "
+            "until the wait for it ends"
+        )
+    return f"{line}."
 
 
 def _launches(t: Timeline) -> list[str]:

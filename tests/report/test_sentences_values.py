@@ -359,8 +359,23 @@ def test_what_a_pipeline_does():
     t = timeline(bound=Some(cycles=500.0, instruction=""), arithmetic=Some(cycles=0.0))
     assert sentences._pipeline(t) == [
         "k: an iteration takes 1000 cycles; its MMAs need 500 on the tensor cores.",
-        "k: in 0 of the 1000 cycles of an iteration it has no MMA in flight.",
+        "k: in 0 of the 1000 cycles of an iteration it has no MMA in flight; in the other 1000 MMAs compute for 500 at "
+        "least: one counts as in flight until the wait for it ends.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("of", "idle", "needed"),
+    [("CTA", 200.0, 400), ("CTA", 349.0, 400), ("SM", 0.0, 0), ("CTA", 351.0, 0)],  # of an SM 800 of 1000 are computed
+)
+def test_mmas_in_flight_for_much_longer_than_they_compute_are_explained(of, idle, needed):
+    t = timeline(
+        bound=Some(cycles=400.0, instruction=""), bubbles=[Some(cycles=idle, cause="x")] if idle else [],
+        bubbles_of=of, residency=Residency(original=2, instrumented=2),
+    )  # fmt: skip
+    more = f"; in the other {1000 - idle:.0f} MMAs compute for {needed} at least"
+    assert (more in sentences._in_flight(t)) == bool(needed)
+    assert ("counts as in flight" in sentences._in_flight(t)) == bool(needed)
 
 
 def test_a_table_has_these_cells_of_two_kernels_side_by_side():
