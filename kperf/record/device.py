@@ -269,7 +269,7 @@ def environment() -> Environment:
         **(rocm.environment() if torch.version.hip else _by_nvml()),
         torch=torch.__version__,
         triton=triton.__version__,
-        cudnn=str(torch.backends.cudnn.version()),
+        cudnn=_cudnn(),
         fa3_fwd=_version("fa3-fwd"),
         flash_attn=_version("flash-attn"),
         python=platform.python_version(),
@@ -285,6 +285,14 @@ def command_line() -> str:
     """How this process was called, paths as from its folder: where that lies on a machine is nobody's business."""
     here = f"{Path.cwd()}{os.sep}"
     return " ".join([Path(sys.argv[0]).name, *(argument.replace(here, "") for argument in sys.argv[1:])])
+
+
+def _cudnn() -> str:
+    """Its version; why torch refuses it where another one was loaded than torch is built for: most kernels need none."""
+    try:
+        return str(torch.backends.cudnn.version())
+    except RuntimeError as error:
+        return f"refused: {str(error).partition('. ')[0]}"
 
 
 def _by_nvml() -> dict[str, Any]:

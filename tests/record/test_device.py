@@ -108,6 +108,13 @@ def test_the_environment_is_the_gpus_the_softwares_and_the_commands(nvml, monkey
     assert recorded.microsecond == 0
     assert device.sm_count() == 132
 
+    def refuse():
+        raise RuntimeError("cuDNN version incompatibility: compiled against (9, 26, 0) but found (9, 19, 0). PyTorch ...")
+
+    monkeypatch.setattr(device.torch.backends.cudnn, "version", refuse)
+    refused = "refused: cuDNN version incompatibility: compiled against (9, 26, 0) but found (9, 19, 0)"
+    assert device.environment().cudnn == refused
+
 
 def test_sms_are_those_of_the_current_gpu(monkeypatch):
     sms = [132, 78]
