@@ -31,7 +31,7 @@ WARPS = {
     "tensor": Look("#cfe8f7", "black", "waits for an MMA", "...."),
     "arithmetic": Look(ORANGE, "black", "arithmetic"),
     "wait": Look("#d8d8d8", "black", "waits for a barrier or a load"),
-    "load": Look("#44aa99", "black", "issues a load"),
+    "load": Look("#349a88", "black", "issues a load"),
     "store": Look(YELLOW, "black", "stores"),
     "signal": Look("#fafafa", "black", "other"),
     "other": Look("#fafafa", "black", "other"),
@@ -68,13 +68,13 @@ def looks(kind: IntervalKind, parts: Sequence[IntervalKind]) -> list[Look]:
 
 
 def use_in_words(timeline: Timeline) -> str:
-    """How busy the units are that compute, of the SM and of one CTA, to follow an iteration's cycles."""
+    """How busy the units are that compute, of the SM and of one CTA; empty if there are none."""
     use = timeline.compute_use
     if use is None:
         return ""
     units = "tensor cores" if timeline.mma_use else "FMA units"
-    alone = f"{use.cta_main_loop:.0%} by a CTA's main loop"
-    return f"; {units}: {alone}" if use.sm is None else f"; {units}: {use.sm:.0%} of the SM's peak, {alone}"
+    alone = f"{use.cta_main_loop:.0%} in one CTA's main loop"
+    return f"{units}: {alone}" if use.sm is None else f"{units}: {use.sm:.0%} of the SM's peak, {alone}"
 
 
 def draw_window(

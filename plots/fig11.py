@@ -78,9 +78,10 @@ def _title(timeline: Timeline, window: Window) -> str:
         return (
             f"{timeline.label}, from a tile's last iteration to the next tile: {beyond:.0f} cycles beyond an iteration"
         )
+    iteration = f"{timeline.label}: {_cycles(timeline):.0f} cycles an iteration"
     order = "keeps the order of instructions" if timeline.sass_order.same else "moves instructions"
     return (
-        f"{timeline.label}: {_cycles(timeline):.0f} cycles an iteration{use_in_words(timeline)}\n"
+        f"{'; '.join(filter(None, (iteration, use_in_words(timeline))))}\n"
         f"drawn: {_drawn(timeline)} {timeline.overhead.cost} of the time and {order}"
     )
 

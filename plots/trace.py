@@ -112,7 +112,8 @@ def _title(timeline: Timeline, window: Window) -> str:
     if window.shows == "CTA":
         rest = "" if _span(timeline, window) >= period * 0.98 else "; its beginning"
         return f"{timeline.label}: {period:.0f} cycles a CTA{rest}. {trace}"
-    return f"{timeline.label}: {period:.0f} cycles an iteration{use_in_words(timeline)}.\n{trace}"
+    below = ". ".join(filter(None, (use_in_words(timeline), trace)))
+    return f"{timeline.label}: {period:.0f} cycles an iteration\n{below}"
 
 
 Stacked = tuple[str, float, list[Look]]

@@ -32,7 +32,7 @@ from kperf.plots.style import (
 from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, VENDORS, Study
 from kperf.tune.tables import label
 
-_OURS = {DEFAULT_KEY: Look(YELLOW, "xx"), TUNED_KEY: Look(GREEN)}
+_OURS = {DEFAULT_KEY: Look(YELLOW, "xx"), TUNED_KEY: Look(GREEN, "//")}
 _KEYS = (*NATIVE, *VENDORS, *_OURS)
 _LINES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
 

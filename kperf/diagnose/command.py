@@ -14,7 +14,7 @@ from kperf.arch import SM_90A, of
 from kperf.compat.triton import CompiledKernel, LaunchCall, intercepted_launches, noted_calls, refused_kernels
 from kperf.console import WholeConsole
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose_all, diagnose_timeline
+from kperf.diagnose.engine import OF_A_TIMELINE, diagnose_all, diagnose_timeline
 from kperf.diagnose.experiments import Experiments
 from kperf.diagnose.finding import Diagnoses, Diagnosis
 from kperf.diagnose.kernel import source_line
@@ -196,7 +196,8 @@ def exit_status(found: Diagnoses, fail_if: str | None) -> int:
 def _show_kernel(console: Console, diagnosis: Diagnosis, *, explain: bool) -> None:
     many = diagnosis.configurations
     best = f", the best of {many} configurations of its autotuner by what is found" if many > 1 else ""
-    console.print(Text(f"{diagnosis.kernel} for {diagnosis.target}{best}", style="bold"))
+    read_from = ", read from its timeline" if diagnosis.target == OF_A_TIMELINE else f" for {diagnosis.target}"
+    console.print(Text(f"{diagnosis.kernel}{read_from}{best}", style="bold"))
     shown = diagnosis.findings if explain else diagnosis.findings[:_SHOWN]
     for finding in shown:
         _show_finding(console, finding)

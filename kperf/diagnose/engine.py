@@ -196,6 +196,10 @@ def found_in(timeline: Timeline) -> list[Finding]:
     return diagnose_timeline(timeline).findings
 
 
+OF_A_TIMELINE = "measured"
+"""The `target` of a diagnosis that a timeline alone gave."""
+
+
 def diagnose_timeline(timeline: Timeline) -> Diagnosis:
     """Everything that dynamic rules find in a timeline, the worst first, and what bounds it."""
     skipped: dict[str, str] = {}
@@ -207,7 +211,7 @@ def diagnose_timeline(timeline: Timeline) -> Diagnosis:
     said = timeline.verdict or verdict(timeline)
     return Diagnosis(
         kernel=timeline.kernel,
-        target="measured",
+        target=OF_A_TIMELINE,
         findings=[witnessed(one, [timeline]) for one in ranked(kept)],
         bound=Bound(unit=unit, message=" ".join(said[:1]) or "its timeline says nothing more"),
         skipped=skipped,

@@ -41,7 +41,8 @@ class _Fact:
 _FACTS = (
     _Fact("time of a launch, ms", lambda t: t.overhead.launch_ms, "{:.4f}"),
     _Fact("cycles of an iteration", lambda t: t.iteration.cycles if t.iteration else None),
-    _Fact("cycles of a CTA, or an iteration with all events", lambda t: t.cycles_per_unit.median),
+    _Fact("cycles of an iteration, with all events", lambda t: t.cycles_per_unit.median if t.iteration else None),
+    _Fact("cycles of a CTA", lambda t: None if t.iteration else t.cycles_per_unit.median),
     _Fact("tensor cores of an SM busy", lambda t: t.mma_use.sm if t.mma_use else None, "{:.1%}", share=True),
     _Fact("FMA units of an SM busy", lambda t: t.fma_use.sm if t.fma_use else None, "{:.1%}", share=True),
     _Fact(
@@ -107,7 +108,7 @@ def _regions(before: Timeline, after: Timeline) -> list[_Fact]:
         (region.warp_group, region.name)
         for t in (before, after)
         for region in t.regions
-        if region.per_iteration is not None
+        if region.per_iteration is not None and round(region.per_iteration)
     )
     return [_Fact(f"{group}: {name}, cycles of an iteration", _per_iteration(group, name)) for group, name in named]
 

@@ -248,7 +248,8 @@ def test_two_timelines_are_compared():
     assert done.returncode == 0
     assert kperf("diff", before, after).stdout in done.stdout
     assert "gone: exposed-loads" in done.stdout
-    assert kperf("diagnose", before, "--fail-if", "high").returncode == 1
+    done = kperf("diagnose", before, "--fail-if", "high")
+    assert (done.returncode, done.stdout.partition("\n")[0]) == (1, "gemm_kernel, read from its timeline")
     (one,) = json.loads(kperf("diagnose", before, "--json").stdout)["kernels"]
     assert one["target"] == "measured"
 

@@ -34,6 +34,10 @@ def test_facts_stand_side_by_side_with_what_changed(slower):
     points = 100 * (0.5 - before.mma_use.sm)
     assert found["tensor cores of an SM busy"] == [f"{before.mma_use.sm:.1%}", "50.0%", f"{points:+.1f} points"]
     assert found["SM clock, MHz"][2] == ""
+    assert "cycles of a CTA" not in found
+    idle = [region for region in before.regions if region.per_iteration is not None and region.per_iteration < 0.5]
+    assert idle
+    assert not any(f"{one.warp_group}: {one.name}, cycles of an iteration" in found for one in idle)
     region = next(region for region in before.regions if region.per_iteration)
     cycles = f"{region.per_iteration:,.0f}"
     assert found[f"{region.warp_group}: {region.name}, cycles of an iteration"] == [cycles, cycles, ""]

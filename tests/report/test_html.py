@@ -296,6 +296,18 @@ def test_what_files_say_is_text(text):
     assert html.escape(HOSTILE, quote=False).replace("'", "&#39;") in text
 
 
+def test_the_list_of_kernels_says_what_is_worst_of_each():
+    read = [read_report(EXAMPLES / f"{name}.timeline.json") for name in ("gemm_1_stage", "gemm_3_stages")]
+    found = [report.timeline.model_copy(update={"findings": found_in(report.timeline)}) for report in read]
+    reports = [replace(report, timeline=timeline) for report, timeline in zip(read, found, strict=True)]
+    listed = re.search(r"<nav.*?</nav>", page(reports, RECORDED.parent), flags=re.DOTALL)[0]
+    first, second = re.findall(r"<li.*?</li>", listed)
+    worst = reports[0].timeline.findings[0]
+    assert first.startswith('<li class="high"><a href="#kernel0">')
+    assert f'<span class="severity">high</span> {worst.message}</li>' in first
+    assert second.endswith("</a>: no finding</li>")
+
+
 def test_zoom_move_reset_and_the_bounds(driven):
     least, most = driven["bounds"]
     begin, end = driven["begin"]
