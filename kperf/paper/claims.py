@@ -1,7 +1,7 @@
 """The paper's claims as data (`claims.toml`), our numbers from the recorded runs, and a verdict for each."""
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -222,17 +222,30 @@ def report(console: Console, results: Path) -> list[Outcome]:
     shown = []
     for folder in [own] if own else recorded_folders(results):
         outcomes = [evaluate(claim, folder) for claim in read_claims()]
-        table = Table(title=f"the paper's claims and {folder.name}'s numbers", title_justify="left")
-        for column in ("claim", "paper", "tolerance", "ours", "95 % interval", "verdict"):
-            table.add_column(column)
-        for outcome in outcomes:
-            table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict)
-        console.print(table)
+        for origin, whose in _WHOSE.items():
+            _print_table(console, [one for one in outcomes if one.claim.origin == origin], whose, folder.name)
         for outcome in outcomes:
             if outcome.cards:
                 console.print(f"{outcome.claim.statement}: {outcome.cards}")
         shown += outcomes
     return shown
+
+
+_WHOSE = {"paper": "the paper's claims", "ours": "our goals"}
+
+
+def _print_table(console: Console, outcomes: Sequence[Outcome], whose: str, gpu: str) -> None:
+    """A row for each that is recorded, and how many are not."""
+    table = Table(
+        "claim", "expected", "tolerance", "ours", "95 % interval", "verdict",
+        title=f"{whose} and {gpu}'s numbers", title_justify="left",
+    )  # fmt: skip
+    known = [one for one in outcomes if one.value is not None]
+    for outcome in known:
+        table.add_row(outcome.claim.statement, *cells(outcome), outcome.verdict)
+    console.print(table)
+    if len(known) < len(outcomes):
+        console.print(f"not recorded on {gpu}, or not whole: {len(outcomes) - len(known)} more of {whose}")
 
 
 def cells(outcome: Outcome) -> tuple[str, str, str, str]:
