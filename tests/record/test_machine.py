@@ -195,10 +195,10 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     done = kperf("doctor")
     assert done.returncode == 1
     said = f"Triton's cache {tmp_path}/file/cache cannot be written (Not a directory): set TRITON_CACHE_DIR to another"
-    assert [line[:22] for line in done.stdout.splitlines() if said in line] == [
-        "no   your kernels, wit",
-        "no   fig11 and fig12, ",
-        "no   ttgir, the overri",
+    assert [line[:10] for line in done.stdout.splitlines() if said in line] == [
+        "no   your ",
+        "no   fig11",
+        "no   ttgir",
     ]
 
 
