@@ -165,7 +165,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     assert said(f"of the times {held} of {of} ({100 * held / of:.1f} %)")
     of_a_place = sum(line.startswith("16 x 16 x 8192") for line in of_now.missed)
     assert said(f"{of_a_place} of those {len(of_now.missed)} are of 16 x 8192")
-    assert said(f"Left out are {len(of_now.retuned)} ratios of Triton's bars")
+    assert said(f"{len(of_now.retuned)} ratios of Triton's bars are left out")
     pair = pairs(p for p in STORE.points() if cards[p.environment] == "e3f95cb6")
     took = {
         (w.batch, w.seq_len): [run["triton"].median_ms for run in runs] for (_, w), runs in pair.items() if not w.causal
