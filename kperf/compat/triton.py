@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,7 @@ except ImportError:
 __all__ = [
     "ASTSource",
     "Autotuner",
+    "CompilationError",
     "CompiledKernel",
     "GPUTarget",
     "GluonASTSource",
@@ -117,21 +119,34 @@ def canonical_type(name: str) -> str:
     return str(canonicalize_dtype(name))
 
 
-def why_not_compiled(error: BaseException, function: Any) -> str:
-    """Why a JIT function does not compile: its line, if the front end names one, and the first cause, in words."""
+def why_not_compiled(error: BaseException, function: Any = None) -> str:
+    """Why a JIT function does not compile: its line, if the front end names one, and the first cause, in words.
+
+    Where the function is not known, its line is quoted.
+    """
     where = ""
-    if isinstance(error, CompilationError) and hasattr(error.node, "lineno"):
+    named = isinstance(error, CompilationError) and hasattr(error.node, "lineno")
+    if isinstance(error, CompilationError) and named and function is None:
+        lines = (error.src or "").splitlines()
+        where = f"at `{lines[error.node.lineno - 1].strip()}`: " if error.node.lineno <= len(lines) else ""
+    elif isinstance(error, CompilationError) and named:
         lines, first = inspect.getsourcelines(function.fn)
         decorators = next(number for number, line in enumerate(lines) if re.match(r"\s*def\b", line))
         where = f"{Path(function.fn.__code__.co_filename).name}:{first + decorators + error.node.lineno - 1}: "
     while error.__cause__ is not None:
         error = error.__cause__
     said = error.error_message if isinstance(error, CompilationError) else str(error)
-    words = (said or "").strip().splitlines() or [type(error).__name__]
+    words = (said or "").strip().splitlines() or [_without_words(error)]
     errors = [line for line in words if re.match(r"ptxas\S* .*(error|fatal)\s*:", line)]
     words += errors[:1]  # else it is how to run ptxas
     quoted = re.fullmatch(r"""\w+\((['"])(.*)\1\)""", words[-1])  # an exception's repr
     return f"{where}{quoted[2] if quoted else words[-1]}"
+
+
+def _without_words(error: BaseException) -> str:
+    """An exception that says nothing, by where it was raised: an assertion is its own words."""
+    raised = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}{f' ({raised[-1].line})' if raised and raised[-1].line else ''}"
 
 
 def is_gluon(source: Any) -> bool:

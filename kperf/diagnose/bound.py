@@ -3,7 +3,11 @@
 from kperf.diagnose.finding import Bound
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.loops import intensity
+from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.thresholds import SECTOR_BYTES, SMALL_TILE_SHARE
+
+_SURE = 2.0
+"""How much longer arithmetic has to take by what its TTGIR shows, of which the machine code is some other number."""
 
 
 def bound_of(kernel: Kernel) -> Bound:
@@ -21,12 +25,31 @@ def bound_of(kernel: Kernel) -> Bound:
         if any(op.name in MMAS for op in own(loop)):
             return Bound(unit="tensor core", message="the tensor cores bound it: its main loop loads nothing by tiles")
     if kernel.accesses or any(True for _ in kernel.named(*TMA_LOADS)):
-        accesses = [access for access in kernel.accesses if not access.value.scattered]
-        moved = sum(access.tile_sectors * SECTOR_BYTES for access in accesses)
-        use = sum(access.tile_bytes for access in accesses) / moved if moved else 1.0
-        return Bound(
-            unit="memory",
-            message=f"memory bounds it: it multiplies no matrices, and its accesses use {use:.0%} of the bytes that "
-            "move",
-        )
+        return _arithmetic(kernel) or _memory(kernel)
     return Bound(unit="unknown", message="nothing in its TTGIR says what bounds it: trace it on a GPU")
+
+
+def _arithmetic(kernel: Kernel) -> Bound | None:
+    """Where it computes for longer than memory takes for its bytes: in its main loop, or without loops at all."""
+    loops = kernel.main_loops
+    for operations in [list(own(loop)) for loop in loops] or [kernel.operations]:
+        cycles = arithmetic_cycles(kernel, operations)
+        moving = moved_bytes(kernel, operations) / kernel.arch.memory_bytes_per_cycle
+        if 0 < moving * _SURE < cycles:
+            what = "an iteration" if loops else "a CTA"
+            return Bound(
+                unit="arithmetic",
+                message=f"arithmetic bounds it: {what} computes for some {cycles:.0f} cycles of an SM, and memory "
+                f"takes {moving:.0f} for its bytes",
+            )
+    return None
+
+
+def _memory(kernel: Kernel) -> Bound:
+    accesses = [access for access in kernel.accesses if not access.value.scattered]
+    moved = sum(access.tile_sectors * SECTOR_BYTES for access in accesses)
+    use = sum(access.tile_bytes for access in accesses) / moved if moved else 1.0
+    return Bound(
+        unit="memory",
+        message=f"memory bounds it: it multiplies no matrices, and its accesses use {use:.0%} of the bytes that move",
+    )

@@ -7,7 +7,7 @@ from pydantic import Field
 from kperf.record.store import Frozen
 from kperf.trace.analyze.finding import Finding
 
-Unit = Literal["tensor core", "memory", "unknown"]
+Unit = Literal["tensor core", "memory", "arithmetic", "unknown"]
 
 
 class Bound(Frozen):

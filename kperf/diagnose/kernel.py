@@ -193,6 +193,17 @@ class Kernel:
         found = (self._access(op) for op in self.named(*LOADS, *STORES))
         return [access for access in found if access is not None]
 
+    @cached_property
+    def index_lines(self) -> frozenset[int]:
+        """Lines of what addresses and masks are computed of; a sum of many numbers may want its 64 bits."""
+        found: set[int] = set()
+        for op in self.named(*LOADS, *STORES, *ATOMICS):
+            stored = {"amdg.buffer_store": 0}.get(op.name, 1) if op.name in (*STORES, *ATOMICS) else None
+            for place in range(len(op.operands)):
+                if place != stored:
+                    found |= {source.line for source in self.values.sources(op, place)}
+        return frozenset(found)
+
     def _access(self, op: Operation) -> Access | None:
         value, pointers = self._addresses(op)
         if value is None or pointers is None or value.numbers.shape != pointers.shape or not pointers.shape:

@@ -1,10 +1,19 @@
 """How many CTAs of a kernel fit on an SM, how many would with other registers, and what more bytes in flight give."""
 
+from collections.abc import Iterable
+
 from kperf.diagnose.kernel import LOADS, LOOPS, Kernel, own
 from kperf.diagnose.loops import buffers
 from kperf.diagnose.thresholds import LEAST_SM_BYTES, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
+
+_LIBRARY = 20
+"""Instructions of a library function, an order of magnitude."""
+_INTEGERS = 2
+"""A multiplication of 32-bit integers runs at half the rate of float32, and one of 64 bits is four of them."""
+_MULTIPLIED = ("arith.muli", "tt.mulhiui", "arith.mulsi_extended", "arith.mului_extended")
+_FREE = ("arith.constant", "arith.bitcast", "arith.extui", "arith.extsi", "arith.trunci")
 
 
 def ctas(
@@ -42,17 +51,31 @@ def bytes_at_once(kernel: Kernel) -> int:
 
 def arithmetic_bounds(kernel: Kernel, loop: Operation) -> bool:
     """Whether an iteration of a loop without MMAs computes for longer than memory takes for its bytes."""
+    return arithmetic_cycles(kernel, own(loop)) > moved_bytes(kernel, own(loop)) / kernel.arch.memory_bytes_per_cycle
+
+
+def moved_bytes(kernel: Kernel, operations: Iterable[Operation]) -> int:
+    """What a CTA's loads and stores among these ask for."""
     size = {access.operation.line: access.asked_bytes for access in kernel.accesses}
-    moved, cycles = 0, 0.0
-    for op in own(loop):
-        moved += size.get(op.line, 0)
+    return sum(size.get(op.line, 0) for op in operations)
+
+
+def arithmetic_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
+    """Cycles of an SM for what a CTA computes of its data, and not of indices, in these operations."""
+    cycles, indices = 0.0, kernel.index_lines
+    for op in operations:
         types = tensor_types(op.rest)
-        if types and types[0].element.startswith(("f", "bf")):
-            if op.name.startswith("math."):
-                cycles += types[0].size / kernel.arch.exponentials_per_cycle
-            elif op.name.startswith("arith.") or op.name == "tt.reduce":
-                cycles += types[0].size / kernel.arch.fp32_per_cycle
-    return cycles > moved / kernel.arch.memory_bytes_per_cycle
+        if not types or op.line in indices:
+            continue
+        if op.name.startswith("math."):
+            cycles += types[0].size / kernel.arch.exponentials_per_cycle
+        elif op.name == "tt.extern_elementwise":
+            cycles += _LIBRARY * types[0].size / kernel.arch.fp32_per_cycle
+        elif op.name in _MULTIPLIED or (op.name.startswith("arith.") and types[0].element == "i64"):
+            cycles += _INTEGERS * (types[0].bytes // 4 or 1) ** 2 * types[0].size / kernel.arch.fp32_per_cycle
+        elif (op.name.startswith("arith.") and op.name not in _FREE) or op.name == "tt.reduce":
+            cycles += types[0].size / kernel.arch.fp32_per_cycle
+    return cycles
 
 
 def _loaded_bytes(kernel: Kernel) -> dict[int, int]:

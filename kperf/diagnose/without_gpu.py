@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from kperf.arch import H200, Arch
 from kperf.compat.torch import backward_within, computed_by, set_wrap_triton_enabled
 from kperf.compat.triton import (
+    CompilationError,
     CompiledKernel,
     LaunchCall,
     OutOfResources,
@@ -34,6 +35,7 @@ from kperf.compat.triton import (
     noted_calls,
     noted_trials,
     refused_kernels,
+    why_not_compiled,
 )
 from kperf.console import complain
 from kperf.diagnose.history import Histories
@@ -189,6 +191,9 @@ def _quiet(why: list[str]) -> Iterator[None]:
     """Drop what a script prints, and keep the exception that ended it as words."""
 
     def ended(kind: type[BaseException], error: BaseException, _traceback: Any) -> None:
+        if isinstance(error, CompilationError):
+            why.append(f"{kind.__name__}: {why_not_compiled(error)}"[:200])
+            return
         first = (str(error).splitlines() or [""])[0].rstrip(":;")
         why.append(f"{kind.__name__}: {first}{f': {error.__cause__}' if error.__cause__ else ''}"[:200])
 

@@ -5,13 +5,25 @@ from collections.abc import Iterator, Sequence
 
 from kperf.arch import H200
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, STORES, Access, Kernel, own
-from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas, gain_of_more_bytes, warps_of_vectors
+from kperf.diagnose.occupancy import (
+    arithmetic_bounds,
+    arithmetic_cycles,
+    bytes_at_once,
+    ctas,
+    gain_of_more_bytes,
+    moved_bytes,
+    warps_of_vectors,
+)
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BYTES_IN_FLIGHT, LEAST_SM_BYTES, MEDIUM_GAIN, VECTOR_BYTES
+from kperf.ir.layouts import tensor_types
+from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 _PART = 8
 """A kernel that loads less than this part of what it stores writes: it waits for no store."""
+_MOST = 8.0
+"""Of a gain that the latency of memory leaves: what stands between the iterations is not known."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -21,9 +33,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     loops = list(kernel.named(*LOOPS))
     loads = [access for access in kernel.accesses if access.operation.name in LOADS]
     if loops:
-        storing = [loop for loop in loops if any(op.name in STORES for op in own(loop))]
-        lines = {op.line for loop in storing if not arithmetic_bounds(kernel, loop) for op in own(loop)}
-        yield from _in_loops(kernel, [access for access in kernel.accesses if access.operation.line in lines])
+        waiting = [loop for loop in loops if _waits(kernel, loop)]
+        lines = {op.line for loop in waiting if not arithmetic_bounds(kernel, loop) for op in own(loop)}
+        crowded = list(_in_loops(kernel, [access for access in kernel.accesses if access.operation.line in lines]))
+        yield from crowded or _of_a_small_grid(kernel, waiting)
         return
     threads = kernel.threads
     each = sum(access.asked_bytes for access in loads) / threads
@@ -47,8 +60,56 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
+def _waits(kernel: Kernel, loop: Operation) -> bool:
+    """Whether no load of a loop is issued before the last iteration's are used: a store or a barrier stands between."""
+    across = kernel.num_warps > 1 and any(
+        op.name in ("tt.reduce", "tt.scan") and _is_row(kernel, op) for op in own(loop)
+    )
+    return across or any(op.name in STORES for op in own(loop))
+
+
+def _is_row(kernel: Kernel, op: Operation) -> bool:
+    """Whether a reduction or a scan is of a row that all warps hold together."""
+    types = tensor_types(kernel.module.lines[op.last_line])
+    return bool(types) and len(types[0].shape) == 1 and types[0].size > kernel.arch.warp_size
+
+
+def _of_a_small_grid(kernel: Kernel, loops: Sequence[Operation]) -> Iterator[Finding]:
+    """Of loops whose CTAs, all that the launch has, ask for little: each iteration takes the latency of memory."""
+    if kernel.grid is None or kernel.resources is None:
+        return
+    resident = min(ctas(kernel), math.ceil(math.prod(kernel.grid) / H200.sms))
+    latency = LEAST_SM_BYTES / kernel.arch.memory_bytes_per_cycle
+    for loop in loops:
+        mine = [access for access in kernel.accesses if access.operation in list(own(loop))]
+        loads = [
+            access for access in mine if access.operation.name == "tt.load" and loop.line in access.value.iterations
+        ]
+        widest = max(loads, key=lambda access: access.asked_bytes, default=None)
+        asked = resident * sum(access.asked_bytes for access in loads)
+        if widest is None or 2 * asked > LEAST_SM_BYTES:
+            continue
+        computed = arithmetic_cycles(kernel, own(loop))
+        moving = moved_bytes(kernel, own(loop)) / kernel.arch.memory_bytes_per_cycle
+        gain = min((latency + computed) / max(resident * max(computed, moving), 1), _MOST)
+        if gain < 2 * MEDIUM_GAIN:
+            continue
+        yield kernel.finding(
+            RULE.id,
+            widest.operation,
+            "medium",
+            f"each iteration waits for what it loads: {asked} bytes in flight of the {resident} "
+            f"CTA{'s' * (resident > 1)} on an SM, and its memory wants {LEAST_SM_BYTES}",
+            "load the tiles of several iterations at once; or write the loop as tl.range(..., num_stages=4), so that "
+            "those of the next ones are under way",
+            {"bytes_in_flight": asked, "ctas": resident},
+            confidence="medium",
+            estimate=(math.sqrt(gain), 1.0, gain),
+        )
+
+
 def _in_loops(kernel: Kernel, accesses: Sequence[Access]) -> Iterator[Finding]:
-    """Of loops that load, wait and store, where CTAs of fewer warps could ask for more together.
+    """Of loops that load and wait, where CTAs of fewer warps could ask for more together.
 
     A thread that has less than a vector has room for the elements of others. An SM then holds more CTAs.
     """
@@ -68,10 +129,10 @@ def _in_loops(kernel: Kernel, accesses: Sequence[Access]) -> Iterator[Finding]:
         RULE.id,
         widest.operation,
         "medium",
-        f"each iteration loads {each:.2g} bytes a thread, waits and stores: the {now} CTAs of an SM have "
+        f"each iteration loads {each:.2g} bytes a thread and waits for them: the {now} CTAs of an SM have "
         f"{now * asked} bytes in flight together, and its memory wants {LEAST_SM_BYTES}",
         f"{kernel.with_option(f'num_warps={fewer}')}, so that a thread has up to {VECTOR_BYTES} bytes and an SM "
-        f"{then} CTAs; or let an iteration work on several rows at once",
+        f"{then} CTAs; or let an iteration work on several rows, or on more of one, at once",
         {"bytes_of_a_thread": each, "bytes_in_flight": now * asked, "threads": kernel.threads, "ctas_then": then},
         confidence="medium",
         estimate=(math.sqrt(gain), 1.0, gain),  # 1.42 x were measured where the bytes in flight doubled (H200)

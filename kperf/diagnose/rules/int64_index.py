@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import ATOMICS, LOADS, LOOPS, STORES, Kernel, own, width
+from kperf.diagnose.kernel import LOOPS, Kernel, own, width
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
@@ -22,11 +22,10 @@ _SAVED = 0.5
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of integer operations on tensors of i64 that each iteration does: on a tile, or multiplications of a row."""
-    indices = _indices(kernel)
     for loop in kernel.named(*LOOPS):
         for op in own(loop):
             types = tensor_types(op.rest) if op.name in _ARITHMETIC else []
-            if not types or types[0].element != "i64" or op.line not in indices:
+            if not types or types[0].element != "i64" or op.line not in kernel.index_lines:
                 continue
             many = types[0].size >= _MANY
             if many or (op.name in _COSTLY and types[0].size >= _SMALL):
@@ -43,17 +42,6 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     confidence="medium",
                     estimate=(max(gain, 1.05), 1.0, max(2 * gain - 1, 1.5 if many else 1.3)),
                 )
-
-
-def _indices(kernel: Kernel) -> set[int]:
-    """Lines of what addresses and masks are computed of; a sum of many numbers may want its 64 bits."""
-    found: set[int] = set()
-    for op in kernel.named(*LOADS, *STORES, *ATOMICS):
-        stored = {"amdg.buffer_store": 0}.get(op.name, 1) if op.name in (*STORES, *ATOMICS) else None
-        for place in range(len(op.operands)):
-            if place != stored:
-                found |= {source.line for source in kernel.values.sources(op, place)}
-    return found
 
 
 def _gain(kernel: Kernel) -> tuple[float, float]:
