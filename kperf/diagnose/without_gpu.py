@@ -80,7 +80,9 @@ class _OnMeta(TorchFunctionMode):
                 self,
             ):  # of an operator in C++; what is registered for `meta` is left
                 return function(*args, **(kwargs or {}))
-        return _computed(func, list(map(_redirected, args)), options)
+        is_device = func is torch.device  # of a name and a number: `meta` cannot stand for the name alone
+        redirected = list(map(_redirected, args))
+        return _redirected(func(*args, **(kwargs or {}))) if is_device else _computed(func, redirected, options)
 
 
 def _computed(func: Any, args: list[Any], options: dict[str, Any]) -> Any:

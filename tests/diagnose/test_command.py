@@ -261,6 +261,20 @@ def test_kernels_that_operators_of_torch_launch_are_read(tmp_path):
     assert [kernel["kernel"] for kernel in kernels] == ["in_triton_op", "in_custom_op", "wrapped"]
 
 
+def test_a_device_may_be_named_by_type_and_index(tmp_path):
+    """As `torch.device("cuda", local_rank)`: the type is a string to torch, and never the device that stands for it."""
+    script = tmp_path / "devices.py"
+    devices = 'devices = torch.device("cuda", 0), torch.device(type="cuda", index=0), torch.device("cuda:0"), "cuda"\n'
+    checked = 'assert str(torch.device("cpu", 0)) == "cpu:0"\n'
+    launch = "twice[(len({one.device for one in tensors}),)](*tensors[:2])\n"
+    tensors = "tensors = [torch.zeros(4096, device=device) for device in devices]\n"
+    imports = "import torch, triton, triton.language as tl\n"
+    script.write_text(imports + KERNEL.format("twice") + devices + checked + tensors + launch)
+    done = kperf("diagnose", "--static", script, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]] == ["twice"]
+
+
 def test_functions_of_torch_cuda_stay_apart():
     """torch.compile has a rule for each, and (torch 2.15) fails where one function has two with different rules."""
     import torch
