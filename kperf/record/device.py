@@ -288,7 +288,7 @@ def command_line() -> str:
 
 
 def _cudnn() -> str:
-    """Its version; why torch refuses it where another one was loaded than torch is built for: most kernels need none."""
+    """Its version, or why torch refuses the one that was loaded: most kernels need none."""
     try:
         return str(torch.backends.cudnn.version())
     except RuntimeError as error:

@@ -109,10 +109,10 @@ def test_the_environment_is_the_gpus_the_softwares_and_the_commands(nvml, monkey
     assert device.sm_count() == 132
 
     def refuse():
-        raise RuntimeError("cuDNN version incompatibility: compiled against (9, 26, 0) but found (9, 19, 0). PyTorch ...")
+        raise RuntimeError("cuDNN version incompatibility: built for (9, 26, 0) but found (9, 19, 0). PyTorch ...")
 
     monkeypatch.setattr(device.torch.backends.cudnn, "version", refuse)
-    refused = "refused: cuDNN version incompatibility: compiled against (9, 26, 0) but found (9, 19, 0)"
+    refused = "refused: cuDNN version incompatibility: built for (9, 26, 0) but found (9, 19, 0)"
     assert device.environment().cudnn == refused
 
 
