@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -126,7 +127,9 @@ class ProfilingClaim(_Claim):
         return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
 
 
-_RECORDED: dict[str, tuple[str, Callable[[Path], dict[str, float]]]] = {
+_Summary = dict[str, float]
+
+_RECORDED: dict[str, tuple[str, Callable[[Path], _Summary]]] = {
     "fig12_inputs": ("fig12_inputs.jsonl", fig12_inputs.summary),
     "accuracy": ("accuracy.jsonl", accuracy.summary),
     "overhead": ("*/*.timeline.json", fig13.summary),
@@ -201,14 +204,27 @@ def read_claims(path: Path = CLAIMS) -> list[Claim]:
 
 
 def evaluate(claim: Claim, folder: Path) -> Outcome:
-    """Our value of one claim from the runs that the figures show.
+    """`evaluate_all` of one claim."""
+    return evaluate_all([claim], folder)[0]
+
+
+def evaluate_all(claims: Sequence[Claim], folder: Path) -> list[Outcome]:
+    """Our value of each claim from the runs that the figures show.
 
     Raises `UsageError` as drawing them would: a record that is broken, or that lacks its environment.
     """
+
+    @cache
+    def summary(figure: str) -> _Summary:
+        return _RECORDED[figure][1](folder)
+
+    return [_evaluate(claim, folder, summary) for claim in claims]
+
+
+def _evaluate(claim: Claim, folder: Path, summary: Callable[[str], _Summary]) -> Outcome:
     if isinstance(claim, ProfilingClaim):
-        files, summary = _RECORDED[claim.figure]
-        begun = any(path.stat().st_size for path in folder.glob(files))
-        return Outcome(claim, summary(folder).get(claim.number), None, begun=begun)
+        begun = any(path.stat().st_size for path in folder.glob(_RECORDED[claim.figure][0]))
+        return Outcome(claim, summary(claim.figure).get(claim.number), None, begun=begun)
     if isinstance(claim, PredictionClaim):
         return _prediction(claim, folder)
     if isinstance(claim, TimelineClaim):
@@ -221,7 +237,7 @@ def report(console: Console, results: Path) -> list[Outcome]:
     own = _own_folder(results)
     shown = []
     for folder in [own] if own else recorded_folders(results):
-        outcomes = [evaluate(claim, folder) for claim in read_claims()]
+        outcomes = evaluate_all(read_claims(), folder)
         for origin, whose in _WHOSE.items():
             _print_table(console, [one for one in outcomes if one.claim.origin == origin], whose, folder.name)
         for outcome in outcomes:
@@ -274,9 +290,7 @@ def markdown(results: Path, origin: Origin) -> str:
     Before the output a value and a verdict for each GPU of which any of these claims is recorded, ordered by name.
     """
     claims = [claim for claim in read_claims() if claim.origin == origin]
-    of_gpus = {
-        folder.name: [evaluate(claim, folder) for claim in claims] for folder in sorted(recorded_folders(results))
-    }
+    of_gpus = {folder.name: evaluate_all(claims, folder) for folder in sorted(recorded_folders(results))}
     known = {gpu: outcomes for gpu, outcomes in of_gpus.items() if any(one.value is not None for one in outcomes)}
     head = ["claim", "command", "minutes", "hardware", _VALUE[origin], "tolerance"]
     head += [title for gpu in known for title in (f"{gpu} (95 % interval)", "verdict")] + ["output"]

@@ -1,7 +1,8 @@
 """A GPU that is not there, on which launches of `attn_fwd`, `attn_fwd_views` and `attn_fwd_ragged` write their o.
 
-The launch is Triton's own, down to the compiled override; in place of the machine code its arguments are read as the
-kernel reads them: rows of [n_rows, head_dim] behind descriptors, in float32. Tensors lie on the CPU.
+The launch is Triton's own, down to the override's TTGIR; in place of the machine code, of which none is made, its
+arguments are read as the kernel reads them: rows of [n_rows, head_dim] behind descriptors, in float32. Tensors lie on
+the CPU.
 """
 
 import itertools
@@ -14,6 +15,7 @@ import torch
 from kperf.attention import kernels, ragged, views
 from kperf.attention.kernels import improved_plus
 from kperf.attention.kernels.improved_plus import Ragged, Views
+from tests.attention import lowered_only
 from tests.attention.kernels.in_python import Pointer, in_python, program_in_python
 from tests.trace.capture import fake_gpu
 
@@ -138,6 +140,8 @@ def attend_rows(arguments):
 @pytest.fixture
 def attending_gpu(monkeypatch, tmp_path):
     """Launches of `attn_fwd` since, as `fake_gpu.LAUNCHES` has them."""
+    lowered_only.install(monkeypatch)
+    monkeypatch.setattr(fake_gpu, "PROOFS", lowered_only.FOLDER)
     fake_gpu.install(tmp_path, monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: PROPERTIES)
     forget()

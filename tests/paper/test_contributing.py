@@ -68,7 +68,7 @@ def look(folder):
     heights = [[list(line.get_ydata()) for line in axis.get_lines()] for axis in figure.axes]
     legend = [text.get_text() for text in figure.axes[0].texts]
     below = " ".join(figure._supxlabel.get_text().split())
-    verdicts = {claim.id: claims.evaluate(claim, folder).verdict for claim in claims.read_claims()}
+    verdicts = {one.claim.id: one.verdict for one in claims.evaluate_all(claims.read_claims(), folder)}
     return [console.export_text(), below, legend, heights, verdicts]
 
 
