@@ -124,13 +124,14 @@ class Trace(AbstractContextManager["Trace"]):
     ) -> None:
         """Leave everything as it was, and read what was captured.
 
-        After an exception, which goes on, there is only what was read before it. Raises `MeasurementError` if an
+        After an exception, which goes on, and in a process that was forked in the block, there is only what was read
+        before it. Raises `MeasurementError` if an
         instrumented kernel wrote other bits (`check`) or could not be read, and `UsageError` if nothing was traced.
         """
         from kperf.trace import command
 
         with self._open:
-            if error is not None:
+            if error is not None or self._launches.is_in_a_fork:
                 self._keep(list(self._results.kept.values()))
                 return
             self._launches.end()

@@ -99,6 +99,8 @@ def run(
                 launches.capturer.wait()
             with reported(report_and_leave) as end:
                 status = script.run()
+            if launches.is_in_a_fork:  # which ends as it would
+                return status
             found = report()
             if results.bugs:
                 raise results.bugs[0]
@@ -229,7 +231,7 @@ def listing(launches: Interceptor) -> Table:
 def _nothing_chosen(launches: Interceptor) -> UsageError:
     """Why there is no kernel to trace."""
     wanted = ", ".join(launches.options.patterns)
-    reach = "kernels of libraries, C++ wrappers and the driver's own launches are not in reach"
+    reach = "kernels of libraries, C++ wrappers, the driver's own launches and other processes are not in reach"
     names: Sequence[str] = sorted({kernel.name for kernel in launches.scheduler.kernels.values()})
     if not names:
         return UsageError(f"the script launched no Triton kernel; {reach}")

@@ -97,7 +97,12 @@ class Kept:
     """The launch that `trace` shows: `launch`, or the sample."""
     ir: KeptIr | None = None
     suffixes: list[str] = field(default_factory=list)
-    """Of the files that are there."""
+    """Of the files that are written."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether all of its files are."""
+        return all(self.path.with_name(self.path.name + suffix).exists() for suffix in self.suffixes)
 
 
 class Results:
@@ -140,6 +145,8 @@ class Results:
     def keep(self, launches: Interceptor, kernel: Kernel) -> None:
         """Read a kernel and write what was read, unless that is done already."""
         taken = kernel.taken
+        if self._folder is not None and kernel.key in self.kept and not self.kept[kernel.key].is_there:
+            del self.kept[kernel.key]  # the script has removed what was written
         if taken is None or self._is_current(kernel, taken):
             return
         known = kernel.key in self.kept

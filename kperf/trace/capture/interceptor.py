@@ -1,8 +1,10 @@
 """Every launch of a Triton kernel in this process: counted, timed, and a few of each kernel's traced."""
 
 import os
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -43,8 +45,17 @@ Before = Callable[["Interceptor", Kernel, LaunchCall, bool], None]
 """Called before a launch of the script's own, with whether that launch is traced."""
 
 
+def _remove(folder: Path, process: int) -> None:
+    """At the end of the process that made it, and not of one that was forked from there."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class Interceptor(AbstractContextManager["Interceptor"]):
-    """While it is open, launches are seen and the chosen ones traced; `scheduler.kernels` says what there was."""
+    """While it is open, launches are seen and the chosen ones traced; `scheduler.kernels` says what there was.
+
+    A process that the script forks launches as ever: the GPU's lock and the folder are this one's.
+    """
 
     def __init__(
         self,
@@ -72,14 +83,17 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         self._counting = threading.Lock()
         """Of what is counted and decided; held for no longer than that."""
         self._over = False
-        self._folder = tempfile.TemporaryDirectory(prefix="kperf-trace-")
+        self._process = os.getpid()
+        self.folder = Path(tempfile.mkdtemp(prefix="kperf-trace-"))
+        """Where what is compiled here is kept, until this is closed: no cache of the user's sees it."""
+        self._remove = weakref.finalize(self, _remove, self.folder, self._process)
         self._open = ExitStack()
         self.capturer: Capturer
 
     @property
-    def folder(self) -> Path:
-        """Where what is compiled here is kept, until this is closed: no cache of the user's sees it."""
-        return Path(self._folder.name)
+    def is_in_a_fork(self) -> bool:
+        """Whether this process was forked since this was made."""
+        return os.getpid() != self._process
 
     def __enter__(self) -> "Interceptor":
         """From now on launches are seen. Raises `UsageError` inside of another trace of this process."""
@@ -105,8 +119,9 @@ class Interceptor(AbstractContextManager["Interceptor"]):
     def close(self) -> None:
         """Let launches be, give the GPUs back and remove what was compiled."""
         self.end()
-        self.capturer.close()
-        self._folder.cleanup()
+        if not self.is_in_a_fork:
+            self.capturer.close()
+            self._remove()
 
     def end(self) -> None:
         """From now on launches are the script's own again, those that are under way too."""
@@ -133,7 +148,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         return partial(self._launched, compiled)
 
     def _launched(self, compiled: CompiledKernel, call: LaunchCall) -> None:
-        if self._over or getattr(self._tuning, "depth", 0) > 0:
+        if self._over or self.is_in_a_fork or getattr(self._tuning, "depth", 0) > 0:
             call()
         elif self.gpu.capturing():
             with self._counting:

@@ -181,6 +181,38 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
     assert printed.count("written: ") == 1
 
 
+@pytest.mark.parametrize("ends", ["sys.exit(3)", "raise SystemExit(3)", "print('child')", "1 / 0"])
+def test_a_fork_that_ends_as_the_script_does_reports_nothing_and_leaves_the_trace_whole(tmp_path, ends):
+    script = f"""
+child = os.fork()
+if not child:
+    run(3)
+    {ends}
+else:
+    print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    other = torch.ones(512)
+    plus[(2,)](other, other, torch.empty(512), 512, BLOCK=256)
+"""
+    status, printed, said, files = run(tmp_path, RUN + script)
+    assert status == 0
+    assert f"status {3 if '3' in ends else int('/' in ends)}\n" in printed
+    assert printed.count("written: ") == 2
+    assert said.count("kperf: read plus: ") == 2
+    assert len(files) == 2 * len(ALL)  # the second is compiled where the first was
+
+
+def test_a_fork_from_before_the_first_launch_leaves_the_gpu_to_the_script(tmp_path):
+    begin = "import os\nchild = os.fork()\n" + RUN
+    status, printed, said, files = run(tmp_path, begin + "if child: os.waitpid(child, 0)\n")
+    assert (status, files) == (0, ALL), said
+    assert printed.count("written: ") == 1
+    script = begin.replace("run(12)", "if not child: run(12)")
+    (tmp_path / "child").mkdir()
+    status, _, said, files = run(tmp_path / "child", script)
+    assert (status, files) == (2, [])
+    assert said.endswith("the driver's own launches and other processes are not in reach\n")
+
+
 def test_a_script_that_listens_to_the_signal_itself_goes_on(tmp_path):
     script = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
     assert run(tmp_path, RUN + script + WAITS, after=signal.SIGTERM)[0] == 5
@@ -228,9 +260,19 @@ def test_a_script_without_standard_streams_is_traced(tmp_path, does):
 
 def test_a_folder_that_the_script_removes_is_made_again(tmp_path):
     does = f"import shutil; shutil.rmtree({str(tmp_path / 'results')!r})\n"
-    status, printed, said, files = run(tmp_path, does + RUN)
-    assert (status, files) == (0, ALL), said
-    assert "written: " in printed
+    for name, script in (("before", does + RUN), ("after", RUN + does)):
+        (tmp_path / name).mkdir()
+        status, printed, said, files = run(tmp_path / name, script.replace("/results", f"/{name}/results"))
+        assert (status, files) == (0, ALL), said
+        assert "written: " in printed
+
+
+def test_a_folder_that_the_script_replaces_by_a_file_is_said(tmp_path):
+    does = f"import shutil; shutil.rmtree({str(tmp_path / 'results')!r}); open({str(tmp_path / 'results')!r}, 'w')\n"
+    status, printed, said, files = run(tmp_path, RUN + does)
+    assert (status, files) == (2, [])
+    assert "written: " not in printed
+    assert f"kperf: plus is not traced: {tmp_path}/results cannot be made: File exists; choose another folder" in said
 
 
 def test_files_go_to_the_folder_where_the_command_was_given(tmp_path, monkeypatch):
