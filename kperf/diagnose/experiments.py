@@ -101,7 +101,12 @@ class Experiments:
 
     def _read(self, compiled: CompiledKernel, grid: tuple[int, int, int]) -> Kernel:
         kernel = inputs.of_compiled(compiled, of(compiled.metadata.target), grid)
-        return replace(kernel, arguments=self._histories.arguments(compiled), history=self._histories.of(compiled))
+        return replace(
+            kernel,
+            arguments=self._histories.arguments(compiled),
+            lengths=self._histories.lengths(compiled),
+            history=self._histories.of(compiled),
+        )
 
     def diagnosis(
         self, compiled: CompiledKernel, grid: tuple[int, int, int], timelines: Sequence[Timeline]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from kperf.compat.triton import (
     CompiledKernel,
     LaunchCall,
@@ -52,6 +54,7 @@ class Histories:
         self._of: dict[Any, History] = {}
         self._first: dict[Any, str] = {}
         self._arguments: dict[str, dict[str, int]] = {}
+        self._lengths: dict[str, dict[str, int]] = {}
 
     def note(self, kernel: CompiledKernel, call: LaunchCall) -> None:
         """A launch, inside of `noted_calls`."""
@@ -68,10 +71,15 @@ class Histories:
         """Those of a kernel's first launch, also where a tuner tries it."""
         if kernel.hash not in self._arguments:
             self._arguments[kernel.hash] = deciding(numbers_of(kernel, call))
+            self._lengths[kernel.hash] = lengths_of(kernel, call)
 
     def arguments(self, kernel: CompiledKernel) -> dict[str, int]:
         """What `note_arguments` keeps of a kernel: `deciding` ones."""
         return self._arguments.get(kernel.hash, {})
+
+    def lengths(self, kernel: CompiledKernel) -> dict[str, int]:
+        """How many elements the tensors have that a kernel's first launch is given, by the argument's name."""
+        return self._lengths.get(kernel.hash, {})
 
     def of(self, kernel: CompiledKernel, *, tuned: bool = False) -> History:
         """That of a kernel's function; empty for all of its compilations but the first, unless a tuner tried them."""
@@ -84,11 +92,18 @@ class Histories:
 
 def numbers_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
     """The integers that a launch gives a kernel's function, by name; none where it leaves some arguments out."""
-    names = argument_names(kernel)
-    if len(names) != len(call.arguments):
-        return {}
-    named = zip(names, call.arguments, strict=True)
+    named = _named(kernel, call)
     return {name: value for name, value in named if isinstance(value, int) and not isinstance(value, bool)}
+
+
+def lengths_of(kernel: CompiledKernel, call: LaunchCall) -> dict[str, int]:
+    """Elements of the tensors that a launch gives a kernel's function, by name; none where it leaves arguments out."""
+    return {name: value.numel() for name, value in _named(kernel, call) if isinstance(value, torch.Tensor)}
+
+
+def _named(kernel: CompiledKernel, call: LaunchCall) -> list[tuple[str, Any]]:
+    names = argument_names(kernel)
+    return list(zip(names, call.arguments, strict=True)) if len(names) == len(call.arguments) else []
 
 
 def deciding(numbers: dict[str, int]) -> dict[str, int]:

@@ -104,7 +104,8 @@ class Kernel:
 
     compiled: what Triton made, its machine code too. resources, ptxas: None and empty where there is no machine code
     that is read (AMD's). num_stages: None where only the TTGIR is known. grid: of a launch, None without one.
-    arguments: numbers of the launch, by name. tuned: whether it is one of an autotuner's configurations, of which a GPU
+    arguments: numbers of the launch, by name. lengths: elements of its tensors, by name.
+    tuned: whether it is one of an autotuner's configurations, of which a GPU
     would choose. configuration: integer constexprs and compile options that it was compiled with, by name, as far as
     they are known. history: of its function's launches in a script; None without one, and empty where another
     compilation of the function has it. is_gluon: whether its source is Gluon, whose buffers and waits are its writer's
@@ -120,6 +121,7 @@ class Kernel:
     ptxas: str = ""
     grid: tuple[int, int, int] | None = None
     arguments: dict[str, int] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
     tuned: bool = False
     configuration: Mapping[str, int] = field(default_factory=dict)
     history: History | None = None

@@ -1,5 +1,6 @@
 """Atomics that meet at one address."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,12 +18,18 @@ _GAINS: dict[Level, tuple[float, float, float]] = {"medium": (1.5, 1.0, 30.0), "
 _MOST = 1000.0
 """No reduction gave more: 828 x were measured of 1024 elements on one address (H200)."""
 
+_SLOWER = 2.0
+"""Atomics one after another, over the time in which the launch's bytes move: what is less is lost among other waits."""
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of atomics whose address is the same for all elements of a CTA, and for all CTAs."""
     for op in kernel.named(*ATOMICS):
         value = kernel.values.operand(op, 0)
-        if value is None or value.loaded:
+        if value is None:
+            continue
+        if value.scattered:
+            yield from _of_few_bins(kernel, op, value)
             continue
         numbers, sure = _unmasked(kernel, op, value)
         elements, addresses = numbers.size, len(np.unique(numbers))
@@ -53,6 +60,34 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             confidence="medium",
             estimate=_gain(kernel, elements / addresses) if severity == "high" else _GAINS[severity],
         )
+
+
+def _of_few_bins(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
+    """Atomics at addresses that are data, of a launch whose tensor has far fewer elements than it updates.
+
+    A loop around them makes them more: its number of iterations is not known.
+    """
+    name = next((name for name in kernel.lengths if name in value.arguments and kernel.values.is_in(value, name)), None)
+    if name is None or kernel.grid is None:
+        return
+    ctas = math.prod(kernel.grid)
+    each = value.numbers.size * ctas / max(kernel.lengths[name], 1)
+    moved_ns = ctas * sum(access.tile_bytes for access in kernel.accesses) / H200_COPY_GB_PER_S
+    slower = each * H200_ATOMIC_NS / max(moved_ns, 1.0)
+    if slower < _SLOWER:
+        return
+    yield kernel.finding(
+        RULE.id,
+        op,
+        "medium",
+        f"the launch updates the {kernel.lengths[name]} elements of {name} by atomics, {each:.0f} times each in the "
+        "mean, which L2 does one after another",
+        "count in each CTA first (tl.histogram of whole numbers, tl.sum by a mask of each key), then one atomic a CTA "
+        "and element; or sort by the key",
+        {"elements": value.numbers.size * ctas, "addresses": kernel.lengths[name]},
+        confidence="medium",
+        estimate=(min(slower, _MOST) ** 0.5, 1.0, min(slower, _MOST)),
+    )
 
 
 def _unmasked(kernel: Kernel, op: Operation, value: Value) -> tuple[NDArray[np.int64], bool]:

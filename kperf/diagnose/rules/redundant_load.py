@@ -22,7 +22,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     for access in loads:
         loops = loops_around(access.operation)
         if loops and loops[0].name == "scf.for" and "isVolatile = true" not in access.operation.rest:
-            if loops[0].line in access.value.iterations or access.value.loaded or _stores(loops[0], access, kernel):
+            if loops[0].line in access.value.iterations or access.value.loaded:
+                continue
+            if _stores(loops[0], access, kernel):
+                yield from _stored_again(kernel, loops[0], access)
                 continue
             gain = _gain(kernel, loops[0], access)
             yield kernel.finding(
@@ -50,6 +53,25 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             confidence="medium",
             estimate=(1.3, 1.0, 2.0),
         )
+
+
+def _stored_again(kernel: Kernel, loop: Operation, access: Access) -> Iterator[Finding]:
+    """A tile that the loop stores where it loads it: the next iteration waits for what this one had in registers."""
+    stores = [one for one in kernel.accesses if one.operation.name in STORES and one.operation in list(own(loop))]
+    if not any(np.array_equal(one.value.numbers, access.value.numbers) for one in stores):
+        return
+    yield kernel.finding(
+        RULE.id,
+        access.operation,
+        "medium",
+        f"each iteration loads the {access.tile_bytes} bytes of {name_of(access.value, kernel)} that the last one "
+        "stored, and waits for them",
+        "keep them in a variable that the loop carries, and store it once after the loop; what another thread's "
+        "element is needed for, tl.gather or tl.sort does",
+        {"bytes": access.tile_bytes},
+        confidence="medium",
+        estimate=(3.0, 1.2, 10.0),
+    )
 
 
 def _gain(kernel: Kernel, loop: Operation, again: Access) -> float:

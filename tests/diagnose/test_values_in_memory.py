@@ -1,0 +1,56 @@
+"""Values that go through memory where a CTA could keep them: counters of few bins, and a tile that a loop stores."""
+
+import pytest
+
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import diagnose
+
+HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
+COUNT = """
+@triton.jit
+def count(x, counts, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(counts + tl.load(x + i), 1)  # line 8
+
+x = torch.empty(1 << 24, device="cuda", dtype=torch.int32)
+count[(1 << 14,)](x, torch.zeros({bins}, device="cuda", dtype=torch.int32), BLOCK=1024)
+"""
+SUM = """
+@triton.jit
+def total(x, out, steps, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    mine = out + tl.program_id(0) * BLOCK
+    for step in range(steps):
+        old = tl.load(mine + i)  # line 10
+        tl.store({place}, old + tl.load(x + step * BLOCK + i))
+
+x = torch.empty(1 << 20, device="cuda")
+total[(4096,)](x, torch.zeros(4096, 1024, device="cuda"), 1024, BLOCK=1024)
+"""
+
+
+def findings(tmp_path, source):
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + source)
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    return {(one.id, one.source.line): one for one in diagnose(kernel).findings}
+
+
+@pytest.mark.parametrize(("bins", "each"), [(256, "65536 times each"), (1 << 20, None)])
+def test_bins_that_are_data_are_few_by_the_tensor_that_is_launched(tmp_path, bins, each):
+    found = findings(tmp_path, COUNT.format(bins=bins)).get(("atomic-contention", 8))
+    assert (found is not None) == (each is not None)
+    if found is not None and each is not None:
+        assert f"the launch updates the {bins} elements of counts by atomics, {each} in the mean" in found.message
+        assert found.evidence == {"elements": 1 << 24, "addresses": bins}
+        assert "tl.histogram" in found.advice
+
+
+@pytest.mark.parametrize(("place", "is_found"), [("mine + i", True), ("mine + (i ^ 1)", False)])
+def test_a_tile_that_each_iteration_stores_and_the_next_one_loads_is_carried(tmp_path, place, is_found):
+    found = findings(tmp_path, SUM.format(place=place)).get(("redundant-load", 10))
+    assert (found is not None) == is_found
+    if found is not None:
+        assert found.message.startswith("each iteration loads the 4096 bytes of out that the last one stored")
+        assert found.advice.startswith("keep them in a variable that the loop carries")
