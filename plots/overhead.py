@@ -21,15 +21,9 @@ from kperf.plots.style import (
     save,
 )
 from kperf.studies.fig13 import FIG13, PAPER_MEAN, PAPER_WORST, KernelCost
-from kperf.studies.overhead import Cost
+from kperf.studies.overhead import WORDS, Cost
 
 MEMORIES = {"shared": (BLUE, "events in shared memory"), "device": (ORANGE, "events in device memory")}
-WORDS = {
-    "matrix products only": "MMAs only",
-    "ring of 2 KB a warp": "buffer of 2 KB a warp",
-    "as recorded": "as traced",
-}
-"""Names of choices in records -> what they are called."""
 VARIANTS = (SKY, GREEN)
 
 

@@ -132,7 +132,7 @@ def speedup_interval(runs: Sequence[dict[str, Point]], ours: str, theirs: str) -
 
 def ratio_table(runs: dict[Key, dict[str, Point]], ratios: Sequence[tuple[str, str]] = RATIOS) -> Table:
     """Speedups a place of the figure, and their geometric means: of all, and of those that the claims are about."""
-    table = Table(title="speedup, all in turn in one run a row", title_justify="left")
+    table = Table(title="speedup; a row is of one run, interleaved", title_justify="left")
     table.add_column("batch x seq_len", justify="right")
     for ours, theirs in ratios:
         table.add_column(f"{ours}/{theirs}", justify="right")

@@ -232,7 +232,7 @@ def said(folder: Path, costs: Sequence[KernelCost]) -> list[str]:
         held = f"more than {GOALS[2]:.0%} in {', '.join(over)}" if over else f"at most {GOALS[2]:.0%}"
         apart = [one.kernel for one in several if not one.joined]
         lines.append(
-            f"Of several passes, a few events each, the dearest of {len(several)} kernels costs {held}"
+            f"Of several passes, a few events each, the costliest of {len(several)} kernels costs {held}"
             + (f"; those of {', '.join(apart)} do not make one iteration." if apart else ".")
         )
     else:

@@ -21,7 +21,7 @@ Change = Callable[[TracedKernel, Traced], Traced]
 
 @dataclass(frozen=True)
 class Cost:
-    """One way to record: pairs of records, median of instrumented over original time, order of instructions."""
+    """One way to trace: pairs of events, median of instrumented over original time, order of instructions."""
 
     choice: str
     pairs: int
@@ -137,12 +137,20 @@ def read(path: Path) -> list[Cost]:
         raise UsageError(f"{path} is no list of costs ({str(error).splitlines()[0]}); record it again") from None
 
 
+WORDS = {
+    "matrix products only": "MMAs only",
+    "ring of 2 KB a warp": "buffer of 2 KB a warp",
+    "as recorded": "as traced",
+}
+"""Names of choices in records -> what they are called."""
+
+
 def table(costs: list[Cost], label: str) -> Table:
     """For the console."""
-    result = Table(title=f"what recording costs: {label}", title_justify="left")
-    for column in ("choice", "pairs of records", "slower by", "order of instructions"):
+    result = Table(title=f"what tracing costs: {label}", title_justify="left")
+    for column in ("choice", "pairs of events", "slower by", "order of instructions"):
         result.add_column(column)
     for cost in costs:
         order = "the original kernel's" if cost.same_order else "another"
-        result.add_row(cost.choice, str(cost.pairs), f"{cost.ratio - 1:+.1%}", order)
+        result.add_row(WORDS.get(cost.choice, cost.choice), str(cost.pairs), f"{cost.ratio - 1:+.1%}", order)
     return result
