@@ -242,6 +242,15 @@ def test_a_line_that_was_torn_is_said(tmp_path, faked):
     assert len(Store(tmp_path).points()) == 12  # the workload whose line was torn is measured again, whole
 
 
+def test_the_gpu_is_busy_no_longer_than_the_sweep_takes(tmp_path, faked, monkeypatch):
+    monkeypatch.setattr(sweeps, "measure", measure_slowly)
+    begin = time.monotonic()
+    measure_into(tmp_path)
+    (record,) = SweepStore(tmp_path).points()
+    (share,) = record.gpus
+    assert len(PLACES) * DELAY_S <= share.busy_s <= record.seconds <= time.monotonic() - begin
+
+
 def test_each_gpu_has_its_own_share_of_the_tasks_and_of_the_time(tmp_path):
     cards = [environment(gpu_uuid=uuid) for uuid in ("first", "second", "idle")]
     taken = [(0, 3.0), (1, 5.0), (0, 0.5), (1, 7.0), (1, 11.0)]

@@ -13,6 +13,8 @@ LAYOUTS = Layouts(
         "#mma3 = #ttg.nvidia_mma<{versionMajor = 3, warpsPerCTA = [4, 1], instrShape = [16, 64, 16]}>",
         "#l = #ttg.linear<{register = [[0, 1], [8, 0]], lane = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], "
         "warp = [[16, 0]], block = []}>",
+        "#rows = #ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [32, 1], warpsPerCTA = [4, 1], "
+        "order = [0, 1]}>",
     ]
 )
 
@@ -45,7 +47,15 @@ def test_an_element_is_where_the_layout_puts_it(layout, shape, warp, register, l
 
 
 @pytest.mark.parametrize(
-    ("layout", "shape"), [("#b", (32, 16)), ("#mma3", (64, 64)), ("#mma3", (128, 128)), ("#l", (32, 8))]
+    ("layout", "shape"),
+    [
+        ("#b", (32, 16)),
+        ("#mma3", (64, 64)),
+        ("#mma3", (128, 128)),
+        ("#l", (32, 8)),
+        ("#rows", (128, 1)),
+        ("#ttg.slice<{dim = 1, parent = #rows}>", (128,)),
+    ],
 )
 def test_each_element_is_held_once(layout, shape):
     places = elements(layout, *shape).reshape(-1, len(shape))

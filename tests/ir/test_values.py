@@ -195,3 +195,56 @@ def test_a_long_chain_is_computed_and_what_is_read_is_read_once():
     value = computed("\n".join(lines), "%r")
     assert value.numbers.tolist() == 0
     assert value.loaded
+
+
+def sources(lines, operation, index=0):
+    """The lines of the operations from which an operand of the first operation of a name is computed."""
+    body = [line.strip() for line in lines.strip().splitlines()]
+    module = Module(HEAD + "\n".join(f"    {line}" for line in body) + TAIL)
+    op = next(op for op in module.walk() if op.name == operation)
+    return sorted(made.results[0] for made in Values(module).sources(op, index))
+
+
+BRANCHING = f"""
+    {constants(4, 9)}
+    %t = arith.cmpi slt, %c0, %n : i32
+    %unused = arith.addi %c0, %c1 : i32
+    %r = scf.if %t -> (i32) {{
+      %x = arith.addi %c0, %c0 : i32
+      scf.yield %x : i32
+    }} else {{
+      %y = arith.muli %c0, %c1 : i32
+      scf.yield %y : i32
+    }}
+    %o:2 = scf.for %j = %c0 to %n step %c1 iter_args(%k = %c0, %v = %r) -> (i32, i32)  : i32 {{
+      %s = arith.subi %v, %j : i32
+      %w = arith.divsi %s, %c1 : i32
+      %z = arith.remsi %k, %c1 : i32
+      scf.yield %z, %w : i32, i32
+    }}
+"""
+
+
+def test_sources_of_an_operand_are_followed_through_branches_and_iterations():
+    assert sources(BRANCHING, "arith.muli") == ["%c0"]
+    assert sources(BRANCHING, "arith.muli", 1) == ["%c1"]
+    assert sources(BRANCHING, "arith.muli", 2) == []
+    # What is carried stands for all that an iteration computes it from, and a branch for both of its ways.
+    assert sources(BRANCHING, "arith.subi") == ["%c0", "%c1", "%o", "%r", "%s", "%t", "%w", "%x", "%y"]
+    assert sources(BRANCHING, "arith.subi", 1) == ["%c0", "%o"]
+    assert sources(BRANCHING, "arith.remsi") == ["%c0", "%c1", "%o", "%z"]
+    argument = f"{constants(4, 9)}\n%a = arith.addi %n, %c1 : i32\n%r = arith.subi %a, %c0 : i32"
+    assert sources(argument, "arith.subi") == ["%a", "%c1"]
+
+
+def test_a_name_that_is_met_twice_does_not_end_the_search():
+    """`%a` comes to hand again before `%c0` has: what stands behind it is still to be followed."""
+    lines = f"""
+    {constants(4, 9)}
+    %b = arith.muli %c0, %c0 : i32
+    %a = arith.muli %c1, %c1 : i32
+    %d = arith.addi %b, %a : i32
+    %e = arith.addi %d, %a : i32
+    %r = arith.subi %e, %c1 : i32
+    """
+    assert sources(lines, "arith.subi") == ["%a", "%b", "%c0", "%c1", "%d", "%e"]

@@ -3,7 +3,9 @@
 import resource
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -200,6 +202,15 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
         "no   fig11",
         "no   ttgir",
     ]
+
+
+def test_a_cache_on_a_full_disk_cannot_be_written(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    full = Path("/dev/full").open("wb")  # noqa: SIM115 - the doctor closes it, and that writes
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
+    done = kperf("doctor")
+    assert done.returncode == 1
+    assert f"Triton's cache {tmp_path} cannot be written (No space left on device)" in done.stdout
 
 
 def test_a_cache_that_is_not_there_yet_is_made(monkeypatch, tmp_path):

@@ -31,12 +31,13 @@ from kperf.report.figure import KINDS, timeline_figure
 from kperf.report.html import listing, page
 from kperf.report.report import read_report
 from kperf.report.samples import Samples
-from kperf.trace.analyze.models import WhatIf
+from kperf.trace.analyze.models import LineSamples, PcSamples, WhatIf
 from tests.command import kperf
 
 AXE = "axe-core@4.10.3"
 EXAMPLES = RECORDED / "h200" / "examples"
 GEMM, SOFTMAX = (EXAMPLES / f"{name}.timeline.json" for name in ("gemm_tma", "softmax"))
+KERNEL = "examples/gemm_tma.py"
 HOSTILE = "<img src=x onerror=alert(1)> & 'x'"
 
 
@@ -165,6 +166,22 @@ def test_samples_stand_beside_the_source_as_shares_of_their_kernel(text):
     shares = {line[0]: line[-2] for line in lines if line[-2]}
     assert shares == {"18": "10% (100%)", "19": "30% (25%)"}
     assert html.escape(SAMPLES.profiler, quote=False) in text.replace("&#39;", "'")
+
+
+def test_samples_of_the_trace_itself_stand_beside_the_source_with_what_most_warps_wait_for():
+    """A warp that is ready waits for nothing; a line without samples of its own is of no use here."""
+    lines = [
+        LineSamples(file=KERNEL, line=19, samples=60, not_issued=15, stalls={"selected": 40, "wait": 20}),
+        LineSamples(file=KERNEL, line=18, samples=20, not_issued=5, stalls={"not_selected": 20}),
+        LineSamples(file=KERNEL, line=17, samples=0, not_issued=0, stalls={}, awaited={"long_scoreboard": 3}),
+    ]
+    report = read_report(GEMM)
+    samples = PcSamples(launches=1, period_cycles=1024, dropped=0, lines=lines)
+    shown = page([replace(report, timeline=report.timeline.model_copy(update={"samples": samples}))], RECORDED.parent)
+    (table,) = re.findall(r'<table class="source">.*?</table>', shown, re.DOTALL)
+    beside = {line[0]: line[-2] for line in (cells(row) for row in table.split("<tr>")[2:]) if line[-2]}
+    assert beside == {"19": "75% (25%) wait", "18": "25% (25%)"}
+    assert ">GPU, samples</th>" in table
 
 
 def test_two_profiles_of_one_name_have_a_column_each_and_are_told_apart():

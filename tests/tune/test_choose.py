@@ -261,6 +261,11 @@ def test_without_names_the_regret_is_told_with_and_without_ours(tmp_path):
     assert rows[0][2:] == ["0", "0.00%", "0", "fa3, 0.00%"]
 
 
+def test_of_a_shape_alone_the_table_of_regrets_has_both_rows_and_no_numbers(tmp_path):
+    _, rows, _ = tables(recorded({256: {"fa3": 1.0, "cudnn": 2.0, "improved_plus": 3.0}}), tmp_path)
+    assert rows == [[name, "0", "-", "-", "-", "-"] for name in ("all", "without ours")]
+
+
 def test_the_best_single_one_is_of_those_that_all_runs_have():
     times = {256: {"fa2": 1.0, "fa3": 1.5}, 512: {"fa2": 4.0, "fa3": 2.0, "cudnn": 1.0}, 1024: {"cudnn": 1.0}}
     key, regret = _best_single(measured_runs(recorded(times), KEYS))

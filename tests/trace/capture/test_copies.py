@@ -1,0 +1,94 @@
+"""Copies of a launch's tensors: what counts as the same numbers, and that nothing else was written."""
+
+import math
+
+import pytest
+import torch
+
+from kperf.trace.capture.copies import Copies, likeness
+
+
+def tensor(*numbers, dtype=torch.float32):
+    return torch.tensor(numbers, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "alike"),
+    [
+        (tensor(1.0, 2.0), tensor(1.0, 2.0), "equal bits"),
+        (tensor(1.0, 2.0), tensor(1.0, 2.0001), "within tolerance"),
+        (tensor(1.0, 2.0), tensor(1.0, 2.001), "different"),
+        (tensor(1.0, 0.0), tensor(1.0, -5e-5), "within tolerance"),  # of the root mean square
+        (tensor(1.0, 0.0), tensor(1.0, -5e-4), "different"),
+        (tensor(1.0, 2.0, dtype=torch.float64), tensor(1.0, 2.0001, dtype=torch.float64), "different"),
+        (tensor(1.0, 2.0, dtype=torch.bfloat16), tensor(1.0, 2.03, dtype=torch.bfloat16), "within tolerance"),
+        (tensor(1.0, 2.0), tensor(1.0, 2.0, dtype=torch.float64), "different"),
+        (tensor(1.0, 2.0), tensor(1.0, 2.0)[None], "different"),
+        (tensor(0.0), tensor(-0.0), "within tolerance"),
+        (tensor(math.nan, 1.0), -tensor(math.nan, -1.0), "within tolerance"),
+        (tensor(math.nan, 1.0), tensor(1.0, 1.0), "different"),
+        (tensor(1.0, 1.0), tensor(math.nan, 1.0), "different"),
+        (tensor(math.inf, 1.0), tensor(math.inf, 1.00001), "within tolerance"),
+        (tensor(math.inf, 1.0), tensor(-math.inf, 1.0), "different"),
+        (tensor(0.0, 1.0), tensor(-math.inf, 1.0), "different"),
+        (tensor(math.inf, 1.0), tensor(1.0, 1.0), "different"),
+        (tensor(1 + 1j, dtype=torch.complex64), tensor(1 + 1.0001j, dtype=torch.complex64), "within tolerance"),
+        (tensor(1 + 1j, dtype=torch.complex64), tensor(1 + 1.001j, dtype=torch.complex64), "different"),
+        (tensor(7, 8, dtype=torch.int32), tensor(7, 8, dtype=torch.int32), "equal bits"),
+        (tensor(1000, 8, dtype=torch.int32), tensor(1001, 8, dtype=torch.int32), "different"),  # no tolerance
+        (tensor(True, False, dtype=torch.bool), tensor(True, True, dtype=torch.bool), "different"),
+    ],
+)
+def test_tensors_are_alike_by_bits_or_within_the_tolerance_of_their_type(found, expected, alike):
+    assert likeness(found, expected) == alike
+
+
+def launched(x, write, *, wide=False):
+    """Whether a launch that writes so into the copy of `x` is equal to one that doubles it: in its bits, and nearly."""
+    copies = Copies([x], free_bytes=1 << 40, wide=wide)
+    copies.begin()
+    (ours,) = copies.of([x])
+    ours.mul_(2)
+    expected = copies.results()
+    copies.begin()
+    write(ours)
+    return copies.equal(expected, bits=True), copies.equal(expected, bits=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "equal"),
+    [
+        (lambda x: x.mul_(2), (True, True)),
+        (lambda x: x.mul_(2.00001), (False, True)),
+        (lambda x: x.mul_(2.01), (False, False)),
+        (lambda x: x.mul_(2).as_strided((9,), (1,)).fill_(2.0), (False, False)),  # one element beyond its end
+        (lambda x: x.mul_(2).as_strided((9,), (1,), x.storage_offset() - 1).fill_(2.0), (False, False)),
+    ],
+)
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_launch_is_equal_that_writes_the_same_numbers_and_nothing_else(wrong, equal, wide):
+    assert launched(torch.ones(8), wrong, wide=wide) == equal
+
+
+@pytest.mark.parametrize("by", [0, 1])
+def test_of_integers_and_of_bytes_that_no_number_fits_the_bits_decide(by):
+    """Of a storage of 10 bytes no whole number of floats is known: a view of the first 8 is not all of it."""
+    whole = torch.arange(10, dtype=torch.uint8)
+    floats = whole.clone()[:8].view(torch.float32)
+    for x in (torch.arange(4), whole, floats):
+        assert launched(x, lambda ours: ours.mul_(2).add_(by)) == (by == 0, by == 0)
+
+
+def test_the_scripts_tensors_stay_as_they_are_and_the_copies_begin_anew():
+    x, y = torch.arange(4.0), torch.arange(4.0, 8.0)
+    copies = Copies([x, y, x[1:]], free_bytes=1 << 40, only_written=[1])
+    copies.begin()
+    first, second, part = copies.of([x, y, x[1:]])
+    first += 1
+    assert part.tolist() == [2, 3, 4]  # one storage
+    assert len(copies.results()) == 2  # what is only written is a result also where it is as it was
+    copies.begin(poison=True)
+    assert first.tolist() == x.tolist() == [0, 1, 2, 3]
+    assert second.isnan().all()
+    copies.begin()
+    assert second.tolist() == y.tolist() == [4, 5, 6, 7]
