@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block tritonbench power accuracy timers proton \
-        overhead disturbance proof lines inductor tune record claims ttgir doctor test test-gpu test-docker test-versions test-newest versions test-lowest mutants \
+        overhead disturbance proof lines inductor tune record claims ttgir doctor test test-kernels test-gpu test-docker test-versions test-newest versions test-lowest mutants \
         dist release check docs image shell docker-fig11 docker-fig12 clean
 
 ifdef KPERF_IN_CONTAINER  # the image's own Python has everything
@@ -33,6 +33,7 @@ takes_tune := FRESH OPTIONS
 takes_llama-block := OPTIONS
 takes_tritonbench := OPTIONS
 takes_test := OPTIONS
+takes_test-kernels := OPTIONS
 takes_test-gpu := OPTIONS
 takes_test-docker := OPTIONS
 takes_release := VERSION
@@ -173,8 +174,11 @@ ttgir: setup ## generate ttgir/ from the Gluon sources and verify it (no GPU nee
 doctor: setup ## what this machine can run, and why not the rest
 	@$(KPERF) doctor
 
-test: setup ## all tests that need no GPU and no Docker engine, a worker a core
-	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker" $(words)
+test: setup ## the tests that need no GPU and no Docker engine, a worker a core; `make test-kernels` has those of large kernels
+	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker and not kernels" $(words)
+
+test-kernels: setup ## the tests that compile kernels of attention, or those of the proof set, to machine code
+	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker and kernels" $(words)
 
 test-gpu: setup ## the tests that need a Hopper GPU
 	@$(PYTHON) -m pytest -m gpu $(words)

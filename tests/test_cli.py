@@ -417,6 +417,7 @@ def test_help_lists_every_target():
     assert sorted(phony) == sorted(line.split()[1] for line in listed.splitlines())
 
 
+@pytest.mark.kernels
 def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path, monkeypatch):
     root, results = tmp_path / "ttgir", tmp_path / "results"
     shutil.copytree(TTGIR_DIR, root)

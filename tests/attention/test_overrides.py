@@ -22,6 +22,8 @@ from kperf.paper import instrumented
 from kperf.trace.instrument.session import session
 from tests.trace.kernels import CASES, compile_case
 
+pytestmark = pytest.mark.kernels
+
 FULL = Specialization()
 EVERY = [(variant.name, special) for variant in VARIANTS.values() for special in variant.specializations]
 

@@ -195,6 +195,7 @@ def test_the_ctas_share_out_each_tile_once(lengths, kv_heads, group, causal, n_c
     assert sorted(tuple(one) for one in found if one[1]) == sorted(wanted)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("kind", TWO_AND_ON_A_GPU_ALL, ids=str)
 def test_nothing_spills_and_mmas_are_waited_for_where_the_source_does(kind):
     """As on views: where ptxas serialises wgmma, it waits after each of its instructions."""

@@ -282,6 +282,7 @@ def test_causal_tiles_are_dealt_evenly(group, seq_len):
     assert float(work.max() / work.mean()) < 1.04
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("kind", FOUR_AND_ON_A_GPU_ALL, ids=str)
 def test_nothing_spills_and_products_are_waited_for_where_the_source_does(kind):
     """As of the override: where ptxas serialises wgmma, it waits after each of its instructions."""

@@ -10,6 +10,8 @@ from kperf.diagnose.engine import diagnose, diagnose_all, ranked
 from kperf.trace.analyze.finding import Estimate, Finding, Source
 from tests.diagnose.test_kernels import diagnosis_of
 
+pytestmark = pytest.mark.kernels
+
 KERNELS = Path(__file__).parent / "kernels"
 
 

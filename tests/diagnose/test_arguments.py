@@ -6,6 +6,8 @@ from kperf.arch import SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 
+pytestmark = pytest.mark.kernels
+
 ROWS = """
 import torch, triton, triton.language as tl
 

@@ -10,6 +10,8 @@ from kperf.diagnose.rules import bank_conflicts
 from kperf.ir.compile import compile_kernel
 from kperf.ir.layouts import Layouts, TensorType
 
+pytestmark = pytest.mark.kernels
+
 SIDE = 64
 STORED = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
 READ = {

@@ -11,6 +11,8 @@ from kperf.diagnose.engine import diagnose
 from kperf.diagnose.history import History
 from kperf.diagnose.rules import autotuner_list
 
+pytestmark = pytest.mark.kernels
+
 SCALE = """
 import torch, triton, triton.language as tl
 

@@ -16,6 +16,8 @@ from kperf.diagnose.rule import static_rules
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 
+pytestmark = pytest.mark.kernels
+
 KERNELS = Path(__file__).parent / "kernels"
 FAULTY = sorted([*KERNELS.glob("planted/*.py"), *KERNELS.glob("drafts/*.py")])
 CLEAN = sorted(KERNELS.glob("clean/*.py"))

@@ -4,6 +4,8 @@ import pytest
 
 from tests.diagnose.test_kernels import diagnosis_of
 
+pytestmark = pytest.mark.kernels
+
 
 def found(folder, kernel, launch):
     """The first finding of each rule of a kernel, of which `launch` makes the tensors and calls it."""

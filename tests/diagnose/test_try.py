@@ -27,6 +27,8 @@ from kperf.trace.capture.capturer import Capturer
 from tests.command import kperf
 from tests.trace.capture import fake_gpu
 
+pytestmark = pytest.mark.kernels
+
 GEMM = """
 import torch, triton, triton.language as tl
 

@@ -19,6 +19,8 @@ from kperf.paper import claims, fig12
 from kperf.plots import fig12 as plot
 from kperf.record.store import RECORDED
 
+pytestmark = pytest.mark.kernels
+
 ROOT = Path(__file__).resolve().parents[2]
 
 GENERATE_LOOK_MEASURE_LOOK = """

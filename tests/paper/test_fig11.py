@@ -38,7 +38,7 @@ from kperf.trace.instrument.probes import find_probes, probed_kernel
 from kperf.trace.instrument.program import read_program
 from tests.trace.analyze.synthetic import encode, is_persistent, simulate
 
-pytestmark = pytest.mark.usefixtures("unrendered", "compiled_once")
+pytestmark = [pytest.mark.kernels, pytest.mark.usefixtures("unrendered", "compiled_once")]
 
 SUBJECT = functools.cache(fig11.subject)
 """It is read from committed files, and compiled for its order of instructions."""

@@ -6,6 +6,8 @@ from kperf.attention import overrides
 from kperf.attention.variants import FULL_AND_CAUSAL, VARIANTS
 from kperf.paper import instrumented
 
+pytestmark = pytest.mark.kernels
+
 
 @pytest.mark.parametrize("special", FULL_AND_CAUSAL, ids=lambda special: special.file_name)
 @pytest.mark.parametrize("variant", VARIANTS)

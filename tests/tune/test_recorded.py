@@ -124,6 +124,7 @@ def test_the_pages_say_what_the_estimate_and_the_search_of_now_give():
     assert said(f"finds the best configuration in {max(trial for _, trial in found)} trials at most")
 
 
+@pytest.mark.kernels
 def test_nothing_of_a_block_runs_under_its_exponentials():
     """What the pages say of the distance to cuDNN, for what was chosen and what comes next: one wait a trip."""
     slower = []

@@ -11,6 +11,8 @@ from kperf.tune import resources
 from kperf.tune.resources import needs, plain_kernels, stock_kernel
 from tests.command import kperf
 
+pytestmark = pytest.mark.kernels
+
 SCRIPTS = [*{script.path: script.small for script in EXAMPLES if script.small is not None}.items()]
 """Each once; the command has all their stages and masks."""
 

@@ -11,6 +11,8 @@ from kperf.tune import space
 from kperf.tune.space import SPACES, Judged, Needs, expected, judge, prune
 from tests.tune.compiled import AUTOTUNED, JUDGED
 
+pytestmark = pytest.mark.kernels
+
 WIDE = Workload(batch=4, heads=8, seq_len=512, head_dim=256)
 SM_90A, GFX942 = SPACES["sm_90a"], SPACES["gfx942"]
 

@@ -20,6 +20,8 @@ from kperf.bench.reference import Inputs, errors, reference
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
 
+pytestmark = pytest.mark.kernels
+
 VARIANT = VARIANTS["improved_plus"]
 FA3 = importlib.util.find_spec("fa3_fwd_interface") is not None
 needs_fa3 = pytest.mark.skipif(not FA3, reason="fa3-fwd is not installed")

@@ -19,6 +19,8 @@ from kperf.trace.instrument.events import LIFETIME, read_rules
 from tests.trace.capture.fake_gpu import INSTRUMENTED
 from tests.trace.kernels import CASES, compile_case
 
+pytestmark = pytest.mark.kernels
+
 
 @triton.jit
 def two_sums(x_ptr, y_ptr, mean_ptr, out_ptr, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):

@@ -165,6 +165,7 @@ def test_passes_of_improved_plus_record_the_loop_of_tiles_without_overflow_and_t
     assert depths == {(f"consumer {n}", depth) for n in (0, 1) for depth in (2, 3)}
 
 
+@pytest.mark.kernels
 def test_the_committed_passes_of_vanilla_are_what_the_assembler_says_of_them():
     """Of one in the original kernel's order and one in another; of all, `make ttgir` writes the file anew."""
     found = instrumented.read_passes(VANILLA).passes

@@ -34,6 +34,8 @@ from tests.trace.capture.fake_gpu import INSTRUMENTED
 from tests.trace.capture.test_command import ADD, GEMM, launched, trace  # noqa: F401
 from tests.trace.kernels import CASES, compile_case, compiled
 
+pytestmark = pytest.mark.kernels
+
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = {
     "vector_add": ["--n", "65536"],

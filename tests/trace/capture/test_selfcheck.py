@@ -19,6 +19,8 @@ from kperf.trace.instrument.events import read_rules
 from kperf.trace.instrument.session import Recording, session
 from tests.trace.kernels import compiled
 
+pytestmark = pytest.mark.kernels
+
 
 @pytest.fixture(autouse=True)
 def tried_anew():

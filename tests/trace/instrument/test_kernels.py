@@ -13,6 +13,8 @@ from kperf.trace.instrument.program import Program, read_program
 from kperf.trace.instrument.session import Recording, session
 from tests.trace.kernels import CASES, compile_case, compiled, recompiled
 
+pytestmark = pytest.mark.kernels
+
 COPIED = {"cp.async a + cp.async b", "wait a+b", "a @ b issue", "a @ b wait"}
 BY_TMA = {"wait a+b full", "load a + load b", "a @ b issue", "a @ b wait", "store c"}
 EXPECTED = {

@@ -18,6 +18,8 @@ from kperf.trace.instrument.events import instrument
 from kperf.trace.instrument.program import Program, read_program
 from kperf.trace.instrument.session import BUFFER_LIMIT, Recording, session
 
+pytestmark = pytest.mark.kernels
+
 
 @pytest.mark.parametrize(
     ("variant", "special"),

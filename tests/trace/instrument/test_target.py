@@ -9,6 +9,8 @@ from kperf.ir.compile import named_ttgir
 from tests.command import kperf
 from tests.trace.kernels import CASES, compile_case
 
+pytestmark = pytest.mark.kernels
+
 
 @pytest.mark.parametrize(
     ("one", "name"), [(SM_80, "softmax"), (SM_90A, "gemm_tma"), (SM_100A, "gemm_specialized"), (GFX950, "softmax")]

@@ -11,6 +11,8 @@ from kperf.trace.instrument.events import instrument, read_rules
 from kperf.trace.instrument.program import Mma, Program, read_program
 from tests.trace.kernels import Case, compile_case, compiled
 
+pytestmark = pytest.mark.kernels
+
 
 @triton.jit
 def mma(a, b, c, n, PRECISION: tl.constexpr, M: tl.constexpr):
