@@ -110,7 +110,7 @@ def test_a_descriptor_is_encoded_once_an_address(launcher):
 
 
 def test_sequences_of_other_totals_are_launched_with_what_is_there(launcher):
-    """As in training that packs others at each step: batch, total and longest differ, the tensors' places do not."""
+    """As in training that packs others at each step: batch, total and longest differ, their places do not."""
     q, k, v = ragged_operands([300], [300])
     grids = []
     for lengths in ([130, 7], [2], [100, 100, 100], [130, 7]):
