@@ -248,11 +248,16 @@ def _gain(finding: Finding) -> str:
     """What the advice gives, as estimated and as measured."""
     one, words = finding.estimate, []
     if one is not None:
-        interval = "" if finding.tried else f", {one.low:.2g} to {one.high:.2g}"
-        words.append(f"estimated {one.speedup:.2g} x{interval}")
+        interval = "" if finding.tried else f", {_rounded(one.low)} to {_rounded(one.high)}"
+        words.append(f"estimated {_rounded(one.speedup)} x{interval}")
     if finding.tried:
         first = finding.tried[0].change.partition("=")[0]
         changes = [trial.change.removeprefix(f"{first}=") for trial in finding.tried[1:]]
         named = zip(finding.tried, [finding.tried[0].change, *changes], strict=True)
         words.append("measured " + ", ".join(f"{trial.speedup:.2f} x ({change})" for trial, change in named))
     return f" ({', '.join(words)})" if words else ""
+
+
+def _rounded(number: float) -> str:
+    """To two digits, and never as a power of ten."""
+    return f"{number:.2g}" if number < 99.5 else f"{number:.0f}"

@@ -5,6 +5,7 @@ import pytest
 from kperf.arch import SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
+from tests.command import kperf
 
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
 COUNT = """
@@ -54,3 +55,60 @@ def test_a_tile_that_each_iteration_stores_and_the_next_one_loads_is_carried(tmp
     if found is not None:
         assert found.message.startswith("each iteration loads the 4096 bytes of out that the last one stored")
         assert found.advice.startswith("keep them in a variable that the loop carries")
+
+
+STORED = """
+@triton.jit
+def products(a, b, out, steps, D: tl.constexpr):
+    i = tl.arange(0, D)
+    tile = i[:, None] * D + i[None, :]
+    b = tl.load(b + tile)
+    for step in range(steps):
+        x = tl.dot(tl.load(a + step * D * D + tile), b)
+        tl.store(out + step * D * D + tile, x.to(tl.bfloat16))  # line 12
+
+a = torch.empty(256, 64, 64, device="cuda", dtype=torch.bfloat16)
+products[(1,)](a, a, torch.empty_like(a), 256, D=64)
+"""
+
+
+def test_a_conversion_for_a_store_is_a_hint(tmp_path):
+    found = findings(tmp_path, STORED)["conversion-in-loop", 12]
+    assert (found.severity, found.estimate.high) == ("low", 1.5)
+    assert found.advice.startswith("store by a tensor descriptor (desc.store)")
+
+
+SLOTS = """
+@triton.jit
+def write(k, cache, slots, D: tl.constexpr, SLOTS: tl.constexpr):
+    t, d = tl.program_id(0), tl.arange(0, D)
+    slot = tl.load(slots + t)
+    tl.store(cache + slot // SLOTS * D * SLOTS + d * SLOTS + slot % SLOTS, tl.load(k + t * D + d))  # line 9
+
+k = torch.empty(8192, 128, device="cuda", dtype=torch.bfloat16)
+write[(8192,)](k, torch.empty_like(k), torch.empty(8192, device="cuda", dtype=torch.int32), D=128, SLOTS=16)
+"""
+
+
+def test_a_column_that_is_stored_is_stored_with_those_beside_it(tmp_path):
+    found = findings(tmp_path, SLOTS)["uncoalesced-access", 9]
+    assert found.advice.startswith("let a CTA store the 15 elements between two of them as well")
+
+
+ONE_BY_ONE = """
+@triton.jit
+def largest(x, out, n):
+    m = -1
+    for i in range(n):
+        m = tl.maximum(m, tl.load(x + tl.program_id(0) * n + i))
+    tl.store(out + tl.program_id(0), m)
+
+x = torch.empty(4096, 4096, device="cuda", dtype=torch.int32)
+largest[(4096,)](x, torch.empty(4096, device="cuda", dtype=torch.int32), 4096)
+"""
+
+
+def test_an_estimate_is_printed_without_powers_of_ten(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(HEAD + ONE_BY_ONE)
+    assert "(estimated 25 x, 2 to 100)" in kperf("diagnose", "--static", script).stdout

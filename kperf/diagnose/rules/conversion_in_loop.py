@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.kernel import STORES, TMA_LOADS, Kernel
 from kperf.diagnose.loops import always, innermost
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import CONVERSION_BYTES
@@ -36,22 +36,38 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _finding(kernel: Kernel, cause: Operation, conversions: list[Operation]) -> Finding:
     types = [tensor_types(op.rest)[:2] for op in conversions]
+    stored = all(_is_stored(kernel, op) for op in conversions)
+    tma = TMA_LOADS[0] in kernel.arch.operations
     size = sum(source.size * source.bytes for source, _ in types)
     before, after = (kernel.layouts.kind(tensor.layout) for tensor in types[0])
     return kernel.finding(
         RULE.id,
         cause,
-        "medium",
+        "low" if stored else "medium",
         f"each iteration moves {size} bytes through shared memory to change their layout ({before} to {after})",
         "collect what is transposed and use tl.trans once after the loop; or load the tile with its indices swapped "
         "in the pointers, which leaves one conversion"
         if cause.name == _TRANSPOSE
+        else (
+            "store by a tensor descriptor (desc.store): TMA takes the tile from shared memory"
+            if tma
+            else "store less often"
+        )
+        if stored
         else "move the conversion out of the loop: accumulate in one layout, transpose while loading (tl.trans of the "
         "pointer tile), or apply what needs the other layout after the loop",
         {"bytes": size, "conversions": len(conversions), "from": before, "to": after},
         confidence="medium",
-        estimate=(1.25, 1.0, 2.0),
+        estimate=(1.1, 1.0, 1.5) if stored else (1.25, 1.0, 2.0),
     )
+
+
+def _is_stored(kernel: Kernel, conversion: Operation) -> bool:
+    """Whether what a conversion gives is stored alone: rows that lie side by side in memory want that layout."""
+    readers = [
+        op for op in kernel.operations if set(conversion.results) & set(op.operands) and op.parent is conversion.parent
+    ]
+    return bool(readers) and all(op.name in STORES for op in readers)
 
 
 def _transposition(operations: list[Operation], conversion: Operation) -> Operation:

@@ -76,7 +76,7 @@ def _power(kernel: Kernel, op: Operation) -> str:
 
 def _called(op: Operation) -> str | None:
     if op.name == "tt.extern_elementwise":
-        symbol = re.search(r'symbol = "(?:__nv_)?(\w+)"', op.rest)
+        symbol = re.search(r'symbol = "(?:__nv_|__ocml_)?(\w+?)(?:_f\d+)?"', op.rest)
         name = symbol[1] if symbol else "a library function"
         return None if re.match(r"(fast_|rsqrt|floor|ceil|trunc|rint|fabs|fma|abs|f?min|f?max)", name) else name
     if op.name == "tt.precise_divf":

@@ -120,6 +120,11 @@ def _advice(kernel: Kernel, access: Access) -> str:
             "let the last index of the tile run along the dimension whose stride is 1, and pass that stride as a "
             "tl.constexpr (or as 1, which the compiler then knows)"
         )
+    if access.operation.name in STORES and not _beside(kernel, access):
+        return (
+            f"let a CTA store the {parts - 1} elements between two of them as well, from a tile whose last index has "
+            "stride 1"
+        )
     split = parts & (parts - 1) == 0 and access.operation.name not in STORES
     return f"keep the {parts} parts of an element in tensors of their own" + (
         f"; or load {parts} times BLOCK elements side by side and take them apart with tl.reshape and tl.split"
