@@ -284,7 +284,9 @@ def test_what_a_loop_stores_is_a_threads_too(tmp_path, element, advised):
 
 
 def test_fewer_warps_are_not_advised_where_the_grid_fills_no_sm(tmp_path):
-    assert "few-bytes-in-flight" not in of_heads(tmp_path, 128, 128, 4, tokens=1024)[0]
+    finding = of_heads(tmp_path, 128, 128, 4, tokens=1024)[0]["few-bytes-in-flight"]
+    assert finding.candidates == []
+    assert finding.advice.startswith("load the tiles of several iterations at once")
 
 
 @pytest.mark.parametrize(("width", "elements"), [(64, 64), (60, 60), (100, None)])
