@@ -73,7 +73,14 @@ def test_the_mean_of_the_papers_four_kernels_is_theirs_alone(folder):
     assert verdicts["fig13-worst"] == "does not hold"
 
 
-def test_several_passes_are_held_to_their_own_goal_by_the_dearest(folder):
+def test_the_table_of_choices_has_the_words_of_the_picture():
+    console = WholeConsole(file=io.StringIO(), width=120)
+    console.print(overhead.table([overhead.Cost("matrix products only", 6, 1.02, False)], "vanilla"))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.file.getvalue().splitlines()]
+    assert ["MMAs only", "6", "+2.0%", "another"] in rows
+
+
+def test_several_passes_are_held_to_their_own_goal_by_the_costliest(folder):
     set_cost(folder, "vanilla", 1.5, several=(1.0, 1.02), joined=True)
     set_cost(folder, "improved", 1.4, several=(0.9, 1.05, 1.01))
     costs = {cost.kernel: cost for cost in fig13.kernel_costs(folder)}
