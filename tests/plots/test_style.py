@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from kperf.plots.style import BLUE, LINES, YELLOW, LineEnd, content, name_ends, readable, save
+from kperf.plots.style import BLUE, LINES, TYPE, YELLOW, LineEnd, content, name_ends, readable, save
 
 
 @pytest.fixture
@@ -47,3 +47,14 @@ def test_a_thin_line_in_a_lines_colour_leads_from_its_end_to_its_name(figure):
     begin, end = low.arrow_patch.get_path().vertices[[0, -1]]
     to_pixels = axis.transData.transform
     assert np.hypot(*(end - to_pixels((2, 5.0)))) < 5 < np.hypot(*(begin - end))
+
+
+@pytest.mark.parametrize(
+    ("colour", "contrast", "stays"),
+    [("#767676", TYPE, True), ("#777777", TYPE, False), ("#949494", LINES, True), ("#959595", LINES, False)],
+)
+def test_a_colour_is_darkened_only_where_its_contrast_on_white_is_too_small(colour, contrast, stays):
+    """Greys on both sides of 4.5 and 3, which type and lines need by WCAG 2."""
+    found = readable(colour, contrast)
+    assert (found == colour) == stays
+    assert found <= colour
