@@ -187,6 +187,18 @@ def test_the_table_says_how_far_timers_lie_apart_and_why_one_is_absent():
     assert any("Numba is not installed" in line for line in told)
 
 
+def test_an_operation_has_a_column_where_any_timer_times_it():
+    def columns(found):
+        return [column.header for column in timers.table(found, "recorded").columns]
+
+    before = columns(rows())
+    assert OPERATIONS["numba"].label not in before
+    assert OPERATIONS["triton"].label in before
+    assert columns([*rows(), row(operation="numba", timer="do_bench")]) == [
+        "timer", *(OPERATIONS[key].label for key in OPERATIONS if key in {"triton", "eager", "copy", "numba"}), "counts"
+    ]  # fmt: skip
+
+
 def test_the_figure_shows_each_operation_and_the_sizes():
     figure = plot.figure(rows(), "recorded")
     left, right = figure.axes
