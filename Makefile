@@ -174,10 +174,10 @@ ttgir: setup ## generate ttgir/ from the Gluon sources and verify it (no GPU nee
 doctor: setup ## what this machine can run, and why not the rest
 	@$(KPERF) doctor
 
-test: setup ## the tests that need no GPU and no Docker engine, a worker a core; `make test-kernels` has those of large kernels
+test: setup ## the tests that need no GPU and no Docker engine, a worker a core; leaves large kernels to `make test-kernels`
 	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker and not kernels" $(words)
 
-test-kernels: setup ## the tests that compile kernels of attention, or those of the proof set, to machine code
+test-kernels: setup ## the tests that compile large kernels, or many: attention's, the proof set, kernels with events, tuning spaces
 	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker and kernels" $(words)
 
 test-gpu: setup ## the tests that need a Hopper GPU

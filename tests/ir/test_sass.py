@@ -105,6 +105,7 @@ def test_says_where_two_orders_differ():
     assert {(d.original, d.instrumented) for d in moved} == {("", "exp2 x66"), ("exp2 x66", "")}
 
 
+@pytest.mark.kernels
 def test_records_of_their_own_add_nothing_to_the_order():
     original = overrides.find("vanilla", Specialization())
     orders = compile_orders(instrumented.subject_of(original), instrumented.find(original)[0])
@@ -112,6 +113,7 @@ def test_records_of_their_own_add_nothing_to_the_order():
         assert orders.original.count(name) == orders.instrumented.count(name) > 0
 
 
+@pytest.mark.kernels
 def test_all_of_the_code_is_read_though_it_is_longer_than_64_kb():
     kernel = overrides.find("improved_plus", Specialization()).compile()
     listing = compiler.sass(kernel)
@@ -123,6 +125,7 @@ def test_all_of_the_code_is_read_though_it_is_longer_than_64_kb():
     )  # the first QK of all has no PV beside it
 
 
+@pytest.mark.kernels
 def test_a_cubin_is_taken_apart_once_and_another_one_anew(tmp_path, monkeypatch):
     vanilla, improved = (overrides.find(name, Specialization()).compile() for name in ("vanilla", "improved"))
     with knobs.cache.scope():
