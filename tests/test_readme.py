@@ -69,7 +69,7 @@ def test_the_shown_reading_is_of_the_record():
 
 
 def test_what_events_cost_in_the_median_is_that_of_the_record():
-    rows = RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points()
+    rows = disturbance.newest_of_each(RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points())
     ratios = [row.ratio for row in rows if row.way == "all"]
     middle = f"{100 * statistics.median(abs(ratio - 1) for ratio in ratios):.1f} %"
     worst = f"one launch takes {max(ratios):.0f} times as long"
@@ -186,7 +186,7 @@ def test_what_events_cost_a_launch_is_that_of_the_record():
 
 
 def test_what_a_sample_still_costs_is_that_of_the_record():
-    rows = RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points()
+    rows = disturbance.newest_of_each(RecordStore(RECORDED / "h200", "disturbance", disturbance.ROWS).points())
     costs = {row.kernel: 100 * row.cost for row in rows if row.way == "sampled"}
     assert said(f"`gemm_1_stage` still takes {costs['gemm_1_stage']:.1f} % longer")
     assert said(f"of `mlp_norm` {costs['mlp_norm']:.1f} %, of `layer_norm` {costs['layer_norm']:.1f} %.")

@@ -20,8 +20,9 @@ from rich.table import Table
 
 from kperf.errors import UsageError
 from kperf.paper.examples import EXAMPLES, trace_command
+from kperf.record.store import RecordStore
 from kperf.studies import child
-from kperf.studies.records import Common, Row, measured_or_recorded, recorded
+from kperf.studies.records import Common, Row, measured_or_recorded, stamp
 from kperf.trace.analyze.models import KernelResources, Timeline
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.sampled import UNDISTURBED
@@ -82,7 +83,7 @@ class Work:
 
 
 def run(console: Console, results: Path, scripts: Sequence[Path], *, require_gpu: bool) -> None:
-    """Trace examples and scripts both ways, or show what is recorded without a GPU.
+    """Trace examples and scripts both ways; show these, and what is recorded of other kernels.
 
     Raises `UsageError` if nothing is recorded, or a script is not there.
     """
@@ -99,8 +100,10 @@ def run(console: Console, results: Path, scripts: Sequence[Path], *, require_gpu
         require_gpu=require_gpu,
         in_children=True,
     )
-    console.print(table(found.rows, found.stamp))
-    for line in said(found.rows):
+    store = RecordStore(found.folder, "disturbance", ROWS)
+    rows = newest_of_each(store.points())
+    console.print(table(rows, stamp(store, rows, "recorded")))
+    for line in said(rows):
         console.print(line)
 
 
@@ -127,6 +130,17 @@ def measure(console: Console, works: Sequence[Work], common: Common) -> Iterator
                     yield row(common, name, work.origin, way, timeline)
                 else:
                     console.print(f"{name}: its script launches it too few times to time it")
+
+
+def newest_of_each(rows: Sequence[DisturbanceRow]) -> list[DisturbanceRow]:
+    """Of each kernel the rows of the last run that traced it both ways, else of the last that traced it.
+
+    A cost is of one kernel's launches, in turn: kernels do not depend on each other, nor do runs.
+    """
+    runs: dict[tuple[str, str], dict[str, list[DisturbanceRow]]] = {}
+    for one in rows:
+        runs.setdefault((one.origin, one.kernel), {}).setdefault(one.run, []).append(one)
+    return [one for of_kernel in runs.values() for one in max(reversed(of_kernel.values()), key=len)]
 
 
 def _fault(ended: child.Ended) -> str:
@@ -193,11 +207,12 @@ def table(rows: Sequence[DisturbanceRow], stamp: str) -> Table:
 
 def markdown(folder: Path) -> str:
     """A section of docs/accuracy.md: what it comes to, and a row a kernel. Raises `UsageError` for a broken record."""
-    found = recorded(folder, "disturbance", ROWS)
+    store = RecordStore(folder, "disturbance", ROWS)
+    rows = newest_of_each(store.points())
     cells: dict[tuple[bool, str, str], dict[Way, DisturbanceRow]] = {}
-    for one in found.rows:
+    for one in rows:
         cells.setdefault((one.origin != "example", one.origin, one.kernel), {})[one.way] = one
-    lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(found.rows)), ""]
+    lines = [f"{stamp(store, rows, 'Recorded')}.", "", *(f"- {line}" for line in said(rows)), ""]
     lines += [
         "| kernel | original, ms | all CTAs recorded | sampled CTAs | confidence of the readings |",
         "|---" * 5 + "|",
@@ -285,7 +300,8 @@ def _mean(rows: Sequence[DisturbanceRow]) -> float:
 def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     """Of how many launches a cost is, and how far apart two measurements of one instrumented kernel are."""
     launches = sorted({len(one.original_samples_ms) for one in rows})
-    lines = [f"Each cost is of the median of {' or '.join(map(str, launches))} launches."] if launches else []
+    counts = " or ".join(filter(None, [", ".join(map(str, launches[:-1])), *map(str, launches[-1:])]))
+    lines = [f"Each cost is of the median of {counts} launches."] if launches else []
     again = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "sampled" and one.why_all}
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:

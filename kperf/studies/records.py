@@ -14,6 +14,7 @@ import torch
 from pydantic import ValidationError
 from rich.console import Console
 
+from kperf.bench.tables import when
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.store import (
@@ -130,10 +131,10 @@ def newest(rows: Sequence[R]) -> list[R]:
 
 
 def stamp(store: RecordStore[R], rows: Sequence[R], how: str) -> str:
-    """`recorded on NVIDIA H200, 2026-11-21`. Raises `UsageError` if there is no row, or its environment is missing."""
+    """`recorded on NVIDIA H200, 2026-11-21`, or two dates. Raises `UsageError` without a row, or its environment."""
     if not rows:
         raise UsageError(f"{store.points_path} has no row: measure on a Hopper GPU")
     known: dict[str, Environment] = store.environments()
     if rows[0].environment not in known:
         raise UsageError(f"{store.environments_path} lacks the environment {rows[0].environment}: restore it")
-    return f"{how} on {known[rows[0].environment].gpu}, {rows[0].recorded_at[:10]}"
+    return f"{how} on {known[rows[0].environment].gpu}, {when(row.recorded_at for row in rows)}"

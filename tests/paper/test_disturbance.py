@@ -191,6 +191,28 @@ def test_the_page_has_a_row_a_kernel_with_both_ways(tmp_path):
     ]
 
 
+def test_of_each_kernel_the_newest_run_counts_that_traced_it_both_ways(tmp_path):
+    runs = [
+        ("first", "2026-11-22", {("gemm", "all"): 1.1, ("gemm", "sampled"): 1.2, ("norm", "all"): 1.3}),
+        ("second", "2026-11-23", {("gemm", "all"): 1.01, ("gemm", "sampled"): 1.02, ("rope", "sampled"): 1.4}),
+        ("cut off", "2026-11-24", {("gemm", "sampled"): 1.5, ("norm", "all"): 1.25}),
+    ]
+    rows = [
+        made(run=run, recorded_at=f"{day}T00:00:00Z", kernel=kernel, way=way, ratio=ratio)
+        for run, day, found in runs
+        for (kernel, way), ratio in found.items()
+    ]
+    newest = disturbance.newest_of_each([*rows, made(run="first", origin="other", kernel="gemm", ratio=1.9)])
+    assert {(one.kernel, one.way, one.ratio) for one in newest if one.origin == "example"} == {
+        ("gemm", "all", 1.01), ("gemm", "sampled", 1.02), ("norm", "all", 1.25), ("rope", "sampled", 1.4)
+    }  # fmt: skip
+    assert [one.ratio for one in newest if one.origin == "other"] == [1.9]
+    with RecordStore(tmp_path / "h200", "disturbance", disturbance.ROWS).writer() as writer:
+        about = {"environment": writer.record_environment(environment())}
+        writer.append([row.model_copy(update=about) for row in rows])
+    assert disturbance.markdown(tmp_path / "h200").startswith("Recorded on NVIDIA H200, 2026-11-23 to 2026-11-24.")
+
+
 def test_of_kernels_that_fit_a_pattern_the_slowest_is_the_examples(tmp_path):
     from types import SimpleNamespace as Some
 
