@@ -48,7 +48,8 @@ def run(script: Path, fixed: Path | None, gpu: Gpu) -> dict[str, Any]:
                 beside = compared(script, fixed, gpu)
             except MeasurementError as error:
                 why = str(error)
-    waited_s = time.monotonic() - device.own_seconds()
+    own_s = device.own_seconds()
+    waited_s = time.monotonic() - own_s
     took_s = time.monotonic() - begin - waited_s
     return {
         "status": status,
