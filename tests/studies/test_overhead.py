@@ -38,16 +38,16 @@ def set_cost(folder, name, ratio, several=(), joined=False):
     """Of a launch with all records; and of several passes, of which a joined timeline is."""
     (path,) = folder.glob(f"*/{name}.timeline.json")
     found = json.loads(path.read_text())
-    original = found["overhead"]["plain_ms"]
+    original = found["overhead"]["original_ms"]
 
     def one(ratio):
-        overhead = {"plain_ms": original, "traced_ms": original * ratio, "ratio": ratio}
+        overhead = {"original_ms": original, "instrumented_ms": original * ratio, "ratio": ratio}
         return found["passes"][0] | {"overhead": overhead}
 
     passes = list(map(one, several))
     found["passes"], found["apart"] = [one(ratio)], None
     if joined:
-        found["joined"] = {"one_pass": one(ratio), "period_pass": 0, "plain_cycles": None, "tolerance": 0.02}
+        found["joined"] = {"one_pass": one(ratio), "iteration_pass": 0, "original_cycles": None, "tolerance": 0.02}
         found["passes"] = passes
     elif passes:
         found["apart"] = {"passes": passes, "tolerance": 0.02, "why": ["they differ"]}
@@ -106,10 +106,10 @@ def test_cycles_of_a_record_follow_from_the_added_time(folder):
     assert after.cycles_a_record == pytest.approx(2 * before.cycles_a_record)
     # 64 blocks follow each other on an SM (8192 on 132, one at a time), so a block has 1/62 of the launch.
     timeline = json.loads((folder / "fig11/vanilla.timeline.json").read_text())
-    added = timeline["overhead"]["traced_ms"] - timeline["overhead"]["plain_ms"]
-    by_hand = added * 1e3 * timeline["clock_mhz"] / (8192 / 132) / (timeline["records"]["written"] / 8192 / 3)
+    added = timeline["overhead"]["instrumented_ms"] - timeline["overhead"]["original_ms"]
+    by_hand = added * 1e3 * timeline["clock_mhz"] / (8192 / 132) / (timeline["events"]["written"] / 8192 / 3)
     assert after.cycles_a_record == pytest.approx(by_hand, rel=0.05)
-    assert after.shared_left == 232_448 - timeline["resources"]["plain"]["shared_bytes"]
+    assert after.shared_left == 232_448 - timeline["resources"]["original"]["shared_bytes"]
 
 
 def taken(choice="device memory", memory="global"):

@@ -177,7 +177,7 @@ def test_of_each_pair_what_was_measured_last_is_shown(tmp_path):
             changes = {"environment": known, "run": day, "recorded_at": f"{day}T00:00:00Z"}
             writer.append([ROWS.validate_python(one.model_dump() | changes) for one in rows])
     text = public.markdown(tmp_path / "h200")
-    assert text.startswith("Recorded on NVIDIA H200, 2026-11-24.\n\n- 2 changes were timed: 2 operators")
+    assert text.startswith("Recorded on NVIDIA H200, 2026-11-22 to 2026-11-24.\n\n- 2 changes were timed: 2 operators")
     assert "2.0000 | 0.5000 | 4.00 x" in text
     assert "2.0000 | 1.0000 | 2.00 x" in text
     assert text.count("`measured_again`") == text.count("`kept`") == 1
