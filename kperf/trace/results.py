@@ -134,9 +134,14 @@ class Results:
         if taken is None or taken.same_outputs is False:
             return
         with launches.gpu.at(kernel.device):
-            if kernel.device not in self._environments:
-                environment = device.environment()
-                self._environments[kernel.device] = environment.model_copy(update={"command_line": self._command_line})
+            try:
+                if kernel.device not in self._environments:
+                    environment = device.environment()
+                    about = {"command_line": self._command_line}
+                    self._environments[kernel.device] = environment.model_copy(update=about)
+            except Exception as error:  # of NVML's or torch's: this is in the script's own launch
+                self._refuse(kernel, MeasurementError(f"the GPU does not say what it is: {why(error)}"))
+                return
             if launches.scheduler.is_timed(kernel) and (
                 kernel.key not in self.kept or launches.scheduler.is_whole(kernel)
             ):
@@ -147,7 +152,7 @@ class Results:
         taken = kernel.taken
         if self._folder is not None and kernel.key in self.kept and not self.kept[kernel.key].is_there:
             del self.kept[kernel.key]  # the script has removed what was written
-        if taken is None or self._is_current(kernel, taken):
+        if taken is None or kernel.device not in self._environments or self._is_current(kernel, taken):
             return
         known = kernel.key in self.kept
         begin = time.monotonic()

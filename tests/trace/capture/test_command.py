@@ -709,6 +709,20 @@ with another_in_turn() as other:
     assert (out / "gemm.timeline.json").is_file()
 
 
+def test_a_gpu_that_does_not_say_what_it_is_costs_the_script_nothing(trace, monkeypatch, capsys):
+    def refuse():
+        raise RuntimeError("NVML: Unknown Error")
+
+    monkeypatch.setattr(device, "environment", refuse)
+    status, _, out = trace(GEMM + "run(3)\nprint('the script has ended')")
+    assert status == 1
+    assert launched("gemm") == [True, False, True]
+    printed = capsys.readouterr()
+    assert "the script has ended" in printed.out
+    assert "gemm is not traced: the GPU does not say what it is: NVML: Unknown Error" in printed.err
+    assert list(out.iterdir()) == []
+
+
 def test_the_gpu_is_given_back_before_the_pictures(trace, monkeypatch):
     held = []
     draw = results.Results.draw
