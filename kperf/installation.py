@@ -37,7 +37,7 @@ EXTRAS = {
 }
 """Which extra of pyproject.toml brings a package that not every command needs."""
 
-_BROUGHT_BY = {"triton": "--force-reinstall torch", "pynvml": "nvidia-ml-py"}
+_BROUGHT_BY = {"triton": "--force-reinstall torch", "pynvml": "nvidia-ml-py", "yaml": "pyyaml"}
 """What pip installs for a module of another name."""
 
 
