@@ -25,6 +25,7 @@ from kperf.studies import child
 from kperf.studies.records import Common, Row, measured_or_recorded, stamp
 from kperf.trace.analyze.models import KernelResources, Timeline
 from kperf.trace.analyze.recorded import read_timeline
+from kperf.trace.capture.instrumented import COUNTER_BYTES
 from kperf.trace.capture.sampled import UNDISTURBED
 
 Way = Literal["all", "sampled"]
@@ -214,14 +215,14 @@ def markdown(folder: Path) -> str:
         cells.setdefault((one.origin != "example", one.origin, one.kernel), {})[one.way] = one
     lines = [f"{stamp(store, rows, 'Recorded')}.", "", *(f"- {line}" for line in said(rows)), ""]
     lines += [
-        "| kernel | original, ms | all CTAs recorded | sampled CTAs | confidence of the readings |",
-        "|---" * 5 + "|",
+        "| kernel | original, ms | all CTAs recorded | what its events change | sampled CTAs | confidence |",
+        "|---" * 6 + "|",
     ]
     for (_, origin, kernel), ways in sorted(cells.items()):
         one = next(iter(ways.values()))
         lines.append(
             f"| `{kernel}`{'' if origin == 'example' else f' ({origin})'} | {one.original_ms:.4f} | "
-            f"{_cost(ways.get('all'))} | {_cost(ways.get('sampled'))} | "
+            f"{_cost(ways.get('all'))} | {_changes(ways.get('all'))} | {_cost(ways.get('sampled'))} | "
             f"{', '.join(ways[way].confidence for way in get_args(Way) if way in ways)} |"
         )
     return "\n".join(lines)
@@ -231,6 +232,21 @@ def _cost(row: DisturbanceRow | None) -> str:
     if row is None:
         return "-"
     return "as all" if row.why_all else f"{row.cost:+.1%}"
+
+
+def _changes(row: DisturbanceRow | None) -> str:
+    """Why events cost a launch what they do, by what the compiler made of it; else it is their own time."""
+    if row is None:
+        return "-"
+    before, after = row.original, row.instrumented
+    changes = []
+    if before.occupancy != after.occupancy:
+        changes.append(f"{before.occupancy} -> {after.occupancy} CTAs an SM")
+    if after.spilled_bytes > before.spilled_bytes + COUNTER_BYTES:
+        changes.append(f"{after.spilled_bytes - before.spilled_bytes} bytes more spilled")
+    if not row.same_order:
+        changes.append("the order of instructions")
+    return ", ".join(changes) or ("their own time" if row.cost > UNDISTURBED else "nothing")
 
 
 def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
