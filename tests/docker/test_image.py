@@ -149,7 +149,7 @@ def test_a_volume_that_is_too_small_is_a_sentence_and_stays_empty(inside: Any) -
     assert "kperf: /out/h200/fig12.jsonl is empty or cut short: `python -m kperf restore --results /out`" in said
     assert "no   fig11 and fig12, drawn from recorded runs: /out/h200/fig12.jsonl is empty or cut short" in said
     assert "restored /out/h200/fig12.jsonl" in said
-    assert "yes  fig11 and fig12, drawn from recorded runs: recorded on h200" in said
+    assert "yes  fig11 and fig12, drawn from recorded runs: recorded on h100-80gb-hbm3, h200" in said
 
 
 def test_the_originals_script_prints_the_recorded_panel(inside: Any) -> None:
