@@ -161,8 +161,8 @@ def cells(text):
 
 def test_samples_stand_beside_the_source_as_shares_of_their_kernel(text):
     """Of 200 samples of the kernel 60 and 20 fell on its own lines; a file of the same end is the same file."""
-    (table,) = re.findall(r'<table class="source">.*?</table>', text, re.DOTALL)
-    lines = [cells(row) for row in table.split("<tr>")[2:]]
+    gemm, _ = re.findall(r'<table class="source">.*?</table>', text, re.DOTALL)
+    lines = [cells(row) for row in gemm.split("<tr>")[2:]]
     shares = {line[0]: line[-2] for line in lines if line[-2]}
     assert shares == {"18": "10% (100%)", "19": "30% (25%)"}
     assert html.escape(SAMPLES.profiler, quote=False) in text.replace("&#39;", "'")
@@ -416,7 +416,7 @@ def test_markdown_has_a_row_a_kernel(tmp_path):
     assert line == "| --- " * 7 + "|"
     use = f"{timeline.mma_use.sm:.0%}"
     cycles = f"{timeline.cycles_per_unit.median:,.0f} per iteration"
-    assert gemm.startswith(f"| gemm_tma_kernel | examples/gemm_tma.py:11 | 1.436 ms | {cycles} | {use} | ")
+    assert gemm.startswith(f"| gemm_tma_kernel | examples/gemm_tma.py:11 | 1.459 ms | {cycles} | {use} | ")
     assert " per CTA | - | " in softmax
 
 
@@ -476,8 +476,12 @@ def test_a_saving_is_said_to_be_of_all_ctas_of_an_sm_or_of_one():
     t = report.timeline
     saving = {"region": "x", "warp_group": "all", "cycles": 90, "low": 80, "high": 99}
     saving |= {"assumed_low": 85, "assumed_high": 95}
-    alone = t.model_copy(update={"what_if": [WhatIf(**saving)]})
-    both = alone.model_copy(update={"replay": t.replay.model_copy(update={"together": 2})})
+    alone, both = (
+        t.model_copy(
+            update={"what_if": [WhatIf(**saving)], "replay": t.replay.model_copy(update={"together": together})}
+        )
+        for together in (1, 2)
+    )
     shown = [page([replace(report, timeline=one)], RECORDED.parent) for one in (alone, both)]
     assert "if a region took no time in one CTA of those that share an SM, by" in shown[0]
     assert "if a region took no time in all 2 CTAs that share an SM, by" in shown[1]

@@ -155,7 +155,8 @@ def test_the_prologue_of_a_group_leads_from_outside_of_its_loop_into_it():
 
 def part(name, start, end, passes=(0,), **of):
     spread = Quantiles(median=end - start, p5=end - start - 1, p95=end - start + 2)
-    return Part(Interval("a", name, of.pop("kind", "other"), **of), start, end, spread, passes)
+    interval = Interval("a", name, of.pop("kind", "other"), **of)
+    return Part(interval, frozenset({interval.kind}), start, end, spread, passes)
 
 
 def test_loads_are_waited_for_where_it_takes_longest():

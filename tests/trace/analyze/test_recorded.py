@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kperf.errors import UsageError
-from kperf.record.store import RECORDED
 from kperf.report.sentences import verdict
 from kperf.trace.analyze import version2, version3
 from kperf.trace.analyze.facts import concluded
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.recorded import read_timeline
 
-EXAMPLES = RECORDED / "h200" / "examples"
-FILES = [*sorted(EXAMPLES.glob("*.timeline.json")), RECORDED / "h200" / "fig11" / "improved.timeline.json"]
+from .version_2 import NAMES, text_of, unpacked
+
 OLD_WORDS = {
     "period_cycles", "blocks", "blocks_per_sm", "plain", "twin", "traced", "plain_ms", "traced_ms", "plain_cycles",
     "records", "records_a_trip", "trip", "trips", "trip_cycles", "per_trip", "own_cycles", "graph", "slack",
@@ -27,9 +26,9 @@ OLD_VALUES = {"trip": "iteration", "trips": "iterations", "block": "CTA", "produ
 OLD_VALUES |= {"products and loads": "MMAs and loads", 3: 7}
 
 
-def of_version_3(path):
+def of_version_3(name):
     """What version 3 wrote of a launch that version 2 recorded; its only pass is joined, so that there is one such."""
-    record = version2.upgrade(json.loads(path.read_text()))
+    record = version2.upgrade(json.loads(text_of(name)))
     one = record["passes"][0] | {"records_a_trip": 3, "trip_cycles": 1234.5}
     joined = {"one_pass": one, "period_pass": 0, "plain_cycles": 1200.25, "tolerance": 0.02}
     record["passes"] = [one]
@@ -51,9 +50,9 @@ def words(value):
     return {word for part in value for word in words(part)} if isinstance(value, list) else set()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.split(".")[0])
-def test_a_timeline_of_version_3_keeps_every_value_and_has_no_old_word(path, tmp_path):
-    record = of_version_3(path)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_timeline_of_version_3_keeps_every_value_and_has_no_old_word(name, tmp_path):
+    record = of_version_3(name)
     old = tmp_path / "k.timeline.json"
     old.write_text(json.dumps(record))
     found = read_timeline(old)
@@ -75,7 +74,7 @@ def test_a_timeline_of_version_3_keeps_every_value_and_has_no_old_word(path, tmp
 
 
 def test_a_timeline_of_version_4_says_that_its_replay_is_of_one_cta(tmp_path):
-    record = version3.upgrade(of_version_3(EXAMPLES / "attention_forward.timeline.json"))
+    record = version3.upgrade(of_version_3("attention_forward"))
     old = tmp_path / "k.timeline.json"
     old.write_text(json.dumps(record))
     found = read_timeline(old)
@@ -85,14 +84,14 @@ def test_a_timeline_of_version_4_says_that_its_replay_is_of_one_cta(tmp_path):
     words = " ".join(verdict(concluded(found, None)))
     assert "one CTA has no MMA in flight" in words
     assert "together" not in words
-    without = version3.upgrade(of_version_3(EXAMPLES / "softmax.timeline.json"))
+    without = version3.upgrade(of_version_3("softmax"))
     old.write_text(json.dumps(without))
     assert read_timeline(old).replay is None
 
 
-def test_a_recorded_timeline_of_version_2_is_read_in_words_of_now():
-    found = read_timeline(EXAMPLES / "gemm_1_stage.timeline.json")
-    recorded = json.loads((EXAMPLES / "gemm_1_stage.timeline.json").read_text())
+def test_a_recorded_timeline_of_version_2_is_read_in_words_of_now(tmp_path):
+    found = read_timeline(unpacked("gemm_1_stage", tmp_path))
+    recorded = json.loads(text_of("gemm_1_stage"))
     assert (recorded["schema_version"], recorded["unit"], found.unit) == (2, "trip", "iteration")
     assert {role.duty for role in found.roles} == {"MMAs"}
     assert found.windows[0].shows == "iterations"
@@ -104,7 +103,7 @@ def test_a_recorded_timeline_of_version_2_is_read_in_words_of_now():
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_damaged_timeline_of_version_3_is_refused_in_one_sentence(data, tmp_path_factory):
-    record = of_version_3(EXAMPLES / "softmax.timeline.json")
+    record = of_version_3("softmax")
     place = record
     while True:
         name = data.draw(st.sampled_from(sorted(place)))
@@ -123,7 +122,7 @@ def test_a_damaged_timeline_of_version_3_is_refused_in_one_sentence(data, tmp_pa
 
 
 def test_a_timeline_of_version_5_has_no_samples_and_keeps_its_wait_for_loads(tmp_path):
-    new = json.loads(read_timeline(EXAMPLES / "gemm_1_stage.timeline.json").model_dump_json())
+    new = json.loads(read_timeline(unpacked("gemm_1_stage", tmp_path)).model_dump_json())
     record = {name: value for name, value in new.items() if name not in ("samples", "no_samples")}
     record["load_wait"] = {name: value for name, value in new["load_wait"].items() if name != "share_by_events"}
     old = tmp_path / "k.timeline.json"
