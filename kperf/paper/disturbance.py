@@ -316,8 +316,11 @@ def _mean(rows: Sequence[DisturbanceRow]) -> float:
 def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     """Of how many launches a cost is, and how far apart two measurements of one instrumented kernel are."""
     launches = sorted({len(one.original_samples_ms) for one in rows})
-    counts = " or ".join(filter(None, [", ".join(map(str, launches[:-1])), *map(str, launches[-1:])]))
-    lines = [f"Each cost is of the median of {counts} launches."] if launches else []
+    lines = []
+    if launches:
+        *few, most = map(str, launches)
+        counts = f"{', '.join(few)} or {most}" if few else most
+        lines.append(f"Each cost is of the median of {counts} launches.")
     again = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "sampled" and one.why_all}
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:

@@ -156,9 +156,9 @@ def test_what_the_engine_can_run(monkeypatch, capsys, why, engine, toolkit):
 def test_nothing_at_all_is_reported_as_such(capsys):
     machine = replace(READY, gpus=(), why_no_gpu="no GPU", driver=None, why_no_compiler="no torch")
     assert not report.report(machine)
-    told = capsys.readouterr().out
-    assert told.startswith("no usable NVIDIA GPU; Python 3.12.1, torch 2.11.0+cu130")
-    assert "no   fig11 and fig12, drawn from recorded runs: no torch" in told
+    printed = capsys.readouterr().out
+    assert printed.startswith("no usable NVIDIA GPU; Python 3.12.1, torch 2.11.0+cu130")
+    assert "no   fig11 and fig12, drawn from recorded runs: no torch" in printed
 
 
 def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
