@@ -78,29 +78,34 @@ class Plan:
     lse: tuple[Shape, Shape] = ((), ())
     arguments: tuple[Any, ...] = ()
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, *, with_lse: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
         """o, as a view of [batch, seq_len, heads, head_dim], and the log-sum-exp [batch, heads, seq_len] in float32.
 
         sm_scale: positive, for the kernel masks before it scales. What TMA cannot read is copied: rows that are not
         contiguous, or do not begin at multiples of 16 bytes. Runs on the current device, which has to be that of q.
-        Raises `UsageError` where there is no such call.
+        Without `with_lse` no log-sum-exp is allocated. Raises `UsageError` where there is no such call.
         """
         if self.why_not:
             raise UsageError(self.why_not)
         launch = self.launcher
         if launch is None or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % DESCRIPTOR_ALIGNMENT:
-            return self._run_on_copies(q, k, v, causal, sm_scale)
+            return self._run_on_copies(q, k, v, causal, sm_scale, with_lse)
         device = q.device
-        o, lse = empty(*self.o, q.dtype, device), empty(*self.lse, torch.float32, device)
+        o = empty(*self.o, q.dtype, device)
+        lse = empty(*self.lse, torch.float32, device) if with_lse else None
         launch(device, self.n_ctas, (q, k, v, o), lse, sm_scale, *self.arguments)
         return o, lse
 
-    def _run_on_copies(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
+    def _run_on_copies(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float, with_lse: bool
+    ) -> tuple[Tensor, Tensor | None]:
         q, k, v = (
             _copied(tensor) if strided or tensor.data_ptr() % DESCRIPTOR_ALIGNMENT else tensor
             for strided, tensor in zip(self.unreadable, (q, k, v), strict=True)
         )
-        return plan(q, k, v, causal).run(q, k, v, causal, sm_scale)
+        return plan(q, k, v, causal).run(q, k, v, causal, sm_scale, with_lse=with_lse)
 
 
 _plans: Bounded[Any, Plan] = Bounded(_MOST_PLANS)
@@ -127,7 +132,9 @@ def plan(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Plan:
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, sm_scale: float) -> tuple[Tensor, Tensor]:
     """`Plan.run` of the tensors' plan, on their device."""
     with torch.cuda.device_of(q):
-        return plan(q, k, v, causal).run(q, k, v, causal, sm_scale)
+        o, lse = plan(q, k, v, causal).run(q, k, v, causal, sm_scale)
+    assert lse is not None
+    return o, lse
 
 
 def rows_first_strides(shape: Sequence[int]) -> tuple[int, int, int, int]:

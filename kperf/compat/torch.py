@@ -61,6 +61,24 @@ def observed(*tensors: torch.Tensor) -> bool:
     return False
 
 
+def alike(*tensors: torch.Tensor) -> Callable[..., bool]:
+    """Whether other tensors are as these, which are not `observed`, and are not observed either.
+
+    Of the same type, dtype, device, shape and strides; torch.compile's guards ask it by one call of C++. They keep no
+    tensor. Modes are in Python and asked for apart.
+    """
+    guards: Any = torch._C._dynamo.guards
+    as_these: Callable[..., bool] = guards.TensorGuards(
+        *tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
+    ).check
+    dispatch_modes, function_mode = torch._C._len_torch_dispatch_stack, torch._C._is_torch_function_mode_enabled
+
+    def are_alike(*others: torch.Tensor) -> bool:
+        return as_these(*others) and not dispatch_modes() and not function_mode()
+
+    return are_alike
+
+
 def computed_by(op: object) -> Callable[..., Any] | None:
     """The Python function of a `custom_op` or `triton_op` on CUDA; None for other operators."""
     if isinstance(op, torch._ops.OpOverload):

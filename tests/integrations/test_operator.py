@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from torch import library
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,7 +23,7 @@ from kperf.integrations import operator
 from kperf.integrations.operator import IMPLEMENTED, attention, why_not
 from kperf.ir import compile as compiler
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
-from tests.attention.handed_in import LAYOUTS, SCALE, exact, normal, operands
+from tests.attention.handed_in import LAYOUTS, SCALE, exact, normal, operands, rows_first
 
 LIMIT = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 """Relative error of o and of gradients against float64: bfloat16's own gradients round o, p and ds."""
@@ -202,6 +204,75 @@ def test_any_scale_is_right_in_both_directions(gpu, sm_scale, seq_len, causal):
     wanted = torch.autograd.grad(expected, tensors, grad_o.double())
     for found, one in zip(torch.autograd.grad(o, tensors, grad_o), wanted, strict=True):
         assert float((found - one).norm()) <= LIMIT[torch.bfloat16] * float(one.norm())
+
+
+def test_a_call_like_one_before_is_not_planned_again(gpu, monkeypatch):
+    q, k, v = operands(batch=1)
+    expected = exact(q, k, v, True)[0]
+    assert distance(attention(q, k, v, causal=True, sm_scale=SCALE), expected) < LIMIT[torch.bfloat16]
+    monkeypatch.setattr(operator.views, "plan", None)
+    assert gpu[-1].arguments[4] is None  # nobody asks for the log-sum-exp
+    others = q.flip(2), k.flip(2), v.flip(2)
+    found = attention(*others, causal=True, sm_scale=SCALE)
+    assert distance(found, exact(*others, True)[0]) < LIMIT[torch.bfloat16]
+    assert len(gpu) == 2
+
+
+class _FunctionMode(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class _Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "within"),
+    [
+        (lambda q, k, v: (q, rows_first(k), v), nullcontext),
+        (lambda q, k, v: (q, k[:, :2], v[:, :2]), nullcontext),
+        (lambda q, k, v: (q.half(), k.half(), v.half()), nullcontext),
+        (lambda q, k, v: (q, k, v.clone().requires_grad_()), nullcontext),
+        (lambda q, k, v: (q.as_subclass(_Subclass), k, v), nullcontext),
+        (lambda *given: given, lambda: FlopCounterMode(display=False)),
+        (lambda *given: given, _FunctionMode),
+        (lambda *given: given, lambda: torch.autocast("cpu")),
+    ],
+    ids=["strides", "heads", "dtype", "gradients", "subclass", "dispatch mode", "function mode", "autocast"],
+)
+def test_what_is_unlike_the_call_before_is_right(gpu, change, within):
+    given = operands(batch=1)
+    attention(*given, causal=True, sm_scale=SCALE)
+    (before,) = operator._before.values()
+    changed = change(*given)
+    with within():
+        assert not before.serves(*changed)
+        o = attention(*changed, causal=True, sm_scale=SCALE)
+    assert before.serves(*given)
+    plain = [tensor.detach().as_subclass(torch.Tensor) for tensor in changed]
+    assert distance(o.detach().as_subclass(torch.Tensor), exact(*plain, True)[0]) < LIMIT[torch.bfloat16]
+
+
+@pytest.mark.parametrize("changes", [{"causal": False}, {"sm_scale": -SCALE}, {"sm_scale": 0.0}, {"sm_scale": 0.5}])
+def test_other_options_are_not_those_of_the_call_before(gpu, changes):
+    q, k, v = operands(batch=1)
+    options = {"causal": True, "sm_scale": SCALE}
+    for asked in (options, options | changes, options | changes):
+        scale = asked["sm_scale"]
+        found = attention(q, k, v, **asked)
+        expected = exact(q.double() * (scale / SCALE), k, v, asked["causal"])[0]
+        assert distance(found, expected) < LIMIT[torch.bfloat16]
+
+
+def test_the_call_before_serves_where_its_gpu_is_the_current_one(gpu, monkeypatch):
+    given = operands(batch=1)
+    attention(*given)
+    (before,) = operator._before.values()
+    elsewhere = before._replace(device=torch.device("cuda", 1))
+    for current in (0, 1):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda current=current: current)
+        assert elsewhere.serves(*given) is (current == 1)
 
 
 def test_the_bare_operator_refuses_a_scale_that_is_not_positive():

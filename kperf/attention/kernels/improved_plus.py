@@ -893,10 +893,10 @@ def output_at(row, lse_ptr, shape, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def store_lse(lse_at, lse):
-    """Writes lse where `output_at` says."""
+    """Writes lse where `output_at` says, behind a pointer that is not null."""
     if len(lse_at) == 1:
         gl.store(lse_at[0], lse)
-    else:
+    elif lse_at[0].to(gl.int64) != 0:
         gl.store(lse_at[0] + lse_at[1], lse, lse_at[2])
 
 
@@ -1149,9 +1149,9 @@ def attn_fwd_views(
 ):
     """`attn_fwd` of tensors where they lie: descriptors [batch, heads, seq_len, head_dim] of any strides.
 
-    Boxes [1, 1, rows, head_dim]; lse_ptr: float32 [n_heads, q_len]; q_len to section_heads: as `Views` has them.
-    CAUSAL: the last query attends to all keys, the one before it to all but one. TAIL, of what is not causal: the last
-    block has fewer columns than the others.
+    Boxes [1, 1, rows, head_dim]; lse_ptr: float32 [n_heads, q_len], or null; q_len to section_heads: as `Views` has
+    them. CAUSAL: the last query attends to all keys, the one before it to all but one. TAIL, of what is not causal: the
+    last block has fewer columns than the others.
     """
     shape = Views(q_len, heads, group, n_heads, n_tiles, tiles, blocks, tail, section_heads)
     attend(q_desc, k_desc, v_desc, o_desc, lse_ptr, sm_scale, shape, STAGES, CAUSAL, TAIL)
