@@ -37,9 +37,7 @@ def figure(costs: Sequence[KernelCost], choices: Mapping[str, Sequence[Cost]], w
     made, (left, right) = plt.subplots(1, 2, figsize=(PAGE_WIDTH, 4.4), layout="constrained")
     _kernels(left, costs)
     _choices(right, choices)
-    handles, labels = left.get_legend_handles_labels()
-    more = right.get_legend_handles_labels()
-    headline(made, [*_finding(costs), where], [*handles, *more[0]], [*labels, *more[1]])
+    headline(made, [*_finding(costs), where], *left.get_legend_handles_labels())
     footnote(
         made,
         [
@@ -96,11 +94,11 @@ def _choices(axis: Axes, choices: Mapping[str, Sequence[Cost]]) -> None:
     for number, (kernel, costs) in enumerate(choices.items()):
         colour = VARIANTS[number % len(VARIANTS)]
         for cost in costs:
-            axis.barh(
-                names.index(cost.choice) + (number - (len(choices) - 1) / 2) * width, 100 * (cost.ratio - 1), width,
-                color=colour if cost.same_order else "white", edgecolor=colour,
-            )  # fmt: skip
-        axis.barh([0], [0], color=colour, label=kernel)
+            place, percent = names.index(cost.choice), 100 * (cost.ratio - 1)
+            height = place + (number - (len(choices) - 1) / 2) * width
+            axis.barh(height, percent, width, color=colour if cost.same_order else "white", edgecolor=colour)
+            if place == 0:  # each kernel's bars are named once, where the first ends
+                axis.annotate(kernel, (max(percent, 0), height), xytext=(4, 0), textcoords="offset points", va="center")
     axis.set_yticks(range(len(names)), [WORDS.get(name, name) for name in names])
     axis.invert_yaxis()
     axis.set_title("other ways to trace, %", loc="left", fontsize=SMALL, fontweight="bold", pad=16)
