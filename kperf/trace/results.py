@@ -445,6 +445,11 @@ def _disturbance(kernel: Kernel, instrumented: InstrumentedKernel) -> list[str]:
             f"{kernel.name}: its {kinds} have no events, which would make it spill more, and are parts of the gaps "
             "between other regions."
         )
+    if places := instrumented.own_order_differs:
+        sentences.append(
+            f"{kernel.name}: beside the instrumented code, the code of the CTAs that are not recorded has another order of "
+            f"instructions, in {places} place{'s' * (places != 1)}."
+        )
     if instrumented.spilled_more:
         sentences.append(
             f"{kernel.name}: its events make it spill {instrumented.spilled_more} bytes a thread more: record fewer "

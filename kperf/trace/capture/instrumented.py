@@ -63,6 +63,8 @@ class InstrumentedKernel:
     """Kinds of regions that have no events, because these make it spill."""
     spills: int = 0
     """Instructions beyond the original's that spill registers, or load them again; 0 where the original has none."""
+    own_order_differs: int = 0
+    """Where a sample is recorded: at how many places the other CTAs' code has another order than the original."""
 
     @property
     def spills_more(self) -> bool:

@@ -2,12 +2,14 @@
 
 Not every kernel can be made so without a change to the original path: registers are chosen for both paths together. So
 a few ways are compiled, and the first is kept in which the original path has the original kernel's order of
-instructions, its spills and its CTAs on an SM. Where there is none, all CTAs are recorded, and the reading says why.
+instructions, its spills and its CTAs on an SM. Where there is none, it is the way in which no more than the order
+differs, in the fewest places, if recording all CTAs takes a CTA from an SM or changes as many. Else all CTAs are
+recorded, and the reading says why.
 """
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kperf.arch import of
@@ -51,6 +53,7 @@ def with_sampled_ctas(
     No way is begun that, taking as long as the one before it, would end later than WAYS_S after the first began.
     """
     reasons: list[str] = []
+    near: list[InstrumentedKernel] = []
     begin = time.monotonic()
     try:
         _refuse(every, sample, ctas)
@@ -62,17 +65,24 @@ def with_sampled_ctas(
         for number, (recording, registers) in enumerate(ways):
             began = time.monotonic()
             made = _compiled(every, sample, recording, registers, folder)
-            if (reason := _changed(made, folder)) is None:
+            if (change := _change(made, folder)) is None:
                 return made
-            reasons.append(f"beside the instrumented code its own {reason}")
+            reasons.append(f"beside the instrumented code its own {change.what}")
+            if change.places:
+                near.append(replace(made, own_order_differs=change.places))
             ended = time.monotonic()
             if number + 1 < len(ways) and ended - begin + (ended - began) > WAYS_S:
                 tried = f"{number + 1} of {len(ways)} ways took {ended - begin:.0f} s to compile"
-                return replace(every, why_all=f"{reasons[0]} ({tried}, and no more are tried)")
+                reasons[0] += f" ({tried}, and no more are tried)"
+                break
     except (UsageError, MeasurementError) as error:
         reasons.insert(0, str(error))
     except TritonError as error:  # ptxas or a pass of Triton's
         reasons.append(f"both codes together are refused: {str(error).splitlines()[0]}")
+    if near:
+        nearest = min(near, key=lambda made: made.own_order_differs)
+        if every.ctas_lost or nearest.own_order_differs <= len(orders(every, folder).differences):
+            return nearest
     return replace(every, why_all=reasons[0])
 
 
@@ -128,22 +138,30 @@ def _compiled(
     )
 
 
-def _changed(made: InstrumentedKernel, folder: Path) -> str | None:
-    """What the original path is not as in the original kernel, in words; None if it is the same in all that counts."""
+@dataclass(frozen=True)
+class _Change:
+    """What the original path is not as in the original kernel, in words; `places`: where, if only the order differs."""
+
+    what: str
+    places: int = 0
+
+
+def _change(made: InstrumentedKernel, folder: Path) -> _Change | None:
+    """None if the original path is the original kernel in all that counts."""
     before, after = made.original_usage, made.resource_usage
     if after.occupancy != before.occupancy:
-        return f"code has {_ctas(after.occupancy)} on an SM, and {before.occupancy} alone"
+        return _Change(f"code has {_ctas(after.occupancy)} on an SM, and {before.occupancy} alone")
     if made.kernel.metadata.shared < made.original.metadata.shared:
-        return "code would have less shared memory than it needs"
+        return _Change("code would have less shared memory than it needs")
     with own_cache(folder):
         alone, paths = compiler.sass(made.original), compiler.sass_paths(made.kernel)
     if paths is None:
-        return "code is not told from it"
-    arch = of(made.original.metadata.target)
-    if differences := sass.compare(sass.order(alone, arch), sass.order(paths[0], arch)):
-        return f"code has another order of instructions, in {len(differences)} places"
+        return _Change("code is not told from it")
     if (spills := sass.spills(paths[0])) > (own := sass.spills(alone)):
-        return f"code spills registers at {spills} places, and at {own} alone"
+        return _Change(f"code spills registers at {spills} places, and at {own} alone")
+    arch = of(made.original.metadata.target)
+    if places := len(sass.compare(sass.order(alone, arch), sass.order(paths[0], arch))):
+        return _Change(f"code has another order of instructions, in {places} place{'s' * (places != 1)}", places)
     return None
 
 

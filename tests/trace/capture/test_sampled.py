@@ -19,7 +19,7 @@ from kperf.ir import sass
 from kperf.ir.compile import compile_kernel, ptxas_says
 from kperf.ir.offline import launched_by
 from kperf.record import stack
-from kperf.trace import command
+from kperf.trace import command, results
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture import capturer
 from kperf.trace.capture import sampled as sampling
@@ -115,9 +115,9 @@ def test_the_first_way_that_changes_nothing_is_taken(monkeypatch, number):
     def changed(made, _folder):
         limit = re.search(r"\.maxnreg (\d+)", made.kernel.asm["ptx"])
         tried.append((made.recording.memory, limit and int(limit[1])))
-        return f"code differs {len(tried)}" if len(tried) < number else None
+        return sampling._Change(f"code differs {len(tried)}") if len(tried) < number else None
 
-    monkeypatch.setattr(sampling, "_changed", changed)
+    monkeypatch.setattr(sampling, "_change", changed)
     made = with_sample(every)
     assert tried == WAYS[:number]
     assert made.sample
@@ -128,30 +128,68 @@ def test_the_first_way_that_changes_nothing_is_taken(monkeypatch, number):
 
 
 def test_all_ctas_are_recorded_where_each_way_changes_the_original_path(monkeypatch):
-    every, reasons = every_cta(compiled("add")), (f"code differs {number}" for number in range(9))
-    monkeypatch.setattr(sampling, "_changed", lambda *_: next(reasons))
+    every, changes = every_cta(compiled("add")), (sampling._Change(f"code differs {number}") for number in range(9))
+    monkeypatch.setattr(sampling, "_change", lambda *_: next(changes))
     made = with_sample(every)
-    assert next(reasons) == f"code differs {len(WAYS)}"
+    assert next(changes).what == f"code differs {len(WAYS)}"
     assert (made.sample, made.kernel) == (None, every.kernel)
     assert made.why_all == "beside the instrumented code its own code differs 0"
     assert made.buffer_bytes(CTAS) == CTAS * made.recording.block_bytes
 
 
+def differing_in(*places):
+    """What `_change` finds of each way; 0: something else than its order."""
+    changes = iter(places)
+    return lambda *_: sampling._Change("code has another order", next(changes))
+
+
+def test_the_nearest_way_is_taken_where_recording_all_ctas_changes_as_much(monkeypatch):
+    every = every_cta(compiled("add"))
+    lost = replace(every, resource_usage=replace(every.resource_usage, occupancy=every.original_usage.occupancy - 1))
+    monkeypatch.setattr(sampling, "_change", differing_in(0, 5, 3, 0, 4, 3))
+    made = with_sample(lost)
+    assert (made.sample, made.why_all, made.own_order_differs) == (Sample(), "", 3)
+    assert (made.recording.memory, re.findall(r"\.maxnreg (\d+)", made.kernel.asm["ptx"])) == ("shared", ["32"])
+    (said,) = results._disturbance(SimpleNamespace(name="plus"), replace(made, resource_usage=made.original_usage))
+    assert said == (
+        "plus: beside the instrumented code, the code of the CTAs that are not recorded has another order of "
+        "instructions, in 3 places."
+    )
+    monkeypatch.setattr(sampling, "_change", differing_in(0, 0, 0, 0, 0, 0))
+    assert with_sample(lost).why_all == "beside the instrumented code its own code has another order"
+    for places, taken in ((6, 0), (7, 7)):
+        monkeypatch.setattr(sampling, "orders", lambda *_, n=places: SimpleNamespace(differences=["elsewhere"] * n))
+        monkeypatch.setattr(sampling, "_change", differing_in(8, 7, 9, 9, 9, 9))
+        assert with_sample(every).own_order_differs == taken
+
+
+def test_time_that_is_up_leaves_the_nearest_way_so_far(monkeypatch):
+    every = every_cta(compiled("add"))
+    lost = replace(every, resource_usage=replace(every.resource_usage, occupancy=every.original_usage.occupancy - 1))
+    monkeypatch.setattr(sampling, "_change", differing_in(9, 2, 1))
+    monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=count(0, 20).__next__))
+    assert with_sample(lost).own_order_differs == 9
+    monkeypatch.setattr(sampling, "_change", differing_in(0))
+    why = with_sample(lost).why_all
+    assert why.startswith("beside the instrumented code its own code has another order (1 of 6 ways took 40 s")
+
+
 def test_what_ptxas_changes_on_the_original_path_is_found(monkeypatch):
     made = with_sample(every_cta(compiled("add")))
-    assert sampling._changed(made, INSTRUMENTED) is None
+    assert sampling._change(made, INSTRUMENTED) is None
     used = made.original_usage
 
     def changed(**options):
-        return sampling._changed(replace(made, **options), INSTRUMENTED)
+        return sampling._change(replace(made, **options), INSTRUMENTED).what
 
     fewer = changed(original_usage=replace(used, occupancy=used.occupancy + 1))
     assert fewer == f"code has {used.occupancy} CTAs on an SM, and {used.occupancy + 1} alone"
     assert f"code has {used.occupancy} CTAs on an SM" in changed(original_usage=replace(used, occupancy=3))
-    assert re.fullmatch(r"code has another order of instructions, in \d+ places", changed(original=compiled("softmax")))
+    other = sampling._change(replace(made, original=compiled("softmax")), INSTRUMENTED)
+    assert other == sampling._Change("code has another order of instructions, in 1 place", 1)
     assert changed(original=compiled("gemm_pointers_3")) == "code would have less shared memory than it needs"
     one_path = replace(made, kernel=every_cta(compiled("add")).kernel, original=compiled("add"))
-    assert sampling._changed(one_path, INSTRUMENTED) == "code is not told from it"
+    assert sampling._change(one_path, INSTRUMENTED) == sampling._Change("code is not told from it")
     spilled = "\tSTL [R1], R2;\n\tLDL R2, [R1];\n"
     paths = compiler.sass_paths
     monkeypatch.setattr(compiler, "sass_paths", lambda kernel: (paths(kernel)[0] + spilled, ""))
@@ -436,7 +474,9 @@ def test_a_sample_that_writes_something_else_is_a_failed_check(trace, capsys):  
 def test_the_ways_of_a_kernel_that_is_slow_to_compile_end_with_the_time(monkeypatch, seconds, most):
     every, tried, clock = every_cta(compiled("add")), [], count(0, seconds)
     monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(sampling, "_changed", lambda *made: tried.append(made) or f"code differs {len(tried)}")
+    monkeypatch.setattr(
+        sampling, "_change", lambda *made: tried.append(made) or sampling._Change(f"code differs {len(tried)}")
+    )
     made = with_sample(every)
     assert len(tried) == most
     assert made.sample is None
