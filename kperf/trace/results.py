@@ -447,8 +447,8 @@ def _disturbance(kernel: Kernel, instrumented: InstrumentedKernel) -> list[str]:
         )
     if places := instrumented.own_order_differs:
         sentences.append(
-            f"{kernel.name}: beside the instrumented code, the code of the CTAs that are not recorded has another order of "
-            f"instructions, in {places} place{'s' * (places != 1)}."
+            f"{kernel.name}: the code of the CTAs that are not recorded has another order of instructions than the "
+            f"original, in {places} place{'s' * (places != 1)}."
         )
     if instrumented.spilled_more:
         sentences.append(

@@ -152,8 +152,8 @@ def test_the_nearest_way_is_taken_where_recording_all_ctas_changes_as_much(monke
     assert (made.recording.memory, re.findall(r"\.maxnreg (\d+)", made.kernel.asm["ptx"])) == ("shared", ["32"])
     (said,) = results._disturbance(SimpleNamespace(name="plus"), replace(made, resource_usage=made.original_usage))
     assert said == (
-        "plus: beside the instrumented code, the code of the CTAs that are not recorded has another order of "
-        "instructions, in 3 places."
+        "plus: the code of the CTAs that are not recorded has another order of instructions than the original, in 3 "
+        "places."
     )
     monkeypatch.setattr(sampling, "_change", differing_in(0, 0, 0, 0, 0, 0))
     assert with_sample(lost).why_all == "beside the instrumented code its own code has another order"
