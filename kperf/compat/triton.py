@@ -262,18 +262,30 @@ def allocate_warp_groups(module: Any) -> None:
     manager.run(module, "allocate_warp_groups")
 
 
+def front_end_ir(source: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> str:
+    """What the front end makes of a source, as `asm["source"]` has it: printed with locations, no function inlined."""
+    return str(_front_end(source, make_backend(target), target, options)[0])
+
+
 def lower_to_ttgir(source: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> str:
     """The TTGIR of a Gluon source, printed without locations: no further stage is run."""
     backend = make_backend(target)
+    module, parsed = _front_end(source, backend, target, options)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, parsed, source.language)
+    return str(stages["ttgir"](module, {}).str_nodebug())
+
+
+def _front_end(source: ASTSource, backend: Any, target: GPUTarget, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The module that the front end makes of a source, and the back end's options."""
     parsed = backend.parse_options(dict(options) | source.parse_options())
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     implementation, modules = backend.get_codegen_implementation(parsed), backend.get_module_map()
     module = source.make_ir(target, parsed, implementation, modules, context)
-    stages: dict[str, Any] = {}
-    backend.add_stages(stages, parsed, source.language)
-    return str(stages["ttgir"](module, {}).str_nodebug())
+    module.context = context
+    return module, parsed
 
 
 # The cache

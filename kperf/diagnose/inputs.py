@@ -62,8 +62,8 @@ def of_compiled(
 ) -> Kernel:
     """What static rules read, of a kernel that Triton compiled."""
     native = "cubin" in kernel.asm
-    found = compiler.read_compiled(kernel, _file_of(kernel))
-    module = Module(compiler.ttgir_of_file(found.texts["ttgir"], _file_of(kernel)))
+    found = compiler.read_compiled(kernel)
+    module = Module(found.ttgir)
     assembled = native and "ptx" in kernel.asm and any(op.name == "ttng.warp_group_dot" for op in module.walk())
     return Kernel(
         kernel.name,
@@ -85,12 +85,6 @@ def _configuration(kernel: CompiledKernel | SimpleNamespace) -> dict[str, int]:
         return {}
     given = {name: getattr(kernel.metadata, name, None) for name in OPTIONS} | constexprs_of(kernel)
     return {name: value for name, value in given.items() if isinstance(value, int) and not isinstance(value, bool)}
-
-
-def _file_of(kernel: CompiledKernel | SimpleNamespace) -> str | None:
-    """Where the kernel's source lies now; None where it was not compiled from a function here."""
-    function = python_function(kernel) if isinstance(kernel, CompiledKernel) and hasattr(kernel.src, "fn") else None
-    return function.__code__.co_filename if function is not None else None
 
 
 def _of_script(script: Script, arch: Arch) -> list[Kernel]:

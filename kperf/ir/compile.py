@@ -22,10 +22,11 @@ import triton
 
 from kperf.arch import KNOWN, OPERATIONS, SM_90A, Arch, of
 from kperf.compat import triton as compat
-from kperf.compat.triton import ASTSource, CompiledKernel
+from kperf.compat.triton import ASTSource, CompiledKernel, TritonError, python_function
 from kperf.errors import UsageError
 from kperf.ir import locations
 from kperf.ir.levels import TEXTS
+from kperf.ir.locations import STAYED, Moved
 from kperf.ir.machine import MachineCode, read_machine_code
 from kperf.ir.paths import parted
 from kperf.ir.ttgir import Module
@@ -38,21 +39,24 @@ Made = TypeVar("Made")
 class Compiled:
     """What Triton made of a kernel: texts by level, and machine code, which is disassembled once it is asked for.
 
-    moved: the source file's name in the texts, and where it lies now, as `code` has it; None where both are one.
-    Triton's cache knows a file by where it lay before.
+    moved: from where its lines stand in the texts to where they stand now, as `ttgir` and `code` have them.
     """
 
     kernel: CompiledKernel = field(repr=False)
     texts: dict[str, str]
-    moved: tuple[str, str] | None
+    moved: Moved
+
+    @cached_property
+    def ttgir(self) -> str:
+        """The TTGIR, with its lines where they stand now."""
+        return self.moved.text(self.texts["ttgir"])
 
     @cached_property
     def code(self) -> MachineCode | None:
         """None where none is read (AMD's). Raises `UsageError` if it cannot be read."""
         if "cubin" not in self.kernel.asm:
             return None
-        code = machine_code(self.kernel)
-        return code.moved(*self.moved) if self.moved else code
+        return machine_code(self.kernel).moved(self.moved)
 
 
 _STACK_STEP = 8
@@ -244,6 +248,25 @@ def _options(num_warps: int, **more: Any) -> dict[str, Any]:
     return {"num_warps": num_warps, **more, **compat.instrumentation_option()}
 
 
+def options_of(kernel: CompiledKernel) -> dict[str, Any]:
+    """The options that `kernel` was compiled with, read back from its metadata."""
+    known = compat.default_options(kernel.metadata.target)
+    # The metadata went through JSON: what are lists there were tuples, and options are hashed.
+    options = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in kernel.metadata._asdict().items()
+        if name in known
+    }
+    # Triton's cache goes by a library's content: it may lie where another installation, since removed, compiled it.
+    options["extern_libs"] = {
+        name: path if Path(path).is_file() else dict(known["extern_libs"]).get(name, path)
+        for name, path in options["extern_libs"]
+    }
+    # After lowering, `num_warps` counts the warps of all partitions; the option is the default partition's.
+    options["num_warps"] = Module(canonical_ttgir(kernel.asm["ttgir"])).num_warps
+    return options
+
+
 @contextmanager
 def whole_cache() -> Iterator[None]:
     """Raises `UsageError` for what Triton stumbles over if its cache holds half a file: it reads them unchecked."""
@@ -292,31 +315,27 @@ def machine_code(kernel: CompiledKernel) -> MachineCode:
     return read_machine_code(_listing(kernel), kernel.name)
 
 
-def read_compiled(kernel: CompiledKernel, file: str | None) -> Compiled:
-    """What Triton made of a kernel. file: where its source lies now, None where that is not known.
-
-    Raises `UsageError` if its TTGIR cannot be read.
-    """
+def read_compiled(kernel: CompiledKernel) -> Compiled:
+    """What Triton made of a kernel. Raises `UsageError` if its TTGIR cannot be read."""
     texts = {level: kernel.asm[name] for level, name in TEXTS.items() if name in kernel.asm}
-    return Compiled(kernel, texts, _moved(texts["ttgir"], file))
+    return Compiled(kernel, texts, _moved(kernel))
 
 
-def _moved(ttgir: str, file: str | None) -> tuple[str, str] | None:
-    location = Module(ttgir).function.location
-    written = location.frame if location is not None else None
-    return (written.file, file) if written is not None and file is not None and written.file != file else None
+def _moved(kernel: CompiledKernel) -> Moved:
+    """From where a kernel's lines stood when it was compiled to where they stand now, each of its functions' by itself.
 
-
-def ttgir_of_file(ttgir: str, file: str | None) -> str:
-    """TTGIR with the name of the file where its source lies now.
-
-    Lines are right as they are. The key of Triton's cache has a kernel's text and line and no file: of equal kernels on
-    one line of two files both get what was compiled of the first, as they do when a file was moved.
+    The key of Triton's cache has the text of each function and the line of its first decorator: neither its file nor
+    the line of its `def`. So a kernel comes as it was compiled when its file lay elsewhere, or before a decorator took
+    another line, and the same kernel on one line of two files comes as it was compiled of the first. A kernel without
+    its source, or whose source compiles no longer, has moved nowhere.
     """
-    if (moved := _moved(ttgir, file)) is None:
-        return ttgir
-    before, after = map(locations.quoted, moved)
-    return ttgir.replace(f"loc({before}:", f"loc({after}:")
+    if not isinstance(kernel, CompiledKernel) or python_function(kernel) is None or "source" not in kernel.asm:
+        return STAYED
+    try:
+        now = compat.front_end_ir(kernel.src, kernel.metadata.target, options_of(kernel))
+    except TritonError:
+        return STAYED
+    return Moved.between(kernel.asm["source"], now)
 
 
 def ptxas_says(ptx: str, arch: Arch) -> str:

@@ -48,13 +48,12 @@ class KeptIr(BaseModel):
         }
 
 
-def levels_of_compiled(kernel: CompiledKernel, file: str) -> dict[str, list[Line]]:
+def levels_of_compiled(kernel: CompiledKernel) -> dict[str, list[Line]]:
     """From TTIR to machine code, of a kernel that Triton compiled, as far as there are.
 
-    file: where the kernel's source lies now; Triton's cache may know it by another name. Raises `UsageError` if its
-    machine code cannot be read.
+    Raises `UsageError` if its machine code cannot be read.
     """
-    found = compiler.read_compiled(kernel, file)
+    found = compiler.read_compiled(kernel)
     return read_levels(found.texts, found.code, found.moved)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kperf.arch import Arch
-from kperf.ir.locations import Frame, unescaped, unquoted
+from kperf.ir.locations import STAYED, Frame, Moved, unescaped, unquoted
 from kperf.ir.machine import MachineCode
 from kperf.ir.ttgir import Module
 
@@ -52,12 +52,10 @@ def levels_of(arch: Arch) -> tuple[str, ...]:
     return _OF_BACKEND[arch.backend]
 
 
-def read_levels(
-    texts: Mapping[str, str], code: MachineCode | None, moved: tuple[str, str] | None = None
-) -> dict[str, list[Line]]:
+def read_levels(texts: Mapping[str, str], code: MachineCode | None, moved: Moved = STAYED) -> dict[str, list[Line]]:
     """The levels that there are. texts: by the names of `LEVELS`; code: the sass.
 
-    moved: a source file's name in the texts, and the one that it has in `code` and shall have in all levels.
+    moved: from where lines stood in the texts to where they stand in `code` and shall in all levels.
     Raises `UsageError` if TTIR or TTGIR is cut short.
     """
     readers: dict[str, Callable[[str], list[Line]]] = {
@@ -73,15 +71,8 @@ def read_levels(
     return {level: found[level] for level in LEVELS if level in found}
 
 
-def _moved(lines: list[Line], moved: tuple[str, str] | None) -> list[Line]:
-    if moved is None:
-        return lines
-    before, after = moved
-
-    def frame(one: Frame) -> Frame:
-        return replace(one, file=after) if one.file == before else one
-
-    return [replace(line, frames=tuple(map(frame, line.frames))) for line in lines]
+def _moved(lines: list[Line], moved: Moved) -> list[Line]:
+    return [replace(line, frames=tuple(map(moved.frame, line.frames))) for line in lines]
 
 
 def _mlir(text: str) -> list[Line]:

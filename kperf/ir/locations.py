@@ -6,8 +6,10 @@ The grammar is MLIR's (mlir.llvm.org/docs/Dialects/Builtin, "Location Attributes
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _TOKEN = re.compile(rf"{_STRING}|(?<![\w$.#%@!-])loc\(|[()]")
@@ -15,6 +17,7 @@ _PART = re.compile(rf"\s*({_STRING}|#[\w$.-]+|-?\d+|\w+|[():,\[\]<>])")
 _ALIAS = re.compile(r"^(#[\w$.-]+) = loc\((.*)\)\s*$")
 _LIBRARY = re.compile(r"[/\\]triton[/\\](?:language|experimental|runtime|tools)[/\\]")
 _ESCAPE = re.compile(r'\\([0-9A-Fa-f]{2}|["\\nt])')
+_PLACE = re.compile(rf"({_STRING}):(\d+)(?=:\d)")
 _OCTAL = re.compile(r'\\([0-7]{3}|["\\])')
 _DEEPEST = 100
 """Nested locations that are followed: aliases of a damaged text may name each other."""
@@ -53,6 +56,52 @@ class Location:
 
 
 UNKNOWN = Location()
+
+
+@dataclass(frozen=True)
+class Moved:
+    """From where lines stood when a kernel was compiled to where they stand now.
+
+    lines: of each file, as it was called then, (line then, file now, line now) in order. What lies between two of them
+    has moved as the one above.
+    """
+
+    lines: Mapping[str, Sequence[tuple[int, str, int]]] = field(default_factory=dict)
+
+    @staticmethod
+    def between(then: str, now: str) -> "Moved":
+        """What moved from one text to another of the same module, no function of which has been inlined."""
+        before, after = _places(then), _places(now)
+        if before == after or len(before) != len(after):
+            return STAYED
+        lines: dict[str, set[tuple[int, str, int]]] = {}
+        for (file, line), (file_now, line_now) in zip(before, after, strict=True):
+            lines.setdefault(file, set()).add((line, file_now, line_now))
+        return Moved({file: sorted(pairs) for file, pairs in lines.items()})
+
+    def frame(self, then: Frame) -> Frame:
+        """The place now; of a file of which nothing is known, the same."""
+        if not (known := self.lines.get(then.file)):
+            return then
+        line, file, line_now = known[max(bisect(known, then.line, key=itemgetter(0)) - 1, 0)]
+        return replace(then, file=file, line=then.line + line_now - line)
+
+    def text(self, then: str) -> str:
+        """MLIR with the places of its locations as they are now."""
+
+        def place(match: re.Match[str]) -> str:
+            now = self.frame(Frame(unquoted(match[1]), int(match[2])))
+            return f"{quoted(now.file)}:{now.line}"
+
+        return _PLACE.sub(place, then) if self.lines else then
+
+
+STAYED = Moved()
+
+
+def _places(text: str) -> list[tuple[str, int]]:
+    """File and line of each location of a text, in its order."""
+    return [(unquoted(file), int(line)) for file, line in _PLACE.findall(text)]
 
 
 def strip(text: str) -> str:

@@ -7,7 +7,7 @@ the PTX names them (`inlined_at`).
 import re
 from dataclasses import dataclass, replace
 
-from kperf.ir.locations import Frame, unescaped
+from kperf.ir.locations import Frame, Moved, unescaped
 
 _SECTION = re.compile(r"^\.text\.(.+):$")
 _LABEL = re.compile(r"^\s*(\.L\w*):")
@@ -40,13 +40,11 @@ class MachineCode:
     instructions: tuple[Instruction, ...]
     loops: tuple[tuple[int, int], ...]
 
-    def moved(self, before: str, after: str) -> "MachineCode":
-        """The same code with another name of a source file."""
-
-        def frame(one: Frame) -> Frame:
-            return replace(one, file=after) if one.file == before else one
-
-        instructions = tuple(replace(one, frames=tuple(map(frame, one.frames))) for one in self.instructions)
+    def moved(self, moved: Moved) -> "MachineCode":
+        """The same code with its lines of source where they stand now."""
+        if not moved.lines:
+            return self
+        instructions = tuple(replace(one, frames=tuple(map(moved.frame, one.frames))) for one in self.instructions)
         return MachineCode(instructions, self.loops)
 
     def depth(self, instruction: Instruction) -> int:

@@ -11,7 +11,6 @@ import hashlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import triton
 
@@ -20,14 +19,12 @@ from kperf.compat.triton import (
     assembler,
     cache_folder,
     compile_in_place,
-    default_options,
     instrumentation_option,
     overriding,
     own_cache,
 )
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir import compile as compiler
-from kperf.ir.ttgir import Module
 from kperf.record.files import start_of, write_atomically
 
 _own_cubins: dict[str, bytes] = {}
@@ -78,7 +75,7 @@ def prove_launched(pairs: Sequence[tuple[Override, CompiledKernel]]) -> None:
     places = {kernel.hash: str(override.place()) for override, kernel in pairs}
 
     def compile_again(kernel: CompiledKernel) -> CompiledKernel:
-        options = options_of(kernel) | {"ir_override": places[kernel.hash]}
+        options = compiler.options_of(kernel) | {"ir_override": places[kernel.hash]}
         return triton.compile(kernel.src, target=kernel.metadata.target, options=options)
 
     if new:
@@ -100,29 +97,10 @@ def recompile(kernel: CompiledKernel, override: Override) -> CompiledKernel:
     TRITON_KERNEL_OVERRIDE is set, `MeasurementError` if something else was compiled.
     """
     refuse_environment_override()
-    options = options_of(kernel) | {"ir_override": str(override.place()), **instrumentation_option()}
+    options = compiler.options_of(kernel) | {"ir_override": str(override.place()), **instrumentation_option()}
     compiled = compile_in_place(kernel.src, kernel.metadata.target, options)
     override.prove(compiled)
     return compiled
-
-
-def options_of(kernel: CompiledKernel) -> dict[str, Any]:
-    """The options that `kernel` was compiled with, read back from its metadata."""
-    known = default_options(kernel.metadata.target)
-    # The metadata went through JSON: what are lists there were tuples, and options are hashed.
-    options = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in kernel.metadata._asdict().items()
-        if name in known
-    }
-    # Triton's cache goes by a library's content: it may lie where another installation, since removed, compiled it.
-    options["extern_libs"] = {
-        name: path if Path(path).is_file() else dict(known["extern_libs"]).get(name, path)
-        for name, path in options["extern_libs"]
-    }
-    # After lowering, `num_warps` counts the warps of all partitions; the option is the default partition's.
-    options["num_warps"] = Module(compiler.canonical_ttgir(kernel.asm["ttgir"])).num_warps
-    return options
 
 
 def refuse_environment_override() -> None:

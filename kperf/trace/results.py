@@ -234,7 +234,7 @@ class Results:
         """The levels that the original kernel was compiled through, for a page to show beside its timeline."""
         try:
             with own_cache(launches.folder):
-                levels = kept_ir.levels_of_compiled(kernel.compiled, kernel.file)
+                levels = kept_ir.levels_of_compiled(kernel.compiled)
         except UsageError as error:
             self._say(f"the IR of {kernel.name} is not kept: {error}")
             return
@@ -332,7 +332,7 @@ class Results:
             return None, taken.no_samples
         try:
             with own_cache(launches.folder):
-                code = compiler.read_compiled(kernel.compiled, kernel.file).code
+                code = compiler.read_compiled(kernel.compiled).code
         except UsageError as error:
             return None, str(error)
         assert code is not None

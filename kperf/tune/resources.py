@@ -23,8 +23,7 @@ from kperf.errors import MeasurementError
 from kperf.ir import compile as compiler
 from kperf.ir import offline
 from kperf.ir.amd import AmdResources, amd_resources, compile_for
-from kperf.ir.compile import Resources
-from kperf.ir.override import options_of
+from kperf.ir.compile import Resources, options_of
 
 Scripts = Iterable[tuple[Path, Sequence[str]]]
 """Scripts and their arguments."""

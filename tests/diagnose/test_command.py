@@ -107,6 +107,20 @@ def test_a_comment_with_a_reason_silences_a_finding_at_its_line(tmp_path, commen
     assert ("the rows are short" in done.stdout.partition("ignored")[2]) == silenced
 
 
+@pytest.mark.parametrize(
+    "arguments", [(":column_mean", "--signature", "*fp32,*fp32,i32,i32", "--constexpr", "BLOCK=1024"), ("",)]
+)
+def test_a_finding_is_at_its_line_of_the_file_as_it_is_where_a_decorator_took_more_lines(tmp_path, arguments):
+    """The key of Triton's cache has the line of the first decorator, which stays."""
+    script, (function, *options) = tmp_path / "draft.py", arguments
+    for decorator in ("@triton.jit", "@triton.jit  # as it\n# was\n# before"):
+        script.write_text(DRAFT.read_text().replace("@triton.jit", decorator))
+        lines = script.read_text().splitlines()
+        planted = next(n for n, line in enumerate(lines, 1) if "planted" in line)
+        ((_, finding),) = found(f"{script}{function}", *options)
+        assert (finding["id"], finding["source"]["line"]) == ("uncoalesced-access", planted)
+
+
 def test_a_function_is_compiled_by_its_signature():
     arguments = (f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,i32:16", "--constexpr", "BLOCK=8192")
     assert found(*arguments, "--num-warps", "16") == []

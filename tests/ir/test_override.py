@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kperf.compat.triton import assembler, own_cache
-from kperf.ir.compile import canonical_ttgir
-from kperf.ir.override import Override, options_of, prove_launched, recompile
+from kperf.ir.compile import canonical_ttgir, options_of
+from kperf.ir.override import Override, prove_launched, recompile
 from tests.trace.kernels import compiled
 
 

@@ -132,14 +132,13 @@ def make_instrumented(
 
     Raises `UsageError` if the kernel cannot be recorded, and `MeasurementError` if something else was compiled.
     """
-    function = python_function(kernel)
-    if function is None or "ttgir" not in kernel.asm:
+    if python_function(kernel) is None or "ttgir" not in kernel.asm:
         raise UsageError("it was not compiled here from its source, so it cannot be compiled again")
     original_usage = resource_usage(kernel, folder)
     begin = time.monotonic()
     own_spills = _spills(kernel, folder) if original_usage.spilled_bytes and "ptx" in kernel.asm else 0
     text = compiler.named_ttgir(kernel.asm["ttgir"])
-    located = compiler.ttgir_of_file(kernel.asm["ttgir"], function.__code__.co_filename)
+    located = compiler.read_compiled(kernel).ttgir
 
     def make(detail: Detail, wanted: Sequence[str] = regions) -> InstrumentedKernel:
         traced = instrumented(text, detail=detail, regions=wanted, rules=rules)

@@ -32,8 +32,8 @@ from kperf.compat.triton import (
     source_with,
 )
 from kperf.errors import UsageError
+from kperf.ir.compile import options_of
 from kperf.ir.memory import why_not_again, write_only
-from kperf.ir.override import options_of
 from kperf.ir.ttgir import Module
 from kperf.record import device
 from kperf.trace.capture.copies import Copies
