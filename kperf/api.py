@@ -60,7 +60,7 @@ class KernelTrace:
         from kperf.diagnose.engine import diagnose
         from kperf.diagnose.inputs import of_compiled
 
-        with tempfile.TemporaryDirectory(prefix="kperf-trace-") as folder, own_cache(Path(folder)):
+        with tempfile.TemporaryDirectory(prefix="kperf-findings-") as folder, own_cache(Path(folder)):
             x, y, z = self.timeline.grid
             kernel = of_compiled(self.compiled, of(self.compiled.metadata.target), (x, y, z))
             return diagnose(kernel, [self.timeline]).findings

@@ -22,6 +22,7 @@ from triton.runtime.jit import JITFunction
 
 import kperf
 from kperf.record import device
+from kperf.record.scratch import Scratch
 from kperf.trace.analyze.finding import LEVELS
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture import gpu
@@ -88,6 +89,20 @@ def test_a_block_is_traced_and_held_in_memory(kernels, tmp_path, capfd):
     assert t.folder is None
     assert not list(tmp_path.rglob("*timeline.json"))
     assert capfd.readouterr() == ("", "")  # a library prints nothing
+
+
+def test_what_a_process_left_that_was_killed_is_removed_and_what_is_used_stays(kernels, tmp_path):
+    left = tmp_path / "kperf-trace-left"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    with kperf.trace(passes="1"):
+        kernels.run(3)
+        (used,) = tmp_path.glob("kperf-trace-*")
+        assert used != left
+        os.utime(used, (0, 0))
+        Scratch("kperf-trace-").close()
+        assert used.is_dir()
+    assert not list(tmp_path.glob("kperf-trace-*"))
 
 
 def test_the_report_is_the_page_of_what_is_in_memory(kernels):

@@ -1,14 +1,10 @@
 """Every launch of a Triton kernel in this process: counted, timed, and a few of each kernel's traced."""
 
 import os
-import shutil
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +18,7 @@ from kperf.compat.triton import (
     python_function,
 )
 from kperf.errors import UsageError
+from kperf.record.scratch import Scratch
 from kperf.trace.capture.capturer import Capturer
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.kernels import Kernel, KernelKey, TraceOptions
@@ -43,12 +40,6 @@ _Instead = Callable[[Kernel, int, LaunchCall], bool]
 
 Before = Callable[["Interceptor", Kernel, LaunchCall, bool], None]
 """Called before a launch of the script's own, with whether that launch is traced."""
-
-
-def _remove(folder: Path, process: int) -> None:
-    """At the end of the process that made it, and not of one that was forked from there."""
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Interceptor(AbstractContextManager["Interceptor"]):
@@ -84,9 +75,9 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         """Of what is counted and decided; held for no longer than that."""
         self._over = False
         self._process = os.getpid()
-        self.folder = Path(tempfile.mkdtemp(prefix="kperf-trace-"))
+        self._scratch = Scratch("kperf-trace-")
+        self.folder = self._scratch.path
         """Where what is compiled here is kept, until this is closed: no cache of the user's sees it."""
-        self._remove = weakref.finalize(self, _remove, self.folder, self._process)
         self._open = ExitStack()
         self.capturer: Capturer
 
@@ -121,7 +112,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         self.end()
         if not self.is_in_a_fork:
             self.capturer.close()
-            self._remove()
+            self._scratch.close()
 
     def end(self) -> None:
         """From now on launches are the script's own again, those that are under way too."""
