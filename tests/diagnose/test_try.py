@@ -255,6 +255,30 @@ def test_a_candidate_that_does_not_end_is_dropped_at_the_limit(diagnose, monkeyp
     )
 
 
+@pytest.mark.parametrize(("rounds", "into_the_next"), [(5, 3), (6, 0), (6, 3), (7, 0)])
+def test_whole_rounds_count_and_six_are_needed(diagnose, monkeypatch, rounds, into_the_next):
+    """A round is a launch of the original and one of each candidate, in turn from both ends; the first warms up."""
+    stages = []
+
+    def computed(launcher, arguments):
+        stages.append(launcher.metadata.num_stages)
+        matmul(launcher, arguments)
+
+    behave(monkeypatch, computed=computed)
+    diagnose(GEMM + "run(1)")
+    *launched, _ = stages  # at the end the script's own
+    before = 2 + 3  # the original twice, to know whether it repeats itself, and each candidate, to compare
+    assert launched[before:] == ([1, 3, 4, 2, 2, 4, 3, 1] * trial.ROUNDS)[: 4 * (1 + trial.ROUNDS)]
+    last = before + 4 * (1 + rounds) + into_the_next
+    monkeypatch.setattr(trial.device, "own_seconds", lambda: 1000.0 * (len(fake_gpu.LAUNCHES) > last))
+    found = finding(diagnose(GEMM + "run(1)")[0], "loads-not-pipelined")
+    assert [len(one.original_ms) for one in found.tried] == [len(one.changed_ms) for one in found.tried]
+    assert [len(one.changed_ms) for one in found.tried] == ([] if rounds < 6 else [rounds] * 3)
+    why = {f"num_stages={n}": "there was no time left for 6 rounds (200 s a kernel)" for n in (2, 3, 4)}
+    assert {one.change: one.why for one in found.dropped} == (why if rounds < 6 else {})
+    assert len(fake_gpu.LAUNCHES) == last + 2  # that which showed that it was over, and the script's own
+
+
 IN_PLACE = """
 import torch, triton, triton.language as tl
 

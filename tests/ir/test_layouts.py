@@ -89,6 +89,21 @@ def test_what_is_not_known_is_said():
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "shape", "element", "layout", "allocated"),
+    [
+        ("tensor<8xi32>", (8,), "i32", "", ()),
+        ("tensor<8x!f<(i8) -> f32>, #b> -> tensor", (8,), "!f<(i8) -> f32>", "#b", ()),
+        ("tensor<8x!f<(i8)-> f32>, #b>", (8,), "!f<(i8)-> f32>", "#b", ()),
+        ("!ttg.memdesc<16x8xbf16, #s, #m, mutable, 4x16x8>", (16, 8), "bf16", "#s", (4, 16, 8)),
+        ("!ttg.memdesc<8xbf16, #s, #m, mutable>", (8,), "bf16", "#s", ()),
+        ("tensor<8xi32, #b", (8,), "i32", "#", ()),  # cut short
+    ],
+)
+def test_a_type_is_read_up_to_its_own_bracket(text, shape, element, layout, allocated):
+    assert tensor_types(text) == [TensorType(shape, element, layout, allocated)]
+
+
 TEXT = """module attributes {"ttg.num-warps" = 4 : i32} {
   tt.func public @f(%x: !tt.ptr<f16> {tt.divisibility = 16 : i32}, %n: i32, %y: !tt.ptr<i32> {tt.divisibility = 16 : i32}) attributes {noinline = false} {
     %c4 = arith.constant 4 : i32

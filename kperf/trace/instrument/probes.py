@@ -186,11 +186,9 @@ def probed_kernel(all_probes: Probes, places: Places) -> ProbedKernel:
     text = "".join(line for line in lines if line is not None)
     program = read_program(text, all_probes.rules)
     inner = [scope.number for scope in program.scopes if not scope.name.startswith(LIFETIME)]
-    probes = {
-        (number, is_start): probe
-        for number, pair in zip(inner, pairs, strict=True)
-        for is_start, probe in zip((True, False), pair, strict=True)
-    }
+    probes = {}
+    for number, (first, last) in zip(inner, pairs, strict=True):
+        probes[number, True], probes[number, False] = first, last
     return ProbedKernel(places, text, program, probes)
 
 

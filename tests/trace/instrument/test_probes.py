@@ -5,7 +5,7 @@ import triton.language as tl
 
 from kperf.ir.compile import named_ttgir
 from kperf.trace.capture.passes import single_probes
-from kperf.trace.instrument.events import read_rules, strip
+from kperf.trace.instrument.events import LIFETIME, read_rules, strip
 from kperf.trace.instrument.probes import between, find_probes, probed_kernel
 from tests.trace.kernels import Case, compile_case
 
@@ -39,6 +39,24 @@ def test_between_two_probes_around_branches_lie_the_branches():
     assert 4 in only.measured  # something happens there: it is no other's time
     for places in single_probes(probes):
         assert strip(probed_kernel(probes, places).text) == text
+
+
+def test_each_event_of_a_pass_is_one_of_all_probes():
+    kernel = compile_case(Case(either, ("*bf16", "*bf16", "*i32", "*bf16", "i32"), {"B": 16}, {}))
+    probes = find_probes(named_ttgir(kernel.asm["ttgir"]), read_rules())
+    names = {
+        probe: name
+        for of in probes.classes
+        for body in of.bodies
+        for probe, name in zip(body.probes, of.names, strict=True)
+    }
+    for places in single_probes(probes):
+        made = probed_kernel(probes, places)
+        pairs = [scope for scope in made.program.scopes if not scope.name.startswith(LIFETIME)]
+        assert len(made.probes) == 2 * len(pairs) > 0
+        for scope in pairs:
+            first, last = made.probes[scope.number, True], made.probes[scope.number, False]
+            assert scope.name == f"{names[first]} to {names[last]}"
 
 
 @triton.jit
