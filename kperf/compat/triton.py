@@ -267,6 +267,12 @@ def front_end_ir(source: ASTSource, target: GPUTarget, options: Mapping[str, Any
     return str(_front_end(source, make_backend(target), target, options)[0])
 
 
+def watch_front_end(source: ASTSource, run: Callable[[Callable[[], Any]], Any]) -> None:
+    """Whenever this source is compiled, `run` calls its front end, and returns the module that this makes."""
+    front_end = source.make_ir
+    source.make_ir = lambda *arguments: run(partial(front_end, *arguments))
+
+
 def lower_to_ttgir(source: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> str:
     """The TTGIR of a Gluon source, printed without locations: no further stage is run."""
     backend = make_backend(target)

@@ -189,7 +189,7 @@ def compile_kernel(
     if arch.backend == "hip" and ir_override is not None:
         raise UsageError(f"Triton replaces no TTGIR for {arch.name}: give the TTGIR file itself as the source")
     if kernel.is_gluon():
-        _refuse_foreign(source, arch, _options(num_warps, **options))
+        compat.watch_front_end(source, partial(_refuse_foreign, source.name, arch))
     override = {} if arch.backend == "hip" else {"ir_override": str(ir_override) if ir_override else None}
     with whole_cache():
         return triton.compile(source, target=arch.target, options=_options(num_warps, **override, **options))
@@ -205,18 +205,22 @@ def compile_ttgir(path: Path, arch: Arch) -> CompiledKernel:
             raise UsageError(f"{path.name} does not compile for {arch.name}: {reason}") from None
 
 
-def _refuse_foreign(source: ASTSource, arch: Arch, options: dict[str, Any]) -> None:
-    """Raises `UsageError` for a Gluon kernel with an operation of another architecture: LLVM ends the process on it."""
+def _refuse_foreign(name: str, arch: Arch, front_end: Callable[[], Any]) -> Any:
+    """The module that a Gluon kernel's front end makes.
+
+    Raises `UsageError` for one with an operation of another architecture: LLVM ends the process on it.
+    """
     with tempfile.TemporaryDirectory() as folder, _standard_error_to(Path(folder) / "diagnostics"):
         try:
-            text = _lowered(source, arch, options)
+            module = front_end()
         except RuntimeError:  # a layout that is another's
-            raise UsageError(f"{source.name} is written for another GPU: it does not compile for {arch.name}") from None
-    used = set(re.findall(r"\b(?:ttng|amdg)\.\w+", text))
-    foreign = sorted(name for name in used if name in OPERATIONS and name not in arch.operations)
+            raise UsageError(f"{name} is written for another GPU: it does not compile for {arch.name}") from None
+    used = set(re.findall(r"\b(?:ttng|amdg)\.\w+", module.str_nodebug()))
+    foreign = sorted(operation for operation in used if operation in OPERATIONS and operation not in arch.operations)
     if foreign:
         has = ", ".join(other.name for other in KNOWN if foreign[0] in other.operations)
-        raise UsageError(f"{source.name} does {foreign[0]}, which {arch.name} has not: it is written for {has}")
+        raise UsageError(f"{name} does {foreign[0]}, which {arch.name} has not: it is written for {has}")
+    return module
 
 
 def ttgir_of_source(kernel: Any, signature: Mapping[str, str], constexprs: Mapping[str, Any]) -> str:
@@ -224,12 +228,9 @@ def ttgir_of_source(kernel: Any, signature: Mapping[str, str], constexprs: Mappi
 
     Triton's cache keeps it under the key of that kernel. Raises `UsageError` under TRITON_INTERPRET.
     """
-    return _lowered(_source(kernel, signature, constexprs), SM_90A, _options(num_warps=4))
-
-
-def _lowered(source: ASTSource, arch: Arch, options: dict[str, Any]) -> str:
-    key = compat.cache_key(source, arch.target, options)
-    return _kept(_sha256(key.encode()), "canonical-ttgir", lambda: compat.lower_to_ttgir(source, arch.target, options))
+    source, target, options = _source(kernel, signature, constexprs), SM_90A.target, _options(num_warps=4)
+    key = compat.cache_key(source, target, options)
+    return _kept(_sha256(key.encode()), "canonical-ttgir", lambda: compat.lower_to_ttgir(source, target, options))
 
 
 def _source(

@@ -6,7 +6,7 @@ import pytest
 import triton
 
 from kperf.arch import GFX942, GFX950, SM_80, SM_100A, SM_103A
-from kperf.compat.triton import instrumentation_option
+from kperf.compat.triton import GluonASTSource, instrumentation_option, own_cache
 from kperf.errors import UsageError
 from kperf.ir.amd import amd_resources
 from kperf.ir.compile import named_ttgir, resources, sass
@@ -26,6 +26,17 @@ def test_a_gluon_kernel_with_layouts_of_nvidia_is_refused_on_amd(capfd):
 def test_a_gluon_kernel_for_hopper_is_refused_elsewhere(one):
     with pytest.raises(UsageError, match=r"^gluon_gemm does ttng\.\w+, which \w+ has not: it is written for .*sm_90a"):
         compile_case(CASES["gluon_gemm"], arch=one)
+
+
+def test_a_gluon_kernel_is_lowered_once_and_not_at_all_where_it_is_in_the_cache(tmp_path, monkeypatch):
+    """A kernel of attention takes half a second each time."""
+    made, front_end = [], GluonASTSource.make_ir
+    monkeypatch.setattr(GluonASTSource, "make_ir", lambda *arguments: made.append(arguments) or front_end(*arguments))
+    with own_cache(tmp_path):
+        first = compile_case(CASES["gluon_gemm"])
+        assert len(made) == 1
+        assert compile_case(CASES["gluon_gemm"]).hash == first.hash
+        assert len(made) == 1
 
 
 def test_a_plain_kernel_compiles_for_another_gpu():
