@@ -61,6 +61,7 @@ def between_clocks(found):
     return [found[a + 1 : b] for a, b in pairwise(marks)]
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("steps", [16, 1024])
 def test_the_region_holds_every_multiply_add_and_the_assembler_lets_each_wait_4_cycles(steps, tmp_path):
     made = instrumented(kernels.fma_chain, FMA, {"WORK": known.fma_ptx(steps)})
@@ -72,6 +73,7 @@ def test_the_region_holds_every_multiply_add_and_the_assembler_lets_each_wait_4_
         assert 4 * steps <= cycles + 4 <= 4 * steps + 20  # the last need not be waited for
 
 
+@pytest.mark.kernels
 def test_the_region_holds_every_exponential_and_nothing_else_that_computes(tmp_path):
     made = instrumented(kernels.ex2_chains, EX2, {"WORK": known.ex2_ptx(128)})
     stretches = [s for s in between_clocks(instructions(made.kernel, tmp_path)) if any(op == "MUFU.EX2" for op, _ in s)]
@@ -81,6 +83,7 @@ def test_the_region_holds_every_exponential_and_nothing_else_that_computes(tmp_p
         assert not any(op.startswith(("FADD", "FMUL", "FFMA")) for op, _ in stretch)
 
 
+@pytest.mark.kernels
 def test_an_iteration_of_mmas_holds_them_all_and_spin_reads_the_clock():
     made = instrumented(kernels.products, PRODUCTS, {"CALLS": 2})
     assert sass(made.kernel).count("HGMMA") == 8
