@@ -263,4 +263,6 @@ def _compiled(
     except UsageError as error:
         return error
     except Exception as error:  # front end, passes and ptxas raise what they like
+        if isinstance(error, OSError) and error.filename is not None:  # of Triton's cache, not of the kernel
+            raise
         return UsageError(f"it does not compile for {arch.name}: {why_not_compiled(error, function)}")

@@ -130,6 +130,18 @@ def test_a_function_is_compiled_by_its_signature():
     assert {finding["id"] for _, finding in unaligned} >= {"narrow-access"}
 
 
+@pytest.mark.parametrize("command", [("ir",), ("diagnose", "--static")])
+def test_a_cache_that_cannot_be_used_is_not_said_of_the_kernel(tmp_path, command):
+    (tmp_path / "file").touch()
+    words = (*command, f"{CLEAN}:softmax", "--signature", "*bf16,*bf16,i32:16", "--constexpr", "BLOCK=256")
+    done = kperf(*words, TRITON_CACHE_DIR=str(tmp_path / "file"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        rf"kperf: {tmp_path}/file/\w+ cannot be used \(Not a directory\): set TRITON_CACHE_DIR to another folder\n",
+        done.stderr,
+    )
+
+
 def test_of_a_functions_autotuner_the_best_configuration_is_shown(tmp_path, monkeypatch):
     """One of two does not compile, with a tile that is no power of two; one has a single warp."""
     script = tmp_path / "tuned.py"
