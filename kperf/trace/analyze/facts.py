@@ -21,7 +21,7 @@ from kperf.trace.analyze.models import (
     WithheldWhatIf,
 )
 from kperf.trace.capture.sampled import UNDISTURBED
-from kperf.trace.instrument.sampled import LEAST_RECORDED, Sample
+from kperf.trace.instrument.sampled import Sample
 from kperf.trace.instrument.session import CYCLES_AN_EVENT
 
 EXPLAINED = 0.05
@@ -65,7 +65,7 @@ Reason = tuple[int, str]
 
 def what_to_do(t: Timeline) -> str:
     """What a reading of low confidence asks for. A sample disturbs least, where a launch has CTAs enough for one."""
-    could_sample = t.sampled is None and not t.why_all and Sample().count(t.ctas) >= LEAST_RECORDED
+    could_sample = t.sampled is None and not t.why_all and Sample.of(t.ctas).is_enough(t.ctas)
     sample = "record a sample of the CTAs (--ctas sampled), " if could_sample else ""
     return f"{sample}trace fewer regions (--regions), or over several passes, for a reading of higher confidence"
 

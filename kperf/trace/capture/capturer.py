@@ -274,7 +274,9 @@ class Capturer:
             records=records,
         )
         if self._options.ctas == "sampled":
-            made = with_sampled_ctas(made, Sample(), ctas, self._folder, memory=self._options.memory, records=records)
+            made = with_sampled_ctas(
+                made, Sample.of(ctas), ctas, self._folder, memory=self._options.memory, records=records
+            )
         kernel.compiled_s = time.monotonic() - begin
         return made
 
@@ -295,7 +297,7 @@ class Capturer:
         begin, ctas = time.monotonic(), math.prod(taken.grid)
         made = with_sampled_ctas(
             taken.instrumented,
-            Sample(),
+            Sample.of(ctas),
             ctas,
             self._folder,
             memory=self._options.memory,

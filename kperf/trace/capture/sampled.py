@@ -92,8 +92,8 @@ def _refuse(every: InstrumentedKernel, sample: Sample, ctas: int) -> None:
         raise UsageError("its PTX is not kept, or it is not for an NVIDIA GPU")
     if every.original.metadata.num_ctas > 1:
         raise UsageError("its CTAs come in clusters, which are not sampled")
-    if (recorded := sample.count(ctas)) < LEAST_RECORDED:
-        raise UsageError(f"of its {ctas} CTAs a sample has {recorded}, and {LEAST_RECORDED} are needed")
+    if not sample.is_enough(ctas):
+        raise UsageError(f"of its {ctas} CTAs a sample has {sample.count(ctas)}, and {LEAST_RECORDED} are needed")
     if ctas > MOST_CTAS:
         raise UsageError(f"it has {ctas} CTAs, more than have numbers of 31 bits")
 

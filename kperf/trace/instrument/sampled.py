@@ -22,8 +22,8 @@ from kperf.errors import UsageError
 from kperf.ir.ptx import Ptx, read_ptx
 from kperf.trace.instrument.session import Recording
 
-STRIDE = 17
-"""Of recorded CTAs: a prime that divides no number of SMs that is sold (132, 144, 148, 78, 108, 114)."""
+STRIDES = (17, 7, 5)
+"""Of recorded CTAs: primes that divide no number of SMs that is sold (132, 144, 148, 78, 108, 114)."""
 FIRST = 5
 """The first recorded CTA: the very first ones meet cold caches."""
 LEAST_RECORDED = 32
@@ -50,8 +50,18 @@ _CTAS = ((0, 0, 0, 1, 1), (1, 0, 0, 2, 3), (0, 1, 0, 5, 2), (4, 2, 3, 5, 3))
 class Sample:
     """The CTAs that are recorded: every `stride`th from `first` on. A CTA's number counts x, then y, then z."""
 
-    stride: int = STRIDE
+    stride: int = STRIDES[0]
     first: int = FIRST
+
+    @classmethod
+    def of(cls, ctas: int) -> "Sample":
+        """Of a launch of so many CTAs: the sparsest in which enough are recorded; the densest where none has them."""
+        samples = [cls(stride) for stride in STRIDES]
+        return next((sample for sample in samples if sample.is_enough(ctas)), samples[-1])
+
+    def is_enough(self, ctas: int) -> bool:
+        """Whether enough CTAs of such a launch are recorded to read from them."""
+        return self.count(ctas) >= LEAST_RECORDED
 
     def count(self, ctas: int) -> int:
         """How many CTAs of a launch are recorded."""

@@ -58,7 +58,7 @@ def every_cta(kernel) -> InstrumentedKernel:
 
 
 def with_sample(every: InstrumentedKernel, ctas: int = CTAS) -> InstrumentedKernel:
-    return with_sampled_ctas(every, Sample(), ctas, INSTRUMENTED, memory=1 << 30, records=None)
+    return with_sampled_ctas(every, Sample.of(ctas), ctas, INSTRUMENTED, memory=1 << 30, records=None)
 
 
 def instructions(text: str) -> int:
@@ -214,7 +214,7 @@ def test_a_buffer_has_room_for_the_recorded_ctas_alone():
 
 def test_small_launches_clusters_and_kernels_without_ptx_are_recorded_whole():
     every = every_cta(compiled("add"))
-    assert "of its 500 CTAs a sample has 30, and 32 are needed" in with_sample(every, 500).why_all
+    assert "of its 160 CTAs a sample has 31, and 32 are needed" in with_sample(every, 160).why_all
     clustered = every_cta(compile_case(CASES["gemm_pointers_3"], num_ctas=2))
     assert "clusters" in with_sample(clustered).why_all
     del every.original.asm["ptx"]
@@ -294,7 +294,7 @@ def test_a_launch_of_few_ctas_is_recorded_whole_and_the_reading_says_so(trace): 
     assert timeline.sampled is None
     assert timeline.ctas == 100
     assert timeline.sms is not None
-    reason = "all CTAs are recorded and not a sample: of its 100 CTAs a sample has 6, and 32 are needed"
+    reason = "all CTAs are recorded and not a sample: of its 100 CTAs a sample has 19, and 32 are needed"
     assert reason in timeline.confidence.reasons
     assert reason in said
 
@@ -417,7 +417,7 @@ def test_a_kernel_of_which_no_sample_can_be_made_keeps_all_ctas_and_says_why(tra
     assert timeline.cycles_per_unit.median == 7 * 260
     assert set(timeline.recorded_by.values()) == {"all CTAs", "original kernel"}
     assert timeline.confidence.level == "low"
-    reason = "all CTAs are recorded and not a sample: of its 100 CTAs a sample has 6, and 32 are needed"
+    reason = "all CTAs are recorded and not a sample: of its 100 CTAs a sample has 19, and 32 are needed"
     assert reason in timeline.confidence.reasons
     assert reason in " ".join(said.split())
 

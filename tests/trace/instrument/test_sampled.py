@@ -1,5 +1,6 @@
 """Which CTAs are recorded, and what becomes of the PTX of an original and an instrumented kernel."""
 
+import math
 import re
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kperf.errors import UsageError
-from kperf.trace.instrument.sampled import MOST_CTAS, Sample, key_of, sampled
+from kperf.trace.instrument.sampled import MOST_CTAS, STRIDES, Sample, key_of, sampled
 from kperf.trace.instrument.session import Recording
 
 RECORDING = Recording((0, 3), 4, 64)
@@ -118,7 +119,7 @@ def constants(sample: Sample) -> tuple[int, int, int]:
     return int(multiplied[1]), int(multiplied[2]), int(compared[1])
 
 
-SAMPLES = [Sample(), Sample(17, 0), Sample(61, 60), Sample(3, 2)]
+SAMPLES = [*map(Sample, STRIDES), Sample(17, 0), Sample(61, 60), Sample(3, 2)]
 CONSTANTS = {sample: constants(sample) for sample in SAMPLES}
 CTAS = st.one_of(st.integers(0, 5000), st.integers(0, MOST_CTAS - 1), st.integers(MOST_CTAS - 5000, MOST_CTAS - 1))
 
@@ -139,7 +140,30 @@ def test_the_slots_of_a_launch_are_as_many_as_are_counted(sample, ctas):
     count = sample.count(ctas)
     assert count == 0 or sample.cta(count - 1) < ctas
     assert sample.cta(count) >= ctas
-    assert sample.count(ctas + 1) - count == (ctas % sample.stride == sample.first and ctas >= sample.first)
+    assert sample.count(ctas + 1) - count == ((ctas - sample.first) % sample.stride == 0 and ctas >= sample.first)
+
+
+@pytest.mark.parametrize(
+    ("ctas", "stride", "recorded"),
+    [
+        (1 << 20, 17, 61681),
+        (533, 17, 32),
+        (532, 7, 76),
+        (223, 7, 32),
+        (222, 5, 44),
+        (161, 5, 32),
+        (160, 5, 31),
+        (4, 5, 0),
+    ],
+)
+def test_a_launch_of_few_ctas_has_a_denser_sample(ctas, stride, recorded):
+    sample = Sample.of(ctas)
+    assert (sample.stride, sample.first, sample.count(ctas)) == (stride, 5, recorded)
+    assert sample.is_enough(ctas) == (recorded >= 32)
+
+
+def test_no_sample_meets_some_sms_alone():
+    assert all(math.gcd(stride, sms) == 1 for stride in STRIDES for sms in (132, 144, 148, 78, 108, 114))
 
 
 def bare(text: str) -> str:
