@@ -69,8 +69,8 @@ def trace(
     ctas: Annotated[
         CtaChoice,
         typer.Option(
-            help="CTAs to record: all; sampled, every 17th (5th where there are few), and the others run as they are; auto: all, and where that "
-            "disturbs the kernel, sampled ones in later launches."
+            help="CTAs to record: all; sampled, every 17th (of small launches every 7th or 5th), and the others run as "
+            "they are; auto: all, and where that disturbs the kernel, sampled ones in later launches."
         ),
     ] = CtaChoice.auto,
     samples: Annotated[
