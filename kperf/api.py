@@ -186,9 +186,10 @@ def trace(
     kernel: name of kernels with * and ?, or several. launch: which launch in the block; the third, or else the first.
     regions: names of regions to take events of. check: compare what instrumented and original kernel write, bit for
     bit. memory: MB on the GPU for the events of a launch. passes: over how many launches the events of an iteration
-    are spread: "auto", "1" or at most "N". ctas: "all"; "sampled" to record every 17th (of small launches every 7th or 5th) and
-    let the others run the original code; "auto" for all, and sampled ones of later launches where that disturbs the
-    kernel. samples: let the GPU sample the original kernels too. out: folder for the files of `kperf trace`; without it nothing is written.
+    are spread: "auto", "1" or at most "N". ctas: "all"; "sampled" to record every 17th (of small launches every 7th or
+    5th) and let the others run the original code; "auto" for all, and sampled ones of later launches where that
+    disturbs the kernel. samples: let the GPU sample the original kernels too. out: folder for the files of `kperf
+    trace`; without it nothing is written.
 
     After the block the interceptor, Triton's hooks, caches and the environment are as they were, also when it raises.
     Raises `UsageError` and `MeasurementError` with the sentences of `kperf trace`.
