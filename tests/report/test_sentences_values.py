@@ -234,7 +234,8 @@ def test_of_what_tracing_costs_events_take_no_more_than_all_of_it():
 
 def test_what_is_trusted_is_said_with_what_was_lost_and_moved():
     moved = Some(same=False, differences=["a", "b", "c"])
-    t = timeline(confidence=Some(level="low", reasons=["x", "y"]), events=Some(written=1200, lost=7), sass_order=moved)
+    low, lost = Some(level="low", reasons=["x", "y"]), Some(written=1200, lost=7)
+    t = timeline(ctas=160, confidence=low, events=lost, sass_order=moved)
     assert sentences._trust(t) == [
         "k: confidence is low: x; y; trace fewer regions (--regions), or over several passes, for a reading of higher "
         "confidence.",
