@@ -46,6 +46,9 @@ SM_80 = Arch(
     operations=TRITON,
     completion=TRITON_COMPLETION,
     opcodes=SASS,
+    # NVIDIA Ampere GPU Architecture Tuning Guide, "Unified Shared Memory/L1/Texture Cache"; so for 8.6 below.
+    cache_bytes=192 * 1024,
+    carveouts=tuple(1024 * kb for kb in (0, 8, 16, 32, 64, 100, 132, 164)),
 )
 
 SM_86 = replace(
@@ -57,6 +60,8 @@ SM_86 = replace(
     sm_ctas=16,
     sm_shared_bytes=100 * 1024,
     cta_shared_bytes=99 * 1024,
+    cache_bytes=128 * 1024,
+    carveouts=tuple(1024 * kb for kb in (0, 8, 16, 32, 64, 100)),
     fp32_per_cycle=128,
     memory_bytes_per_cycle=4.9,  # A10 data sheet: 0.6 TB/s
     # NVIDIA Ampere GA102 GPU Architecture (2021); A10 data sheet: 125 TFLOPS of bfloat16 = 72 SMs * 1024 * 1.695 GHz.

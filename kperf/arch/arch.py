@@ -98,6 +98,8 @@ class Arch:
         sm_shared_bytes, cta_shared_bytes: bytes of shared memory of an SM, and at most of a CTA.
         reserved_shared_bytes: bytes that the system takes for each CTA besides.
         shared_unit: bytes that a CTA is given at a time.
+        cache_bytes, carveouts: what L1 and shared memory of an SM share, and what shared memory may have of it; 0 and
+            none where they share nothing.
         shared_bank_bytes: of a bank of shared memory, which serves one such word in a cycle.
         shared_name: what the vendor calls shared memory.
         flop_per_cycle: dense operations of an SM in a cycle, by the type of the operands.
@@ -135,6 +137,8 @@ class Arch:
     operations: Mapping[str, OperationKind] = field(hash=False, repr=False)
     completion: Mapping[str, Completion] = field(hash=False, repr=False)
     opcodes: tuple[Opcode, ...] = field(hash=False, repr=False)
+    cache_bytes: int = 0
+    carveouts: tuple[int, ...] = ()
 
     @property
     def target(self) -> GPUTarget:
@@ -174,6 +178,14 @@ class Arch:
     def _warps_by_registers(self, registers: int) -> int:
         of_a_warp = max(_round_up(registers * self.warp_size, self.register_unit), self.register_unit)
         return self.sm_registers // self.sub_partitions // of_a_warp * self.sub_partitions
+
+    def l1_bytes(self, ctas: int, shared_bytes: int) -> int:
+        """What is left to an SM's L1 cache beside so many CTAs, each with `shared_bytes`; 0 where it shares nothing.
+
+        The driver gives shared memory the least of `carveouts` that is enough.
+        """
+        taken = ctas * (_round_up(shared_bytes, self.shared_unit) + self.reserved_shared_bytes)
+        return self.cache_bytes - min(size for size in self.carveouts if size >= taken) if self.carveouts else 0
 
     def shared_bytes_left(self, registers: int, shared_bytes: int, warps: int) -> int:
         """Bytes of shared memory that a CTA may take besides without one CTA less fitting on an SM."""

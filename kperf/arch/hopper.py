@@ -16,6 +16,9 @@ SM_90A = replace(
     gpus="H100, H200, GH200",
     sm_shared_bytes=228 * 1024,
     cta_shared_bytes=227 * 1024,
+    # NVIDIA Hopper Tuning Guide, "Unified Shared Memory/L1/Texture Cache".
+    cache_bytes=256 * 1024,
+    carveouts=tuple(1024 * kb for kb in (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)),
     fp32_per_cycle=128,
     memory_bytes_per_cycle=20.0,  # H200 data sheet: 4.8 TB/s
     # NVIDIA H100 Tensor Core GPU Architecture (2022), table 2: 989 TFLOPS of bfloat16 = 132 SMs * 4096 * 1.83 GHz.

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kperf.arch import GFX942, GFX950, KNOWN, SM_90A
+from kperf.arch.ampere import SM_80, SM_86
 
 NVIDIA = [one for one in KNOWN if one.backend == "cuda"]
 CALCULATOR = r"""
@@ -103,6 +104,30 @@ def test_on_hopper(registers, shared_bytes, warps, ctas):
 )
 def test_on_cdna(one, registers, shared_bytes, warps, ctas):
     assert one.ctas_per_sm(registers, shared_bytes, warps) == ctas
+
+
+@pytest.mark.parametrize(
+    ("one", "ctas", "shared_bytes", "kb"),
+    [
+        (SM_90A, 1, 49_152, 256 - 64),  # 48 KB, and 1 KB that the system takes
+        (SM_90A, 1, 65_536, 256 - 100),
+        (SM_90A, 1, 64_512, 256 - 64),
+        (SM_90A, 1, 64_513, 256 - 100),
+        (SM_90A, 8, 16, 256 - 16),  # 8 times 128 bytes and 1 KB
+        (SM_90A, 7, 0, 256 - 8),
+        (SM_90A, 1, 232_448, 256 - 228),
+        (SM_80, 2, 30_720, 192 - 64),
+        (SM_86, 1, 50_000, 128 - 64),
+        (GFX942, 1, 65_536, 0),
+    ],
+)
+def test_what_is_left_to_l1(one, ctas, shared_bytes, kb):
+    assert one.l1_bytes(ctas, shared_bytes) == 1024 * kb
+
+
+@pytest.mark.parametrize("one", KNOWN)
+def test_shared_memory_may_have_all_that_ctas_can_take(one):
+    assert not one.carveouts or (one.carveouts[-1] == one.sm_shared_bytes and one.cache_bytes > one.sm_shared_bytes)
 
 
 USES = st.tuples(

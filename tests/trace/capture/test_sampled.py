@@ -204,6 +204,16 @@ def test_a_limit_of_registers_keeps_the_ctas_on_an_sm():
     assert made.sample
 
 
+@pytest.mark.parametrize(("case", "kept"), [("gemm_pointers_1", "global"), ("gemm_pointers_3", "shared")])
+def test_events_take_no_l1_from_a_kernel_that_loads_through_it(case, kept):
+    """Of 3 stages cp.async fills shared memory past L1."""
+    made = with_sample(every_cta(compiled(case)))
+    assert made.sample
+    assert made.recording.memory == kept
+    more = made.recording.buffer_bytes if kept == "shared" else 0
+    assert made.resource_usage.shared_bytes == made.original_usage.shared_bytes + more
+
+
 def test_a_buffer_has_room_for_the_recorded_ctas_alone():
     """So that a launch fits of which all CTAs would not."""
     every = every_cta(compiled("layer_norm"))
