@@ -34,9 +34,9 @@ UNDISTURBED = 0.05
 measurements of one instrumented kernel are 0.5 % apart in the median and 2.0 % at most (docs/accuracy.md): what is
 above is no noise."""
 MOST_L1 = 0.1
-"""Of the L1 cache: where events in shared memory take more from a kernel that loads through it, they go to device memory
-first. gemm_1_stage, which loses 19 %, was 22 % slower so, and 0.3 % with events in device memory (in a laboratory, on an
-H200)."""
+"""Of the L1 cache: where events in shared memory take more from a kernel that loads through it, they go to device
+memory first. gemm_1_stage, which loses 19 %, was 22 % slower so, and 0.3 % with events in device memory (in a
+laboratory, on an H200)."""
 WAYS_S = 30.0
 """Seconds in which ways are compiled: of a kernel that spills, one takes half a minute."""
 
@@ -115,7 +115,7 @@ def _recordings(every: InstrumentedKernel, ctas: int, memory: int, records: int 
 
 
 def _takes_l1(every: InstrumentedKernel, recording: Recording) -> bool:
-    """Whether events in shared memory take more than `MOST_L1` of the L1 cache of a kernel that loads into registers."""
+    """Whether events in shared memory take more than `MOST_L1` of L1 from a kernel that loads into registers."""
     used = every.original_usage
     before, after = (
         recording.arch.l1_bytes(used.occupancy, used.shared_bytes + more) for more in (0, recording.buffer_bytes)
