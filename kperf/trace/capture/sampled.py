@@ -8,7 +8,6 @@ recorded, and the reading says why.
 """
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from kperf.trace.instrument.session import Recording, session
 
 UNDISTURBED = 0.05
 """Of the original kernel's time: a launch that events change by no more is read as it is, with high confidence. Two
-measurements of one instrumented kernel are 0.5 % apart in the median and 2.0 % at most (docs/accuracy.md): what is
+measurements of one instrumented kernel are 0.7 % apart in the median and 3.9 % at most (docs/accuracy.md): what is
 above is no noise."""
 MOST_L1 = 0.1
 """Of the L1 cache: where events in shared memory take more from a kernel that loads through it, they go to device
@@ -102,16 +101,14 @@ def _refuse(every: InstrumentedKernel, sample: Sample, ctas: int) -> None:
         raise UsageError(f"it has {ctas} CTAs, more than have numbers of 31 bits")
 
 
-def _recordings(every: InstrumentedKernel, ctas: int, memory: int, records: int | None) -> Iterator[Recording]:
+def _recordings(every: InstrumentedKernel, ctas: int, memory: int, records: int | None) -> tuple[Recording, ...]:
     """In shared memory, if there is room, and in device memory; that first where the L1 cache would lose much."""
     written = records or straight_events(every.program)
     first = recording_of_launch(every.program, every.original_usage, ctas, memory, written)
     if first.memory != "shared":
-        yield first
-    elif _takes_l1(every, first):
-        yield from (replace(first, memory="global"), first)
-    else:
-        yield from (first, replace(first, memory="global"))
+        return (first,)
+    both = first, replace(first, memory="global")
+    return both[::-1] if _takes_l1(every, first) else both
 
 
 def _takes_l1(every: InstrumentedKernel, recording: Recording) -> bool:
