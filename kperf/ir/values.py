@@ -17,7 +17,7 @@ from kperf.ir.ttgir import Module, Operation, Region
 
 _LARGEST = 1 << 20
 """Elements of a tensor that are computed; larger ones are unknown."""
-_READS = ("tt.load", "tt.gather", "amdg.buffer_load")
+READS = ("tt.load", "tt.gather", "amdg.buffer_load")
 _DISTANCE = 1 << 40
 """From one pointer argument to the next."""
 _EQUAL = r"(%[\w$.-]+) = (%[\w$.#-]+)"
@@ -125,8 +125,11 @@ class Values:
         names = operation.operands
         return self._made.get(self._resolve(operation.parent, names[index])) if index < len(names) else None
 
-    def sources(self, operation: Operation, index: int) -> list[Operation]:
-        """All operations from which an operand is computed, in whatever iteration or branch."""
+    def sources(self, operation: Operation, index: int, until: tuple[str, ...] = ()) -> list[Operation]:
+        """All operations from which an operand is computed, in whatever iteration or branch.
+
+        Of operations named in `until` the operands are not followed.
+        """
         found: dict[int, Operation] = {}
         seen: set[tuple[int, str]] = set()
         todo = [(operation.parent, operation.operands[index])] if index < len(operation.operands) else []
@@ -143,7 +146,7 @@ class Values:
             found[op.line] = op
             if carried is not None:
                 todo += [carried.first, *([carried.later] if carried.later is not None else [])]
-            else:
+            elif op.name not in until:
                 todo += [(op.parent, operand) for operand in op.operands]
                 ends = [(each, each.operations[-1]) for each in op.regions if each.operations]
                 todo += [(each, operand) for each, end in ends for operand in end.operands]
@@ -193,7 +196,7 @@ class Values:
         if op is None or op.name in ("scf.for", "scf.if", "scf.while"):
             end = self._end(op, place) if op is not None else None
             return [] if end is None else [end]
-        operands = op.operands[:1] if op.name in _READS or "atomic" in op.name else op.operands
+        operands = op.operands[:1] if op.name in READS or "atomic" in op.name else op.operands
         return [(op.parent, operand) for operand in operands]
 
     def _compute(self, key: tuple[int, str], place: int) -> Value | None:
@@ -232,7 +235,7 @@ class Values:
         if name == "tt.make_range":
             ends = {key: int(value) for key, value in re.findall(r"(start|end) = (\d+)", op.rest)}
             return Value(np.arange(ends["start"], ends["end"], dtype=np.int64))
-        if name in _READS or "atomic" in name:
+        if name in READS or "atomic" in name:
             return self._data(op)
         operands = [self.operand(op, index) for index in range(len(op.operands))]
         values = [value for value in operands if value is not None]
@@ -246,12 +249,13 @@ class Values:
         return replace(found, scattered=True) if spread else found
 
     def _data(self, op: Operation) -> Value | None:
-        """What is read from memory: any integer, and no float."""
+        """What is read from memory: any byte, or any large integer, and no float."""
         pointer = self.operand(op, 0)
         element = _POINTER.search(op.rest)
         if pointer is None or element is None or not re.match(r"i\d+|!tt", element[1]):
             return None
-        numbers = self._random.integers(1 << 12, 1 << 24, pointer.numbers.shape)
+        ends = (0, 1 << 8) if element[1] == "i8" else (1 << 12, 1 << 24)
+        numbers = self._random.integers(*ends, pointer.numbers.shape)
         return replace(pointer, numbers=numbers, loaded=True, scattered=numbers.size > 1)
 
 

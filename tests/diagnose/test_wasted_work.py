@@ -20,6 +20,30 @@ def found(folder, source, signature, *constexprs, arch=SM_90A, **options):
     return {one.id: one for one in reversed(diagnose(kernel).findings)}
 
 
+SCATTER = """
+def scatter(x, index, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.atomic_add(out + WHERE, tl.load(x + i), mask=i < n)
+"""
+
+
+@pytest.mark.parametrize(
+    ("index", "where", "bins"),
+    [
+        ("*i32", "(tl.load(index + i) & 255)", 256),
+        ("*i32", "(tl.load(index + i) % 10)", 10),
+        ("*u8", "tl.load(index + i).to(tl.int32)", 256),
+        ("*i32", "tl.load(index + i)", None),
+    ],
+)
+def test_bins_that_the_index_leaves_are_few(tmp_path, index, where, bins):
+    source = SCATTER.replace("WHERE", where)
+    one = found(tmp_path, source, f"*fp32,{index},*fp32,i32:16", "B=1024").get("atomic-contention")
+    assert (one and one.severity) == (bins and "medium")
+    if one is not None:
+        assert 0.9 * bins <= one.evidence["addresses"] <= bins
+
+
 BYTES = """
 def product(a, b, c, sa, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rm, rn = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)

@@ -21,6 +21,14 @@ _MOST = 1000.0
 _SLOWER = 2.0
 """Atomics one after another, over the time in which the launch's bytes move: what is less is lost among other waits."""
 
+_MET = 4
+"""Elements of a CTA on one address in the mean: what comes before the atomic then leaves a quarter of them."""
+
+_COUNT_FIRST = (
+    "count in each CTA first (tl.histogram of whole numbers, tl.sum by a mask of each key), then one atomic a CTA and "
+    "element; or sort by the key"
+)
+
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of atomics whose address is the same for all elements of a CTA, and for all CTAs."""
@@ -29,7 +37,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if value is None:
             continue
         if value.scattered:
-            yield from _of_few_bins(kernel, op, value)
+            yield from _of_a_launch(kernel, op, value) if kernel.lengths else _of_few_bins(kernel, op, value)
             continue
         numbers, sure = _unmasked(kernel, op, value)
         elements, addresses = numbers.size, len(np.unique(numbers))
@@ -63,6 +71,24 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _of_few_bins(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
+    """Atomics at addresses that are data, of which the index arithmetic leaves few: a remainder, bytes, a clamp."""
+    elements, addresses = value.numbers.size, len(np.unique(value.numbers))
+    if elements < _MET * addresses:
+        return
+    yield kernel.finding(
+        RULE.id,
+        op,
+        "medium",
+        f"{elements} elements of a CTA update some {addresses} addresses by atomics, and every CTA the same "
+        "ones: L2 does those on one address one after another",
+        _COUNT_FIRST,
+        {"elements": elements, "addresses": addresses},
+        confidence="medium",
+        estimate=(1.5, 1.0, 30.0),
+    )
+
+
+def _of_a_launch(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
     """Atomics at addresses that are data, of a launch whose tensor has far fewer elements than it updates.
 
     A loop around them makes them more: its number of iterations is not known.
@@ -82,8 +108,7 @@ def _of_few_bins(kernel: Kernel, op: Operation, value: Value) -> Iterator[Findin
         "medium",
         f"the launch updates the {kernel.lengths[name]} elements of {name} by atomics, {each:.0f} times each in the "
         "mean, which L2 does one after another",
-        "count in each CTA first (tl.histogram of whole numbers, tl.sum by a mask of each key), then one atomic a CTA "
-        "and element; or sort by the key",
+        _COUNT_FIRST,
         {"elements": value.numbers.size * ctas, "addresses": kernel.lengths[name]},
         confidence="medium",
         estimate=(min(slower, _MOST) ** 0.5, 1.0, min(slower, _MOST)),
