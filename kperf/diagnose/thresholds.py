@@ -52,6 +52,9 @@ tensor cores do 4096 operations: 128 x 128 tiles have 64 a byte, 64 x 64 have 32
 SMALL_TILE_SHARE = 0.375
 """Share of what keeps the tensor cores busy: 24 operations a byte of 16-bit operands."""
 
+PADDED_SHARE = 0.5
+"""Used share of the rows of an MMA's tile: with half of them a tile of half the length does the same work."""
+
 STAGES_WANTED = 3
 """Buffers of a pipelined loop on Hopper: with two, one iteration must hide a load's whole latency."""
 

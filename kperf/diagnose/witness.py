@@ -70,10 +70,12 @@ EVIDENCE = {
     "loop-division": _ARITHMETIC,
     "scalar-loop": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
+    "masked-tiles": _ARITHMETIC,
     "wgmma-serialised": _MMA,
     "wgmma-unused": _MMA,
     "widened-operands": _MMA,
     "small-tile": _MMA,
+    "padded-tile": _MMA,
     "atomic-contention": _ATOMIC,
     "register-spills": Evidence("spilled registers are stored and loaded as local memory is", here=GLOBAL),
 }

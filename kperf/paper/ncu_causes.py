@@ -94,6 +94,8 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
 WITHOUT_RULE = {
     "autotuner-list": "no launch shows which configurations were not tried",
     "int64-index": "no rule looks at the width of indices",
+    "masked-tiles": "no rule knows which results a mask removes",
+    "padded-tile": "no rule knows which results a mask removes",
     "recompiled-often": "compilation is outside of a kernel",
     "redundant-load": "a second load of the same address looks like a first",
     "small-tile": "no rule knows the tile of an MMA",

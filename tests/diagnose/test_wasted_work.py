@@ -20,6 +20,109 @@ def found(folder, source, signature, *constexprs, arch=SM_90A, **options):
     return {one.id: one for one in reversed(diagnose(kernel).findings)}
 
 
+ATTENTION = """
+def attention(q, k, out, spans, stride, n, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    block = tl.program_id(0)
+    length = tl.load(spans + tl.program_id(1))
+    rows, dims = block * BM + tl.arange(0, BM), tl.arange(0, D)
+    x = tl.load(q + rows[:, None] * stride + dims[None, :])
+    acc = tl.zeros((BM, D), tl.float32)
+    for start in range(BEGIN, END, BN):
+        cols = start + tl.arange(0, BN)
+        y = tl.load(k + cols[:, None] * stride + dims[None, :])
+        s = tl.dot(x, tl.trans(y))
+        s = CHOICE
+        acc = tl.dot(s.to(tl.bfloat16), y, acc)
+    tl.store(out + rows[:, None] * stride + dims[None, :], acc)
+"""
+CAUSAL = "tl.where(rows[:, None] >= cols[None, :], s, 0.0)"
+WINDOW = "tl.where((rows[:, None] >= cols[None, :]) & (rows[:, None] - cols[None, :] < W), s, -1.0e6)"
+END = "(block + 1) * BM"
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "choice", "sides"),
+    [
+        ("0", "n", CAUSAL, (0, 1)),
+        ("0", "length", CAUSAL, (0, 1)),
+        ("0", "n", "tl.where(rows[:, None] < cols[None, :], -float('inf'), s)", (0, 1)),
+        ("0", "n", "tl.where(rows[:, None] <= cols[None, :], s, 0.0)", (1, 0)),
+        ("0", END, WINDOW, (1, 0)),
+        ("0", "n", WINDOW, (1, 1)),
+        ("0", END, CAUSAL, None),
+        ("0", f"tl.minimum(length, {END})", CAUSAL, None),
+        ("block * BM", "n", "tl.where(rows[:, None] <= cols[None, :], s, 0.0)", None),
+        ("tl.maximum(0, block * BM - W)", END, WINDOW, None),
+        ("0", "BM", CAUSAL, None),
+        ("0", "n", "tl.where(rows[:, None] >= cols[None, :], s, s * 0.5)", None),
+        ("0", "n", "tl.where((rows[:, None] >= cols[None, :]) | (cols[None, :] < 8), s, 0.0)", None),
+        ("0", "n", "tl.where(rows[:, None] * 8 + cols[None, :] < n, s, 0.0)", None),
+        ("0", "n", "tl.where(tl.arange(0, BM)[:, None] >= cols[None, :], s, 0.0)", None),
+    ],
+)
+def test_tiles_that_a_mask_removes_are_found_by_the_loops_bounds(tmp_path, begin, end, choice, sides):
+    source = ATTENTION.replace("BEGIN", begin).replace("END", end).replace("CHOICE", choice)
+    rules = found(
+        tmp_path, source, "*bf16,*bf16,*fp32,*i32,i32:16,i32", "W=1024", "BM=128", "BN=64", "D=64", num_stages=2
+    )
+    one = rules.get("masked-tiles")
+    assert (one and (one.evidence["before"], one.evidence["behind"])) == sides
+    if one is not None:
+        assert (one.severity, one.source.line) == ("high", 14)
+        assert ("begin the loop" in one.advice, "end the loop" in one.advice) == sides
+
+
+def test_a_branch_that_leaves_out_tiles_is_enough(tmp_path):
+    source = ATTENTION.replace("BEGIN", "0").replace("END", "n")
+    steps = [f"s = {CAUSAL}", "acc = tl.dot(s.to(tl.bfloat16), y, acc)"]
+    always = "\n        ".join(steps)
+    branch = "\n            ".join(["if start <= block * BM + BM:", *steps])
+    source = source.replace("CHOICE", CAUSAL)
+    assert always in source
+    shape = ("*bf16,*bf16,*fp32,*i32,i32:16,i32", "W=1024", "BM=128", "BN=64", "D=64")
+    assert "masked-tiles" not in found(tmp_path, source.replace(always, branch), *shape, num_stages=1)
+    assert "masked-tiles" in found(tmp_path, source, *shape, num_stages=1)
+
+
+LINEAR = """
+def linear(x, w, y, N, K, T: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows, cols, depth = tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        a = tl.load(x + rows[:, None] * K + k + depth[None, :], mask=rows[:, None] < T, other=0.0)
+        b = tl.load(w + cols[None, :] * K + k + depth[:, None])
+        acc = tl.dot(a, b, acc)
+    tl.store(y + rows[:, None] * N + cols[None, :], acc, mask=rows[:, None] < T)
+"""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "columns", "advice"),
+    [
+        (4, 64, 64, "use a tile of 16 rows (the fewest that tl.dot takes), or exchange the operands"),
+        (20, 64, 64, "use a tile of 32 rows"),
+        (33, 64, 64, None),
+        (4, 16, 64, None),
+    ],
+)
+def test_rows_that_the_store_leaves_out_are_counted(tmp_path, tokens, rows, columns, advice):
+    rules = found(
+        tmp_path, LINEAR, "*bf16,*bf16,*fp32,i32:16,i32:16", f"T={tokens}", f"BM={rows}", f"BN={columns}", "BK=64"
+    )
+    one = rules.get("padded-tile")
+    assert (one and one.advice.startswith(advice)) == (True if advice else None)
+    if one is not None:
+        assert (one.severity, one.source.line, one.evidence) == ("low", 10, {"tile": rows, "used": tokens})
+
+
+@pytest.mark.parametrize(("rows", "severity"), [(64, "low"), (256, "medium")])
+def test_rows_that_are_thrown_away_cost_time_where_the_mma_takes_longer_than_its_loads(tmp_path, rows, severity):
+    shape = ("*bf16,*bf16,*fp32,i32:16,i32:16", "T=16", f"BM={rows}", "BN=256", "BK=32")
+    one = found(tmp_path, LINEAR, *shape, num_warps=8)["padded-tile"]
+    assert one.severity == severity
+    assert one.candidates[0] == {"BM": 16}
+
+
 SCATTER = """
 def scatter(x, index, out, n, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)
