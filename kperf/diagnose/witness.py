@@ -70,6 +70,7 @@ EVIDENCE = {
     "loop-division": _ARITHMETIC,
     "scalar-loop": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
+    "random-numbers": _ARITHMETIC,
     "masked-tiles": _ARITHMETIC,
     "wgmma-serialised": _MMA,
     "wgmma-unused": _MMA,

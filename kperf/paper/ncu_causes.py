@@ -74,6 +74,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     "low-occupancy": _FEW_WARPS,
     "mask-stops-vectors": _NARROW,
     "narrow-access": (*_NARROW, *_COALESCED),
+    "random-numbers": (Cause("HighPipeUtilization", r"ALU|FMA", "it names the pipeline of Philox's integers"),),
     "reduction-in-loop": _EXCHANGE,
     "register-spills": (
         Cause("MemoryCacheAccessPattern", "local", "local memory is where spilled registers go"),

@@ -123,6 +123,36 @@ def test_rows_that_are_thrown_away_cost_time_where_the_mma_takes_longer_than_its
     assert one.candidates[0] == {"BM": 16}
 
 
+DROPOUT = """
+def dropout(x, out, n, p, seed, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    keep = DRAWN > p
+    tl.store(out + i, tl.where(keep, tl.load(x + i), 0.0))
+"""
+ALL_FOUR = (
+    "tl.reshape(tl.join(tl.join(a, b), tl.join(c, d)), (B,))",
+    "    a, b, c, d = tl.rand4x(seed, tl.program_id(0) * (B // 4) + tl.arange(0, B // 4))\n    keep =",
+)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "element", "severity"),
+    [
+        ("tl.rand(seed, i)", "bf16", "medium"),
+        ("tl.rand(seed, i)", "fp64", "low"),
+        ("tl.randint(seed, i, n_rounds=7) * 1e-9", "bf16", "medium"),
+        (ALL_FOUR[0], "bf16", None),
+    ],
+)
+def test_random_numbers_are_beside_what_is_moved(tmp_path, drawn, element, severity):
+    source = DROPOUT.replace("DRAWN", drawn)
+    source = source.replace("    keep =", ALL_FOUR[1]) if drawn is ALL_FOUR[0] else source
+    one = found(tmp_path, source, f"*{element},*{element},i32:16,fp32,i32", "B=1024").get("random-numbers")
+    assert (one and one.severity) == severity
+    if one is not None:
+        assert one.source.line == 6
+
+
 SCATTER = """
 def scatter(x, index, out, n, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)
