@@ -61,6 +61,9 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     "debug-in-kernel": (Cause("CPIStall", "barrier", "the barrier that was left in is what warps wait at"),),
     "dot-by-hand": _FMA,
     "dot-on-fma": _FMA,
+    "emulated-atomics": (
+        Cause("CPIStall", r"\bLG\b|local and global", "its loops fill the queue of memory instructions"),
+    ),
     "few-bytes-in-flight": (_LOADS, *_FEW_WARPS),
     "float64": (
         Cause("HighPipeUtilization", "FP64", "it names the pipeline of float64"),

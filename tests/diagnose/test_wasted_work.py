@@ -161,6 +161,22 @@ def scatter(x, index, out, n, B: tl.constexpr):
 
 
 @pytest.mark.parametrize(
+    ("where", "element", "arch", "emulated"),
+    [
+        ("tl.load(index + i)", "bf16", SM_90A, True),
+        ("tl.load(index + i)", "fp16", SM_90A, True),
+        ("i", "bf16", SM_90A, False),
+        ("i", "bf16", SM_80, True),
+        ("tl.load(index + i)", "fp32", SM_80, False),
+    ],
+)
+def test_atomics_of_halves_are_a_loop_unless_neighbours_are_added_together(tmp_path, where, element, arch, emulated):
+    source = SCATTER.replace("WHERE", where)
+    one = found(tmp_path, source, f"*{element},*i64,*{element},i32:16", "B=1024", arch=arch).get("emulated-atomics")
+    assert (one and (one.severity, one.source.line)) == (("high", 6) if emulated else None)
+
+
+@pytest.mark.parametrize(
     ("index", "where", "bins"),
     [
         ("*i32", "(tl.load(index + i) & 255)", 256),

@@ -1,0 +1,34 @@
+"""Atomics that the GPU does not know, and the compiler makes of a loop around a compare-and-swap."""
+
+from collections.abc import Iterator
+
+from kperf.diagnose.kernel import Kernel
+from kperf.diagnose.rule import Rule
+from kperf.ir.layouts import tensor_types
+from kperf.trace.analyze.finding import Finding
+
+
+def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of `tl.atomic_add` and the like at whose line the machine code compares and swaps."""
+    for op in kernel.named("tt.atomic_rmw"):
+        swaps = [one for one in kernel.instructions_of(op) if ".CAS" in one.opcode]
+        types = tensor_types(op.rest)
+        if not swaps or not types:
+            continue
+        yield kernel.finding(
+            RULE.id,
+            op,
+            "high",
+            f"an atomic of {types[-1].element} is no instruction here: each element loads, adds, and swaps in a loop "
+            "until no other thread came between",
+            "add in float32 and convert the sum in a kernel that follows; or let neighbouring threads update "
+            "neighbouring addresses, which sm_90 adds two and more at a time"
+            if types[-1].bytes == 2
+            else "add in float32, or write partial results and add them in a second kernel",
+            {"instructions": len(swaps), "elements": types[-1].size},
+            confidence="medium",
+            estimate=(2.0, 1.0, 10.0),
+        )
+
+
+RULE = Rule("emulated-atomics", "Atomics of a compare-and-swap loop", check, needs="machine code", targets=("sm_",))
