@@ -2,7 +2,7 @@
 
 import pytest
 
-from kperf.arch import SM_80, SM_90A
+from kperf.arch import SM_80, SM_90A, SM_103A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 
@@ -213,7 +213,8 @@ WIDE = ("x.to(tl.bfloat16)", "y.to(tl.bfloat16)")
         ("*fp8e4nv,*fp8e4nv", WIDE, SM_90A, 2.0),
         ("*fp8e5,*fp8e5", ("x.to(tl.float32)", "y.to(tl.float32)"), SM_90A, 4.0),
         ("*i8,*i8", WIDE, SM_90A, 2.0),
-        ("*fp8e5,*fp8e5", ("x.to(tl.float16)", "y.to(tl.float16)"), SM_80, None),
+        ("*i8,*i8", WIDE, SM_80, 2.0),
+        ("*i8,*i8", WIDE, SM_103A, None),
         ("*bf16,*fp8e4nv", ("x", WIDE[1]), SM_90A, None),
         ("*fp8e4nv,*fp8e4nv", ("(x.to(tl.bfloat16) * tl.load(sa + rk)).to(tl.bfloat16)", WIDE[1]), SM_90A, None),
         ("*fp8e4nv,*fp8e4nv", ("x", "y"), SM_90A, None),
