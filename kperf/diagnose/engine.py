@@ -77,14 +77,27 @@ def _found_by(rule: Rule | DynamicRule, subject: Any, skipped: dict[str, str]) -
 
 
 def _causes(findings: Sequence[Finding]) -> list[Finding]:
-    """Without the findings whose cause another rule names at the same line."""
+    """Without the findings whose cause another rule names at the same line, which has what they show as evidence."""
     explained_by = {rule.id: rule.explained_by for rule in static_rules()}
-    named = {(finding.id, finding.source) for finding in findings}
+    at_line: dict[Source, list[Finding]] = {}
+    for finding in findings:
+        at_line.setdefault(finding.source, []).append(finding)
+
+    def explains(cause: Finding, effect: Finding) -> bool:
+        return cause.id in explained_by[effect.id]
+
     return [
-        finding
+        _with_effects(finding, [one for one in at_line[finding.source] if explains(finding, one)])
         for finding in findings
-        if not any((cause, finding.source) in named for cause in explained_by[finding.id])
+        if not any(explains(cause, finding) for cause in at_line[finding.source])
     ]
+
+
+def _with_effects(cause: Finding, effects: Sequence[Finding]) -> Finding:
+    """With the evidence of what it explains, and the names of those rules."""
+    shown = {name: value for one in effects for name, value in one.evidence.items()}
+    rules = ", ".join(sorted({one.id for one in effects}))
+    return cause.model_copy(update={"evidence": shown | cause.evidence | {"explains": rules}}) if effects else cause
 
 
 def _with_measured(findings: Sequence[Finding], measured: Finding, causes: Sequence[str]) -> list[Finding]:

@@ -314,6 +314,11 @@ class Kernel:
             return ""
         return " or ".join(name for name in self._numbers_of(access) if self._if(access, name, 1).has_neighbours)
 
+    def unless_multiple(self, names: Sequence[str]) -> str:
+        """Numbers of which nothing says that they are no multiples of 16, in words; of a kernel without a launch."""
+        may_be = [name for name in names if re.fullmatch(r"i\d+", self.parameters[name].type)]
+        return " and ".join(may_be) if self.grid is None and len(may_be) == len(names) else ""
+
     def strides_of_one(self, access: Access) -> tuple[str, ...]:
         """The arguments that are 1 at the launch and the stride by which elements lie side by side.
 
@@ -376,6 +381,13 @@ def frame_of(op: Operation) -> Frame | None:
             return current.location.frame
         current = current.parent.owner if current.parent is not None else None
     return None
+
+
+def lines_of(operations: Iterable[Operation], but: Operation) -> str:
+    """The lines of source of operations but of one of them, in words: `lines 3, 7`; empty where there is no other."""
+    own_line = frame.line if (frame := frame_of(but)) is not None else None
+    lines = sorted({frame.line for op in operations if (frame := frame_of(op)) is not None} - {own_line})
+    return f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}" if lines else ""
 
 
 def source_of(frame: Frame | None) -> Source:

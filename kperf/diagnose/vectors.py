@@ -1,15 +1,18 @@
 """How many bytes a thread asks for at once, how many it could, and what is in the way."""
 
 import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from kperf.diagnose.kernel import Access, Kernel, mask_place
+from kperf.diagnose.kernel import Access, Kernel, lines_of, loops_around, mask_place
 from kperf.diagnose.thresholds import VECTOR_BYTES
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
+from kperf.trace.analyze.finding import Finding
 
 Cause = Literal["mask", "loaded mask", "alignment", "memory", "remainder", "stride"]
 
@@ -42,6 +45,42 @@ class Vector:
     possible_bytes: int
     cause: Cause
     unknown: tuple[str, ...]
+
+
+def findings(
+    kernel: Kernel, rule: str, reasons: Mapping[Cause, Callable[[Vector], tuple[str, str]]]
+) -> Iterator[Finding]:
+    """One a cause, at the access that it costs most; the other accesses are named in it.
+
+    `reasons`: by cause, what forbids larger pieces and what to do. Without a launch a number of which no multiple is
+    known may be one: then the finding is a hint.
+    """
+    of_cause: dict[tuple[Cause, tuple[str, ...]], list[Vector]] = defaultdict(list)
+    for vector in vectors(kernel):
+        if vector.cause in reasons:
+            of_cause[vector.cause, vector.unknown].append(vector)
+    for alike in of_cause.values():
+        worst = max(alike, key=_cost)
+        why, advice = reasons[worst.cause](worst)
+        others = lines_of((one.access.operation for one in alike), worst.access.operation)
+        unless = kernel.unless_multiple(worst.unknown) if worst.unknown and worst.cause != "stride" else ""
+        yield kernel.finding(
+            rule,
+            worst.access.operation,
+            "low" if unless else "medium",
+            f"a thread asks for {worst.machine_bytes} bytes at a time where {worst.possible_bytes} lie side by side"
+            + (f" (likewise on {others})" if others else "")
+            + f": {why}",
+            f"if {unless} is a multiple of 16, say so with i32:16 in --signature; else {advice}" if unless else advice,
+            {"machine_bytes": worst.machine_bytes, "possible_bytes": worst.possible_bytes, "accesses": len(alike)},
+            confidence="low" if unless else "high",
+            estimate=(min(worst.possible_bytes / worst.machine_bytes, 4.0) ** 0.5, 1.0, 4.0),
+        )
+
+
+def _cost(vector: Vector) -> tuple[int, float]:
+    """What a loop does counts more; then by how much smaller the pieces are."""
+    return len(loops_around(vector.access.operation)), vector.possible_bytes / vector.machine_bytes
 
 
 def vectors(kernel: Kernel) -> list[Vector]:

@@ -144,5 +144,5 @@ RULE = Rule(
     check,
     needs="machine code",
     targets=(SM_90A.name,),
-    explained_by=("too-few-warps", "register-spills"),
+    explained_by=("too-few-warps", "register-spills", "narrow-access", "mask-stops-vectors", "few-bytes-in-flight"),
 )

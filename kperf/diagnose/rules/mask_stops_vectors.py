@@ -4,25 +4,13 @@ from collections.abc import Iterator
 
 from kperf.diagnose.kernel import STORES, Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.vectors import Vector, vectors
+from kperf.diagnose.vectors import Vector, findings
 from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of aligned rows under a mask whose limit is not known to be a multiple of 16, or that was loaded."""
-    for vector in vectors(kernel):
-        if vector.cause in ("mask", "loaded mask"):
-            why, advice = _reason(vector)
-            yield kernel.finding(
-                RULE.id,
-                vector.access.operation,
-                "medium",
-                f"a thread asks for {vector.machine_bytes} bytes at a time where {vector.possible_bytes} lie side by "
-                f"side: {why}",
-                advice,
-                {"machine_bytes": vector.machine_bytes, "possible_bytes": vector.possible_bytes},
-                estimate=(min(vector.possible_bytes / vector.machine_bytes, 4.0) ** 0.5, 1.0, 4.0),
-            )
+    return findings(kernel, RULE.id, {"mask": _reason, "loaded mask": _reason})
 
 
 def _reason(vector: Vector) -> tuple[str, str]:

@@ -1,30 +1,16 @@
 """Accesses of a few bytes because the compiler does not know that rows are aligned, or that a stride is 1."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.vectors import FROM_MEMORY, Vector, vectors, wrapped
+from kperf.diagnose.vectors import FROM_MEMORY, Cause, Vector, findings, wrapped
 from kperf.trace.analyze.finding import Finding
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of contiguous rows whose beginning may lie anywhere, and of launches whose rows alone are contiguous."""
-    for vector in vectors(kernel):
-        reason = _REASONS.get(vector.cause)
-        if reason is None:
-            continue
-        why, advice = reason(vector)
-        yield kernel.finding(
-            RULE.id,
-            vector.access.operation,
-            "medium",
-            f"a thread asks for {vector.machine_bytes} bytes at a time where {vector.possible_bytes} lie side by side: "
-            f"{why}",
-            advice,
-            {"machine_bytes": vector.machine_bytes, "possible_bytes": vector.possible_bytes},
-            estimate=(min(vector.possible_bytes / vector.machine_bytes, 4.0) ** 0.5, 1.0, 4.0),
-        )
+    return findings(kernel, RULE.id, _REASONS)
 
 
 def _of_alignment(vector: Vector) -> tuple[str, str]:
@@ -53,7 +39,7 @@ def _of_a_remainder(vector: Vector) -> tuple[str, str]:
     return wrapped(vector.unknown)
 
 
-_REASONS = {
+_REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
     "alignment": _of_alignment,
     "memory": _of_memory,
     "remainder": _of_a_remainder,

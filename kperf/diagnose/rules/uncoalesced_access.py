@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kperf.diagnose.kernel import STORES, Access, Kernel, frame_of, loops_around, name_of
+from kperf.diagnose.kernel import STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES
 from kperf.diagnose.vectors import wrapped, wrapped_by
@@ -49,7 +49,7 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     ratio = access.tile_sector_use if from_memory else access.sector_use
     gain = _gain(kernel, alike) if from_memory else 1 / ratio
     requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
-    others = _lines([one for one in alike if one is not access], access) if from_memory and not stride else ""
+    others = lines_of((one.operation for one in alike), access.operation) if from_memory and not stride else ""
     return kernel.finding(
         RULE.id,
         access.operation,
@@ -68,22 +68,16 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     )
 
 
-def _lines(accesses: list[Access], but: Access) -> str:
-    """The lines of source of accesses, in words, without one's own."""
-    frames = [frame for one in accesses if (frame := frame_of(one.operation)) is not None]
-    lines = sorted({frame.line for frame in frames if frame != frame_of(but.operation)})
-    return f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}" if lines else ""
-
-
 def _together(kernel: Kernel, access: Access, others: list[Access]) -> Finding:
     """Of accesses that use up their sectors together: memory moves no more, but each request does."""
+    lines = lines_of((one.operation for one in others), access.operation) or "the same line"
     return kernel.finding(
         RULE.id,
         access.operation,
         "medium",
         f"neighbouring threads {_verb(access)} elements that lie apart in {name_of(access.value, kernel)}, "
         f"{access.tensor.bytes} bytes at a time: {access.sector_use:.0%} of the bytes of a request are used, and the "
-        f"accesses of {_lines(others, access) or 'the same line'} use the others from the cache",
+        f"accesses of {lines} use the others from the cache",
         _advice(kernel, access),
         _evidence(access),
         confidence="medium",

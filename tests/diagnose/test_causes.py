@@ -1,0 +1,57 @@
+"""One cause is one finding: the accesses that it costs are named in it, and what it explains is its evidence."""
+
+import pytest
+
+from tests.diagnose.test_wasted_work import found
+
+pytestmark = pytest.mark.kernels
+
+ROWS = """
+def rows(x, y, stride, n, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n
+    v = tl.load(x + tl.program_id(0) * stride + cols, mask=mask, other=0.0)
+    tl.store(y + tl.program_id(0) * stride + cols, v * 2, mask=mask)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stride", "n", "rule", "unknown"),
+    [
+        ("i32:16", "i32", "mask-stops-vectors", "n"),
+        ("i32", "i32:16", "narrow-access", "stride"),
+        ("i32:16", "i32:16", None, ""),
+    ],
+)
+def test_a_number_that_may_be_a_multiple_of_16_is_a_hint_and_named_once(tmp_path, stride, n, rule, unknown):
+    rules = found(tmp_path, ROWS, f"*bf16,*bf16,{stride},{n}", "BLOCK=1024")
+    assert set(rules) == ({rule} if rule else set())
+    if rule is not None:
+        one = rules[rule]
+        assert (one.severity, one.source.line, one.evidence["accesses"]) == ("low", 7, 2)
+        assert "2 bytes at a time where 16 lie side by side (likewise on line 8): " in one.message
+        assert one.advice.startswith(f"if {unknown} is a multiple of 16, say so with i32:16 in --signature; else ")
+
+
+def test_a_pointer_that_is_not_aligned_is_none_that_may_be(tmp_path):
+    one = found(tmp_path, ROWS, "*bf16:1,*bf16,i32:16,i32:16", "BLOCK=1024")["narrow-access"]
+    assert (one.severity, one.source.line, one.evidence["accesses"]) == ("medium", 7, 1)
+
+
+SUMS = """
+def sums(x, y, stride, n, BR: tl.constexpr, BC: tl.constexpr):
+    rows = tl.program_id(0) * BR + tl.arange(0, BR)
+    acc = tl.zeros((BR, BC), tl.float32)
+    for start in range(0, n, BC):
+        cols = start + tl.arange(0, BC)
+        acc += tl.exp(tl.load(x + rows[:, None] * stride + cols[None, :]).to(tl.float32))
+    tl.store(y + rows, tl.sum(acc, 1))
+"""
+
+
+def test_registers_of_single_elements_are_evidence_of_the_narrow_access(tmp_path):
+    rules = found(tmp_path, SUMS, "*bf16,*fp32,i32,i32", "BR=32", "BC=256")
+    assert set(rules) == {"narrow-access"}
+    assert rules["narrow-access"].evidence["explains"] == "low-occupancy"
+    assert rules["narrow-access"].evidence["warps_per_sm"] < 16
+    assert found(tmp_path, SUMS, "*bf16,*fp32,i32:16,i32:16", "BR=32", "BC=256") == {}
