@@ -109,7 +109,8 @@ class Kernel:
     would choose. configuration: integer constexprs and compile options that it was compiled with, by name, as far as
     they are known. history: of its function's launches in a script; None without one, and empty where another
     compilation of the function has it. is_gluon: whether its source is Gluon, whose buffers and waits are its writer's
-    and not the compiler's; None of TTGIR alone, which does not say.
+    and not the compiler's; None of TTGIR alone, which does not say. next_along: empty, or the axis of the
+    grid along which the CTA whose addresses are computed is the next one.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Kernel:
     configuration: Mapping[str, int] = field(default_factory=dict)
     history: History | None = None
     is_gluon: bool | None = None
+    next_along: str = ""
 
     @property
     def code(self) -> MachineCode | None:
@@ -148,7 +150,7 @@ class Kernel:
     @cached_property
     def values(self) -> Values:
         """Its index arithmetic."""
-        return Values(self.module, self.arguments)
+        return Values(self.module, self.arguments, self.next_along)
 
     @cached_property
     def parameters(self) -> dict[str, Argument]:
@@ -318,6 +320,20 @@ class Kernel:
         """Numbers of which nothing says that they are no multiples of 16, in words; of a kernel without a launch."""
         may_be = [name for name in names if re.fullmatch(r"i\d+", self.parameters[name].type)]
         return " and ".join(may_be) if self.grid is None and len(may_be) == len(names) else ""
+
+    def next_cta(self, access: Access) -> tuple[str, int]:
+        """The axis of the grid along which the next CTA's addresses are closest, and how many bytes they lie apart.
+
+        An empty name and 0 where no CTA has others, or where they are not known.
+        """
+        place = [one.operation for one in self.accesses].index(access.operation)
+        found = []
+        for axis in "xyz" if access.value.program and not access.value.loaded else "":
+            moved = replace(self, next_along=axis).accesses[place].value.numbers - access.value.numbers
+            if np.all(moved == moved.flat[0]) and moved.flat[0]:
+                found.append((abs(int(moved.flat[0])), axis))
+        apart, axis = min(found, default=(0, ""))
+        return axis, apart
 
     def strides_of_one(self, access: Access) -> tuple[str, ...]:
         """The arguments that are 1 at the launch and the stride by which elements lie side by side.

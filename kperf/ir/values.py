@@ -18,6 +18,7 @@ from kperf.ir.ttgir import Module, Operation, Region
 _LARGEST = 1 << 20
 """Elements of a tensor that are computed; larger ones are unknown."""
 READS = ("tt.load", "tt.gather", "amdg.buffer_load")
+_PROGRAMS = {"x": 5, "y": 3, "z": 2}
 _DISTANCE = 1 << 40
 """From one pointer argument to the next."""
 _EQUAL = r"(%[\w$.-]+) = (%[\w$.#-]+)"
@@ -98,8 +99,12 @@ def arguments_of(module: Module) -> list[Argument]:
 class Values:
     """The numbers behind the SSA names of a module, each computed when it is first asked for."""
 
-    def __init__(self, module: Module, known: dict[str, int] | None = None) -> None:
-        """`known`: the numbers of arguments, by name without `%`, where a launch says them."""
+    def __init__(self, module: Module, known: dict[str, int] | None = None, next_along: str = "") -> None:
+        """`known`: the numbers of arguments, by name without `%`, where a launch says them.
+
+        The CTA is one in the middle of the grid, or the next one along an axis of it, `x`, `y` or `z`.
+        """
+        self._programs = {axis: place + (axis == next_along) for axis, place in _PROGRAMS.items()}
         self._made: dict[tuple[int, str], Operation] = {}
         self._carried: dict[tuple[int, str], _Carried] = {}
         for op in module.walk():
@@ -229,7 +234,7 @@ class Values:
         if name == "arith.constant":
             return _constant(op)
         if name == "tt.get_program_id":
-            return Value(np.array({"x": 5, "y": 3, "z": 2}.get(op.rest.split()[0], 1), dtype=np.int64), program=True)
+            return Value(np.array(self._programs.get(op.rest.split()[0], 1), dtype=np.int64), program=True)
         if name == "tt.get_num_programs":
             return Value(np.array(1024, dtype=np.int64))
         if name == "tt.make_range":

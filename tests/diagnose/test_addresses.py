@@ -136,6 +136,59 @@ def test_what_one_change_gives_is_estimated_once_for_all_lines(tmp_path):
         assert f"are used (as little on line {other}; the estimate is of all together)" in one.message
 
 
+HEADS = """
+@triton.jit
+def kernel(s, out, n, H: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    batch, head = tl.program_id(1) // H, tl.program_id(1) % H
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    places = (batch * n + rows) * H * STEP + head * STEP
+    tl.store(out + places, tl.cumsum(tl.load(s + places), 0))  # here
+"""
+
+
+@pytest.mark.parametrize(("step", "neighbours"), [(1, 8), (4, 2), (8, 0)])
+def test_what_other_ctas_use_of_a_sector_moves_from_memory_once(tmp_path, step, neighbours):
+    constexprs = ("H=16", f"STEP={step}", "BLOCK=1024")
+    one = findings(tmp_path, HEADS, "s=*fp32,out=*fp32,n=i32", constexprs)["uncoalesced-access", line(HEADS)]
+    shared = "between L2 and the SM are used; the next CTA along y uses others of the same sectors"
+    assert (shared in one.message) == (neighbours > 0)
+    assert one.advice.startswith(f"let a CTA do the work of {neighbours} neighbours along y") == (neighbours > 0)
+    assert (one.severity, one.estimate.speedup) == (
+        ("medium", pytest.approx(8**0.5)) if neighbours else ("high", pytest.approx(8**0.8))
+    )
+
+
+def test_columns_that_a_loop_walks_are_severe_whoever_uses_the_rest(tmp_path):
+    loop = """
+@triton.jit
+def kernel(x, out, n, M: tl.constexpr, BLOCK: tl.constexpr):
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, BLOCK):
+        acc += tl.load(x + (start + tl.arange(0, BLOCK)) * M + tl.program_id(0))  # here
+    tl.store(out + tl.program_id(0), tl.sum(acc, 0))
+"""
+    one = findings(tmp_path, loop, "x=*fp32,out=*fp32,n=i32", ("M=4096", "BLOCK=1024"))[
+        "uncoalesced-access", line(loop)
+    ]
+    assert one.severity == "high"
+
+
+FACTORS = """
+@triton.jit
+def kernel(x, factors, M: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    row = tl.load(factors + tl.program_id(0) * BLOCK + i)  # row
+    places = x + tl.program_id(0) * 16 * M + tl.arange(0, 16)[:, None] * M + 2 * i[None, :]
+    tl.store(places, tl.load(places) * row[None, :])  # here
+"""
+
+
+def test_a_row_in_the_layout_of_a_tile_that_lies_apart_is_no_fault_of_its_own(tmp_path):
+    found = findings(tmp_path, FACTORS, "x=*bf16,factors=*fp32", ("M=4096", "BLOCK=64"))
+    assert ("uncoalesced-access", line(FACTORS)) in found
+    assert ("uncoalesced-access", line(FACTORS, "# row")) not in found
+
+
 SHORT_ROWS = """
 @triton.jit
 def kernel(x, out, N, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):

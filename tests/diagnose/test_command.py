@@ -33,8 +33,8 @@ def test_three_lines_a_finding_with_line_reason_and_change():
     done = kperf("diagnose", "--static", DRAFT)
     assert done.returncode == 0
     assert re.search(r"^  high +column_mean\.py:14  acc \+= tl\.load\(", done.stdout, re.MULTILINE)
-    assert "12% of the bytes that move from device memory are used [uncoalesced-access]" in done.stdout
-    assert re.search(r"stride is 1.*\(estimated 5\.3 x, 1\.1 to 8\)", done.stdout)
+    assert "12% of the bytes that move between L2 and the SM are used; the next CTA along x uses others" in done.stdout
+    assert re.search(r"neighbours along x or more.*\(estimated 2\.8 x, 1\.1 to 8\)", done.stdout)
 
 
 def test_no_finding_is_an_answer():

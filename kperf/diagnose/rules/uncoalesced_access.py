@@ -1,9 +1,11 @@
 """Requests that use a small part of the sectors which they move."""
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
+from kperf.arch import H200
 from kperf.diagnose.kernel import STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES
@@ -19,19 +21,40 @@ _PARTS = 16
 def check(kernel: Kernel) -> Iterator[Finding]:
     """From the addresses of one CTA and the layout of its threads."""
     largest = max((_weight(access) for access in kernel.accesses), default=0)
+    poor = [
+        access
+        for access in kernel.accesses
+        if access.sector_use < POOR_SECTOR_USE
+        and not access.value.scattered
+        and _weight(access) * _PART >= largest
+        and access.tile_sectors > 1  # of one there is nothing else to read with it
+    ]
     apart: list[Access] = []
-    for access in kernel.accesses:
-        if access.sector_use >= POOR_SECTOR_USE or access.value.scattered or _weight(access) * _PART < largest:
-            continue
-        if access.tile_sectors == 1:
-            continue  # there is nothing else of the tile to read with it
+    for access in poor:
         others = _beside(kernel, access) if _from_memory(access) else []
         if others:
             yield _together(kernel, access, others)
+        elif _has_layout_of(access, poor):
+            continue
         elif _from_memory(access) or access.sector_use < BAD_SECTOR_USE:
             apart.append(access)  # else the second half of a sector comes from the cache
     for access in apart:
         yield _apart(kernel, access, [one for one in apart if _from_memory(one)])
+
+
+def _has_layout_of(access: Access, poor: list[Access]) -> bool:
+    """Whether its row lies in order, and its threads do not, because the compiler made them those of another access.
+
+    A row of factors has the layout of the tile with which it is multiplied: what mends the tile mends the row.
+    """
+    tiles = [_layout(one) for one in poor if not one.has_neighbours]
+    return access.has_neighbours and not _from_memory(access) and _layout(access) in tiles
+
+
+def _layout(access: Access) -> str:
+    """The layout of a tile, and of its rows and columns."""
+    names: list[str] = re.findall(r"#\w+", access.tensor.layout)
+    return names[-1] if names else ""
 
 
 def _from_memory(access: Access) -> bool:
@@ -43,13 +66,17 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     """`alike`: all that use little of what moves from memory. One change of the tile serves them together."""
     from_memory = _from_memory(access)
     bad = access.tile_sector_use < BAD_SECTOR_USE or access.sector_use < BAD_SECTOR_USE / 2
-    severity: Level = "high" if bad else "medium"
     stride = kernel.unless_one(access)
-    where = "from device memory" if from_memory else "between the SM and its cache"
+    axis, step = kernel.next_cta(access) if from_memory else ("", 0)
+    shared = 0 < step < SECTOR_BYTES
+    severity: Level = "high" if bad and (not shared or loops_around(access.operation)) else "medium"
+    where = (
+        "between L2 and the SM" if shared else "from device memory" if from_memory else "between the SM and its cache"
+    )
     ratio = access.tile_sector_use if from_memory else access.sector_use
     gain = _gain(kernel, alike) if from_memory else 1 / ratio
     requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
-    others = lines_of((one.operation for one in alike), access.operation) if from_memory and not stride else ""
+    lines = lines_of((one.operation for one in alike), access.operation) if from_memory and not stride else ""
     return kernel.finding(
         RULE.id,
         access.operation,
@@ -59,12 +86,31 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
         + (
             f", unless {stride} is 1"
             if stride
-            else f" (as little on {others}; the estimate is of all together)" * bool(others)
-        ),
-        f"if {stride} is 1, say so with i32:1 in --signature" if stride else _advice(kernel, access),
+            else f" (as little on {lines}; the estimate is of all together)" * bool(lines)
+        )
+        + (f"; the next CTA along {axis} uses others of the same sectors" if shared else ""),
+        f"if {stride} is 1, say so with i32:1 in --signature"
+        if stride
+        else _advice_of_ctas(axis, step)
+        if shared and not access.has_neighbours
+        else _advice(kernel, access),
         _evidence(access),
         confidence="low" if stride else "medium",
-        estimate=(min(gain, 8.0) ** 0.8, min(gain**0.5, 1.1), gain * requests),
+        estimate=(_likely(kernel, gain, shared=shared), min(gain**0.5, 1.1), gain * requests),
+    )
+
+
+def _likely(kernel: Kernel, gain: float, *, shared: bool) -> float:
+    """Sectors that CTAs share come from memory once, and from L2 for each: 3.3 x were measured of 8 (H200)."""
+    of_l2 = kernel.arch.memory_bytes_per_cycle / H200.l2_bytes_per_cycle
+    return float(max(gain * of_l2, gain**0.5) if shared else min(gain, 8.0) ** 0.8)
+
+
+def _advice_of_ctas(axis: str, step: int) -> str:
+    """Of CTAs that have an element of a sector each."""
+    return (
+        f"let a CTA do the work of {SECTOR_BYTES // step} neighbours along {axis} or more: a tile whose last index runs"
+        f" along what tl.program_id({'xyz'.index(axis)}) chooses now"
     )
 
 
