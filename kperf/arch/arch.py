@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -62,11 +63,18 @@ OpcodeKind = Literal[
 ]
 """What an instruction does."""
 
+_VOWELS = "aeiou"
+
 Place = Literal["always", "without asynchronous MMA", "never"]
 """Whether an instruction is part of a kernel's schedule.
 
 Under asynchronous MMAs the assembler mixes some freely with others, which says nothing.
 """
+
+
+def _with_article(article: str | None, word: str) -> str:
+    """A word after `a` or `an`, whichever it takes, where there was one."""
+    return word if article is None else f"{'an' if word[0] in _VOWELS else 'a'} {word}"
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,7 @@ class Arch:
             none where they share nothing.
         shared_bank_bytes: of a bank of shared memory, which serves one such word in a cycle.
         shared_name: what the vendor calls shared memory.
+        words: what the vendor says in the place of NVIDIA's words, singular and plural.
         flop_per_cycle: dense operations of an SM in a cycle, by the type of the operands.
         exponentials_per_cycle, fp32_per_cycle: results of an SM in a cycle.
         shared_bytes_per_cycle: between an SM and its shared memory.
@@ -139,6 +148,14 @@ class Arch:
     opcodes: tuple[Opcode, ...] = field(hash=False, repr=False)
     cache_bytes: int = 0
     carveouts: tuple[int, ...] = ()
+    words: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+    def in_its_words(self, text: str) -> str:
+        """A sentence with the vendor's words; names of options, as `num_warps`, are Triton's and stay."""
+        if not self.words:
+            return text
+        known = "|".join(sorted(self.words, key=len, reverse=True))
+        return re.sub(rf"\b(an? )?({known})\b", lambda found: _with_article(found[1], self.words[found[2]]), text)
 
     @property
     def target(self) -> GPUTarget:

@@ -7,8 +7,24 @@ AMDGPUBaseInfo.cpp.
 from kperf.arch.arch import Arch, Opcode
 from kperf.arch.nvidia import TRITON, TRITON_COMPLETION
 
+WORDS = {
+    "SM": "CU",
+    "SMs": "CUs",
+    "CTA": "work group",
+    "CTAs": "work groups",
+    "warp": "wavefront",
+    "warps": "wavefronts",
+    "shared memory": "LDS",
+    "tensor core": "matrix core",
+    "tensor cores": "matrix cores",
+    "MUFU": "transcendental instruction",
+    "MUFU instruction": "transcendental instruction",
+}
+"""HIP's, for CUDA's."""
+
 GFX942 = Arch(
     name="gfx942",
+    words=WORDS,
     backend="hip",
     number="gfx942",
     gpus="MI300A, MI300X, MI325X",

@@ -12,6 +12,11 @@ _SURE = 2.0
 
 def bound_of(kernel: Kernel) -> Bound:
     """By the operations per byte of its main loop, or by what it does at all."""
+    found = _bound(kernel)
+    return found.model_copy(update={"message": kernel.arch.in_its_words(found.message)})
+
+
+def _bound(kernel: Kernel) -> Bound:
     for loop in kernel.main_loops:
         known = intensity(loop)
         if known is not None:

@@ -300,9 +300,9 @@ class Kernel:
             confidence=confidence,
             source=source_of(frame),
             kernel=self.name,
-            message=message,
+            message=self.arch.in_its_words(message),
             evidence={name: round(value, 4) if isinstance(value, float) else value for name, value in evidence.items()},
-            advice=advice,
+            advice=self.arch.in_its_words(advice),
             estimate=None if estimate is None else Estimate(speedup=estimate[0], low=estimate[1], high=estimate[2]),
             candidates=list(candidates),
         )

@@ -18,6 +18,9 @@ from kperf.trace.analyze.finding import Finding
 _SMALL = 1024
 """Elements: vectors of scales or a bias are not worth a buffer."""
 _CP_ASYNC_BYTES = 4
+_INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
+_MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
+"""What moves a tile's elements among registers and threads."""
 _ALONE = "; with {} stages one CTA is left on an SM, where now another works while one waits"
 _MORE_BUFFERS = "allocate three buffers or more, and load ahead"
 
@@ -29,7 +32,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             yield from _dependent(kernel, loop)
             continue
         for op in own(loop):
-            if op.name not in ("tt.load", "tt.descriptor_load") and not _into_one_buffer(kernel, loop, op):
+            into_registers = op.name in _INTO_REGISTERS and not _is_ahead(loop, op)
+            if not into_registers and not _into_one_buffer(kernel, loop, op):
                 continue
             sizes = [tensor.size for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2]
             if max(sizes, default=0) >= _SMALL and _is_stored_too(kernel, loop, op):
@@ -46,7 +50,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 )
             elif max(sizes, default=0) >= _SMALL:
                 alone = next((stages for stages in (2, 3) if _leaves_one_cta(kernel, loop, stages)), 0)
-                why, advice = _reason(kernel, loop, op, "2" if alone else "3 (or 4)")
+                why, advice = _reason(kernel, loop, op, "2" if alone else _wanted(kernel))
                 stride = _stride(kernel, op)
                 more = gain_without_spills(kernel)
                 yield kernel.finding(
@@ -64,6 +68,32 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     if kernel.num_stages == 1 and own_stages(kernel, loop) is None
                     else (),
                 )
+
+
+def _wanted(kernel: Kernel) -> str:
+    """Stages: AMD's pipelines hold one of them in registers, and have 64 KB for the others."""
+    return "2 (or 3)" if kernel.arch.backend == "hip" else "3 (or 4)"
+
+
+def _is_ahead(loop: Operation, op: Operation) -> bool:
+    """Whether a loaded tile is kept for a later iteration: in registers, or in a buffer that this one does not read.
+
+    So AMD's pipelines load: through registers, which the loop stores to shared memory after its MMAs.
+    """
+    tile, buffer = set(op.results), ""
+    for following in own(loop):
+        read = {name.partition("#")[0] for name in following.operands}
+        if buffer:
+            if buffer in read and following.name != "scf.yield":
+                return False
+        elif tile & read:
+            if following.name == "ttg.local_store":
+                buffer = following.operands[1]
+            elif following.name in _MOVES:
+                tile |= set(following.results)
+            else:
+                return following.name == "scf.yield" and following.parent is not None and following.parent.owner is loop
+    return bool(buffer)
 
 
 def _is_stored_too(kernel: Kernel, loop: Operation, op: Operation) -> bool:
@@ -91,7 +121,7 @@ def _leaves_one_cta(kernel: Kernel, loop: Operation, stages: int) -> bool:
     stage = sum(
         max((tensor.size * tensor.bytes for tensor in tensor_types(op.rest)), default=0)
         for op in own(loop)
-        if op.name in ("tt.load", "tt.descriptor_load") or _into_one_buffer(kernel, loop, op)
+        if op.name in _INTO_REGISTERS or _into_one_buffer(kernel, loop, op)
     )
     return ctas(kernel, shared_bytes=kernel.resources.shared_bytes + (stages - 1) * stage) < 2
 

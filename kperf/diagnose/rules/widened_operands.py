@@ -13,6 +13,8 @@ from kperf.trace.analyze.finding import Finding
 
 _PASSED = ("ttg.convert_layout", "ttg.local_alloc", "ttg.local_load", "tt.trans", "ttg.memdesc_trans", "tt.fp_to_fp")
 _WIDENING = ("arith.extf", "tt.fp_to_fp", "arith.sitofp")
+_OF_CUDA = ("f8E4M3FN", "f8E5M2")
+"""Bytes that AMD's older GPUs multiply as wider floats: theirs are others (FNUZ)."""
 _WORDS = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "i8": "int8"}
 
 
@@ -67,7 +69,8 @@ def _of_bytes(kernel: Kernel, op: Operation, one: _Widened, other: _Widened) -> 
     """Where the GPU multiplies bytes faster; a single operand of bytes has to be as wide as the other."""
     rates = kernel.arch.flop_per_cycle
     faster = rates.get(one.dtype, 0) / rates["tf32" if one.wide == "f32" else "bf16"]
-    if one.dtype != other.dtype or faster <= 1:
+    known = kernel.arch.backend == "cuda" or not {one.narrow, other.narrow} & set(_OF_CUDA)
+    if one.dtype != other.dtype or faster <= 1 or not known:
         return
     sums = "int32" if one.dtype == "int8" else "float32 (with fewer bits on Hopper: max_num_imprecise_acc)"
     yield kernel.finding(

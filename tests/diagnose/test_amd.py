@@ -1,0 +1,69 @@
+"""AMD's GPUs: their pipelines, and their words."""
+
+import re
+
+import pytest
+
+from kperf.arch import GFX942, SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.bound import bound_of
+from kperf.diagnose.engine import diagnose
+from tests.diagnose.test_kernels import FAULTY, KERNELS
+from tests.diagnose.test_wasted_work import found
+
+pytestmark = pytest.mark.kernels
+
+PRODUCT = """
+def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + k + rk[None, :], mask=rk[None, :] < K - k)
+        y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
+        acc = tl.dot(x, y, acc)
+    tl.store(c + rm[:, None] * N + rn[None, :], acc)
+"""
+TYPES = "*bf16,*bf16,*fp32,i32:16,i32:16,i32:16"
+TILES = ("BM=128", "BN=128", "BK=64")
+
+
+@pytest.mark.parametrize(("stages", "said"), [(1, True), (2, False), (3, False)])
+def test_a_tile_that_is_loaded_for_a_later_iteration_is_pipelined(tmp_path, stages, said):
+    rules = found(tmp_path, PRODUCT, TYPES, *TILES, arch=GFX942, num_stages=stages)
+    assert ("loads-not-pipelined" in rules) == said
+    if said:
+        assert rules["loads-not-pipelined"].advice.startswith("launch with num_stages=2 (or 3)")
+
+
+def test_buffer_loads_are_loads_into_registers_too():
+    kernel, *_ = inputs.read(str(KERNELS / "drafts/matmul_one_stage.py"), (), GFX942)
+    assert any(True for _ in kernel.named("amdg.buffer_load"))
+    assert ("loads-not-pipelined", 18) in {(one.id, one.source.line) for one in diagnose(kernel).findings}
+
+
+BYTES = PRODUCT.replace("tl.dot(x, y, acc)", "tl.dot(x.to(tl.float16), y.to(tl.float16), acc)")
+
+
+@pytest.mark.parametrize(("element", "said"), [("fp8e4nv", False), ("fp8e4b8", True), ("i8", True)])
+def test_amd_multiplies_bytes_of_its_own(tmp_path, element, said):
+    rules = found(tmp_path, BYTES, TYPES.replace("*bf16", f"*{element}"), *TILES, arch=GFX942)
+    assert ("widened-operands" in rules) == said
+
+
+def test_findings_are_in_the_vendors_words():
+    text = (
+        "an SM holds 8 warps of a CTA, by shared memory: launch with num_warps=8, and the tensor cores of all SMs work"
+    )
+    assert SM_90A.in_its_words(text) == text
+    assert GFX942.in_its_words(text) == (
+        "a CU holds 8 wavefronts of a work group, by LDS: launch with num_warps=8, and the matrix cores of all CUs work"
+    )
+    assert GFX942.in_its_words("a warp, an SMALL tile, a tensor core") == "a wavefront, an SMALL tile, a matrix core"
+
+
+@pytest.mark.parametrize("path", [path for path in FAULTY if path.parent.name == "drafts"], ids=lambda path: path.stem)
+def test_no_finding_of_an_amd_gpu_has_cudas_words(path):
+    kernel, *_ = inputs.read(str(path), (), GFX942)
+    texts = [text for one in diagnose(kernel).findings for text in (one.message, one.advice)]
+    for text in [*texts, bound_of(kernel).message]:
+        assert not re.search(r"\b(SMs?|CTAs?|warps?|shared memory|tensor cores?|MUFU)\b", text)
