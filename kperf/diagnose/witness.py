@@ -71,7 +71,6 @@ EVIDENCE = {
     "scalar-loop": _ARITHMETIC,
     "slow-math": _ARITHMETIC,
     "random-numbers": _ARITHMETIC,
-    "masked-tiles": _ARITHMETIC,
     "wgmma-serialised": _MMA,
     "wgmma-unused": _MMA,
     "widened-operands": _MMA,

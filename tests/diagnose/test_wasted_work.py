@@ -68,7 +68,8 @@ def test_tiles_that_a_mask_removes_are_found_by_the_loops_bounds(tmp_path, begin
     one = rules.get("masked-tiles")
     assert (one and (one.evidence["before"], one.evidence["behind"])) == sides
     if one is not None:
-        assert (one.severity, one.source.line) == ("high", 14)
+        assert (one.severity, one.source.line) == ("high", 10)
+        assert one.message.startswith("the mask of line 14 removes whole tiles")
         assert ("begin the loop" in one.advice, "end the loop" in one.advice) == sides
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kperf.diagnose.kernel import LOOPS, MMAS, Kernel, mask_place, own
+from kperf.diagnose.kernel import LOOPS, MMAS, Kernel, lines_of, mask_place, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import READS
@@ -45,15 +45,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _finding(kernel: Kernel, loop: Operation, sides: Sequence[_Side]) -> Finding:
     before, behind = any(not side.behind for side in sides), any(side.behind for side in sides)
+    bounds = "bounds do" if before and behind else "beginning does" if before else "end does"
+    masks = lines_of((side.mask for side in sides), loop) or "the same line"
     begin = "begin the loop at the first tile of which the CTA's rows keep a column"
     end = "end the loop after the last column that the CTA's rows keep, as tl.minimum(n, (block + 1) * BLOCK)"
     advice = "; ".join(text for text, wanted in ((begin, before), (end, behind)) if wanted)
     return kernel.finding(
         RULE.id,
-        sides[0].mask,
+        loop,
         "high" if any(op.name in MMAS for op in own(loop)) else "medium",
-        "the mask removes whole tiles, and the loop computes them all the same: its "
-        f"{'beginning' if before else 'end'} does not depend on which rows the CTA has",
+        f"the mask of {masks} removes whole tiles, and the loop computes them all the same: its {bounds} not depend on "
+        "which rows the CTA has",
         f"{advice}; tiles away from the edge need no mask",
         {"rows": sides[0].rows, "before": int(before), "behind": int(behind)},
         confidence="medium",

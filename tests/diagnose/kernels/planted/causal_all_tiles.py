@@ -14,11 +14,11 @@ def attention(q, k, v, out, scale, stride_head, stride_row, n, BM: tl.constexpr,
     most = tl.full((BM,), -float("inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     acc = tl.zeros((BM, D), tl.float32)
-    for start in range(0, n, BN):
+    for start in range(0, n, BN):  # planted: masked-tiles
         cols = start + tl.arange(0, BN)
         keys = tl.load(k + head + cols[None, :] * stride_row + dims[:, None])
         s = tl.dot(queries, keys) * scale
-        s = tl.where(rows[:, None] >= cols[None, :], s, -float("inf"))  # planted: masked-tiles
+        s = tl.where(rows[:, None] >= cols[None, :], s, -float("inf"))
         new = tl.maximum(most, tl.max(s, 1))
         p = tl.exp2(s - new[:, None])
         alpha = tl.exp2(most - new)
