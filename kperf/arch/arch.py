@@ -63,18 +63,11 @@ OpcodeKind = Literal[
 ]
 """What an instruction does."""
 
-_VOWELS = "aeiou"
-
 Place = Literal["always", "without asynchronous MMA", "never"]
 """Whether an instruction is part of a kernel's schedule.
 
 Under asynchronous MMAs the assembler mixes some freely with others, which says nothing.
 """
-
-
-def _with_article(article: str | None, word: str) -> str:
-    """A word after `a` or `an`, whichever it takes, where there was one."""
-    return word if article is None else f"{'an' if word[0] in _VOWELS else 'a'} {word}"
 
 
 @dataclass(frozen=True)
@@ -151,11 +144,11 @@ class Arch:
     words: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
 
     def in_its_words(self, text: str) -> str:
-        """A sentence with the vendor's words; names of options, as `num_warps`, are Triton's and stay."""
+        """A sentence with the vendor's words, none of which takes `an`; names of options, as `num_warps`, stay."""
         if not self.words:
             return text
         known = "|".join(sorted(self.words, key=len, reverse=True))
-        return re.sub(rf"\b(an? )?({known})\b", lambda found: _with_article(found[1], self.words[found[2]]), text)
+        return re.sub(rf"\b(an? )?({known})\b", lambda found: "a " * bool(found[1]) + self.words[found[2]], text)
 
     @property
     def target(self) -> GPUTarget:

@@ -36,6 +36,8 @@ def test_a_number_that_may_be_a_multiple_of_16_is_a_hint_and_named_once(tmp_path
 def test_a_pointer_that_is_not_aligned_is_none_that_may_be(tmp_path):
     one = found(tmp_path, ROWS, "*bf16:1,*bf16,i32:16,i32:16", "BLOCK=1024")["narrow-access"]
     assert (one.severity, one.source.line, one.evidence["accesses"]) == ("medium", 7, 1)
+    both = found(tmp_path, ROWS, "*bf16:1,*bf16,i32,i32:16", "BLOCK=1024")["narrow-access"]
+    assert (both.severity, both.source.line) == ("medium", 7)
 
 
 SUMS = """

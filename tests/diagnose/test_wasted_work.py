@@ -4,7 +4,7 @@ import pytest
 
 from kperf.arch import SM_80, SM_90A, SM_103A
 from kperf.diagnose import inputs
-from kperf.diagnose.engine import diagnose
+from kperf.diagnose.engine import FAILED, diagnose
 
 pytestmark = pytest.mark.kernels
 
@@ -17,7 +17,9 @@ def found(folder, source, signature, *constexprs, arch=SM_90A, **options):
     (kernel,) = inputs.read(
         f"{path}:{name}", (), arch, signature=signature, constexprs=constexprs, options={"num_warps": 4} | options
     )
-    return {one.id: one for one in reversed(diagnose(kernel).findings)}
+    diagnosis = diagnose(kernel)
+    assert not [rule for rule, why in diagnosis.skipped.items() if FAILED in why]
+    return {one.id: one for one in reversed(diagnosis.findings)}
 
 
 ATTENTION = """
@@ -49,6 +51,9 @@ END = "(block + 1) * BM"
         ("0", "n", "tl.where(rows[:, None] <= cols[None, :], s, 0.0)", (1, 0)),
         ("0", END, WINDOW, (1, 0)),
         ("0", "n", WINDOW, (1, 1)),
+        ("0", "length", "tl.where((rows + length)[:, None] >= cols[None, :], s, 0.0)", (0, 1)),
+        ("0", "n", "tl.where(rows[:, None] >= tl.load(spans + cols)[None, :], s, 0.0)", None),
+        ("0", "n", "tl.where(rows[:, None] >= 9 - tl.load(spans + cols)[None, :], s, 0.0)", None),
         ("0", END, CAUSAL, None),
         ("0", f"tl.minimum(length, {END})", CAUSAL, None),
         ("block * BM", "n", "tl.where(rows[:, None] <= cols[None, :], s, 0.0)", None),
@@ -142,6 +147,7 @@ ALL_FOUR = (
         ("tl.rand(seed, i)", "bf16", "medium"),
         ("tl.rand(seed, i)", "fp64", "low"),
         ("tl.randint(seed, i, n_rounds=7) * 1e-9", "bf16", "medium"),
+        ("tl.rand(seed, tl.arange(0, 64))[:, None].broadcast_to(64, 16).reshape(B)", "bf16", None),
         (ALL_FOUR[0], "bf16", None),
     ],
 )

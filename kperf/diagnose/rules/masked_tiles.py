@@ -100,7 +100,7 @@ def _side(kernel: Kernel, loop: Operation, mask: Operation) -> _Side | None:
     """What a comparison removes of a tile whose rows are the CTA's, and whose columns are the iteration's."""
     left, right = kernel.values.operand(mask, 0), kernel.values.operand(mask, 1)
     predicate = mask.rest.split(",")[0].strip()
-    if left is None or right is None or left.loaded or right.loaded or predicate not in (*_LESS, *_GREATER):
+    if left is None or right is None or left.scattered or right.scattered or predicate not in (*_LESS, *_GREATER):
         return None
     distance = left.numbers - right.numbers
     columns = _columns(kernel, loop, mask)
