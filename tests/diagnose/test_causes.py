@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.diagnose.test_kernels import KERNELS, diagnosis_of
 from tests.diagnose.test_wasted_work import found
 
 pytestmark = pytest.mark.kernels
@@ -57,3 +58,9 @@ def test_registers_of_single_elements_are_evidence_of_the_narrow_access(tmp_path
     assert rules["narrow-access"].evidence["explains"] == "low-occupancy"
     assert rules["narrow-access"].evidence["warps_per_sm"] < 16
     assert found(tmp_path, SUMS, "*bf16,*fp32,i32:16,i32:16", "BR=32", "BC=256") == {}
+
+
+@pytest.mark.parametrize(("kernel", "lines"), [("rope_pairs", [15, 17]), ("point_norms", [10])])
+def test_parts_of_an_element_are_one_finding_of_loads_and_one_of_stores(kernel, lines):
+    findings = diagnosis_of(KERNELS / f"drafts/{kernel}.py").findings
+    assert [one.source.line for one in findings if one.id == "uncoalesced-access"] == lines

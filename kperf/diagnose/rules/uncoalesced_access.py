@@ -30,9 +30,13 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         and access.tile_sectors > 1  # of one there is nothing else to read with it
     ]
     apart: list[Access] = []
+    together: list[list[Access]] = []
     for access in poor:
         others = _beside(kernel, access) if _from_memory(access) else []
+        if any(access is one for group in together for one in group):
+            continue
         if others:
+            together.append(others)
             yield _together(kernel, access, others)
         elif _has_layout_of(access, poor):
             continue
