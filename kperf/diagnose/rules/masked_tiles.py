@@ -56,7 +56,7 @@ def _finding(kernel: Kernel, loop: Operation, sides: Sequence[_Side]) -> Finding
         "high" if any(op.name in MMAS for op in own(loop)) else "medium",
         f"the mask of {masks} removes whole tiles, and the loop computes them all the same: its {bounds} not depend on "
         "which rows the CTA has",
-        f"{advice}; tiles away from the edge need no mask",
+        f"{advice}; tiles of which it removes nothing need no mask",
         {"rows": sides[0].rows, "before": int(before), "behind": int(behind)},
         confidence="medium",
         estimate=(1.6, 1.0, 8.0 if before and behind else 2.0),

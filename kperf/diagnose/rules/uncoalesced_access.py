@@ -49,7 +49,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _has_layout_of(access: Access, poor: list[Access]) -> bool:
     """Whether its row lies in order, and its threads do not, because the compiler made them those of another access.
 
-    A row of factors has the layout of the tile with which it is multiplied: what mends the tile mends the row.
+    A row of factors has the layout of the tile with which it is multiplied: what fixes the tile fixes the row.
     """
     tiles = [_layout(one) for one in poor if not one.has_neighbours]
     return access.has_neighbours and not _from_memory(access) and _layout(access) in tiles
