@@ -52,6 +52,13 @@ tensor cores do 4096 operations: 128 x 128 tiles have 64 a byte, 64 x 64 have 32
 SMALL_TILE_SHARE = 0.375
 """Share of what keeps the tensor cores busy: 24 operations a byte of 16-bit operands."""
 
+UPDATES_OF_BIN = 4
+"""Elements of a CTA that meet on one address in the mean: where they are added before it, a quarter of the atomics is
+left."""
+
+RANDOM_SHARE = 0.5
+"""Time of random numbers over that of all else from which on they are worth a remark: they may hide behind it."""
+
 PADDED_SHARE = 0.5
 """Used share of the rows of an MMA's tile: with half of them a tile of half the length does the same work."""
 

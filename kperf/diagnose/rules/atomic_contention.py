@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from kperf.arch import H200_ATOMIC_NS, H200_COPY_GB_PER_S
 from kperf.diagnose.kernel import ATOMICS, Kernel, loops_around
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import UPDATES_OF_BIN
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding, Level
@@ -20,9 +21,6 @@ _MOST = 1000.0
 
 _SLOWER = 2.0
 """Atomics one after another, over the time in which the launch's bytes move: what is less is lost among other waits."""
-
-_MET = 4
-"""Elements of a CTA on one address in the mean: what comes before the atomic then leaves a quarter of them."""
 
 _COUNT_FIRST = (
     "count in each CTA first (tl.histogram of whole numbers, tl.sum by a mask of each key), then one atomic a CTA and "
@@ -73,7 +71,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 def _of_few_bins(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
     """Atomics at addresses that are data, of which the index arithmetic leaves few: a remainder, bytes, a clamp."""
     elements, addresses = value.numbers.size, len(np.unique(value.numbers))
-    if elements < _MET * addresses:
+    if elements < UPDATES_OF_BIN * addresses:
         return
     yield kernel.finding(
         RULE.id,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from kperf.diagnose.kernel import MMAS, Kernel, frame_of, loops_around, mma_element, mma_shape, own
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.thresholds import RANDOM_SHARE
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.locations import Frame
 from kperf.ir.ttgir import Operation
@@ -17,8 +18,6 @@ _ROUNDS = 7
 has the upper halves of two products."""
 _GIVES = 4
 """Numbers that a call of Philox computes."""
-_HINT = 0.5
-"""Share of the time of everything else from which on random numbers are worth a remark: they may hide behind it."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -37,7 +36,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         around = loops_around(rounds[-1])[:1]
         others = _other_cycles(kernel, list(own(around[0])) if around else kernel.operations)
         random = arithmetic_cycles(kernel, [op for op in ops if loops_around(op)[:1] == around])
-        if random >= _HINT * others:
+        if random >= RANDOM_SHARE * others:
             yield _finding(kernel, rounds[-1], random, others)
 
 
