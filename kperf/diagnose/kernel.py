@@ -310,11 +310,13 @@ class Kernel:
     def unless_one(self, access: Access) -> str:
         """The strides of which one, if it is 1, lets elements lie side by side, in words: `am or ak`.
 
-        Of a kernel without a launch: of a launch the JIT knows which arguments are 1. Empty where there is none.
+        Of a kernel without a launch: of a launch the JIT knows which arguments are 1. Empty where there is none, or
+        where the only one is a multiple of 16. Of the two strides of a matrix one may be 1, whatever was said of both.
         """
         if self.grid is not None or access.has_neighbours:
             return ""
-        return " or ".join(name for name in self._numbers_of(access) if self._if(access, name, 1).has_neighbours)
+        names = [name for name in self._numbers_of(access) if self._if(access, name, 1).has_neighbours]
+        return "" if len(names) == 1 and self.parameters[names[0]].divisible else " or ".join(names)
 
     def unless_multiple(self, names: Sequence[str]) -> str:
         """Numbers of which nothing says that they are no multiples of 16, in words; of a kernel without a launch."""

@@ -61,6 +61,22 @@ def test_one_that_is_not_said_to_be_1_is_still_named(tmp_path, stride, named):
     assert message.endswith(f"unless {named} is 1")
 
 
+COLUMN = """
+import triton, triton.language as tl
+
+@triton.jit
+def mm(a, b, c, K, am, ak, bk, bn, cm, cn, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows = tl.program_id(1) * BM * BM + tl.arange(0, BM * BM)
+    tl.store(b + rows, tl.load(a + rows * am))
+"""
+
+
+@pytest.mark.parametrize(("stride", "severity"), [("i32", "low"), ("i32:16", "high")])
+def test_the_only_stride_is_not_1_where_it_is_a_multiple_of_16(tmp_path, stride, severity):
+    one = found(tmp_path, COLUMN, am=stride)["uncoalesced-access", 7]
+    assert (one.severity, "unless am is 1" in one.message) == (severity, severity == "low")
+
+
 def test_where_a_tile_begins_may_be_loaded_before_the_loop(tmp_path):
     """As the rows of one sequence of many: an iteration waits for no index."""
     source = MATMUL.replace("    a += rm", "    a += tl.load(begins)\n    a += rm").replace(
