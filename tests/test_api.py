@@ -71,7 +71,7 @@ def state():
         "frames": sys.getrecursionlimit(),
         "threads": set(threading.enumerate()),
         "driver": driver.active,
-        "folders": set(Path(tempfile.gettempdir()).glob("kperf-trace-*")),
+        "folders": set(Path(tempfile.gettempdir()).glob(".kperf-trace-*")),
     }
 
 
@@ -92,17 +92,19 @@ def test_a_block_is_traced_and_held_in_memory(kernels, tmp_path, capfd):
 
 
 def test_what_a_process_left_that_was_killed_is_removed_and_what_is_used_stays(kernels, tmp_path):
-    left = tmp_path / "kperf-trace-left"
-    left.mkdir()
-    os.utime(left, (0, 0))
+    left, users = tmp_path / ".kperf-trace-left", tmp_path / "kperf-trace-1"
+    for folder in (left, users):
+        folder.mkdir()
+        os.utime(folder, (0, 0))
     with kperf.trace(passes="1"):
         kernels.run(3)
-        (used,) = tmp_path.glob("kperf-trace-*")
+        (used,) = tmp_path.glob(".kperf-trace-*")
         assert used != left
         os.utime(used, (0, 0))
-        Scratch("kperf-trace-").close()
+        Scratch(".kperf-trace-").close()
         assert used.is_dir()
-    assert not list(tmp_path.glob("kperf-trace-*"))
+    assert not list(tmp_path.glob(".kperf-trace-*"))
+    assert users.is_dir()  # as of `kperf trace --out`
 
 
 def test_the_report_is_the_page_of_what_is_in_memory(kernels):

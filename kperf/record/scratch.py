@@ -16,6 +16,7 @@ class Scratch:
     """A new folder in that for temporary files, until it is closed or the process ends; its lock says that it is used.
 
     A process that was killed, or that aborted, leaves its folder: whoever makes one with the same `prefix` removes it.
+    So nobody may call a folder of theirs so: begin the prefix with a dot.
     """
 
     def __init__(self, prefix: str) -> None:

@@ -75,7 +75,7 @@ class Interceptor(AbstractContextManager["Interceptor"]):
         """Of what is counted and decided; held for no longer than that."""
         self._over = False
         self._process = os.getpid()
-        self._scratch = Scratch("kperf-trace-")
+        self._scratch = Scratch(".kperf-trace-")
         self.folder = self._scratch.path
         """Where what is compiled here is kept, until this is closed: no cache of the user's sees it."""
         self._open = ExitStack()

@@ -785,7 +785,7 @@ def test_what_is_read_of_machine_code_is_kept_in_the_cache_that_is_gone_afterwar
     dumped.clear()
     monkeypatch.setattr(instrumented, "own_cache", own_cache)
     assert trace(GEMM + "run(2)", listing=True)[0] == 0
-    assert all("kperf-trace-" in str(folder) for _, folder in dumped)
+    assert all(".kperf-trace-" in str(folder) for _, folder in dumped)
     assert dumped
 
 

@@ -49,7 +49,7 @@ def run(folder, script, *, after=None, options=(), draw=None):
     process.join(LIMIT_S)
     process.kill()
     files = sorted(str(path.relative_to(session.results)) for path in session.results.rglob("*.*"))
-    assert not list((folder / "tmp").glob("kperf-trace-*")) or process.exitcode == -signal.SIGKILL
+    assert not list((folder / "tmp").glob(".kperf-trace-*")) or process.exitcode == -signal.SIGKILL
     return process.exitcode, session.said("out"), session.said("err"), files
 
 
