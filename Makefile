@@ -174,8 +174,10 @@ ttgir: setup ## generate ttgir/ from the Gluon sources and verify it (no GPU nee
 doctor: setup ## what this machine can run, and why not the rest
 	@$(KPERF) doctor
 
-test: setup ## the tests that need no GPU and no Docker engine, a worker a core; leaves large kernels to `make test-kernels`
-	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker and not kernels" $(words)
+# A worker more than there are cores: some tests wait, for processes and for time to pass.
+WORKERS := $(shell echo $$(($$(nproc) + 1)))
+test: setup ## the tests that need no GPU and no Docker engine, side by side; leaves large kernels to `make test-kernels`
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not gpu and not docker and not kernels" $(words)
 
 test-kernels: setup ## the tests that compile large kernels, or many: attention's, the proof set, kernels with events, tuning spaces
 	@$(PYTHON) -m pytest -n auto --dist worksteal -m "not gpu and not docker and kernels" $(words)

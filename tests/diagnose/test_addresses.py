@@ -6,6 +6,8 @@ from kperf.arch import SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 
+pytestmark = pytest.mark.kernels
+
 HEAD = "import torch\nimport triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
 MATMUL = """
 @triton.jit
