@@ -52,7 +52,7 @@ def test_native_bfloat16_dots_are_wrong_there_and_others_are_not(tmp_path):
     for name, text in (("native.py", native), ("matmul.py", other)):
         (tmp_path / name).write_text(text)
     done = run(RUN, tmp_path, "-c", SEVERAL, "native.py")
-    # When the first is right, Triton has mended it: say so on the page.
+    # When the first is right, Triton has fixed it: say so on the page.
     assert done.stdout == "native.py Tensor-likes are not close!\nmatmul.py right\n"
     assert (done.returncode, done.stderr) == (0, "")
 
