@@ -62,7 +62,7 @@ def attention(
     `UsageError` for what is no attention, and for an unknown implementation.
     """
     if not torch.compiler.is_compiling():
-        before = _before.get((q.shape, causal, sm_scale, implementation))
+        before = _before.get((q.shape, k.shape, causal, sm_scale, implementation))
         if before is not None and before.serves(q, k, v):
             return before.plan.run(q, k, v, causal, before.scale, with_lse=False)[0]
     given = q, k, v
@@ -79,7 +79,7 @@ def attention(
             if plan.why_not is None:
                 if all(map(is_, given, (q, k, v))):  # nothing was cast or negated
                     found = _Before(alike(q, k, v), q.device, plan, scale)
-                    _before[q.shape, causal, sm_scale, implementation] = found
+                    _before[q.shape, k.shape, causal, sm_scale, implementation] = found
                 return plan.run(q, k, v, causal, scale, with_lse=False)[0]
     o = _forward(q, k, v, causal, scale, implementation)[0]
     return o

@@ -218,6 +218,17 @@ def test_a_call_like_one_before_is_not_planned_again(gpu, monkeypatch):
     assert len(gpu) == 2
 
 
+def test_calls_that_take_turns_with_other_keys_are_each_planned_once(gpu, monkeypatch):
+    q, k, v = operands(batch=1)
+    both = (q, k, v), (q, k[:, :, :128], v[:, :, :128])
+    for given in both:
+        attention(*given, sm_scale=SCALE)
+    monkeypatch.setattr(operator.views, "plan", None)
+    for given in both:
+        found = attention(*given, sm_scale=SCALE)
+        assert distance(found, exact(*given, False)[0]) < LIMIT[torch.bfloat16]
+
+
 class _FunctionMode(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))

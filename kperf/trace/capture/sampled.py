@@ -170,7 +170,7 @@ def _change(made: InstrumentedKernel, folder: Path) -> _Change | None:
     with own_cache(folder):
         alone, paths = compiler.sass(made.original), compiler.sass_paths(made.kernel)
     if paths is None:
-        return _Change("code is not told from it")
+        return _Change("code cannot be distinguished from it")
     if (spills := sass.spills(paths[0])) > (own := sass.spills(alone)):
         return _Change(f"code spills registers at {spills} places, and at {own} alone")
     arch = of(made.original.metadata.target)

@@ -189,7 +189,7 @@ def test_what_ptxas_changes_on_the_original_path_is_found(monkeypatch):
     assert other == sampling._Change("code has another order of instructions, in 1 place", 1)
     assert changed(original=compiled("gemm_pointers_3")) == "code would have less shared memory than it needs"
     one_path = replace(made, kernel=every_cta(compiled("add")).kernel, original=compiled("add"))
-    assert sampling._change(one_path, INSTRUMENTED) == sampling._Change("code is not told from it")
+    assert sampling._change(one_path, INSTRUMENTED) == sampling._Change("code cannot be distinguished from it")
     spilled = "\tSTL [R1], R2;\n\tLDL R2, [R1];\n"
     paths = compiler.sass_paths
     monkeypatch.setattr(compiler, "sass_paths", lambda kernel: (paths(kernel)[0] + spilled, ""))
