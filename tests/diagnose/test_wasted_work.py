@@ -135,6 +135,12 @@ def test_rows_that_are_thrown_away_cost_time_where_the_mma_takes_longer_than_its
     assert one.candidates[0] == {"BM": 16}
 
 
+@pytest.mark.parametrize(("tokens", "is_small"), [(4, False), (15, False), (16, True), (1024, True)])
+def test_a_tile_that_holds_all_rows_is_not_too_small(tmp_path, tokens, is_small):
+    rules = found(tmp_path, LINEAR, "*bf16,*bf16,*fp32,i32:16,i32:16", f"T={tokens}", "BM=16", "BN=64", "BK=64")
+    assert ("small-tile" in rules) == is_small
+
+
 DROPOUT = """
 def dropout(x, out, n, p, seed, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)

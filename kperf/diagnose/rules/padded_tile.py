@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kperf.diagnose.kernel import LEAST_TILE, MMAS, STORES, Kernel, loops_around, mask_place, mma_element, mma_shape
+from kperf.diagnose.kept import kept_of_products
+from kperf.diagnose.kernel import LEAST_TILE, Kernel, mma_element, mma_shape
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import PADDED_SHARE
 from kperf.ir.layouts import element_bytes
@@ -17,11 +15,7 @@ _SIDES = ("rows", "columns")
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of products whose stores keep a number of rows or columns that is known when the kernel is compiled."""
-    for store in kernel.named(*STORES):
-        kept = _kept(kernel, store)
-        mma = _product(kernel, store, kept.shape) if kept is not None else None
-        if kept is None or mma is None:
-            continue
+    for mma, kept in kept_of_products(kernel):
         for side, length in enumerate(kept.shape):
             used = int(kept.any(axis=1 - side).sum())
             wanted = max(LEAST_TILE, 1 << (used - 1).bit_length())
@@ -47,25 +41,6 @@ def _finding(kernel: Kernel, mma: Operation, side: int, length: int, used: int, 
         estimate=(min(length / wanted, 4.0) ** 0.5, 1.0, length / wanted) if fast else (1.1, 1.0, 1.5),
         candidates=kernel.scaled((length,), wanted / length),
     )
-
-
-def _kept(kernel: Kernel, store: Operation) -> NDArray[np.bool_] | None:
-    """Which elements of a tile a store writes; None where that is not the same for each CTA and launch."""
-    mask = kernel.values.operand(store, mask_place(store))
-    if mask is None or mask.numbers.ndim != len(_SIDES) or mask.arguments or mask.program or mask.loaded:
-        return None
-    return np.asarray(mask.numbers, dtype=np.bool_)
-
-
-def _product(kernel: Kernel, store: Operation, shape: tuple[int, ...]) -> Operation | None:
-    """The MMA of this shape of which the stored tile is made; of several the one in the innermost loop."""
-    stored = {"amdg.buffer_store": 0}.get(store.name, 1)
-    made = [
-        op
-        for op in kernel.values.sources(store, stored)
-        if op.name in MMAS and (found := mma_shape(op)) is not None and found[:2] == shape
-    ]
-    return max(made, key=lambda op: len(loops_around(op)), default=None)
 
 
 def _multiplies_longer(kernel: Kernel, mma: Operation, used: int, side: int) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kperf.diagnose.kept import kept_of_products
 from kperf.diagnose.kernel import MMAS, Kernel, mma_shape, own
 from kperf.diagnose.loops import intensity
 from kperf.diagnose.rule import Rule
@@ -13,12 +14,16 @@ _SIDE = 64
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """By the operations of a loop's products for each byte that it loads."""
+    """By the operations of a loop's products for each byte that it loads.
+
+    A tile of which some rows or columns are never stored is not too small: the problem is.
+    """
+    short = {mma.line for mma, kept in kept_of_products(kernel) if not (kept.any(0).all() and kept.any(1).all())}
     for loop in kernel.main_loops:
         products = [op for op in own(loop) if op.name in MMAS]
         shapes = [shape for op in products if (shape := mma_shape(op)) is not None]
         known = intensity(loop)
-        if known is None or max(max(shape[:2]) for shape in shapes) > _SIDE:
+        if known is None or any(op.line in short for op in products) or max(max(shape[:2]) for shape in shapes) > _SIDE:
             continue
         done, wanted = known
         if done / wanted < SMALL_TILE_SHARE:
