@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from kperf import __version__
+from kperf.arch import KNOWN
 from kperf.diagnose.finding import Diagnoses
 from kperf.diagnose.rule import all_rules
 from kperf.trace.analyze.finding import Finding
@@ -25,13 +26,23 @@ def sarif(found: Diagnoses) -> dict[str, Any]:
                     "driver": {
                         "name": "kperf",
                         "version": __version__,
-                        "rules": [{"id": rule.id, "shortDescription": {"text": rule.title}} for rule in rules],
+                        "rules": [
+                            {"id": rule.id, "shortDescription": {"text": _title(rule.title, found)}} for rule in rules
+                        ],
                     }
                 },
                 "results": [_result(finding, places) for one in found.kernels for finding in one.findings],
             }
         ],
     }
+
+
+def _title(title: str, found: Diagnoses) -> str:
+    """A rule's title in the words of the kernels' GPU; in NVIDIA's where they are of several, or none is known."""
+    targets = {one.target for one in found.kernels}
+    archs = [arch for arch in KNOWN if {arch.name} == targets]
+    text = archs[0].in_its_words(title) if archs else title
+    return text[0].upper() + text[1:] if title[0].isupper() else text
 
 
 def _result(finding: Finding, places: dict[str, int]) -> dict[str, Any]:

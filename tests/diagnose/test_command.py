@@ -12,7 +12,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from kperf.diagnose import functions
-from kperf.diagnose.finding import Diagnoses
+from kperf.diagnose.finding import Bound, Diagnoses, Diagnosis
+from kperf.diagnose.sarif import sarif
 from tests.command import kperf
 from tests.diagnose import sarif_2_1_0
 from tests.test_interrupted import Session
@@ -73,6 +74,22 @@ def test_sarif_is_sarif(tmp_path, monkeypatch):
     assert location.physicalLocation.region.startLine == 14
     printed = kperf("diagnose", "--static", DRAFT, "--sarif", "-").stdout
     assert json.loads(printed) == json.loads(out.read_text())
+
+
+@pytest.mark.parametrize(
+    ("targets", "titles"),
+    [
+        (["sm_90a"], ["Bank conflicts in shared memory", "tl.dot without tensor cores", "CTAs of unequal work"]),
+        (["gfx942"] * 2, ["Bank conflicts in LDS", "tl.dot without matrix cores", "Work groups of unequal work"]),
+        (["gfx942", "sm_90a"], ["Bank conflicts in shared memory"]),
+        (["measured"], ["Bank conflicts in shared memory"]),
+    ],
+)
+def test_sarifs_titles_of_rules_have_the_targets_words(targets, titles):
+    bound = Bound(unit="memory", message="")
+    kernels = [Diagnosis(kernel="copy", target=target, findings=[], bound=bound) for target in targets]
+    (run,) = sarif(Diagnoses(kernels=kernels))["runs"]
+    assert set(titles) <= {rule["shortDescription"]["text"] for rule in run["tool"]["driver"]["rules"]}
 
 
 @pytest.mark.parametrize(("level", "status"), [("high", 1), ("medium", 1), ("low", 1)])
