@@ -184,10 +184,15 @@ class Kernel:
 
     @cached_property
     def main_loops(self) -> list[Operation]:
-        """The innermost loops that multiply matrices; without any those that load; else those that there are."""
+        """The innermost loops that multiply matrices; without any those that load; else those that there are.
+
+        A loop around one that multiplies has MMAs too where the compiler took that one's last iterations out of it.
+        """
         loops = [op for op in self.operations if op.name in LOOPS]
         innermost = [loop for loop in loops if not any(inner.name in LOOPS for inner in inside(loop))]
-        multiplying = [loop for loop in loops if any(op.name in MMAS for op in own(loop))]
+        multiplying = [
+            loop for loop in loops if any(op.name in MMAS and not _is_of_inner_loop(op, loop) for op in own(loop))
+        ]
         loading = [loop for loop in innermost if any(op.name in (*LOADS, *TMA_LOADS) for op in inside(loop))]
         return multiplying or loading or innermost
 
@@ -457,6 +462,15 @@ def own(loop: Operation) -> Iterator[Operation]:
             yield op
             if op.name not in LOOPS:
                 yield from own(op)
+
+
+def _is_of_inner_loop(op: Operation, loop: Operation) -> bool:
+    """Whether the source has an operation of a loop in a loop inside it, whose pipeline fills and empties here."""
+    return op.location is not None and any(
+        other.location == op.location and loops_around(other)[0] is not loop
+        for other in inside(loop)
+        if other.name == op.name
+    )
 
 
 def loops_around(op: Operation) -> list[Operation]:

@@ -8,6 +8,7 @@ from kperf.arch import GFX942, SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.bound import bound_of
 from kperf.diagnose.engine import diagnose
+from kperf.diagnose.kernel import own
 from tests.diagnose.test_kernels import FAULTY, KERNELS
 from tests.diagnose.test_wasted_work import found
 
@@ -48,6 +49,33 @@ BYTES = PRODUCT.replace("tl.dot(x, y, acc)", "tl.dot(x.to(tl.float16), y.to(tl.f
 def test_amd_multiplies_bytes_of_its_own(tmp_path, element, said):
     rules = found(tmp_path, BYTES, TYPES.replace("*bf16", f"*{element}"), *TILES, arch=GFX942)
     assert ("widened-operands" in rules) == said
+
+
+def test_a_loop_around_a_pipelined_one_is_no_main_loop():
+    kernel, *_ = inputs.read(str(KERNELS / "clean/stream_k.py"), (), GFX942)
+    (outer,) = kernel.named("scf.while")
+    assert any(op.name == "tt.dot" for op in own(outer))  # the last iterations of the inner one
+    assert [loop.name for loop in kernel.main_loops] == ["scf.for"]
+    assert diagnose(kernel).findings == []
+
+
+BESIDE = """
+def product(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for row in range(0, M, BM):
+        y = tl.load(b + rk[:, None] * N + rn[None, :])
+        for k in range(0, K, BK):
+            y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
+            acc = tl.dot(tl.load(a + (row + rm)[:, None] * K + k + rk[None, :]), y, acc)
+        acc = tl.dot(tl.load(c + (row + rm)[:, None] * K + rk[None, :]), y, acc)
+    tl.store(a + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+
+
+def test_a_loop_that_multiplies_beside_its_inner_one_is_a_main_loop(tmp_path):
+    finding = found(tmp_path, BESIDE, TYPES.replace("fp32", "bf16"), *TILES, arch=GFX942)["loads-not-pipelined"]
+    assert "another loop stands inside this one" in finding.message
 
 
 def test_findings_are_in_the_vendors_words():
