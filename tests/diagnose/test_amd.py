@@ -78,6 +78,22 @@ def test_a_loop_that_multiplies_beside_its_inner_one_is_a_main_loop(tmp_path):
     assert "another loop stands inside this one" in finding.message
 
 
+STRIDED = PRODUCT.replace("M, N, K,", "M, N, K, sk,").replace("k + rk[None, :]", "(k + rk[None, :]) * sk")
+
+
+@pytest.mark.parametrize(
+    ("element", "stride", "said"),
+    [("fp32", "i32", None), ("bf16", "i32", 2), ("bf16", "i32:1", None), ("fp8e4b8", "i32", 1)],
+)
+def test_amds_pipelines_load_four_bytes_or_more(tmp_path, element, stride, said):
+    types = f"{TYPES},{stride}".replace("*bf16", f"*{element}")
+    rules = found(tmp_path, STRIDED, types, "BM=64", "BN=64", "BK=64", arch=GFX942, num_stages=2)
+    assert ("loads-not-pipelined" in rules) == (said is not None)
+    if said is not None:
+        text = f"a thread can prove only {said} contiguous bytes, and pipelines load 4 or more, unless"
+        assert text in rules["loads-not-pipelined"].message
+
+
 def test_findings_are_in_the_vendors_words():
     text = (
         "an SM holds 8 warps of a CTA, by shared memory: launch with num_warps=8, and the tensor cores of all SMs work"

@@ -17,7 +17,8 @@ from kperf.trace.analyze.finding import Finding
 
 _SMALL = 1024
 """Elements: vectors of scales or a bias are not worth a buffer."""
-_CP_ASYNC_BYTES = 4
+_LEAST_BYTES = 4
+"""Of a thread, that cp.async copies, and that AMD's pipelines load."""
 _INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 _MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
 """What moves a tile's elements among registers and threads."""
@@ -171,9 +172,8 @@ def _index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | N
 
 
 def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
-    few = (
-        f"a thread can prove only {access.thread_bytes} contiguous bytes, and cp.async copies {_CP_ASYNC_BYTES} or more"
-    )
+    takes = "pipelines load" if kernel.arch.backend == "hip" else "cp.async copies"
+    few = f"a thread can prove only {access.thread_bytes} contiguous bytes, and {takes} {_LEAST_BYTES} or more"
     if divisors := wrapped_by(kernel, access):
         why, advice = wrapped(divisors)
     elif access.value.loaded and access.has_neighbours:
@@ -198,7 +198,7 @@ def _is_turned(kernel: Kernel, loop: Operation, op: Operation, access: Access | 
 def _stride(kernel: Kernel, op: Operation) -> str:
     """The arguments of which one, if it is 1, lets a thread's bytes lie side by side."""
     access = next((access for access in kernel.accesses if access.operation is op), None)
-    return kernel.unless_one(access) if access is not None and access.thread_bytes < _CP_ASYNC_BYTES else ""
+    return kernel.unless_one(access) if access is not None and access.thread_bytes < _LEAST_BYTES else ""
 
 
 def _reason(  # noqa: PLR0911 (a case a reason)
@@ -223,7 +223,7 @@ def _reason(  # noqa: PLR0911 (a case a reason)
             "its address depends on what another load of the same iteration gives",
             "load the indices an iteration ahead, in a variable that the loop carries",
         )
-    if access is not None and access.thread_bytes < _CP_ASYNC_BYTES:
+    if access is not None and access.thread_bytes < _LEAST_BYTES:
         return _few_bytes(kernel, access)
     if _is_turned(kernel, loop, op, access):
         return (
