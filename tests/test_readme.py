@@ -1,4 +1,4 @@
-"""The output that README shows is what its commands print, and its numbers are those of the records."""
+"""What README and the pages show is what the commands print, and their numbers are those of the records."""
 
 import io
 import math
@@ -48,8 +48,7 @@ def test_the_shown_gain_is_of_the_record():
     show(console, Diagnoses(kernels=[shown]), Request())
     command = f"$ kperf diagnose tests/diagnose/kernels/{row.kind}/{row.name}.py"
     printed = indented([command, *console.file.getvalue().rstrip().split("\n")])
-    for page in ("README.md", "docs/diagnose.md"):
-        assert between_marks(page, "measured") == printed
+    assert between_marks("docs/diagnose.md", "measured") == printed
 
 
 def test_what_all_advice_gave_is_that_of_the_record():
@@ -59,14 +58,14 @@ def test_what_all_advice_gave_is_that_of_the_record():
     faster = sum(gain.speedup >= 1.1 for gain in gains)
     slower = sum(gain.speedup < 0.99 for gain in gains)
     by_hand = sum(gain.by == "a fixed copy" for gain in gains)
-    assert said(f"Here is one of [{len(faulty)} kernels with a fault](docs/proof.md), recorded on an H200")
+    assert said(f"recorded on an H200 for [{len(faulty)} kernels with a known fault](docs/proof.md).")
     assert said(f"timed on {len(gains)} of them: {faster} become at least 10 % faster, {slower} become slower.")
     assert said(f"kperf made {len(gains) - by_hand} of these changes itself, {by_hand} were made by hand.")
 
 
 def test_the_shown_reading_is_of_the_record():
     timeline = read_timeline(RECORDED / "h200/examples/gemm_3_stages.timeline.json")
-    assert between_marks("README.md", "reading") == indented(verdict(timeline)[:4])
+    assert between_marks("docs/reading.md", "reading") == indented(verdict(timeline)[:4])
 
 
 def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
@@ -76,7 +75,7 @@ def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
         r"of \d+ of (\d+) kernels .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst", line
     ).groups()
     cost = f"by {mean} % on average, {middle} % in the median and {worst} % at worst, of {kernels} kernels"
-    assert said(f"Events change the time of the launches that are read {cost}")
+    assert said(f"Events change the time of the launch that kperf reads {cost}")
 
 
 def test_the_score_of_the_paper_is_that_of_the_claims():
@@ -126,7 +125,8 @@ def test_the_timers_of_improved_plus_are_those_of_the_record():
     ours = {row.timer: row for row in rows if row.implementation == "improved_plus"}
     tflops = {name: row.workload.flops / statistics.median(row.ours_ms) / 1e9 for name, row in ours.items()}
     wanted = [f"{tflops[name]:.0f}" for name in ("cuda_graph_events", "do_bench", "do_bench_cudagraph")]
-    assert f"tritonbench's two timers | {wanted[0]}; {wanted[1]} and {wanted[2]} |" in PAGES["README.md"]
+    row = f"#do-both-agree-make-tritonbench) | {wanted[0]}; {wanted[1]} and {wanted[2]} |"
+    assert row in PAGES["docs/improved_plus.md"]
 
 
 def test_the_timers_beside_tritonbenchs_are_of_the_day_of_the_record():
