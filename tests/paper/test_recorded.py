@@ -167,7 +167,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
         held, of = outcome.held, len(outcome.ratios)
         assert said(f"{held} of {of} ({100 * held / of:.1f} %)")
     held, of = of_now.times_held, of_now.times
-    assert said(f"of the times {held} of {of} ({100 * held / of:.1f} %)")
+    assert said(f"times: {held} of {of} ({100 * held / of:.1f} %)")
     of_a_place = sum(line.startswith("16 x 16 x 8192") for line in of_now.missed)
     assert said(f"{of_a_place} of those {len(of_now.missed)} are of 16 x 8192")
     assert said(f"{len(of_now.retuned)} ratios of Triton's bars are left out")
@@ -179,7 +179,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     assert said(f"at 16 x 128 Triton is {100 * (short / shorter - 1):.0f} % slower in the first")
     assert said(f"at 64 x 4096 {100 * (longer / long - 1):.0f} % slower in the second")
     assert not pairs(p for p in STORE.points() if p.run in newest)
-    assert said("The one of now was measured once at each place on H200s, and once on H100s")
+    assert said("The current one was measured once at each shape on H200s, and once on H100s")
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
     assert said(f"{100 * max(waited):.1f} % at most and {100 * statistics.median(waited):.2f} % in the median")
     points = [p for p in STORE.points() if p.run in newest]
@@ -206,8 +206,8 @@ def test_the_pages_say_how_many_rounds_a_record_has():
     (usual,) = {of_figure(STORE, mode) for mode in MODES[:2]}
     kinds = fewest(Store(RECORDED / "h200", "fig12_inputs").points())
     assert said(f"There are {usual} rounds")
-    assert said(f"{few} on H100s and of 64 / 8 and 32 / 1 heads, {others} of head_dim 64 and of float16")
-    assert said(f"of float16, {kinds} of `make inputs`")
+    assert said(f"{few} on H100s and for 64 / 8 and 32 / 1 heads, {others} for head_dim 64 and for float16")
+    assert said(f"for float16, {kinds} for `make inputs`")
 
 
 def test_the_pages_say_what_a_sweep_over_two_gpus_took():
@@ -292,7 +292,7 @@ def test_the_pages_say_what_was_recorded_of_tritonbench():
     off = [statistics.median(row.off) for row in newest]
     within = [one for one in off if abs(one) <= tritonbench.GOAL]
     assert said(
-        f"{len(within)} of {len(off)} are within 3 %: at 8 x 8192 all four by {max(map(abs, off[:4])):.1%}"[:-1]
+        f"{len(within)} of {len(off)} are within 3 %. The four at 8 x 8192 are within {max(map(abs, off[:4])):.1%}"[:-1]
     )
     assert said(f"`do_bench` gives Improved+ {-min(off):.1%}"[:-1])
     graphs = [one for row, one in zip(newest, off, strict=True) if "cudagraph" in row.timer]
