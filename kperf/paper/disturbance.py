@@ -215,7 +215,7 @@ def markdown(folder: Path) -> str:
         cells.setdefault((one.origin != "example", one.origin, one.kernel), {})[one.way] = one
     lines = [f"{stamp(store, rows, 'Recorded')}.", "", *(f"- {line}" for line in said(rows)), ""]
     lines += [
-        "| kernel | original, ms | all CTAs recorded | what its events change | sampled CTAs | confidence |",
+        "| kernel | original, ms | all CTAs recorded | what these events change | sampled CTAs | confidence |",
         "|---" * 6 + "|",
     ]
     for (_, origin, kernel), ways in sorted(cells.items()):
@@ -231,11 +231,11 @@ def markdown(folder: Path) -> str:
 def _cost(row: DisturbanceRow | None) -> str:
     if row is None:
         return "-"
-    return "as all" if row.why_all else f"{row.cost:+.1%}"
+    return "not sampled" if row.why_all else f"{row.cost:+.1%}"
 
 
 def _changes(row: DisturbanceRow | None) -> str:
-    """Why events cost a launch what they do, by what the compiler made of it; else it is their own time."""
+    """Why events cost a launch what they do, by what the compiler made of it; else only the time changes."""
     if row is None:
         return "-"
     before, after = row.original, row.instrumented
@@ -246,7 +246,7 @@ def _changes(row: DisturbanceRow | None) -> str:
         changes.append(f"{after.spilled_bytes - before.spilled_bytes} bytes more spilled")
     if not row.same_order:
         changes.append("the order of instructions")
-    return ", ".join(changes) or ("their own time" if row.cost > UNDISTURBED else "nothing")
+    return ", ".join(changes) or ("only the time" if row.cost > UNDISTURBED else "nothing")
 
 
 def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -259,7 +259,7 @@ def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
     if not kernels or not all(costs.values()):
         return []
     ways = (f"{statistics.fmean(found):.1%} and {max(found):.1%} with {way} CTAs" for way, found in costs.items())
-    return [f"Of the {len(kernels)} of which a sample can be taken, mean and worst are {', '.join(ways)} recorded."]
+    return [f"{len(kernels)} kernels can be sampled. Their mean and worst change: {', '.join(ways)} recorded."]
 
 
 def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -276,8 +276,8 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
-        f"By these rows --ctas auto reads cycles of {count} of {len(read)} kernels from a sample, and events change "
-        f"the time of the launches that are read by {_mean(read):.1%} on average, "
+        f"By these numbers --ctas auto reads {count} of {len(read)} kernels from a sample. Events change the time of "
+        f"the launch that it reads by {_mean(read):.1%} on average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."
     ]
@@ -320,13 +320,13 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     if launches:
         *few, most = map(str, launches)
         counts = f"{', '.join(few)} or {most}" if few else most
-        lines.append(f"Each cost is of the median of {counts} launches.")
+        lines.append(f"Each change compares medians of {counts} launches.")
     again = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "sampled" and one.why_all}
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
-            f"Kernels that were recorded whole both times: {len(apart)}. Their two ratios are "
-            f"{statistics.median(apart):.1%} apart in the median and {max(apart):.1%} at most."
+            f"Kernels with all CTAs recorded in both runs: {len(apart)}. Their two ratios differ by "
+            f"{statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
         )
     return lines
 
@@ -334,14 +334,12 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
 def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
     """Kernels that events make faster, with the registers that the compiler gave."""
     named = [
-        f"{one.kernel} ({one.cost:+.1%} with {one.way} CTAs, {one.instrumented.registers} registers for "
-        f"{one.original.registers})"
+        f"{one.kernel} ({one.cost:+.1%} with {one.way} CTAs, {one.instrumented.registers} registers instead "
+        f"of {one.original.registers})"
         for one in rows
         if one.cost < -_SMALL and not (one.way == "sampled" and one.why_all)
     ]
-    return (
-        [f"Where events make a launch faster, the compiler made another kernel: {', '.join(named)}."] if named else []
-    )
+    return [f"If events make a launch faster, the compiler made another kernel: {', '.join(named)}."] if named else []
 
 
 def said(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -353,11 +351,12 @@ def said(rows: Sequence[DisturbanceRow]) -> list[str]:
             mean, worst = _mean(these), max(these, key=lambda one: abs(one.cost))
             met = "within" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "beyond"
             middle = statistics.median(abs(one.cost) for one in these)
+            possible = " if possible" if way == "sampled" else ""
             lines.append(
-                f"With {way} CTAs recorded, events change the time of {len(these)} kernels by {mean:.1%} on average, "
-                f"{middle:.1%} in the median and {abs(worst.cost):.1%} at worst ({worst.kernel}), {met} the "
-                f"{GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst that are aimed at."
+                f"With {way} CTAs recorded{possible}, events change the time of {len(these)} kernels by {mean:.1%} on "
+                f"average, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst ({worst.kernel}). This is "
+                f"{met} the goals: {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst."
             )
     lines += [*_without_the_worst(rows), *_of_samples(rows), *_of_auto(rows), *_noise(rows), *_faster(rows)]
     whole = [f"{one.kernel} ({one.why_all})" for one in rows if one.why_all]
-    return [*lines, f"Recorded whole: {'; '.join(whole)}."] if whole else lines
+    return [*lines, f"Not sampled: {'; '.join(whole)}."] if whole else lines

@@ -386,9 +386,10 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     outside = [name for name, _, is_inside in estimated if not is_inside]
     count, close = len(estimated), len(estimated) - len(off)
     return [
-        f"{close} of {count} estimates ({close / count:.0%}) are within {CLOSE} x of what was measured"
-        f"{_named('; not', off)}.",
-        f"{count - len(outside)} of {count} measured gains lie in the estimate's interval{_named('; not', outside)}.",
+        f"{close} of {count} estimates ({close / count:.0%}) are within {CLOSE} x of the measured gain"
+        f"{_named('; all but', off)}.",
+        f"{count - len(outside)} of {count} measured gains lie in the estimate's interval"
+        f"{_named('; all but', outside)}.",
     ]
 
 

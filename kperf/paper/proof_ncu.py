@@ -223,13 +223,13 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
         first = sum(row.names_cause for row in faulty)
         anywhere = sum(row.names_cause_anywhere for row in faulty)
         lines.append(
-            f"Of {len(faulty)} faulty kernels that ncu profiled, one of its first {FIRST} rules by estimated speedup "
-            f"names the cause of {first}; any of its rules that of {anywhere}."
+            f"ncu profiled {len(faulty)} faulty kernels. One of its first {FIRST} rules by estimated speedup names the "
+            f"cause in {first} of them, any of its rules in {anywhere}."
         )
     if clean:
         large = [row.name for row in clean if row.largest_global >= LARGE]
         lines.append(
-            f"Of {len(clean)} clean kernels it estimates that {len(large)} could take at least {LARGE:.0f} % less time"
+            f"ncu estimates that {len(large)} of {len(clean)} clean kernels could take at least {LARGE:.0f} % less time"
             f"{': ' + ', '.join(large) if large else ''}."
         )
     if faulty or clean:

@@ -225,12 +225,12 @@ def markdown(folder: Path) -> str:
     rows = in_order(found.rows)
     advised = [row for row in rows if row.rule]
     gained = [row for row in rows if is_faster(row)]
-    silent = sum(not row.findings for row in gained)
+    found_on = sum(bool(row.findings) for row in gained)
     lines = [
         f"{found.stamp[0].upper()}{found.stamp[1:]}.",
         "",
         f"- {len(rows)} changes were timed: {_came_of(rows)}.",
-        f"- `kperf diagnose` finds nothing in {silent} of the {len(gained)} that gain.",
+        f"- `kperf diagnose` has a finding on {found_on} of the {len(gained)} that became faster.",
         f"- {len(advised)} changes were made for a finding: {_came_of(advised)}.",
         "",
         *_table(HEAD, map(cells, rows)),
@@ -266,10 +266,10 @@ def _came_of(rows: Sequence[PublicRow]) -> str:
     slower = [row for row in same if is_slower(row)]
     little = [abs(statistics.median(row.ratios) - 1) for row in same if not is_faster(row) and not is_slower(row)]
     parts = [
-        f"{len(gained)} operators at least {FASTER - 1:.0%} faster{_gains(gained)}",
-        f"{len(little)} between, within {max(little):.1%}" if little else "",
-        f"{len(slower)} slower{_gains(slower)}",
-        f"{len(rows) - len(same)} with other outputs" if len(same) < len(rows) else "",
+        f"{len(gained)} operators became at least {FASTER - 1:.0%} faster{_gains(gained)}",
+        f"{len(little)} changed by at most {max(little):.1%}" if little else "",
+        f"{len(slower)} became slower{_gains(slower)}",
+        f"{len(rows) - len(same)} had other outputs" if len(same) < len(rows) else "",
     ]
     return ", ".join(filter(None, parts))
 

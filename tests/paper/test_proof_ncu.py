@@ -82,10 +82,10 @@ def test_each_kernel_has_its_rules_or_says_why_not(tmp_path, console, program):
     said = console.export_text()
     assert "planted/wide: HighPipeUtilization 95 % local, CPIStall 62 % global (" in said
     assert (
-        "Of 3 faulty kernels that ncu profiled, one of its first 2 rules by estimated speedup names the cause of 1; "
-        "any of its rules that of 2." in said
+        "ncu profiled 3 faulty kernels. One of its first 2 rules by estimated speedup names the cause in 1 of them, "
+        "any of its rules in 2." in said
     )
-    assert "Of 1 clean kernels it estimates that 1 could take at least 20 % less time: good." in said
+    assert "ncu estimates that 1 of 1 clean kernels could take at least 20 % less time: good." in said
     assert "A rule's text names a line of Python in none of 4 kernels." in said
     assert "Not profiled: sudden (the process ended meanwhile: " in said
 
@@ -150,7 +150,7 @@ def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path, console, program, mo
     assert run("a") == ["a"]
     (kernels / "planted/b.py").unlink()
     assert run() == []
-    assert "Of 1 faulty kernels that ncu profiled" in console.export_text()
+    assert "ncu profiled 1 faulty kernels." in console.export_text()
     monkeypatch.setattr(device, "environment", lambda: environment().model_copy(update={"git_commit": "later"}))
     assert run() == ["a"]
 
@@ -278,7 +278,7 @@ def test_without_a_gpu_the_record_is_shown(tmp_path):
         known = writer.record_environment(environment())
         writer.append([made("k", {"percent": 61.5, "scope": "global"}).model_copy(update={"environment": known})])
     done = kperf("proof", "--beside-ncu", "--results", tmp_path)
-    assert "Of 1 faulty kernels that ncu profiled, one of its first 2 rules" in done.stdout
+    assert "ncu profiled 1 faulty kernels. One of its first 2 rules" in done.stdout
 
 
 @pytest.mark.gpu
