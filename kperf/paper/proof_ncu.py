@@ -252,7 +252,7 @@ def markdown(folder: Path) -> str:
     beside them. Raises `UsageError` for a broken record.
     """
     judgement = [
-        "What has to be said for a fault to be named, and why that names it:",
+        "The rules of ncu that name each fault, the words that they have to print, and why these name the fault:",
         "",
         *proof.markdown_table(("fault", "rule of ncu", "says", "why"), [*_judgement()]),
     ]
