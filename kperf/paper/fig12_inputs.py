@@ -29,8 +29,8 @@ from kperf.record import device
 from kperf.record.store import gpu_slug, recorded_folder
 
 BASELINE = "fa3"
-COMPARED = ("improved_plus",)
-"""Those whose time can depend on the numbers."""
+COMPARED = {"improved_plus": "", "improved_plus_views": "views_"}
+"""Those whose time can depend on the numbers, and what the names of their numbers in `summary` begin with."""
 KINDS: tuple[InputKind, ...] = get_args(InputKind)
 GENTLE: tuple[InputKind, ...] = ("normal", "x2", "x4", "x10", "sink", "ramp", "local")
 """Kinds on which no reference has to move."""
@@ -103,12 +103,20 @@ def _numbers(row: Row) -> tuple[str, str, str, str]:
 
 
 def summary(folder: Path) -> dict[str, float]:
-    """Of improved_plus over FA3, for each mask: the least ratio on any kind, the least mean of a `GENTLE` one.
+    """Of each of `COMPARED` over FA3, for each mask: the least ratio on any kind, the least mean of a `GENTLE` one.
 
-    And the most by which its ratio on one of those falls below that on normal inputs. Nothing unless all is recorded,
-    each kind in turn with normal inputs, of the committed override.
+    And the most by which its ratio on one of those falls below that on normal inputs. Nothing of one unless all of it
+    is recorded, each kind in turn with normal inputs, of the committed override.
     """
     found = recorded_rows(folder)
+    numbers: dict[str, float] = {}
+    for key, prefix in COMPARED.items():
+        of_key = _summary([row for row in found if row.key == key])
+        numbers |= {f"{prefix}{name}": value for name, value in of_key.items()}
+    return numbers
+
+
+def _summary(found: Sequence[Row]) -> dict[str, float]:
     if sum(len(row.ratios) for row in found) < sum(map(len, groups())):
         return {}
     off = {(row.kind, row.causal): row.off_normal for row in found if row.off_normal is not None}
@@ -122,20 +130,28 @@ def summary(folder: Path) -> dict[str, float]:
 
 
 def markdown(folder: Path) -> str:
-    """The table of docs/improved_plus.md: Improved+ over FA3, a row a kind, a column a mask and seq_len.
+    """The tables of docs/improved_plus.md: of each of `COMPARED` over FA3 a row a kind, a column a mask and seq_len.
 
     Raises `UsageError` if nothing is recorded.
     """
     store = Store(folder, "fig12_inputs")
+    runs = _recorded(store)
+    tables = [_markdown(runs, key) for key in COMPARED if any(key in run for run in runs.values())]
+    if not tables:
+        raise UsageError(f"{store.points_path} has no kind of inputs: `make inputs` on a Hopper GPU measures them")
+    return "\n\n".join(tables)
+
+
+def _markdown(runs: dict[Key, Run], key: str) -> str:
     ratios = {
-        (workload.inputs, workload.causal, workload.seq_len): speedup(run, "improved_plus", BASELINE)
-        for (_, workload), run in _recorded(store).items()
+        (workload.inputs, workload.causal, workload.seq_len): speedup(run, key, BASELINE)
+        for (_, workload), run in runs.items()
     }
     shapes = list(dict.fromkeys((causal, seq_len) for _, causal, seq_len in ratios))
-    if not shapes:
-        raise UsageError(f"{store.points_path} has no kind of inputs: `make inputs` on a Hopper GPU measures them")
     lines = [
-        "| inputs | " + " | ".join(f"{'causal' if causal else 'full'} {seq_len}" for causal, seq_len in shapes) + " |",
+        f"| {IMPLEMENTATIONS[key].label} | "
+        + " | ".join(f"{'causal' if causal else 'full'} {seq_len}" for causal, seq_len in shapes)
+        + " |",
         "|---" * (1 + len(shapes)) + "|",
     ]
     for kind in KINDS:

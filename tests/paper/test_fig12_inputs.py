@@ -135,7 +135,7 @@ def test_without_a_record_it_is_said_what_records_it(tmp_path):
         fig12_inputs.report(WholeConsole(quiet=True), Store(tmp_path, "fig12_inputs"), measured=False)
 
 
-def whole(folder, run_of):
+def whole(folder, run_of, views=False):
     """A record of every place: FA3 takes twice as long as ours, but 1.9 times on x4 and 1.5 times on student."""
     with Store(folder, "fig12_inputs").writer() as writer:
         writer.record_environment(environment())
@@ -143,6 +143,7 @@ def whole(folder, run_of):
             for sweep, workload in group:
                 sha256 = overrides.find("improved_plus", overrides.specialization_of(workload)).sha256
                 times = {"fa3": {"x4": 1.9, "student": 1.5}.get(workload.inputs, 2.0), "improved_plus": 1.0}
+                times |= {"improved_plus_views": 1.25} if views else {}
                 unit = workload.flops / 3e11
                 writer.append(
                     point(key, unit * t, run_of(n, workload), workload, sweep, figure="fig12_inputs",
@@ -156,6 +157,9 @@ def test_what_is_claimed_of_the_kinds_is_of_a_whole_record(tmp_path):
     found = fig12_inputs.summary(tmp_path / "whole")
     least = {"least_full": 1.5, "least_causal": 1.5, "mean_full": 1.9, "mean_causal": 1.9}  # scores of x4 rise little
     assert found == pytest.approx(least | {"lost": 0.05})
+    whole(tmp_path / "views", lambda n, _: str(n), views=True)
+    views = {"views_least_full": 1.2, "views_least_causal": 1.2, "views_mean_full": 1.52, "views_mean_causal": 1.52}
+    assert fig12_inputs.summary(tmp_path / "views") == pytest.approx(found | views | {"views_lost": 0.05})
     whole(tmp_path / "apart", lambda n, workload: f"{n} {workload.inputs}")  # no kind was in turn with another
     assert fig12_inputs.summary(tmp_path / "apart") == {}
 
@@ -165,12 +169,28 @@ def test_the_table_has_a_column_a_shape_that_is_recorded(tmp_path, monkeypatch):
     record(tmp_path / "h200", run(512, "normal"), run(512, "x4"), run(1024, "normal", improved_plus=1.0))
     lines = fig12_inputs.markdown(tmp_path / "h200").splitlines()
     assert lines[:4] == [
-        "| inputs | full 512 | full 1024 |",
+        "| Triton-FA3 Improved+ | full 512 | full 1024 |",
         "|---|---|---|",
         "| normal | 2.000 | 4.000 |",
         "| x2 | - | - |",
     ]
     assert lines[4] == "| x4 | 1.500 | - |"
+    assert len(lines) == 2 + len(fig12_inputs.KINDS)
+    record(tmp_path / "h100", run(512, "normal", improved_plus_views=1.6), run(512, "x4", improved_plus_views=2.4))
+    tables = fig12_inputs.markdown(tmp_path / "h100").split("\n\n")
+    assert tables[0].splitlines()[:4] == [
+        "| Triton-FA3 Improved+ | full 512 |",
+        "|---|---|",
+        "| normal | 2.000 |",
+        "| x2 | - |",
+    ]
+    assert tables[1].splitlines()[4] == "| x4 | 1.250 |"
+    assert tables[1].splitlines()[:4] == [
+        "| Improved+ on views | full 512 |",
+        "|---|---|",
+        "| normal | 2.500 |",
+        "| x2 | - |",
+    ]
     assert fig12_inputs.summary(tmp_path / "h200") == {}
 
 

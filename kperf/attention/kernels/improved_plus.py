@@ -19,13 +19,21 @@ What it adds to the improved schedule (FlashAttention-3, arXiv 2407.08608, secti
 - Row sums and maxima are kept by thread and put together at the end of the tile; q is held in registers; maxima of p,
   which is never negative, are taken as integers, for which Hopper has an instruction of three operands.
 
-A row with a p of 2^128 or more overflows: its scores have risen by 2^188, in float16 by 2^128 in one block. Overflow
-leaves infinities or NaN, which nothing later removes, so that each consumer votes once a tile on what it has stored.
-After its first tile that overflowed it goes on with references that move *before* the exponentials, for a row whose
-scores rise by more than 2^60 (float16: 2^100) above the last one, which never overflow; and at its end the block
-computes the tiles that overflowed, one or two, once more in this way. So the result is right however scores grow. A
-tile whose rows rise by less comes out the same in both ways, bit for bit: it does not depend on what else is in the
-batch. What is NaN or infinite in q, k or v stays in its tile or head.
+A row with a p of 2^128 or more overflows: its scores have risen by 2^188, in float16 by 2^128 in one block. There are
+two ways to be right however scores grow:
+
+- *In one pass* (`in_one_pass`: bfloat16 with head_dim 128, called from torch). A consumer votes on each block's p
+  before the PV of that block. Where one is above 2^64 it leaves the loop. If all are finite, it moves the references of
+  such rows, and with them acc, the sums and p. Else it computes QK of the block, whose k it has kept, once more, with
+  such rows' references raised. So no block is computed more than twice, and a row's bits depend on no other row.
+- *A tile again* (the override, head_dim 64, float16). Overflow leaves infinities or NaN, which nothing later removes,
+  so each consumer votes once a tile on what it has stored. After its first tile that overflowed it goes on with
+  references that move *before* the exponentials, for a row whose scores rise by more than 2^60 (float16: 2^100) above
+  the last one, which never overflow; and at its end the CTA computes the tiles that overflowed, one or two, once more
+  in this way. A tile whose rows rise by less comes out the same in both ways, bit for bit: it does not depend on what
+  else is in the batch.
+
+What is NaN or infinite in q, k or v stays in its tile or head.
 """
 
 from typing import Any, NamedTuple
@@ -71,6 +79,10 @@ ALL_THREADS = gl.constexpr(288)
 
 LARGEST_P = gl.constexpr(2.0**14)
 """float16: a p above it moves the reference. PV sums in float32, so only p itself must stay below 2^16."""
+MOST_P = gl.constexpr(2.0**64)
+"""In one pass: a p above it moves the reference, before one overflows. What a row had is nothing beside an infinity."""
+LOG2_MOST_P = gl.constexpr(64)
+LARGEST_FINITE = gl.constexpr(3.4028235e38)
 LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
 NONE = gl.constexpr(-1)  # in place of the number of a tile
@@ -196,6 +208,15 @@ def barrier_arrive(barrier, THREADS: gl.constexpr):
 
 
 @gluon.constexpr_function
+def in_one_pass(numbers, dtype, head_dim):
+    """Whether a block of k and v whose p overflows is computed again; else its tile is, once all tiles have been.
+
+    numbers: how many the shape has. Not of `Rows`: the override is the one with which Fig. 12 is recorded.
+    """
+    return numbers != len(Rows._fields) and str(dtype) == "bf16" and head_dim == 128
+
+
+@gluon.constexpr_function
 def headroom(dtype):
     """How far above a row's maximum its reference is placed, in log2.
 
@@ -241,11 +262,15 @@ def tile_vote_asm(w):
 
 
 @gluon.constexpr_function
-def warp_vote_asm(w):
-    """Inline PTX that sets voted<w> to whether either of any lane's first two numbers is above its second two."""
+def vote_asm(w, together):
+    """Inline PTX that sets voted<w> to whether either of any lane's first two numbers is above its second two.
+
+    together: of all of consumer w, which waits for itself; else of a warp.
+    """
+    wait = f"bar.red.or.pred p, {13 + w}, 128, p; " if together else ""
     return (
-        "{ .reg .pred p; setp.gt.f32 p, $2, $4; setp.gt.or.f32 p, $3, $5, p; vote.sync.any.pred p, p, 0xffffffff; "
-        f"selp.b32 voted{w}, 1, 0, p; }} mov.b32 $0, 0; mov.b32 $1, 0;"
+        f"{{ .reg .pred p; setp.gt.f32 p, $2, $4; setp.gt.or.f32 p, $3, $5, p; {wait}"
+        f"vote.sync.any.pred p, p, 0xffffffff; selp.b32 voted{w}, 1, 0, p; }} mov.b32 $0, 0; mov.b32 $1, 0;"
     )
 
 
@@ -278,12 +303,13 @@ def any_nan(W: gl.constexpr, poison):
 
 
 @gluon.jit
-def any_above(W: gl.constexpr, top, limit):
-    """Whether in this warp a number of top, [rows, 4] by thread, is above limit.
+def any_above(W: gl.constexpr, top, limit, TOGETHER: gl.constexpr):
+    """Whether a number of top, [rows, 4] by thread, is above limit, which NaN is not.
 
-    It differs between warps, so what is branched on it must not wait for another warp.
+    TOGETHER: anywhere in consumer W, which waits for itself. Else in this warp: it differs between warps, so what is
+    branched on it must not wait for another warp.
     """
-    VOTE_ASM: gl.constexpr = warp_vote_asm(W)
+    VOTE_ASM: gl.constexpr = vote_asm(W, TOGETHER)
     limits = gl.zeros_like(top) + limit
     gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f,f,f", [top, limits], dtype=gl.int32, is_pure=False, pack=2)
     return outcome(W)
@@ -392,6 +418,27 @@ def raised(m_i, highest, dtype: gl.constexpr):
 
 
 @gluon.jit
+def raised_past(m_i, highest, dtype: gl.constexpr):
+    """`raised` in one pass: for rows that have a p above `MOST_P`.
+
+    The factor of what such a row had is above 2^-126, or what it had is nothing beside the highest score.
+    """
+    rise = highest - m_i
+    room = gl.minimum(gl.maximum(LARGEST_JUMP - rise, 0.0), headroom(dtype))
+    return gl.where(rise > LOG2_MOST_P, highest + room, m_i)
+
+
+@gluon.jit
+def lifted(m_i, l_i, top, dtype: gl.constexpr):
+    """`moved` in one pass: of rows that have a p above `MOST_P` and none that is infinite, down to 2^-headroom or 2."""
+    exponent = (gl.max(top.to(gl.int32, bitcast=True), 1) >> 23) - 127
+    jump = gl.where(exponent >= LOG2_MOST_P, gl.minimum(exponent + headroom(dtype), LARGEST_JUMP), 0.0)
+    m_new = m_i + gl.convert_layout(jump, m_i.type.layout)
+    alpha = gl.exp2(m_i - m_new)
+    return m_new, l_i * column(alpha, l_i), top * column(alpha, top), alpha
+
+
+@gluon.jit
 def row_sums(l_i, top, dtype: gl.constexpr, LAYOUT: gl.constexpr):
     """Of l_i and top, [rows, 4] by thread: the sums of p [rows], and with the largest p rounded as PV has them."""
     l_row = gl.convert_layout(gl.sum(l_i, 1), LAYOUT)
@@ -466,6 +513,12 @@ def advance(stage, phase, STAGES: gl.constexpr):
         stage = 0
         phase ^= 1
     return stage, phase
+
+
+@gluon.jit
+def stage_before(stage, STAGES: gl.constexpr):
+    """The stage of the ring before this one."""
+    return gl.where(stage == 0, STAGES - 1, stage - 1)
 
 
 @gluon.jit
@@ -709,10 +762,11 @@ def load_tiles(
 def producer(
     q_desc, k_desc, v_desc, smem, overflowed, shape, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr
 ):
-    """Loads the tiles once, and those that overflowed once more."""
+    """Loads the tiles once, and those that overflowed and are computed at the end once more."""
     begin, end = gl.to_tensor(0), own_tiles(shape)
     stage, again = gl.to_tensor(0), gl.to_tensor(NONE)
-    for run in range(3):
+    RUNS: gl.constexpr = 1 if in_one_pass(len(shape), k_desc.dtype, k_desc.block_type.shape[-1]) else 3
+    for run in range(RUNS):
         if run == 1:
             begin, again = hear_overflowed(overflowed, 1)
         elif run == 2:
@@ -738,8 +792,28 @@ def first_product(W: gl.constexpr, q, k, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
+def block_softmax(s_left, s_right, m_i, qk_scale, HAS_RIGHT: gl.constexpr):
+    """The halves of p, float32, of those of s relative to m_i, and row sums and maxima of p by thread, [rows, 4].
+
+    Zeros for the right half without HAS_RIGHT.
+    """
+    p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
+    l_i = sum_by_thread(p_left)
+    top = top_by_thread(p_left)
+    if HAS_RIGHT:
+        p_right = gl.exp2(s_right * qk_scale - column(m_i, s_right))
+        l_i += sum_by_thread(p_right)
+        top = larger(top, top_by_thread(p_right))
+    else:
+        p_right = gl.zeros_like(s_left)
+    return p_left, p_right, l_i, top
+
+
+@gluon.jit
 def first_softmax(
+    W: gl.constexpr,
     MOVES: gl.constexpr,
+    ONE_PASS: gl.constexpr,
     s,
     qk_scale,
     BLOCK_N: gl.constexpr,
@@ -755,9 +829,10 @@ def first_softmax(
     half that s has not; the reference m_i [64] in units of log2; row sums and maxima of p by thread, [64, 4].
     """
     HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
+    HAS_RIGHT: gl.constexpr = s.shape[1] == BLOCK_N
     # On the diagonal consumer 0 has rows and columns 0 to 63 of the block; consumer 1 has rows 64 to 127, whose left
     # half has no mask.
-    if s.shape[1] == BLOCK_N:
+    if HAS_RIGHT:
         s_left, s_right = halves(s, HALF)
         if CAUSAL:
             s_right = mask_diagonal(s_right, 0)
@@ -767,20 +842,17 @@ def first_softmax(
             s_right = mask_past(s_right, last - BLOCK_N // 2, False)
     else:
         s_left = mask_diagonal(s, 0)
+        s_right = s_left
     m_i = row_max(s_left, ROW_LAYOUT) * qk_scale + headroom(dtype)
-    if MOVES:
-        if s.shape[1] == BLOCK_N:
-            m_i = raised(m_i, row_max(s_right, ROW_LAYOUT) * qk_scale, dtype)
+    if MOVES and HAS_RIGHT:
+        m_i = raised(m_i, row_max(s_right, ROW_LAYOUT) * qk_scale, dtype)
+    if MOVES or ONE_PASS:
         m_i = gl.maximum(m_i, LOWEST)
-    p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
-    l_i = sum_by_thread(p_left)
-    top = top_by_thread(p_left)
-    if s.shape[1] == BLOCK_N:
-        p_right = gl.exp2(s_right * qk_scale - column(m_i, s_right))
-        l_i += sum_by_thread(p_right)
-        top = larger(top, top_by_thread(p_right))
-    else:
-        p_right = gl.zeros([CONSUMER_ROWS, BLOCK_N // 2], gl.float32, HALF)
+    p_left, p_right, l_i, top = block_softmax(s_left, s_right, m_i, qk_scale, HAS_RIGHT)
+    if ONE_PASS and HAS_RIGHT:  # noqa: SIM102  (a vote is code only where it is cast)
+        if any_above(W, top, MOST_P, False):
+            m_i = raised_past(m_i, row_max(s_right, ROW_LAYOUT) * qk_scale, dtype)
+            p_left, p_right, l_i, top = block_softmax(s_left, s_right, m_i, qk_scale, HAS_RIGHT)
     return p_left, p_right, m_i, l_i, top
 
 
@@ -788,6 +860,7 @@ def first_softmax(
 def attend_block(
     W: gl.constexpr,
     MOVES: gl.constexpr,
+    ONE_PASS: gl.constexpr,
     q,
     p,
     acc,
@@ -804,8 +877,8 @@ def attend_block(
     """One trip: QK of block i, PV of block i - 1, and the softmax of block i under it.
 
     p [64, 128] of block i - 1; acc [64, head_dim]; m_i [64] in units of log2; l_i, top [64, 4] by thread: row sums and
-    the largest p so far. stage: where k of block i and v of block i - 1 are. Returns p, acc, m_i, l_i, top of block i,
-    and stage and phase of the next.
+    the largest p so far. stage: where k of block i and v of block i - 1 are, which ONE_PASS does not give back. Returns
+    p, acc, m_i, l_i, top of block i, and stage and phase of the next.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = k_smem.dtype
@@ -845,7 +918,8 @@ def attend_block(
     stage, phase = advance(stage, phase, STAGES)
     mbarrier.wait(full.index(stage), phase)
     acc, p, p_left = warpgroup_mma_wait(0, deps=[acc, p, p_left])
-    barrier_arrive(EMPTY + read, ALL_THREADS)
+    if not ONE_PASS:
+        barrier_arrive(EMPTY + read, ALL_THREADS)
 
     # Right half, while the left one is rounded into the registers of the p that PV has read. With head_dim 64
     # the exponentials take longer than the products, and registers are left: nothing holds it back there.
@@ -857,11 +931,92 @@ def attend_block(
     if MOVES:
         acc = rescale(acc, alpha)
     if dtype == gl.float16:  # noqa: SIM102  (a vote is code only where it is cast)
-        if any_above(W, top, LARGEST_P):
+        if any_above(W, top, LARGEST_P, False):
             m_i, l_i, top, alpha = moved(m_i, l_i, top)
             acc = rescale(acc, alpha)
             left, right = scaled_pairs(p_left, p_right, alpha, dtype)
     return unpack_pairs(joined(left, right), dtype, P_LAYOUT), acc, m_i, l_i, top, stage, phase
+
+
+@gluon.jit
+def attend_block_again(W: gl.constexpr, q, acc, m_i, l_i, top, smem, stage, qk_scale):
+    """QK and the softmax of a block whose p overflowed once more, with references that are raised for it.
+
+    stage: where its k is; acc, m_i, l_i, top: of the block before. Returns p and those of this block.
+    """
+    q_smem, k_smem, v_smem, full, q_full = smem
+    dtype: gl.constexpr = k_smem.dtype
+    BLOCK_N: gl.constexpr = k_smem.shape[1]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    HALF_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
+    ROW_LAYOUT: gl.constexpr = m_i.type.layout
+    s_zero = gl.zeros([CONSUMER_ROWS, BLOCK_N], gl.float32, S_LAYOUT)
+    s = warpgroup_mma(q, k_smem.index(stage).permute((1, 0)), s_zero, use_acc=False, is_async=True)
+    s = warpgroup_mma_wait(0, deps=[s])
+    m_new = raised_past(m_i, row_max(s, ROW_LAYOUT) * qk_scale, dtype)
+    alpha = gl.exp2(m_i - m_new)  # exactly 1 for a row that stays, which so keeps all its bits
+    s_left, s_right = halves(s, HALF_LAYOUT)
+    p_left = gl.exp2(s_left * qk_scale - column(m_new, s_left))
+    p_right = gl.exp2(s_right * qk_scale - column(m_new, s_right))
+    l_i = l_i * column(alpha, l_i) + sum_by_thread(p_left)
+    l_i += sum_by_thread(p_right)
+    top = larger(larger(top * column(alpha, top), top_by_thread(p_left)), top_by_thread(p_right))
+    left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
+    p = unpack_pairs(joined(left, right), dtype, gl.DotOperandLayout(0, acc.type.layout, 2))
+    return p, rescale(acc, alpha), m_new, l_i, top
+
+
+@gluon.jit
+def attend_blocks(
+    W: gl.constexpr,
+    q,
+    p,
+    acc,
+    m_i,
+    l_i,
+    top,
+    smem,
+    stage,
+    phase,
+    n_blocks,
+    qk_scale,
+    STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr,
+):
+    """All blocks of a tile but the first, in one pass: arguments and results are `attend_block`'s.
+
+    Where a p is above `MOST_P` the loop is left, as a branch in it would cost registers and their moves in each trip.
+    """
+    dtype: gl.constexpr = p.dtype
+    P_LAYOUT: gl.constexpr = p.type.layout
+    pairs = pack_pairs(p)
+    i = gl.to_tensor(1)
+    while i < n_blocks:
+        over = i < 0
+        # Not l_i and top: Triton 3.6.0 does not carry a name that begins as the very value that the loop gives it.
+        l_before, top_before = gl.zeros_like(l_i), gl.zeros_like(top)
+        while (i < n_blocks) & (over == 0):
+            l_before, top_before = l_i, top
+            p = unpack_pairs(pairs, dtype, P_LAYOUT)
+            p, acc, m_i, l_i, top, stage, phase = attend_block(
+                W, False, True, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES, CAUSAL
+            )
+            pairs = pack_pairs(p)
+            over = any_above(W, top, MOST_P, True)
+            if over == 0:
+                barrier_arrive(EMPTY + stage_before(stage, STAGES), ALL_THREADS)
+            i += 1
+        if over:
+            read = stage_before(stage, STAGES)
+            if any_above(W, top, LARGEST_FINITE, True):
+                p, acc, m_i, l_i, top = attend_block_again(W, q, acc, m_i, l_before, top_before, smem, read, qk_scale)
+                pairs = pack_pairs(p)
+            else:
+                m_i, l_i, top, alpha = lifted(m_i, l_i, top, dtype)
+                acc = rescale(acc, alpha)
+                pairs = rounded_pairs(rescale(unpack_pairs(pairs, dtype, P_LAYOUT).to(gl.float32), alpha), dtype)
+            barrier_arrive(EMPTY + read, ALL_THREADS)
+    return unpack_pairs(pairs, dtype, P_LAYOUT), acc, m_i, l_i, top, stage, phase
 
 
 @gluon.jit
@@ -975,15 +1130,17 @@ def attend_tile(
     Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     ROW_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
+    ONE_PASS: gl.constexpr = in_one_pass(len(shape), dtype, HEAD_DIM)
 
     row = q_row + W * CONSUMER_ROWS
     n_blocks = blocks_of(q_row, shape, CAUSAL)
     q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
+    n_cols = tail_of(q_row, shape) if TAIL else BLOCK_N
     p_left, p_right, m_i, l_i, top = first_softmax(
-        MOVES, s_first, qk_scale, BLOCK_N, dtype, ROW_LAYOUT, CAUSAL, TAIL, tail_of(q_row, shape) if TAIL else BLOCK_N
+        W, MOVES, ONE_PASS, s_first, qk_scale, BLOCK_N, dtype, ROW_LAYOUT, CAUSAL, TAIL, n_cols
     )
     left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
-    moves = any_above(W, top, LARGEST_P) if dtype == gl.float16 else False
+    moves = any_above(W, top, LARGEST_P, False) if dtype == gl.float16 else False
     acc = gl.zeros([CONSUMER_ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
     # The o of the tile before has left by now: next q, please.
     tma.store_wait(0)
@@ -994,10 +1151,15 @@ def attend_tile(
         m_i, l_i, top, alpha = moved(m_i, l_i, top)
         left, right = scaled_pairs(p_left, p_right, alpha, dtype)
     p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
-    for _ in range(1, n_blocks):
-        p, acc, m_i, l_i, top, stage, phase = attend_block(
-            W, MOVES, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES, CAUSAL
+    if ONE_PASS:
+        p, acc, m_i, l_i, top, stage, phase = attend_blocks(
+            W, q, p, acc, m_i, l_i, top, smem, stage, phase, n_blocks, qk_scale, STAGES, CAUSAL
         )
+    else:
+        for _ in range(1, n_blocks):
+            p, acc, m_i, l_i, top, stage, phase = attend_block(
+                W, MOVES, False, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES, CAUSAL
+            )
 
     # What needs shuffles comes before the products of two tiles: between them ptxas would wait for it.
     l_row, l_norm = row_sums(l_i, top, dtype, ROW_LAYOUT)
@@ -1013,7 +1175,7 @@ def attend_tile(
     if stored:
         store_lse(lse_at, lse)
         store_tile(o_desc, at, o, q_smem.index(W))
-    poison = poison_of(o, lse, l_i)
+    poison = l_i if ONE_PASS else poison_of(o, lse, l_i)
 
     s_first = warpgroup_mma_wait(0, deps=[s_first])
     barrier_arrive(EMPTY + stage, ALL_THREADS)
@@ -1051,6 +1213,7 @@ def consumer(
     q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
     q_pairs, s_first, stage, phase = begin_run(W, smem, 0, gl.to_tensor(0), gl.to_tensor(0), STAGES, CAUSAL)
     t, bad = gl.to_tensor(0), gl.to_tensor(NONE)
+    ONE_PASS: gl.constexpr = in_one_pass(len(shape), k_smem.dtype, k_smem.shape[2])
     while (t < n_tiles) & (bad == NONE):
         q_row, q_pairs, s_first, stage, phase, poison = attend_tile(
             W,
@@ -1068,12 +1231,14 @@ def consumer(
             CAUSAL,
             TAIL,
         )
-        bad = gl.where(any_nan(W, poison), t, NONE)
+        if not ONE_PASS:
+            bad = gl.where(any_nan(W, poison), t, NONE)
         t += 1
 
     # The tiles that are left, then those of the block that overflowed, each a run of its own.
     begin, end, again, q_loads = t, n_tiles, gl.to_tensor(NONE), t + 1
-    for run in range(3):
+    RUNS: gl.constexpr = 0 if ONE_PASS else 3
+    for run in range(RUNS):
         if run == 1:
             say_overflowed(W, bad, overflowed)
             begin, again = hear_overflowed(overflowed, 4)
