@@ -82,6 +82,7 @@ LARGEST_P = gl.constexpr(2.0**14)
 MOST_P = gl.constexpr(2.0**64)
 """In one pass: a p above it moves the reference, before one overflows. What a row had is nothing beside an infinity."""
 LOG2_MOST_P = gl.constexpr(64)
+LONGEST_MOVE = gl.constexpr(125.0)  # log2: references are rounded as they are stored, and 2^-126 may not be flushed
 LARGEST_FINITE = gl.constexpr(3.4028235e38)
 LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
@@ -421,18 +422,18 @@ def raised(m_i, highest, dtype: gl.constexpr):
 def raised_past(m_i, highest, dtype: gl.constexpr):
     """`raised` in one pass: for rows that have a p above `MOST_P`.
 
-    The factor of what such a row had is above 2^-126, or what it had is nothing beside the highest score.
+    The factor of what such a row had is not flushed to zero, or what it had is nothing beside the highest score.
     """
     rise = highest - m_i
-    room = gl.minimum(gl.maximum(LARGEST_JUMP - rise, 0.0), headroom(dtype))
+    room = gl.minimum(gl.maximum(LONGEST_MOVE - rise, 0.0), headroom(dtype))
     return gl.where(rise > LOG2_MOST_P, highest + room, m_i)
 
 
 @gluon.jit
 def lifted(m_i, l_i, top, dtype: gl.constexpr):
-    """`moved` in one pass: of rows that have a p above `MOST_P` and none that is infinite, down to 2^-headroom or 2."""
+    """`moved` in one pass: of rows that have a p above `MOST_P` and none that is infinite."""
     exponent = (gl.max(top.to(gl.int32, bitcast=True), 1) >> 23) - 127
-    jump = gl.where(exponent >= LOG2_MOST_P, gl.minimum(exponent + headroom(dtype), LARGEST_JUMP), 0.0)
+    jump = gl.where(exponent >= LOG2_MOST_P, gl.minimum(exponent + headroom(dtype), LONGEST_MOVE), 0.0)
     m_new = m_i + gl.convert_layout(jump, m_i.type.layout)
     alpha = gl.exp2(m_i - m_new)
     return m_new, l_i * column(alpha, l_i), top * column(alpha, top), alpha

@@ -1,0 +1,216 @@
+"""A tile of Improved+ in one pass, as Python: right however scores rise, and each row as if it were alone.
+
+Its functions are run on tensors of torch, with what a consumer is of itself in place of MMAs, barriers and votes; an
+exponential that is not normal is 0, as on a GPU. What only machine code has, tests on a GPU hold (test_improved_plus).
+"""
+
+import math
+from types import FunctionType, SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from triton.experimental.gluon import language as gl
+from triton.runtime.jit import JITFunction
+
+from kperf.attention.kernels import improved_plus, warp_specialized
+
+ROWS, BLOCK, HEAD_DIM = 64, 128, 128
+LEAST = 2.0**-126
+
+
+class Numbers(torch.Tensor):
+    """A tensor with what Gluon's have, whose values do not change."""
+
+    def __iadd__(self, other):
+        return self + other
+
+    def __imul__(self, other):
+        return self * other
+
+    @property
+    def type(self):
+        return SimpleNamespace(layout=None)
+
+    def to(self, dtype, bitcast=False):
+        return self.contiguous().view(dtype) if bitcast else super().to(dtype)
+
+
+def numbers(tensor):
+    return tensor.as_subclass(Numbers)
+
+
+class Blocks:
+    """A ring with a stage for each block."""
+
+    dtype, shape = torch.bfloat16, (0, BLOCK, HEAD_DIM)
+
+    def __init__(self, blocks):
+        self.blocks = blocks
+
+    def index(self, stage):
+        return numbers(self.blocks[stage])
+
+
+def where(chosen, a, b):
+    if isinstance(chosen, bool):
+        return a if chosen else b
+    return torch.where(chosen, torch.as_tensor(a, dtype=torch.float32), torch.as_tensor(b, dtype=torch.float32))
+
+
+def exp2(x):
+    found = torch.exp2(x)
+    return torch.where(found < LEAST, torch.zeros_like(found), found)
+
+
+LANGUAGE = SimpleNamespace(
+    float32=torch.float32,
+    int32=torch.int32,
+    float16=torch.float16,
+    NVMMADistributedLayout=lambda *_: None,
+    SliceLayout=lambda *_: None,
+    DotOperandLayout=lambda *_: None,
+    convert_layout=lambda x, _: x,
+    reshape=torch.reshape,
+    expand_dims=torch.unsqueeze,
+    zeros=lambda shape, dtype, _: numbers(torch.zeros(shape, dtype=dtype)),
+    zeros_like=torch.zeros_like,
+    max=lambda x, axis: x.amax(axis),
+    sum=lambda x, axis: x.sum(axis),
+    maximum=lambda a, b: torch.maximum(a, torch.as_tensor(b, dtype=a.dtype)),
+    minimum=lambda a, b: torch.minimum(a, torch.as_tensor(b, dtype=a.dtype)),
+    where=where,
+    exp2=exp2,
+    to_tensor=int,
+)
+
+
+def product(a, b, acc, use_acc=True, is_async=False):
+    found = a.float() @ b.float()
+    return found + acc if use_acc else found
+
+
+IN_PLACE = {
+    "gl": LANGUAGE,
+    "headroom": lambda _: 60.0,
+    "pin": lambda x: x,
+    "barrier_sync": lambda *_: None,
+    "barrier_arrive": lambda *_: None,
+    "mbarrier": SimpleNamespace(wait=lambda *_: None),
+    "warpgroup_mma": product,
+    "warpgroup_mma_wait": lambda _, deps: deps[0] if len(deps) == 1 else deps,
+    "any_above": lambda _, top, limit, together: bool((top > limit).any()),
+    "halves": lambda x, _: x.chunk(2, 1),
+    "joined": lambda left, right: torch.cat([left, right], 1),
+    "rounded_pairs": lambda x, dtype: x.to(dtype),
+    "pack_pairs": lambda x: x,
+    "unpack_pairs": lambda x, *_: x,
+}
+
+
+def in_python():
+    """The functions of the kernel, which call each other and what is in their place here."""
+    names = {}
+    for module in (warp_specialized, improved_plus):
+        for name, value in vars(module).items():
+            if isinstance(value, JITFunction):
+                names[name] = FunctionType(value.fn.__code__, names, name, value.fn.__defaults__)
+            else:
+                names[name] = value.value if isinstance(value, gl.constexpr) else value
+    names |= IN_PLACE
+    return SimpleNamespace(**names)
+
+
+KERNEL = in_python()
+SCALE = HEAD_DIM**-0.5 / math.log(2)
+
+
+def tile(q, k, v):
+    """o and the log-sum-exp of 64 rows, without a mask."""
+    n_blocks = len(k) // BLOCK
+    keys, values = k.chunk(n_blocks), v.chunk(n_blocks)
+    # Beside k of block i lies v of block i - 1.
+    smem = (None, Blocks([*keys, keys[0]]), Blocks([values[0], *values]), SimpleNamespace(index=lambda _: None), None)
+    s = product(q, keys[0].T, 0, use_acc=False)
+    p_left, p_right, m_i, l_i, top = KERNEL.first_softmax(
+        1, False, True, s, SCALE, BLOCK, torch.bfloat16, None, False, False, BLOCK
+    )
+    p = torch.cat([p_left, p_right], 1).to(torch.bfloat16)
+    acc = numbers(torch.zeros(ROWS, HEAD_DIM))
+    p, acc, m_i, l_i, top, stage, _ = KERNEL.attend_blocks(
+        1, q, p, acc, m_i, l_i, top, smem, 1, 0, n_blocks, SCALE, n_blocks + 2, False
+    )
+    assert stage == n_blocks
+    acc = product(p, values[-1], acc)
+    l_row, l_norm = KERNEL.row_sums(l_i, top, torch.bfloat16, None)
+    return acc / l_norm[:, None], (m_i + l_row.log2()) * math.log(2)
+
+
+def assert_right(q, k, v, limit=4e-3):
+    o, lse = tile(q, k, v)
+    scores = q.double() @ k.double().T * HEAD_DIM**-0.5
+    exact_o, exact_lse = scores.softmax(-1) @ v.double(), scores.logsumexp(-1)
+    assert float((o - exact_o).norm() / exact_o.norm()) < limit
+    assert float((o - exact_o).abs().max()) < 0.03
+    assert float(((lse - exact_lse) / exact_lse.abs().clamp(min=1)).abs().max()) < 1e-4
+
+
+def risen(rises, n_blocks, seed):
+    """q, k, v: scores near 0, but for rises {(row, key): by how many log2 that row's score of that key is above}."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k = torch.zeros(ROWS, HEAD_DIM), torch.zeros(n_blocks * BLOCK, HEAD_DIM)
+    v = torch.randn(k.shape, generator=generator)
+    q[:, 0], k[:, 0] = (10 * torch.randn(n, generator=generator) for n in (ROWS, len(k)))
+    for place, ((row, key), rise) in enumerate(rises.items(), 1):
+        q[row, place], k[key, place] = 1, rise / SCALE
+    return [numbers(one.to(torch.bfloat16)) for one in (q, k, v)]
+
+
+N_BLOCKS = 4
+RISES = st.dictionaries(
+    st.tuples(st.integers(0, 5) | st.integers(0, ROWS - 1), st.integers(0, N_BLOCKS * BLOCK - 1)),
+    st.sampled_from(
+        [20.0, 60, 65, 90, 110, 120, 124, 125, 126, 127, 128, 130, 150, 180, 186, 188, 190, 195, 250, 1e3, 3e4]
+    )
+    | st.floats(-200, 400, width=16),
+    max_size=20,
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(RISES, st.integers(0, 9))
+@example({(0, 200): 120.0, (0, 300): 124.0, (1, 310): 1000.0}, 0)  # what row 0 had before has a share of it
+@example({(0, 200): 130.0}, 1)
+@example({(0, 200): 100.0, (1, 310): 150.0}, 0)
+@example({(0, 100): 250.0}, 0)  # in the first block
+def test_a_tile_is_right_however_its_rows_rise_and_each_row_as_if_alone(rises, seed):
+    q, k, v = risen(rises, N_BLOCKS, seed)
+    assert_right(q, k, v)
+    together = tile(q, k, v)
+    for row in {row for row, _ in rises}:
+        alone = q.clone()
+        alone[torch.arange(ROWS) != row, 1:] = 0
+        for both, one in zip(together, tile(alone, k, v), strict=True):
+            assert torch.equal(both[row], one[row])
+
+
+@pytest.mark.parametrize("above", [124.0, 125, 127, 130])
+def test_what_a_row_had_before_another_overflows_keeps_its_share(above):
+    """Row 0 has a p below 2^64, then one a little above, in the block in which row 1 has an infinity."""
+    q, k, v = risen({(0, 200): 123.5, (0, 300): above, (1, 310): 1000.0}, N_BLOCKS, 0)
+    q[0, 0] = 0
+    assert_right(q, k, v)
+
+
+@pytest.mark.parametrize("spread", [30.0, 100, 1000, 2.0**18])
+def test_scores_of_any_spread(spread):
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(n, HEAD_DIM, generator=generator) for n in (ROWS, 5 * BLOCK, 5 * BLOCK))
+    assert_right(*(numbers(one.to(torch.bfloat16)) for one in (q * spread, k, v)), limit=6e-3)
+
+
+def test_rows_that_are_minus_infinity_at_first_take_no_part():
+    q, k, v = risen({}, N_BLOCKS, 0)
+    q[:, 1], k[:140, 1] = 1, -math.inf
+    assert_right(q, k, v)
