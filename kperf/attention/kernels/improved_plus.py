@@ -80,10 +80,10 @@ ALL_THREADS = gl.constexpr(288)
 LARGEST_P = gl.constexpr(2.0**14)
 """float16: a p above it moves the reference. PV sums in float32, so only p itself must stay below 2^16."""
 MOST_P = gl.constexpr(2.0**64)
-"""In one pass: a p above it moves the reference, before one overflows. What a row had is nothing beside an infinity."""
-LOG2_MOST_P = gl.constexpr(64)
+"""In one pass: a p above it moves the row's reference."""
+TOO_LARGE_P = gl.constexpr(2.0**120)
+"""A p above it, or the sum of a block of such, may overflow. What its row had, 2^64 at most, is nothing beside it."""
 LONGEST_MOVE = gl.constexpr(125.0)  # log2: references are rounded as they are stored, and 2^-126 may not be flushed
-LARGEST_FINITE = gl.constexpr(3.4028235e38)
 LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
 NONE = gl.constexpr(-1)  # in place of the number of a tile
@@ -419,23 +419,18 @@ def raised(m_i, highest, dtype: gl.constexpr):
 
 
 @gluon.jit
-def raised_past(m_i, highest, dtype: gl.constexpr):
-    """`raised` in one pass: for rows that have a p above `MOST_P`.
-
-    The factor of what such a row had is not flushed to zero, or what it had is nothing beside the highest score.
-    """
-    rise = highest - m_i
-    room = gl.minimum(gl.maximum(LONGEST_MOVE - rise, 0.0), headroom(dtype))
-    return gl.where(rise > LOG2_MOST_P, highest + room, m_i)
-
-
-@gluon.jit
 def lifted(m_i, l_i, top, dtype: gl.constexpr):
-    """`moved` in one pass: of rows that have a p above `MOST_P` and none that is infinite."""
-    exponent = (gl.max(top.to(gl.int32, bitcast=True), 1) >> 23) - 127
-    jump = gl.where(exponent >= LOG2_MOST_P, gl.minimum(exponent + headroom(dtype), LONGEST_MOVE), 0.0)
-    m_new = m_i + gl.convert_layout(jump, m_i.type.layout)
-    alpha = gl.exp2(m_i - m_new)
+    """`moved` in one pass: of rows whose largest p is above `MOST_P` and not above `TOO_LARGE_P`.
+
+    By powers of two, so that what PV rounds p to, which `row_sums` reckons with, stays what it is. A row stays where
+    references are so far apart as they are stored that there is none in reach.
+    """
+    largest = gl.convert_layout(gl.max(top, 1), m_i.type.layout)
+    exponent = (largest.to(gl.int32, bitcast=True) >> 23) - 127
+    jump = gl.minimum(exponent + headroom(dtype), LONGEST_MOVE)
+    jump = gl.where((largest > MOST_P) & (largest <= TOO_LARGE_P), jump, 0.0)
+    m_new = gl.where(m_i + jump - m_i < LARGEST_JUMP, m_i + jump, m_i)
+    alpha = gl.exp2(-gl.floor(m_new - m_i + 0.5))
     return m_new, l_i * column(alpha, l_i), top * column(alpha, top), alpha
 
 
@@ -852,7 +847,8 @@ def first_softmax(
     p_left, p_right, l_i, top = block_softmax(s_left, s_right, m_i, qk_scale, HAS_RIGHT)
     if ONE_PASS and HAS_RIGHT:  # noqa: SIM102  (a vote is code only where it is cast)
         if any_above(W, top, MOST_P, False):
-            m_i = raised_past(m_i, row_max(s_right, ROW_LAYOUT) * qk_scale, dtype)
+            largest = gl.convert_layout(gl.max(top, 1), ROW_LAYOUT)
+            m_i = gl.where(largest > MOST_P, row_max(s_right, ROW_LAYOUT) * qk_scale + headroom(dtype), m_i)
             p_left, p_right, l_i, top = block_softmax(s_left, s_right, m_i, qk_scale, HAS_RIGHT)
     return p_left, p_right, m_i, l_i, top
 
@@ -940,10 +936,11 @@ def attend_block(
 
 
 @gluon.jit
-def attend_block_again(W: gl.constexpr, q, acc, m_i, l_i, top, smem, stage, qk_scale):
-    """QK and the softmax of a block whose p overflowed once more, with references that are raised for it.
+def attend_block_again(W: gl.constexpr, q, pairs, acc, m_i, l_i, top, l_before, top_before, smem, stage, qk_scale):
+    """QK and the softmax of a block once more, for rows with a p above `TOO_LARGE_P`: with a reference above it.
 
-    stage: where its k is; acc, m_i, l_i, top: of the block before. Returns p and those of this block.
+    stage: where its k is; pairs: p, packed; l_before, top_before: of the block before. Returns pairs, acc, m_i, l_i and
+    top, in which other rows are as they were.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = k_smem.dtype
@@ -951,20 +948,21 @@ def attend_block_again(W: gl.constexpr, q, acc, m_i, l_i, top, smem, stage, qk_s
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     HALF_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
     ROW_LAYOUT: gl.constexpr = m_i.type.layout
+    P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, acc.type.layout, 2)
     s_zero = gl.zeros([CONSUMER_ROWS, BLOCK_N], gl.float32, S_LAYOUT)
     s = warpgroup_mma(q, k_smem.index(stage).permute((1, 0)), s_zero, use_acc=False, is_async=True)
     s = warpgroup_mma_wait(0, deps=[s])
-    m_new = raised_past(m_i, row_max(s, ROW_LAYOUT) * qk_scale, dtype)
-    alpha = gl.exp2(m_i - m_new)  # exactly 1 for a row that stays, which so keeps all its bits
+    largest = gl.convert_layout(gl.max(top, 1), ROW_LAYOUT)
+    m_new = gl.where(largest > TOO_LARGE_P, row_max(s, ROW_LAYOUT) * qk_scale + headroom(dtype), m_i)
     s_left, s_right = halves(s, HALF_LAYOUT)
-    p_left = gl.exp2(s_left * qk_scale - column(m_new, s_left))
-    p_right = gl.exp2(s_right * qk_scale - column(m_new, s_right))
-    l_i = l_i * column(alpha, l_i) + sum_by_thread(p_left)
-    l_i += sum_by_thread(p_right)
-    top = larger(larger(top * column(alpha, top), top_by_thread(p_left)), top_by_thread(p_right))
-    left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
-    p = unpack_pairs(joined(left, right), dtype, gl.DotOperandLayout(0, acc.type.layout, 2))
-    return p, rescale(acc, alpha), m_new, l_i, top
+    p_left, p_right, l_block, top_block = block_softmax(s_left, s_right, m_new, qk_scale, True)
+    p = unpack_pairs(joined(rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)), dtype, P_LAYOUT)
+    alpha = gl.exp2(m_i - m_new)
+    here = column(largest, top) > TOO_LARGE_P
+    l_i = gl.where(here, l_before * column(alpha, l_i) + l_block, l_i)
+    top = gl.where(here, larger(top_before * column(alpha, top), top_block), top)
+    pairs = gl.where(column(largest, pairs) > TOO_LARGE_P, pack_pairs(p), pairs)
+    return pairs, rescale(acc, alpha), m_new, l_i, top
 
 
 @gluon.jit
@@ -1008,14 +1006,14 @@ def attend_blocks(
                 barrier_arrive(EMPTY + stage_before(stage, STAGES), ALL_THREADS)
             i += 1
         if over:
+            m_i, l_i, top, alpha = lifted(m_i, l_i, top, dtype)
+            acc = rescale(acc, alpha)
+            pairs = rounded_pairs(rescale(unpack_pairs(pairs, dtype, P_LAYOUT).to(gl.float32), alpha), dtype)
             read = stage_before(stage, STAGES)
-            if any_above(W, top, LARGEST_FINITE, True):
-                p, acc, m_i, l_i, top = attend_block_again(W, q, acc, m_i, l_before, top_before, smem, read, qk_scale)
-                pairs = pack_pairs(p)
-            else:
-                m_i, l_i, top, alpha = lifted(m_i, l_i, top, dtype)
-                acc = rescale(acc, alpha)
-                pairs = rounded_pairs(rescale(unpack_pairs(pairs, dtype, P_LAYOUT).to(gl.float32), alpha), dtype)
+            if any_above(W, top, TOO_LARGE_P, True):
+                pairs, acc, m_i, l_i, top = attend_block_again(
+                    W, q, pairs, acc, m_i, l_i, top, l_before, top_before, smem, read, qk_scale
+                )
             barrier_arrive(EMPTY + read, ALL_THREADS)
     return unpack_pairs(pairs, dtype, P_LAYOUT), acc, m_i, l_i, top, stage, phase
 

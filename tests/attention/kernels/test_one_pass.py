@@ -82,6 +82,7 @@ LANGUAGE = SimpleNamespace(
     minimum=lambda a, b: torch.minimum(a, torch.as_tensor(b, dtype=a.dtype)),
     where=where,
     exp2=exp2,
+    floor=torch.floor,
     to_tensor=int,
 )
 
@@ -201,6 +202,15 @@ def test_what_a_row_had_before_another_overflows_keeps_its_share(above):
     q, k, v = risen({(0, 200): 123.5, (0, 300): above, (1, 310): 1000.0}, N_BLOCKS, 0)
     q[0, 0] = 0
     assert_right(q, k, v)
+
+
+@pytest.mark.parametrize("rise", [70.0, 123, 125, 127, 130, 150, 186, 190, 1000])
+@pytest.mark.parametrize("key", [10, 90, 200, 511])
+def test_a_row_with_one_key_has_its_value(rise, key):
+    """The largest p is rounded, and the sum by which o is divided with it."""
+    q, k, v = risen({(0, key): rise}, N_BLOCKS, 0)
+    o, _ = tile(q, k, v)
+    assert float((o[0] - v[key].float()).abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize("spread", [30.0, 100, 1000, 2.0**18])
