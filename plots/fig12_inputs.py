@@ -1,4 +1,7 @@
-"""Speed over FA3 by kind of inputs and shape: a panel a kernel and mask, a row a kind, a column a shape."""
+"""Speed over FA3 by kind of inputs and shape: a panel a kernel and mask, a row a kind, a column a shape.
+
+A kernel's panels stand side by side.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -54,13 +57,15 @@ def draw(
 def figure(runs: dict[Key, Run], compared: Sequence[str], title: Sequence[str], notes: Sequence[str]) -> Figure:
     """Of what `runs` holds; the caller closes it."""
     masks = [causal for causal in (False, True) if any(workload.causal is causal for _, workload in runs)]
-    panels = list(product(compared, masks))
     shapes = list(dict.fromkeys((sweep, workload.batch, workload.seq_len) for sweep, workload in runs))
-    made = plt.figure(figsize=(PAGE_WIDTH, 1.2 + (0.3 + 0.165 * len(_kinds(runs))) * len(panels)), layout="constrained")
-    axes = made.subplots(len(panels), 1, squeeze=False)[:, 0]
-    for axis, (key, causal) in zip(axes, panels, strict=True):
+    height = 1.6 + (0.3 + 0.165 * len(_kinds(runs))) * len(compared)
+    made = plt.figure(figsize=(PAGE_WIDTH, height), layout="constrained")
+    axes = made.subplots(len(compared), len(masks), squeeze=False)
+    for (row, key), (column, causal) in product(enumerate(compared), enumerate(masks)):
+        axis = axes[row, column]
         _panel(axis, _of_mask(runs, causal), key, shapes)
-        axis.tick_params(length=0, labelbottom=axis is axes[-1])  # all have the same columns
+        # All have the same rows and columns.
+        axis.tick_params(length=0, labelbottom=row == len(compared) - 1, labelleft=column == 0)
         mask = "causal" if causal else "non-causal"
         axis.set_title(f"{label_and_look(key)[0]}, {mask}", loc="left", fontsize=SMALL, fontweight="bold")
     over = label_and_look(BASELINE)[0]
