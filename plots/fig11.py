@@ -110,9 +110,9 @@ def _parts(timeline: Timeline) -> list[tuple[Look, float]]:
 
 
 def _finding(timelines: Sequence[Timeline]) -> str:
-    """For how long the tensor cores have nothing in each schedule."""
+    """For how long the tensor cores have nothing in each schedule, in the launch that events change least."""
     idle = (f"{timeline.label} {dict(_parts(timeline))[IDLE]:.0f}" for timeline in timelines)
-    return f"Cycles of an iteration without an MMA in flight: {', '.join(idle)}"
+    return f"Cycles of an iteration without an MMA in flight, less what events cost: {', '.join(idle)}"
 
 
 def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from kperf.compat.triton import CompiledKernel, constexprs_of, python_function
 from kperf.console import complain
 from kperf.diagnose import functions
 from kperf.diagnose.kernel import OPTIONS, Kernel
-from kperf.diagnose.without_gpu import launches_of
+from kperf.diagnose.without_gpu import LaunchesNothing, launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
@@ -42,7 +43,9 @@ def read(
             return [replace(of_compiled(kernel, arch), tuned=len(made) > 1) for kernel in made]
         if not name.endswith(".py"):
             raise UsageError(f"{what} is launched by nothing: {functions.wanted(name, function, arch)}")
-        kernels = [one for one in _of_script(Script(name, tuple(arguments)), arch) if one.name == function]
+        kernels = []
+        with suppress(LaunchesNothing):
+            kernels = [one for one in _of_script(Script(name, tuple(arguments)), arch) if one.name == function]
         if not kernels:
             raise UsageError(f"{name} launches no kernel {function}: {functions.wanted(name, function, arch)}")
         return kernels

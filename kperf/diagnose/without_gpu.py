@@ -135,6 +135,10 @@ class _Event:
         return 1.0
 
 
+class LaunchesNothing(UsageError):
+    """A script that runs, and launches no kernel."""
+
+
 @dataclass(frozen=True)
 class Launches:
     """The kernels that a script launches. tuned: hashes of those that an autotuner tried. why: what ended it early."""
@@ -148,7 +152,7 @@ class Launches:
 def launches_of(script: Script, arch: Arch) -> Launches:
     """The kernels that a script launches, compiled for an architecture.
 
-    What it prints is dropped. Raises `UsageError` if there is no such script, or if it launches nothing.
+    What it prints is dropped. Raises `UsageError` if there is no such script, and `LaunchesNothing`.
     """
     script.check()
     why: list[str] = []
@@ -181,9 +185,10 @@ def launches_of(script: Script, arch: Arch) -> Launches:
     if why and why[-1].startswith(OutOfResources.__name__) and refused:  # it ends here on a GPU too
         launches.append(Launch(refused[-1], (0, 0, 0)))
     if not launches:
-        reason = f": it ended with {why[-1]}" if why else ""
-        raise UsageError(
-            f"{script.name} launches no kernel{reason}; or name one: {script.name}:function --signature ..."
+        reason = f"it ended with {why[-1]}" if why else "a launch that depends on a tensor's numbers is not reached"
+        raise LaunchesNothing(
+            f"{script.name} launches no kernel where tensors have no numbers ({reason}): name a kernel instead, "
+            f"{script.name}:function --signature ..."
         )
     return Launches(launches, tuned, why[-1] if why else None, histories)
 

@@ -369,8 +369,8 @@ def run(
     else:
         console.print(f"static: {reason}; the figure is drawn from recorded timelines")
         for item in subjects:
-            same = "as in the original kernel" if not item.orders.differences else "not as in the original kernel"
-            console.print(f"traced/{item.original.path.name} of {item.name} compiles to sm_90a, ordered {same}")
+            same = "the original's order" if not item.orders.differences else "another order than the original's"
+            console.print(f"traced/{item.original.path.name} of {item.name} compiles to sm_90a, with {same}")
             if most != 1:
                 console.print(instrumented.passes_table(instrumented.read_passes(item.original), item.label))
     report(console, folder, drawn, measured=reason is None)

@@ -478,3 +478,14 @@ def test_a_damaged_entry_of_tritons_cache_is_named(tmp_path, content):
     done = kperf("ir", tmp_path)
     said = f"kperf: {tmp_path}/k.json describes no kernel: remove this entry of Triton's cache\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_a_kernel_of_a_file_that_launches_nothing_is_asked_for_its_types(tmp_path):
+    (tmp_path / "it.py").write_text(ADD)
+    wanted = Session(tmp_path).command(["diagnose", "--static", f"{tmp_path / 'it.py'}:add"])
+    assert wanted.status == 2
+    assert "it.py launches no kernel add: give the types of x_ptr, out_ptr with --signature" in wanted.stderr
+    unknown = Session(tmp_path).command(["diagnose", "--static", f"{tmp_path / 'it.py'}:subtract"])
+    assert unknown.status == 2
+    assert "subtract" in unknown.stderr
+    assert "launches no kernel where" not in unknown.stderr
