@@ -13,7 +13,7 @@ from kperf.compat.triton import CompiledKernel, constexprs_of, python_function
 from kperf.console import complain
 from kperf.diagnose import functions
 from kperf.diagnose.kernel import OPTIONS, Kernel
-from kperf.diagnose.without_gpu import LaunchesNothing, launches_of
+from kperf.diagnose.without_gpu import NoLaunchError, launches_of
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
@@ -44,7 +44,7 @@ def read(
         if not name.endswith(".py"):
             raise UsageError(f"{what} is launched by nothing: {functions.wanted(name, function, arch)}")
         kernels = []
-        with suppress(LaunchesNothing):
+        with suppress(NoLaunchError):
             kernels = [one for one in _of_script(Script(name, tuple(arguments)), arch) if one.name == function]
         if not kernels:
             raise UsageError(f"{name} launches no kernel {function}: {functions.wanted(name, function, arch)}")

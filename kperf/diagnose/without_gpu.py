@@ -135,7 +135,7 @@ class _Event:
         return 1.0
 
 
-class LaunchesNothing(UsageError):
+class NoLaunchError(UsageError):
     """A script that runs, and launches no kernel."""
 
 
@@ -152,7 +152,7 @@ class Launches:
 def launches_of(script: Script, arch: Arch) -> Launches:
     """The kernels that a script launches, compiled for an architecture.
 
-    What it prints is dropped. Raises `UsageError` if there is no such script, and `LaunchesNothing`.
+    What it prints is dropped. Raises `UsageError` if there is no such script, and `NoLaunchError`.
     """
     script.check()
     why: list[str] = []
@@ -186,7 +186,7 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         launches.append(Launch(refused[-1], (0, 0, 0)))
     if not launches:
         reason = f"it ended with {why[-1]}" if why else "a launch that depends on a tensor's numbers is not reached"
-        raise LaunchesNothing(
+        raise NoLaunchError(
             f"{script.name} launches no kernel where tensors have no numbers ({reason}): name a kernel instead, "
             f"{script.name}:function --signature ..."
         )

@@ -292,6 +292,9 @@ def test_nothing_spills_and_products_are_waited_for_where_the_source_does(kind):
     assert compiler.resources(kernel).spilled_bytes == 0
     assert code.count("HGMMA") == ptx.count("wgmma.mma_async") == mmas(kind)
     assert code.count("WARPGROUP.DEPBAR") == ptx.count("wgmma.wait_group") > 0
+    # In one pass a consumer votes as a whole where it may leave the loop, and whether a block is computed again.
+    votes = [ptx.count(f"bar.red.or.pred p, {13 + w}, 128, p") for w in range(2)]
+    assert votes == ([2, 2] if in_one_pass(kind) else [1, 1])
 
 
 def in_one_pass(kind):

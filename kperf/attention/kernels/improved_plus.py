@@ -23,9 +23,9 @@ A row with a p of 2^128 or more overflows: its scores have risen by 2^188, in fl
 two ways to be right however scores grow:
 
 - *In one pass* (`in_one_pass`: bfloat16 with head_dim 128, called from torch). A consumer votes on each block's p
-  before the PV of that block. Where one is above 2^64 it leaves the loop. If all are finite, it moves the references of
-  such rows, and with them acc, the sums and p. Else it computes QK of the block, whose k it has kept, once more, with
-  such rows' references raised. So no block is computed more than twice, and a row's bits depend on no other row.
+  before the PV of that block. Where one is above 2^64 it leaves the loop. Rows whose largest p is at most 2^120 it
+  moves: reference, acc, sums and p. For rows above, it computes QK of the block, whose k it has kept, once more, with a
+  raised reference. So no block is computed more than twice, and a row's bits depend on no other row.
 - *A tile again* (the override, head_dim 64, float16). Overflow leaves infinities or NaN, which nothing later removes,
   so each consumer votes once a tile on what it has stored. After its first tile that overflowed it goes on with
   references that move *before* the exponentials, for a row whose scores rise by more than 2^60 (float16: 2^100) above
@@ -83,7 +83,9 @@ MOST_P = gl.constexpr(2.0**64)
 """In one pass: a p above it moves the row's reference."""
 TOO_LARGE_P = gl.constexpr(2.0**120)
 """A p above it, or the sum of a block of such, may overflow. What its row had, 2^64 at most, is nothing beside it."""
-LONGEST_MOVE = gl.constexpr(125.0)  # log2: references are rounded as they are stored, and 2^-126 may not be flushed
+LONGEST_MOVE = gl.constexpr(
+    125.0
+)  # log2: 126 may come out above itself where references are rounded as they are stored
 LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
 NONE = gl.constexpr(-1)  # in place of the number of a tile
@@ -210,7 +212,7 @@ def barrier_arrive(barrier, THREADS: gl.constexpr):
 
 @gluon.constexpr_function
 def in_one_pass(numbers, dtype, head_dim):
-    """Whether a block of k and v whose p overflows is computed again; else its tile is, once all tiles have been.
+    """Whether a row is moved, or its block computed again, as soon as p is too large; else its tile, after all tiles.
 
     numbers: how many the shape has. Not of `Rows`: the override is the one with which Fig. 12 is recorded.
     """
@@ -422,13 +424,14 @@ def raised(m_i, highest, dtype: gl.constexpr):
 def lifted(m_i, l_i, top, dtype: gl.constexpr):
     """`moved` in one pass: of rows whose largest p is above `MOST_P` and not above `TOO_LARGE_P`.
 
-    By powers of two, so that what PV rounds p to, which `row_sums` reckons with, stays what it is. A row stays where
-    references are so far apart as they are stored that there is none in reach.
+    By powers of two, so that what PV rounds p to, which `row_sums` reckons with, stays what it is.
     """
     largest = gl.convert_layout(gl.max(top, 1), m_i.type.layout)
     exponent = (largest.to(gl.int32, bitcast=True) >> 23) - 127
     jump = gl.minimum(exponent + headroom(dtype), LONGEST_MOVE)
     jump = gl.where((largest > MOST_P) & (largest <= TOO_LARGE_P), jump, 0.0)
+    # References are stored 2 apart and more from 2^24 on: 125 may be out of reach, and 64 is not up to 2^30.
+    jump = gl.where(m_i + jump - m_i < LARGEST_JUMP, jump, 64.0)
     m_new = gl.where(m_i + jump - m_i < LARGEST_JUMP, m_i + jump, m_i)
     alpha = gl.exp2(-gl.floor(m_new - m_i + 0.5))
     return m_new, l_i * column(alpha, l_i), top * column(alpha, top), alpha
@@ -991,7 +994,7 @@ def attend_blocks(
     pairs = pack_pairs(p)
     i = gl.to_tensor(1)
     while i < n_blocks:
-        over = i < 0
+        over = i < 0  # false, as a tensor
         # Not l_i and top: Triton 3.6.0 does not carry a name that begins as the very value that the loop gives it.
         l_before, top_before = gl.zeros_like(l_i), gl.zeros_like(top)
         while (i < n_blocks) & (over == 0):
@@ -1174,7 +1177,7 @@ def attend_tile(
     if stored:
         store_lse(lse_at, lse)
         store_tile(o_desc, at, o, q_smem.index(W))
-    poison = l_i if ONE_PASS else poison_of(o, lse, l_i)
+    poison = l_i if ONE_PASS else poison_of(o, lse, l_i)  # in one pass nobody asks
 
     s_first = warpgroup_mma_wait(0, deps=[s_first])
     barrier_arrive(EMPTY + stage, ALL_THREADS)

@@ -294,7 +294,7 @@ def test_from_flat_rows_to_such_that_one_key_dominates(ours, size, seq_len, caus
 @needs_fa3
 @pytest.mark.parametrize("log2", [18, 24, 30])
 def test_scores_of_any_size(ours, log2, causal):
-    """Up to 2^30: the factor of a move is that between the two references as they are stored."""
+    """Up to 2^30: the factor of a move is that between two references as they are stored, or the nearest power of 2."""
     q, k, v = draw("normal", (2, 3, 640, 128), torch.bfloat16, 7)
     scores = float((q[0, 0].float() @ k[0, 0].float().T).abs().max())
     sm_scale = 2.0**log2 / scores

@@ -15,9 +15,11 @@ from triton.experimental.gluon import language as gl
 from triton.runtime.jit import JITFunction
 
 from kperf.attention.kernels import improved_plus, warp_specialized
+from kperf.attention.variants import VARIANTS
 
 ROWS, BLOCK, HEAD_DIM = 64, 128, 128
 LEAST = 2.0**-126
+STAGES = VARIANTS["improved_plus"].stages
 
 
 class Numbers(torch.Tensor):
@@ -41,16 +43,29 @@ def numbers(tensor):
     return tensor.as_subclass(Numbers)
 
 
-class Blocks:
-    """A ring with a stage for each block."""
+class Ring:
+    """k or v of the pairs, in a ring. A stage that is given back has the next pair at once, or NaN behind the last."""
 
     dtype, shape = torch.bfloat16, (0, BLOCK, HEAD_DIM)
+    now: tuple = ()
+    """Those of the tile that is computed."""
 
     def __init__(self, blocks):
-        self.blocks = blocks
+        self.left = iter(blocks)
+        self.blocks = [self.following() for _ in range(STAGES)]
+
+    def following(self):
+        return next(self.left, torch.full((BLOCK, HEAD_DIM), math.nan, dtype=torch.bfloat16))
 
     def index(self, stage):
         return numbers(self.blocks[stage])
+
+    @staticmethod
+    def arrive(barrier, _):
+        stage = barrier - improved_plus.EMPTY.value
+        if 0 <= stage < STAGES:
+            for ring in Ring.now:
+                ring.blocks[stage] = ring.following()
 
 
 def where(chosen, a, b):
@@ -97,7 +112,7 @@ IN_PLACE = {
     "headroom": lambda _: 60.0,
     "pin": lambda x: x,
     "barrier_sync": lambda *_: None,
-    "barrier_arrive": lambda *_: None,
+    "barrier_arrive": Ring.arrive,
     "mbarrier": SimpleNamespace(wait=lambda *_: None),
     "warpgroup_mma": product,
     "warpgroup_mma_wait": lambda _, deps: deps[0] if len(deps) == 1 else deps,
@@ -132,7 +147,8 @@ def tile(q, k, v):
     n_blocks = len(k) // BLOCK
     keys, values = k.chunk(n_blocks), v.chunk(n_blocks)
     # Beside k of block i lies v of block i - 1.
-    smem = (None, Blocks([*keys, keys[0]]), Blocks([values[0], *values]), SimpleNamespace(index=lambda _: None), None)
+    Ring.now = Ring([*keys[1:], keys[0]]), Ring(values)
+    smem = (None, *Ring.now, SimpleNamespace(index=lambda _: None), None)
     s = product(q, keys[0].T, 0, use_acc=False)
     p_left, p_right, m_i, l_i, top = KERNEL.first_softmax(
         1, False, True, s, SCALE, BLOCK, torch.bfloat16, None, False, False, BLOCK
@@ -140,10 +156,10 @@ def tile(q, k, v):
     p = torch.cat([p_left, p_right], 1).to(torch.bfloat16)
     acc = numbers(torch.zeros(ROWS, HEAD_DIM))
     p, acc, m_i, l_i, top, stage, _ = KERNEL.attend_blocks(
-        1, q, p, acc, m_i, l_i, top, smem, 1, 0, n_blocks, SCALE, n_blocks + 2, False
+        1, q, p, acc, m_i, l_i, top, smem, 0, 0, n_blocks, SCALE, STAGES, False
     )
-    assert stage == n_blocks
-    acc = product(p, values[-1], acc)
+    assert stage == (n_blocks - 1) % STAGES
+    acc = product(p, Ring.now[1].index(stage), acc)
     l_row, l_norm = KERNEL.row_sums(l_i, top, torch.bfloat16, None)
     return acc / l_norm[:, None], (m_i + l_row.log2()) * math.log(2)
 
@@ -224,3 +240,32 @@ def test_rows_that_are_minus_infinity_at_first_take_no_part():
     q, k, v = risen({}, N_BLOCKS, 0)
     q[:, 1], k[:140, 1] = 1, -math.inf
     assert_right(q, k, v)
+
+
+@pytest.mark.parametrize("rise", [124.0, 126, 178, 187])
+def test_v_may_be_as_large_as_the_page_says(rise):
+    """16384 keys, nearly all with the largest p that moves no reference, 2^64, or one above it."""
+    q, k, v = risen({}, 128, 0)
+    q[:], k[:] = 0, 0
+    q[:, 0], k[BLOCK:, 0] = 1, rise / SCALE
+    o, _ = tile(q, k, numbers(torch.full(v.shape, 1e15, dtype=torch.bfloat16)))
+    assert float((o / 1e15 - 1).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("log2", [20, 24, 27, 28, 29])
+@pytest.mark.parametrize("size", [1, 1.0546875, 1.109375, 1.1640625, 1.0078125])
+def test_large_scores_that_rise_by_less_than_what_overflows(size, log2):
+    """References are then so far apart as they are stored that not each move is in reach."""
+    q, k, v = risen({}, 10, 0)
+    q[:], k[:] = 0, 0
+    q[:, :2], k[:, 0], k[BLOCK:, 1] = 1, size * 2.0**log2, 1408
+    o, _ = tile(q, k, v)
+    exact = (q.double() @ k.double().T * HEAD_DIM**-0.5).softmax(-1) @ v.double()
+    assert float((o - exact).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("rise", [70.0, 120])
+def test_what_a_row_had_keeps_its_share_where_it_moves(rise):
+    """Both in one block and one after the other: 2^-1 and 2^-2 of the row."""
+    for key in (200, 300):
+        assert_right(*risen({(0, 100): rise + 60, (0, key): rise + 61, (0, 400): rise + 62}, N_BLOCKS, 0))
