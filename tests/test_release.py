@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ def test_a_release_is_one_command(release, tmp_path):
     done = release("12.3.4")
     assert done.stdout == "12.3.4: commit it, tag it v12.3.4, then `make dist`\n", done.stderr
     assert set(map(tuple, versions(tmp_path).values())) == {("12.3.4",)}
+    today = datetime.now(UTC).date().isoformat()
+    assert f"\ndate-released: {today}\n" in (tmp_path / "CITATION.cff").read_text()
     head, _, changes = (tmp_path / "CHANGELOG.md").read_text().partition("## 12.3.4\n")
     assert head.endswith("## Unreleased\n\n")
     assert changes == before

@@ -26,7 +26,7 @@ def test_is_of_a_reasonable_size(built: BuiltImage) -> None:
 def test_labels_say_what_is_inside(built: BuiltImage, engine: Any) -> None:
     labels = engine.images.get(built.tag).labels
     assert labels["org.opencontainers.image.revision"] == git_commit()
-    assert labels["org.opencontainers.image.version"] == "0.1.0"
+    assert labels["org.opencontainers.image.version"] == "0.2.0"
     assert {name: labels[f"kperf.{name}"] for name in PINNED} == PINNED
 
 
