@@ -302,7 +302,7 @@ def in_one_pass(kind):
 
 
 def mmas(kind):
-    """Of both consumers: those of a trip, a run's first and a tile's last, twice but in one pass, and its QK again."""
+    """Of both consumers: an iteration's, a run's first and a tile's last, twice but in one pass, and its QK again."""
     if in_one_pass(kind):
         return 96
     return 160 if kind.head_dim == 128 else 112

@@ -987,7 +987,7 @@ def attend_blocks(
 ):
     """All blocks of a tile but the first, in one pass: arguments and results are `attend_block`'s.
 
-    Where a p is above `MOST_P` the loop is left, as a branch in it would cost registers and their moves in each trip.
+    Where a p is above `MOST_P` the loop is left, as a branch in it would cost registers and moves in each iteration.
     """
     dtype: gl.constexpr = p.dtype
     P_LAYOUT: gl.constexpr = p.type.layout
