@@ -83,9 +83,8 @@ MOST_P = gl.constexpr(2.0**64)
 """In one pass: a p above it moves the row's reference."""
 TOO_LARGE_P = gl.constexpr(2.0**120)
 """A p above it, or the sum of a block of such, may overflow. What its row had, 2^64 at most, is nothing beside it."""
-LONGEST_MOVE = gl.constexpr(
-    125.0
-)  # log2: 126 may come out above itself where references are rounded as they are stored
+LONGEST_MOVE = gl.constexpr(125.0)
+"""log2, in one pass: 126 may come out above itself where references are rounded as they are stored."""
 LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
 NONE = gl.constexpr(-1)  # in place of the number of a tile
@@ -1200,7 +1199,8 @@ def consumer(
 ):
     """Consumer W: rows 64 W .. 64 W + 63 of each of this block's tiles.
 
-    With references that stay until a tile overflows, then with such that move, and what overflowed once more with them.
+    In one pass, or with references that stay until a tile overflows, then with such that move, and what overflowed once
+    more with them.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     KV_ROW_BYTES: gl.constexpr = 2 * k_smem.shape[2] * k_smem.dtype.primitive_bitwidth // 8
@@ -1237,40 +1237,40 @@ def consumer(
             bad = gl.where(any_nan(W, poison), t, NONE)
         t += 1
 
-    # The tiles that are left, then those of the block that overflowed, each a run of its own.
-    begin, end, again, q_loads = t, n_tiles, gl.to_tensor(NONE), t + 1
-    RUNS: gl.constexpr = 0 if ONE_PASS else 3
-    for run in range(RUNS):
-        if run == 1:
-            say_overflowed(W, bad, overflowed)
-            begin, again = hear_overflowed(overflowed, 4)
-            wait_for_stores(W)
-        elif run == 2:
-            begin = again
-        if run > 0:
-            end = gl.where(begin == NONE, NONE, begin + 1)
-            if begin != NONE:
-                q_row, kv_row, n_blocks = own_tile_at(begin, shape, KV_ROW_BYTES, CAUSAL)
-                q_pairs, s_first, stage, phase = begin_run(W, smem, q_loads, stage, phase, STAGES, CAUSAL)
+    if not ONE_PASS:
+        # The tiles that are left, then those of the block that overflowed, each a run of its own.
+        begin, end, again, q_loads = t, n_tiles, gl.to_tensor(NONE), t + 1
+        for run in range(3):
+            if run == 1:
+                say_overflowed(W, bad, overflowed)
+                begin, again = hear_overflowed(overflowed, 4)
+                wait_for_stores(W)
+            elif run == 2:
+                begin = again
+            if run > 0:
+                end = gl.where(begin == NONE, NONE, begin + 1)
+                if begin != NONE:
+                    q_row, kv_row, n_blocks = own_tile_at(begin, shape, KV_ROW_BYTES, CAUSAL)
+                    q_pairs, s_first, stage, phase = begin_run(W, smem, q_loads, stage, phase, STAGES, CAUSAL)
+                    q_loads += 1
+            for t in range(begin, end):
+                q_row, q_pairs, s_first, stage, phase, poison = attend_tile(
+                    W,
+                    True,
+                    *tiles,
+                    q_row,
+                    following(t, end),
+                    (run == 0) | (t == bad),
+                    q_pairs,
+                    s_first,
+                    q_loads,
+                    stage,
+                    phase,
+                    STAGES,
+                    CAUSAL,
+                    TAIL,
+                )
                 q_loads += 1
-        for t in range(begin, end):
-            q_row, q_pairs, s_first, stage, phase, poison = attend_tile(
-                W,
-                True,
-                *tiles,
-                q_row,
-                following(t, end),
-                (run == 0) | (t == bad),
-                q_pairs,
-                s_first,
-                q_loads,
-                stage,
-                phase,
-                STAGES,
-                CAUSAL,
-                TAIL,
-            )
-            q_loads += 1
     if W == 0:
         barrier_sync(TURN + 0, CONSUMER_THREADS)  # consumer 1's last arrival
     tma.store_wait(0)
