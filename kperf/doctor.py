@@ -23,14 +23,17 @@ def diagnose_engine() -> list[Verdict]:
 
 
 def report(machine: Machine) -> bool:
-    """Print what can run and why not the rest; returns whether any of it can."""
+    """Print what can run, then what cannot and why not; returns whether any of it can."""
     gpus = ", ".join(gpu.name for gpu in machine.gpus) or "no usable NVIDIA GPU"
     driver = f", driver {machine.driver}" if machine.driver else ""
     packages = ", ".join(f"{name} {version or 'missing'}" for name, version in machine.packages.items())
     console = of_standard_output()
     console.print(f"{gpus}{driver}; Python {machine.python}, {packages}")
     verdicts = diagnose(machine)
-    for verdict in verdicts + ([] if machine.in_container else diagnose_engine()):
+    found = sorted(verdicts + ([] if machine.in_container else diagnose_engine()), key=lambda verdict: not verdict.possible)
+    for before, verdict in zip([None, *found], found, strict=False):
         mark = ("yes", "green") if verdict.possible else ("no ", "red")
-        console.print(Text.assemble(mark, f"  {verdict.what}", f": {verdict.why}" if verdict.why else ""))
+        again = before is not None and not verdict.possible and verdict.why == before.why
+        why = "for the same reason" if again else verdict.why
+        console.print(Text.assemble(mark, f"  {verdict.what}", f": {why}" if why else ""))
     return any(verdict.possible for verdict in verdicts)

@@ -102,7 +102,7 @@ def diagnose(machine: Machine) -> list[Verdict]:
         Verdict("your kernels, without a GPU: `kperf diagnose --static`, `kperf ir`", not_read is None, not_read or ""),
         Verdict("your kernels, on this GPU: `kperf trace`, `kperf diagnose`", not_traced is None, not_traced or ""),
         Verdict("fig11 and fig12, measured here", measured is None, measured or _warnings(machine)),
-        Verdict("FA3 among them", fa3 is None, fa3 or ""),
+        Verdict("FA3 in fig12, measured here", fa3 is None, fa3 or ""),
         Verdict(
             "fig11 and fig12, drawn from recorded runs",
             why_not_drawn is None,

@@ -65,7 +65,7 @@ def test_checkout_modes_do_not_leak(inside: Any) -> None:
 def test_doctor_says_static_and_why_in_two_seconds(inside: Any) -> None:
     told = inside("bash", "-c", "time kperf doctor")
     assert told.status == 0, told.out
-    assert "measured here: no GPU in this container: on a host with a Hopper GPU, start it with --gpus all" in told.out
+    assert "`kperf diagnose`: no GPU in this container: on a host with a Hopper GPU, start it with --gpus all" in told.out
     minutes, seconds = re.search(r"real\s+(\d+)m([\d.]+)s", told.out).groups()
     assert int(minutes) == 0
     assert float(seconds) < 2
@@ -82,7 +82,8 @@ def test_doctor_says_no_where_triton_cannot_write_and_a_figure_says_why(inside: 
     told = inside("kperf", "doctor", environment=environment)
     assert told.status == 1
     said = "Triton's cache /opt/cache cannot be written (Read-only file system): set TRITON_CACHE_DIR to another folder"
-    assert f"no   ttgir, the overrides compiled and checked: {said}" in told.out
+    assert f"`kperf ir`: {said}" in told.out
+    assert "no   ttgir, the overrides compiled and checked: for the same reason" in told.out
     told = inside("kperf", "fig12", environment=environment)
     assert told.status == 1
     assert (

@@ -92,7 +92,7 @@ def test_what_stands_in_the_way_of_compiling_stands_in_that_of_drawing_too(chang
         READ: reason,
         TRACED: reason,
         "fig11 and fig12, measured here": reason,
-        "FA3 among them": reason,
+        "FA3 in fig12, measured here": reason,
         "fig11 and fig12, drawn from recorded runs": reason,
         "ttgir, the overrides compiled and checked": reason,
     }
@@ -120,7 +120,7 @@ def test_a_newer_minor_cuda_than_the_drivers_is_no_obstacle():
 
 def test_missing_fa3_alone_leaves_the_rest():
     found = verdicts(replace(READY, packages=PINNED | {"fa3-fwd": None}))
-    assert found["FA3 among them"] == (False, why_missing("fa3-fwd"))
+    assert found["FA3 in fig12, measured here"] == (False, why_missing("fa3-fwd"))
     assert found["fig11 and fig12, measured here"][0]
 
 
@@ -158,7 +158,25 @@ def test_nothing_at_all_is_reported_as_such(capsys):
     assert not report.report(machine)
     printed = capsys.readouterr().out
     assert printed.startswith("no usable NVIDIA GPU; Python 3.12.1, torch 2.11.0+cu130")
-    assert "no   fig11 and fig12, drawn from recorded runs: no torch" in printed
+    first, *others = printed.splitlines()[1:]
+    assert first == f"no   {READ}: no torch"
+    assert len(others) >= 5
+    assert all(line.endswith(": for the same reason") for line in others[:5])
+
+
+def test_what_can_run_is_said_before_what_cannot_and_each_reason_once(monkeypatch, capsys):
+    monkeypatch.setattr("kperf.container.why_no_engine", lambda: ("no engine", None))
+    assert report.report(replace(READY, gpus=(), why_no_gpu="no GPU"))
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"yes  {READ}",
+        "yes  fig11 and fig12, drawn from recorded runs: recorded on h200",
+        "yes  ttgir, the overrides compiled and checked: needs no GPU",
+        f"no   {TRACED}: no GPU",
+        "no   fig11 and fig12, measured here: for the same reason",
+        "no   FA3 in fig12, measured here: for the same reason",
+        "no   image, docker-fig11 and docker-fig12: no engine",
+        "no   the GPU inside containers: for the same reason",
+    ]
 
 
 def test_a_results_folder_that_is_not_writable(monkeypatch, tmp_path):
@@ -197,11 +215,9 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     done = kperf("doctor")
     assert done.returncode == 1
     said = f"Triton's cache {tmp_path}/file/cache cannot be written (Not a directory): set TRITON_CACHE_DIR to another"
-    assert [line[:10] for line in done.stdout.splitlines() if said in line] == [
-        "no   your ",
-        "no   fig11",
-        "no   ttgir",
-    ]
+    lines = done.stdout.splitlines()
+    assert [line[:10] for line in lines if said in line] == ["no   your ", "no   fig11"]
+    assert "no   ttgir, the overrides compiled and checked: for the same reason" in lines
 
 
 def test_a_cache_on_a_full_disk_cannot_be_written(monkeypatch, tmp_path):
@@ -224,9 +240,7 @@ def test_a_home_that_cannot_be_written_is_no_place_for_triton(monkeypatch, tmp_p
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     done = kperf("doctor", HOME=str(tmp_path / "file"))
     assert done.returncode == 1
-    assert (
-        f"no   ttgir, the overrides compiled and checked: Triton's cache {tmp_path}/file/.triton/cache" in done.stdout
-    )
+    assert f"no   {READ}: Triton's cache {tmp_path}/file/.triton/cache" in done.stdout
 
 
 @pytest.mark.parametrize(
