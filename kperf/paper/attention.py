@@ -251,7 +251,7 @@ def run(
             run_sweep(groups, chosen, store, figure="attention", rounds=rounds, fresh=fresh, progress=progress)
         report(console, store, shapes, keys, measured=True)
         return
-    console.print(f"static: {reason}; what torch computes on the CPU is checked, and recorded runs are shown")
+    console.print(f"static: what torch computes on the CPU is checked, and recorded runs are shown; {reason}")
     verify(console, shapes, chosen)
     try:
         folders = recorded_folders(results, f"{FILE}.jsonl")

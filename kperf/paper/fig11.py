@@ -367,7 +367,7 @@ def run(
             if with_costs:
                 record_costs(console, drawn, FIG11, folder / "fig11", rounds)
     else:
-        console.print(f"static: {reason}; the figure is drawn from recorded timelines")
+        console.print(f"static: the figure is drawn from recorded timelines; {reason}")
         for item in subjects:
             same = "the original's order" if not item.orders.differences else "another order than the original's"
             console.print(f"traced/{item.original.path.name} of {item.name} compiles to sm_90a, with {same}")

@@ -338,5 +338,5 @@ def run(
             for one_mask in (Mode(), Mode(causal=True)) if mode.paper_mix else (mode,):
                 measure_fig12(console, store, one_mask, one_mask.keys, rounds=rounds, fresh=fresh, bench=bench)
         else:
-            console.print(f"static: {reason}; the figure is drawn from recorded runs")
+            console.print(f"static: the figure is drawn from recorded runs; {reason}")
     report(console, store, mode, measured=reason is None)

@@ -237,5 +237,5 @@ def run(console: Console, results: Path, *, rounds: int, fresh: bool, gpus: str 
                     bench=bench,
                 )
         else:
-            console.print(f"static: {reason}; the figure is drawn from recorded runs")
+            console.print(f"static: the figure is drawn from recorded runs; {reason}")
     report(console, store, measured=reason is None)

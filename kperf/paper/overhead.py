@@ -26,7 +26,7 @@ def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> N
             console, results, "overhead", fig13.ROWS, measure_here, require_gpu=require_gpu
         ).folder
     else:
-        console.print(f"static: {device.why_static()}; drawn from what is recorded")
+        console.print(f"static: drawn from recorded runs; {device.why_static()}")
         folder = recorded_folder(results, f"fig11/{fig11.VARIANTS[0]}.timeline.json")
     report(console, folder)
 

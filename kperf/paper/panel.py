@@ -35,7 +35,7 @@ def run_panel(
         title = f"measured on {device.gpu_name()}"
     else:
         store = fig12.recorded_store(results, mode, keys)
-        title = f"static: {reason}; recorded in {store.folder.name}"
+        title = f"static: recorded in {store.folder.name}; {reason}"
     runs = fig12.figure_runs(store, mode, keys, measured)
     fig12.environments_of(store, runs.values())
     shown = [{key: runs[place][key] for key in keys} for place in fig12.grid(mode, [sweep]) if place in runs]

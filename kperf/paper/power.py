@@ -50,7 +50,7 @@ def run(
             raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
         measured = {point.run for point in store.points() if point.recorded_at >= begin}
     else:
-        console.print(f"static: {reason}; drawn from recorded runs")
+        console.print(f"static: drawn from recorded runs; {reason}")
 
         def holds(folder: Path) -> bool:
             return bool(newest_runs(PowerStore(folder).points(), causal, keys))

@@ -76,7 +76,7 @@ def measured_or_recorded(
         if require_gpu:
             raise UsageError(reason)
         found = recorded(_recorded_in(results, name, reason, command or name), name, rows)
-        console.print(f"static: {reason}; shown is what was recorded")
+        console.print(f"static: what was recorded is shown; {reason}")
         return found
     store = RecordStore(folder_of(results), name, rows)
     made: list[R] = []

@@ -116,7 +116,7 @@ def test_the_figure_is_drawn_from_the_recorded_files_and_says_so(results, monkey
     console = WholeConsole(record=True, width=160)
     fig11.run(console, results, file=None, rounds=15, require_gpu=False)
     said = console.export_text()
-    assert "static: there is no GPU" in said
+    assert "static: the figure is drawn from recorded timelines; there is no GPU" in said
     assert "recorded on NVIDIA Test, 2026-01-02" in said
     assert "an iteration takes" in said
     assert "Triton-FA3 Improved+: no timeline in" in said

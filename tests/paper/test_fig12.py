@@ -316,7 +316,7 @@ def test_without_a_gpu_it_says_so_and_draws_what_is_recorded(tmp_path, monkeypat
     console = WholeConsole(record=True, width=400)
     fig12.run(console, tmp_path, fig12.Mode(), rounds=10, fresh=False, require_gpu=False)
     said = console.export_text()
-    assert "static: there is no GPU; the figure is drawn from recorded runs" in said
+    assert "static: the figure is drawn from recorded runs; there is no GPU" in said
     assert all(f"drawn: {tmp_path}/h200/fig12.{kind} (recorded on " in said for kind in ("pdf", "png"))
     assert (tmp_path / "h200" / "fig12.png").exists()
     with pytest.raises(UsageError, match="there is no GPU"):
