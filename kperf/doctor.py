@@ -30,7 +30,8 @@ def report(machine: Machine) -> bool:
     console = of_standard_output()
     console.print(f"{gpus}{driver}; Python {machine.python}, {packages}")
     verdicts = diagnose(machine)
-    found = sorted(verdicts + ([] if machine.in_container else diagnose_engine()), key=lambda verdict: not verdict.possible)
+    engine = [] if machine.in_container else diagnose_engine()
+    found = sorted(verdicts + engine, key=lambda verdict: not verdict.possible)
     for before, verdict in zip([None, *found], found, strict=False):
         mark = ("yes", "green") if verdict.possible else ("no ", "red")
         again = before is not None and not verdict.possible and verdict.why == before.why

@@ -19,7 +19,7 @@ from kperf.ir.levels import Line, read_levels
 from kperf.ir.locations import Frame
 from kperf.ir.machine import Instruction, MachineCode
 from kperf.ir.ttgir import Module, Operation
-from kperf.ir.values import Argument, Value, Values, arguments_of
+from kperf.ir.values import Argument, Value, Values, arguments_of, inner_strides
 from kperf.trace.analyze.finding import Estimate, Finding, Level, Source
 
 LOADS = ("tt.load", "ttg.async_copy_global_to_local", "amdg.buffer_load")
@@ -150,7 +150,12 @@ class Kernel:
     @cached_property
     def values(self) -> Values:
         """Its index arithmetic."""
-        return Values(self.module, self.arguments, self.next_along)
+        return Values(self.module, self.known, self.next_along)
+
+    @cached_property
+    def known(self) -> dict[str, int]:
+        """Numbers of arguments, by name: what the launch says, and that the last stride of a descriptor is 1."""
+        return {**dict.fromkeys(inner_strides(self.module), 1), **self.arguments}
 
     @cached_property
     def parameters(self) -> dict[str, Argument]:
@@ -349,8 +354,13 @@ class Kernel:
         """
         if not access.has_neighbours:
             return ()
-        ones = [name for name in self._numbers_of(access) if self.arguments.get(name) == 1]
+        ones = [name for name in self._numbers_of(access) if self.known.get(name) == 1]
         return tuple(name for name in ones if not self._if(access, name, _NO_STRIDE).has_neighbours)
+
+    def descriptor_in_parts(self, access: Access) -> str:
+        """The descriptor, made on the host, whose parts the kernel gets and computes the address from; else empty."""
+        found = (pointer for stride, pointer in inner_strides(self.module).items() if stride in access.value.arguments)
+        return next(found, "")
 
     def _numbers_of(self, access: Access) -> list[str]:
         integers = (name for name, one in self.parameters.items() if re.fullmatch(r"i\d+", one.type))

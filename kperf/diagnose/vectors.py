@@ -14,13 +14,22 @@ from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
 
-Cause = Literal["mask", "loaded mask", "alignment", "memory", "remainder", "stride"]
+Cause = Literal["mask", "loaded mask", "alignment", "memory", "remainder", "stride", "descriptor"]
 
 FROM_MEMORY = (
     "its address is computed from numbers that are read from memory, of which no alignment is known",
     "say what is known of them: pointer = tl.multiple_of(pointer, 16), and likewise each stride that is read",
 )
 """Why the compiler cuts an access into pieces, and what to do."""
+
+
+def passed_in_parts(descriptor: str) -> tuple[str, str]:
+    """As `FROM_MEMORY`, where a descriptor is made on the host for a target without TMA."""
+    return (
+        f"without TMA the kernel gets {descriptor} as a pointer and numbers, of which the compiler does not know that "
+        "the last stride is 1",
+        "make the descriptor in the kernel: tl.make_tensor_descriptor, with a 1 as its last stride",
+    )
 
 
 def wrapped(divisors: tuple[str, ...]) -> tuple[str, str]:
@@ -37,7 +46,8 @@ class Vector:
     """Of one access: bytes of an instruction in the machine code, bytes that were possible, what forbade them.
 
     unknown: arguments of which the compiler does not know that they are multiples of 16, or 1 where the cause is a
-    stride, or the divisors where it is a remainder; none of a mask that is data, or of a base that is read from memory.
+    stride, or the divisors where it is a remainder, or the descriptor; none of a mask that is data, or of a base that
+    is read from memory.
     """
 
     access: Access
@@ -100,6 +110,8 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
     """What forbids larger pieces by the TTGIR, and the arguments that are not known to be 1, or multiples of 16."""
     if access.value.scattered:
         return None
+    if descriptor := kernel.descriptor_in_parts(access):
+        return "descriptor", (descriptor,)
     if ones := kernel.strides_of_one(access):
         return "stride", ones
     if divisors := wrapped_by(kernel, access):

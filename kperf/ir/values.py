@@ -22,6 +22,9 @@ _PROGRAMS = {"x": 5, "y": 3, "z": 2}
 _DISTANCE = 1 << 40
 """From one pointer argument to the next."""
 _EQUAL = r"(%[\w$.-]+) = (%[\w$.#-]+)"
+_LETTERS = {"i1": "b", "i32": "i", "i64": "l"}
+_MOST_DIMENSIONS = 5
+"""Of a tensor descriptor."""
 _POINTER = re.compile(r"!tt\.ptr<([^<>]*?)(?:, \d+)?>")
 
 
@@ -94,6 +97,21 @@ def arguments_of(module: Module) -> list[Argument]:
             divisible = re.search(r"tt\.divisibility = (\d+)", match[3] or "")
             found.append(Argument(match[1], match[2], divisible is not None and int(divisible[1]) % 16 == 0))
     return found
+
+
+def inner_strides(module: Module) -> dict[str, str]:
+    """Of descriptors that are made on the host: the argument that is the last stride, which is 1, and the pointer's.
+
+    Names without `%`. A target without TMA gets a descriptor in parts (Triton's `make_tensordesc_arg`): pointer, shape
+    and strides in 64 bits, whether NaN pads (from 3.7 on, whether tf32 is rounded), shape in 32 bits, strides again.
+    """
+    arguments = arguments_of(module)
+    kinds = "".join("p" if "!tt.ptr" in one.type else _LETTERS.get(one.type, "-") for one in arguments)
+    return {
+        arguments[match.start() + 2 * rank].name.removeprefix("%"): arguments[match.start()].name.removeprefix("%")
+        for rank in range(1, _MOST_DIMENSIONS + 1)
+        for match in re.finditer(f"pl{{{2 * rank}}}b{{1,2}}i{{{rank}}}l{{{rank}}}", kinds)
+    }
 
 
 class Values:

@@ -65,7 +65,9 @@ def test_checkout_modes_do_not_leak(inside: Any) -> None:
 def test_doctor_says_static_and_why_in_two_seconds(inside: Any) -> None:
     told = inside("bash", "-c", "time kperf doctor")
     assert told.status == 0, told.out
-    assert "`kperf diagnose`: no GPU in this container: on a host with a Hopper GPU, start it with --gpus all" in told.out
+    assert (
+        "`kperf diagnose`: no GPU in this container: on a host with a Hopper GPU, start it with --gpus all" in told.out
+    )
     minutes, seconds = re.search(r"real\s+(\d+)m([\d.]+)s", told.out).groups()
     assert int(minutes) == 0
     assert float(seconds) < 2

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import LOOPS, Kernel, own, width
+from kperf.diagnose.kernel import LOOPS, TMA_LOADS, Kernel, own, width
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
@@ -36,12 +36,19 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     "medium" if gain >= MEDIUM_GAIN else "low",
                     f"each iteration computes {types[0].size} indices in 64 bits, which takes two to four times the "
                     "instructions and twice the registers",
-                    "compute the tile's origin once in 64 bits, outside of the loop, and the offsets inside in 32; in "
-                    "place of a block pointer take a tl.make_tensor_descriptor, whose indices have 32",
+                    "compute the tile's origin once in 64 bits, outside of the loop, and the offsets inside in 32; "
+                    + _in_place_of_blocks(kernel),
                     {"elements": types[0].size, "share_of_instructions": share},
                     confidence="medium",
                     estimate=(max(gain, 1.05), 1.0, max(2 * gain - 1, 1.5 if many else 1.3)),
                 )
+
+
+def _in_place_of_blocks(kernel: Kernel) -> str:
+    """A block pointer's indices have 64 bits, and so have a descriptor's where there is no TMA."""
+    if TMA_LOADS[0] in kernel.arch.operations:
+        return "in place of a block pointer take a tl.make_tensor_descriptor, whose indices have 32"
+    return "in place of a block pointer or a tensor descriptor take pointers and masks"
 
 
 def _gain(kernel: Kernel) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
 from kperf.diagnose.thresholds import SM_BYTES_IN_FLIGHT
-from kperf.diagnose.vectors import FROM_MEMORY, wrapped, wrapped_by
+from kperf.diagnose.vectors import FROM_MEMORY, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -174,7 +174,9 @@ def _index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | N
 def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
     takes = "pipelines load" if kernel.arch.backend == "hip" else "cp.async copies"
     few = f"a thread can prove only {access.thread_bytes} contiguous bytes, and {takes} {_LEAST_BYTES} or more"
-    if divisors := wrapped_by(kernel, access):
+    if descriptor := kernel.descriptor_in_parts(access):
+        why, advice = passed_in_parts(descriptor)
+    elif divisors := wrapped_by(kernel, access):
         why, advice = wrapped(divisors)
     elif access.value.loaded and access.has_neighbours:
         why, advice = FROM_MEMORY

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.vectors import FROM_MEMORY, Cause, Vector, findings, wrapped
+from kperf.diagnose.vectors import FROM_MEMORY, Cause, Vector, findings, passed_in_parts, wrapped
 from kperf.trace.analyze.finding import Finding
 
 
@@ -39,11 +39,16 @@ def _of_a_remainder(vector: Vector) -> tuple[str, str]:
     return wrapped(vector.unknown)
 
 
+def _of_a_descriptor(vector: Vector) -> tuple[str, str]:
+    return passed_in_parts(vector.unknown[0])
+
+
 _REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
     "alignment": _of_alignment,
     "memory": _of_memory,
     "remainder": _of_a_remainder,
     "stride": _of_a_stride,
+    "descriptor": _of_a_descriptor,
 }
 
 RULE = Rule("narrow-access", "Rows of unknown alignment", check, needs="machine code")

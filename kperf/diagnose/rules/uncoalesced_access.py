@@ -9,7 +9,7 @@ from kperf.arch import H200
 from kperf.diagnose.kernel import STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES
-from kperf.diagnose.vectors import wrapped, wrapped_by
+from kperf.diagnose.vectors import passed_in_parts, wrapped, wrapped_by
 from kperf.trace.analyze.finding import Finding, Level
 
 _PART = 8
@@ -185,6 +185,8 @@ def _advice_of_rows(kernel: Kernel, access: Access, along: int) -> str:
             f"let a CTA work on {SECTOR_BYTES // row} times as many elements or more along the tile's dimension "
             f"{along}: {row} bytes of each row are a part of a sector of {SECTOR_BYTES}"
         )
+    if descriptor := kernel.descriptor_in_parts(access):
+        return passed_in_parts(descriptor)[1]
     if divisors := wrapped_by(kernel, access):
         return wrapped(divisors)[1]
     if kernel.is_gluon:
