@@ -117,7 +117,7 @@ def test_where_a_tile_begins_may_come_from_memory_and_not_its_strides(tmp_path, 
     found = findings(tmp_path, source, COLUMN_TYPES, ("BLOCK=1024",))
     assert (("uncoalesced-access", line(source)) in found) == is_found
     if is_found:
-        assert "lie apart in x:" in found["uncoalesced-access", line(source)].message
+        assert found["uncoalesced-access", line(source)].message.endswith("load elements of x that lie apart")
 
 
 TWO_COLUMNS = """
@@ -135,7 +135,7 @@ def test_what_one_change_gives_is_estimated_once_for_all_lines(tmp_path):
     for place, other in (lines, lines[::-1]):
         one = found["uncoalesced-access", place]
         assert one.estimate.high == pytest.approx(8.0)  # 4 of 32 bytes
-        assert f"are used (as little on line {other}; the estimate is of all together)" in one.message
+        assert f"; the same holds for line {other}, and the estimate is of all together" in one.message
 
 
 HEADS = """
@@ -152,11 +152,29 @@ def kernel(s, out, n, H: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr):
 def test_what_other_ctas_use_of_a_sector_moves_from_memory_once(tmp_path, step, neighbours):
     constexprs = ("H=16", f"STEP={step}", "BLOCK=1024")
     one = findings(tmp_path, HEADS, "s=*fp32,out=*fp32,n=i32", constexprs)["uncoalesced-access", line(HEADS)]
-    shared = "between L2 and the SM are used; the next CTA along y uses others of the same sectors"
-    assert (shared in one.message) == (neighbours > 0)
+    where = "between L2 and the SM" if neighbours else "from device memory"
+    far = f"{16 * step} elements apart" if step == 1 else "apart"
+    assert one.message == (
+        f"the load uses 12% of the bytes that it moves {where}: neighbouring threads load elements of s that lie {far}"
+        + "; the next CTA along y uses others of the same sectors" * (neighbours > 0)
+    )
     assert one.advice.startswith(f"let a CTA do the work of {neighbours} neighbours along y") == (neighbours > 0)
     assert (one.severity, one.estimate.speedup) == (
         ("medium", pytest.approx(8**0.5)) if neighbours else ("high", pytest.approx(8**0.8))
+    )
+
+
+def test_a_store_moves_its_bytes_to_memory(tmp_path):
+    source = """
+@triton.jit
+def kernel(x, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i * 5, tl.load(x + i))  # here
+"""
+    one = findings(tmp_path, source, "x=*fp32,out=*fp32", ("BLOCK=1024",))["uncoalesced-access", line(source)]
+    assert one.message == (
+        "the store uses 20% of the bytes that it moves to device memory: neighbouring threads store elements of out "
+        "that lie 5 elements apart"
     )
 
 

@@ -43,7 +43,7 @@ def test_an_unknown_stride_is_no_severe_finding_and_is_named(tmp_path):
     for line, stride in ((11, "am or ak"), (12, "bk or bn"), (16, "cm or cn")):
         one = unknown["uncoalesced-access", line]
         assert (one.severity, one.confidence) == ("low", "low")
-        assert one.message.endswith(f"are used, unless {stride} is 1")
+        assert one.message.endswith(f"that lie apart, unless {stride} is 1")
         assert one.advice == f"if {stride} is 1, say so with i32:1 in --signature"
     assert unknown["loads-not-pipelined", 11].severity == "low"
     assert {one.severity for one in unknown.values()} == {"low"}

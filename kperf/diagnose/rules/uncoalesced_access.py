@@ -74,9 +74,9 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
     axis, step = kernel.next_cta(access) if from_memory else ("", 0)
     shared = 0 < step < SECTOR_BYTES
     severity: Level = "high" if bad and (not shared or loops_around(access.operation)) else "medium"
-    where = (
-        "between L2 and the SM" if shared else "from device memory" if from_memory else "between the SM and its cache"
-    )
+    direction = "to" if access.operation.name in STORES else "from"
+    within = "between L2 and the SM" if shared else "between the SM and its cache"
+    where = f"{direction} device memory" if from_memory and not shared else within
     ratio = access.tile_sector_use if from_memory else access.sector_use
     gain = _gain(kernel, alike) if from_memory else 1 / ratio
     requests = max(access.tile_sector_use / access.sector_use, 1.0) if from_memory else 1.0
@@ -85,13 +85,9 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
         RULE.id,
         access.operation,
         "low" if stride else severity,
-        f"neighbouring threads {_verb(access)} elements that lie apart in {name_of(access.value, kernel)}: {ratio:.0%} "
-        f"of the bytes that move {where} are used"
-        + (
-            f", unless {stride} is 1"
-            if stride
-            else f" (as little on {lines}; the estimate is of all together)" * bool(lines)
-        )
+        f"the {_verb(access)} uses {ratio:.0%} of the bytes that it moves {where}: {_apart_in_words(kernel, access)}"
+        + (f", unless {stride} is 1" if stride else "")
+        + (f"; the same holds for {lines}, and the estimate is of all together" if lines else "")
         + (f"; the next CTA along {axis} uses others of the same sectors" if shared else ""),
         f"if {stride} is 1, say so with i32:1 in --signature"
         if stride
@@ -125,9 +121,8 @@ def _together(kernel: Kernel, access: Access, others: list[Access]) -> Finding:
         RULE.id,
         access.operation,
         "medium",
-        f"neighbouring threads {_verb(access)} elements that lie apart in {name_of(access.value, kernel)}, "
-        f"{access.tensor.bytes} bytes at a time: {access.sector_use:.0%} of the bytes of a request are used, and the "
-        f"accesses of {lines} use the others from the cache",
+        f"a request of the {_verb(access)} uses {access.sector_use:.0%} of the bytes that it moves (the others serve "
+        f"{lines}, from the cache): {_apart_in_words(kernel, access)}",
         _advice(kernel, access),
         _evidence(access),
         confidence="medium",
@@ -218,6 +213,13 @@ def _evidence(access: Access) -> dict[str, float | int | str]:
         "sector_use": access.sector_use,
         "tile_sector_use": access.tile_sector_use,
     }
+
+
+def _apart_in_words(kernel: Kernel, access: Access) -> str:
+    """How far is said where it is a record's length: an unknown stride is a large number that stands for any."""
+    apart = _distance(access)
+    far = f"{apart} elements apart" if 2 <= apart <= _PARTS else "apart"
+    return f"neighbouring threads {_verb(access)} elements of {name_of(access.value, kernel)} that lie {far}"
 
 
 def _verb(access: Access) -> str:
