@@ -215,7 +215,8 @@ def markdown(folder: Path) -> str:
         cells.setdefault((one.origin != "example", one.origin, one.kernel), {})[one.way] = one
     lines = [f"{stamp(store, rows, 'Recorded')}.", "", *(f"- {line}" for line in said(rows)), ""]
     lines += [
-        "| kernel | original, ms | all CTAs recorded | what these events change | sampled CTAs | confidence |",
+        "| kernel | original, ms | all CTAs recorded | what these events change | sampled CTAs |"
+        " confidence: all, sampled |",
         "|---" * 6 + "|",
     ]
     for (_, origin, kernel), ways in sorted(cells.items()):
@@ -325,8 +326,8 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
-            f"Kernels with all CTAs recorded in both runs: {len(apart)}. Their two ratios differ by "
-            f"{statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
+            f"Kernels of which both runs recorded all CTAs: {len(apart)}. The two runs' ratios of instrumented to "
+            f"original time differ by {statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
         )
     return lines
 

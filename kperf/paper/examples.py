@@ -290,7 +290,8 @@ def _section(name: str, script: Script, timelines: dict[str, Timeline]) -> str:
         f"    kperf trace --kernel {shlex.quote(script.kernels[name])} {shlex.join((str(path), *script.arguments))}"
     ]
     lines += ["", *(f"- {line}" for line in _said(timeline) if not line.startswith("That is pass"))][:4]
-    lines += ["", f"Confidence is {timeline.confidence.level}; tracing costs {_overhead(timeline)}."]
+    lines += ["", f"Confidence in this reading is {timeline.confidence.level}."]
+    lines[-1] += f" Events change the time of a launch by {_overhead(timeline)}."
     if advised := [finding for finding in found_in(timeline) if finding.severity != "low"]:
         lines += ["", f"*Fix.* `{advised[0].id}`: {advised[0].advice}."]
     if name in AFTER and (after := timelines.get(AFTER[name][1])):

@@ -265,7 +265,7 @@ def one_line(row: ProofRow) -> str:
 
 
 HEAD = ("kernel", "fault", "line", "place", "severity", "estimated", "measured", "by")
-SLOWER = "Findings, planted or not, whose advice makes the kernel slower (of several changes the best)"
+SLOWER = "Findings, planted or not, whose advice makes the kernel slower (the best change, if several were timed)"
 SLOWER_HEAD = ("kernel", "finding", *HEAD[2:])
 
 
@@ -402,9 +402,9 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
     by_hand = sum(gain.by == _BY_HAND for gain, _ in gains)
     faster = sum(speedup >= FASTER for speedup in speedups)
     worse = [name for gain, name in gains if gain.is_slower]
-    means = f"Their median is {statistics.median(speedups):.2f} x, their geometric mean {_mean(speedups):.2f} x"
+    means = f"The median gain is {statistics.median(speedups):.2f} x, the geometric mean {_mean(speedups):.2f} x"
     if len(gains) > 1:
-        means += f"; without {gains[-1][1]} ({speedups[-1]:.0f} x) it is {_mean(speedups[:-1]):.2f} x"
+        means += f"; without {gains[-1][1]} ({speedups[-1]:.0f} x) the mean is {_mean(speedups[:-1]):.2f} x"
     return [
         f"{len(gains)} gains were measured: {len(gains) - by_hand} of a change that `--try` made, {by_hand} of a copy "
         "that was fixed by hand.",

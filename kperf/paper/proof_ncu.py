@@ -223,8 +223,8 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
         first = sum(row.names_cause for row in faulty)
         anywhere = sum(row.names_cause_anywhere for row in faulty)
         lines.append(
-            f"ncu profiled {len(faulty)} faulty kernels. One of its first {FIRST} rules by estimated speedup names the "
-            f"cause in {first} of them, any of its rules in {anywhere}."
+            f"ncu profiled {len(faulty)} faulty kernels. In {first} of them, one of the {FIRST} rules with the largest "
+            f"estimated speedups names the cause; in {anywhere}, some rule of ncu does."
         )
     if clean:
         large = [row.name for row in clean if row.largest_global >= LARGE]

@@ -116,7 +116,7 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
         count = sum(place.triton == version for place in compared)
         differing = sorted(place.kernel for place in apart if place.triton == version)
         sentence = f"With Triton {version}, {count - len(differing)} of {count} readings agree with Triton {first}'s"
-        lines += ["", f"{sentence}; not those of {', '.join(differing)}." if differing else f"{sentence}."]
+        lines += ["", f"{sentence}; all but {', '.join(differing)}." if differing else f"{sentence}."]
     return lines
 
 

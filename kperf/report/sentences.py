@@ -164,18 +164,21 @@ def _pipeline(t: Timeline) -> list[str]:
 def _in_flight(t: Timeline) -> str:
     """How long no MMA is in flight; where MMAs are in flight much longer than they take, why: until the wait ends."""
     idle = sum(bubble.cycles for bubble in t.bubbles)
-    line = f"{t.label}: in {idle:.0f} of {_drawn(t)} {_one_of(t)} has no {_product(t)} in flight"
-    if t.bubbles:
+    if round(idle):
+        line = f"{t.label}: {_one_of(t)} has no {_product(t)} in flight in {idle:.0f} of {_drawn(t)}"
         line += f", mostly with {t.bubbles[0].cause}"
+    else:
+        line = f"{t.label}: {_one_of(t)} has {_a_product(t)} in flight in all of {_drawn(t)}"
     if t.bound is None:
         return f"{line}."
     ctas = (t.residency.original or 1) if t.bubbles_of == "SM" else 1
     needed = ctas * t.bound.cycles
     in_flight = t.cycles_per_unit.median - idle
     if in_flight - needed > _AWAITED * t.cycles_per_unit.median:
+        these = f"of the other {in_flight:.0f} cycles" if round(idle) else "of these cycles"
         line += (
-            f"; in the other {in_flight:.0f} {_products(t)} compute for {needed:.0f} at least: one counts as in flight "
-            "until the wait for it ends"
+            f"; {_products(t)} compute in at least {needed:.0f} {these}: {_a_product(t)} counts as in flight until the "
+            "wait for it ends"
         )
     return f"{line}."
 
@@ -216,14 +219,14 @@ def _use(t: Timeline) -> list[str]:
     use = t.compute_use
     if use is None:
         return []
-    alone = f"one CTA's main loop alone uses {use.cta_main_loop:.0%} of it"
+    alone = f"inside its main loop, one CTA alone reaches {use.cta_main_loop:.0%} of"
     if use.sm is None:
-        return [f"{t.label}: the peak rate of {_units(t)} is of one SM; {alone}{_shared(t)}."]
+        return [f"{t.label}: {alone} the peak rate of {_units(t)} of one SM{_shared(t)}."]
     whose = "original" if t.overhead.original_ms is not None else "instrumented"
     measured = f"{whose} kernel's {t.overhead.launch_ms:.3f} ms at {t.likely_clock_mhz:.0f} MHz"
     return [
-        f"{t.label}: {_units(t)} of an SM are used at {use.sm:.0%} of their peak rate, by the {_products(t)} of all "
-        f"CTAs in the {measured}; {alone}{_shared(t)}."
+        f"{t.label}: the {_products(t)} of all CTAs reach {use.sm:.0%} of the peak rate of {_units(t)} in the "
+        f"{measured}; {alone} that peak rate{_shared(t)}."
     ]
 
 
@@ -236,7 +239,7 @@ def _one_of(t: Timeline) -> str:
     """Who has no MMA in flight: all of an SM, or one CTA of it where the others were not recorded."""
     if t.bubbles_of == "SM":
         return "the SM"
-    return "one CTA" if (t.residency.original or 1) > 1 else "it"
+    return "the SM" if t.residency.original == 1 else "one CTA"
 
 
 def _units(t: Timeline) -> str:
@@ -249,6 +252,10 @@ def _units(t: Timeline) -> str:
 
 def _product(t: Timeline) -> str:
     return "matrix product" if t.unit_of_compute == "fma" else "MMA"
+
+
+def _a_product(t: Timeline) -> str:
+    return "a matrix product" if t.unit_of_compute == "fma" else "an MMA"
 
 
 def _products(t: Timeline) -> str:
@@ -335,17 +342,19 @@ def _named(row: WhatIf) -> str:
 
 
 def _memory(t: Timeline, m: Memory) -> list[str]:
-    parts = []
+    parts, verbs = [], []
     for verb, moved in (("loads", "loaded_bytes"), ("stores", "stored_bytes")):
         by_argument = [(part.argument, getattr(part, moved)) for part in m.traffic if getattr(part, moved)]
         if by_argument:
+            verbs.append(verb)
             parts.append(f"{verb} " + ", ".join(f"{_bytes(size)} of {name}" for name, size in by_argument))
     lines = []
     if parts:
         whose = "instrumented" if t.overhead.original_ms is None else "original"
-        line = f"{t.label} {' and '.join(parts)}: {m.gb_per_s:.0f} GB/s are requested in the {whose} kernel's "
+        line = f"{t.label}: {' and '.join(verbs)} request {m.gb_per_s:.0f} GB/s in the {whose} kernel's "
         line += f"{t.overhead.launch_ms:.3f} ms{'' if m.unique_gb_per_s else _of_peak(t, m.gb_per_s)}"
         line += f" (estimated from the {t.sampled.recorded} CTAs recorded)" if t.sampled and not t.all_ctas else ""
+        line += f": {'; '.join(parts)}"
         lines += [f"{line}.", *_unique(t, m)]
     most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
     lines.append(f"{t.label}: a CTA lives {t.cycles_per_unit.median:.0f} cycles: {', '.join(most)}.")
@@ -363,7 +372,7 @@ def _of_peak(t: Timeline, rate: float) -> str:
     if t.bandwidth is None:
         return ""
     copy, peak = t.bandwidth.copy_gb_per_s, t.bandwidth.peak_gb_per_s
-    return f", {rate / copy:.0%} of a copy's {copy:.0f} and {rate / peak:.0%} of the peak's {peak:.0f}"
+    return f", {rate / copy:.0%} of a copy's {copy:.0f} GB/s and {rate / peak:.0%} of the peak of {peak:.0f} GB/s"
 
 
 def _unique(t: Timeline, m: Memory) -> list[str]:
@@ -372,7 +381,7 @@ def _unique(t: Timeline, m: Memory) -> list[str]:
     if m.unique_gb_per_s is not None:
         size = sum(part.unique_bytes or 0 for part in m.traffic)
         lines.append(
-            f"{t.label}: {_bytes(size)} of that are different addresses, which memory has to move at least: "
+            f"{t.label}: device memory has to move at least {_bytes(size)} of that, each address once: "
             f"{m.unique_gb_per_s:.0f} GB/s{_of_peak(t, m.unique_gb_per_s)}."
         )
     for part in m.traffic:
@@ -380,11 +389,11 @@ def _unique(t: Timeline, m: Memory) -> list[str]:
         times = part.loaded_bytes / size if size else 0.0
         if part.places > 1:
             lines.append(
-                f"{t.label} reads {part.argument} {_times(part.places)}: loads at {part.places} places of it have the "
-                "same addresses."
+                f"{t.label} reads {part.argument} {_times(part.places)}: {part.places} loads of it have the same "
+                "addresses."
             )
         elif times >= READ_AGAIN:
-            lines.append(f"{t.label} reads {part.argument} {_times(times)}: {_bytes(size)} are there.")
+            lines.append(f"{t.label} reads {part.argument} {_times(times)}: it has {_bytes(size)}.")
     return lines
 
 

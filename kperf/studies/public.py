@@ -267,11 +267,13 @@ def _came_of(rows: Sequence[PublicRow]) -> str:
     little = [abs(statistics.median(row.ratios) - 1) for row in same if not is_faster(row) and not is_slower(row)]
     parts = [
         f"{len(gained)} operators became at least {FASTER - 1:.0%} faster{_gains(gained)}",
-        f"{len(little)} changed by at most {max(little):.1%}" if little else "",
+        f"{len(little)} changed by at most {max(little):.1%}, neither surely {FASTER - 1:.0%} faster nor surely slower"
+        if little
+        else "",
         f"{len(slower)} became slower{_gains(slower)}",
         f"{len(rows) - len(same)} had other outputs" if len(same) < len(rows) else "",
     ]
-    return ", ".join(filter(None, parts))
+    return "; ".join(filter(None, parts))
 
 
 def _gains(rows: Sequence[PublicRow]) -> str:

@@ -344,7 +344,7 @@ def _score(known: Sequence[Job], samples: Mapping[int, Sequence[Job]], ends: Map
         rooms: dict[str, list[bool]] = {}
         for job in sample:
             rooms.setdefault(job.room, []).append(ends[job])
-        shares = ", ".join(f"{room} {sum(killed)} of {len(killed)}" for room, killed in rooms.items())
+        shares = "; ".join(f"{room}: {sum(killed)} of {len(killed)}" for room, killed in rooms.items())
         noticed, share = sum(ends[job] for job in sample), _share(sample, ends)
         if sample:
             lines.append(

@@ -129,8 +129,8 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "By these numbers --ctas auto reads 2 of 3 kernels from a sample. Events change the time of the launch that it "
         "reads by 2.7% on average, 3.0% in the median and 5.0% at worst (gemm).",
         "Each change compares medians of 3 launches.",
-        "Kernels with all CTAs recorded in both runs: 1. Their two ratios differ by 5.3% in the median and 5.3% at "
-        "most.",
+        "Kernels of which both runs recorded all CTAs: 1. The two runs' ratios of instrumented to original time differ "
+        "by 5.3% in the median and 5.3% at most.",
         "If events make a launch faster, the compiler made another kernel: gemm (-5.0% with all CTAs, 32 registers "
         "instead of 40).",
         "Not sampled: gemm (its CTAs come in clusters).",

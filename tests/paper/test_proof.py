@@ -160,7 +160,7 @@ def test_totals_name_what_misses_them():
         "1 of 2 measured gains lie in the estimate's interval; all but first.",
         "2 gains were measured: 1 of a change that `--try` made, 1 of a copy that was fixed by hand.",
         "2 kernels become at least 10% faster, 0 gain less, 0 become slower.",
-        "Their median is 3.00 x, their geometric mean 2.83 x; without first (4 x) it is 2.00 x.",
+        "The median gain is 3.00 x, the geometric mean 2.83 x; without first (4 x) the mean is 2.00 x.",
         "Without a measured gain: other, silent, third.",
     ]
 

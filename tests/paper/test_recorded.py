@@ -230,13 +230,13 @@ def test_the_pages_say_what_a_sweep_over_two_gpus_took():
     alone = [one.seconds for one in sweeps if spread.same_work(one) and cards[one.gpus[0].environment] == "e3f95cb6"]
     assert len(spread.gpus) == 2
     assert said(
-        f"the causal grid took {spread.seconds:.0f} s on two cards, after {spread.start_s:.0f} s to start, and "
-        f"{min(alone):.0f} and {max(alone):.0f} s on a third of that host"
+        f"on three H200s of one host, the causal grid took {spread.seconds:.0f} s on two cards, after "
+        f"{spread.start_s:.0f} s to start, and {min(alone):.0f} and {max(alone):.0f} s on the third card"
     )
     runs = [p for p in STORE.points() if p.run in spread.runs]
     found = agreement(on_several(runs, STORE.environments()).values())
     times, ratios = f"{found.times_held} of {found.times} times", f"{found.ratios_held} of {found.ratios} ratios"
-    assert said(f"{times} and {ratios} to FA3 lie in the other's intervals")
+    assert said(f"{times} and {ratios} to FA3 lie in the intervals of the other card")
 
 
 def test_improved_plus_is_called_eagerly_in_less_time_than_fa3_at_every_point():
@@ -305,7 +305,8 @@ def test_the_pages_say_what_was_recorded_of_tritonbench():
     off = [statistics.median(row.off) for row in newest]
     within = [one for one in off if abs(one) <= tritonbench.GOAL]
     assert said(
-        f"{len(within)} of {len(off)} are within 3 %. The four at 8 x 8192 are within {max(map(abs, off[:4])):.1%}"[:-1]
+        f"{len(within)} of the {len(off)} pairs of TFLOPS are within 3 %. The four pairs at 8 x 8192 are within "
+        + f"{max(map(abs, off[:4])):.1%}"[:-1]
     )
     assert said(f"`do_bench` gives Improved+ {-min(off):.1%}"[:-1])
     graphs = [one for row, one in zip(newest, off, strict=True) if "cudagraph" in row.timer]

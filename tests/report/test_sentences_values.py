@@ -76,7 +76,7 @@ def test_how_many_others_and_how_many_on_an_sm():
     shared = [sentences._shared(timeline(residency=Residency(original=n, instrumented=n))) for n in (None, 1, 2, 5)]
     assert shared == ["", "", ", and 2 CTAs share an SM", ", and 5 CTAs share an SM"]
     whose = [sentences._one_of(timeline(residency=Residency(original=n, instrumented=n))) for n in (None, 1, 2)]
-    assert whose == ["it", "it", "one CTA"]
+    assert whose == ["one CTA", "the SM", "one CTA"]
     assert sentences._one_of(timeline(residency=Residency(original=2, instrumented=2), bubbles_of="SM")) == "the SM"
 
 
@@ -288,16 +288,14 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
         arguments=ARGUMENTS, bandwidth=Some(copy_gb_per_s=4000.0, peak_gb_per_s=4500.0),
         residency=Residency(original=3, instrumented=2),
     )  # fmt: skip
-    requested = (
-        "k loads 3 KB of a, 400 bytes of c, 148 bytes of d, 150 bytes of e and stores 2.5 MB of b: 1200 GB/s are"
-    )
     assert sentences._memory(t, kept) == [
-        f"{requested} requested in the original kernel's 2.000 ms.",
-        "k: 2.5 MB of that are different addresses, which memory has to move at least: 900 GB/s, 22% of a copy's 4000 "
-        "and 20% of the peak's 4500.",
-        "k reads a 3 times: 1 KB are there.",
-        "k reads c twice: loads at 2 places of it have the same addresses.",
-        "k reads e 1.5 times: 100 bytes are there.",
+        "k: loads and stores request 1200 GB/s in the original kernel's 2.000 ms: loads 3 KB of a, 400 bytes of c, 148 "
+        "bytes of d, 150 bytes of e; stores 2.5 MB of b.",
+        "k: device memory has to move at least 2.5 MB of that, each address once: 900 GB/s, 22% of a copy's 4000 GB/s "
+        "and 20% of the peak of 4500 GB/s.",
+        "k reads a 3 times: it has 1 KB.",
+        "k reads c twice: 2 loads of it have the same addresses.",
+        "k reads e 1.5 times: it has 100 bytes.",
         "k: a CTA lives 1000 cycles: 60% one, 5% two.",
         "k: a CTA has 2.05 KB of loads in flight on average, and while it waits up to 2 other CTAs are on its SM (1 in "
         "the instrumented kernel).",
@@ -306,8 +304,8 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
     once = Overhead(original_ms=None, instrumented_ms=3.0, ratio=None)
     t.overhead, t.arguments = once, {}
     assert sentences._memory(t, unknown) == [
-        "k loads 3 KB of a: 1200 GB/s are requested in the instrumented kernel's 3.000 ms, 30% of a copy's 4000 and "
-        "27% of the peak's 4500.",
+        "k: loads request 1200 GB/s in the instrumented kernel's 3.000 ms, 30% of a copy's 4000 GB/s and 27% of the "
+        "peak of 4500 GB/s: loads 3 KB of a.",
         "k: a CTA lives 1000 cycles: 60% one, 5% two.",
     ]
 
@@ -335,12 +333,12 @@ def test_how_busy_the_units_are():
     bound = Some(cycles=800.0, instruction="wgmma")
     t = timeline(compute_use=use, bound=bound, residency=Residency(original=2, instrumented=2))
     assert sentences._use(t) == [
-        "k: the tensor cores (wgmma) of an SM are used at 61% of their peak rate, by the MMAs of all CTAs in the "
-        "original kernel's 2.000 ms at 1700 MHz; one CTA's main loop alone uses 83% of it, and 2 CTAs share an SM."
+        "k: the MMAs of all CTAs reach 61% of the peak rate of the tensor cores (wgmma) in the original kernel's 2.000 "
+        "ms at 1700 MHz; inside its main loop, one CTA alone reaches 83% of that peak rate, and 2 CTAs share an SM."
     ]
     t = timeline(compute_use=use.model_copy(update={"sm": None}), unit_of_compute="fma")
     assert sentences._use(t) == [
-        "k: the peak rate of the FMA units is of one SM; one CTA's main loop alone uses 83% of it."
+        "k: inside its main loop, one CTA alone reaches 83% of the peak rate of the FMA units of one SM."
     ]
 
 
@@ -352,7 +350,7 @@ def test_what_a_pipeline_does():
     )  # fmt: skip
     assert sentences._pipeline(t) == [
         "k: an iteration takes 1000 cycles; its MMAs need 990 on the tensor cores: it is at its bound.",
-        "k: in 99 of the 1000 cycles of an iteration it has no MMA in flight, mostly with x.",
+        "k: the SM has no MMA in flight in 99 of the 1000 cycles of an iteration, mostly with x.",
         "k: a CTA computes one tile after another; from a tile to the next it takes 345 cycles beyond those of the "
         "iterations, in which it computes the MMAs of one iteration more.",
         "k hides 410 of 600 cycles of arithmetic under MMAs, 120 of them under its own warp group's.",
@@ -360,8 +358,8 @@ def test_what_a_pipeline_does():
     t = timeline(bound=Some(cycles=500.0, instruction=""), arithmetic=Some(cycles=0.0))
     assert sentences._pipeline(t) == [
         "k: an iteration takes 1000 cycles; its MMAs need 500 on the tensor cores.",
-        "k: in 0 of the 1000 cycles of an iteration it has no MMA in flight; in the other 1000 MMAs compute for 500 at "
-        "least: one counts as in flight until the wait for it ends.",
+        "k: the SM has an MMA in flight in all of the 1000 cycles of an iteration; MMAs compute in at least 500 of "
+        "these cycles: an MMA counts as in flight until the wait for it ends.",
     ]
 
 
@@ -374,7 +372,7 @@ def test_mmas_in_flight_for_much_longer_than_they_compute_are_explained(of, idle
         bound=Some(cycles=400.0, instruction=""), bubbles=[Some(cycles=idle, cause="x")] if idle else [],
         bubbles_of=of, residency=Residency(original=2, instrumented=2),
     )  # fmt: skip
-    more = f"; in the other {1000 - idle:.0f} MMAs compute for {needed} at least"
+    more = f"; MMAs compute in at least {needed} of the other {1000 - idle:.0f} cycles"
     assert (more in sentences._in_flight(t)) == bool(needed)
     assert ("counts as in flight" in sentences._in_flight(t)) == bool(needed)
 

@@ -97,20 +97,21 @@ def test_it_does_so_with_an_estimate_whose_numbers_are_wrong(monkeypatch):
     assert said(f"{missed} of {len(regrets)} replays")
 
 
-def each(numbers, form):
-    *first, last = (format(number, form) for number in numbers)
-    return f"{', '.join(first)} and {last}"
+def row(words, numbers, form):
+    return f"| {words} | {' | '.join(format(number, form) for number in numbers)} |"
 
 
 def test_the_pages_say_what_is_recorded():
     comparisons = [study.comparison for study in STUDIES]
     tuned_ms = [run[TUNED_KEY].median_ms for run in comparisons]
-    assert said(f"{each(tuned_ms, '.4f')} ms")
+    assert said(row("tuned kernel, ms", tuned_ms, ".4f"))
     before = [run[DEFAULT_KEY].median_ms / ms for run, ms in zip(comparisons, tuned_ms, strict=True)]
-    assert said(f"{each(before, '.1f')} times as fast as before")
+    assert said(row("times as fast as before tuning", before, ".1f"))
     assert {study.ratio_to_vendor[0] for study in STUDIES} == {"cudnn"}
-    assert said(f"{each([study.ratio_to_vendor[1] for study in STUDIES], '.3f')} times as fast as cuDNN")
-    assert said(f"off the best by {each([100 * study.regret for study in STUDIES], '.1f')} %")
+    ratios = [study.ratio_to_vendor[1] for study in STUDIES]
+    assert said(row("times as fast as cuDNN, the fastest vendor's kernel", ratios, ".3f"))
+    regrets = [100 * study.regret for study in STUDIES]
+    assert said(row("how far the search's choice was off the best, %", regrets, ".1f"))
     (runnable,) = {study.runnable for study in STUDIES}
     (failed,) = {sum(cost is None for cost in study.tried("exhaustive").values()) for study in STUDIES}
     assert said(f"{runnable} configurations compile, and {failed} of them fail when they run")
@@ -142,4 +143,4 @@ def test_nothing_of_a_block_runs_under_its_exponentials():
             words = [word.split()[0] for word in order(sass(kernel)) if word.startswith(("wgmma", "wait", "exp2"))]
             trip = [word for word, before in zip(words, ["", *words], strict=False) if word != before]
             assert trip == ["wgmma", "wait", "exp2", "wgmma", "wait"] * 2  # once more after each of the two loops
-    assert said(f"are {' and '.join(f'{part:.1f}' for part in slower)} % slower")
+    assert said("are {:.1f} % slower at 2048 and {:.1f} % at 4096".format(*slower))

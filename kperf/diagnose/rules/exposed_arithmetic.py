@@ -29,7 +29,8 @@ def check(timeline: Timeline) -> Iterator[Finding]:
         "medium",
         f"{exposed:.0f} of {iteration_time:.0f} cycles an iteration are arithmetic with no MMA in flight"
         + (f": the {len(computing)} consumers do it in step" if in_step else ""),
-        "let the consumers take turns (a named barrier orders their MMAs), so that one computes under the other's MMAs"
+        "let the consumers take turns (a named barrier orders their MMAs), so that one's arithmetic runs while the "
+        "other's MMAs run"
         if in_step
         else "issue the next iteration's MMA before the arithmetic of this one, or give the work to two consumers",
         {"exposed_cycles": exposed, "arithmetic_cycles": hidden.cycles, "iteration_cycles": iteration_time},

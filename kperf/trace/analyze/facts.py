@@ -294,7 +294,8 @@ def findings(t: Timeline) -> list[Finding]:
         message += ", in the same order of instructions: its warp groups are in another step"
     elif waits[0] > waits[1]:
         name = "wgmma-serialised"
-        advice = "find why the assembler waits after each wgmma (ptxas warns C75xx), as an accumulator read in between"
+        advice = "find why the assembler waits after each wgmma (ptxas warns C75xx): an accumulator may be read "
+        advice += "in between"
         message += f": the original's machine code waits for wgmma at {waits[0]} places, this one's at {waits[1]}, so "
         message += "the original's wgmma are serialised"
         evidence |= {"waits_original": float(waits[0]), "waits_instrumented": float(waits[1])}

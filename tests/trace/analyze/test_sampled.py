@@ -84,8 +84,8 @@ def test_the_use_of_an_sm_is_not_known_from_a_sample():
     assert found.mma_use.cta_main_loop == every.mma_use.cta_main_loop
     assert found.cycles_per_unit.median == pytest.approx(machines[1].iteration_time(), rel=0.05)
     words = " ".join(verdict(found))
-    assert "of an SM are used at" not in words
-    assert "one CTA's main loop alone uses" in words
+    assert "the MMAs of all CTAs" not in words
+    assert "inside its main loop, one CTA alone reaches" in words
 
 
 def test_why_all_ctas_were_recorded_is_a_reason_that_lowers_no_confidence():

@@ -106,7 +106,7 @@ def test_an_sm_has_no_mma_in_flight_where_none_of_its_ctas_has():
     assert t.bubbles_of == "SM"
     assert 100 < found == pytest.approx(t.cycles_per_unit.median * idle / whole, rel=0.05)
     assert alone_idle / alone_whole > 2 * idle / whole
-    assert f"in {found:.0f} of the {t.cycles_per_unit.median:.0f} cycles of an iteration the SM has no" in said(t)
+    assert f"the SM has no MMA in flight in {found:.0f} of the {t.cycles_per_unit.median:.0f} cycles" in said(t)
 
 
 def test_where_no_followed_cta_has_steady_iterations_the_bubbles_of_ctas_stand(monkeypatch):

@@ -152,8 +152,9 @@ def test_a_load_of_one_byte_is_in_flight_too():
 def test_the_verdict_of_a_memory_kernel_names_bytes_rate_and_wait():
     found = read.timeline(norm(), about(bandwidth=Bandwidth(peak_gb_per_s=4.0, copy_gb_per_s=3.2)))
     words = " ".join(verdict(found))
-    assert "loads 262 KB of x, 131 KB of w and stores 131 KB of y: 1 GB/s are requested in the original" in words
-    assert "16% of a copy's 3 and 13% of the peak's 4" in words  # 524 KB in 1 ms
+    assert "loads and stores request 1 GB/s in the original kernel's" in words
+    assert ": loads 262 KB of x, 131 KB of w; stores 131 KB of y." in words
+    assert "16% of a copy's 3 GB/s and 13% of the peak of 4 GB/s" in words  # 524 KB in 1 ms
     assert "later loads" in words
     assert "products" not in words
 
