@@ -40,6 +40,18 @@ def empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, devi
     return allocated
 
 
+@contextmanager
+def allocated_on(device: torch.device) -> Iterator[None]:
+    """Within it, what `empty` and the code that Inductor writes allocate on CUDA lies on another device."""
+
+    def allocate(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+    guards: Any = torch._C._dynamo.guards
+    with patch.object(guards, "_empty_strided_cuda", allocate):
+        yield
+
+
 def observed(*tensors: torch.Tensor) -> bool:
     """Whether torch does more with what these are handed to than compute it: autograd, a compiler, a tracer, a mode, a
     subclass.

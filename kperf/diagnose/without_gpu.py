@@ -25,7 +25,7 @@ import triton
 from torch.overrides import TorchFunctionMode
 
 from kperf.arch import H200, Arch
-from kperf.compat.torch import backward_within, computed_by, set_wrap_triton_enabled
+from kperf.compat.torch import allocated_on, backward_within, computed_by, set_wrap_triton_enabled
 from kperf.compat.triton import (
     CompilationError,
     CompiledKernel,
@@ -388,6 +388,7 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         stack.enter_context(patch.object(offline.Driver, "get_current_target", lambda _: arch.target))
         stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
         stack.enter_context(patch.object(torch, "compile", _compile))
+        stack.enter_context(allocated_on(_META))
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))
         stack.enter_context(set_wrap_triton_enabled(False))  # else a wrapped kernel's launch is a node of a graph

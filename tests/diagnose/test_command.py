@@ -305,6 +305,38 @@ def test_kernels_that_operators_of_torch_launch_are_read(tmp_path):
     assert [kernel["kernel"] for kernel in kernels] == ["in_triton_op", "in_custom_op", "wrapped"]
 
 
+def test_code_of_inductor_allocates_as_the_rest_of_a_script(tmp_path):
+    """It asks the allocator of CUDA itself, past the dispatcher."""
+    script = tmp_path / "output_code.py"
+    imports = "import torch, triton, triton.language as tl\n"
+    allocate = "empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cuda\n"
+    launch = 'x = torch.zeros(4096, device="cuda")\ntwice[(16,)](x, empty_strided_cuda((4096,), (1,), torch.float32))\n'
+    script.write_text(imports + KERNEL.format("twice") + allocate + launch)
+    done = kperf("diagnose", "--static", script, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]] == ["twice"]
+
+
+@pytest.mark.kernels
+def test_the_operators_of_this_package_are_read(tmp_path):
+    script = tmp_path / "attention.py"
+    script.write_text("""
+import torch
+from kperf.integrations.operator import attention
+from kperf.integrations.varlen import attention_varlen
+
+q, k, v = (torch.randn(2, 512, 8, 128, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(3))
+attention(q, k, v, causal=True)
+begins = torch.tensor([0, 512, 1024], device="cuda", dtype=torch.int32)
+q, k, v = (one.transpose(1, 2).reshape(1024, 8, 128) for one in (q, k, v))
+attention_varlen(q, k, v, begins, begins, 512, 512, causal=True)
+""")
+    done = kperf("diagnose", "--static", script, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    kernels = [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]]
+    assert (kernels[0], kernels[-1]) == ("attn_fwd_views", "attn_fwd_ragged")
+
+
 def test_a_device_may_be_named_by_type_and_index(tmp_path):
     """As `torch.device("cuda", local_rank)`: the type is a string to torch, and never the device that stands for it."""
     script = tmp_path / "devices.py"
