@@ -162,7 +162,7 @@ def test_the_gain_of_a_llama_block_is_that_of_the_record():
 def test_the_page_of_fig_11_says_how_much_arithmetic_runs_under_mmas():
     words = {
         "vanilla": "only {:.0f} of {:.0f} cycles of arithmetic run under the",
-        "improved": "In the improved schedule {:.0f} of {:.0f} cycles do.",
+        "improved": "In the improved schedule {:.0f} of {:.0f} cycles of arithmetic run under them.",
     }
     for name, sentence in words.items():
         found = read_timeline(RECORDED / f"h200/fig11/{name}.timeline.json").arithmetic

@@ -298,8 +298,8 @@ def _section(name: str, script: Script, timelines: dict[str, Timeline]) -> str:
         before_ms, after_ms = timeline.overhead.launch_ms, after.overhead.launch_ms
         lines += [
             "",
-            f"*After.* With {AFTER[name][0]} ([{AFTER[name][1]}](#{AFTER[name][1]})) it takes {after_ms:.3f} ms, "
-            f"before {before_ms:.3f} ms: {before_ms / after_ms:.2f} times as fast.",
+            f"*After.* With {AFTER[name][0]} ([{AFTER[name][1]}](#{AFTER[name][1]})) the kernel takes {after_ms:.3f} "
+            f"ms instead of {before_ms:.3f} ms, and is {before_ms / after_ms:.2f} times as fast.",
         ]
     return "\n".join(lines)
 

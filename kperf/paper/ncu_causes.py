@@ -26,7 +26,7 @@ class Cause:
 
 
 _LOADS = Cause("CPIStall", "L1TEX", "its warps wait for what they load")
-_LONGER_WAITS = (_LOADS, Cause("CPIStall", "barrier", "its warps wait at the barrier behind which a tile is there"))
+_LONGER_WAITS = (_LOADS, Cause("CPIStall", "barrier", "its warps wait at the barrier until a tile has arrived"))
 _COALESCED = (
     Cause("UncoalescedGlobalAccess", "", "it counts the sectors that move in excess"),
     Cause("MemoryCacheAccessPattern", "global", "it counts the bytes that are used of a sector"),
@@ -58,7 +58,7 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
         Cause("UncoalescedSharedAccess", "", "it counts the wavefronts in excess"),
     ),
     "conversion-in-loop": _EXCHANGE,
-    "debug-in-kernel": (Cause("CPIStall", "barrier", "the barrier that was left in is what warps wait at"),),
+    "debug-in-kernel": (Cause("CPIStall", "barrier", "its warps wait at the barrier that was left in"),),
     "dot-by-hand": _FMA,
     "dot-on-fma": _FMA,
     "emulated-atomics": (

@@ -224,7 +224,7 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
         anywhere = sum(row.names_cause_anywhere for row in faulty)
         lines.append(
             f"ncu profiled {len(faulty)} faulty kernels. In {first} of them, one of the {FIRST} rules with the largest "
-            f"estimated speedups names the cause; in {anywhere}, some rule of ncu does."
+            f"estimated speedups names the cause; in {anywhere}, some rule of ncu names it."
         )
     if clean:
         large = [row.name for row in clean if row.largest_global >= LARGE]

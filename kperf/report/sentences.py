@@ -166,7 +166,7 @@ def _in_flight(t: Timeline) -> str:
     idle = sum(bubble.cycles for bubble in t.bubbles)
     if round(idle):
         line = f"{t.label}: {_one_of(t)} has no {_product(t)} in flight in {idle:.0f} of {_drawn(t)}"
-        line += f", mostly with {t.bubbles[0].cause}"
+        line += _mostly(t.bubbles[0].cause)
     else:
         line = f"{t.label}: {_one_of(t)} has {_a_product(t)} in flight in all of {_drawn(t)}"
     if t.bound is None:
@@ -177,10 +177,22 @@ def _in_flight(t: Timeline) -> str:
     if in_flight - needed > _AWAITED * t.cycles_per_unit.median:
         these = f"of the other {in_flight:.0f} cycles" if round(idle) else "of these cycles"
         line += (
-            f"; {_products(t)} compute in at least {needed:.0f} {these}: {_a_product(t)} counts as in flight until the "
-            "wait for it ends"
+            f". A{_a_product(t)[1:]} counts as in flight until the wait for it ends; {_products(t)} compute in at "
+            f"least {needed:.0f} {these}"
         )
     return f"{line}."
+
+
+def _mostly(cause: str) -> str:
+    """What the warp groups mostly do while no MMA is in flight, if it is known."""
+    if cause == "other":
+        return ""
+    many, _, where = cause.partition(" in ")
+    if many in ("both", "all"):
+        return f", mostly while {many} warp groups are in {where}"
+    if " beside " in cause:
+        return f", mostly while warp groups are in {' and in '.join(cause.split(' beside '))}"
+    return f", mostly during {cause}"
 
 
 def _launches(t: Timeline) -> list[str]:
@@ -271,7 +283,7 @@ def _load_wait(t: Timeline, wait: LoadWait) -> str:
     cost = _most_that_loads_cost(t, wait)
     if cost < LOADS_ON_THE_PATH * t.cycles_per_unit.median:
         return f"{t.label}: loads lengthen an iteration by {cost:.0f} cycles at most, though {spent}."
-    return f"{t.label}: loads stand on the path: {spent}."
+    return f"{t.label}: loads are on the critical path: {spent}."
 
 
 def _most_that_loads_cost(t: Timeline, wait: LoadWait) -> float:
@@ -299,8 +311,8 @@ def _of_the_loaders(t: Timeline, beginning: str) -> list[WhatIf]:
 def _what_ifs(t: Timeline, graph: Replayed) -> list[str]:
     together = f", of {graph.together} CTAs of an SM together," if graph.together > 1 else ""
     line = (
-        f"{t.label}: by replay of the dependency graph{together} an iteration takes {graph.cycles:.0f} cycles where "
-        f"those CTAs took {graph.measured_cycles:.0f} ({graph.error:+.1%})"
+        f"{t.label}: by replay of the dependency graph{together} an iteration takes {graph.cycles:.0f} cycles; the "
+        f"replayed CTAs took {graph.measured_cycles:.0f} ({graph.error:+.1%})"
     )
     if not _explains(graph):
         return [f"{line}: the graph does not explain them, and its what-if savings are not to be relied on."]
@@ -308,7 +320,7 @@ def _what_ifs(t: Timeline, graph: Replayed) -> list[str]:
     if best := t.what_if[:2]:
         alone = ""
         if graph.together > 1:
-            alone = f"of all {graph.together} CTAs that share an SM at once, "
+            alone = f"with the same change in all {graph.together} CTAs of an SM, "
         elif (t.residency.original or 1) > 1:
             alone = "of one CTA, beside which others keep the SM's units busy, "
         saved = [
@@ -381,7 +393,7 @@ def _unique(t: Timeline, m: Memory) -> list[str]:
     if m.unique_gb_per_s is not None:
         size = sum(part.unique_bytes or 0 for part in m.traffic)
         lines.append(
-            f"{t.label}: device memory has to move at least {_bytes(size)} of that, each address once: "
+            f"{t.label}: device memory has to move at least {_bytes(size)} of these bytes, each address once: "
             f"{m.unique_gb_per_s:.0f} GB/s{_of_peak(t, m.unique_gb_per_s)}."
         )
     for part in m.traffic:
@@ -389,11 +401,13 @@ def _unique(t: Timeline, m: Memory) -> list[str]:
         times = part.loaded_bytes / size if size else 0.0
         if part.places > 1:
             lines.append(
-                f"{t.label} reads {part.argument} {_times(part.places)}: {part.places} loads of it have the same "
-                "addresses."
+                f"{t.label}: the kernel reads {part.argument} {_times(part.places)}: {part.places} of its loads have "
+                "the same addresses."
             )
         elif times >= READ_AGAIN:
-            lines.append(f"{t.label} reads {part.argument} {_times(times)}: it has {_bytes(size)}.")
+            lines.append(
+                f"{t.label}: the kernel reads {part.argument} {_times(times)}: {part.argument} has {_bytes(size)}."
+            )
     return lines
 
 
@@ -477,8 +491,8 @@ def _of_samples(t: Timeline, samples: PcSamples) -> list[str]:
     wait = t.load_wait
     if wait is not None and wait.share_by_events is not None:
         lines.append(
-            f"{t.label}: events disturb it, so samples decide how long it waits for loads: {wait.share:.0%} of an "
-            f"iteration, and not {wait.share_by_events:.0%} as events have it."
+            f"{t.label}: events disturb the kernel, so samples decide how long it waits for loads: {wait.share:.0%} of "
+            f"an iteration, where events show {wait.share_by_events:.0%}."
         )
     elif t.is_disturbed:
         lines.append(f"{t.label}: events disturb it, so shares of its lines are those of the samples.")

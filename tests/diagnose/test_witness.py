@@ -222,7 +222,7 @@ def test_the_reading_says_what_warps_wait_for_and_which_witness_decides():
     said = verdict(decided(disturbed(sampled(*LOADING, dropped=700))))
     assert any(sentence.endswith("examples/gemm.py:20; the GPU lost 700 more.") for sentence in said)
     assert any(
-        "so samples decide how long it waits for loads: 25% of an iteration, and not 42% as events have it." in sentence
+        "so samples decide how long it waits for loads: 25% of an iteration, where events show 42%." in sentence
         for sentence in said
     )
     assert not any("samples" in sentence for sentence in verdict(GEMM))

@@ -83,7 +83,7 @@ def test_each_kernel_has_its_rules_or_says_why_not(tmp_path, console, program):
     assert "planted/wide: HighPipeUtilization 95 % local, CPIStall 62 % global (" in said
     assert (
         "ncu profiled 3 faulty kernels. In 1 of them, one of the 2 rules with the largest estimated speedups names the "
-        "cause; in 2, some rule of ncu does." in said
+        "cause; in 2, some rule of ncu names it." in said
     )
     assert "ncu estimates that 1 of 1 clean kernels could take at least 20 % less time: good." in said
     assert "A rule's text names a line of Python in none of 4 kernels." in said

@@ -230,8 +230,9 @@ def test_the_pages_say_what_a_sweep_over_two_gpus_took():
     alone = [one.seconds for one in sweeps if spread.same_work(one) and cards[one.gpus[0].environment] == "e3f95cb6"]
     assert len(spread.gpus) == 2
     assert said(
-        f"on three H200s of one host, the causal grid took {spread.seconds:.0f} s on two cards, after "
-        f"{spread.start_s:.0f} s to start, and {min(alone):.0f} and {max(alone):.0f} s on the third card"
+        f"on three H200s of one host: the {len(spread.places)} causal shapes of Fig. 12, spread over two cards, took "
+        f"{spread.seconds:.0f} s, after {spread.start_s:.0f} s to start. All {len(spread.places)} shapes on the third "
+        f"card took {min(alone):.0f} and {max(alone):.0f} s"
     )
     runs = [p for p in STORE.points() if p.run in spread.runs]
     found = agreement(on_several(runs, STORE.environments()).values())
@@ -255,7 +256,7 @@ def test_the_verdict_blames_no_load_that_a_what_if_saving_acquits(variant):
     timeline = read_timeline(RECORDED / "h200" / "fig11" / f"{variant}.timeline.json")
     assert abs(timeline.replay.error) < 0.02
     words = " ".join(verdict(timeline))
-    assert "loads stand on the path" not in words
+    assert "loads are on the critical path" not in words
     assert re.search(r"if no load took any time, an iteration would take at most \d{2,3} cycles less", words)
 
 

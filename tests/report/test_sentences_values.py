@@ -96,9 +96,9 @@ REPLAYED = Some(together=1, cycles=1030.0, measured_cycles=1000.0, error=0.03)
     ("share", "of", "words"),
     [
         (0.1499, {}, "k: loads are there in time: of the 1000 cycles of an iteration 400 (15%) go to r of c."),
-        (0.15, {}, "k: loads stand on the path: of the 1000 cycles of an iteration 400 (15%) go to r of c."),
+        (0.15, {}, "k: loads are on the critical path: of the 1000 cycles of an iteration 400 (15%) go to r of c."),
         (0.4, {"bound": Some(cycles=851.0)}, "k: loads lengthen an iteration by 149 cycles at most, though of"),
-        (0.4, {"bound": Some(cycles=850.0)}, "k: loads stand on the path: of the 1000"),
+        (0.4, {"bound": Some(cycles=850.0)}, "k: loads are on the critical path: of the 1000"),
         (0.4, {"bound": Some(cycles=1200.0)}, "k: loads lengthen an iteration by 0 cycles at most"),
         (
             0.4, {"replay": REPLAYED, "what_if": [saving(10, 5, 30), saving(20, 15, 120, "load V")]},
@@ -108,14 +108,14 @@ REPLAYED = Some(together=1, cycles=1030.0, measured_cycles=1000.0, error=0.03)
             0.4, {"replay": REPLAYED, "withheld": [saving(10, -50, -30)]},
             "k: loads lengthen an iteration by 0 cycles at most",
         ),
-        (0.4, {"replay": REPLAYED, "what_if": [saving(10, 5, 30, group="c")]}, "k: loads stand on the path"),
-        (0.4, {"replay": REPLAYED, "what_if": [saving(10, 5, 30, "wait K")]}, "k: loads stand on the path"),
+        (0.4, {"replay": REPLAYED, "what_if": [saving(10, 5, 30, group="c")]}, "k: loads are on the critical path"),
+        (0.4, {"replay": REPLAYED, "what_if": [saving(10, 5, 30, "wait K")]}, "k: loads are on the critical path"),
         (
-            0.4, {"replay": Some(error=0.06), "what_if": [saving(10, 5, 30)]}, "k: loads stand on the path",
+            0.4, {"replay": Some(error=0.06), "what_if": [saving(10, 5, 30)]}, "k: loads are on the critical path",
         ),
         (
             0.4, {"replay": REPLAYED, "what_if": [saving(10, 5, 30)], "confidence": Some(level="low", reasons=["x"])},
-            "k: loads stand on the path",
+            "k: loads are on the critical path",
         ),
     ],
 )  # fmt: skip
@@ -128,7 +128,7 @@ def test_savings_are_said_of_the_two_best_and_of_loads_and_stages():
     rows = [saving(300, 250, 350, "a", "c"), saving(200, 150, 260), saving(100, 50, 390, "wait K empty")]
     said = sentences._what_ifs(timeline(what_if=rows, withheld=[saving(1, -9, 300, "load V")]), REPLAYED)
     assert said == [
-        "k: by replay of the dependency graph an iteration takes 1030 cycles where those CTAs took 1000 (+3.0%).",
+        "k: by replay of the dependency graph an iteration takes 1030 cycles; the replayed CTAs took 1000 (+3.0%).",
         "k: an iteration would take 300 (250 to 350) cycles less without a of c, 200 (150 to 260) cycles less without "
         "load K of p.",
     ]
@@ -148,14 +148,14 @@ def test_savings_are_said_of_the_two_best_and_of_loads_and_stages():
     assert together[0].startswith(
         "k: by replay of the dependency graph, of 3 CTAs of an SM together, an iteration takes"
     )
-    assert together[1].startswith("k: of all 3 CTAs that share an SM at once, an iteration would take 300")
+    assert together[1].startswith("k: with the same change in all 3 CTAs of an SM, an iteration would take 300")
     withheld = sentences._what_ifs(timeline(withheld=[Some(why="it is at its bound")]), REPLAYED)
     assert withheld[1:] == ["k: no what-if saving is given: it is at its bound."]
     off = sentences._what_ifs(
         timeline(what_if=rows), Some(together=1, cycles=940.0, measured_cycles=1000.0, error=-0.06)
     )
     assert off == [
-        "k: by replay of the dependency graph an iteration takes 940 cycles where those CTAs took 1000 (-6.0%): the "
+        "k: by replay of the dependency graph an iteration takes 940 cycles; the replayed CTAs took 1000 (-6.0%): the "
         "graph does not explain them, and its what-if savings are not to be relied on."
     ]
 
@@ -291,11 +291,11 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
     assert sentences._memory(t, kept) == [
         "k: loads and stores request 1200 GB/s in the original kernel's 2.000 ms: loads 3 KB of a, 400 bytes of c, 148 "
         "bytes of d, 150 bytes of e; stores 2.5 MB of b.",
-        "k: device memory has to move at least 2.5 MB of that, each address once: 900 GB/s, 22% of a copy's 4000 GB/s "
-        "and 20% of the peak of 4500 GB/s.",
-        "k reads a 3 times: it has 1 KB.",
-        "k reads c twice: 2 loads of it have the same addresses.",
-        "k reads e 1.5 times: it has 100 bytes.",
+        "k: device memory has to move at least 2.5 MB of these bytes, each address once: 900 GB/s, 22% of a copy's "
+        "4000 GB/s and 20% of the peak of 4500 GB/s.",
+        "k: the kernel reads a 3 times: a has 1 KB.",
+        "k: the kernel reads c twice: 2 of its loads have the same addresses.",
+        "k: the kernel reads e 1.5 times: e has 100 bytes.",
         "k: a CTA lives 1000 cycles: 60% one, 5% two.",
         "k: a CTA has 2.05 KB of loads in flight on average, and while it waits up to 2 other CTAs are on its SM (1 in "
         "the instrumented kernel).",
@@ -350,7 +350,7 @@ def test_what_a_pipeline_does():
     )  # fmt: skip
     assert sentences._pipeline(t) == [
         "k: an iteration takes 1000 cycles; its MMAs need 990 on the tensor cores: it is at its bound.",
-        "k: the SM has no MMA in flight in 99 of the 1000 cycles of an iteration, mostly with x.",
+        "k: the SM has no MMA in flight in 99 of the 1000 cycles of an iteration, mostly during x.",
         "k: a CTA computes one tile after another; from a tile to the next it takes 345 cycles beyond those of the "
         "iterations, in which it computes the MMAs of one iteration more.",
         "k hides 410 of 600 cycles of arithmetic under MMAs, 120 of them under its own warp group's.",
@@ -358,9 +358,24 @@ def test_what_a_pipeline_does():
     t = timeline(bound=Some(cycles=500.0, instruction=""), arithmetic=Some(cycles=0.0))
     assert sentences._pipeline(t) == [
         "k: an iteration takes 1000 cycles; its MMAs need 500 on the tensor cores.",
-        "k: the SM has an MMA in flight in all of the 1000 cycles of an iteration; MMAs compute in at least 500 of "
-        "these cycles: an MMA counts as in flight until the wait for it ends.",
+        "k: the SM has an MMA in flight in all of the 1000 cycles of an iteration. An MMA counts as in "
+        "flight until the wait for it ends; MMAs compute in at least 500 of these cycles.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("x + y", ", mostly during x + y."),
+        ("both in reduce + exp2", ", mostly while both warp groups are in reduce + exp2."),
+        ("all in wait b full", ", mostly while all warp groups are in wait b full."),
+        ("store c beside wait b full", ", mostly while warp groups are in store c and in wait b full."),
+        ("other", "of an iteration."),
+    ],
+)
+def test_what_the_warp_groups_do_while_no_mma_is_in_flight_is_a_clause(cause, words):
+    t = timeline(bubbles=[Some(cycles=99.0, cause=cause)])
+    assert sentences._in_flight(t).endswith(words)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,9 @@ def test_the_use_of_an_sm_is_of_all_its_ctas_and_that_of_a_main_loop_of_one(star
     else:
         assert f"{len(starts)} CTAs share an SM" in said
         assert f"by replay of the dependency graph, of {len(starts)} CTAs of an SM together," in said
-        assert f"of all {len(starts)} CTAs that share an SM at once, an iteration would take" in said or not t.what_if
+        assert (
+            f"with the same change in all {len(starts)} CTAs of an SM, an iteration would take" in said or not t.what_if
+        )
 
 
 def test_an_sm_has_an_mma_in_flight_where_any_cta_has():
@@ -322,8 +324,8 @@ def test_bytes_that_memory_moves_are_each_address_once():
     assert t.memory.gb_per_s == pytest.approx(4 * ROW / 1e6)  # in 1 ms
     assert t.memory.unique_gb_per_s == pytest.approx((2 * ROW + 4096) / 1e6)
     words = " ".join(verdict(t))
-    assert "k reads x twice: it has 131 KB" in words
-    assert "k reads w 32 times" in words
+    assert "k: the kernel reads x twice: x has 131 KB" in words
+    assert "k: the kernel reads w 32 times" in words
     assert f"{t.memory.unique_gb_per_s:.0f} GB/s, 33% of a copy's 1 GB/s and 27% of the peak of 1 GB/s" in words
 
 
@@ -342,7 +344,7 @@ def test_what_two_loads_of_the_same_addresses_read_is_read_twice():
     t = read.timeline(launch, about(arguments={"x": "float32 [1000000]"}))
     x = t.memory.traffic[0]
     assert (x.places, x.loaded_bytes, x.unique_bytes) == (2, 2 * ROW, ROW)
-    assert "k reads x twice: 2 loads of it have the same addresses." in verdict(t)
+    assert "k: the kernel reads x twice: 2 of its loads have the same addresses." in verdict(t)
 
 
 def test_the_layer_norm_of_version_2_reads_its_rows_twice_and_says_what_memory_moves(tmp_path):

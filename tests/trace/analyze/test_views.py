@@ -267,7 +267,7 @@ def test_with_one_stage_the_loads_stand_on_the_path_and_the_tensor_cores_rest_me
     assert found.load_wait.cycles == 1400 * 7 / 8  # the first of the eight is before the loop
     assert found.load_wait.share == pytest.approx(1225 / 2500)
     assert found.mma_use.in_flight_cta == pytest.approx(1100 / 2500, rel=0.01)
-    assert any("loads stand on the path" in line and "1225 (49%)" in line for line in verdict(found))
+    assert any("loads are on the critical path" in line and "1225 (49%)" in line for line in verdict(found))
 
 
 def test_two_recorded_warps_of_the_same_code_are_one_issuing_group():
