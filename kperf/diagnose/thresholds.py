@@ -17,6 +17,9 @@ BAD_SECTOR_USE = 0.3
 VECTOR_BYTES = 16
 """A thread's largest access: a copy of 4-byte accesses reaches the bandwidth only with many more warps in flight."""
 
+LEAST_AHEAD_BYTES = 4
+"""Side by side for a thread, that cp.async copies and AMD's pipelines load. A load of fewer is never issued ahead."""
+
 BYTES_IN_FLIGHT = 8
 """Bytes a thread asks for before it waits. Little's law on an H200: 4.8 TB/s * 700 ns = 3.4 MB in flight = 25 KB an SM,
 12 bytes a thread at full occupancy; a kernel without a loop that asks for less cannot fill the memory's pipe."""

@@ -58,7 +58,20 @@ def test_a_recurrence_of_few_ctas_waits_for_memory_in_each_step(tmp_path):
     assert found.evidence == {"bytes_in_flight": 1024, "ctas": 1}  # 64 CTAs, each 128 numbers of two tensors
     assert "write the loop as tl.range(..., num_stages=4)" in found.advice
     assert found.estimate.high == 8.0
-    assert few_bytes(tmp_path, SCAN.format(width=1 << 22)).candidates == [{"num_warps": 1}]  # CTAs for all SMs
+
+
+@pytest.mark.parametrize(
+    ("launch", "written"),
+    [("BLOCK=128", "launch with num_warps=2, "), ("BLOCK=32, num_warps=1", "take a larger BLOCK, ")],
+)
+def test_a_recurrence_of_16_bits_needs_4_bytes_a_thread_to_load_ahead(tmp_path, launch, written):
+    source = SCAN.format(width=8192).replace('device="cuda"', 'device="cuda", dtype=torch.bfloat16')
+    source = source.replace("BLOCK=128", launch)
+    found = few_bytes(tmp_path, source)
+    assert f"; or {written}so that a thread has the 4 bytes that are loaded ahead at least, and write" in found.advice
+    ahead = source.replace("range(steps)", "tl.range(0, steps, num_stages=4)")
+    assert few_bytes(tmp_path, ahead) is not None  # stages alone change nothing
+    assert few_bytes(tmp_path, ahead.replace(launch, "BLOCK=128, num_warps=2")) is None
 
 
 @pytest.mark.parametrize(("block", "is_found"), [(128, True), (4096, False)])

@@ -15,7 +15,7 @@ from kperf.diagnose.occupancy import (
     warps_of_vectors,
 )
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import BYTES_IN_FLIGHT, LEAST_SM_BYTES, MEDIUM_GAIN, VECTOR_BYTES
+from kperf.diagnose.thresholds import BYTES_IN_FLIGHT, LEAST_AHEAD_BYTES, LEAST_SM_BYTES, MEDIUM_GAIN, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -100,12 +100,25 @@ def _of_a_small_grid(kernel: Kernel, loops: Sequence[Operation]) -> Iterator[Fin
             "medium",
             f"each iteration waits for what it loads: {asked} bytes in flight of the {resident} "
             f"CTA{'s' * (resident > 1)} on an SM, and its memory wants {LEAST_SM_BYTES}",
-            "load the tiles of several iterations at once; or write the loop as tl.range(..., num_stages=4), so that "
-            "those of the next ones are under way",
+            f"load the tiles of several iterations at once; or {_ahead(kernel, loads)}, so that those of the next ones "
+            "are under way",
             {"bytes_in_flight": asked, "ctas": resident},
             confidence="medium",
             estimate=(math.sqrt(gain), 1.0, gain),
         )
+
+
+def _ahead(kernel: Kernel, loads: Sequence[Access]) -> str:
+    """How the compiler comes to issue these loads ahead: each thread of them needs the least bytes, side by side."""
+    stages = "write the loop as tl.range(..., num_stages=4)"
+    narrow = [access for access in loads if access.thread_bytes < LEAST_AHEAD_BYTES]
+    if not narrow:
+        return stages
+    warps = min(access.tensor.size * access.tensor.bytes for access in narrow) // (
+        LEAST_AHEAD_BYTES * kernel.arch.warp_size
+    )
+    fewer = kernel.with_option(f"num_warps={warps}") if 0 < warps < kernel.num_warps else "take a larger BLOCK"
+    return f"{fewer}, so that a thread has the {LEAST_AHEAD_BYTES} bytes that are loaded ahead at least, and {stages}"
 
 
 def _in_loops(kernel: Kernel, accesses: Sequence[Access]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from kperf.diagnose.loops import own_stages, with_stages
 from kperf.diagnose.occupancy import ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
-from kperf.diagnose.thresholds import SM_BYTES_IN_FLIGHT
+from kperf.diagnose.thresholds import LEAST_AHEAD_BYTES, SM_BYTES_IN_FLIGHT
 from kperf.diagnose.vectors import FROM_MEMORY, passed_in_parts, wrapped, wrapped_by
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -17,8 +17,6 @@ from kperf.trace.analyze.finding import Finding
 
 _SMALL = 1024
 """Elements: vectors of scales or a bias are not worth a buffer."""
-_LEAST_BYTES = 4
-"""Of a thread, that cp.async copies, and that AMD's pipelines load."""
 _INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 _MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
 """What moves a tile's elements among registers and threads."""
@@ -173,7 +171,7 @@ def _index_load(kernel: Kernel, loop: Operation, op: Operation) -> Operation | N
 
 def _few_bytes(kernel: Kernel, access: Access) -> tuple[str, str]:
     takes = "pipelines load" if kernel.arch.backend == "hip" else "cp.async copies"
-    few = f"a thread can prove only {access.thread_bytes} contiguous bytes, and {takes} {_LEAST_BYTES} or more"
+    few = f"a thread can prove only {access.thread_bytes} contiguous bytes, and {takes} {LEAST_AHEAD_BYTES} or more"
     if descriptor := kernel.descriptor_in_parts(access):
         why, advice = passed_in_parts(descriptor)
     elif divisors := wrapped_by(kernel, access):
@@ -200,7 +198,7 @@ def _is_turned(kernel: Kernel, loop: Operation, op: Operation, access: Access | 
 def _stride(kernel: Kernel, op: Operation) -> str:
     """The arguments of which one, if it is 1, lets a thread's bytes lie side by side."""
     access = next((access for access in kernel.accesses if access.operation is op), None)
-    return kernel.unless_one(access) if access is not None and access.thread_bytes < _LEAST_BYTES else ""
+    return kernel.unless_one(access) if access is not None and access.thread_bytes < LEAST_AHEAD_BYTES else ""
 
 
 def _reason(  # noqa: PLR0911 (a case a reason)
@@ -225,7 +223,7 @@ def _reason(  # noqa: PLR0911 (a case a reason)
             "its address depends on what another load of the same iteration gives",
             "load the indices an iteration ahead, in a variable that the loop carries",
         )
-    if access is not None and access.thread_bytes < _LEAST_BYTES:
+    if access is not None and access.thread_bytes < LEAST_AHEAD_BYTES:
         return _few_bytes(kernel, access)
     if _is_turned(kernel, loop, op, access):
         return (
