@@ -14,13 +14,17 @@ from kperf.ir.ttgir import Operation
 from kperf.ir.values import Value
 from kperf.trace.analyze.finding import Finding
 
-Cause = Literal["mask", "loaded mask", "alignment", "memory", "remainder", "stride", "descriptor"]
+Cause = Literal["mask", "loaded mask", "alignment", "offset", "memory", "remainder", "stride", "descriptor"]
 
 FROM_MEMORY = (
     "its address is computed from numbers that are read from memory, of which no alignment is known",
     "say what is known of them: pointer = tl.multiple_of(pointer, 16), and likewise each stride that is read",
 )
 """Why the compiler cuts an access into pieces, and what to do."""
+
+
+_SHIFTED = 0.5
+"""Of a tile's elements, that another load of the window reads too."""
 
 
 def passed_in_parts(descriptor: str) -> tuple[str, str]:
@@ -78,9 +82,8 @@ def findings(
             rule,
             worst.access.operation,
             "low" if unless else "medium",
-            f"a thread asks for {worst.machine_bytes} bytes at a time where {worst.possible_bytes} lie side by side"
-            + (f" (likewise on {others})" if others else "")
-            + f": {why}",
+            f"a thread asks for {worst.machine_bytes} byte{'s' * (worst.machine_bytes > 1)} at a time where "
+            f"{worst.possible_bytes} lie side by side" + (f" (likewise on {others})" if others else "") + f": {why}",
             f"if {unless} is a multiple of 16, say so with i32:16 in --signature; else {advice}" if unless else advice,
             {"machine_bytes": worst.machine_bytes, "possible_bytes": worst.possible_bytes, "accesses": len(alike)},
             confidence="low" if unless else "high",
@@ -124,6 +127,8 @@ def _in_the_way(  # noqa: PLR0911 (a case a cause)
         return "alignment", unknown
     if access.value.loaded:
         return None
+    if offset_of_rows(access):
+        return None if _is_shifted(kernel, access) else ("offset", ())
     if of_mask := _limits(kernel, access):
         return "mask", of_mask
     return ("loaded mask", ()) if not unknown and _mask_is_data(kernel, access) else None
@@ -141,6 +146,25 @@ def wrapped_by(kernel: Kernel, access: Access) -> tuple[str, ...]:
             if index is not None and divisor is not None and _side_by_side(index):
                 found |= set(_not_divisible(kernel, divisor.arguments))
     return tuple(sorted(found))
+
+
+def offset_of_rows(access: Access) -> int:
+    """Bytes by which contiguous rows begin behind multiples of 16, at most; 0 where none does so."""
+    if access.contiguous is None:
+        return 0
+    return int(np.max(np.take(access.value.numbers, 0, axis=access.contiguous) % VECTOR_BYTES))
+
+
+def _is_shifted(kernel: Kernel, access: Access) -> bool:
+    """Whether another load begins rows at other places of the same tile: neighbours that a sum over a window reads."""
+    others = (
+        one.value.numbers
+        for one in kernel.accesses
+        if one.operation.name == access.operation.name
+        and one.value.arguments == access.value.arguments
+        and not np.array_equal(one.value.numbers, access.value.numbers)
+    )
+    return any(np.isin(access.value.numbers, numbers).mean() > _SHIFTED for numbers in others)
 
 
 def _along(op: Operation) -> int | None:

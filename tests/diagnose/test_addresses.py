@@ -259,3 +259,50 @@ def test_the_array_of_a_large_angle_is_no_spill_and_its_function_is_slow_however
     assert not [rule for rule, _ in found if rule == "register-spills"]
     lines = {number for rule, number in found if rule == "slow-math"}
     assert lines == {line(ANGLES, "# power"), line(ANGLES, "# turned")}
+
+
+ROWS = """
+@triton.jit
+def kernel(x, y, stride, n, HEADER: tl.constexpr, BLOCK: tl.constexpr):
+    for start in range(0, n, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        v = tl.load(x + tl.program_id(0) * stride + HEADER + i)  # here
+        tl.store(y + tl.program_id(0) * n + i, v.to(y.dtype.element_ty))
+"""
+
+
+def test_a_constant_before_a_row_keeps_threads_from_whole_vectors(tmp_path):
+    types = "x=*i8,y=*i8,stride=i32:16,n=i32:16"
+    found = findings(tmp_path, ROWS, types, ("HEADER=3", "BLOCK=2048"))
+    assert [rule for rule, _ in found] == ["narrow-access"]
+    finding = found["narrow-access", line(ROWS)]
+    assert (finding.severity, finding.evidence["machine_bytes"]) == ("medium", 1)
+    assert finding.message == (
+        "a thread asks for 1 byte at a time where 16 lie side by side: rows begin up to 3 bytes behind a multiple of 16"
+    )
+    assert finding.advice.startswith("begin rows at multiples of 16 bytes")
+    assert findings(tmp_path, ROWS, types, ("HEADER=16", "BLOCK=2048")) == {}
+
+
+def test_rows_of_unknown_beginnings_are_not_called_far_apart(tmp_path):
+    launch = """
+x = torch.empty(8192, 8195, device="cuda", dtype=torch.int8)
+kernel[(8192,)](x, torch.empty(8192, 8192, device="cuda"), 8195, 8192, 0, 2048)
+"""
+    assert [rule for rule, _ in findings(tmp_path, ROWS + launch)] == ["narrow-access"]
+
+
+@pytest.mark.parametrize("element", ["bfloat16", "float32"])
+def test_neighbours_of_a_window_are_no_fault_of_its_layout(tmp_path, element):
+    """Each shifted load asks for single elements, whatever the layout: the cache has their sectors."""
+    window = f"""
+@triton.jit
+def kernel(x, y, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.load(x + i) + tl.load(x + i + 1) + tl.load(x + i + 2)
+    tl.store(y + i, total)
+
+x = torch.empty((1 << 24) + 16, device="cuda", dtype=torch.{element})
+kernel[(1 << 14,)](x, torch.empty_like(x), 1024)
+"""
+    assert findings(tmp_path, window) == {}

@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterator
 
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.vectors import FROM_MEMORY, Cause, Vector, findings, passed_in_parts, wrapped
+from kperf.diagnose.thresholds import VECTOR_BYTES
+from kperf.diagnose.vectors import (
+    FROM_MEMORY,
+    Cause,
+    Vector,
+    findings,
+    offset_of_rows,
+    passed_in_parts,
+    wrapped,
+)
 from kperf.trace.analyze.finding import Finding
 
 
@@ -18,6 +27,13 @@ def _of_alignment(vector: Vector) -> tuple[str, str]:
         f"of {', '.join(vector.unknown)} no multiple of 16 is known, so that rows may begin anywhere",
         f"pass tensors and strides that are multiples of 16, or say tl.multiple_of({vector.unknown[0]}, 16) where "
         "it is so; pad rows if it is not",
+    )
+
+
+def _of_an_offset(vector: Vector) -> tuple[str, str]:
+    return (
+        f"rows begin up to {offset_of_rows(vector.access)} bytes behind a multiple of {VECTOR_BYTES}",
+        f"begin rows at multiples of {VECTOR_BYTES} bytes: pad what stands before them, or lay it elsewhere",
     )
 
 
@@ -46,6 +62,7 @@ def _of_a_descriptor(vector: Vector) -> tuple[str, str]:
 _REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
     "alignment": _of_alignment,
     "memory": _of_memory,
+    "offset": _of_an_offset,
     "remainder": _of_a_remainder,
     "stride": _of_a_stride,
     "descriptor": _of_a_descriptor,

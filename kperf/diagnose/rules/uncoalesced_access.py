@@ -9,7 +9,7 @@ from kperf.arch import H200
 from kperf.diagnose.kernel import STORES, Access, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BAD_SECTOR_USE, POOR_SECTOR_USE, SECTOR_BYTES
-from kperf.diagnose.vectors import passed_in_parts, wrapped, wrapped_by
+from kperf.diagnose.vectors import offset_of_rows, passed_in_parts, wrapped, wrapped_by
 from kperf.trace.analyze.finding import Finding, Level
 
 _PART = 8
@@ -38,7 +38,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if others:
             together.append(others)
             yield _together(kernel, access, others)
-        elif _has_layout_of(access, poor):
+        elif _has_layout_of(access, poor) or _is_cut(kernel, access):
             continue
         elif _from_memory(access) or access.sector_use < BAD_SECTOR_USE:
             apart.append(access)  # else the second half of a sector comes from the cache
@@ -53,6 +53,20 @@ def _has_layout_of(access: Access, poor: list[Access]) -> bool:
     """
     tiles = [_layout(one) for one in poor if not one.has_neighbours]
     return access.has_neighbours and not _from_memory(access) and _layout(access) in tiles
+
+
+def _is_cut(kernel: Kernel, access: Access) -> bool:
+    """Whether a thread's elements lie side by side and are asked for one by one, because rows begin unaligned.
+
+    All requests of a warp together use their sectors: what is to change is where rows begin, not who loads what.
+    """
+    places = kernel.layouts.elements(access.tensor)
+    if places is None or offset_of_rows(access) == 0:
+        return False
+    sectors = access.value.numbers[tuple(np.moveaxis(places, -1, 0))] // SECTOR_BYTES
+    touched = sum(len(np.unique(warp)) for warp in sectors)
+    elements = sectors[0].size * len(sectors)
+    return bool(elements * access.tensor.bytes >= POOR_SECTOR_USE * touched * SECTOR_BYTES)
 
 
 def _layout(access: Access) -> str:
