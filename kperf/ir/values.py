@@ -360,7 +360,7 @@ def _carried_by(loop: Operation) -> Iterator[tuple[Region, str, _Carried]]:
     ends = _passed(body.operations[-1]) if body.operations else ()
     initial = _initial(loop)
     if loop.name == "scf.for":
-        for name, begin, end in zip(_loop_arguments(loop), initial, ("", *ends), strict=False):
+        for name, begin, end in zip(loop_arguments(loop), initial, ("", *ends), strict=False):
             yield body, name, _Carried(loop, (loop.parent, begin), (body, end) if end else None)
         return
     condition = loop.regions[0]
@@ -380,7 +380,7 @@ def _header(loop: Operation) -> str:
     return loop.rest.partition("->")[0]
 
 
-def _loop_arguments(loop: Operation) -> list[str]:
+def loop_arguments(loop: Operation) -> list[str]:
     """The induction variable of `scf.for`, then what it carries."""
     induction = re.match(r"\s*(?:unsigned )?(%[\w$.-]+) = ", _header(loop))
     carried = re.findall(_EQUAL, _header(loop).partition("iter_args(")[2])

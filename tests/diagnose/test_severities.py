@@ -397,3 +397,55 @@ def test_a_loop_is_bound_by_memory_with_what_it_stores(tmp_path, operations, sai
         f"work[(132,)](x, torch.empty_like(x), 1 << 14, 4096, {operations // 2}, num_warps=8)"
     )
     assert ("low-occupancy" in found(tmp_path, WORK, launch)) == said
+
+
+SCORES = """
+def attention(q, k, v, bias, out, n, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    rows, dims = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
+    x = tl.load(q + rows[:, None] * D + dims[None, :])
+    top = tl.full([BM], float("-inf"), tl.float32)
+    acc = tl.zeros([BM, D], tl.float32)
+    BEFORE
+    for start in range(0, n, BN):
+        cols = start + tl.arange(0, BN)
+        y = tl.load(k + cols[None, :] * D + dims[:, None])
+        added = tl.load(bias + rows[:, None] * n + cols[None, :]).to(tl.float32)
+        s = tl.dot(x, y) * 0.125 + added
+        new = tl.maximum(top, tl.max(s, 1))
+        p = tl.exp2(s - new[:, None])
+        z = tl.load(v + cols[:, None] * D + dims[None, :])
+        acc = tl.dot(p.to(tl.bfloat16), z, acc * tl.exp2(top - new)[:, None])
+        top = new
+    tl.store(out + rows[:, None] * D + dims[None, :], acc.to(tl.bfloat16))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "advice"), [("pass", "say that the loop runs, tl.assume(n > 0)"), ("tl.assume(n > 0)", None)]
+)
+def test_a_bias_of_the_scores_is_no_sum_that_the_loop_makes(tmp_path, before, advice):
+    launch = (
+        f"q, k, v, out = (torch.empty(4096, 64, {BF16}) for _ in range(4))\n"
+        f"attention[(32,)](q, k, v, torch.empty(4096, 4096, {BF16}), out, 4096, 64, 128, 64, num_warps=4, num_stages=3)"
+    )
+    finding = found(tmp_path, SCORES.replace("BEFORE", before), launch).get("wgmma-serialised")
+    assert (finding is not None) == (advice is not None)
+    if finding is not None and advice is not None:
+        assert finding.advice.startswith(advice)
+
+
+def test_a_sum_that_is_rounded_in_each_iteration_is_made_outside_of_the_mma(tmp_path):
+    kernel = (
+        TRANSPOSED.replace("BEFORE", "pass")
+        .replace("END", "4096")
+        .replace("BM, BN], tl.float32", "BM, BN], tl.bfloat16")
+    )
+    kernel = kernel.replace("tl.dot(x, y.T, acc)", "acc + tl.dot(x, y.T).to(tl.bfloat16)")
+    launch = (
+        f"a, b, c = (torch.empty(4096, 4096, {BF16}) for _ in range(3))\n"
+        "product[(32, 32)](a, b, c, 4096, 4096, 4096, 128, 128, 64, num_warps=8, num_stages=3)"
+    )
+    finding = found(tmp_path, kernel, launch)["wgmma-serialised"]
+    assert (finding.severity, finding.evidence["read_by"]) == ("medium", "arith.addf")
+    assert finding.message.endswith("the sum is made outside of it, and rounded to bf16 in each iteration")
+    assert finding.advice == "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"

@@ -1,13 +1,15 @@
 """wgmma that waits for each MMA before the next."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kperf.arch import SM_90A
 from kperf.diagnose.kernel import Kernel, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
+from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import loop_arguments
 from kperf.trace.analyze.finding import Finding
 
 _WARNING = re.compile(
@@ -21,6 +23,8 @@ _SHAPED = ("tt.broadcast", "tt.expand_dims", "tt.splat", "tt.reshape", "ttg.conv
 _REGISTERS = "insufficient register"
 _DEFINED = "defining accumulator registers"
 _DOT, _WAIT = "ttng.warp_group_dot", "ttng.warp_group_dot_wait"
+_SAME = (_WAIT, "arith.mulf", "arith.truncf", "arith.extf", "ttg.convert_layout")
+"""What leaves an element where it is: it may be scaled, and rounded."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -97,15 +101,19 @@ def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding
     """An MMA whose result another instruction adds to the sum, with a factor that may change in each iteration."""
     factors = _factors(kernel, mma)
     more = gain_without_spills(kernel)  # the product needs registers beside the sum
+    types = tensor_types(reader.rest)
+    rounded = f", and rounded to {types[0].element} in each iteration" if types and types[0].element != "f32" else ""
     varying = any(loops_around(mma)[0] in loops_around(factor) for factor in factors)
     return kernel.finding(
         RULE.id,
         mma,
         "low" if varying else "medium",
         "each MMA is waited for in its own iteration, because the sum is made outside of it"
-        + (", with a factor of each iteration" if varying else ""),
+        + (", with a factor of each iteration" if varying else rounded),
         "take a larger BLOCK_K for each factor, or let two warp groups of a CTA take turns (num_warps=8)"
         if varying
+        else "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"
+        if rounded
         else "accumulate with acc = tl.dot(a, b, acc), and scale the sum once after the loop, or an operand before it",
         {"read_by": reader.name, "factors_of_an_iteration": int(varying)},
         estimate=(1.1, 1.0, 1.5) if varying else (1.3 * more, 1.0, 1.8 * more),
@@ -141,22 +149,47 @@ def _waits(kernel: Kernel) -> tuple[int, int]:
 
 def _read_in_loop(mma: Operation) -> Operation | None:
     """The arithmetic that adds what an MMA computes from zero to a sum that a loop carries: the MMA could do it."""
-    return next((op for op in _readers(mma) if op.name in ("arith.addf", "math.fma")), None)
+    added = (op for op in _readers(mma) if op.name in ("arith.addf", "math.fma"))
+    return next((op for op in added if _is_carried(loops_around(mma)[0], op)), None)
+
+
+def _is_carried(loop: Operation, op: Operation) -> bool:
+    """Whether an operation of a loop makes the next iteration's value of what it reads of the last one's."""
+    body = loop.regions[-1]
+    carried = loop_arguments(loop)[1:] or body.blocks[0].arguments
+    passed = body.operations[-1].operands
+    results = _seen_as(loop, op.results)
+    return any(
+        end.partition("#")[0] in results and _seen_as(loop, [begin]) & _read(op)
+        for begin, end in zip(carried, passed, strict=False)
+    )
+
+
+def _seen_as(loop: Operation, names: Iterable[str]) -> set[str]:
+    """These names, and those of what is scaled or rounded of them in a loop."""
+    seen = set(names)
+    for op in loop.regions[-1].operations:
+        if op.name in _SAME and seen & _read(op):
+            seen |= set(op.results)
+    return seen
+
+
+def _read(op: Operation) -> set[str]:
+    return {name.partition("#")[0] for name in op.operands}
 
 
 def _readers(mma: Operation) -> list[Operation]:
-    """What reads an MMA's result in its loop, directly, after the wait or after a multiplication."""
+    """What reads an MMA's result in its loop, directly, after the wait, a multiplication or rounding."""
     loops = loops_around(mma)
     if not loops or not mma.results:
         return []
     found = []
     names = {mma.results[0]}
     for op in (inner for region in loops[0].regions for inner in region.operations):
-        read = names & {name.partition("#")[0] for name in op.operands}
-        if not read or op is mma:
+        if not names & _read(op) or op is mma:
             continue
         found.append(op)
-        if op.name in (_WAIT, "arith.mulf"):
+        if op.name in _SAME:
             names |= set(op.results)
     return found
 
