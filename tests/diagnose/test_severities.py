@@ -434,6 +434,24 @@ def test_a_bias_of_the_scores_is_no_sum_that_the_loop_makes(tmp_path, before, ad
         assert finding.advice.startswith(advice)
 
 
+def test_what_an_mma_of_the_same_iteration_needs_is_not_reduced_after_the_loop(tmp_path):
+    kernel = SCORES.replace("BEFORE", "total = tl.zeros([BM], tl.float32)")
+    kernel = kernel.replace("        top = new", "        total += tl.sum(p, 1)\n        top = new")
+    kernel = kernel.replace("acc.to(", "(acc / total[:, None]).to(")
+    launch = (
+        f"q, k, v, out = (torch.empty(4096, 64, {BF16}) for _ in range(4))\n"
+        f"attention[(256,)](q, k, v, torch.empty(4096, 4096, {BF16}), out, 4096, 64, 16, 64, num_warps=4)"
+    )
+    script = tmp_path / "script.py"
+    found(tmp_path, kernel, launch)
+    advice = {one.source.line: one.advice for one in diagnosis_of(script).findings if one.id == "reduction-in-loop"}
+    of_largest, of_sum = (advice[number] for number in sorted(advice))
+    assert of_largest == "let each warp have whole rows: fewer warps, or more rows in the tile"
+    assert of_sum.startswith("keep a vector that the loop carries and reduce it once after the loop")
+    fewer = found(tmp_path, kernel, launch.replace("num_warps=4", "num_warps=1"))
+    assert "reduction-in-loop" not in fewer
+
+
 def test_a_sum_that_is_rounded_in_each_iteration_is_made_outside_of_the_mma(tmp_path):
     kernel = (
         TRANSPOSED.replace("BEFORE", "pass")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import LOADS, Kernel, own
+from kperf.diagnose.kernel import LOADS, MMAS, Kernel, own
 from kperf.diagnose.loops import always, innermost
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, REDUCTION_CYCLES
@@ -41,8 +41,10 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "medium" if gain >= MEDIUM_GAIN else "low",
                 f"each iteration reduces {types[0].size} elements across {kernel.num_warps} warps, through shared "
                 "memory and a barrier",
-                "keep a vector that the loop carries and reduce it once after the loop; or let each warp have whole "
-                "rows",
+                "let each warp have whole rows: fewer warps, or more rows in the tile"
+                if _multiplied(loop, op)
+                else "keep a vector that the loop carries and reduce it once after the loop; or let each warp have "
+                "whole rows",
                 {"elements": types[0].size, "num_warps": kernel.num_warps},
                 confidence="medium",
                 estimate=(min(gain, 1.4), 1.0, 3.0 if gain >= MEDIUM_GAIN else gain),
@@ -51,14 +53,22 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _carried(loop: Operation, op: Operation) -> bool:
     """Whether what comes of it goes into the next iteration: a sum that the loop makes."""
+    return any(following.name == "scf.yield" for following in _following(loop, op))
+
+
+def _multiplied(loop: Operation, op: Operation) -> bool:
+    """Whether an MMA of the same iteration needs it, as attention's needs the largest score of each row."""
+    return any(following.name in MMAS for following in _following(loop, op))
+
+
+def _following(loop: Operation, op: Operation) -> Iterator[Operation]:
+    """What reads what comes of an operation, in its iteration; loops and branches end the search."""
     reached = set(op.results)
     for following in loop.regions[-1].operations:
-        read = {name.partition("#")[0] for name in following.operands}
-        if following.name == "scf.yield":
-            return bool(reached & read)
-        if reached & read and not following.regions:
-            reached |= set(following.results)
-    return False
+        if reached & {name.partition("#")[0] for name in following.operands}:
+            yield following
+            if not following.regions:
+                reached |= set(following.results)
 
 
 def _axis(rest: str) -> int:
