@@ -467,3 +467,38 @@ def test_a_sum_that_is_rounded_in_each_iteration_is_made_outside_of_the_mma(tmp_
     assert (finding.severity, finding.evidence["read_by"]) == ("medium", "arith.addf")
     assert finding.message.endswith("the sum is made outside of it, and rounded to bf16 in each iteration")
     assert finding.advice == "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"
+
+
+TWICE = """
+def norm(x, y, n, BLOCK: tl.constexpr):
+    row, i = tl.program_id(0) * n, tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, n, BLOCK):
+        total += tl.load(x + row + start + i)
+    mean = tl.sum(total, 0) / n
+    for start in range(0, n, BLOCK):
+        again = tl.load(x + row + start + i)
+        LAST
+"""
+SQUARES = "total += (again - mean) * (again - mean)\n    tl.store(y + tl.program_id(0), tl.sum(total, 0))"
+KEEP = "let a larger BLOCK hold it in registers, and load it once"
+
+
+@pytest.mark.parametrize(
+    ("last", "columns", "severity", "advice"),
+    [
+        ("tl.store(y + row + start + i, again - mean)", 32768, "medium", KEEP),
+        (
+            "tl.store(y + row + start + i, again - mean)",
+            65536,
+            "low",
+            "let this loop run from the end to the beginning, because L2 has what was loaded last",
+        ),
+        (SQUARES, 65536, "medium", f"let the first pass be the only one (an online algorithm); or {KEEP}"),
+    ],
+)
+def test_a_row_that_no_registers_hold_is_read_twice_by_what_stores_it(tmp_path, last, columns, severity, advice):
+    launch = f'x = torch.empty(4096, {columns}, device="cuda")\nnorm[(4096,)](x, torch.empty_like(x), {columns}, 1024)'
+    finding = found(tmp_path, TWICE.replace("LAST", last), launch)["redundant-load"]
+    assert (finding.severity, finding.advice) == (severity, advice)
+    assert (f"a CTA's part of it, {columns} elements, is too long" in finding.message) == (severity == "low")

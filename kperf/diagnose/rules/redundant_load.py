@@ -1,5 +1,6 @@
 """The same addresses, loaded again."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +15,8 @@ from kperf.trace.analyze.finding import Finding
 _SMALL = 256
 """Elements: a few numbers come from the cache."""
 _MOST = 1.5
+_PART_OF_REGISTERS = 0.5
+"""Of an SM's, for the elements that a CTA keeps as 32-bit numbers: what is computed of them takes the others."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -42,17 +45,45 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if earlier is None:
             continue
         before = frame_of(earlier.operation)
+        no_room = _no_room(kernel, later)
         yield kernel.finding(
             RULE.id,
             later.operation,
-            "medium",
-            f"{name_of(later.value, kernel)} is read at the same addresses as on line {before.line if before else 0}",
-            "keep what was loaded in registers; where the row is too long for that, let the first pass be the only one "
-            "(an online algorithm), or a larger BLOCK hold the row",
+            "low" if no_room else "medium",
+            f"{name_of(later.value, kernel)} is read at the same addresses as on line {before.line if before else 0}"
+            + no_room,
+            _advice(later, no_room=bool(no_room)),
             {"bytes": later.tile_bytes, "first_line": before.line if before else 0},
             confidence="medium",
-            estimate=(1.3, 1.0, 2.0),
+            estimate=(1.05, 1.0, 1.5) if no_room else (1.3, 1.0, 2.0),
         )
+
+
+def _no_room(kernel: Kernel, access: Access) -> str:
+    """Why a pass that stores has to load all again, in words; empty where a CTA's registers could keep it.
+
+    A CTA that works on one part of the tensor after another, in a loop around this one, may keep each of them.
+    """
+    loops, tensors = loops_around(access.operation), access.value.arguments & kernel.lengths.keys()
+    if kernel.grid is None or len(tensors) != 1 or len(loops) != 1 or not _has_stores(loops[0]):
+        return ""
+    elements = kernel.lengths[next(iter(tensors))] // math.prod(kernel.grid)
+    if elements <= kernel.arch.sm_registers * _PART_OF_REGISTERS:
+        return ""
+    return f", and a CTA's part of it, {elements} elements, is too long for registers"
+
+
+def _advice(later: Access, *, no_room: bool) -> str:
+    if no_room:
+        return "let this loop run from the end to the beginning, because L2 has what was loaded last"
+    if not (loops := loops_around(later.operation)):
+        return "keep what was loaded in registers"
+    keep = "let a larger BLOCK hold it in registers, and load it once"
+    return keep if _has_stores(loops[0]) else f"let the first pass be the only one (an online algorithm); or {keep}"
+
+
+def _has_stores(loop: Operation) -> bool:
+    return any(op.name in STORES for op in own(loop))
 
 
 def _stored_again(kernel: Kernel, loop: Operation, access: Access) -> Iterator[Finding]:
