@@ -135,7 +135,9 @@ def why_not_compiled(error: BaseException, function: Any = None) -> str:
         where = f"{Path(function.fn.__code__.co_filename).name}:{first + decorators + error.node.lineno - 1}: "
     while error.__cause__ is not None:
         error = error.__cause__
-    said = error.error_message if isinstance(error, CompilationError) else str(error)
+    said = str(error)
+    if isinstance(error, CompilationError) and (error.error_message or hasattr(error.node, "lineno")):
+        said = error.error_message  # else its words are all that it has
     words = (said or "").strip().splitlines() or [_without_words(error)]
     errors = [line for line in words if re.match(r"ptxas\S* .*(error|fatal)\s*:", line)]
     words += errors[:1]  # else it is how to run ptxas

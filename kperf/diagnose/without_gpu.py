@@ -11,13 +11,15 @@ import contextlib
 import importlib.util
 import os
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 from unittest.mock import patch
 
 import torch
@@ -49,12 +51,27 @@ _CUDA = torch.device("cuda", 0)
 _HOLD = {"allclose", "equal", "is_nonzero", "__bool__", "__contains__"}
 _PROPERTIES = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.device.__get__: _CUDA}  # type: ignore[attr-defined]
 _ONE = {"item", "__int__", "__float__", "__index__"}
+_NOT_PYTHON = ("SyntaxError", "IndentationError", "TabError")
+_MISSING = ("ModuleNotFoundError", "ImportError")
+_MOST_NUMBERS = 20_000
+"""A loop that ends when a number is small enough never ends where each is 1: it asks for one in each iteration."""
+_LAST_BYTES = 4096
+"""Of standard error, which may be long: its last line is in them."""
 _LARGEST = 1 << 26
 """Elements of a tensor that is copied to the CPU."""
 
 
+class NoNumbersError(RuntimeError):
+    """A script that would wait for numbers until it is ended."""
+
+
 class _OnMeta(TorchFunctionMode):
     """Whatever asks for `cuda` gets `meta`."""
+
+    def __init__(self) -> None:
+        """No numbers were asked for yet."""
+        super().__init__()
+        self._asked = 0
 
     def __torch_function__(
         self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -64,10 +81,10 @@ class _OnMeta(TorchFunctionMode):
         if name == "cuda":
             return torch.Tensor.to(args[0], _META)
         if isinstance(first, torch.Tensor) and first.is_meta:
-            if func in _PROPERTIES or name in _HOLD:
-                return _PROPERTIES.get(func, True)
-            if name in _ONE or name == "__format__":
-                return {"__format__": format(1.0, args[1] if len(args) > 1 else ""), "__float__": 1.0}.get(name, 1)
+            if func in _PROPERTIES:
+                return _PROPERTIES[func]
+            if name in _HOLD or name in _ONE or name == "__format__":
+                return self._number(name, args)
             to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))
             if to_cpu or name in ("cpu", "numpy", "tolist"):
                 return _on_cpu(first, "cpu" if to_cpu else name)
@@ -83,6 +100,15 @@ class _OnMeta(TorchFunctionMode):
         is_device = func is torch.device  # of a name and a number: `meta` cannot stand for the name alone
         redirected = list(map(_redirected, args))
         return _redirected(func(*args, **(kwargs or {}))) if is_device else _computed(func, redirected, options)
+
+    def _number(self, name: str, args: Sequence[Any]) -> Any:
+        """A number where there is none: whatever is asked of it holds, and else it is 1."""
+        self._asked += 1
+        if self._asked > _MOST_NUMBERS:
+            raise NoNumbersError(f"it asks for tensors' numbers {_MOST_NUMBERS} times: a loop may wait for them")
+        if name in _HOLD:
+            return True
+        return {"__format__": format(1.0, args[1] if len(args) > 1 else ""), "__float__": 1.0}.get(name, 1)
 
 
 def _computed(func: Any, args: list[Any], options: dict[str, Any]) -> Any:
@@ -177,25 +203,62 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         noted_calls(),
         refused_kernels() as refused,
         noted_launches() as launches,
-        _quiet(why),
+        _quiet(why) as said,
     ):
         status = script.run()
+        last = said()
     if status == INTERRUPTED:
         raise KeyboardInterrupt
     if why and why[-1].startswith(OutOfResources.__name__) and refused:  # it ends here on a GPU too
         launches.append(Launch(refused[-1], (0, 0, 0)))
     if not launches:
-        reason = f"it ended with {why[-1]}" if why else "a launch that depends on a tensor's numbers is not reached"
-        raise NoLaunchError(
-            f"{script.name} launches no kernel where tensors have no numbers ({reason}): name a kernel instead, "
-            f"{script.name}:function --signature ..."
-        )
+        raise NoLaunchError(_without_launches(script, arch, why[-1] if why else "", status, last))
     return Launches(launches, tuned, why[-1] if why else None, histories)
 
 
+def _without_launches(script: Script, arch: Arch, why: str, status: int, last: str) -> str:
+    """What a script does instead of a launch, and how it comes to one. last: the last line of its standard error."""
+    if why.startswith("CompilationError"):
+        return f"{script.name} ended with {why}: correct the kernel, or name another --target than {arch.name}"
+    if why.startswith(_NOT_PYTHON):
+        return f"{script.name} ended with {why}: correct it"
+    if why.startswith(_MISSING) and "relative import" not in why:
+        return f"{script.name} ended with {why}: install what it imports beside kperf"
+    reason, advice = "a launch that depends on a tensor's numbers is not reached", ""
+    if why:
+        reason = f"it ended with {why}"
+    elif status:
+        reason = f"it ended with status {status}{f': {last[:200]}' if last else ''}"
+        advice = "give it its options after --, or "
+    kernels = [] if script.is_module else _kernels_in(Path(script.name))
+    return (
+        f"{script.name} launches no kernel where tensors have no numbers ({reason}): {advice}name a kernel instead, "
+        f"{script.name}:{'function' if len(kernels) != 1 else kernels[0]} --signature ..."
+        + (f" (of {', '.join(kernels)})" if len(kernels) > 1 else "")
+    )
+
+
+def _kernels_in(path: Path) -> list[str]:
+    """The names of a file's functions whose decorator is a `jit`, in the order of the file."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    return [node.name for node in functions if any(_is_jit(one) for one in node.decorator_list)]
+
+
+def _is_jit(decorator: ast.expr) -> bool:
+    named = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return (named.attr if isinstance(named, ast.Attribute) else getattr(named, "id", "")) == "jit"
+
+
 @contextmanager
-def _quiet(why: list[str]) -> Iterator[None]:
-    """Drop what a script prints, and keep the exception that ended it as words."""
+def _quiet(why: list[str]) -> Iterator[Callable[[], str]]:
+    """Drop what a script prints, and keep the exception that ended it as words.
+
+    Yields what gives the last line that stands in its standard error.
+    """
 
     def ended(kind: type[BaseException], error: BaseException, _traceback: Any) -> None:
         if isinstance(error, CompilationError):
@@ -206,14 +269,23 @@ def _quiet(why: list[str]) -> Iterator[None]:
 
     with (
         open(os.devnull, "w") as dropped,  # noqa: PTH123
+        tempfile.TemporaryFile() as kept,
+        open(os.dup(kept.fileno()), "w") as errors,  # noqa: PTH123 (of its own, which the script may close)
         contextlib.redirect_stdout(dropped),
-        contextlib.redirect_stderr(dropped),
+        contextlib.redirect_stderr(errors),
         _led_to(dropped.fileno(), 1),
-        _led_to(dropped.fileno(), 2),
+        _led_to(kept.fileno(), 2),
         patch.object(sys, "excepthook", ended),
         _exits_raised(),
     ):
-        yield
+        yield lambda: _last_line(errors, kept)
+
+
+def _last_line(errors: IO[str], kept: IO[bytes]) -> str:
+    with contextlib.suppress(ValueError):  # the script has closed it
+        errors.flush()
+    kept.seek(max(kept.seek(0, os.SEEK_END) - _LAST_BYTES, 0))
+    return kept.read().decode(errors="replace").strip().rpartition("\n")[2]
 
 
 @contextmanager
@@ -393,7 +465,21 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
             stack.enter_context(patch.object(triton.testing, name, _bench))
         stack.enter_context(set_wrap_triton_enabled(False))  # else a wrapped kernel's launch is a node of a graph
         stack.enter_context(mode := _OnMeta())
+        stack.enter_context(_threads_within(mode))
         stack.enter_context(backward_within(mode))  # what handles an operator is outside of its mode
+        yield
+
+
+@contextmanager
+def _threads_within(mode: _OnMeta) -> Iterator[None]:
+    """Within it the threads that a script starts are in the mode too, which torch keeps for each thread."""
+    run = threading.Thread.run
+
+    def within(thread: threading.Thread) -> None:
+        with mode:
+            run(thread)
+
+    with patch.object(threading.Thread, "run", within):
         yield
 
 

@@ -477,6 +477,64 @@ def test_what_a_script_does_to_its_process_costs_no_diagnosis(tmp_path, script):
     assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["add"]
 
 
+ARGUMENTS = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps', required=True)\n"
+TYPES = "name a kernel instead, it.py:add --signature ..."
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("def broken(:", "ended with SyntaxError: invalid syntax (it.py, line 13): correct it"),
+        ("import no_such", "ended with ModuleNotFoundError: No module named 'no_such': install what it imports beside"),
+        ("from .x import y", f"ImportError: attempted relative import with no known parent package): {TYPES}"),
+        (
+            "add[(1,)](x, x, BLOCK=100)",
+            "ended with CompilationError: at `cols = tl.arange(0, BLOCK)`: arange's range must be a power of 2: "
+            "correct the kernel, or name another --target than sm_90a",
+        ),
+        (
+            ARGUMENTS + "parser.parse_args()",
+            "(it ended with status 2: it.py: error: the following arguments are required: --steps): give it its "
+            f"options after --, or {TYPES}",
+        ),
+        ("sys.exit('no data here')", "(it ended with status 1: no data here): give it its options"),
+        ("sys.stderr.close()\nos._exit(7)", f"(it ended with status 7): give it its options after --, or {TYPES}"),
+        ("input()", f"(it ended with EOFError: EOF when reading a line): {TYPES}"),
+        ("pass", f"(a launch that depends on a tensor's numbers is not reached): {TYPES}"),
+        (ADD.replace("add", "more"), f"{TYPES.replace('add', 'function')} (of add, more)"),
+    ],
+)
+def test_a_script_that_launches_nothing_is_told_why_and_what_to_do(tmp_path, monkeypatch, script, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "it.py").write_text(ADD + script)
+    done = Session(tmp_path).command(["diagnose", "--static", "it.py"])
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("kperf: it.py ")
+    assert said in done.stderr
+
+
+def test_a_kernel_whose_name_triton_does_not_take_is_named(tmp_path):
+    (tmp_path / "it.py").write_text(ADD.replace("add", "größe") + "run()")
+    done = Session(tmp_path).command(["diagnose", "--static", tmp_path / "it.py"])
+    assert "ended with CompilationError: invalid function identifier: größe: correct the kernel" in done.stderr
+
+
+def test_a_loop_that_waits_for_a_number_ends_and_its_launches_are_read(tmp_path):
+    (tmp_path / "it.py").write_text(ADD + "run()\nwhile x.sum().item() < 2:\n    x += 1")
+    done = kperf("diagnose", "--static", "--json", tmp_path / "it.py")
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["add"]
+    assert "ended early without a GPU (NoNumbersError: it asks for tensors' numbers 20000 times: a loop" in done.stderr
+
+
+def test_what_a_thread_launches_is_read(tmp_path):
+    script = "import threading\ndef work():\n    torch.ones(4, device='cuda')\n    run()\n"
+    script += "thread = threading.Thread(target=work)\nthread.start()\nthread.join()"
+    (tmp_path / "it.py").write_text(ADD + script)
+    done = kperf("diagnose", "--static", "--json", tmp_path / "it.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["add"]
+
+
 def test_garbage_that_a_script_leaves_is_collected_when_the_interpreter_ends(tmp_path):
     (tmp_path / "it.py").write_text(AT_EXIT)
     command = [sys.executable, "-m", "kperf", "diagnose", "--static", "it.py"]
