@@ -10,6 +10,7 @@ import ast
 import contextlib
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -55,8 +56,9 @@ _NOT_PYTHON = ("SyntaxError", "IndentationError", "TabError")
 _MISSING = ("ModuleNotFoundError", "ImportError")
 _MOST_NUMBERS = 20_000
 """A loop that ends when a number is small enough never ends where each is 1: it asks for one in each iteration."""
-_LAST_BYTES = 4096
-"""Of standard error, which may be long: its last line is in them."""
+_PIPELINE_FAILED = "PassManager::run failed"
+_LAST_BYTES = 1 << 20
+"""Of standard error, which may be long: its last line is in them, and what a compiler says of a kernel that fails."""
 _LARGEST = 1 << 26
 """Elements of a tensor that is copied to the CPU."""
 
@@ -206,19 +208,21 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         _quiet(why) as said,
     ):
         status = script.run()
-        last = said()
+        text = said()
+    if why and _PIPELINE_FAILED in why[-1]:
+        why[-1] += _compilers_words(text)
     if status == INTERRUPTED:
         raise KeyboardInterrupt
     if why and why[-1].startswith(OutOfResources.__name__) and refused:  # it ends here on a GPU too
         launches.append(Launch(refused[-1], (0, 0, 0)))
     if not launches:
-        raise NoLaunchError(_without_launches(script, arch, why[-1] if why else "", status, last))
+        raise NoLaunchError(_without_launches(script, arch, why[-1] if why else "", status, text))
     return Launches(launches, tuned, why[-1] if why else None, histories)
 
 
-def _without_launches(script: Script, arch: Arch, why: str, status: int, last: str) -> str:
-    """What a script does instead of a launch, and how it comes to one. last: the last line of its standard error."""
-    if why.startswith("CompilationError"):
+def _without_launches(script: Script, arch: Arch, why: str, status: int, text: str) -> str:
+    """What a script does instead of a launch, and how it comes to one. text: the end of its standard error."""
+    if why.startswith("CompilationError") or _PIPELINE_FAILED in why:
         return f"{script.name} ended with {why}: correct the kernel, or name another --target than {arch.name}"
     if why.startswith(_NOT_PYTHON):
         return f"{script.name} ended with {why}: correct it"
@@ -228,7 +232,8 @@ def _without_launches(script: Script, arch: Arch, why: str, status: int, last: s
     if why:
         reason = f"it ended with {why}"
     elif status:
-        reason = f"it ended with status {status}{f': {last[:200]}' if last else ''}"
+        last = text.strip().rpartition("\n")[2].strip()[:200]
+        reason = f"it ended with status {status}{f': {last}' if last else ''}"
         advice = "give it its options after --, or "
     kernels = [] if script.is_module else _kernels_in(Path(script.name))
     return (
@@ -236,6 +241,13 @@ def _without_launches(script: Script, arch: Arch, why: str, status: int, last: s
         f"{script.name}:{'function' if len(kernels) != 1 else kernels[0]} --signature ..."
         + (f" (of {', '.join(kernels)})" if len(kernels) > 1 else "")
     )
+
+
+def _compilers_words(text: str) -> str:
+    """Where MLIR says that a kernel fails and why, of what stands in standard error; empty where it does not."""
+    errors = re.findall(r"^(.+):(\d+):\d+: error: (.+)$", text, re.MULTILINE)
+    first = next((one for one in errors if not one[2].startswith("Failures have been detected")), None)
+    return f": {Path(first[0]).name}:{first[1]}: {first[2]}" if first is not None else ""
 
 
 def _kernels_in(path: Path) -> list[str]:
@@ -257,7 +269,7 @@ def _is_jit(decorator: ast.expr) -> bool:
 def _quiet(why: list[str]) -> Iterator[Callable[[], str]]:
     """Drop what a script prints, and keep the exception that ended it as words.
 
-    Yields what gives the last line that stands in its standard error.
+    Yields what gives the end of the text that stands in its standard error.
     """
 
     def ended(kind: type[BaseException], error: BaseException, _traceback: Any) -> None:
@@ -278,14 +290,14 @@ def _quiet(why: list[str]) -> Iterator[Callable[[], str]]:
         patch.object(sys, "excepthook", ended),
         _exits_raised(),
     ):
-        yield lambda: _last_line(errors, kept)
+        yield lambda: _end_of(errors, kept)
 
 
-def _last_line(errors: IO[str], kept: IO[bytes]) -> str:
+def _end_of(errors: IO[str], kept: IO[bytes]) -> str:
     with contextlib.suppress(ValueError):  # the script has closed it
         errors.flush()
     kept.seek(max(kept.seek(0, os.SEEK_END) - _LAST_BYTES, 0))
-    return kept.read().decode(errors="replace").strip().rpartition("\n")[2]
+    return kept.read().decode(errors="replace")
 
 
 @contextmanager

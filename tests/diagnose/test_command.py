@@ -478,6 +478,10 @@ def test_what_a_script_does_to_its_process_costs_no_diagnosis(tmp_path, script):
 
 
 ARGUMENTS = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps', required=True)\n"
+FAILED_PASS = """
+os.write(2, b"/a/k.py:9:4: error: 'tt.store' op types must match\\n/a/k.py:7:0: error: Failures have been detected\\n")
+raise RuntimeError("PassManager::run failed")
+"""
 TYPES = "name a kernel instead, it.py:add --signature ..."
 
 
@@ -491,6 +495,10 @@ TYPES = "name a kernel instead, it.py:add --signature ..."
             "add[(1,)](x, x, BLOCK=100)",
             "ended with CompilationError: at `cols = tl.arange(0, BLOCK)`: arange's range must be a power of 2: "
             "correct the kernel, or name another --target than sm_90a",
+        ),
+        (
+            FAILED_PASS,
+            "ended with RuntimeError: PassManager::run failed: k.py:9: 'tt.store' op types must match: correct the kernel",
         ),
         (
             ARGUMENTS + "parser.parse_args()",
