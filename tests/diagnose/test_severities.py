@@ -452,6 +452,20 @@ def test_what_an_mma_of_the_same_iteration_needs_is_not_reduced_after_the_loop(t
     assert "reduction-in-loop" not in fewer
 
 
+@pytest.mark.parametrize(
+    ("warps", "more"), [(4, ", or let two warp groups of a CTA take turns (num_warps=8)"), (8, "")]
+)
+def test_two_warp_groups_are_not_advised_where_there_are_two(tmp_path, warps, more):
+    kernel = TRANSPOSED.replace("BEFORE", "pass").replace("END", "4096")
+    kernel = kernel.replace("tl.dot(x, y.T, acc)", "acc + tl.dot(x, y.T) * tl.load(b + rn + k).to(tl.float32)[None, :]")
+    launch = (
+        f"a, b, c = (torch.empty(4096, 4096, {BF16}) for _ in range(3))\n"
+        f"product[(32, 64)](a, b, c, 4096, 4096, 4096, 128, 64, 64, num_warps={warps}, num_stages=3)"
+    )
+    finding = found(tmp_path, kernel, launch)["wgmma-serialised"]
+    assert (finding.severity, finding.advice) == ("low", f"take a larger BLOCK_K for each factor{more}")
+
+
 def test_a_sum_that_is_rounded_in_each_iteration_is_made_outside_of_the_mma(tmp_path):
     kernel = (
         TRANSPOSED.replace("BEFORE", "pass")

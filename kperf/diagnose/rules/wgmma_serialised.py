@@ -110,7 +110,8 @@ def _added_outside(kernel: Kernel, mma: Operation, reader: Operation) -> Finding
         "low" if varying else "medium",
         "each MMA is waited for in its own iteration, because the sum is made outside of it"
         + (", with a factor of each iteration" if varying else rounded),
-        "take a larger BLOCK_K for each factor, or let two warp groups of a CTA take turns (num_warps=8)"
+        "take a larger BLOCK_K for each factor"
+        + (", or let two warp groups of a CTA take turns (num_warps=8)" if kernel.num_warps <= _WARP_GROUP else "")
         if varying
         else "accumulate with acc = tl.dot(a, b, acc) in float32, and round the sum once after the loop"
         if rounded
