@@ -18,7 +18,7 @@ def bound_of(kernel: Kernel) -> Bound:
 
 def _bound(kernel: Kernel) -> Bound:
     for loop in kernel.main_loops:
-        known = intensity(loop)
+        known = intensity(kernel, loop)
         if known is not None:
             done, wanted = known
             many = done / wanted >= SMALL_TILE_SHARE

@@ -84,9 +84,6 @@ WARPS_OF_MMAS = 8
 CONVERSION_BYTES = 4096
 """A layout conversion in a loop of fewer bytes is lost among the rest."""
 
-GRID_WAVES = 1.0
-"""A grid of fewer CTAs than the GPU has SMs leaves SMs idle."""
-
 BANK_WAYS = 4
 """Lanes that meet in one bank. Two-way conflicts cost little beside what surrounds them."""
 

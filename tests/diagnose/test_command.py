@@ -498,7 +498,7 @@ TYPES = "name a kernel instead, it.py:add --signature ..."
         ),
         (
             FAILED_PASS,
-            "ended with RuntimeError: PassManager::run failed: k.py:9: 'tt.store' op types must match: correct the kernel",
+            "with RuntimeError: PassManager::run failed: k.py:9: 'tt.store' op types must match: correct the kernel",
         ),
         (
             ARGUMENTS + "parser.parse_args()",

@@ -516,3 +516,53 @@ def test_a_row_that_no_registers_hold_is_read_twice_by_what_stores_it(tmp_path, 
     finding = found(tmp_path, TWICE.replace("LAST", last), launch)["redundant-load"]
     assert (finding.severity, finding.advice) == (severity, advice)
     assert (f"a CTA's part of it, {columns} elements, is too long" in finding.message) == (severity == "low")
+
+
+@pytest.mark.parametrize(
+    ("size", "tile", "advice"),
+    [
+        (4096, 32, "use tiles of 128 x 128 (num_warps=4 or 8)"),
+        (1024, 32, "use tiles of 64 x 64 (num_warps=4)"),  # of 128 x 128 there are 64, on 132 SMs
+        (512, 32, None),
+    ],
+)
+def test_larger_tiles_are_advised_as_far_as_they_fill_the_gpu(tmp_path, size, tile, advice):
+    kernel = TRANSPOSED.replace("BEFORE", "pass").replace("END", "K")
+    launch = (
+        f"a, b, c = (torch.empty({size}, {size}, {BF16}) for _ in range(3))\n"
+        f"product[({size // tile}, {size // tile})](a, b, c, {size}, {size}, {size}, {tile}, {tile}, 64, num_warps=4)"
+    )
+    finding = found(tmp_path, kernel, launch).get("small-tile")
+    assert (finding is not None) == (advice is not None)
+    if finding is not None and advice is not None:
+        assert finding.advice.startswith(advice)
+
+
+PACKED = """
+def packed(a, q, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn, rk = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros([BM, BN], tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
+        y = tl.load(q + ((k + rk) // 8)[:, None] * N + rn[None, :])
+        acc = tl.dot(x, ((y >> ((rk % 8) * 4)[:, None]) & 15).to(tl.bfloat16), acc)
+    tl.store(c + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+"""
+
+
+def test_words_that_eight_rows_share_are_loaded_once(tmp_path):
+    """64 x 64 x 128 of 4 bits: 16 KB and 4 KB, so 51 operations for each byte."""
+    launch = (
+        f"a, c = torch.empty(1024, 8192, {BF16}), torch.empty(1024, 32768, {BF16})\n"
+        'q = torch.empty(1024, 32768, device="cuda", dtype=torch.int32)\n'
+        "packed[(512, 16)](a, q, c, 32768, 8192, 64, 64, 128, num_warps=4)"
+    )
+    assert "small-tile" not in found(tmp_path, PACKED, launch)
+    assert "does 51 operations for each byte" in diagnosis_of(tmp_path / "script.py").bound.message
+
+
+@pytest.mark.parametrize(("ctas", "advised"), [(8, True), (120, True), (121, False), (132, False)])
+def test_a_few_idle_sms_are_not_worth_a_split(tmp_path, ctas, advised):
+    launch = f'x = torch.empty(1 << 20, device="cuda")\ncount[({ctas},)](x, x, 1024)'
+    findings = found(tmp_path, COUNT.replace("MASK", "lane < B"), launch)
+    assert ("launch-too-small" in findings) == advised

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kperf.arch import H200, SM_90A
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import GRID_WAVES, MEDIUM_GAIN
+from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.trace.analyze.finding import Finding
 
 
@@ -14,12 +14,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     assert kernel.grid is not None
     sms = H200.sms
     count = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
-    if count >= GRID_WAVES * sms or count < 2:
-        return
+    if sms / max(count, 1) < MEDIUM_GAIN or count < 2:
+        return  # to split the work costs more than a few SMs give
     yield kernel.finding(
         RULE.id,
         None,
-        "medium" if sms / count >= MEDIUM_GAIN else "low",
+        "medium",
         f"{count} CTAs leave {sms - count} of {sms} SMs without work",
         "split the work further: smaller tiles, split-K, or several kernels' work in one launch",
         {"ctas": count, "sms": sms},

@@ -1,16 +1,21 @@
 """Tiles too small for the tensor cores to be fed."""
 
+import math
 from collections.abc import Iterator
 
+from kperf.arch import H200
 from kperf.diagnose.kept import kept_of_products
-from kperf.diagnose.kernel import MMAS, Kernel, mma_shape, own
+from kperf.diagnose.kernel import MMAS, Kernel, loops_around, mma_shape, own
 from kperf.diagnose.loops import intensity
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import SMALL_TILE_SHARE
+from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 _SIDE = 64
 """Where one side of the product is longer than this, the other is short because the problem is."""
+_SIDES = (128, 64)
+"""Of the tiles that are advised, the best first."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -22,19 +27,20 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     for loop in kernel.main_loops:
         products = [op for op in own(loop) if op.name in MMAS]
         shapes = [shape for op in products if (shape := mma_shape(op)) is not None]
-        known = intensity(loop)
+        known = intensity(kernel, loop)
         if known is None or any(op.line in short for op in products) or max(max(shape[:2]) for shape in shapes) > _SIDE:
             continue
         done, wanted = known
-        if done / wanted < SMALL_TILE_SHARE:
-            m, n, _ = shapes[0]
+        m, n, _ = shapes[0]
+        side = _side(kernel, loop, m * n)
+        if done / wanted < SMALL_TILE_SHARE and side is not None:
             yield kernel.finding(
                 RULE.id,
                 products[0],
                 "high" if done / wanted <= SMALL_TILE_SHARE * 0.75 else "medium",
                 f"a tile of {m} x {n} does {done:.0f} operations for each byte that it loads, and the tensor "
                 f"cores need {wanted:.0f} to be busy",
-                "use tiles of 128 x 128 (num_warps=4 or 8), and autotune around them",
+                f"use tiles of {side} x {side} (num_warps=4{' or 8' * (side > _SIDE)}), and autotune around them",
                 {"operations_per_byte": done, "rows": m, "columns": n},
                 confidence="medium",
                 estimate=(min(wanted / done, 4.0) ** 0.8, 1.2, wanted / done),
@@ -45,6 +51,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     for more in ({}, {"num_warps": 8})
                 ],
             )
+
+
+def _side(kernel: Kernel, loop: Operation, area: int) -> int | None:
+    """The side of the largest tile with which the launch still has a CTA for each SM; None where none is larger.
+
+    A loop around this one gives a CTA several tiles: then the number of tiles is not known, as without a launch.
+    """
+    larger = (side for side in _SIDES if side * side > area)
+    if kernel.grid is None or loops_around(loop):
+        return next(larger, None)
+    return next((side for side in larger if math.prod(kernel.grid) * area >= H200.sms * side * side), None)
 
 
 RULE = Rule("small-tile", "Tiles too small for the tensor cores", check, explained_by=("dot-on-fma",))
