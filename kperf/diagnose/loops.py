@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kperf.diagnose.kernel import (
     ASYNC_COPIES,
     LOADS,
     LOOPS,
     MMAS,
+    STORES,
     TMA_LOADS,
     Kernel,
     inside,
@@ -19,6 +20,7 @@ from kperf.diagnose.kernel import (
 from kperf.diagnose.thresholds import BUSY_INTENSITY
 from kperf.ir.layouts import element_bytes, tensor_types
 from kperf.ir.ttgir import Operation
+from kperf.ir.values import loop_arguments
 
 
 def loaded_bytes(kernel: Kernel, loop: Operation) -> int:
@@ -45,6 +47,40 @@ def always(loop: Operation) -> Iterator[Operation]:
             yield op
             if op.name not in (*LOOPS, "scf.if"):
                 yield from always(op)
+
+
+def reached(loop: Operation, names: Iterable[str]) -> set[str]:
+    """These names, and those of what an iteration computes of them; what it loads is none of it."""
+    found = set(names)
+    for op in loop.regions[-1].operations:
+        if op.name not in LOADS and not op.name.startswith("scf.") and found & read(op):
+            found |= set(op.results)
+    return found
+
+
+def read(op: Operation) -> set[str]:
+    """The names that an operation reads, without the numbers of results."""
+    return {name.partition("#")[0] for name in op.operands}
+
+
+def stored(op: Operation) -> str:
+    """The name of what a store writes."""
+    return op.operands[{"amdg.buffer_store": 0}.get(op.name, 1)].partition("#")[0]
+
+
+def carried(loop: Operation) -> list[tuple[str, str]]:
+    """What a loop carries: the name in an iteration, and the name of what it hands on to the next one."""
+    body = loop.regions[-1]
+    names = loop_arguments(loop)[1:] or body.blocks[0].arguments
+    passed = body.operations[-1].operands if body.operations else ()
+    return [(name, end.partition("#")[0]) for name, end in zip(names, passed, strict=False)]
+
+
+def is_recurrence(loop: Operation) -> bool:
+    """Whether each iteration stores what it computes of what the last one computed."""
+    sums = [begin for begin, end in carried(loop) if end in reached(loop, [begin])]
+    made = reached(loop, sums)
+    return any(op.name in STORES and stored(op) in made for op in own(loop))
 
 
 def own_stages(kernel: Kernel, loop: Operation) -> int | None:

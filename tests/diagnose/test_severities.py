@@ -566,3 +566,44 @@ def test_a_few_idle_sms_are_not_worth_a_split(tmp_path, ctas, advised):
     launch = f'x = torch.empty(1 << 20, device="cuda")\ncount[({ctas},)](x, x, 1024)'
     findings = found(tmp_path, COUNT.replace("MASK", "lane < B"), launch)
     assert ("launch-too-small" in findings) == advised
+
+
+STATES = """
+def states(a, b, out, T, D, BT: tl.constexpr, BD: tl.constexpr):
+    d = tl.program_id(1) * BD + tl.arange(0, BD)
+    h = tl.zeros([BD], tl.float32)
+    for t in range(0, T, BT):
+        at = (tl.program_id(0) * T + t + tl.arange(0, BT))[:, None] * D + d[None, :]
+        BODY
+    tl.store(out + tl.program_id(0) * D + d, h)
+"""
+STEP = "new = tl.load(b + at) + tl.load(a + at) * h[None, :]; h = tl.sum(new, 0)"
+
+
+@pytest.mark.parametrize(
+    ("body", "needed"),
+    [
+        (f"{STEP}; tl.store(out + at, new)", True),
+        (STEP, True),
+        ("h += tl.sum(tl.load(b + at) * tl.load(a + at), 0)", False),
+    ],
+)
+def test_each_step_of_a_recurrence_needs_the_last_one(tmp_path, body, needed):
+    launch = (
+        'a, b, out = (torch.empty(8, 4096, 2048, device="cuda") for _ in range(3))\n'
+        "states[(8, 64)](a, b, out, 4096, 2048, 32, 32)"
+    )
+    findings = found(tmp_path, STATES.replace("BODY", body), launch)
+    advice = "let each warp have whole rows" if needed else "keep a vector that the loop carries"
+    assert findings["reduction-in-loop"].advice.startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("body", "advised"), [(f"{STEP}; tl.store(out + at, new)", False), ("tl.store(out + at, tl.load(a + at))", True)]
+)
+def test_the_steps_of_a_recurrence_are_not_shared_out_to_more_ctas(tmp_path, body, advised):
+    launch = (
+        f"a, b, out = (torch.empty(8, 4096, 2048, {BF16}) for _ in range(3))\n"
+        "states[(8, 64)](a, b, out, 4096, 2048, 32, 32)"
+    )
+    assert ("low-occupancy" in found(tmp_path, STATES.replace("BODY", body), launch)) == advised

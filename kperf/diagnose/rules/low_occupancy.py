@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from kperf.arch import H200, SM_90A
 from kperf.diagnose.kernel import LOADS, LOOPS, MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.largest import largest_value
-from kperf.diagnose.loops import buffers, launch_gives_stages, own_stages, with_stages
+from kperf.diagnose.loops import buffers, is_recurrence, launch_gives_stages, own_stages, with_stages
 from kperf.diagnose.occupancy import arithmetic_bounds, bytes_at_once, ctas
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
@@ -81,7 +81,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -> Finding | None:
     """Of CTAs that loop over memory on an SM that has room for more of them: rows of a batch, a share each."""
-    loops = [loop for loop in kernel.named(*LOOPS) if not arithmetic_bounds(kernel, loop)]
+    loops = [loop for loop in kernel.named(*LOOPS) if not (arithmetic_bounds(kernel, loop) or is_recurrence(loop))]
     load = next((op for loop in loops for op in own(loop) if op.name in LOADS), None)
     if kernel.grid is None or load is None or math.prod(kernel.grid) < H200.sms:
         return None

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.diagnose.kernel import LOADS, MMAS, Kernel, own
-from kperf.diagnose.loops import always, innermost
+from kperf.diagnose.kernel import LOADS, MMAS, STORES, Kernel, own
+from kperf.diagnose.loops import always, carried, innermost, reached, read, stored
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN, REDUCTION_CYCLES
 from kperf.ir.layouts import tensor_types
@@ -42,7 +42,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 f"each iteration reduces {types[0].size} elements across {kernel.num_warps} warps, through shared "
                 "memory and a barrier",
                 "let each warp have whole rows: fewer warps, or more rows in the tile"
-                if _multiplied(loop, op)
+                if _needed(loop, op)
                 else "keep a vector that the loop carries and reduce it once after the loop; or let each warp have "
                 "whole rows",
                 {"elements": types[0].size, "num_warps": kernel.num_warps},
@@ -53,22 +53,20 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _carried(loop: Operation, op: Operation) -> bool:
     """Whether what comes of it goes into the next iteration: a sum that the loop makes."""
-    return any(following.name == "scf.yield" for following in _following(loop, op))
+    return bool(reached(loop, op.results) & {end for _, end in carried(loop)})
 
 
-def _multiplied(loop: Operation, op: Operation) -> bool:
-    """Whether an MMA of the same iteration needs it, as attention's needs the largest score of each row."""
-    return any(following.name in MMAS for following in _following(loop, op))
+def _needed(loop: Operation, op: Operation) -> bool:
+    """Whether an iteration cannot go on without what comes of it, its own or the last one's.
 
-
-def _following(loop: Operation, op: Operation) -> Iterator[Operation]:
-    """What reads what comes of an operation, in its iteration; loops and branches end the search."""
-    reached = set(op.results)
-    for following in loop.regions[-1].operations:
-        if reached & {name.partition("#")[0] for name in following.operands}:
-            yield following
-            if not following.regions:
-                reached |= set(following.results)
+    Attention multiplies by what the largest score of each row gives; a recurrence computes from its last state.
+    """
+    made = reached(loop, op.results)
+    later = reached(loop, [begin for begin, end in carried(loop) if end in made])
+    return bool(later & read(op)) or any(
+        (one.name in MMAS and (made | later) & read(one)) or (one.name in STORES and stored(one) in made | later)
+        for one in own(loop)
+    )
 
 
 def _axis(rest: str) -> int:

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 
 from kperf.arch import SM_90A
 from kperf.diagnose.kernel import Kernel, loops_around
+from kperf.diagnose.loops import carried, read
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.spills import gain_without_spills
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import loop_arguments
 from kperf.trace.analyze.finding import Finding
 
 _WARNING = re.compile(
@@ -156,27 +156,17 @@ def _read_in_loop(mma: Operation) -> Operation | None:
 
 def _is_carried(loop: Operation, op: Operation) -> bool:
     """Whether an operation of a loop makes the next iteration's value of what it reads of the last one's."""
-    body = loop.regions[-1]
-    carried = loop_arguments(loop)[1:] or body.blocks[0].arguments
-    passed = body.operations[-1].operands
     results = _seen_as(loop, op.results)
-    return any(
-        end.partition("#")[0] in results and _seen_as(loop, [begin]) & _read(op)
-        for begin, end in zip(carried, passed, strict=False)
-    )
+    return any(end in results and _seen_as(loop, [begin]) & read(op) for begin, end in carried(loop))
 
 
 def _seen_as(loop: Operation, names: Iterable[str]) -> set[str]:
     """These names, and those of what is scaled or rounded of them in a loop."""
     seen = set(names)
     for op in loop.regions[-1].operations:
-        if op.name in _SAME and seen & _read(op):
+        if op.name in _SAME and seen & read(op):
             seen |= set(op.results)
     return seen
-
-
-def _read(op: Operation) -> set[str]:
-    return {name.partition("#")[0] for name in op.operands}
 
 
 def _readers(mma: Operation) -> list[Operation]:
@@ -187,7 +177,7 @@ def _readers(mma: Operation) -> list[Operation]:
     found = []
     names = {mma.results[0]}
     for op in (inner for region in loops[0].regions for inner in region.operations):
-        if not names & _read(op) or op is mma:
+        if not names & read(op) or op is mma:
             continue
         found.append(op)
         if op.name in _SAME:
