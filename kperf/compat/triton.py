@@ -31,7 +31,7 @@ from triton.runtime import driver
 from triton.runtime._allocation import _profile_allocator, set_profile_allocator
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.cache import FileCacheManager, _base32, get_cache_key, get_cache_manager
-from triton.runtime.errors import OutOfResources, TritonError
+from triton.runtime.errors import OutOfResources, PTXASError, TritonError
 from triton.runtime.jit import JITFunction
 
 from kperf.errors import UsageError
@@ -51,6 +51,7 @@ __all__ = [
     "GPUTarget",
     "GluonASTSource",
     "OutOfResources",
+    "PTXASError",
     "TritonError",
 ]
 

@@ -22,7 +22,7 @@ from kperf.compat.triton import (
     why_not_compiled,
 )
 from kperf.console import complain
-from kperf.diagnose.without_gpu import imported, pretended_cuda
+from kperf.diagnose.without_gpu import compilers_words, imported, pretended_cuda, quiet
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.layouts import split_commas
@@ -151,11 +151,13 @@ def compiled(
     if step > 1:
         complain(f"{function} has {len(different)} configurations of its autotuner: one of {step} is read")
     calls = [_call(decorated, configuration, asked, signature) for configuration in different[::step]]
-    with pretended_cuda(arch), noted_launches(arch):  # what it asks of a GPU while it is compiled
+    with pretended_cuda(arch), noted_launches(arch), quiet([]) as said:  # what it asks of a GPU while it is compiled
         made = compiler.several(lambda call: _compiled(decorated.function, arch, *call), calls)
+        text = said()
     kernels = [one for one in made if isinstance(one, CompiledKernel)]
     if not kernels:
-        raise next(one for one in made if isinstance(one, UsageError))
+        refused = str(next(one for one in made if isinstance(one, UsageError)))
+        raise UsageError(refused + compilers_words(refused, text))
     return kernels
 
 

@@ -34,6 +34,7 @@ from kperf.compat.triton import (
     CompiledKernel,
     LaunchCall,
     OutOfResources,
+    PTXASError,
     intercepted_launches,
     noted_calls,
     noted_trials,
@@ -205,12 +206,12 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         noted_calls(),
         refused_kernels() as refused,
         noted_launches() as launches,
-        _quiet(why) as said,
+        quiet(why) as said,
     ):
         status = script.run()
         text = said()
-    if why and _PIPELINE_FAILED in why[-1]:
-        why[-1] += _compilers_words(text)
+    if why:
+        why[-1] += compilers_words(why[-1], text)
     if status == INTERRUPTED:
         raise KeyboardInterrupt
     if why and why[-1].startswith(OutOfResources.__name__) and refused:  # it ends here on a GPU too
@@ -222,7 +223,9 @@ def launches_of(script: Script, arch: Arch) -> Launches:
 
 def _without_launches(script: Script, arch: Arch, why: str, status: int, text: str) -> str:
     """What a script does instead of a launch, and how it comes to one. text: the end of its standard error."""
-    if why.startswith("CompilationError") or _PIPELINE_FAILED in why:
+    if "non-ASCII" in why:
+        return f"{script.name} ended with {why}: move it to a path of ASCII letters, which ptxas reads"
+    if why.startswith(("CompilationError", "PTXASError")) or _PIPELINE_FAILED in why:
         return f"{script.name} ended with {why}: correct the kernel, or name another --target than {arch.name}"
     if why.startswith(_NOT_PYTHON):
         return f"{script.name} ended with {why}: correct it"
@@ -243,8 +246,10 @@ def _without_launches(script: Script, arch: Arch, why: str, status: int, text: s
     )
 
 
-def _compilers_words(text: str) -> str:
-    """Where MLIR says that a kernel fails and why, of what stands in standard error; empty where it does not."""
+def compilers_words(why: str, text: str) -> str:
+    """Where a kernel fails and why, if a pass does: as MLIR says in `text`, of standard error; else empty."""
+    if _PIPELINE_FAILED not in why:
+        return ""
     errors = re.findall(r"^(.+):(\d+):\d+: error: (.+)$", text, re.MULTILINE)
     first = next((one for one in errors if not one[2].startswith("Failures have been detected")), None)
     return f": {Path(first[0]).name}:{first[1]}: {first[2]}" if first is not None else ""
@@ -266,14 +271,14 @@ def _is_jit(decorator: ast.expr) -> bool:
 
 
 @contextmanager
-def _quiet(why: list[str]) -> Iterator[Callable[[], str]]:
+def quiet(why: list[str]) -> Iterator[Callable[[], str]]:
     """Drop what a script prints, and keep the exception that ended it as words.
 
     Yields what gives the end of the text that stands in its standard error.
     """
 
     def ended(kind: type[BaseException], error: BaseException, _traceback: Any) -> None:
-        if isinstance(error, CompilationError):
+        if isinstance(error, CompilationError | PTXASError):
             why.append(f"{kind.__name__}: {why_not_compiled(error)}"[:200])
             return
         first = (str(error).splitlines() or [""])[0].rstrip(":;")
@@ -350,7 +355,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
     before, known = list(sys.path), set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
-        with pretended_cuda(arch), noted_launches(), _quiet(why):
+        with pretended_cuda(arch), noted_launches(), quiet(why):
             try:
                 spec = _spec_of(path, folder, dotted)
             except Exception as error:

@@ -527,6 +527,21 @@ def test_a_kernel_whose_name_triton_does_not_take_is_named(tmp_path):
     assert "ended with CompilationError: invalid function identifier: größe: correct the kernel" in done.stderr
 
 
+def test_a_path_that_ptxas_does_not_read_is_told(tmp_path):
+    (tmp_path / "größe.py").write_text(ADD.replace("+ 1", "+ 77") + "run()")  # Triton's cache has the other from ASCII
+    done = Session(tmp_path).command(["diagnose", "--static", tmp_path / "größe.py"])
+    assert (done.status, done.stderr.count("\n")) == (2, 1)
+    assert "ptxas fatal   : Unexpected non-ASCII character" in done.stderr
+    assert done.stderr.endswith("move it to a path of ASCII letters, which ptxas reads\n")
+
+
+def test_a_helper_that_returns_a_value_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "it.py").write_text(ADD + "@triton.jit\ndef twice(x):\n    return x * 2\n")
+    done = Session(tmp_path).command(["diagnose", "--static", f"{tmp_path}/it.py:twice", "--signature", "fp32"])
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "PassManager::run failed: it.py:15: failed to legalize operation 'tt.return'" in done.stderr
+
+
 def test_a_loop_that_waits_for_a_number_ends_and_its_launches_are_read(tmp_path):
     (tmp_path / "it.py").write_text(ADD + "run()\nwhile x.sum().item() < 2:\n    x += 1")
     done = kperf("diagnose", "--static", "--json", tmp_path / "it.py")
