@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -352,8 +352,8 @@ class Capturer:
     ) -> _Launched:
         """Launch an instrumented kernel in the place of the original; to check it both, several times.
 
-        `size`: bytes of its buffer. Its events if they are to be read. Raises `UsageError` if the driver refuses it,
-        before anything was written.
+        `size`: bytes of its buffer. Its events if they are to be read. Raises `UsageError` if the driver refuses it, or
+        has no memory for a check; the memory of the arguments then holds what it held before.
         """
         instead = call.of(instrumented, self._launch_of(instrumented))
         stream = call.stream
@@ -375,6 +375,9 @@ class Capturer:
                 spans, original_spans = self._in_turn(call, launch_traced, memory, before, stream)
                 return _Launched(self._gpu.to_host(buffer), spans, original_spans, same)
         except Exception as error:  # the driver refuses it; what the original kernel meets, the script is told by it
+            if memory is not None:  # a check has launched: the original kernel is still to be, once
+                with self._gpu.on(stream), suppress(RuntimeError):  # of a GPU that an earlier kernel broke
+                    memory.restore(before)
             raise UsageError(f"its instrumented kernel cannot be launched: {why(error)}") from None
 
     def _in_turn(

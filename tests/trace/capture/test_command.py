@@ -30,6 +30,7 @@ from kperf.trace import command, results
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture import capturer, instrumented
 from kperf.trace.capture import scheduler as scheduling
+from kperf.trace.capture.check import Memory
 from kperf.trace.capture.instrumented import ResourceUsage
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import TraceOptions
@@ -509,6 +510,22 @@ def test_a_check_starts_each_launch_from_the_same_bytes_and_leaves_what_one_laun
     assert "Checked: its instrumented kernel writes what the original kernel writes, bit for bit." in said
     assert "tensor(4., dtype=torch.bfloat16)" in capsys.readouterr().out
     assert sum(launched("gemm")) > 2
+
+
+def test_a_check_without_memory_for_its_second_copy_leaves_what_one_launch_leaves(trace, monkeypatch, capsys):
+    fake_gpu.WRITES.append(adds_one)
+    copy, copies = Memory.copy, count()
+
+    def copied(memory):
+        if next(copies) == 1:
+            raise UsageError("--check copies 1 MB of arguments, for which there is no GPU memory")
+        return copy(memory)
+
+    monkeypatch.setattr(Memory, "copy", copied)
+    trace(GEMM.replace("    for _", "    global out\n    out = c\n    for _") + "run(4); print(out[0, 0])", check=True)
+    said = capsys.readouterr()
+    assert "for which there is no GPU memory" in said.err
+    assert "tensor(4., dtype=torch.bfloat16)" in said.out
 
 
 def test_an_instrumented_kernel_that_writes_something_else_is_a_failed_check(trace, capsys):
