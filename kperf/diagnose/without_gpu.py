@@ -205,7 +205,7 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         intercepted_launches(note),
         noted_calls(),
         refused_kernels() as refused,
-        noted_launches() as launches,
+        noted_launches(arch) as launches,
         quiet(why) as said,
     ):
         status = script.run()
@@ -355,7 +355,7 @@ def imported(name: str, arch: Arch) -> tuple[dict[str, Any], str | None]:
     before, known = list(sys.path), set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
-        with pretended_cuda(arch), noted_launches(), quiet(why):
+        with pretended_cuda(arch), noted_launches(arch), quiet(why):
             try:
                 spec = _spec_of(path, folder, dotted)
             except Exception as error:
@@ -440,17 +440,17 @@ def _deepest_relative_import(path: Path) -> int:
 @contextmanager
 def pretended_cuda(arch: Arch) -> Iterator[None]:
     """Within it torch has a GPU of this architecture, whose tensors are on `meta`."""
+    capability = arch.compute_capability or (9, 4)
     properties = SimpleNamespace(
         name=H200.name,
-        major=9,
-        minor=0,
+        major=capability[0],
+        minor=capability[1],
         multi_processor_count=H200.sms,
         total_memory=H200.memory_bytes,
         L2_cache_size=H200.l2_bytes,
         shared_memory_per_block_optin=arch.cta_shared_bytes,
         warp_size=arch.warp_size,
     )
-    capability = arch.compute_capability or (9, 4)
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "synchronize": _nothing(),
@@ -474,7 +474,6 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
-        stack.enter_context(patch.object(offline.Driver, "get_current_target", lambda _: arch.target))
         stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
         stack.enter_context(patch.object(torch, "compile", _compile))
         stack.enter_context(allocated_on(_META))

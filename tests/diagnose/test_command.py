@@ -374,6 +374,35 @@ def test_what_an_autotuner_keeps_on_disk_is_not_written(tmp_path):
     assert not list(cache.rglob("*.autotune.json"))
 
 
+FALLING_BACK = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def gemm(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    m, n, k = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in tl.range(0, K, BK):
+        acc = tl.dot(tl.load(a + m[:, None] * K + k[None, :]), tl.load(b + k[:, None] * BN + n[None, :]), acc)
+        a += BK
+        b += BK * BN
+    tl.store(c + m[:, None] * BN + n[None, :], acc.to(tl.bfloat16))
+
+assert torch.cuda.get_device_properties(0).major == torch.cuda.get_device_capability()[0]
+x = torch.zeros(1 << 20, device="cuda", dtype=torch.bfloat16)
+try:
+    gemm[(1,)](x, x, x, 1024, 128, 256, 64, num_stages=4, num_warps=8)
+except triton.runtime.errors.OutOfResources:
+    gemm[(1,)](x, x, x, 1024, 64, 64, 64, num_stages=2)
+"""
+
+
+def test_a_launch_that_does_not_fit_the_target_is_refused_as_it_would_be_there(tmp_path):
+    (tmp_path / "gemm.py").write_text(FALLING_BACK)
+    done = kperf("diagnose", "--static", tmp_path / "gemm.py", "--target", "sm_86", "--json")
+    (one,) = json.loads(done.stdout)["kernels"]
+    assert "stages-do-not-fit" not in {finding["id"] for finding in one["findings"]}
+
+
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
 def test_other_targets_and_what_could_not_run(target):
     done = kperf("diagnose", "--static", DRAFT, "--target", target, "--json")
