@@ -113,7 +113,7 @@ def read_rules(path: Path = RULES, aliases: Path | None = None) -> Rules:
             _fill(rule.region, {})
     except ValidationError as error:
         raise UsageError(f"{path} is not a set of region rules: {first_of(error)}") from None
-    except (re.error, KeyError, IndexError, ValueError) as error:
+    except (re.error, LookupError, ValueError, AttributeError, OverflowError) as error:  # of a pattern, of a template
         raise UsageError(f"{path} is not a set of region rules: {str(error).splitlines()[0]}") from None
     if aliases is None:
         return rules

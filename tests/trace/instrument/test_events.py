@@ -92,6 +92,14 @@ def test_a_person_can_extend_the_rules(tmp_path):
             "not a set of region rules",
         ),
         ('rank = []\n[[rule]]\noperation="x"\npattern="("\nregion="a"\nkind="wait"\nrecord=true\n', "not a set"),
+        (
+            'rank = []\n[[rule]]\noperation="x"\nregion="{operation.x}"\nkind="wait"\nrecord=true\n',
+            "has no attribute 'x'",
+        ),
+        (
+            f'rank = []\n[[rule]]\noperation="x"\npattern="a{{{10**20}}}"\nregion="a"\nkind="wait"\nrecord=true\n',
+            "the repetition number is too large",
+        ),
     ],
 )
 def test_broken_rules_are_refused_in_one_sentence(tmp_path, content, said):
