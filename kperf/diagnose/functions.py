@@ -225,7 +225,7 @@ def _constant(text: str, names: Mapping[str, Any]) -> tuple[str, Any]:
             raise UsageError(f"--constexpr {text}: there is no {word.removeprefix(':')}") from None
     try:
         return name, _WORDS[word] if word in _WORDS else ast.literal_eval(word)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all that `literal_eval` may raise
         return name, word
 
 

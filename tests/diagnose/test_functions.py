@@ -1,6 +1,7 @@
 """`file.py:function` and `package.module:function`, as packages have their kernels."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -186,6 +187,14 @@ def test_a_wrong_value_is_said_with_the_line_of_the_kernel(package):
     line = KERNELS.splitlines().index("    tl.static_assert(SHAPE[1] == num_warps)") + 1
     assert done.returncode == 2
     assert f"does not compile for sm_90a: kernels.py:{line}: " in done.stderr
+
+
+@pytest.mark.parametrize("word", ["{[]: 1}", "-" * 20_000 + "1"], ids=["unhashable", "deep"])
+def test_a_value_that_is_no_literal_is_a_string(package, word):
+    constants = ("--constexpr", f"BLOCK={word}", "--constexpr", "EVEN=False")
+    done = kperf("ir", "ours.heuristics:plain", "--signature", "*fp32,i32", *constants)
+    assert done.returncode == 2
+    assert re.fullmatch(r"kperf: it does not compile for sm_90a: heuristics\.py:\d+: arange's .*\n", done.stderr)
 
 
 def test_what_no_heuristic_can_say_is_asked_for(package):
