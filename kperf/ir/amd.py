@@ -49,8 +49,8 @@ def compile_for(arch: Arch, source: ASTSource, *, num_warps: int, num_stages: in
         except json.JSONDecodeError:  # half a file in Triton's cache
             raise
         except Exception as error:  # front end, passes and LLVM raise what they like
-            last = str(error).strip().splitlines()[-1]
-            raise MeasurementError(f"{source.name} does not compile for {arch.name}: {last}") from None
+            words = str(error).strip().splitlines() or [type(error).__name__]
+            raise MeasurementError(f"{source.name} does not compile for {arch.name}: {words[-1]}") from None
 
 
 def amd_resources(kernel: CompiledKernel) -> AmdResources:

@@ -71,6 +71,15 @@ def test_what_does_not_compile_is_refused_by_one_sentence():
     assert "\n" not in str(refused.value)
 
 
+def test_an_assertion_of_the_compiler_without_words_is_named_by_its_kind(monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(triton, "compile", fail)
+    with pytest.raises(MeasurementError, match=r"^k does not compile for gfx942: AssertionError$"):
+        compile_for(GFX942, SimpleNamespace(name="k"), num_warps=4, num_stages=1)
+
+
 def test_half_a_file_in_the_cache_is_no_mistake_of_the_kernel(monkeypatch):
     def read(*_, **__):
         raise json.JSONDecodeError("half", "{", 1)
