@@ -387,9 +387,9 @@ def _dump(kernel: CompiledKernel, tool: str, *options: str) -> str:
 def _kept(key: str, name: str, make: Callable[[], str]) -> str:
     """What Triton's cache keeps in its folder `key` under this name, beside its hash; made where it is not whole."""
     if path := compat.cached_file(key, name):
-        digest, _, known = path.read_text().partition("\n")
-        if digest == _sha256(known.encode()):
-            return known
+        digest, _, known = path.read_bytes().partition(b"\n")  # it may be damaged, and then is no text
+        if digest == _sha256(known).encode():
+            return known.decode()
     made = make()
     compat.keep_in_cache(key, name, f"{_sha256(made.encode())}\n{made}")
     return made

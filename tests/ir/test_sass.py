@@ -13,6 +13,7 @@ from kperf.ir import sass
 from kperf.ir.machine import read_machine_code
 from kperf.paper import instrumented
 from kperf.trace.capture.traced import compile_orders
+from tests.trace.kernels import compiled
 
 LISTING = """
 \t@!P0 BRA LBB0;
@@ -123,6 +124,18 @@ def test_all_of_the_code_is_read_though_it_is_longer_than_64_kb():
     assert (
         found.count("wgmma 64x128x16 x8") > found.count("wgmma 64x128x16 B transposed x8") > 0
     )  # the first QK of all has no PV beside it
+
+
+def test_a_listing_in_the_cache_that_is_no_text_is_made_again(tmp_path):
+    kernel = compiled("gemm_mma")
+    with knobs.cache.scope():
+        knobs.cache.dir = str(tmp_path)
+        whole = compiler.sass(kernel)
+        (listing,) = tmp_path.rglob("nvdisasm-*")
+        kept = listing.read_bytes()
+        listing.write_bytes(kept[:100] + bytes([0xFF]) + kept[101:])  # as when the power fails
+        assert compiler.sass(kernel) == whole
+        assert listing.read_bytes() == kept
 
 
 @pytest.mark.kernels
