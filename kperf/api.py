@@ -202,6 +202,8 @@ def trace(
     from kperf.trace.capture.kernels import TraceOptions, parse_ctas
     from kperf.trace.capture.passes import parse
 
+    if launch is not None and launch < 1:
+        raise UsageError(f"launch={launch} is no launch: the first is 1")
     options = TraceOptions(
         patterns=_names(kernel, "kernel"),
         launch=launch,

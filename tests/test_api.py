@@ -221,6 +221,8 @@ def test_errors_have_the_sentences_of_the_command(kernels, monkeypatch):
         kernels.run(1)
     assert t.kernels == {}
     assert state() == before
+    with pytest.raises(kperf.UsageError, match=r"^launch=0 is no launch: the first is 1$"):
+        kperf.trace(launch=0)
     with pytest.raises(kperf.UsageError, match=r"^kernel=\[\] names nothing"):
         kperf.trace(kernel=[])
     with monkeypatch.context() as patch:

@@ -28,6 +28,14 @@ class _Options(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"%%kperf: {message}")
 
+    def read(self, line: str) -> dict[str, Any]:
+        """What the line says, as `kperf.trace` takes it. Raises `UsageError`."""
+        try:
+            words = shlex.split(line)
+        except ValueError as error:  # a quotation that is not closed
+            self.error(str(error))
+        return vars(self.parse_args(words))
+
 
 def load(shell: Any) -> None:
     """Register `%%kperf`."""
@@ -43,7 +51,7 @@ def _run(shell: Any, line: str, cell: str) -> Trace | None:
     """Run a cell under `kperf.trace`. What its code raises IPython has shown; nothing is then shown of the trace."""
     raised: BaseException | None = None
     try:
-        with trace(**vars(_Options().parse_args(shlex.split(line)))) as found:
+        with trace(**_Options().read(line)) as found:
             result = shell.run_cell(cell)
             raised = result.error_before_exec or result.error_in_exec
             if raised is not None:

@@ -36,6 +36,8 @@ def test_a_cell_is_traced_and_its_report_shown(kernels, capsys):
     [
         ("%%kperf nothing\nstep.run(1)", "UsageError: no Triton kernel is called nothing, but gemm"),
         ("%%kperf --launch x\nstep.run(1)", "UsageError: %%kperf: argument --launch: invalid int value: 'x'"),
+        ("%%kperf gem'm\nstep.run(1)", "UsageError: %%kperf: No closing quotation"),
+        ("%%kperf --launch 0\nstep.run(1)", "UsageError: launch=0 is no launch: the first is 1"),
         ("%%kperf\n1 / 0", "ZeroDivisionError"),
     ],
 )
