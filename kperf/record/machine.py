@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tempfile
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import pynvml
@@ -209,16 +210,21 @@ def _nvml() -> tuple[str | None, tuple[int, int] | None, tuple[Gpu, ...], str | 
 
 
 def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The GPUs that CUDA programs get, by number or UUID (or its beginning); other names (MIG) are left to CUDA."""
+    """The GPUs that CUDA programs get, by number or UUID (or its beginning); other names (MIG) are left to CUDA.
+
+    As in CUDA, what comes after a GPU that is not there is hidden too (CUDA C++ Programming Guide, "CUDA Environment
+    Variables").
+    """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return gpus
     if re.fullmatch(r"[\d,\s-]*", chosen):
         numbers = [int(number) for number in re.findall(r"-?\d+", chosen)]
-        return tuple(gpus[number] for number in numbers if 0 <= number < len(gpus))
+        return tuple(gpus[number] for number in takewhile(lambda number: 0 <= number < len(gpus), numbers))
     names = [name.strip() for name in chosen.split(",")]
     if all(name.startswith("GPU-") for name in names):
-        return tuple(gpu for name in names for gpu in gpus if f"GPU-{gpu.uuid}".startswith(name))
+        named = ([gpu for gpu in gpus if f"GPU-{gpu.uuid}".startswith(name)] for name in names)
+        return tuple(gpu for found in takewhile(bool, named) for gpu in found)
     return gpus
 
 

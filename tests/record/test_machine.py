@@ -268,6 +268,7 @@ def test_no_driver_answers(monkeypatch, error, inside, sentence):
 @pytest.mark.parametrize(
     ("chosen", "found"),
     [(None, (A100, H200)), ("1", (H200,)), ("1,0", (H200, A100)), ("", ()), ("-1", ()), ("7", ()),
+     ("1,-1,0", (H200,)), ("7,1", ()), ("GPU-5a1b,GPU-nosuch,GPU-77c0", (H200,)),
      ("GPU-5a1b", (H200,)), ("GPU-5a1b-h, GPU-77c0-a", (H200, A100)), ("GPU-nosuch", ()), ("MIG-5a1b", (A100, H200)),
      ("GPU-5a1b, MIG-5a1b", (A100, H200))],
 )  # fmt: skip
