@@ -117,6 +117,8 @@ def _of_folder(path: Path) -> list[Kernel]:
             described = from_json_once(read_text(metadata).encode())
             name, target = described["name"], described["target"]
             arch = of(f"{target['backend']}:{target['arch']}")
+            if ttgir.with_suffix(".cubin").is_file():
+                described["shared"] = int(described["shared"])  # of the resources of machine code
         except (ValueError, LookupError, TypeError):
             raise UsageError(f"{metadata} describes no kernel: remove this entry of Triton's cache") from None
         asm: dict[str, Any] = {"ttgir": read_text(ttgir)}
@@ -124,7 +126,7 @@ def _of_folder(path: Path) -> list[Kernel]:
             made = ttgir.with_suffix(f".{suffix}")
             if made.is_file():
                 asm[suffix] = made.read_bytes() if suffix == "cubin" else read_text(made)
-        kernel = SimpleNamespace(asm=asm, name=name, metadata=SimpleNamespace(**described))
+        kernel = SimpleNamespace(asm=asm, name=name, metadata=SimpleNamespace(**described | {"target": arch.target}))
         found.append(of_compiled(kernel, arch))
     if not found:
         raise UsageError(f"{path} holds no kernel: give an entry of Triton's cache (*.ttgir and *.json)")
@@ -140,6 +142,6 @@ def _of_ttgir(path: Path, arch: Arch) -> Kernel:
     compiler.parse_ttgir(text)
     kernel = compiler.compile_ttgir(path, arch)
     made = {name: kernel.asm[name] for name in ("llir", "ptx", "amdgcn", "cubin") if name in kernel.asm}
-    shared = SimpleNamespace(shared=kernel.metadata.shared, num_stages=None)
-    read = of_compiled(SimpleNamespace(asm=made | {"ttgir": text}, name=kernel.name, metadata=shared), arch)
+    metadata = SimpleNamespace(shared=kernel.metadata.shared, target=arch.target, num_stages=None)
+    read = of_compiled(SimpleNamespace(asm=made | {"ttgir": text}, name=kernel.name, metadata=metadata), arch)
     return replace(read, is_gluon=None)

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from kperf.arch import SM_103A
+from kperf.compat.triton import own_cache
 from kperf.diagnose import functions
 from kperf.diagnose.finding import Bound, Diagnoses, Diagnosis
 from kperf.diagnose.sarif import sarif
 from tests.command import kperf
 from tests.diagnose import sarif_2_1_0
 from tests.test_interrupted import Session
+from tests.trace.kernels import CASES, compile_case
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = Path(__file__).parent / "kernels"
@@ -614,13 +617,30 @@ def test_ctrl_c_while_the_script_runs_ends_the_command(tmp_path, words):
     assert done.stderr == "kperf: interrupted: what was recorded is kept\n"
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "null", '{"name": "k"', '{"name": "k", "target": 1}', "[" * 10**5])
+HOPPER = '{"name": "k", "target": {"backend": "cuda", "arch": 90, "warp_size": 32}}'
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", "null", '{"name": "k"', '{"name": "k", "target": 1}', HOPPER, "[" * 10**5]
+)
 def test_a_damaged_entry_of_tritons_cache_is_named(tmp_path, content):
     (tmp_path / "k.ttgir").write_text("module {}")
+    (tmp_path / "k.cubin").touch()
     (tmp_path / "k.json").write_text(content)
     done = kperf("ir", tmp_path)
     said = f"kperf: {tmp_path}/k.json describes no kernel: remove this entry of Triton's cache\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_machine_code_that_tritons_tools_cannot_read_is_named_for_an_entry_and_for_a_file(tmp_path):
+    with own_cache(tmp_path):
+        ttgir = compile_case(CASES["add"], arch=SM_103A).asm["ttgir"]
+    (tmp_path / "add.ttgir").write_text(ttgir)
+    (entry,) = {path.parent for path in tmp_path.glob("*/*.cubin")}
+    for what in (entry, tmp_path / "add.ttgir"):
+        done = kperf("ir", what, "--target", "sm_103a", "--level", "sass")
+        assert done.returncode == 2
+        assert re.fullmatch(r"kperf: the nvdisasm of Triton .* cannot read machine code of sm_103a .*\n", done.stderr)
 
 
 def test_a_kernel_of_a_file_that_launches_nothing_is_asked_for_its_types(tmp_path):
