@@ -475,8 +475,8 @@ def instrumentation(lowering: EventLowering, target: GPUTarget, *, apart: bool =
         if apart:
             stack.enter_context(_compiled_apart(lowering.key))
         else:
-            knobs.compilation.instrumentation_mode = lowering.key
-            stack.callback(setattr, knobs.compilation, "instrumentation_mode", "")
+            before, knobs.compilation.instrumentation_mode = knobs.compilation.instrumentation_mode, lowering.key
+            stack.callback(setattr, knobs.compilation, "instrumentation_mode", before)
         yield
 
 

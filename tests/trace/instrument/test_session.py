@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from triton import knobs
 
 from kperf.arch import SM_90A
 from kperf.attention import overrides
@@ -80,6 +81,14 @@ def test_there_is_one_session_at_a_time():
         pass
     with session(recording):
         pass
+
+
+def test_a_session_leaves_the_mode_that_was_there(monkeypatch):
+    """`TRITON_INSTRUMENTATION_MODE=consan`, say, by which the user's kernels are compiled."""
+    monkeypatch.setattr(knobs.compilation, "instrumentation_mode", "consan")
+    with session(Recording((0, 4, 10), 12)):
+        assert knobs.compilation.instrumentation_mode.startswith("kperf")
+    assert knobs.compilation.instrumentation_mode == "consan"
 
 
 def with_shared_bytes_left(original: overrides.Override, left: int, workload: Workload = FIG11) -> traced.TracedKernel:
