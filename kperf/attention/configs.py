@@ -11,11 +11,13 @@ nothing about is autotuned, and all is with KPERF_TRITON_AUTOTUNE=1. KPERF_TRITO
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from kperf.arch import of
 from kperf.attention.workload import Workload
 from kperf.compat.triton import active_target
 from kperf.errors import UsageError
@@ -75,9 +77,11 @@ def class_of(workload: Workload) -> str:
 
 
 def architecture() -> str:
-    """Of the GPU that kernels are launched on now: sm_90a, gfx942."""
+    """Of the GPU that kernels are launched on now: sm_90a, gfx942; one that `kperf.arch` does not know too."""
     target = active_target()
-    return f"sm_{target.arch}{'a' if target.arch >= 90 else ''}" if target.backend == "cuda" else str(target.arch)
+    with suppress(UsageError):
+        return of(target).name
+    return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch)
 
 
 def path_of(architecture: str) -> Path:
@@ -130,9 +134,9 @@ def configured(workload: Workload) -> Config | None:
     found = read(name)
     alike: dict[int, Config] = {}
     for key, config in found.items():
-        of = _CLASS.fullmatch(key)
-        if of and (int(of[1]), of[3] == "causal") == (workload.head_dim, workload.causal):
-            alike[int(of[2])] = config
+        shapes = _CLASS.fullmatch(key)
+        if shapes and (int(shapes[1]), shapes[3] == "causal") == (workload.head_dim, workload.causal):
+            alike[int(shapes[2])] = config
     holding = [seq_len for seq_len in alike if seq_len >= workload.seq_len]
     if not alike:
         return found.get(_DEFAULT)

@@ -45,6 +45,16 @@ def test_the_reports_own_file_is_read_as_it_is(on):
     assert configured(shape()).options() == AMD
 
 
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [(("cuda", 90, 32), "sm_90a"), (("cuda", 120, 32), "sm_120"), (("cuda", 75, 32), "sm_75"),
+     (("hip", "gfx90a", 64), "gfx90a")],
+)  # fmt: skip
+def test_a_file_has_its_name_from_the_architecture(on, target, name):
+    on(*target)
+    assert configs.architecture() == name
+
+
 def test_without_a_file_nothing_is_configured(on):
     on()
     assert configured(shape()) is None
