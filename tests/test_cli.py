@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kperf import __version__
+from kperf.arch import KNOWN
 from kperf.attention.overrides import TTGIR_DIR
 from kperf.cli.ending import end_refused
 from kperf.errors import MeasurementError
@@ -432,6 +433,11 @@ def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path, monke
     assert "was edited" in done.stderr
     assert "vanilla/d128_bf16_full.ttgir compiles to sm_90a in place of attn_fwd: in_order, 32 wgmma" in done.stdout
     assert {path.name for path in (results / "h200").iterdir()} == {"fig12.jsonl", "environment.json"}
+
+
+def test_help_names_every_architecture():
+    said = kperf("instrument", "--help", COLUMNS="400").stdout
+    assert [one.name for one in KNOWN if one.name not in said] == []
 
 
 def test_help_swallows_nothing_in_square_brackets():

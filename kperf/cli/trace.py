@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kperf.arch import KNOWN
 from kperf.cli import interrupt
 from kperf.cli.app import app, console
 from kperf.cli.options import CtaChoice, DeviceChoice, DeviceOption, Passes, Results, WrittenGpu, listed, take_no_gpu
@@ -32,9 +33,7 @@ def instrument(
     out: Annotated[Path | None, typer.Option(help="Write here instead of to standard output.")] = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            help="Compile the result too, for sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120, gfx942 or gfx950."
-        ),
+        typer.Option(help=f"Compile the result too, for {', '.join(one.name for one in KNOWN)}."),
     ] = None,
 ) -> None:
     """Put events into a TTGIR file by the rules, or take them out."""
