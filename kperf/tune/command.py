@@ -224,7 +224,8 @@ class _Tuning:
     def _measure(self, part: Part, what: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
         """Check and time these in turn, and record them.
 
-        What breaks the GPU's context ends the process: a trial that does is recorded, and the next run leaves it out.
+        What breaks the GPU's context ends the process: a trial of the search that does is recorded, and the next run
+        leaves it out. Of the other parts, which measure several in turn, nothing says which it was.
         """
         try:
             points = measure(
