@@ -244,6 +244,27 @@ def test_a_number_that_is_1_at_the_launch_is_no_stride_for_that(tmp_path):
     assert "heads is 1 at this launch, and the kernel is compiled for any number" in found.message
 
 
+FUNCTIONS = """
+@triton.jit
+def kernel(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a = tl.load(x + i)
+    tl.store(y + i, libdevice.CALL)  # called
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [("sin(a)", "tl.sin"), ("tanh(a)", "tl.sigmoid"), ("exp10(a)", "tl.exp2"), ("div_rn(1.0, a)", "the reciprocal"),
+     ("asin(a)", ""), ("sinh(a)", ""), ("atanh(a)", ""), ("expm1(a)", ""), ("erfinv(a)", "")],
+)  # fmt: skip
+def test_another_function_of_a_name_is_no_advice(tmp_path, call, instead):
+    text = FUNCTIONS.replace("CALL", call)
+    advice = findings(tmp_path, text, "*fp32,*fp32", ("B=1024",))["slow-math", line(text, "# called")].advice
+    assert instead in advice
+    assert advice.startswith("use Triton's own function") == (not instead)
+
+
 ANGLES = """
 @triton.jit
 def kernel(x, theta, D: tl.constexpr):

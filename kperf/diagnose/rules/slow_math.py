@@ -7,7 +7,7 @@ from kperf.diagnose.kernel import MMAS, Kernel, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
-from kperf.trace.analyze.finding import Finding, Level
+from kperf.trace.analyze.finding import Finding
 
 _SMALL = 256
 """Elements: of each row of a tile one number may take long."""
@@ -24,6 +24,9 @@ _INSTEAD = {
     "cos": "use tl.cos of a reduced argument, or a table",
     "erf": "use the tanh form of GELU, if its error of 1e-3 is allowed",
 }
+_OF_ANY = "use Triton's own function (tl.*), or a polynomial that is accurate enough"
+_NAME = re.compile(rf"f?({'|'.join(_INSTEAD)})(?:i|pi|2|10)?f?(?:_r[dnuz])?")
+"""Of one of these for float32: powf, powi, exp10f, sinpif, fdiv_rn. No asinf, sinhf, expm1f or erfinvf."""
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
@@ -49,15 +52,14 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 estimate=(1.03, 1.0, 1.1),
             )
             continue
-        severity: Level = "medium"
-        stem = re.sub(r"f$|_rn$|f_rn$", "", called)
-        advice = next((text for name, text in _INSTEAD.items() if stem.startswith(name) or stem.endswith(name)), "")
+        named = _NAME.fullmatch(called)
+        instead = _INSTEAD[named[1]] if named else _OF_ANY
         yield kernel.finding(
             RULE.id,
             op,
-            severity,
+            "medium",
             f"{called} of {types[-1].size} elements is a library function of tens of instructions, not one MUFU",
-            _power(kernel, op) or advice or "use Triton's own function (tl.*), or a polynomial that is accurate enough",
+            _power(kernel, op) or instead,
             {"function": called, "elements": types[-1].size, "in_loop": int(looping)},
             confidence="medium",
             estimate=(1.3, 1.0, 3.0),
