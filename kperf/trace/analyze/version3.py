@@ -28,9 +28,7 @@ def upgrade(old: Json) -> Json:
         "overhead": _renamed(old["overhead"], _OVERHEAD),
         "passes": [_pass(one) for one in old["passes"]],
         "roles": [role | {"duty": _DUTIES.get(role["duty"], role["duty"])} for role in old["roles"]],
-        "regions": [
-            _renamed(one, {"per_trip": "per_iteration", "own_cycles": "self_cycles"}) for one in old["regions"]
-        ],
+        "regions": [_renamed(one, _REGION) for one in old["regions"]],
         "windows": [_window(window) for window in old["windows"]],
     }
     parts = {
