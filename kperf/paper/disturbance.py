@@ -25,8 +25,8 @@ from kperf.studies import child
 from kperf.studies.records import Common, Row, measured_or_recorded, stamp
 from kperf.trace.analyze.models import KernelResources, Timeline
 from kperf.trace.analyze.recorded import read_timeline
-from kperf.trace.capture.instrumented import COUNTER_BYTES
 from kperf.trace.capture.sampled import UNDISTURBED
+from kperf.trace.instrument.session import COUNTER_BYTES
 
 Way = Literal["all", "sampled"]
 """Which CTAs are recorded, as `--ctas` names them."""

@@ -22,7 +22,7 @@ from kperf.trace.analyze.models import (
 )
 from kperf.trace.capture.sampled import UNDISTURBED
 from kperf.trace.instrument.sampled import Sample
-from kperf.trace.instrument.session import CYCLES_AN_EVENT
+from kperf.trace.instrument.session import COUNTER_BYTES, CYCLES_AN_EVENT
 
 EXPLAINED = 0.05
 """Of the measured iteration time: a replay that is further off explains nothing."""
@@ -40,8 +40,6 @@ FASTER = 0.02
 _MEDIUM_GAIN, _HIGH_GAIN = 1.1, 1.5
 """Times as fast, for a finding of medium and of high severity."""
 _WGMMA_WAIT = "wait for wgmma"
-_COUNTER_BYTES = 16
-"""Of stack a thread, which the counters of events may take."""
 
 _OF_CYCLES = (
     "regions", "cycles_per_unit", "iteration", "tile_boundary_cycles", "clock_mhz", "arithmetic", "bubbles", "replay",
@@ -350,7 +348,7 @@ def _of_resources(t: Timeline) -> list[Reason]:
         reasons.append((2 if much else 1, why))
     if (
         t.resources
-        and (more := t.resources.instrumented.spilled_bytes - t.resources.original.spilled_bytes) > _COUNTER_BYTES
+        and (more := t.resources.instrumented.spilled_bytes - t.resources.original.spilled_bytes) > COUNTER_BYTES
     ):
         it = "the CTAs that are recorded" if t.sampled else "it"
         reasons.append((1, f"events make {it} spill {more} bytes a thread more"))

@@ -19,10 +19,8 @@ from kperf.trace.capture.traced import Orders
 from kperf.trace.instrument.events import LIFETIME, Detail, Rules, instrumented
 from kperf.trace.instrument.program import IntervalKind, Program, read_program
 from kperf.trace.instrument.sampled import Sample
-from kperf.trace.instrument.session import BUFFER_LIMIT, EVENT_BYTES, Recording, session
+from kperf.trace.instrument.session import BUFFER_LIMIT, COUNTER_BYTES, EVENT_BYTES, SMALLEST_BUFFER, Recording, session
 
-COUNTER_BYTES = 16
-"""A circular buffer's counter and address, which a thread may keep on the stack."""
 COUNTER_SPILLS = 8
 """Instructions by which it stores and loads them."""
 
@@ -33,8 +31,6 @@ _HELD: tuple[tuple[IntervalKind, ...], ...] = (("load",), ("load", "arithmetic")
 
 Place = Literal["shared", "global"]
 
-SMALLEST_BUFFER = 64
-"""Bytes a warp: the last eight records."""
 _BUFFER_BYTES_A_WARP = 8192
 """Bytes a warp as long as it is not known how many records a CTA writes."""
 _LEAST_IN_SHARED_MEMORY = 1024

@@ -14,11 +14,11 @@ from kperf.compat.triton import CompiledKernel
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir import sass
-from kperf.trace.capture.instrumented import COUNTER_BYTES, ResourceUsage, resource_usage
+from kperf.trace.capture.instrumented import ResourceUsage, resource_usage
 from kperf.trace.capture.traced import Orders, TracedKernel, recording_for
 from kperf.trace.instrument.probes import ANCHOR, BodyClass, Places, ProbedKernel, Probes, probed_kernel
 from kperf.trace.instrument.program import Program
-from kperf.trace.instrument.session import CYCLES_AN_EVENT, Recording, session
+from kperf.trace.instrument.session import COUNTER_BYTES, CYCLES_AN_EVENT, Recording, session
 
 MOST_COST = 0.03
 """Of an iteration, estimated from `CYCLES_AN_EVENT`: what a pass of more than two probes may cost."""

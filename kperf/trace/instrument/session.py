@@ -11,13 +11,15 @@ from kperf.errors import UsageError
 
 HEADER_BYTES = 40
 EVENT_BYTES = 8
+COUNTER_BYTES = 16
+"""A circular buffer's counter and address, which a thread may keep on the stack."""
 CYCLES_AN_EVENT = 30
 """What an event costs the warp that writes it: with all events an iteration of vanilla, improved and improved_plus
 takes 160 to 265 cycles more, for 6 to 8 events (results/h200/fig11)."""
 BUFFER_LIMIT = (1 << 31) - ALIGNMENT
 """Bytes of a launch's buffer: Proton computes where a CTA's part begins in 32 bits, and wraps around from 2 GiB on."""
 SMALLEST_BUFFER = 64
-"""Bytes of events of a warp, as Proton has it."""
+"""Bytes of events of a warp, as Proton has it: the last eight."""
 
 
 @dataclass(frozen=True)
