@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kperf.arch import Arch
-from kperf.ir.locations import STAYED, Frame, Moved, unescaped, unquoted
+from kperf.ir.locations import STAYED, Frame, Moved, of_user, unescaped, unquoted
 from kperf.ir.machine import MachineCode
 from kperf.ir.ttgir import Module
 
@@ -43,8 +43,8 @@ class Line:
 
     @property
     def frame(self) -> Frame | None:
-        """The innermost frame outside of Triton's library; the innermost of all if there is none outside."""
-        return next((frame for frame in self.frames if not frame.in_library), next(iter(self.frames), None))
+        """Its line of source: `of_user`."""
+        return of_user(self.frames)
 
 
 def levels_of(arch: Arch) -> tuple[str, ...]:

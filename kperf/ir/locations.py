@@ -37,6 +37,11 @@ class Frame:
         return _LIBRARY.search(self.file) is not None
 
 
+def of_user(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame outside of Triton's library; the innermost of all if there is none outside."""
+    return next((frame for frame in frames if not frame.in_library), next(iter(frames), None))
+
+
 @dataclass(frozen=True)
 class Location:
     """Where an operation comes from.
@@ -51,8 +56,8 @@ class Location:
 
     @property
     def frame(self) -> Frame | None:
-        """The innermost frame outside of Triton's library; the innermost of all if there is none outside."""
-        return next((frame for frame in self.frames if not frame.in_library), next(iter(self.frames), None))
+        """Its line of source: `of_user`."""
+        return of_user(self.frames)
 
 
 UNKNOWN = Location()

@@ -7,7 +7,7 @@ the PTX names them (`inlined_at`).
 import re
 from dataclasses import dataclass, replace
 
-from kperf.ir.locations import Frame, Moved, unescaped
+from kperf.ir.locations import Frame, Moved, of_user, unescaped
 
 _SECTION = re.compile(r"^\.text\.(.+):$")
 _LABEL = re.compile(r"^\s*(\.L\w*):")
@@ -29,8 +29,8 @@ class Instruction:
 
     @property
     def frame(self) -> Frame | None:
-        """The innermost frame outside of Triton's library; the innermost of all if there is none outside."""
-        return next((frame for frame in self.frames if not frame.in_library), next(iter(self.frames), None))
+        """Its line of source: `of_user`."""
+        return of_user(self.frames)
 
 
 @dataclass(frozen=True)
