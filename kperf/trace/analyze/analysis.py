@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -340,14 +341,9 @@ class _InFlight:
 
 
 def _at(spans: list[Span], cycle: int) -> str:
-    low, high = 0, len(spans)
-    while low < high:
-        middle = (low + high) // 2
-        if spans[middle].end <= cycle:
-            low = middle + 1
-        else:
-            high = middle
-    return spans[low].interval.name if low < len(spans) and spans[low].start <= cycle else "done"
+    """What a warp group does at a cycle; its spans follow each other."""
+    place = bisect_right(spans, cycle, key=attrgetter("end"))
+    return spans[place].interval.name if place < len(spans) and spans[place].start <= cycle else "done"
 
 
 def _cause(doing: list[str]) -> str:
