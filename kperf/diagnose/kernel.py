@@ -226,7 +226,7 @@ class Kernel:
         if places is None:
             return None
         addresses = value.numbers[tuple(np.moveaxis(places, -1, 0))]  # [warp, register, lane]
-        run = _run(addresses, pointers.bytes)
+        run = run_of(addresses, pointers.bytes, aligned=True)
         if value.loaded:  # where its first sector begins is not known: no alignment counts against it
             addresses = addresses - addresses.min() % SECTOR_BYTES
         used, sectors = _requests(addresses, pointers.bytes, run)
@@ -508,13 +508,17 @@ def name_of(value: Value, kernel: Kernel) -> str:
     return ", ".join(based or pointers) or "the pointer"
 
 
-def _run(addresses: NDArray[np.int64], size: int) -> int:
-    """Registers of a thread that are neighbours in memory and aligned, at most 16 bytes: a power of two."""
+def run_of(addresses: NDArray[np.int64], size: int, *, aligned: bool) -> int:
+    """Registers of a thread that are neighbours in memory, at most 16 bytes: a power of two.
+
+    addresses: in bytes, of (warp, register, lane), of elements of `size` bytes. aligned: each run begins at a multiple
+    of its bytes.
+    """
     run = 1
     while run * 2 * size <= VECTOR_BYTES and addresses.shape[1] % (run * 2) == 0:
         groups = addresses.reshape(addresses.shape[0], -1, run * 2, addresses.shape[2])
         consecutive = np.all(np.diff(groups, axis=2) == size)
-        if not consecutive or np.any(groups[:, :, 0, :] % (run * 2 * size)):
+        if not consecutive or (aligned and np.any(groups[:, :, 0, :] % (run * 2 * size))):
             break
         run *= 2
     return run

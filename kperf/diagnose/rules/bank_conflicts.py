@@ -1,12 +1,11 @@
 """Lanes of a warp that meet in one bank of shared memory."""
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from kperf.arch import Arch
-from kperf.diagnose.kernel import Kernel, loops_around
+from kperf.diagnose.kernel import Kernel, loops_around, run_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import BANK_WAYS
 from kperf.ir.layouts import Coordinates, tensor_types
@@ -46,7 +45,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
 
 def _ways(offsets: Coordinates, size: int, arch: Arch) -> int:
     """Turns that a warp's access takes, at the worst register; `offsets` in bytes of elements of `size` bytes."""
-    run = _run(offsets, size)
+    run = run_of(offsets, size, aligned=False)
     first = offsets[:, ::run, :]
     lanes = max(arch.shared_bytes_per_cycle // max(run * size, arch.shared_bank_bytes), 1)  # that one turn can serve
     worst = 1
@@ -56,17 +55,6 @@ def _ways(offsets: Coordinates, size: int, arch: Arch) -> int:
                 words = np.unique(register[start : start + lanes] // arch.shared_bank_bytes)
                 worst = max(worst, int(np.bincount(words % arch.shared_banks).max()))
     return worst
-
-
-def _run(offsets: Coordinates, size: int) -> int:
-    """Registers of a thread that lie side by side: a power of two, at most 16 bytes."""
-    run = 1
-    while run * 2 * size <= 16 and offsets.shape[1] % (run * 2) == 0:
-        groups = offsets.reshape(offsets.shape[0], -1, run * 2, offsets.shape[2])
-        if not np.all(np.diff(groups, axis=2) == size):
-            break
-        run *= 2
-    return math.gcd(run, offsets.shape[1])
 
 
 RULE = Rule("bank-conflicts", "Bank conflicts in shared memory", check)
