@@ -1,8 +1,8 @@
 """The order of attention's two products, read from an override's TTGIR."""
 
-import re
 from typing import Literal
 
+from kperf.ir.dataflow import pendings
 from kperf.ir.ttgir import Module, Operation, Region
 
 Schedule = Literal["in_order", "qk_ahead", "no_wgmma"]
@@ -33,8 +33,7 @@ def schedule(module: Module) -> Schedule:
                 if "isAsync = true" not in op.rest:
                     in_flight.clear()
             elif op.name == "ttng.warp_group_dot_wait":
-                pendings = re.search(r"pendings = (\d+)", op.rest)
-                in_flight = in_flight[len(in_flight) - int(pendings.group(1)) :] if pendings else []
+                in_flight = in_flight[max(len(in_flight) - pendings(op), 0) :]
         return "in_order"
     return "no_wgmma"
 
