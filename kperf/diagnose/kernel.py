@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kperf.arch import Arch
+from kperf.arch import Arch, operations
 from kperf.diagnose.history import History
 from kperf.diagnose.thresholds import SECTOR_BYTES, VECTOR_BYTES
 from kperf.ir.compile import Compiled, Resources
@@ -27,7 +27,7 @@ STORES = ("tt.store", "amdg.buffer_store")
 ATOMICS = ("tt.atomic_rmw", "tt.atomic_cas")
 TMA_LOADS = ("ttng.async_tma_copy_global_to_local", "tt.descriptor_load")
 ASYNC_COPIES = ("ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local")
-MMAS = ("tt.dot", "tt.dot_scaled", "ttng.warp_group_dot", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled")
+MMAS = operations("mma")
 LOOPS = ("scf.for", "scf.while")
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Compile options that a launch, or an autotuner's configuration, may give."""
