@@ -21,6 +21,7 @@ from kperf.ir import compile as compiler
 from kperf.ir import override as any_kernel
 from kperf.ir.ttgir import Module
 from kperf.record.files import write_atomically
+from kperf.record.store import first_of
 
 ALIASES = Path(__file__).with_name("aliases.toml")
 """The words of attention, for the trace."""
@@ -172,9 +173,7 @@ def read_manifest(variant: str, root: Path = TTGIR_DIR) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
-        raise UsageError(
-            f"{path} is not a manifest ({error.errors()[0]['msg']}); `make ttgir` writes it anew"
-        ) from None
+        raise UsageError(f"{path} is not a manifest ({first_of(error)}); `make ttgir` writes it anew") from None
     if manifest.triton != triton.__version__:
         raise UsageError(
             f"{path} is for Triton {manifest.triton} and this is {triton.__version__}: install the locked wheels "

@@ -16,6 +16,7 @@ from rich.text import Text
 from rich.tree import Tree as RichTree
 
 from kperf.errors import UsageError
+from kperf.record.store import first_of
 
 Column = Callable[["Tree"], str]
 """What a column says of a frame."""
@@ -86,8 +87,7 @@ def read_tree(path: Path) -> Tree:
     except FileNotFoundError:
         raise UsageError(f"{path} is missing: `make proton` on a Hopper GPU records it") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        why = first_of(error)
     except (OSError, ValueError, RecursionError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
     raise UsageError(f"{path} is no profile of Proton's ({why}); record it again")

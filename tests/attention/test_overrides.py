@@ -125,7 +125,7 @@ def spoil(root, **changes):
         ({"triton": "3.5.0"}, "is for Triton 3.5.0"),
         ({"kernel": "matmul"}, "kernel 'matmul', not 'attn_fwd'"),
         ({"variant": "improved"}, "variant 'improved', not 'vanilla'"),
-        ({"schema_version": 2}, "is not a manifest"),
+        ({"schema_version": 2}, "is not a manifest (schema_version: Input should be 1)"),
         ({"signature": {}}, "signature {}, not"),
         ({"grid": "sideways"}, "is not a manifest"),
     ],
