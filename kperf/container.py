@@ -38,7 +38,7 @@ from rich.text import Text
 from kperf.console import of_standard_error, of_standard_output
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.commit import git_commit
-from kperf.record.files import write_atomically
+from kperf.record.files import files_below, write_atomically
 
 IMAGE = "kperf"
 RESULTS = "/results"
@@ -285,7 +285,7 @@ def _bring_home(container: Any, console: Console) -> None:
         stream, _ = container.get_archive(RESULTS)
         with tempfile.TemporaryDirectory(dir=results, prefix=".container-") as folder:
             _unpack(stream, Path(folder))
-            for name in _names(Path(folder, "results")):
+            for name in map(str, files_below(Path(folder, "results"))):
                 theirs = Path(folder, "results", name).read_bytes()
                 if name in seeds and seeds[name].is_start_of(theirs, exactly=True):
                     continue
@@ -370,12 +370,6 @@ def _merged(name: str, mine: bytes, theirs: bytes, seed: _Seed | None) -> bytes 
     return None
 
 
-def _names(folder: Path) -> list[str]:
-    """Every file below a folder by its relative path, without what is hidden (unfinished copies)."""
-    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return [str(path) for path in paths if not any(part.startswith(".") for part in path.parts)]
-
-
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -390,7 +384,7 @@ def _pack(results: Path, archive: IO[bytes]) -> dict[str, tuple[str, int]]:
         made.mode = 0o755 if kind == tarfile.DIRTYPE else 0o644
         return made
 
-    names = [Path(name) for name in _names(results)]
+    names = files_below(results)
     seeds = {}
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for folder in sorted({folder for name in names for folder in name.parents} - {Path()}):

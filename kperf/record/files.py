@@ -25,6 +25,12 @@ def named_from(folder: Path, file: str) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
 
 
+def files_below(folder: Path) -> list[Path]:
+    """Every file below a folder by its path from there, sorted, without what is hidden (unfinished copies)."""
+    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [path for path in paths if not any(part.startswith(".") for part in path.parts)]
+
+
 def require_writable(folder: Path) -> None:
     """Before minutes of work whose results go into `folder`, which may be missing, and not after them.
 

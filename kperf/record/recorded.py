@@ -12,6 +12,7 @@ from pathlib import Path
 from kperf.console import complain, shell_word
 from kperf.errors import UsageError
 from kperf.installation import require_checkout
+from kperf.record.files import files_below
 from kperf.record.store import RECORDED
 
 
@@ -35,9 +36,8 @@ def _mend(results: Path) -> str:
 
 def _damaged(results: Path) -> list[Path]:
     found = []
-    for path in _files(RECORDED):
-        name = path.relative_to(RECORDED)
-        here = results / name
+    for name in files_below(RECORDED):
+        path, here = RECORDED / name, results / name
         if not here.is_file() or here.stat().st_size >= path.stat().st_size:
             continue
         content = here.read_bytes()
@@ -62,8 +62,7 @@ def restore(results: Path) -> list[str]:
         )
     if (results / "environment.json").exists():
         raise UsageError(f"{results} holds the runs of one GPU: name the folder around it, {results.parent}")
-    missing = [path.relative_to(RECORDED) for path in _files(RECORDED)]
-    names = _damaged(results) + [name for name in missing if not (results / name).exists()]
+    names = _damaged(results) + [name for name in files_below(RECORDED) if not (results / name).exists()]
     try:
         results.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=results, prefix=".seed-") as folder:
@@ -84,16 +83,10 @@ def restore(results: Path) -> list[str]:
     return [str(name) for name in names]
 
 
-def _files(folder: Path) -> list[Path]:
-    """Every file below a folder, without what is hidden (unfinished copies)."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-
-
 if __name__ == "__main__":
     folder = Path(os.environ["KPERF_RESULTS"])
     try:
-        if not _files(folder):
+        if not files_below(folder):
             restore(folder)
     except UsageError as error:
         complain(str(error))
