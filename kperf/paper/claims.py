@@ -20,6 +20,7 @@ from kperf.errors import UsageError
 from kperf.installation import CLAIMS
 from kperf.paper import fig12, fig12_inputs, instrumented
 from kperf.record import device
+from kperf.record import markdown as md
 from kperf.record.store import gpu_slug, recorded_folders
 from kperf.studies import accuracy, fig13, inductor, lines, timers
 from kperf.trace.analyze.predict import NoPredictionError, predict
@@ -299,8 +300,7 @@ def markdown(results: Path, origin: Origin) -> str:
         value, tolerance, *_ = cells(Outcome(claim, None, None))
         row = [claim.statement, f"`{claim.command}`", str(claim.minutes), claim.hardware, value, tolerance]
         rows.append([*row, *(cell for one in outcomes for cell in (_recorded(one), one.verdict)), f"`{claim.output}`"])
-    lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
-    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+    return "\n".join(md.table(head, rows))
 
 
 def _recorded(outcome: Outcome) -> str:

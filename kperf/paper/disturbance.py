@@ -20,6 +20,7 @@ from rich.table import Table
 
 from kperf.errors import UsageError
 from kperf.paper.examples import EXAMPLES, trace_command
+from kperf.record import markdown as md
 from kperf.record.store import RecordStore
 from kperf.studies import child
 from kperf.studies.records import Common, Row, measured_or_recorded, stamp
@@ -214,19 +215,26 @@ def markdown(folder: Path) -> str:
     for one in rows:
         cells.setdefault((one.origin != "example", one.origin, one.kernel), {})[one.way] = one
     lines = [f"{stamp(store, rows, 'Recorded')}.", "", *(f"- {line}" for line in said(rows)), ""]
-    lines += [
-        "| kernel | original, ms | all CTAs recorded | what these events change | sampled CTAs |"
-        " confidence: all, sampled |",
-        "|---" * 6 + "|",
-    ]
-    for (_, origin, kernel), ways in sorted(cells.items()):
-        one = next(iter(ways.values()))
-        lines.append(
-            f"| `{kernel}`{'' if origin == 'example' else f' ({origin})'} | {one.original_ms:.4f} | "
-            f"{_cost(ways.get('all'))} | {_changes(ways.get('all'))} | {_cost(ways.get('sampled'))} | "
-            f"{', '.join(ways[way].confidence for way in get_args(Way) if way in ways)} |"
+    table = [
+        (
+            f"`{kernel}`{'' if origin == 'example' else f' ({origin})'}",
+            f"{next(iter(ways.values())).original_ms:.4f}",
+            _cost(ways.get("all")),
+            _changes(ways.get("all")),
+            _cost(ways.get("sampled")),
+            ", ".join(ways[way].confidence for way in get_args(Way) if way in ways),
         )
-    return "\n".join(lines)
+        for (_, origin, kernel), ways in sorted(cells.items())
+    ]
+    head = (
+        "kernel",
+        "original, ms",
+        "all CTAs recorded",
+        "what these events change",
+        "sampled CTAs",
+        "confidence: all, sampled",
+    )
+    return "\n".join([*lines, *md.table(head, table)])
 
 
 def _cost(row: DisturbanceRow | None) -> str:

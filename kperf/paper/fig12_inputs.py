@@ -26,6 +26,7 @@ from kperf.errors import UsageError
 from kperf.paper.fig12 import environments_of, of_other_overrides, verify_overrides
 from kperf.plots import fig12_inputs as plot
 from kperf.record import device
+from kperf.record import markdown as md
 from kperf.record.store import gpu_slug, recorded_folder
 
 BASELINE = "fa3"
@@ -148,16 +149,12 @@ def _markdown(runs: dict[Key, Run], key: str) -> str:
         for (_, workload), run in runs.items()
     }
     shapes = list(dict.fromkeys((causal, seq_len) for _, causal, seq_len in ratios))
-    lines = [
-        f"| {IMPLEMENTATIONS[key].label} | "
-        + " | ".join(f"{'causal' if causal else 'full'} {seq_len}" for causal, seq_len in shapes)
-        + " |",
-        "|---" * (1 + len(shapes)) + "|",
-    ]
+    head = [IMPLEMENTATIONS[key].label, *(f"{'causal' if causal else 'full'} {seq_len}" for causal, seq_len in shapes)]
+    rows = []
     for kind in KINDS:
         found = [ratios.get((kind, *shape)) for shape in shapes]
-        lines.append(f"| {kind} | " + " | ".join("-" if one is None else f"{one:.3f}" for one in found) + " |")
-    return "\n".join(lines)
+        rows.append([kind, *("-" if one is None else f"{one:.3f}" for one in found)])
+    return "\n".join(md.table(head, rows))
 
 
 def recorded_rows(folder: Path) -> list[Row]:

@@ -10,6 +10,7 @@ from kperf.bench.points import CUBLAS, Key, PowerStore, Store
 from kperf.bench.power import workloads
 from kperf.bench.tables import LONG_SEQ_LEN, speedup
 from kperf.paper import fig12, fig12_inputs, power
+from kperf.record import markdown as md
 
 OURS = "improved_plus"
 
@@ -60,12 +61,12 @@ def goals(folder: Path) -> list[Goal]:
 
 def markdown(folder: Path) -> str:
     """The table of goals: what was wanted (full; causal), and what is recorded, in bold where it falls short."""
-    lines = ["| goal | full | causal |", "|---|---|---|"]
+    rows = []
     for goal in goals(folder):
-        cells = [found.in_words(wanted) for found, wanted in zip(goal.found, goal.wanted, strict=True)]
         full, causal = goal.wanted
-        lines.append(f"| {goal.statement} ({full:g}; {causal:g}) | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        found = [found.in_words(wanted) for found, wanted in zip(goal.found, goal.wanted, strict=True)]
+        rows.append([f"{goal.statement} ({full:g}; {causal:g})", *found])
+    return "\n".join(md.table(("goal", "full", "causal"), rows))
 
 
 _WANTED = (

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from kperf.diagnose.finding import Diagnosis
 from kperf.errors import UsageError
+from kperf.record import markdown as md
 from kperf.record.files import from_json_once
 from kperf.record.store import Frozen
 from kperf.studies import child
@@ -320,20 +321,15 @@ def markdown(folder: Path) -> str:
     found = recorded_run(folder)
     faulty = [cells(row) for row in in_order(found.rows) if row.kind != "clean"]
     lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(found.rows)), ""]
-    lines += markdown_table(HEAD, faulty)
+    lines += md.table(HEAD, faulty)
     if made_slower := slower(found.rows):
-        lines += ["", f"{SLOWER}:", "", *markdown_table(SLOWER_HEAD, made_slower)]
+        lines += ["", f"{SLOWER}:", "", *md.table(SLOWER_HEAD, made_slower)]
     return "\n".join(lines)
 
 
 def recorded_run(folder: Path) -> Run[ProofRow]:
     """The newest run that is recorded of a GPU. Raises `UsageError` if it is broken."""
     return recorded(folder, "diagnose", ROWS)
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def in_order(rows: Sequence[K]) -> list[K]:

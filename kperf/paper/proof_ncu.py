@@ -19,6 +19,7 @@ from kperf.paper import proof
 from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE
 from kperf.paper.ncu_causes import names as names_cause
 from kperf.paper.proof import KernelRow, about_script, in_order, scripts
+from kperf.record import markdown as md
 from kperf.record.files import from_json_once
 from kperf.record.store import Frozen, RecordStore, recorded_folder
 from kperf.studies import ncu
@@ -254,7 +255,7 @@ def markdown(folder: Path) -> str:
     judgement = [
         "The rules of ncu that name each fault, the words that they have to print, and why these name the fault:",
         "",
-        *proof.markdown_table(("fault", "rule of ncu", "says", "why"), [*_judgement()]),
+        *md.table(("fault", "rule of ncu", "says", "why"), _judgement()),
     ]
     return "\n".join([*_recorded(folder), "", *judgement])
 
@@ -272,15 +273,14 @@ def _recorded(folder: Path) -> list[str]:
     cells = [_cells(row, ours) for row in rows if row.kind != "clean"]
     beside = f"What kperf found and measured is {found.stamp}."
     lines = [f"{came_from}, ncu {', '.join(versions)}. {beside}", "", *(f"- {line}" for line in said(rows)), ""]
-    return [*lines, *proof.markdown_table(HEAD, cells)]
+    return [*lines, *md.table(HEAD, cells)]
 
 
 def _judgement() -> Iterator[tuple[str, ...]]:
     """A row a fault and rule, by name; of a fault without a rule the reason."""
     for fault in sorted({*CAUSES, *WITHOUT_RULE}):
         for cause in CAUSES.get(fault, ()):
-            says = f"`{cause.says}`".replace("|", "\\|") if cause.says else "anything"
-            yield fault, cause.rule, says, cause.why
+            yield fault, cause.rule, f"`{cause.says}`" if cause.says else "anything", cause.why
         if fault in WITHOUT_RULE:
             yield fault, "none", "", WITHOUT_RULE[fault]
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pydantic import PositiveFloat
 
 from kperf.diagnose.engine import found_in
+from kperf.record import markdown as md
 from kperf.record.store import Frozen
 from kperf.report.sentences import verdict
 from kperf.trace.analyze import facts
@@ -108,10 +109,14 @@ def _table(gpu: str, readings: Mapping[Place, Reading], versions: Sequence[str])
             return "not run"
         return f"{'**differs**: ' if place in apart else ''}{_conclusions(readings[place])}"
 
-    lines = [f"| example on {gpu} | {' | '.join(f'Triton {version}' for version in versions)} |"]
-    lines.append("|---" * (len(versions) + 1) + "|")
-    for kernel in [kernel for kernel, times in traced.items() if times > 1]:
-        lines.append(f"| {kernel} | {' | '.join(cell(Place(gpu, kernel, version)) for version in versions)} |")
+    lines = md.table(
+        [f"example on {gpu}", *(f"Triton {version}" for version in versions)],
+        [
+            [kernel, *(cell(Place(gpu, kernel, version)) for version in versions)]
+            for kernel, times in traced.items()
+            if times > 1
+        ],
+    )
     for version in others:
         count = sum(place.triton == version for place in compared)
         differing = sorted(place.kernel for place in apart if place.triton == version)

@@ -28,6 +28,7 @@ from kperf.ir import offline
 from kperf.paper.examples import EXAMPLES, Script
 from kperf.paper.readings import Place, Reading, reading
 from kperf.paper.readings import tables as reading_tables
+from kperf.record import markdown as md
 from kperf.record.files import read_text, write_atomically, write_between_marks
 from kperf.record.store import first_of
 from kperf.trace.analyze.recorded import read_timeline
@@ -193,27 +194,28 @@ def runs(results: Path) -> Iterator[Row]:
 def tables(rows: Sequence[Row]) -> str:
     """Markdown: a line a target and a column a Triton; what does not compile, with the reason; what traces say."""
     versions = sorted({row.triton for row in rows}, key=lambda version: [*map(int, re.findall(r"\d+", version))])
-    lines = [
-        f"| target | {' | '.join(f'Triton {version}' for version in versions)} |",
-        "|---" * (len(versions) + 1) + "|",
+    of_targets = [
+        [arch.name]
+        + [_cell([row for row in rows if (row.triton, row.target) == (version, arch.name)]) for version in versions]
+        for arch in KNOWN
     ]
-    for arch in KNOWN:
-        cells = [
-            _cell([row for row in rows if (row.triton, row.target) == (version, arch.name)]) for version in versions
-        ]
-        lines.append(f"| {arch.name} | {' | '.join(cells)} |")
     refused: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row in rows:
         if not row.ok:
             refused.setdefault((row.kernel, row.message), {}).setdefault(row.triton, []).append(row.target)
-    lines += ["", "| kernel | Triton: targets | why not |", "|---|---|---|"]
+    reasons = []
     for (kernel, message), of_version in sorted(refused.items()):
         where = "; ".join(
             f"{version}: {', '.join(of_version[version])}" for version in versions if version in of_version
         )
-        lines.append(f"| {kernel} | {where} | {message.replace('|', chr(92) + '|')} |")
+        reasons.append((kernel, where, message))
     of_rows = ((row, row.reading) for row in rows if row.reading)  # in the order of time: the newest of each counts
     readings = {Place(one.gpu, row.kernel, row.triton): one for row, one in of_rows}
+    lines = [
+        *md.table(["target", *(f"Triton {version}" for version in versions)], of_targets),
+        "",
+        *md.table(("kernel", "Triton: targets", "why not"), reasons),
+    ]
     return "\n".join([*lines, *reading_tables(readings, versions)])
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from kperf.console import printable
 from kperf.errors import MeasurementError
+from kperf.record.markdown import row
 from kperf.trace.analyze.models import Timeline
 from kperf.trace.analyze.recorded import read_timeline
 
@@ -124,6 +125,4 @@ def _per_iteration(group: str, name: str) -> Callable[[Timeline], float | None]:
 
 def as_markdown(found: Sequence[Sequence[str]]) -> str:
     """The table as GitHub and GitLab show it in a comment."""
-    lines = [_COLUMNS, ("---", "---:", "---:", "---:"), *found]
-    escaped = ([cell.replace("|", r"\|").replace("\n", " ") for cell in line] for line in lines)
-    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
+    return "".join(f"{row(cells)}\n" for cells in (_COLUMNS, ("---", "---:", "---:", "---:"), *found))

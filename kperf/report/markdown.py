@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from kperf.record.markdown import row
 from kperf.report.report import Report
 from kperf.report.samples import Samples
 
@@ -11,14 +12,14 @@ _COLUMNS = ("kernel", "file", "time of a launch", "SM cycles", "tensor core use 
 
 def page(reports: Sequence[Report], sources: Path, samples: Sequence[Samples] = ()) -> str:  # noqa: ARG001 - as any format
     """A row a kernel."""
-    rows = [_COLUMNS, ("---",) * len(_COLUMNS), *map(_row, reports)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    rows = [_COLUMNS, ("---",) * len(_COLUMNS), *map(_cells, reports)]
+    return "".join(f"{row(cells)}\n" for cells in rows)
 
 
-def _row(report: Report) -> tuple[str, ...]:
+def _cells(report: Report) -> tuple[str, ...]:
     timeline = report.timeline
     use = timeline.mma_use.sm if timeline.mma_use is not None else None
-    cells = (
+    return (
         timeline.label,
         timeline.file,
         f"{timeline.overhead.launch_ms:.3f} ms",
@@ -27,4 +28,3 @@ def _row(report: Report) -> tuple[str, ...]:
         timeline.confidence.level,
         "; ".join(finding.message for finding in timeline.findings) or "-",
     )
-    return tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in cells)

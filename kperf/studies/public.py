@@ -25,6 +25,7 @@ from kperf.diagnose.engine import diagnose
 from kperf.diagnose.history import deciding, lengths_of, numbers_of
 from kperf.diagnose.inputs import of_compiled
 from kperf.errors import UsageError
+from kperf.record.markdown import row as markdown_row
 from kperf.record.store import RecordStore, recorded_folder
 from kperf.studies.records import Common, Row, Run, measured_or_recorded, stamp
 from kperf.trace.analyze.finding import Finding
@@ -312,4 +313,4 @@ def _said(row: PublicRow) -> tuple[str, ...]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    return list(map(markdown_row, (head, ["---"] * len(head), *rows)))
