@@ -9,6 +9,12 @@ class MeasurementError(Exception):
     """A measurement or a check failed; the message is one sentence that says which. Exit status 1."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its kind, where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip() if lines else type(error).__name__
+
+
 def root_cause(error: BaseException) -> str:
     """The kind and the first line of the error from which this one came."""
     while error.__cause__ is not None:

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from kperf import __version__
 from kperf.arch import KNOWN
 from kperf.attention.overrides import TTGIR_DIR
-from kperf.cli.ending import end_refused
+from kperf.cli.ending import end_refused, failure_of_the_gpu
 from kperf.errors import MeasurementError
 from kperf.paper import fig12
 from kperf.paper.fig12 import verify_overrides
@@ -433,6 +434,17 @@ def test_an_edited_override_stops_fig12_before_anything_is_drawn(tmp_path, monke
     assert "was edited" in done.stderr
     assert "vanilla/d128_bf16_full.ttgir compiles to sm_90a in place of attn_fwd: in_order, 32 wgmma" in done.stdout
     assert {path.name for path in (results / "h200").iterdir()} == {"fig12.jsonl", "environment.json"}
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ("", "OutOfMemoryError: OutOfMemoryError"),
+        ("\n CUDA out of memory.\nsee", "OutOfMemoryError: CUDA out of memory."),
+    ],
+)
+def test_what_the_gpu_refuses_in_no_words_or_several_lines_is_one_sentence(said, sentence):
+    assert failure_of_the_gpu(torch.OutOfMemoryError(said)) == sentence
 
 
 def test_help_names_every_architecture():

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from typer.exceptions import TyperException
 
 from kperf.console import complain
+from kperf.errors import first_line
 
 
 def end(sentence: str, status: int) -> NoReturn:
@@ -77,6 +78,6 @@ def failure_of_the_gpu(error: Exception) -> str | None:
     from kperf.compat.triton import OutOfResources
 
     if isinstance(error, RuntimeError) and "Triton Error [CUDA]" in str(error):
-        return f"{str(error).splitlines()[0]}: if it comes again, remove ~/.triton/cache"
+        return f"{first_line(error)}: if it comes again, remove ~/.triton/cache"
     kinds = (torch.OutOfMemoryError, torch.AcceleratorError, pynvml.NVMLError, OutOfResources)
-    return f"{type(error).__name__}: {str(error).splitlines()[0]}" if isinstance(error, kinds) else None
+    return f"{type(error).__name__}: {first_line(error)}" if isinstance(error, kinds) else None

@@ -24,7 +24,7 @@ from torch.utils._triton import has_triton
 from kperf.compat.inductor_graph import noted
 from kperf.compat.inductor_program import Program
 from kperf.compat.triton import driver_in_place
-from kperf.errors import MeasurementError
+from kperf.errors import MeasurementError, first_line
 
 
 class _Written(Exception):  # noqa: N818
@@ -66,7 +66,7 @@ def program_of(
             try:
                 torch.compile(module, backend=write, fullgraph=True)(*inputs)
             except torch._dynamo.exc.Unsupported as error:
-                raise MeasurementError(f"torch.compile breaks its graph: {str(error).splitlines()[0]}") from None
+                raise MeasurementError(f"torch.compile breaks its graph: {first_line(error)}") from None
             except Exception as error:
                 if not _is_written(error):
                     raise

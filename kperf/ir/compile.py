@@ -23,7 +23,7 @@ import triton
 from kperf.arch import KNOWN, OPERATIONS, SM_90A, Arch, of
 from kperf.compat import triton as compat
 from kperf.compat.triton import ASTSource, CompiledKernel, TritonError, python_function
-from kperf.errors import UsageError
+from kperf.errors import UsageError, first_line
 from kperf.ir import locations
 from kperf.ir.levels import TEXTS
 from kperf.ir.locations import STAYED, Moved
@@ -201,8 +201,7 @@ def compile_ttgir(path: Path, arch: Arch) -> CompiledKernel:
         try:
             return triton.compile(str(path), target=arch.target, options=compat.instrumentation_option())
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UsageError(f"{path.name} does not compile for {arch.name}: {reason}") from None
+            raise UsageError(f"{path.name} does not compile for {arch.name}: {first_line(error)}") from None
 
 
 def _refuse_foreign(name: str, arch: Arch, front_end: Callable[[], Any]) -> Any:

@@ -16,7 +16,7 @@ from kperf.attention.workload import FIG11, Dtype, SweepName
 from kperf.bench import cards
 from kperf.bench.points import Store
 from kperf.bench.tables import speedup_interval
-from kperf.errors import UsageError
+from kperf.errors import UsageError, first_line
 from kperf.installation import CLAIMS
 from kperf.paper import fig12, fig12_inputs, instrumented
 from kperf.record import device
@@ -201,7 +201,7 @@ def read_claims(path: Path = CLAIMS) -> list[Claim]:
     try:
         return _CLAIMS.validate_python(tomllib.loads(path.read_text())["claim"])
     except (OSError, KeyError, tomllib.TOMLDecodeError, ValidationError) as error:
-        raise UsageError(f"{path} is not a list of claims: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{path} is not a list of claims: {first_line(error)}") from None
 
 
 def evaluate(claim: Claim, folder: Path) -> Outcome:

@@ -26,7 +26,7 @@ from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.bench.intervals import around, median_interval, ratio_spread
 from kperf.bench.points import Settling
 from kperf.bench.turns import capture_graph, time_in_turn
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.integrations.operator import attention, why_not
 from kperf.record.store import DeviceStates, Layout, a_line_each
 from kperf.studies.inductor_program import blocks
@@ -167,7 +167,7 @@ def measure(common: Common, *, rounds: int) -> Iterator[BlockRow]:
 
 def _told(error: Exception) -> dict[str, Any]:
     """What a row says of a block without time."""
-    message = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    message = first_line(error)[:200]
     if isinstance(error, _WrongError):
         return {"status": "wrong", "message": message, **error.errors}
     return {"status": "unsupported" if isinstance(error, UsageError) else "failed", "message": message}

@@ -15,7 +15,7 @@ from kperf.attention.workload import Workload
 from kperf.bench.points import CUBLAS, PowerPoint, PowerStore
 from kperf.bench.power import measure
 from kperf.bench.tables import when
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.plots import power as plot
 from kperf.record import device
 from kperf.record.store import Environment, gpu_slug, recorded_folder
@@ -47,7 +47,7 @@ def run(
         try:
             measure(console, store, keys, causal=causal, seconds=seconds, passes=passes, fresh=fresh)
         except torch.AcceleratorError as error:
-            raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
+            raise MeasurementError(f"the GPU's context broke: {first_line(error)}") from None
         measured = {point.run for point in store.points() if point.recorded_at >= begin}
     else:
         console.print(f"static: drawn from recorded runs; {reason}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from kperf.errors import MeasurementError
+from kperf.errors import MeasurementError, first_line
 from kperf.paper.proof_ncu import Answer
 from kperf.paper.proof_session import launched
 from kperf.record import device
@@ -82,7 +82,7 @@ def main(profiler: Profiler | None = None) -> None:
             try:
                 write(profiled(script, profiler or Profiler()))
             except RuntimeError as error:
-                write(Answer(name=script.stem, is_over=True, why=f"the GPU failed: {str(error).splitlines()[0]}"))
+                write(Answer(name=script.stem, is_over=True, why=f"the GPU failed: {first_line(error)}"))
                 break
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from kperf.errors import UsageError
+from kperf.errors import UsageError, first_line
 from kperf.record.store import first_of
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -32,7 +32,7 @@ def read_json(path: Path, content: TypeAdapter[_Content], program: str) -> _Cont
     except ValidationError as error:
         why = first_of(error)
     except (OSError, ValueError, RecursionError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
     raise UsageError(f"{path.name} is not what {program} writes: {why}")
 
 

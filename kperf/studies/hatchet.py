@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from rich.text import Text
 from rich.tree import Tree as RichTree
 
-from kperf.errors import UsageError
+from kperf.errors import UsageError, first_line
 from kperf.record.store import first_of
 
 Column = Callable[["Tree"], str]
@@ -89,7 +89,7 @@ def read_tree(path: Path) -> Tree:
     except ValidationError as error:
         why = first_of(error)
     except (OSError, ValueError, RecursionError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
     raise UsageError(f"{path} is no profile of Proton's ({why}); record it again")
 
 

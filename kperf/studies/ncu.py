@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from kperf.errors import UsageError
+from kperf.errors import UsageError, first_line
 from kperf.record.store import Frozen
 from kperf.studies import child, foreign
 
@@ -66,7 +66,7 @@ def version(ncu: Path) -> str:
     try:
         found = _VERSION.search(child.run([ncu, "--version"], _LIMIT_S).stdout)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{ncu} does not run: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{ncu} does not run: {first_line(error)}") from None
     if found is None:
         raise UsageError(f"{ncu} does not say its version: name Nsight Compute's ncu with --ncu")
     return found[1]
@@ -94,7 +94,7 @@ def run(
     except subprocess.TimeoutExpired:
         raise UsageError(f"ncu took more than {limit_s:.0f} s") from None
     except OSError as error:
-        raise UsageError(f"{ncu} does not run: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{ncu} does not run: {first_line(error)}") from None
     said = done.stdout + done.stderr
     if "ERR_NVGPUCTRPERM" in said:
         raise UsageError(

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from kperf.errors import UsageError
+from kperf.errors import UsageError, first_line
 from kperf.record.files import write_atomically
 from kperf.trace.capture.buffers import Call, allocated, in_session, time_in_turn
 from kperf.trace.capture.traced import Traced, TracedKernel, compile_orders, make_traced
@@ -134,7 +134,7 @@ def read(path: Path) -> list[Cost]:
     except FileNotFoundError:
         return []
     except (OSError, ValidationError) as error:
-        raise UsageError(f"{path} is no list of costs ({str(error).splitlines()[0]}); record it again") from None
+        raise UsageError(f"{path} is no list of costs ({first_line(error)}); record it again") from None
 
 
 WORDS = {

@@ -21,6 +21,7 @@ from kperf.attention.libraries import Output, sdpa
 from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_REL_ERROR
 from kperf.bench.reference import errors, make_inputs
+from kperf.errors import first_line
 from kperf.record.files import write_atomically
 
 WORKLOADS = {
@@ -79,7 +80,7 @@ def profile(name: str, keys: list[str], launches: int, folder: Path) -> dict[str
         except torch.AcceleratorError:
             raise
         except Exception as error:  # whatever a library raises is this implementation's failure
-            reason = f"{item.label} failed: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
+            reason = f"{item.label} failed: {first_line(error)[:200]}"
         if reason is not None:
             calls.pop(key, None)
             reasons[key] = reason

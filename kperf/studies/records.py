@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from kperf.bench.tables import when
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.record import device
 from kperf.record.store import (
     Environment,
@@ -91,7 +91,7 @@ def measured_or_recorded(
                 writer.append([row])
                 made.append(row)
         except torch.AcceleratorError as error:
-            raise MeasurementError(f"the GPU's context broke: {str(error).splitlines()[0]}") from None
+            raise MeasurementError(f"the GPU's context broke: {first_line(error)}") from None
         except ValidationError as error:  # what other programs measured may be anything
             raise MeasurementError(f"what was measured is no record of {name}: {first_of(error)}") from None
     if not made:  # nothing was left to measure

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.record import device
 from kperf.record.files import write_atomically
 from kperf.record.store import RecordStore
@@ -165,7 +165,7 @@ def _calls() -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
         except torch.AcceleratorError:
             raise
         except Exception as error:  # whatever a compiler raises is this operation's failure
-            reasons[key] = f"{operation.label} failed: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
+            reasons[key] = f"{operation.label} failed: {first_line(error)[:200]}"
     return calls, reasons
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kperf.errors import UsageError
+from kperf.errors import UsageError, first_line
 from kperf.record.files import from_json_once, read_regular
 from kperf.record.store import first_of
 from kperf.trace.analyze import version2, version3, version4, version5, version6
@@ -36,5 +36,5 @@ def read_timeline(path: Path) -> Timeline:
     except ValidationError as error:
         why = first_of(error)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
     raise UsageError(f"{path} is not a timeline ({why}); record it again")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kperf.arch import of
 from kperf.compat.triton import TritonError, changed_ptx, own_cache
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.ir import compile as compiler
 from kperf.ir import sass
 from kperf.ir.override import Override, recompile
@@ -81,7 +81,7 @@ def with_sampled_ctas(
     except (UsageError, MeasurementError) as error:
         reasons.insert(0, str(error))
     except TritonError as error:  # ptxas or a pass of Triton's
-        reasons.append(f"both codes together are refused: {str(error).splitlines()[0]}")
+        reasons.append(f"both codes together are refused: {first_line(error)}")
     if near:
         nearest = min(near, key=lambda made: made.own_order_differs)
         if every.ctas_lost or nearest.own_order_differs <= len(orders(every, folder).differences):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from kperf.arch import completion
 from kperf.console import complain
-from kperf.errors import UsageError
+from kperf.errors import UsageError, first_line
 from kperf.ir.compile import parse_ttgir
 from kperf.ir.dataflow import Aliases, Dataflow
 from kperf.ir.ttgir import Block, Module, Operation, Region
@@ -114,7 +114,7 @@ def read_rules(path: Path = RULES, aliases: Path | None = None) -> Rules:
     except ValidationError as error:
         raise UsageError(f"{path} is not a set of region rules: {first_of(error)}") from None
     except (re.error, LookupError, ValueError, AttributeError, OverflowError) as error:  # of a pattern, of a template
-        raise UsageError(f"{path} is not a set of region rules: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{path} is not a set of region rules: {first_line(error)}") from None
     if aliases is None:
         return rules
     try:
@@ -122,7 +122,7 @@ def read_rules(path: Path = RULES, aliases: Path | None = None) -> Rules:
     except ValidationError as error:
         raise UsageError(f"{aliases} is not a set of aliases: {first_of(error)}") from None
     except ValueError as error:
-        raise UsageError(f"{aliases} is not a set of aliases: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{aliases} is not a set of aliases: {first_line(error)}") from None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
