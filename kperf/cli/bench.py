@@ -23,10 +23,9 @@ from kperf.cli.options import (
     is_no_file,
     listed,
     rows_of,
-    whole_number,
+    whole_numbers,
     workload_of,
 )
-from kperf.errors import UsageError
 from kperf.installation import require_checkout
 from kperf.record.store import RECORDED
 
@@ -58,10 +57,7 @@ def attention(
     """
     from kperf.paper import attention
 
-    try:
-        lengths = tuple(rows_of(int(word)) for word in listed(seq_len) or [])
-    except ValueError:
-        raise UsageError(f"--seq-len {seq_len!r} is no list of numbers: separate them with commas") from None
+    lengths = tuple(rows_of(one) for one in whole_numbers(seq_len, "--seq-len"))
     shapes = attention.Shapes(batch, n_heads, n_kv_heads, lengths, head_dim, causal, dtype, inputs)
     attention.run(console, results, shapes, listed(only), rounds=rounds, fresh=fresh)
 
@@ -231,9 +227,8 @@ def tune(
     from kperf.plots.tune import draw
     from kperf.tune import command
 
-    rows = [whole_number(word, "--seq-len") for word in listed(seq_len) or []]
     shape = {"batch": batch, "heads": n_heads, "head_dim": head_dim, "dtype": dtype, "causal": causal}
-    workloads = [workload_of(number, **shape) for number in rows]
+    workloads = [workload_of(one, **shape) for one in whole_numbers(seq_len, "--seq-len")]
     command.run(console, results, command.Asked(workloads, trials, exhaustive, rounds, fresh), draw)
 
 

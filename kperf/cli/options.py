@@ -1,5 +1,6 @@
 """Options that several commands have, and how their words are read."""
 
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -150,11 +151,16 @@ def rows_of(seq_len: int) -> int:
     return 2**seq_len if 0 < seq_len < 32 else seq_len
 
 
-def whole_number(word: str, option: str) -> int:
-    """A word of an option that is a list of them. Raises `UsageError` if it is none."""
-    if not word.isdecimal():
-        raise UsageError(f"{option} has {word!r}: give whole numbers with commas between them")
-    return int(word)
+def whole_numbers(text: str | None, option: str) -> list[int]:
+    """The numbers of an option that is a list of them, each once. Raises `UsageError` if a word is none."""
+    return [_whole_number(word, option) for word in listed(text) or []]
+
+
+def _whole_number(word: str, option: str) -> int:
+    if word.isdecimal():
+        with suppress(ValueError):  # of thousands of digits
+            return int(word)
+    raise UsageError(f"{option} has {word!r}: give whole numbers with commas between them")
 
 
 def listed(text: str | None) -> list[str] | None:

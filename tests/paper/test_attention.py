@@ -333,7 +333,8 @@ def test_without_a_gpu_a_recorded_run_is_shown(monkeypatch, tmp_path):
     ("arguments", "words"),
     [
         (["--n-kv-heads", "3"], "kv_heads 3 does not divide heads 16"),
-        (["--seq-len", "512,a"], "'512,a' is no list of numbers"),
+        (["--seq-len", "512,a"], "--seq-len has 'a': give whole numbers"),
+        (["--seq-len", "9" * 5000], "give whole numbers"),
         (["--seq-len", "200"], "seq_len 200 is not a multiple of 128"),
         (["--only", "fa9"], "unknown implementation 'fa9'"),
         (["--inputs", "uniform"], "inputs"),
