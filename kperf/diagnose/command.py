@@ -26,13 +26,12 @@ from kperf.record.files import write_atomically
 from kperf.report import diff
 from kperf.report.formats import formats
 from kperf.trace import command as trace
-from kperf.trace.analyze.finding import LEVELS, Finding
+from kperf.trace.analyze.finding import LEVELS, STYLES, Finding
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
 
-_STYLES = {"high": "bold red", "medium": "yellow", "low": "cyan"}
 _SHOWN = 3
 """Findings a kernel that are printed unless all are wanted."""
 
@@ -226,7 +225,7 @@ def _show_finding(console: Console, finding: Finding) -> None:
     name = Path(finding.source.file).name or finding.kernel
     place = f"{name}:{finding.source.line}" if finding.source.line else name
     head = Text("  ")
-    head.append(f"{finding.severity:<6}", style=_STYLES[finding.severity])
+    head.append(f"{finding.severity:<6}", style=STYLES[finding.severity])
     head.append(f"  {place}  {source_line(finding.source)}")
     console.print(head)
     console.print(Text(f"          {finding.message} [{finding.id}]"))

@@ -12,9 +12,7 @@ from rich.text import Text
 from kperf.errors import UsageError
 from kperf.ir.levels import Line
 from kperf.ir.locations import Frame
-from kperf.trace.analyze.finding import Finding
-
-_STYLES = {"high": "bold red", "medium": "yellow", "low": "cyan"}
+from kperf.trace.analyze.finding import STYLES, Finding
 
 
 @dataclass(frozen=True)
@@ -144,6 +142,6 @@ def show(console: Console, ladder: Ladder) -> None:
 
 def _show_finding(console: Console, finding: Finding) -> None:
     head = Text("  ")
-    head.append(finding.severity, style=_STYLES[finding.severity])
+    head.append(finding.severity, style=STYLES[finding.severity])
     head.append(f"  {finding.message} [{finding.id}]; {finding.advice}")
     console.print(head)

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from kperf.trace.analyze.finding import Estimate, Finding, Source
+from kperf.trace.analyze.finding import LEVELS, Estimate, Finding, Source
 from kperf.trace.analyze.models import (
     Confidence,
     IterationTime,
@@ -56,9 +56,8 @@ _OF_LAUNCH = (
 _OF_TIME = ("mma_use.sm", "fma_use.sm", "memory.gb_per_s", "memory.unique_gb_per_s", "residency.original")
 """What rests on the original kernel, where its time is known."""
 
-_LEVELS = ("high", "medium", "low")
 Reason = tuple[int, str]
-"""Which of _LEVELS it leaves at most, and why."""
+"""Which of `LEVELS` it leaves at most, and why."""
 
 
 def what_to_do(t: Timeline) -> str:
@@ -322,7 +321,7 @@ def confidence(t: Timeline) -> Confidence:
         reasons.append((0, f"all CTAs are recorded and not a sample: {t.why_all}"))
     reasons.sort(key=lambda reason: -reason[0])
     level = max((level for level, _ in reasons), default=0)
-    return Confidence(level=_LEVELS[level], reasons=[why for _, why in reasons])
+    return Confidence(level=LEVELS[level], reasons=[why for _, why in reasons])
 
 
 def _of_cost(t: Timeline) -> list[Reason]:
