@@ -7,7 +7,7 @@ import typer
 
 from kperf.arch import SM_90A
 from kperf.cli.app import app, console
-from kperf.cli.options import Constexpr, NumStages, NumWarps, Signature, Target
+from kperf.cli.options import Constexpr, NumStages, NumWarps, Signature, Target, given
 
 
 @app.command()
@@ -57,12 +57,11 @@ def diagnose(
     """
     from kperf.diagnose import command
 
-    given = {"num_warps": num_warps, "num_stages": num_stages}
     request = command.Request(
         target=target,
         signature=signature,
         constexprs=tuple(constexpr or ()),
-        options={name: value for name, value in given.items() if value is not None},
+        options=given(num_warps=num_warps, num_stages=num_stages),
         as_json=as_json,
         as_sarif=sarif,
         fail_if=fail_if,

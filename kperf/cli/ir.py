@@ -9,7 +9,7 @@ import typer
 
 from kperf.arch import SM_90A, of
 from kperf.cli.app import app, console
-from kperf.cli.options import Constexpr, NumStages, NumWarps, Signature, Target, listed
+from kperf.cli.options import Constexpr, NumStages, NumWarps, Signature, Target, given, listed
 from kperf.console import shell_word
 from kperf.errors import UsageError
 
@@ -60,8 +60,7 @@ def ir(
     from kperf.record.files import make_output, write_atomically
     from kperf.report import ladder
 
-    given = {"num_warps": num_warps, "num_stages": num_stages}
-    options = {name: value for name, value in given.items() if value is not None}
+    options = given(num_warps=num_warps, num_stages=num_stages)
     name, *arguments = what
     read = inputs.read(name, arguments, arch, signature=signature, constexprs=tuple(constexpr or ()), options=options)
     chosen = [one for one in read if any(fnmatchcase(one.name, pattern) for pattern in patterns)]

@@ -163,6 +163,11 @@ def _whole_number(word: str, option: str) -> int:
     raise UsageError(f"{option} has {word!r}: give whole numbers with commas between them")
 
 
+def given(**values: int | None) -> dict[str, int]:
+    """The options that have a value, by name."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def listed(text: str | None) -> list[str] | None:
     """The words between commas, each once; None if nothing is asked for.
 
