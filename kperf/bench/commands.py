@@ -27,7 +27,7 @@ def run_one(
     rounds: int,
     results: Path | None,
 ) -> None:
-    """Check and time one shape, with `report.METRICS` as columns; appends the points below `results` if that is given.
+    """Check and time one shape, with `METRICS` as columns; appends the points below `results` if that is given.
 
     Raises `UsageError` for an unknown metric or implementation or without a Hopper GPU, `MeasurementError` for a wrong
     point.

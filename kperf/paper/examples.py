@@ -6,7 +6,6 @@ Without a GPU each script's kernels are compiled, instrumented and lowered here,
 import gzip
 import html
 import shlex
-import shutil
 import statistics
 import sys
 import tempfile
@@ -233,16 +232,14 @@ def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[st
             if found is None:
                 failed.append(f"{script.name} launches no {pattern}")
                 continue
-            scratch = Path(tempfile.mkdtemp(prefix="kperf-examples-"))
             try:
-                made = make_instrumented(
-                    found.kernel, 1, scratch, memory=_RECORDS_BYTES, regions=("*",), rules=rules
-                )  # checks that what was compiled is the instrumented kernel
+                with tempfile.TemporaryDirectory(prefix="kperf-examples-") as scratch:
+                    made = make_instrumented(
+                        found.kernel, 1, Path(scratch), memory=_RECORDS_BYTES, regions=("*",), rules=rules
+                    )  # checks that what was compiled is the instrumented kernel
             except (UsageError, MeasurementError) as error:
                 failed.append(f"{name}: {error}")
                 continue
-            finally:
-                shutil.rmtree(scratch)
             original, traced = resource_usage(made.original), resource_usage(made.kernel)
             console.print(
                 f"{name}: registers {original.registers} -> {traced.registers}, spilled bytes "
