@@ -50,7 +50,7 @@ def timeline(launch: Launch, about: About) -> Timeline:
 
     Raises `UsageError` if no CTA of the launch is whole.
     """
-    found = pipeline(launch, about) if views.has_pipeline(launch) else by_cta(launch, about)
+    found = _by_iteration(launch, about) if views.has_pipeline(launch) else by_cta(launch, about)
     if about.sampled is None:  # how CTAs differ and what the last ones do, a sample does not show
         view = views.choose(launch)
         imbalance = views.Ctas(launch).imbalance() if view == "imbalance" else None
@@ -63,6 +63,10 @@ def pipeline(launch: Launch, about: About) -> Timeline:
 
     Raises `UsageError` if no warp group issues MMAs in a loop, or no CTA of the launch is whole.
     """
+    return concluded(_by_iteration(launch, about), analysis.unit_cycles(launch))
+
+
+def _by_iteration(launch: Launch, about: About) -> Timeline:
     iteration_time = analysis.iteration_time(launch)
     ctas = analysis.sample(launch)
     of_ctas = analysis.bubbles(launch, [*map(Neighbours.alone, ctas)], iteration_time.median) or ([], 0.0)
@@ -90,7 +94,7 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         in_flight_cta=of_ctas[1],
         in_flight_sm=of_sm[1] if of_sm else None,
     )
-    found = Timeline(
+    return Timeline(
         **common,
         view="pipeline",
         unit="iteration",
@@ -108,7 +112,6 @@ def pipeline(launch: Launch, about: About) -> Timeline:
         what_if=rows,
         windows=analysis.windows(_typical(launch), issuers),
     )
-    return concluded(found, analysis.unit_cycles(launch))
 
 
 def by_cta(launch: Launch, about: About) -> Timeline:
