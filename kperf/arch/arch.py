@@ -163,6 +163,14 @@ class Arch:
         return divmod(self.number, 10) if isinstance(self.number, int) else None
 
     @property
+    def device_capability(self) -> tuple[int, int]:
+        """(major, minor) as torch gives it: (9, 0) of sm_90a, (9, 4) of gfx942."""
+        if isinstance(self.number, int):
+            return divmod(self.number, 10)
+        digits = self.number.removeprefix("gfx")  # the last one is a step
+        return int(digits[:-2]), int(digits[-2], 16)
+
+    @property
     def thread_register_unit(self) -> int:
         """Registers that a thread is given at a time."""
         return self.register_unit // self.warp_size

@@ -27,7 +27,7 @@ import torch
 import triton
 from torch.overrides import TorchFunctionMode
 
-from kperf.arch import H200, Arch
+from kperf.arch import Arch
 from kperf.compat.torch import allocated_on, backward_within, computed_by, set_wrap_triton_enabled
 from kperf.compat.triton import (
     CompilationError,
@@ -440,17 +440,7 @@ def _deepest_relative_import(path: Path) -> int:
 @contextmanager
 def pretended_cuda(arch: Arch) -> Iterator[None]:
     """Within it torch has a GPU of this architecture, whose tensors are on `meta`."""
-    capability = arch.compute_capability or (9, 4)
-    properties = SimpleNamespace(
-        name=H200.name,
-        major=capability[0],
-        minor=capability[1],
-        multi_processor_count=H200.sms,
-        total_memory=H200.memory_bytes,
-        L2_cache_size=H200.l2_bytes,
-        shared_memory_per_block_optin=arch.cta_shared_bytes,
-        warp_size=arch.warp_size,
-    )
+    found = offline.properties(arch)
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "synchronize": _nothing(),
@@ -461,9 +451,9 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         "reset_peak_memory_stats": _nothing(),
         "current_device": lambda: 0,
         "device_count": lambda: 1,
-        "get_device_capability": lambda *_: capability,
-        "get_device_properties": lambda *_: properties,
-        "get_device_name": lambda *_: properties.name,
+        "get_device_capability": lambda *_: arch.device_capability,
+        "get_device_properties": lambda *_: found,
+        "get_device_name": lambda *_: found.name,
         "max_memory_allocated": lambda *_: 0,
         "memory_allocated": lambda *_: 0,
         "Event": _Event,

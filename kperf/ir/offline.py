@@ -17,21 +17,26 @@ import torch
 from kperf.arch import H200, Arch
 from kperf.compat.triton import CompiledKernel, GPUTarget, LaunchCall, driver_in_place, intercepted_launches, own_tuning
 
-PROPERTIES = SimpleNamespace(
-    name=H200.name,
-    **dict(zip(("major", "minor"), H200.arch.compute_capability or (), strict=True)),
-    multi_processor_count=H200.sms,
-    regs_per_multiprocessor=H200.arch.sm_registers,
-    max_threads_per_multi_processor=H200.arch.sm_warps * H200.arch.warp_size,
-    max_threads_per_block=H200.arch.cta_warps * H200.arch.warp_size,
-    warp_size=H200.arch.warp_size,
-    total_memory=H200.memory_bytes,
-    shared_memory_per_block=49_152,
-    shared_memory_per_block_optin=H200.arch.cta_shared_bytes,
-    L2_cache_size=H200.l2_bytes,
-    gcnArchName="",
-)
-"""What torch says of an H200."""
+
+def properties(arch: Arch = H200.arch) -> SimpleNamespace:
+    """What torch says of a GPU of an architecture; its name, SMs, memory and L2 are an H200's."""
+    major, minor = arch.device_capability
+    is_amd = arch.backend == "hip"
+    return SimpleNamespace(
+        name=H200.name,
+        major=major,
+        minor=minor,
+        multi_processor_count=H200.sms,
+        regs_per_multiprocessor=arch.sm_registers,
+        max_threads_per_multi_processor=arch.sm_warps * arch.warp_size,
+        max_threads_per_block=arch.cta_warps * arch.warp_size,
+        warp_size=arch.warp_size,
+        total_memory=H200.memory_bytes,
+        shared_memory_per_block=arch.cta_shared_bytes if is_amd else 49_152,
+        shared_memory_per_block_optin=arch.cta_shared_bytes,
+        L2_cache_size=H200.l2_bytes,
+        gcnArchName=arch.name if is_amd else "",
+    )
 
 
 @dataclass(frozen=True)

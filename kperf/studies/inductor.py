@@ -206,7 +206,7 @@ def written_without_gpu(name: str) -> Program:
 
     block, inputs = made(name, "meta")
     try:
-        return program_of(block, inputs, offline.PROPERTIES, offline.Driver())
+        return program_of(block, inputs, offline.properties(), offline.Driver())
     except MeasurementError:
         raise
     except Exception as error:

@@ -22,6 +22,14 @@ def test_an_architecture_is_found_by_each_of_its_names(one):
         assert arch.of(name) is one
 
 
+def test_the_capability_is_as_torch_gives_it():
+    found = {one.name: one.device_capability for one in KNOWN}
+    assert found["sm_89"] == (8, 9)
+    assert found["sm_90a"] == (9, 0)
+    assert found["sm_120"] == (12, 0)
+    assert (found["gfx942"], found["gfx950"]) == ((9, 4), (9, 5))
+
+
 def test_an_unknown_target_is_refused_by_a_sentence_with_the_known_ones():
     with pytest.raises(UsageError) as refused:
         arch.of("sm_75")

@@ -28,7 +28,7 @@ from kperf.ir.compile import compile_kernel, sass
 
 ROWS, WIDTH = 1024, 4096
 N = ROWS * WIDTH
-H200 = offline.PROPERTIES, offline.Driver()
+H200 = offline.properties(), offline.Driver()
 
 
 def program_of(function, inputs):

@@ -399,6 +399,20 @@ except triton.runtime.errors.OutOfResources:
 """
 
 
+@pytest.mark.parametrize(("target", "capability", "threads"), [("sm_86", (8, 6), 1536), ("gfx950", (9, 5), 2048)])
+def test_a_script_is_told_the_properties_of_the_target(tmp_path, target, capability, threads):
+    script = tmp_path / "told.py"
+    launch = 'twice[(1,)](*torch.zeros(2, 256, device="cuda"))\n'
+    told = "properties = torch.cuda.get_device_properties(0)\n"
+    told += f"assert torch.cuda.get_device_capability() == (properties.major, properties.minor) == {capability}\n"
+    told += f"assert properties.max_threads_per_multi_processor == {threads}\n"
+    told += f"assert properties.gcnArchName == {target if target.startswith('gfx') else ''!r}\n"
+    script.write_text("import torch, triton, triton.language as tl\n" + KERNEL.format("twice") + told + launch)
+    done = kperf("diagnose", "--static", script, "--target", target, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]] == ["twice"]
+
+
 def test_a_launch_that_does_not_fit_the_target_is_refused_as_it_would_be_there(tmp_path):
     (tmp_path / "gemm.py").write_text(FALLING_BACK)
     done = kperf("diagnose", "--static", tmp_path / "gemm.py", "--target", "sm_86", "--json")
