@@ -55,8 +55,8 @@ SEED = 11
 
 
 @dataclass(frozen=True)
-class TracedKernel:
-    """A kernel to look into: the override, its instrumented kernel, and what is known of both.
+class TracedOverride:
+    """An override to look into, its instrumented kernel, and what is known of both.
 
     `passes`: over which its records are spread besides; none if the kernel with all events is the only one.
     """
@@ -70,7 +70,7 @@ class TracedKernel:
     passes: instrumented.Passes | None = None
 
 
-def subject(variant: str) -> TracedKernel:
+def subject(variant: str) -> TracedOverride:
     """A variant with its committed instrumented kernel.
 
     Raises `UsageError` if a file is missing, edited or out of date.
@@ -78,15 +78,15 @@ def subject(variant: str) -> TracedKernel:
     original = override.find(variant, Specialization())
     traced, program = instrumented.find(original)
     orders = compile_orders(instrumented.subject_of(original), traced)
-    return TracedKernel(variant, original.manifest.label, original, traced, program, orders)
+    return TracedOverride(variant, original.manifest.label, original, traced, program, orders)
 
 
-def in_passes(item: TracedKernel, most: int | None, say: Callable[[str], None]) -> TracedKernel:
+def in_passes(item: TracedOverride, most: int | None, say: Callable[[str], None]) -> TracedOverride:
     """The same with its passes compiled: as many as were chosen for it, or at most so many."""
     return replace(item, passes=instrumented.compile_passes_of(item.original, most, say))
 
 
-def subject_from_file(path: Path) -> TracedKernel:
+def subject_from_file(path: Path) -> TracedOverride:
     """A person's TTGIR: one with events, which is run as it is, or one without, which gets them.
 
     Raises `UsageError` if it does not fit in the place of `attn_fwd`, does not compile, or leaves no room for records.
@@ -99,7 +99,7 @@ def subject_from_file(path: Path) -> TracedKernel:
     kernel = instrumented.subject_of(original)
     traced, program = make_traced(kernel, given.text if given.text != original.text else choose(kernel), path)
     # The name keeps its files apart from those of the variants.
-    return TracedKernel(f"override_{path.stem}", path.stem, original, traced, program, compile_orders(kernel, traced))
+    return TracedOverride(f"override_{path.stem}", path.stem, original, traced, program, compile_orders(kernel, traced))
 
 
 def _shared_bytes(original: Override) -> int:
@@ -130,7 +130,7 @@ def bind(
     return lambda: [written for written in call() if written is not None]
 
 
-def prove(subjects: Sequence[TracedKernel]) -> None:
+def prove(subjects: Sequence[TracedOverride]) -> None:
     """Compile all that will be launched, of all kernels at once, and prove it (`ir.override.prove_launched`).
 
     Raises `UsageError` and `MeasurementError` as that does.
@@ -146,12 +146,12 @@ def prove(subjects: Sequence[TracedKernel]) -> None:
             prove_launched(list(zip(launched, several(Override.compile, launched), strict=True)))
 
 
-def _chosen(item: TracedKernel) -> list[ChosenPass]:
+def _chosen(item: TracedOverride) -> list[ChosenPass]:
     return item.passes.chosen if item.passes else []
 
 
 def trace(
-    item: TracedKernel, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, rounds: int
+    item: TracedOverride, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], workload: Workload, rounds: int
 ) -> tuple[Timeline, str]:
     """Launch a kernel and its instrumented kernels on the GPU; returns the timeline, and the Chrome trace as JSON text.
 
@@ -200,7 +200,7 @@ def trace(
 
 
 def _captured(
-    item: TracedKernel,
+    item: TracedOverride,
     passes: instrumented.Passes,
     inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     workload: Workload,
@@ -230,7 +230,7 @@ def _overhead(captured: Capture) -> Overhead:
     return Overhead(original_ms=original_ms, instrumented_ms=instrumented_ms, ratio=instrumented_ms / original_ms)
 
 
-def _resources(item: TracedKernel) -> Resources:
+def _resources(item: TracedOverride) -> Resources:
     kernel = instrumented.subject_of(item.original)
     original = resource_usage(kernel.compile(kernel.text))
     with session(item.traced.recording):
@@ -238,7 +238,7 @@ def _resources(item: TracedKernel) -> Resources:
     return Resources(original=KernelResources(**asdict(original)), instrumented=KernelResources(**asdict(traced)))
 
 
-def record(console: Console, subjects: Sequence[TracedKernel], workload: Workload, folder: Path, rounds: int) -> None:
+def record(console: Console, subjects: Sequence[TracedOverride], workload: Workload, folder: Path, rounds: int) -> None:
     """Trace each kernel on the GPU; when all are traced, write the two files of each into `folder`.
 
     Raises `UsageError` where there is no Hopper GPU or the records are not whole, and `MeasurementError` if a traced
@@ -259,7 +259,7 @@ def record(console: Console, subjects: Sequence[TracedKernel], workload: Workloa
 
 
 def record_costs(
-    console: Console, subjects: Sequence[TracedKernel], workload: Workload, folder: Path, rounds: int
+    console: Console, subjects: Sequence[TracedOverride], workload: Workload, folder: Path, rounds: int
 ) -> None:
     """Time other ways to record each kernel and write `<name>.costs.json` into `folder`; needs a Hopper GPU."""
     inputs = normal_qkv(workload)
@@ -270,7 +270,7 @@ def record_costs(
         console.print(costs.table(found, item.label))
 
 
-def report(console: Console, folder: Path, subjects: Sequence[TracedKernel], *, measured: bool) -> list[Path]:
+def report(console: Console, folder: Path, subjects: Sequence[TracedOverride], *, measured: bool) -> list[Path]:
     """Draw the figure from the files of `subjects` and print table and verdict; returns the figure's files.
 
     Raises `UsageError` if one of the files is missing or broken.
@@ -307,7 +307,7 @@ def draw(
     return stamp, plot.draw(timelines, stamp, folder / stem)
 
 
-def _predicted(timelines: Sequence[Timeline], subjects: Sequence[TracedKernel]) -> list[str]:
+def _predicted(timelines: Sequence[Timeline], subjects: Sequence[TracedOverride]) -> list[str]:
     """Each schedule's iteration time from the other's stage times, where those were recorded."""
     lines = []
     for measured, predicted, item in zip(timelines, timelines[::-1], subjects[::-1], strict=True):

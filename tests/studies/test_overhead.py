@@ -145,7 +145,7 @@ def test_a_broken_list_of_costs_is_refused(tmp_path, text):
 def test_every_choice_of_both_schedules_is_measured(monkeypatch):
     monkeypatch.setattr(fig11, "normal_qkv", lambda workload: ())
     monkeypatch.setattr(paper.instrumented, "subject_of", lambda original: original)
-    monkeypatch.setattr(fig11, "subject", lambda name: type("TracedKernel", (), {"original": name, "traced": None}))
+    monkeypatch.setattr(fig11, "subject", lambda name: type("TracedOverride", (), {"original": name, "traced": None}))
     monkeypatch.setattr(
         overhead, "take", lambda console, subject, traced, bind, rounds: [taken(), taken("as recorded")]
     )

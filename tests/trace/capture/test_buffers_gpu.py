@@ -29,7 +29,7 @@ def traced_override(variant: str) -> overrides.Override:
     return overrides.Override(original.path, instrument(original.text, rules=RULES), original.entry, original.manifest)
 
 
-def captured_in(item: fig11.TracedKernel, workload: Workload) -> Capture:
+def captured_in(item: fig11.TracedOverride, workload: Workload) -> Capture:
     inputs = fig11.normal_qkv(workload)
     original, traced = (
         fig11.bind(item.original, inputs, workload, text) for text in (item.original.text, item.traced.text)
