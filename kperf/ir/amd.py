@@ -1,16 +1,11 @@
-"""Compile for AMD's gfx942 (MI300) without a GPU, with the back end in Triton's wheel, and read what came out."""
+"""What a kernel for AMD's GPUs needs, read from its code object."""
 
-import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
-import triton
-
-from kperf.arch import GFX942, Arch
-from kperf.compat.triton import ASTSource, CompiledKernel
+from kperf.arch import GFX942
+from kperf.compat.triton import CompiledKernel
 from kperf.errors import MeasurementError
-from kperf.ir.compile import whole_cache
 
 
 @dataclass(frozen=True)
@@ -35,22 +30,6 @@ class AmdResources:
     def fits(self) -> bool:
         """Whether a work group gets its local data share."""
         return self.lds_bytes <= GFX942.cta_shared_bytes
-
-
-def compile_for(arch: Arch, source: ASTSource, *, num_warps: int, num_stages: int, **more: Any) -> CompiledKernel:
-    """A plain Triton kernel for any architecture; `more` are options of that target's own.
-
-    Raises `MeasurementError` if it does not compile there.
-    """
-    options = {"num_warps": num_warps, "num_stages": num_stages, **more}
-    with whole_cache():
-        try:
-            return triton.compile(source, target=arch.target, options=options)
-        except json.JSONDecodeError:  # half a file in Triton's cache
-            raise
-        except Exception as error:  # front end, passes and LLVM raise what they like
-            words = str(error).strip().splitlines() or [type(error).__name__]
-            raise MeasurementError(f"{source.name} does not compile for {arch.name}: {words[-1]}") from None
 
 
 def amd_resources(kernel: CompiledKernel) -> AmdResources:

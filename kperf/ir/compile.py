@@ -1,4 +1,4 @@
-"""Compile for sm_90a without a GPU, and read what came out: canonical TTGIR, registers, spills, SASS."""
+"""Compile without a GPU, and read what came out: canonical TTGIR, registers, spills, SASS."""
 
 import gc
 import hashlib
@@ -23,7 +23,7 @@ import triton
 from kperf.arch import KNOWN, OPERATIONS, SM_90A, Arch, of
 from kperf.compat import triton as compat
 from kperf.compat.triton import ASTSource, CompiledKernel, TritonError, python_function
-from kperf.errors import UsageError, first_line
+from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.ir import locations
 from kperf.ir.levels import TEXTS
 from kperf.ir.locations import STAYED, Moved
@@ -193,6 +193,22 @@ def compile_kernel(
     override = {} if arch.backend == "hip" else {"ir_override": str(ir_override) if ir_override else None}
     with whole_cache():
         return triton.compile(source, target=arch.target, options=_options(num_warps, **override, **options))
+
+
+def compile_for(arch: Arch, source: ASTSource, *, num_warps: int, num_stages: int, **more: Any) -> CompiledKernel:
+    """A plain Triton kernel for any architecture; `more` are options of that target's own.
+
+    Raises `MeasurementError` if it does not compile there.
+    """
+    options = {"num_warps": num_warps, "num_stages": num_stages, **more}
+    with whole_cache():
+        try:
+            return triton.compile(source, target=arch.target, options=options)
+        except json.JSONDecodeError:  # half a file in Triton's cache
+            raise
+        except Exception as error:  # front end, passes and LLVM raise what they like
+            words = str(error).strip().splitlines() or [type(error).__name__]
+            raise MeasurementError(f"{source.name} does not compile for {arch.name}: {words[-1]}") from None
 
 
 def compile_ttgir(path: Path, arch: Arch) -> CompiledKernel:

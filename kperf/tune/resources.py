@@ -22,8 +22,8 @@ from kperf.compat.triton import ASTSource, is_gluon
 from kperf.errors import MeasurementError
 from kperf.ir import compile as compiler
 from kperf.ir import offline
-from kperf.ir.amd import AmdResources, amd_resources, compile_for
-from kperf.ir.compile import Resources, options_of
+from kperf.ir.amd import AmdResources, amd_resources
+from kperf.ir.compile import Resources, compile_for, options_of
 
 Scripts = Iterable[tuple[Path, Sequence[str]]]
 """Scripts and their arguments."""

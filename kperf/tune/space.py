@@ -11,7 +11,8 @@ from kperf.attention.workload import Workload
 from kperf.compat.triton import CompiledKernel
 from kperf.errors import MeasurementError
 from kperf.ir import compile as compiler
-from kperf.ir.amd import amd_resources, compile_for
+from kperf.ir.amd import amd_resources
+from kperf.ir.compile import compile_for
 from kperf.tune.estimate import cycles
 from kperf.tune.resources import stock_source
 

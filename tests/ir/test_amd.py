@@ -10,7 +10,8 @@ from triton.compiler import ASTSource
 
 from kperf.arch import GFX942
 from kperf.errors import MeasurementError, UsageError
-from kperf.ir.amd import AmdResources, amd_resources, compile_for
+from kperf.ir.amd import AmdResources, amd_resources
+from kperf.ir.compile import compile_for
 
 TEXT = """
 \tv_mfma_f32_32x32x8_bf16_1k a[0:15], v[0:1], v[2:3], 0

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kperf.arch import H200
-from kperf.ir.amd import compile_for
-from kperf.ir.compile import sass
+from kperf.ir.compile import compile_for, sass
 from kperf.ir.sass import order
 from kperf.record.store import RECORDED
 from kperf.tune import estimate

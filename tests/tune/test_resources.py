@@ -5,7 +5,8 @@ import pytest
 from kperf.arch import GFX942
 from kperf.attention.kernels import stock
 from kperf.attention.workload import HEAD_DIMS
-from kperf.ir.amd import amd_resources, compile_for
+from kperf.ir.amd import amd_resources
+from kperf.ir.compile import compile_for
 from kperf.paper.examples import EXAMPLES
 from kperf.tune import resources
 from kperf.tune.resources import needs, plain_kernels, stock_kernel
