@@ -250,7 +250,7 @@ def record(console: Console, subjects: Sequence[TracedOverride], workload: Workl
     folder.mkdir(parents=True, exist_ok=True)
     for item, (timeline, events) in zip(subjects, traced, strict=True):
         write_atomically(folder / f"{item.name}.chrome_trace.json", events)
-        write_atomically(folder / f"{item.name}.timeline.json", timeline.model_dump_json(indent=1) + "\n")
+        write_atomically(folder / f"{item.name}.timeline.json", timeline.model_dump_json() + "\n")
         console.print(
             f"traced {timeline.label}: {timeline.ctas} CTAs, {timeline.events.written} events "
             f"({timeline.events.lost} lost), {timeline.overhead}, "

@@ -217,7 +217,7 @@ class Results:
         drawn, kept.timeline = self._with_more(launches, kernel, taken, kept)
         kept.more = _more_of(taken)
         path = kept.path.with_name(f"{kept.path.name}.timeline.json")
-        self._write(path, kept.timeline.model_dump_json(indent=1) + "\n")
+        self._write(path, kept.timeline.model_dump_json() + "\n")
         self.kept[kernel.key] = kept
         if kept.trace is None or kept.drawn is not drawn:
             environment = kept.timeline.environment
