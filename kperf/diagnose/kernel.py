@@ -196,7 +196,7 @@ class Kernel:
         loops = [op for op in self.operations if op.name in LOOPS]
         innermost = [loop for loop in loops if not any(inner.name in LOOPS for inner in inside(loop))]
         multiplying = [
-            loop for loop in loops if any(op.name in MMAS and not _is_of_inner_loop(op, loop) for op in own(loop))
+            loop for loop in loops if any(op.name in MMAS and not is_of_inner_loop(op, loop) for op in own(loop))
         ]
         loading = [loop for loop in innermost if any(op.name in (*LOADS, *TMA_LOADS) for op in inside(loop))]
         return multiplying or loading or innermost
@@ -474,7 +474,7 @@ def own(loop: Operation) -> Iterator[Operation]:
                 yield from own(op)
 
 
-def _is_of_inner_loop(op: Operation, loop: Operation) -> bool:
+def is_of_inner_loop(op: Operation, loop: Operation) -> bool:
     """Whether the source has an operation of a loop in a loop inside it, whose pipeline fills and empties here."""
     return op.location is not None and any(
         other.location == op.location and loops_around(other)[0] is not loop

@@ -60,6 +60,7 @@ _MOST_NUMBERS = 20_000
 _PIPELINE_FAILED = "PassManager::run failed"
 _LAST_BYTES = 1 << 20
 """Of standard error, which may be long: its last line is in them, and what a compiler says of a kernel that fails."""
+_INDEXED = {"__getitem__", "__setitem__"}
 _LARGEST = 1 << 26
 """Elements of a tensor that is copied to the CPU."""
 
@@ -100,6 +101,8 @@ class _OnMeta(TorchFunctionMode):
                 self,
             ):  # of an operator in C++; what is registered for `meta` is left
                 return function(*args, **(kwargs or {}))
+        if name in _INDEXED:
+            args = (first, _row(args[1]), *args[2:])
         is_device = func is torch.device  # of a name and a number: `meta` cannot stand for the name alone
         redirected = list(map(_redirected, args))
         return _redirected(func(*args, **(kwargs or {}))) if is_device else _computed(func, redirected, options)
@@ -128,9 +131,23 @@ def _computed(func: Any, args: list[Any], options: dict[str, Any]) -> Any:
         return tuple(one.to(_META) for one in result) if isinstance(result, tuple) else result
 
 
-def _compile(model: Any = None, **_: Any) -> Any:
-    """As `torch.compile`, which would need a GPU: nothing is compiled."""
-    return (lambda function: function) if model is None else model
+class _Compile:
+    """In the place of `torch.compile`, which would need a GPU: nothing is compiled. `called`: whether it was asked to."""
+
+    def __init__(self) -> None:
+        self.called = False
+
+    def __call__(self, model: Any = None, **_: Any) -> Any:
+        self.called = True
+        return (lambda function: function) if model is None else model
+
+
+def _row(index: Any) -> Any:
+    """An index in which a number that was not computed is that of the first row: any has the same shape."""
+    if isinstance(index, tuple):
+        return tuple(map(_row, index))
+    is_number = isinstance(index, torch.Tensor) and index.is_meta and index.dim() == 0 and index.dtype != torch.bool
+    return 0 if is_number else index
 
 
 def _redirected(value: Any) -> Any:
@@ -200,7 +217,7 @@ def launches_of(script: Script, arch: Arch) -> Launches:
         return noted
 
     with (
-        pretended_cuda(arch),
+        pretended_cuda(arch) as compiling,
         noted_trials() as trying,
         intercepted_launches(note),
         noted_calls(),
@@ -217,6 +234,11 @@ def launches_of(script: Script, arch: Arch) -> Launches:
     if why and why[-1].startswith(OutOfResources.__name__) and refused:  # it ends here on a GPU too
         launches.append(Launch(refused[-1], (0, 0, 0)))
     if not launches:
+        if compiling.called and not why and not status:
+            raise NoLaunchError(
+                f"{script.name} launches no kernel of its own, and torch.compile makes kernels only on a GPU: run it "
+                "there without --static"
+            )
         raise NoLaunchError(_without_launches(script, arch, why[-1] if why else "", status, text))
     return Launches(launches, tuned, why[-1] if why else None, histories)
 
@@ -438,8 +460,8 @@ def _deepest_relative_import(path: Path) -> int:
 
 
 @contextmanager
-def pretended_cuda(arch: Arch) -> Iterator[None]:
-    """Within it torch has a GPU of this architecture, whose tensors are on `meta`."""
+def pretended_cuda(arch: Arch) -> Iterator[_Compile]:
+    """Within it torch has a GPU of this architecture, whose tensors are on `meta`. Yields what `torch.compile` is."""
     found = offline.properties(arch)
     answers: dict[str, Any] = {
         "is_available": lambda: True,
@@ -465,7 +487,7 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         for name, answer in answers.items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
-        stack.enter_context(patch.object(torch, "compile", _compile))
+        stack.enter_context(patch.object(torch, "compile", compiling := _Compile()))
         stack.enter_context(allocated_on(_META))
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))
@@ -473,7 +495,7 @@ def pretended_cuda(arch: Arch) -> Iterator[None]:
         stack.enter_context(mode := _OnMeta())
         stack.enter_context(_threads_within(mode))
         stack.enter_context(backward_within(mode))  # what handles an operator is outside of its mode
-        yield
+        yield compiling
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pytest
 from kperf.arch import SM_90A, SM_100A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose, diagnose_all, ranked
+from kperf.diagnose.kernel import loops_around
 from kperf.trace.analyze.finding import Estimate, Finding, Source
 from tests.diagnose.test_kernels import diagnosis_of
 
@@ -147,6 +148,16 @@ def of_its_ttgir(path, arch, folder):
     (folder / "kernel.ttgir").write_text(text)
     (kernel,) = inputs.read(str(folder / "kernel.ttgir"), (), arch)
     return of_script, {one.id: one for one in reversed(diagnose(kernel).findings)}
+
+
+def test_what_a_pipeline_loads_ahead_of_an_inner_loop_is_part_of_its_sweep():
+    """Each tile of tokens reads all of its expert's weights: the first ones are loaded ahead of the loop over K."""
+    (kernel,) = inputs.read(str(KERNELS.parents[2] / "examples/moe.py"), (), SM_90A)
+    ahead = [
+        access for access in kernel.accesses if [loop.name for loop in loops_around(access.operation)] == ["scf.for"]
+    ]
+    assert any(not access.value.iterations for access in ahead)
+    assert [(one.id, one.severity) for one in diagnose(kernel).findings] == [("tma-unused", "low")]
 
 
 def test_the_ttgir_of_a_triton_kernel_is_not_taken_for_gluon(tmp_path):

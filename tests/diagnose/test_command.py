@@ -308,6 +308,45 @@ def test_kernels_that_operators_of_torch_launch_are_read(tmp_path):
     assert [kernel["kernel"] for kernel in kernels] == ["in_triton_op", "in_custom_op", "wrapped"]
 
 
+def test_a_script_of_compiled_functions_alone_is_told_where_their_kernels_are_made(tmp_path):
+    script = tmp_path / "compiled.py"
+    script.write_text("""
+import torch
+
+@torch.compile
+def double(x):
+    return 2 * x
+
+double(torch.zeros(4096, device="cuda"))
+""")
+    done = kperf("diagnose", "--static", script)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"kperf: {script} launches no kernel of its own, and torch.compile makes kernels only on a GPU: run it there "
+        "without --static\n"
+    )
+
+
+def test_a_number_that_was_not_computed_may_choose_a_row(tmp_path):
+    """Of a tensor too large to be filled in: any row has the same shape."""
+    script = tmp_path / "rows.py"
+    imports = "import torch, triton, triton.language as tl\n"
+    script.write_text(
+        imports
+        + KERNEL.format("twice")
+        + """
+x = torch.zeros(1 << 16, 1 << 12, device="cuda")
+for row in torch.zeros(4, dtype=torch.int64, device="cuda").unique():
+    x[row] = x[row, :] + x[(row, 0)]
+    assert x[row].shape == (1 << 12,)
+    twice[(16,)](x[row], x)
+"""
+    )
+    done = kperf("diagnose", "--static", script, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]] == ["twice"]
+
+
 def test_code_of_inductor_allocates_as_the_rest_of_a_script(tmp_path):
     """It asks the allocator of CUDA itself, past the dispatcher."""
     script = tmp_path / "output_code.py"

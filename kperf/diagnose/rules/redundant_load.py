@@ -6,7 +6,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from kperf.arch import H200
-from kperf.diagnose.kernel import LOADS, STORES, Access, Kernel, frame_of, loops_around, name_of, own
+from kperf.diagnose.kernel import (
+    LOADS,
+    STORES,
+    Access,
+    Kernel,
+    frame_of,
+    is_of_inner_loop,
+    loops_around,
+    name_of,
+    own,
+)
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import ELEMENTS_OF_THREAD, MEDIUM_GAIN
 from kperf.ir.ttgir import Operation
@@ -27,6 +37,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         if loops and loops[0].name == "scf.for" and "isVolatile = true" not in access.operation.rest:
             if loops[0].line in access.value.iterations or access.value.loaded:
                 continue
+            if is_of_inner_loop(access.operation, loops[0]):
+                continue  # the inner loop sweeps the tensor, and its pipeline begins here
             if _stores(loops[0], access, kernel):
                 yield from _stored_again(kernel, loops[0], access)
                 continue
