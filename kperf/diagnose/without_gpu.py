@@ -132,7 +132,7 @@ def _computed(func: Any, args: list[Any], options: dict[str, Any]) -> Any:
 
 
 class _Compile:
-    """In the place of `torch.compile`, which would need a GPU: nothing is compiled. `called`: whether it was asked to."""
+    """In the place of `torch.compile`, which would need a GPU: nothing is compiled. `called`: whether it was asked."""
 
     def __init__(self) -> None:
         self.called = False
