@@ -238,7 +238,7 @@ def _use(t: Timeline) -> list[str]:
     measured = f"{whose} kernel's {t.overhead.launch_ms:.3f} ms at {t.likely_clock_mhz:.0f} MHz"
     return [
         f"{t.label}: the {_products(t)} of all CTAs reach {use.sm:.0%} of the peak rate of {_units(t)} in the "
-        f"{measured}; {alone} that peak rate{_shared(t)}."
+        f"{measured}; {alone} one SM's peak rate{_shared(t)}."
     ]
 
 

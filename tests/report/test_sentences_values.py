@@ -334,7 +334,7 @@ def test_how_busy_the_units_are():
     t = timeline(compute_use=use, bound=bound, residency=Residency(original=2, instrumented=2))
     assert sentences._use(t) == [
         "k: the MMAs of all CTAs reach 61% of the peak rate of the tensor cores (wgmma) in the original kernel's 2.000 "
-        "ms at 1700 MHz; inside its main loop, one CTA alone reaches 83% of that peak rate, and 2 CTAs share an SM."
+        "ms at 1700 MHz; inside its main loop, one CTA alone reaches 83% of one SM's peak rate, and 2 CTAs share an SM."
     ]
     t = timeline(compute_use=use.model_copy(update={"sm": None}), unit_of_compute="fma")
     assert sentences._use(t) == [
