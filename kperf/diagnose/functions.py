@@ -22,7 +22,10 @@ from kperf.compat.triton import (
     why_not_compiled,
 )
 from kperf.console import complain
-from kperf.diagnose.without_gpu import compilers_words, imported, pretended_cuda, quiet
+from kperf.diagnose.imported import imported
+from kperf.diagnose.pretended import pretended_cuda
+from kperf.diagnose.quiet import quiet
+from kperf.diagnose.without_gpu import compilers_words
 from kperf.errors import UsageError
 from kperf.ir import compile as compiler
 from kperf.ir.layouts import split_commas

@@ -398,10 +398,10 @@ def test_functions_of_torch_cuda_stay_apart():
     import torch
 
     from kperf.arch import SM_90A
-    from kperf.diagnose import without_gpu
+    from kperf.diagnose import pretended
 
-    with without_gpu.pretended_cuda(SM_90A):
-        ours = [one for one in vars(torch.cuda).values() if getattr(one, "__module__", "") == without_gpu.__name__]
+    with pretended.pretended_cuda(SM_90A):
+        ours = [one for one in vars(torch.cuda).values() if getattr(one, "__module__", "") == pretended.__name__]
     assert len(ours) > 10
     assert len(set(ours)) == len(ours)
 

@@ -1,0 +1,211 @@
+"""A GPU that is not there: `cuda` means torch's `meta` device, where nothing is computed.
+
+What a script asks of numbers that do not exist (a comparison, `.item()`, a copy to the CPU) is answered so that it goes
+on: comparisons hold, numbers are 1.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import triton
+from torch.overrides import TorchFunctionMode
+
+from kperf.arch import Arch
+from kperf.compat.torch import allocated_on, backward_within, computed_by, set_wrap_triton_enabled
+from kperf.ir import offline
+
+_META = torch.device("meta")
+_CUDA = torch.device("cuda", 0)
+_HOLD = {"allclose", "equal", "is_nonzero", "__bool__", "__contains__"}
+_PROPERTIES = {torch.Tensor.is_cuda.__get__: True, torch.Tensor.device.__get__: _CUDA}  # type: ignore[attr-defined]
+_ONE = {"item", "__int__", "__float__", "__index__"}
+_INDEXED = {"__getitem__", "__setitem__"}
+_MOST_NUMBERS = 20_000
+"""A loop that ends when a number is small enough never ends where each is 1: it asks for one in each iteration."""
+_LARGEST = 1 << 26
+"""Elements of a tensor that is copied to the CPU."""
+
+
+class NoNumbersError(RuntimeError):
+    """A script that would wait for numbers until it is ended."""
+
+
+class _OnMeta(TorchFunctionMode):
+    """Whatever asks for `cuda` gets `meta`."""
+
+    def __init__(self) -> None:
+        """No numbers were asked for yet."""
+        super().__init__()
+        self._asked = 0
+
+    def __torch_function__(
+        self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        first = args[0] if args else None
+        if name == "cuda":
+            return torch.Tensor.to(args[0], _META)
+        if isinstance(first, torch.Tensor) and first.is_meta:
+            if func in _PROPERTIES:
+                return _PROPERTIES[func]
+            if name in _HOLD or name in _ONE or name == "__format__":
+                return self._number(name, args)
+            to_cpu = name == "to" and any(str(one) == "cpu" for one in (*args[1:], *(kwargs or {}).values()))
+            if to_cpu or name in ("cpu", "numpy", "tolist"):
+                return _on_cpu(first, "cpu" if to_cpu else name)
+        options = {key: _redirected(value) for key, value in (kwargs or {}).items()}
+        if options.get("device") == _META:
+            options.pop("generator", None)
+        if (function := computed_by(func)) is not None:
+            with (
+                contextlib.suppress(NotImplementedError),
+                self,
+            ):  # of an operator in C++; what is registered for `meta` is left
+                return function(*args, **(kwargs or {}))
+        if name in _INDEXED:
+            args = (first, _row(args[1]), *args[2:])
+        is_device = func is torch.device  # of a name and a number: `meta` cannot stand for the name alone
+        redirected = list(map(_redirected, args))
+        return _redirected(func(*args, **(kwargs or {}))) if is_device else _computed(func, redirected, options)
+
+    def _number(self, name: str, args: Sequence[Any]) -> Any:
+        """A number where there is none: whatever is asked of it holds, and else it is 1."""
+        self._asked += 1
+        if self._asked > _MOST_NUMBERS:
+            raise NoNumbersError(f"it asks for tensors' numbers {_MOST_NUMBERS} times: a loop may wait for them")
+        if name in _HOLD:
+            return True
+        return {"__format__": format(1.0, args[1] if len(args) > 1 else ""), "__float__": 1.0}.get(name, 1)
+
+
+def _computed(func: Any, args: list[Any], options: dict[str, Any]) -> Any:
+    """What an operator gives; one whose result depends on numbers, as `unique`, is given ones."""
+    try:
+        return func(*args, **options)
+    except (NotImplementedError, RuntimeError) as error:
+        if "meta" not in str(error).lower():
+            raise
+        of_ones = [_on_cpu(one, "cpu") if isinstance(one, torch.Tensor) and one.is_meta else one for one in args]
+        result = func(*of_ones, **options)
+        if isinstance(result, torch.Tensor):
+            return result.to(_META)
+        return tuple(one.to(_META) for one in result) if isinstance(result, tuple) else result
+
+
+class _Compile:
+    """In the place of `torch.compile`, which would need a GPU: nothing is compiled. `called`: whether it was asked."""
+
+    def __init__(self) -> None:
+        self.called = False
+
+    def __call__(self, model: Any = None, **_: Any) -> Any:
+        self.called = True
+        return (lambda function: function) if model is None else model
+
+
+def _row(index: Any) -> Any:
+    """An index in which a number that was not computed is that of the first row: any has the same shape."""
+    if isinstance(index, tuple):
+        return tuple(map(_row, index))
+    is_number = isinstance(index, torch.Tensor) and index.is_meta and index.dim() == 0 and index.dtype != torch.bool
+    return 0 if is_number else index
+
+
+def _redirected(value: Any) -> Any:
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(map(_redirected, value))
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return _META
+    return _META if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
+
+
+def _on_cpu(tensor: torch.Tensor, name: str) -> Any:
+    if tensor.numel() > _LARGEST:
+        raise MemoryError(f"a tensor of {tensor.numel()} numbers that were not computed")
+    ones = torch.ones(tensor.shape, dtype=tensor.dtype)
+    return ones if name == "cpu" else getattr(ones, name)()
+
+
+class _Event:
+    """Of a clock that stands still."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def record(self, *_: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, _other: Any) -> float:
+        return 1.0
+
+
+@contextmanager
+def pretended_cuda(arch: Arch) -> Iterator[_Compile]:
+    """Within it torch has a GPU of this architecture, whose tensors are on `meta`. Yields what `torch.compile` is."""
+    found = offline.properties(arch)
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "synchronize": _nothing(),
+        "set_device": _nothing(),
+        "empty_cache": _nothing(),
+        "manual_seed": _nothing(),
+        "manual_seed_all": _nothing(),
+        "reset_peak_memory_stats": _nothing(),
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "get_device_capability": lambda *_: arch.device_capability,
+        "get_device_properties": lambda *_: found,
+        "get_device_name": lambda *_: found.name,
+        "max_memory_allocated": lambda *_: 0,
+        "memory_allocated": lambda *_: 0,
+        "Event": _Event,
+        "device": lambda *_: contextlib.nullcontext(),
+        "stream": lambda *_: contextlib.nullcontext(),
+        "current_stream": lambda *_: SimpleNamespace(cuda_stream=7, synchronize=_nothing()),
+    }
+    with contextlib.ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(patch.object(torch.cuda, name, answer))
+        stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
+        stack.enter_context(patch.object(torch, "compile", compiling := _Compile()))
+        stack.enter_context(allocated_on(_META))
+        for name in ("do_bench", "do_bench_cudagraph"):
+            stack.enter_context(patch.object(triton.testing, name, _bench))
+        stack.enter_context(set_wrap_triton_enabled(False))  # else a wrapped kernel's launch is a node of a graph
+        stack.enter_context(mode := _OnMeta())
+        stack.enter_context(_threads_within(mode))
+        stack.enter_context(backward_within(mode))  # what handles an operator is outside of its mode
+        yield compiling
+
+
+@contextmanager
+def _threads_within(mode: _OnMeta) -> Iterator[None]:
+    """Within it the threads that a script starts are in the mode too, which torch keeps for each thread."""
+    run = threading.Thread.run
+
+    def within(thread: threading.Thread) -> None:
+        with mode:
+            run(thread)
+
+    with patch.object(threading.Thread, "run", within):
+        yield
+
+
+def _nothing() -> Callable[..., None]:
+    """A function that does nothing, another each time: torch.compile has rules for each function of `torch.cuda`."""
+    return lambda *_, **__: None
+
+
+def _bench(call: Callable[[], object], *_: Any, quantiles: Sequence[float] | None = None, **__: Any) -> Any:
+    """As `triton.testing.do_bench` of a call that takes a millisecond."""
+    call()
+    return [1.0 for _ in quantiles] if quantiles else 1.0
