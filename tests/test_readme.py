@@ -257,5 +257,12 @@ def test_what_changed_since_the_proof_is_told_with_the_numbers_of_its_record():
     assert said(f"Where a kernel moves bytes at {100 * NEAR_ROOF:.0f} % of a copy's rate and more")
     rule = (KERNELS.parents[2] / "docs/rules/loads-not-pipelined.md").read_text()
     assert f"took {1 / rows['descriptor_one_stage'].gain.speedup:.2f} times as long with three" in rule
+    columns = (KERNELS.parents[2] / "docs/rules/uncoalesced-access.md").read_text()
+    assert f"the fix gave {rows['column_mean'].gain.speedup:.1f} x (column_mean, H200)" in " ".join(columns.split())
+    others = RecordStore(RECORDED / "h200", "public", public.ROWS).points()
+    rotary = next(row for row in others if row.kernel == "apply_rotary_pos_emb_kernel")
+    before, after = map(statistics.median, (rotary.original_samples_ms, rotary.changed_samples_ms))
+    short = (KERNELS.parents[2] / "docs/rules/few-bytes-in-flight.md").read_text()
+    assert f"instead of 4 gave {before / after:.2f} x in a loop over short rows" in " ".join(short.split())
     atomic = (KERNELS.parents[2] / "docs/rules/atomic-contention.md").read_text()
     assert f"{H200_ATOMIC_NS} ns from one to the next" in atomic

@@ -148,7 +148,7 @@ def _in_loops(kernel: Kernel, accesses: Sequence[Access]) -> Iterator[Finding]:
         f"{then} CTAs; or let an iteration work on several rows, or on more of one, at once",
         {"bytes_of_a_thread": each, "bytes_in_flight": now * asked, "threads": kernel.threads, "ctas_then": then},
         confidence="medium",
-        estimate=(math.sqrt(gain), 1.0, gain),  # 1.42 x were measured where the bytes in flight doubled (H200)
+        estimate=(math.sqrt(gain), 1.0, gain),  # 1.43 x were measured where the bytes in flight doubled (H200)
         candidates=[{"num_warps": fewer}],
     )
 

@@ -115,7 +115,7 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
 
 
 def _likely(kernel: Kernel, gain: float, *, shared: bool) -> float:
-    """Sectors that CTAs share come from memory once, and from L2 for each: 3.3 x were measured of 8 (H200)."""
+    """Sectors that CTAs share come from memory once, and from L2 for each: 3.2 x were measured of 8 (H200)."""
     of_l2 = kernel.arch.memory_bytes_per_cycle / H200.l2_bytes_per_cycle
     return float(max(gain * of_l2, gain**0.5) if shared else min(gain, 8.0) ** 0.8)
 
