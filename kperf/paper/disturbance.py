@@ -360,9 +360,9 @@ def said(rows: Sequence[DisturbanceRow]) -> list[str]:
             mean, worst = _mean(these), max(these, key=lambda one: abs(one.cost))
             met = "within" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "beyond"
             middle = statistics.median(abs(one.cost) for one in these)
-            possible = " if possible" if way == "sampled" else ""
+            others = ", and all CTAs of kernels that cannot be sampled" if way == "sampled" else ""
             lines.append(
-                f"With {way} CTAs recorded{possible}, events change the time of {len(these)} kernels by {mean:.1%} on "
+                f"With {way} CTAs recorded{others}, events change the time of {len(these)} kernels by {mean:.1%} on "
                 f"average, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst ({worst.kernel}). This is "
                 f"{met} the goals: {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst."
             )

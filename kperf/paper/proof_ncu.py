@@ -218,7 +218,7 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
     """The totals: how many causes ncu names, what it says of clean kernels, what it could not profile."""
     faulty = [row for row in rows if row.kind != "clean" and row.rules]
     clean = [row for row in rows if row.kind == "clean" and row.rules]
-    missing = [f"{row.name} ({row.why})" for row in rows if not row.rules]
+    missing = [f"{row.name} ({row.why.rstrip('.')})" for row in rows if not row.rules]
     lines = []
     if faulty:
         first = sum(row.names_cause for row in faulty)

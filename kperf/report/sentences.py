@@ -428,8 +428,8 @@ def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
         )
     if i.iterations and i.iterations.least < i.iterations.most:
         lines.append(
-            f"{t.label}: a CTA that works makes {i.iterations.least} to {i.iterations.most} iterations, the median "
-            f"{i.iterations.median:.0f}."
+            f"{t.label}: a CTA that does not return early makes {i.iterations.least} to {i.iterations.most} iterations "
+            f"of the main loop; the median is {i.iterations.median:.0f}."
         )
     slowest = i.slowest
     line = (

@@ -173,7 +173,7 @@ def test_how_ctas_differ():
     t = timeline(sms=Some(span_us=31.0))
     assert sentences._imbalance(t, uneven()) == [
         "k: 25.0% of 300 CTAs return early; they take 1.3% of the CTAs' time.",
-        "k: a CTA that works makes 2 to 31 iterations, the median 7.",
+        "k: a CTA that does not return early makes 2 to 31 iterations of the main loop; the median is 7.",
         "k: the slowest CTA, 17, runs 12.0 us, 3.0 times the median, on SM 5 from 10.5 to 22.5 of 31.0 us.",
     ]
     alike = uneven(early_share=0.0, iterations=IterationCounts(least=7, median=7.0, most=7))
