@@ -440,13 +440,13 @@ except triton.runtime.errors.OutOfResources:
 
 @pytest.mark.parametrize(("target", "capability", "threads"), [("sm_86", (8, 6), 1536), ("gfx950", (9, 5), 2048)])
 def test_a_script_is_told_the_properties_of_the_target(tmp_path, target, capability, threads):
-    script = tmp_path / "told.py"
+    script = tmp_path / "asked.py"
     launch = 'twice[(1,)](*torch.zeros(2, 256, device="cuda"))\n'
-    told = "properties = torch.cuda.get_device_properties(0)\n"
-    told += f"assert torch.cuda.get_device_capability() == (properties.major, properties.minor) == {capability}\n"
-    told += f"assert properties.max_threads_per_multi_processor == {threads}\n"
-    told += f"assert properties.gcnArchName == {target if target.startswith('gfx') else ''!r}\n"
-    script.write_text("import torch, triton, triton.language as tl\n" + KERNEL.format("twice") + told + launch)
+    asked = "properties = torch.cuda.get_device_properties(0)\n"
+    asked += f"assert torch.cuda.get_device_capability() == (properties.major, properties.minor) == {capability}\n"
+    asked += f"assert properties.max_threads_per_multi_processor == {threads}\n"
+    asked += f"assert properties.gcnArchName == {target if target.startswith('gfx') else ''!r}\n"
+    script.write_text("import torch, triton, triton.language as tl\n" + KERNEL.format("twice") + asked + launch)
     done = kperf("diagnose", "--static", script, "--target", target, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert [kernel["kernel"] for kernel in json.loads(done.stdout)["kernels"]] == ["twice"]

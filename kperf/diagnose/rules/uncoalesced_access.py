@@ -230,7 +230,7 @@ def _evidence(access: Access) -> dict[str, float | int | str]:
 
 
 def _apart_in_words(kernel: Kernel, access: Access) -> str:
-    """How far is said where it is a record's length: an unknown stride is a large number that stands for any."""
+    """How far, where it is the length of a record: the values take a large number for an unknown stride."""
     apart = _distance(access)
     far = f"{apart} elements apart" if 2 <= apart <= _PARTS else "apart"
     return f"neighbouring threads {_verb(access)} elements of {name_of(access.value, kernel)} that lie {far}"
