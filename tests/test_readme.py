@@ -224,6 +224,14 @@ def test_the_page_of_public_kernels_is_that_of_the_record():
     assert between_marks("docs/public.md", "public") == public.markdown(RECORDED / "h200")
 
 
+def test_how_far_predictions_between_schedules_are_off_is_that_of_the_records():
+    of_improved = next(claim for claim in claims.read_claims() if claim.id == "improved-predicted-from-vanilla")
+    of_vanilla = of_improved.model_copy(update={"variant": "vanilla", "measured": "improved"})
+    folders = [RECORDED / gpu for gpu in ("h200", "h100-80gb-hbm3")]
+    off = [claims.evaluate(claim, folder).value for claim in (of_improved, of_vanilla) for folder in folders]
+    assert said(f"the predictions are off by {100 * min(off):.1f} to {100 * max(off):.1f} %")
+
+
 def test_the_page_of_the_proof_is_that_of_the_record():
     """`python -m kperf proof --write docs/proof.md --gpu h200` fills the page anew."""
     assert between_marks("docs/proof.md", "proof") == proof.markdown(RECORDED / "h200")

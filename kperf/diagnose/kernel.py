@@ -155,7 +155,12 @@ class Kernel:
     @cached_property
     def known(self) -> dict[str, int]:
         """Numbers of arguments, by name: what the launch says, and that the last stride of a descriptor is 1."""
-        return {**dict.fromkeys(inner_strides(self.module), 1), **self.arguments}
+        return {**dict.fromkeys(self.inner_strides, 1), **self.arguments}
+
+    @cached_property
+    def inner_strides(self) -> dict[str, str]:
+        """Of descriptors that it gets in parts: the last stride's argument, and the pointer's."""
+        return inner_strides(self.module)
 
     @cached_property
     def parameters(self) -> dict[str, Argument]:
@@ -359,8 +364,7 @@ class Kernel:
 
     def descriptor_in_parts(self, access: Access) -> str:
         """The descriptor, made on the host, whose parts the kernel gets and computes the address from; else empty."""
-        found = (pointer for stride, pointer in inner_strides(self.module).items() if stride in access.value.arguments)
-        return next(found, "")
+        return next((base for stride, base in self.inner_strides.items() if stride in access.value.arguments), "")
 
     def _numbers_of(self, access: Access) -> list[str]:
         integers = (name for name, one in self.parameters.items() if re.fullmatch(r"i\d+", one.type))

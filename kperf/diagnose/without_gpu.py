@@ -81,17 +81,16 @@ def launches_of(script: Script, arch: Arch) -> Launches:
     if why and why[-1].startswith(OutOfResources.__name__) and refused:  # it ends here on a GPU too
         launches.append(Launch(refused[-1], (0, 0, 0)))
     if not launches:
-        if compiling.called and not why and not status:
-            raise NoLaunchError(
-                f"{script.name} launches no kernel of its own, and torch.compile makes kernels only on a GPU: run it "
-                "there without --static"
-            )
-        raise NoLaunchError(_without_launches(script, arch, why[-1] if why else "", status, text))
+        ended = why[-1] if why else ""
+        raise NoLaunchError(_without_launches(script, arch, ended, status, text, compiles=compiling.called))
     return Launches(launches, tuned, why[-1] if why else None, histories)
 
 
-def _without_launches(script: Script, arch: Arch, why: str, status: int, text: str) -> str:
-    """What a script does instead of a launch, and how it comes to one. text: the end of its standard error."""
+def _without_launches(script: Script, arch: Arch, why: str, status: int, text: str, *, compiles: bool) -> str:
+    """What a script does instead of a launch, and how it comes to one.
+
+    text: the end of its standard error. compiles: whether it calls torch.compile.
+    """
     if "non-ASCII" in why:
         return f"{script.name} ended with {why}: move it to a path of ASCII letters, which ptxas reads"
     if why.startswith(("CompilationError", "PTXASError")) or _PIPELINE_FAILED in why:
@@ -100,6 +99,11 @@ def _without_launches(script: Script, arch: Arch, why: str, status: int, text: s
         return f"{script.name} ended with {why}: correct it"
     if why.startswith(_MISSING) and "relative import" not in why:
         return f"{script.name} ended with {why}: install what it imports beside kperf"
+    if compiles and not why and not status:
+        return (
+            f"{script.name} launches no kernel of its own, and torch.compile makes kernels only on a GPU: run it there "
+            "without --static"
+        )
     reason, advice = "a launch that depends on a tensor's numbers is not reached", ""
     if why:
         reason = f"it ended with {why}"

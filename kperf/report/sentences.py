@@ -177,8 +177,8 @@ def _in_flight(t: Timeline) -> str:
     if in_flight - needed > _AWAITED * t.cycles_per_unit.median:
         these = f"of the other {in_flight:.0f} cycles" if round(idle) else "of these cycles"
         line += (
-            f". A{_a_product(t)[1:]} counts as in flight until the wait for it ends; {_products(t)} compute in at "
-            f"least {needed:.0f} {these}"
+            f". {_a_product(t).replace('a', 'A', 1)} counts as in flight until the wait for it ends; {_products(t)} "
+            f"compute in at least {needed:.0f} {these}"
         )
     return f"{line}."
 

@@ -7,7 +7,7 @@ outputs are compared.
 
 import runpy
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from kperf.diagnose.engine import diagnose
 from kperf.diagnose.history import deciding, lengths_of, numbers_of
 from kperf.diagnose.inputs import of_compiled
 from kperf.errors import UsageError
-from kperf.record.markdown import row as markdown_row
+from kperf.record import markdown as md
 from kperf.record.store import RecordStore, recorded_folder
 from kperf.studies.records import Common, Row, Run, measured_or_recorded, stamp
 from kperf.trace.analyze.finding import Finding
@@ -234,9 +234,9 @@ def markdown(folder: Path) -> str:
         f"- `kperf diagnose` has a finding on {found_on} of the {len(gained)} that became faster.",
         f"- {len(advised)} changes were made for a finding: {_came_of(advised)}.",
         "",
-        *_table(HEAD, map(cells, rows)),
+        *md.table(HEAD, map(cells, rows)),
         "",
-        *_table(("kernel", "finding", "what it says", "its advice", "estimate", "gain"), map(_said, advised)),
+        *md.table(("kernel", "finding", "what it says", "its advice", "estimate", "gain"), map(_said, advised)),
         "",
         "Commits:",
         "",
@@ -310,7 +310,3 @@ def _said(row: PublicRow) -> tuple[str, ...]:
     estimate = finding.estimate
     words = f"{estimate.speedup:.2g} x ({estimate.low:.2g} to {estimate.high:.2g})" if estimate is not None else "none"
     return f"`{row.kernel}`", f"{row.rule}, {finding.severity}", finding.message, finding.advice, words, _gain(row)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return list(map(markdown_row, (head, ["---"] * len(head), *rows)))
