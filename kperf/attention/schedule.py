@@ -5,6 +5,8 @@ from typing import Literal
 from kperf.ir.dataflow import pendings
 from kperf.ir.ttgir import Module, Operation, Region
 
+_LOOPS = ("scf.for", "scf.while")
+
 Schedule = Literal["in_order", "qk_ahead", "no_wgmma"]
 """in_order: no wgmma is issued while another is in flight; qk_ahead: the next QK is issued before this PV's wait."""
 
@@ -16,7 +18,7 @@ def schedule(module: Module) -> Schedule:
     flight.
     """
     for group in module.warp_groups():
-        loops = [op for op in group.region.walk() if op.name == "scf.for" and _holds_dot(op)]
+        loops = [op for op in group.region.walk() if op.name in _LOOPS and _holds_dot(op)]
         if not loops:
             continue
         innermost = (
@@ -43,4 +45,4 @@ def _holds_dot(operation: Operation) -> bool:
 
 
 def _inner_dot_loop(region: Region) -> bool:
-    return any(op.name == "scf.for" and _holds_dot(op) for op in region.walk())
+    return any(op.name in _LOOPS and _holds_dot(op) for op in region.walk())

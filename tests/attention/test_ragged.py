@@ -18,7 +18,7 @@ from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.attention.handed_in import SCALE, begins_of, exact_ragged, normal, ragged_operands
 from tests.attention.kernels.in_python import Pointer, in_python, program_in_python
 from tests.attention.kernels.test_improved_plus import loop_bounds
-from tests.attention.test_views import consumers_loops, in_one_pass, mmas, ttgir_of
+from tests.attention.test_views import consumers_loops, loops_over_blocks, mmas, ttgir_of
 
 KINDS = [
     ragged.Kind(head_dim, dtype, causal)
@@ -211,9 +211,9 @@ def test_nothing_spills_and_mmas_are_waited_for_where_the_source_does(kind):
 def test_its_main_loops_are_those_on_views(kind):
     text = compiler.ttgir_of_source(improved_plus.attn_fwd_ragged, kind.signature(), kind.constexprs())
     loops = consumers_loops(text)
-    assert len(loops) == (2 if in_one_pass(kind) else 4)
+    assert len(loops) == 2
     assert loops == consumers_loops(ttgir_of(views.Kind(*kind, tail=not kind.causal)))
-    assert loop_bounds(Module(text)) == [True] * 5  # every tile has a number of blocks of its own
+    assert loop_bounds(Module(text)) == [True] * loops_over_blocks(kind)  # every tile has a number of blocks of its own
 
 
 @pytest.fixture

@@ -8,30 +8,24 @@ What it adds to the improved schedule (FlashAttention-3, arXiv 2407.08608, secti
   other's products.
 - *K and V in pairs*: trip i needs k of block i and v of block i - 1; they are one stage of the ring with one mbarrier.
 - *Fixed reference*: softmax does not depend on the number that is subtracted from a row; it only must not overflow. p
-  is taken relative to the maximum of the left half of the tile's first block and `headroom`, and that never moves: no
-  maximum stands before an exponential, acc is never brought to another reference, and the time does not depend on the
-  numbers. The largest p of a row is then not exactly a power of 2, and where it has most of the row its rounding to 16
-  bits is the row's error: the normaliser takes each thread's largest p rounded, as PV does. float16, which ends at
-  2^16, moves the reference where a thread has seen a p above 2^14: a warp votes in each block, and does so once or
-  twice in a tile, if at all.
+  is taken relative to the maximum of the left half of the tile's first block and `headroom`, and that moves only where
+  p grows too large: no maximum stands before an exponential, and acc is hardly ever brought to another reference. The
+  largest p of a row is then not exactly a power of 2, and where it has most of the row its rounding to 16 bits is the
+  row's error: the normaliser takes each thread's largest p rounded, as PV does. float16, which ends at 2^16, moves the
+  reference once or twice in a tile, if at all.
 - *Two halves*: with head_dim 128 the left half of p is computed under PV, the right half after PV is done with the
   registers of the previous p, so that the left half is rounded into them beside the right half's exponentials.
 - Row sums and maxima are kept by thread and put together at the end of the tile; q is held in registers; maxima of p,
   which is never negative, are taken as integers, for which Hopper has an instruction of three operands.
 
-A row with a p of 2^128 or more overflows: its scores have risen by 2^188, in float16 by 2^128 in one block. There are
-two ways to be right however scores grow:
+A row with a p of 2^128 or more overflows: its scores have risen by 2^188, in float16 by 2^128 in one block. So before
+the PV of a block each warp votes on the block's p. Rows whose largest p is above 2^64 (float16: 2^14) and at most 2^120
+are moved: reference, acc, sums and p. For rows above 2^120 the block's softmax is computed once more, with a raised
+reference. So no block is computed more than twice, and a row's bits depend on no other row.
 
-- *In one pass* (`in_one_pass`: bfloat16 with head_dim 128, called from torch). A consumer votes on each block's p
-  before the PV of that block. Where one is above 2^64 it leaves the loop. Rows whose largest p is at most 2^120 it
-  moves: reference, acc, sums and p. For rows above, it computes QK of the block, whose k it has kept, once more, with a
-  raised reference. So no block is computed more than twice, and a row's bits depend on no other row.
-- *A tile again* (the override, head_dim 64, float16). Overflow leaves infinities or NaN, which nothing later removes,
-  so each consumer votes once a tile on what it has stored. After its first tile that overflowed it goes on with
-  references that move *before* the exponentials, for a row whose scores rise by more than 2^60 (float16: 2^100) above
-  the last one, which never overflow; and at its end the CTA computes the tiles that overflowed, one or two, once more
-  in this way. A tile whose rows rise by less comes out the same in both ways, bit for bit: it does not depend on what
-  else is in the batch.
+- *head_dim 64*: registers are left, in which a warp still has s. It mends its rows alone.
+- *head_dim 128*: s is gone. The four warps of a consumer vote together, and leave the loop where one is to be mended.
+  Outside of it they compute QK of the block, whose k they have kept, again. float16 moves rows in the loop.
 
 What is NaN or infinite in q, k or v stays in its tile or head.
 """
@@ -69,7 +63,6 @@ from kperf.attention.kernels.warp_specialized import (
 # Named barriers of the hardware (16 a block; Triton itself uses the first four). Unlike an mbarrier's arrive, theirs
 # does not make a whole warp group wait for itself first.
 TURN = gl.constexpr(4)  # + W: it is consumer W's turn to issue
-SAID = gl.constexpr(6)  # both consumers have said which tile overflowed
 # 13 + W: consumer W's vote, whose number stands in its assembly
 EMPTY = gl.constexpr(8)  # + stage: both consumers have read the pair
 Q_EMPTY = gl.constexpr(11)  # + W: consumer W's q is in registers, and the o that was staged in its buffer has left
@@ -77,17 +70,12 @@ CONSUMER_THREADS = gl.constexpr(256)
 Q_THREADS = gl.constexpr(160)  # one consumer and the producer
 ALL_THREADS = gl.constexpr(288)
 
-LARGEST_P = gl.constexpr(2.0**14)
-"""float16: a p above it moves the reference. PV sums in float32, so only p itself must stay below 2^16."""
-MOST_P = gl.constexpr(2.0**64)
-"""In one pass: a p above it moves the row's reference."""
 TOO_LARGE_P = gl.constexpr(2.0**120)
-"""A p above it, or the sum of a block of such, may overflow. What its row had, 2^64 at most, is nothing beside it."""
+"""A p above it, or the sum of a block of such, may overflow. What its row had before is nothing beside it."""
 LONGEST_MOVE = gl.constexpr(125.0)
-"""log2, in one pass: 126 may come out above itself where references are rounded as they are stored."""
+"""log2: 126 may come out above itself where references are rounded as they are stored."""
 LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
-NONE = gl.constexpr(-1)  # in place of the number of a tile
 
 
 # Of `ragged_descriptor`: the index whose address wraps around to the first row, and the extent of what has no end.
@@ -210,15 +198,6 @@ def barrier_arrive(barrier, THREADS: gl.constexpr):
 
 
 @gluon.constexpr_function
-def in_one_pass(numbers, dtype, head_dim):
-    """Whether a row is moved, or its block computed again, as soon as p is too large; else its tile, after all tiles.
-
-    numbers: how many the shape has. Not of `Rows`: the override is the one with which Fig. 12 is recorded.
-    """
-    return numbers != len(Rows._fields) and str(dtype) == "bf16" and head_dim == 128
-
-
-@gluon.constexpr_function
 def headroom(dtype):
     """How far above a row's maximum its reference is placed, in log2.
 
@@ -229,12 +208,9 @@ def headroom(dtype):
 
 
 @gluon.constexpr_function
-def largest_rise(dtype):
-    """How far above its reference a row's maximum may be, in log2, where references move before the exponentials.
-
-    float16: what is left of p above `LARGEST_P` moves it after them.
-    """
-    return {"bf16": 0.0, "fp16": 100.0}[str(dtype)]
+def most_p(dtype):
+    """A p above it moves its row's reference. PV sums in float32, so of float16 p alone must stay below 2^16."""
+    return {"bf16": 2.0**64, "fp16": 2.0**14}[str(dtype)]
 
 
 @gluon.constexpr_function
@@ -247,20 +223,6 @@ def declare_asm(w):
 def voted_asm(w):
     """Inline PTX that reads that register."""
     return f"mov.b32 $0, voted{w};"
-
-
-@gluon.constexpr_function
-def tile_vote_asm(w):
-    """Inline PTX: waits for consumer w and sets voted<w> to whether any of its threads' two numbers is NaN.
-
-    The warp votes on what the barrier says, which is the same for all: ptxas keeps descriptors in uniform registers
-    only where it sees that a warp's threads go the same way (3 % of the time).
-    """
-    return (
-        "{ .reg .pred p; setp.nan.f32 p, $2, $2; setp.nan.or.f32 p, $3, $3, p; "
-        f"bar.red.or.pred p, {13 + w}, 128, p; vote.sync.any.pred p, p, 0xffffffff; selp.b32 voted{w}, 1, 0, p; }} "
-        "mov.b32 $0, 0; mov.b32 $1, 0;"
-    )
 
 
 @gluon.constexpr_function
@@ -291,20 +253,6 @@ def outcome(W: gl.constexpr):
 
 
 @gluon.jit
-def poison_of(o, lse, like):
-    """0, or NaN where what a thread has of a row of o or lse is infinite or NaN: [rows, 4] by thread, as like is."""
-    return gl.convert_layout(sum_by_thread(o.to(gl.float32) * 0.0), like.type.layout) + column(lse * 0.0, like)
-
-
-@gluon.jit
-def any_nan(W: gl.constexpr, poison):
-    """Whether poison, two numbers a thread, is NaN anywhere in consumer W, which waits for itself."""
-    VOTE_ASM: gl.constexpr = tile_vote_asm(W)
-    gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f", [poison], dtype=gl.int32, is_pure=False, pack=2)
-    return outcome(W)
-
-
-@gluon.jit
 def any_above(W: gl.constexpr, top, limit, TOGETHER: gl.constexpr):
     """Whether a number of top, [rows, 4] by thread, is above limit, which NaN is not.
 
@@ -315,52 +263,6 @@ def any_above(W: gl.constexpr, top, limit, TOGETHER: gl.constexpr):
     limits = gl.zeros_like(top) + limit
     gl.inline_asm_elementwise(VOTE_ASM, "=r,=r,f,f,f,f", [top, limits], dtype=gl.int32, is_pure=False, pack=2)
     return outcome(W)
-
-
-@gluon.jit
-def say_overflowed(W: gl.constexpr, tile, overflowed):
-    """Consumer W's word in `hear_overflowed`: which of this block's tiles overflowed, or `NONE`."""
-    overflowed.index(W).store(gl.zeros([1], gl.int32, one_number(4)) + tile)
-
-
-@gluon.jit
-def hear_overflowed(overflowed, WARPS: gl.constexpr):
-    """What both consumers said, once they have, a tile that both said once; all of the block take part."""
-    barrier_sync(SAID, ALL_THREADS)
-    first, second = number_in(overflowed.index(0), WARPS), number_in(overflowed.index(1), WARPS)
-    return first, gl.where(second == first, NONE, second)
-
-
-@gluon.constexpr_function
-def one_number(warps):
-    """The layout of a tensor of one number, which each thread has."""
-    return gl.BlockedLayout([1], [32], [warps], [0])
-
-
-@gluon.jit
-def number_in(buffer, WARPS: gl.constexpr):
-    """The one number of a buffer in shared memory, by way of lane 0: ptxas sees that a warp's threads have the same."""
-    return gl.inline_asm_elementwise(
-        "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;",
-        "=r,r",
-        [gl.sum(buffer.load(one_number(WARPS)), 0)],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@gluon.jit
-def wait_for_stores(anything):
-    """Waits until what TMA was given to store is in memory; `tma.store_wait` only waits until it was read."""
-    gl.inline_asm_elementwise(
-        "cp.async.bulk.wait_group 0; mov.u32 $0, 0;",
-        "=r,r",
-        [gl.to_tensor(anything)],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @gluon.jit
@@ -400,39 +302,20 @@ def sum_by_thread(p):
 
 
 @gluon.jit
-def moved(m_i, l_i, top):
-    """Moves references up to a row's largest p: m_i [rows], l_i and top [rows, 4], alpha [rows], the factor of p, acc.
+def moved(m_i, l_i, top, dtype: gl.constexpr):
+    """Moves the references of rows whose largest p is above `most_p` and not above `TOO_LARGE_P`.
 
-    m_i in units of log2; l_i, top by thread; a row whose largest p is not above 1 stays. alpha is that between the two
-    references as they are stored. A sum becomes NaN, for the vote at the end, if its factor would be flushed to zero.
-    """
-    jump = gl.maximum(approximate_log2(gl.convert_layout(gl.max(top, 1), m_i.type.layout)), 0.0)
-    m_new = m_i + jump
-    alpha = gl.exp2(m_i - m_new)
-    l_new = l_i * column(gl.where(jump <= LARGEST_JUMP, alpha, float("nan")), l_i)
-    return m_new, l_new, top * column(alpha, top), alpha
-
-
-@gluon.jit
-def raised(m_i, highest, dtype: gl.constexpr):
-    """References m_i [rows], moved for rows whose largest score, both in units of log2, is too far above them."""
-    return gl.where(highest > m_i + largest_rise(dtype), highest + headroom(dtype), m_i)
-
-
-@gluon.jit
-def lifted(m_i, l_i, top, dtype: gl.constexpr):
-    """`moved` in one pass: of rows whose largest p is above `MOST_P` and not above `TOO_LARGE_P`.
-
-    By powers of two, so that what PV rounds p to, which `row_sums` reckons with, stays what it is.
+    m_i [rows] in units of log2; l_i and top [rows, 4] by thread. Returns them, and alpha [rows], the factor of p and
+    acc: a power of two, so that what PV rounds p to, which `row_sums` reckons with, stays what it is.
     """
     largest = gl.convert_layout(gl.max(top, 1), m_i.type.layout)
     exponent = (largest.to(gl.int32, bitcast=True) >> 23) - 127
     jump = gl.minimum(exponent + headroom(dtype), LONGEST_MOVE)
-    jump = gl.where((largest > MOST_P) & (largest <= TOO_LARGE_P), jump, 0.0)
+    jump = gl.where((largest > most_p(dtype)) & (largest <= TOO_LARGE_P), jump, 0.0)
     # References are stored 2 apart and more from 2^24 on: 125 may be out of reach, and 64 is not up to 2^30.
     jump = gl.where(m_i + jump - m_i < LARGEST_JUMP, jump, 64.0)
     m_new = gl.where(m_i + jump - m_i < LARGEST_JUMP, m_i + jump, m_i)
-    alpha = gl.exp2(-gl.floor(m_new - m_i + 0.5))
+    alpha = (127 - (m_new - m_i + 0.5).to(gl.int32) << 23).to(gl.float32, bitcast=True)
     return m_new, l_i * column(alpha, l_i), top * column(alpha, top), alpha
 
 
@@ -463,12 +346,6 @@ def rounded_pairs(x, dtype: gl.constexpr):
     ASM: gl.constexpr = rounding_asm(dtype)
     low, high = gl.split(gl.reshape(x, [x.shape[0], x.shape[1] // 2, 2]))
     return gl.inline_asm_elementwise(ASM, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1)
-
-
-@gluon.jit
-def scaled_pairs(p_left, p_right, alpha, dtype: gl.constexpr):
-    """`rounded_pairs` of both halves of p, float32 [rows, cols], times alpha [rows]."""
-    return rounded_pairs(rescale(p_left, alpha), dtype), rounded_pairs(rescale(p_right, alpha), dtype)
 
 
 @gluon.jit
@@ -699,35 +576,8 @@ def load_pair(k_desc, v_desc, k_at, v_at, smem, stage):
 
 
 @gluon.jit
-def load_first(q_desc, k_desc, smem, shape, t, stage, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
-    """Loads q and the first k, which has no v beside it, of tile t, with which a run begins."""
-    q_smem, k_smem, v_smem, full, q_full = smem
-    BLOCK_N: gl.constexpr = k_smem.shape[1]
-    KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // BLOCK_N
-    q_row, kv_row, n_blocks = own_tile_at(t, shape, KV_ROW_BYTES, CAUSAL)
-    load_q(q_desc, q_row, shape, smem)
-    barrier_sync(EMPTY + stage, ALL_THREADS)
-    mbarrier.expect(full.index(stage), k_desc.block_type.nbytes)
-    k_at = coordinates(kv_head_of(q_row, shape), block_row(kv_row, n_blocks, 0, BLOCK_N, CAUSAL or TAIL))
-    tma.async_copy_global_to_shared(k_desc, k_at, full.index(stage), behind(k_desc, k_smem.index(stage)))
-    return gl.where(stage == STAGES - 1, 0, stage + 1)
-
-
-@gluon.jit
-def load_tiles(
-    q_desc,
-    k_desc,
-    v_desc,
-    smem,
-    shape,
-    begin,
-    end,
-    stage,
-    STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
-    TAIL: gl.constexpr,
-):
-    """The producer's run over this block's tiles from begin to end, after `load_first`; returns the next stage.
+def producer(q_desc, k_desc, v_desc, smem, shape, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr):
+    """Loads this block's tiles: q and the first k, which has no v beside it, then pairs.
 
     Beside each tile's last v come the next tile's first k and its q; after the last tile those of any.
     """
@@ -735,9 +585,16 @@ def load_tiles(
     BLOCK_N: gl.constexpr = k_smem.shape[1]
     KV_ROW_BYTES: gl.constexpr = 2 * k_desc.block_type.nbytes // BLOCK_N
     LAST_FIRST: gl.constexpr = CAUSAL or TAIL
-    q_row, kv_row, n_blocks = own_tile_at(begin, shape, KV_ROW_BYTES, CAUSAL)
+    n_tiles = own_tiles(shape)
+    q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
     kv_head = kv_head_of(q_row, shape)
-    for t in range(begin, end):
+    load_q(q_desc, q_row, shape, smem)
+    barrier_sync(EMPTY + 0, ALL_THREADS)
+    mbarrier.expect(full.index(0), k_desc.block_type.nbytes)
+    k_at = coordinates(kv_head, block_row(kv_row, n_blocks, 0, BLOCK_N, LAST_FIRST))
+    tma.async_copy_global_to_shared(k_desc, k_at, full.index(0), behind(k_desc, k_smem.index(0)))
+    stage = gl.to_tensor(1)
+    for t in range(n_tiles):
         v_row = block_row(kv_row, n_blocks, 0, BLOCK_N, LAST_FIRST)
         if len(shape) == len(Ragged._fields):
             n_blocks = uniform(n_blocks)
@@ -747,33 +604,12 @@ def load_tiles(
             stage = gl.where(stage == STAGES - 1, 0, stage + 1)
             v_row = k_row
         v_at = coordinates(kv_head, v_row)
-        q_row, kv_row, n_blocks = own_tile_at(following(t, end), shape, KV_ROW_BYTES, CAUSAL)
+        q_row, kv_row, n_blocks = own_tile_at(following(t, n_tiles), shape, KV_ROW_BYTES, CAUSAL)
         kv_head = kv_head_of(q_row, shape)
         k_row = block_row(kv_row, n_blocks, 0, BLOCK_N, LAST_FIRST)
         load_pair(k_desc, v_desc, coordinates(kv_head, k_row), v_at, smem, stage)
         stage = gl.where(stage == STAGES - 1, 0, stage + 1)
         load_q(q_desc, q_row, shape, smem)
-    return stage
-
-
-@gluon.jit
-def producer(
-    q_desc, k_desc, v_desc, smem, overflowed, shape, STAGES: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr
-):
-    """Loads the tiles once, and those that overflowed and are computed at the end once more."""
-    begin, end = gl.to_tensor(0), own_tiles(shape)
-    stage, again = gl.to_tensor(0), gl.to_tensor(NONE)
-    RUNS: gl.constexpr = 1 if in_one_pass(len(shape), k_desc.dtype, k_desc.block_type.shape[-1]) else 3
-    for run in range(RUNS):
-        if run == 1:
-            begin, again = hear_overflowed(overflowed, 1)
-        elif run == 2:
-            begin = again
-        if run > 0:
-            end = begin + 1
-        if begin != NONE:
-            stage = load_first(q_desc, k_desc, smem, shape, begin, stage, STAGES, CAUSAL, TAIL)
-            stage = load_tiles(q_desc, k_desc, v_desc, smem, shape, begin, end, stage, STAGES, CAUSAL, TAIL)
 
 
 @gluon.jit
@@ -810,8 +646,6 @@ def block_softmax(s_left, s_right, m_i, qk_scale, HAS_RIGHT: gl.constexpr):
 @gluon.jit
 def first_softmax(
     W: gl.constexpr,
-    MOVES: gl.constexpr,
-    ONE_PASS: gl.constexpr,
     s,
     qk_scale,
     BLOCK_N: gl.constexpr,
@@ -841,52 +675,30 @@ def first_softmax(
     else:
         s_left = mask_diagonal(s, 0)
         s_right = s_left
-    m_i = row_max(s_left, ROW_LAYOUT) * qk_scale + headroom(dtype)
-    if MOVES and HAS_RIGHT:
-        m_i = raised(m_i, row_max(s_right, ROW_LAYOUT) * qk_scale, dtype)
-    if MOVES or ONE_PASS:
-        m_i = gl.maximum(m_i, LOWEST)
+    m_i = gl.maximum(row_max(s_left, ROW_LAYOUT) * qk_scale + headroom(dtype), LOWEST)
     p_left, p_right, l_i, top = block_softmax(s_left, s_right, m_i, qk_scale, HAS_RIGHT)
-    if ONE_PASS and HAS_RIGHT:  # noqa: SIM102  (a vote is code only where it is cast)
-        if any_above(W, top, MOST_P, False):
+    if HAS_RIGHT:  # noqa: SIM102  (a vote is code only where it is cast)
+        if any_above(W, top, most_p(dtype), False):
             largest = gl.convert_layout(gl.max(top, 1), ROW_LAYOUT)
-            m_i = gl.where(largest > MOST_P, row_max(s_right, ROW_LAYOUT) * qk_scale + headroom(dtype), m_i)
+            m_i = gl.where(largest > most_p(dtype), row_max(s_right, ROW_LAYOUT) * qk_scale + headroom(dtype), m_i)
             p_left, p_right, l_i, top = block_softmax(s_left, s_right, m_i, qk_scale, HAS_RIGHT)
     return p_left, p_right, m_i, l_i, top
 
 
 @gluon.jit
-def attend_block(
-    W: gl.constexpr,
-    MOVES: gl.constexpr,
-    ONE_PASS: gl.constexpr,
-    q,
-    p,
-    acc,
-    m_i,
-    l_i,
-    top,
-    smem,
-    stage,
-    phase,
-    qk_scale,
-    STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
-):
+def attend_block(W: gl.constexpr, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES: gl.constexpr):
     """One trip: QK of block i, PV of block i - 1, and the softmax of block i under it.
 
     p [64, 128] of block i - 1; acc [64, head_dim]; m_i [64] in units of log2; l_i, top [64, 4] by thread: row sums and
-    the largest p so far. stage: where k of block i and v of block i - 1 are, which ONE_PASS does not give back. Returns
-    p, acc, m_i, l_i, top of block i, and stage and phase of the next.
+    the largest p so far. stage: where k of block i and v of block i - 1 are, given back if head_dim is 64. Returns p,
+    acc, m_i, l_i, top of block i, and stage and phase of the next.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = k_smem.dtype
     BLOCK_N: gl.constexpr = k_smem.shape[1]
     HEAD_DIM: gl.constexpr = k_smem.shape[2]
-    PIN_SUMS: gl.constexpr = HEAD_DIM > 64 or CAUSAL
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     HALF_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
-    ROW_LAYOUT: gl.constexpr = m_i.type.layout
     P_LAYOUT: gl.constexpr = p.type.layout
     s_zero = gl.zeros([CONSUMER_ROWS, BLOCK_N], gl.float32, S_LAYOUT)
 
@@ -895,76 +707,78 @@ def attend_block(
     acc = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
     barrier_arrive(TURN + 1 - W, CONSUMER_THREADS)
     s = warpgroup_mma_wait(1, deps=[s])
-    if MOVES:
-        s_top = gl.convert_layout(gl.max(gl.max(by_thread(s), 3), 1), top.type.layout)
-        highest = gl.convert_layout(gl.max(s_top, 1), ROW_LAYOUT) * qk_scale
-        m_new = raised(m_i, highest, dtype)
-        alpha = gl.exp2(m_i - m_new)  # exactly 1 for a row that stays
-        m_i = m_new
-        l_i *= column(alpha, l_i)
-        # The largest p is that of the largest score.
-        top = larger(top * column(alpha, top), gl.exp2(s_top * qk_scale - column(m_i, s_top)))
 
     # Left half of the softmax of block i, under PV.
     s_left, s_right = halves(s, HALF_LAYOUT)
     p_left = gl.exp2(s_left * qk_scale - column(m_i, s_left))
-    if not MOVES:
-        top = larger(top, top_by_thread(p_left))
-    l_i += sum_by_thread(p_left)
-    if PIN_SUMS:  # or ptxas puts them behind PV's wait, where the right half's exponentials are
-        l_i = pin(l_i)
+    top = larger(top, top_by_thread(p_left))
+    l_i = pin(l_i + sum_by_thread(p_left))  # or ptxas puts it behind PV's wait, where the right half's exponentials are
     read = stage
     stage, phase = advance(stage, phase, STAGES)
     mbarrier.wait(full.index(stage), phase)
     acc, p, p_left = warpgroup_mma_wait(0, deps=[acc, p, p_left])
-    if not ONE_PASS:
+    if HEAD_DIM == 64:
         barrier_arrive(EMPTY + read, ALL_THREADS)
 
     # Right half, while the left one is rounded into the registers of the p that PV has read. With head_dim 64
-    # the exponentials take longer than the products, and registers are left: nothing holds it back there.
+    # the exponentials take longer than the products, and nothing holds it back.
     p_right = gl.exp2(s_right * qk_scale - column(pin(m_i) if HEAD_DIM > 64 else m_i, s_right))
-    if not MOVES:
-        top = larger(top, top_by_thread(p_right))
+    top = larger(top, top_by_thread(p_right))
     l_i += sum_by_thread(p_right)
-    left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
-    if MOVES:
-        acc = rescale(acc, alpha)
-    if dtype == gl.float16:  # noqa: SIM102  (a vote is code only where it is cast)
-        if any_above(W, top, LARGEST_P, False):
-            m_i, l_i, top, alpha = moved(m_i, l_i, top)
-            acc = rescale(acc, alpha)
-            left, right = scaled_pairs(p_left, p_right, alpha, dtype)
+    if HEAD_DIM == 64:  # registers are left: a warp still has s, and mends its rows alone
+        if any_above(W, top, most_p(dtype), False):
+            p_left, p_right, m_i, l_i, top, zeroed = softmax_again(s_left, s_right, m_i, l_i, top, qk_scale, dtype)
+            m_i, l_i, top, alpha = moved(m_i, l_i, top, dtype)
+            acc = rescale(acc, alpha * zeroed)
+            p_left, p_right = rescale(p_left, alpha), rescale(p_right, alpha)
+        left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
+    else:
+        left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
+        if dtype == gl.float16:  # noqa: SIM102  (a vote is code only where it is cast)
+            if any_above(W, top, most_p(dtype), False):
+                m_i, l_i, top, alpha = moved(m_i, l_i, top, dtype)
+                acc = rescale(acc, alpha)
+                left = rounded_pairs(rescale(p_left, alpha), dtype)
+                right = rounded_pairs(rescale(p_right, alpha), dtype)
     return unpack_pairs(joined(left, right), dtype, P_LAYOUT), acc, m_i, l_i, top, stage, phase
 
 
 @gluon.jit
-def attend_block_again(W: gl.constexpr, q, pairs, acc, m_i, l_i, top, l_before, top_before, smem, stage, qk_scale):
-    """QK and the softmax of a block once more, for rows with a p above `TOO_LARGE_P`: with a reference above it.
+def softmax_again(s_left, s_right, m_i, l_i, top, qk_scale, dtype: gl.constexpr):
+    """The softmax of a block once more, for rows with a p above `TOO_LARGE_P`: with a reference above it.
 
-    stage: where its k is; pairs: p, packed; l_before, top_before: of the block before. Returns pairs, acc, m_i, l_i and
-    top, in which other rows are as they were.
+    Returns the halves of p, m_i, l_i, top, in which other rows are as they were, and the factor of acc: 0 for these
+    rows, 1 for others.
+    """
+    ROW_LAYOUT: gl.constexpr = m_i.type.layout
+    largest = gl.convert_layout(gl.max(top, 1), ROW_LAYOUT)
+    highest = gl.maximum(row_max(s_left, ROW_LAYOUT), row_max(s_right, ROW_LAYOUT)) * qk_scale
+    m_i = gl.where(largest > TOO_LARGE_P, highest + headroom(dtype), m_i)
+    p_left, p_right, l_block, top_block = block_softmax(s_left, s_right, m_i, qk_scale, True)
+    here = column(largest, top) > TOO_LARGE_P
+    l_i, top = gl.where(here, l_block, l_i), gl.where(here, top_block, top)
+    return p_left, p_right, m_i, l_i, top, gl.where(largest > TOO_LARGE_P, 0.0, 1.0)
+
+
+@gluon.jit
+def attend_block_again(q, pairs, acc, m_i, l_i, top, smem, stage, qk_scale):
+    """QK of a block once more, whose k is in a stage, and its `softmax_again`.
+
+    pairs: p, packed. Returns pairs, acc, m_i, l_i and top, in which other rows are as they were.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = k_smem.dtype
     BLOCK_N: gl.constexpr = k_smem.shape[1]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     HALF_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N // 2, 16])
-    ROW_LAYOUT: gl.constexpr = m_i.type.layout
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, acc.type.layout, 2)
     s_zero = gl.zeros([CONSUMER_ROWS, BLOCK_N], gl.float32, S_LAYOUT)
     s = warpgroup_mma(q, k_smem.index(stage).permute((1, 0)), s_zero, use_acc=False, is_async=True)
     s = warpgroup_mma_wait(0, deps=[s])
-    largest = gl.convert_layout(gl.max(top, 1), ROW_LAYOUT)
-    m_new = gl.where(largest > TOO_LARGE_P, row_max(s, ROW_LAYOUT) * qk_scale + headroom(dtype), m_i)
     s_left, s_right = halves(s, HALF_LAYOUT)
-    p_left, p_right, l_block, top_block = block_softmax(s_left, s_right, m_new, qk_scale, True)
+    p_left, p_right, m_i, l_i, top, alpha = softmax_again(s_left, s_right, m_i, l_i, top, qk_scale, dtype)
     p = unpack_pairs(joined(rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)), dtype, P_LAYOUT)
-    alpha = gl.exp2(m_i - m_new)
-    here = column(largest, top) > TOO_LARGE_P
-    l_i = gl.where(here, l_before * column(alpha, l_i) + l_block, l_i)
-    top = gl.where(here, larger(top_before * column(alpha, top), top_block), top)
-    pairs = gl.where(column(largest, pairs) > TOO_LARGE_P, pack_pairs(p), pairs)
-    return pairs, rescale(acc, alpha), m_new, l_i, top
+    return gl.where(column(alpha, pairs) == 0, pack_pairs(p), pairs), rescale(acc, alpha), m_i, l_i, top
 
 
 @gluon.jit
@@ -982,42 +796,46 @@ def attend_blocks(
     n_blocks,
     qk_scale,
     STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
 ):
-    """All blocks of a tile but the first, in one pass: arguments and results are `attend_block`'s.
-
-    Where a p is above `MOST_P` the loop is left, as a branch in it would cost registers and moves in each iteration.
-    """
+    """All blocks of a tile but the first: arguments and results are `attend_block`'s."""
+    q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = p.dtype
     P_LAYOUT: gl.constexpr = p.type.layout
-    pairs = pack_pairs(p)
-    i = gl.to_tensor(1)
-    while i < n_blocks:
-        over = i < 0  # false, as a tensor
-        # Not l_i and top: Triton 3.6.0 does not carry a name that begins as the very value that the loop gives it.
-        l_before, top_before = gl.zeros_like(l_i), gl.zeros_like(top)
-        while (i < n_blocks) & (over == 0):
-            l_before, top_before = l_i, top
-            p = unpack_pairs(pairs, dtype, P_LAYOUT)
+    if k_smem.shape[2] == 64:
+        for _ in range(1, n_blocks):
             p, acc, m_i, l_i, top, stage, phase = attend_block(
-                W, False, True, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES, CAUSAL
+                W, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES
             )
-            pairs = pack_pairs(p)
-            over = any_above(W, top, MOST_P, True)
-            if over == 0:
-                barrier_arrive(EMPTY + stage_before(stage, STAGES), ALL_THREADS)
-            i += 1
-        if over:
-            m_i, l_i, top, alpha = lifted(m_i, l_i, top, dtype)
-            acc = rescale(acc, alpha)
-            pairs = rounded_pairs(rescale(unpack_pairs(pairs, dtype, P_LAYOUT).to(gl.float32), alpha), dtype)
-            read = stage_before(stage, STAGES)
-            if any_above(W, top, TOO_LARGE_P, True):
-                pairs, acc, m_i, l_i, top = attend_block_again(
-                    W, q, pairs, acc, m_i, l_i, top, l_before, top_before, smem, read, qk_scale
+    else:
+        # Where a p is too large the loop is left, as a branch in it would cost registers and moves in each iteration.
+        # float16 leaves only with rows that could not be moved in their block.
+        LIMIT: gl.constexpr = TOO_LARGE_P if dtype == gl.float16 else most_p(dtype)
+        pairs = pack_pairs(p)
+        i = gl.to_tensor(1)
+        while i < n_blocks:
+            over = i < 0  # false, as a tensor
+            while (i < n_blocks) & (over == 0):
+                p = unpack_pairs(pairs, dtype, P_LAYOUT)
+                p, acc, m_i, l_i, top, stage, phase = attend_block(
+                    W, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES
                 )
-            barrier_arrive(EMPTY + read, ALL_THREADS)
-    return unpack_pairs(pairs, dtype, P_LAYOUT), acc, m_i, l_i, top, stage, phase
+                pairs = pack_pairs(p)
+                over = any_above(W, top, LIMIT, True)
+                if over == 0:
+                    barrier_arrive(EMPTY + stage_before(stage, STAGES), ALL_THREADS)
+                i += 1
+            if over:
+                if dtype != gl.float16:
+                    m_i, l_i, top, alpha = moved(m_i, l_i, top, dtype)
+                    acc = rescale(acc, alpha)
+                    pairs = rounded_pairs(rescale(unpack_pairs(pairs, dtype, P_LAYOUT).to(gl.float32), alpha), dtype)
+                    over = any_above(W, top, TOO_LARGE_P, True)
+                read = stage_before(stage, STAGES)
+                if over:
+                    pairs, acc, m_i, l_i, top = attend_block_again(q, pairs, acc, m_i, l_i, top, smem, read, qk_scale)
+                barrier_arrive(EMPTY + read, ALL_THREADS)
+        p = unpack_pairs(pairs, dtype, P_LAYOUT)
+    return p, acc, m_i, l_i, top, stage, phase
 
 
 @gluon.jit
@@ -1074,29 +892,8 @@ def products_of_two_tiles(W: gl.constexpr, p, acc, smem, stage, CAUSAL: gl.const
 
 
 @gluon.jit
-def begin_run(W: gl.constexpr, smem, q_loads, stage, phase, STAGES: gl.constexpr, CAUSAL: gl.constexpr):
-    """What a run begins with: the first tile's q, packed, its `first_product`, and stage and phase of the next pair.
-
-    q_loads: how often q was loaded before.
-    """
-    q_smem, k_smem, v_smem, full, q_full = smem
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, k_smem.shape[1], 16])
-    barrier_arrive(Q_EMPTY + W, Q_THREADS)
-    mbarrier.wait(q_full.index(W), q_loads & 1)
-    q = q_smem.index(W).load(gl.DotOperandLayout(0, S_LAYOUT, 2))
-    # The first QK has no PV beside it.
-    mbarrier.wait(full.index(stage), phase)
-    s_first = first_product(W, q, k_smem.index(stage), CAUSAL)
-    s_first = warpgroup_mma_wait(0, deps=[s_first])
-    barrier_arrive(EMPTY + stage, ALL_THREADS)
-    stage, phase = advance(stage, phase, STAGES)
-    return pack_pairs(q), s_first, stage, phase
-
-
-@gluon.jit
 def attend_tile(
     W: gl.constexpr,
-    MOVES: gl.constexpr,
     o_desc,
     lse_ptr,
     smem,
@@ -1104,7 +901,6 @@ def attend_tile(
     qk_scale,
     q_row,
     next_tile,
-    stored,
     q_pairs,
     s_first,
     q_loads,
@@ -1116,10 +912,8 @@ def attend_tile(
 ):
     """Consumer W's part of the tile that begins at q_row, given its q (packed) and s_first, its `first_product`.
 
-    next_tile: the one after it; stored: whether what comes out is; q_loads: how often q was loaded before; stage,
-    phase: where the ring stands. MOVES: a row whose scores rise too far is brought to another reference before the
-    exponentials; else it overflows. Returns q_row, q and `first_product` of the next tile, stage and phase, and of what
-    came out `poison_of`.
+    next_tile: the one after it; q_loads: how often q was loaded before; stage, phase: where the ring stands. Returns
+    q_row, q and `first_product` of the next tile, stage and phase.
     """
     q_smem, k_smem, v_smem, full, q_full = smem
     dtype: gl.constexpr = k_smem.dtype
@@ -1131,36 +925,25 @@ def attend_tile(
     Q_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     ROW_LAYOUT: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
-    ONE_PASS: gl.constexpr = in_one_pass(len(shape), dtype, HEAD_DIM)
 
     row = q_row + W * CONSUMER_ROWS
     n_blocks = blocks_of(q_row, shape, CAUSAL)
     q = unpack_pairs(q_pairs, dtype, Q_LAYOUT)
     n_cols = tail_of(q_row, shape) if TAIL else BLOCK_N
     p_left, p_right, m_i, l_i, top = first_softmax(
-        W, MOVES, ONE_PASS, s_first, qk_scale, BLOCK_N, dtype, ROW_LAYOUT, CAUSAL, TAIL, n_cols
+        W, s_first, qk_scale, BLOCK_N, dtype, ROW_LAYOUT, CAUSAL, TAIL, n_cols
     )
     left, right = rounded_pairs(p_left, dtype), rounded_pairs(p_right, dtype)
-    moves = any_above(W, top, LARGEST_P, False) if dtype == gl.float16 else False
     acc = gl.zeros([CONSUMER_ROWS, HEAD_DIM], gl.float32, O_LAYOUT)
     # The o of the tile before has left by now: next q, please.
     tma.store_wait(0)
     barrier_arrive(Q_EMPTY + W, Q_THREADS)
 
     mbarrier.wait(full.index(stage), phase)
-    if moves:
-        m_i, l_i, top, alpha = moved(m_i, l_i, top)
-        left, right = scaled_pairs(p_left, p_right, alpha, dtype)
     p = unpack_pairs(joined(left, right), dtype, P_LAYOUT)
-    if ONE_PASS:
-        p, acc, m_i, l_i, top, stage, phase = attend_blocks(
-            W, q, p, acc, m_i, l_i, top, smem, stage, phase, n_blocks, qk_scale, STAGES, CAUSAL
-        )
-    else:
-        for _ in range(1, n_blocks):
-            p, acc, m_i, l_i, top, stage, phase = attend_block(
-                W, MOVES, False, q, p, acc, m_i, l_i, top, smem, stage, phase, qk_scale, STAGES, CAUSAL
-            )
+    p, acc, m_i, l_i, top, stage, phase = attend_blocks(
+        W, q, p, acc, m_i, l_i, top, smem, stage, phase, n_blocks, qk_scale, STAGES
+    )
 
     # What needs shuffles comes before the products of two tiles: between them ptxas would wait for it.
     l_row, l_norm = row_sums(l_i, top, dtype, ROW_LAYOUT)
@@ -1173,15 +956,13 @@ def attend_tile(
     q_row, kv_row, n_blocks = own_tile_at(next_tile, shape, KV_ROW_BYTES, CAUSAL)
     acc, p = warpgroup_mma_wait(1, deps=[acc, p])
     o = rescale(acc, 1.0 / l_norm)
-    if stored:
-        store_lse(lse_at, lse)
-        store_tile(o_desc, at, o, q_smem.index(W))
-    poison = l_i if ONE_PASS else poison_of(o, lse, l_i)  # in one pass nobody asks
+    store_lse(lse_at, lse)
+    store_tile(o_desc, at, o, q_smem.index(W))
 
     s_first = warpgroup_mma_wait(0, deps=[s_first])
     barrier_arrive(EMPTY + stage, ALL_THREADS)
     stage, phase = advance(stage, phase, STAGES)
-    return q_row, q_pairs, s_first, stage, phase, poison
+    return q_row, q_pairs, s_first, stage, phase
 
 
 @gluon.jit
@@ -1190,40 +971,43 @@ def consumer(
     o_desc,
     lse_ptr,
     smem,
-    overflowed,
     shape,
     qk_scale,
     STAGES: gl.constexpr,
     CAUSAL: gl.constexpr,
     TAIL: gl.constexpr,
 ):
-    """Consumer W: rows 64 W .. 64 W + 63 of each of this block's tiles.
-
-    In one pass, or with references that stay until a tile overflows, then with such that move, and what overflowed once
-    more with them.
-    """
+    """Consumer W: rows 64 W .. 64 W + 63 of each of this block's tiles."""
     q_smem, k_smem, v_smem, full, q_full = smem
     KV_ROW_BYTES: gl.constexpr = 2 * k_smem.shape[2] * k_smem.dtype.primitive_bitwidth // 8
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, k_smem.shape[1], 16])
     for stage in gl.static_range(STAGES):
         barrier_arrive(EMPTY + stage, ALL_THREADS)
     if W == 1:
         barrier_arrive(TURN + 0, CONSUMER_THREADS)  # consumer 0 has the first turn
     declare_votes(W)
 
-    tiles = (o_desc, lse_ptr, smem, shape, qk_scale)
     n_tiles = own_tiles(shape)
     q_row, kv_row, n_blocks = own_tile_at(0, shape, KV_ROW_BYTES, CAUSAL)
-    q_pairs, s_first, stage, phase = begin_run(W, smem, 0, gl.to_tensor(0), gl.to_tensor(0), STAGES, CAUSAL)
-    t, bad = gl.to_tensor(0), gl.to_tensor(NONE)
-    ONE_PASS: gl.constexpr = in_one_pass(len(shape), k_smem.dtype, k_smem.shape[2])
-    while (t < n_tiles) & (bad == NONE):
-        q_row, q_pairs, s_first, stage, phase, poison = attend_tile(
+    barrier_arrive(Q_EMPTY + W, Q_THREADS)
+    mbarrier.wait(q_full.index(W), 0)
+    q = q_smem.index(W).load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+    # The first QK has no PV beside it.
+    mbarrier.wait(full.index(0), 0)
+    s_first = first_product(W, q, k_smem.index(0), CAUSAL)
+    s_first = warpgroup_mma_wait(0, deps=[s_first])
+    barrier_arrive(EMPTY + 0, ALL_THREADS)
+    q_pairs, stage, phase = pack_pairs(q), gl.to_tensor(1), gl.to_tensor(0)
+    for t in range(n_tiles):
+        q_row, q_pairs, s_first, stage, phase = attend_tile(
             W,
-            False,
-            *tiles,
+            o_desc,
+            lse_ptr,
+            smem,
+            shape,
+            qk_scale,
             q_row,
             following(t, n_tiles),
-            True,
             q_pairs,
             s_first,
             t + 1,
@@ -1233,44 +1017,6 @@ def consumer(
             CAUSAL,
             TAIL,
         )
-        if not ONE_PASS:
-            bad = gl.where(any_nan(W, poison), t, NONE)
-        t += 1
-
-    if not ONE_PASS:
-        # The tiles that are left, then those of the block that overflowed, each a run of its own.
-        begin, end, again, q_loads = t, n_tiles, gl.to_tensor(NONE), t + 1
-        for run in range(3):
-            if run == 1:
-                say_overflowed(W, bad, overflowed)
-                begin, again = hear_overflowed(overflowed, 4)
-                wait_for_stores(W)
-            elif run == 2:
-                begin = again
-            if run > 0:
-                end = gl.where(begin == NONE, NONE, begin + 1)
-                if begin != NONE:
-                    q_row, kv_row, n_blocks = own_tile_at(begin, shape, KV_ROW_BYTES, CAUSAL)
-                    q_pairs, s_first, stage, phase = begin_run(W, smem, q_loads, stage, phase, STAGES, CAUSAL)
-                    q_loads += 1
-            for t in range(begin, end):
-                q_row, q_pairs, s_first, stage, phase, poison = attend_tile(
-                    W,
-                    True,
-                    *tiles,
-                    q_row,
-                    following(t, end),
-                    (run == 0) | (t == bad),
-                    q_pairs,
-                    s_first,
-                    q_loads,
-                    stage,
-                    phase,
-                    STAGES,
-                    CAUSAL,
-                    TAIL,
-                )
-                q_loads += 1
     if W == 0:
         barrier_sync(TURN + 0, CONSUMER_THREADS)  # consumer 1's last arrival
     tma.store_wait(0)
@@ -1373,7 +1119,6 @@ def attend(
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, KV_SHAPE[0], KV_SHAPE[1]], KV_BUFFER)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    overflowed = gl.allocate_shared_memory(gl.int32, [CONSUMERS, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
     for w in gl.static_range(CONSUMERS):
@@ -1382,9 +1127,9 @@ def attend(
     qk_scale = sm_scale * LOG2_E
     gl.warp_specialize(
         [
-            (consumer, (0, o_desc, lse_ptr, smem, overflowed, shape, qk_scale, STAGES, CAUSAL, TAIL)),
-            (consumer, (1, o_desc, lse_ptr, smem, overflowed, shape, qk_scale, STAGES, CAUSAL, TAIL)),
-            (producer, (q_desc, k_desc, v_desc, smem, overflowed, shape, STAGES, CAUSAL, TAIL)),
+            (consumer, (0, o_desc, lse_ptr, smem, shape, qk_scale, STAGES, CAUSAL, TAIL)),
+            (consumer, (1, o_desc, lse_ptr, smem, shape, qk_scale, STAGES, CAUSAL, TAIL)),
+            (producer, (q_desc, k_desc, v_desc, smem, shape, STAGES, CAUSAL, TAIL)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],

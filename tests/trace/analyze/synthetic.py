@@ -157,24 +157,22 @@ def is_persistent(program: Program) -> bool:
 
 
 def probes_of(program: Program, group: str, iterations: int, tiles: int = 1) -> list[Probe]:
-    """The records that a group writes, in order, if it takes the first of its loops over blocks of k and no other.
+    """The records that a group writes, in order, if it takes the first of its innermost loops over blocks and no other.
 
-    A persistent kernel also has a loop over runs of tiles, in which the producer's first run stands and the consumers'
-    does not. Where no tile overflows the groups then meet, which is what another run begins with, and are done.
+    Of a persistent kernel: in each tile of its outermost loop. What stands in a loop between is for what overflows,
+    which nothing does.
     """
     lifetime, *inner = [scope for scope in program.scopes if scope.group == group]
     outermost = next(scope.loops[0] for scope in inner if scope.loops)
     blocks = max((scope.loops for scope in inner if scope.loops[:1] == (outermost,)), key=len)
-    tile, runs = blocks[:-1], max((scope.loops for scope in inner), key=len)[:-2]
-    of_run = [scope for scope in inner if runs and scope.loops == runs]
+    tile = blocks[:1] if len(blocks) > 1 else ()
     loop = [scope for scope in inner if scope.loops == blocks]
     of_tile = [scope for scope in inner if tile and scope.loops == tile]
     head = [scope for scope in of_tile if scope.number < loop[0].number]
     tail = [scope for scope in of_tile if scope.number > loop[-1].number]
     before = [scope for scope in inner if not scope.loops and scope.number < loop[0].number]
     after = [scope for scope in inner if not scope.loops and scope.number > loop[-1].number]
-    meeting, begin = of_run[:1], of_run[1:] if tile[:-1] else []
     probes: list[Probe] = [(lifetime.number, True)]
-    for scope in [*before, *begin, *([*head, *(loop * iterations), *tail] * tiles), *meeting, *after]:
+    for scope in [*before, *([*head, *(loop * iterations), *tail] * tiles), *after]:
         probes += [(scope.number, True), (scope.number, False)]
     return [*probes, (lifetime.number, False)]
