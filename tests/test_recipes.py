@@ -59,7 +59,7 @@ def test_the_recipes_work_and_go_away_again(copy):
         run(copy, "git", "apply", "--unsafe-paths", "-", given=recipe)
 
     timeline = ROOT / "results/h200/examples/gemm_tma.timeline.json"
-    assert run(copy, sys.executable, "-B", "-c", TRY, str(timeline)).startswith("written: regions.csv (1 kernels, ")
+    assert run(copy, sys.executable, "-B", "-c", TRY, str(timeline)).startswith("written: regions.csv (1 kernel, ")
     header, first, *_ = (copy / "regions.csv").read_text().splitlines()
     assert header == "kernel,warp_group,region,cycles,share"
     assert re.fullmatch(r"gemm_tma_kernel,all warps,load a \+ load b,197\.0,0\.23\d+", first)

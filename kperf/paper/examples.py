@@ -138,8 +138,7 @@ def run(console: Console, results: Path, *, only: Sequence[str], require_gpu: bo
     chosen = [name for script in scripts for name in script.kernels]
     timelines = dict(recorded(folder, chosen))
     for name, timeline in timelines.items() if why_static else ():  # `kperf trace` draws what it traces
-        environment = timeline.environment
-        plot.draw(timeline, f"recorded on {environment.gpu}, {environment.recorded_at[:10]}", folder / name)
+        plot.draw(timeline, _stamp(timeline), folder / name)
     if timelines and not only:
         write_gallery(timelines, folder)
     console.print(table(timelines))
@@ -251,12 +250,17 @@ def _lower_all(console: Console, scripts: Sequence[Script], why: str) -> list[st
 
 def table(timelines: dict[str, Timeline]) -> Table:
     """A row an example: its view, its verdict, what tracing it costs."""
-    result = Table(title="examples", title_justify="left", show_lines=True)
+    stamps = ", ".join(dict.fromkeys(_stamp(timeline) for timeline in timelines.values()))
+    result = Table(title=f"examples: {stamps or 'none is recorded'}", title_justify="left", show_lines=True)
     for column in ("example", "view", "verdict", "overhead"):
         result.add_column(column, justify="right" if column == "overhead" else "left")
     for name, timeline in timelines.items():
         result.add_row(name, timeline.view, "\n".join(_said(timeline)), _overhead(timeline))
     return result
+
+
+def _stamp(timeline: Timeline) -> str:
+    return f"recorded on {timeline.environment.gpu}, {timeline.environment.recorded_at[:10]}"
 
 
 def _overhead(timeline: Timeline) -> str:

@@ -45,7 +45,8 @@ def write(
     text = page(_told_apart(timelines, reports), sources, samples)
     make_output(out.parent)
     write_atomically(out, text)
-    console.print(f"written: {shell_word(out)} ({len(timelines)} kernels, {len(text) / 1e6:.1f} MB)")
+    kernels = f"{len(timelines)} kernel{'s' * (len(timelines) > 1)}"
+    console.print(f"written: {shell_word(out)} ({kernels}, {len(text) / 1e6:.1f} MB)")
 
 
 def _timelines_in(folder: Path) -> list[Path]:

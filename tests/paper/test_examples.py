@@ -16,6 +16,7 @@ from kperf.ir import offline
 from kperf.paper import examples
 from kperf.record import device
 from kperf.record.files import write_between_marks
+from tests.conftest import environment
 from tests.test_trace_figure import imbalance, memory, pipeline
 
 
@@ -52,6 +53,7 @@ def test_without_a_gpu_kernels_are_lowered_and_the_record_is_drawn(console, no_g
     assert "gemm_tma: registers 154 -> " in said
     assert "CTAs an SM 1 -> 1" in said
     assert "An iteration takes 2190 cycles" in said
+    assert f"examples: recorded on {environment().gpu}, {environment().recorded_at[:10]}" in said
     assert "+5.0%" in said
     assert (recorded / "h200" / "examples" / "gemm_tma.png").stat().st_size > 10_000
     assert not (recorded / "h200" / "examples" / "moe.png").exists()

@@ -397,7 +397,7 @@ def test_the_command_writes_a_page_of_a_folder(tmp_path):
     out = tmp_path / "new" / "page.html"
     done = kperf("report", tmp_path, "--out", out)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"written: {out} (1 kernels, ")
+    assert done.stdout.startswith(f"written: {out} (1 kernel, ")
     assert "gemm_tma_kernel" in out.read_text()
 
 
