@@ -178,7 +178,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
         held, of = outcome.held, len(outcome.ratios)
         assert said(f"{held} of {of} ({100 * held / of:.1f} %)")
     held, of = of_now.times_held, of_now.times
-    assert said(f"times: {held} of {of} ({100 * held / of:.1f} %)")
+    assert said(f"Of a second run's times {held} of {of} ({100 * held / of:.1f} %)")
     of_a_place = sum(line.startswith("16 x 16 x 8192") for line in of_now.missed)
     assert said(f"{of_a_place} of those {len(of_now.missed)} are of 16 x 8192")
     assert said(f"{len(of_now.retuned)} ratios of Triton's bars are left out")
@@ -190,7 +190,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     assert said(f"at 16 x 128 Triton is {100 * (short / shorter - 1):.0f} % slower in the first")
     assert said(f"at 64 x 4096 {100 * (longer / long - 1):.0f} % slower in the second")
     assert not pairs(p for p in STORE.points() if p.run in newest)
-    assert said("The current one was measured once at each shape on H200s, and once on H100s")
+    assert said("The current Improved+ was measured once at each shape on H200s, and once on H100s")
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
     assert said(f"{100 * max(waited):.1f} % at most and {100 * statistics.median(waited):.2f} % in the median")
     points = [p for p in STORE.points() if p.run in newest]
