@@ -111,12 +111,20 @@ def _without_launches(script: Script, arch: Arch, why: str, status: int, text: s
         last = text.strip().rpartition("\n")[2].strip()[:200]
         reason = f"it ended with status {status}{f': {last}' if last else ''}"
         advice = "give it its options after --, or "
+    advice += _kernel_to_name(script)
+    return f"{script.name} launches no kernel where tensors have no numbers ({reason}): {advice}"
+
+
+def _kernel_to_name(script: Script) -> str:
+    """What to give `kperf diagnose` in place of the script."""
     kernels = [] if script.is_module else _kernels_in(Path(script.name))
-    return (
-        f"{script.name} launches no kernel where tensors have no numbers ({reason}): {advice}name a kernel instead, "
-        f"{script.name}:{'function' if len(kernels) != 1 else kernels[0]} --signature ..."
-        + (f" (of {', '.join(kernels)})" if len(kernels) > 1 else "")
-    )
+    if not kernels and not script.is_module:
+        return (
+            f"name a kernel of another file instead, package.module:function --signature ... ({script.name} has no "
+            "Triton kernel)"
+        )
+    named = f"name a kernel instead, {script.name}:{'function' if len(kernels) != 1 else kernels[0]} --signature ..."
+    return named + (f" (of {', '.join(kernels)})" if len(kernels) > 1 else "")
 
 
 def compilers_words(why: str, text: str) -> str:

@@ -606,6 +606,15 @@ def test_a_script_that_launches_nothing_is_told_why_and_what_to_do(tmp_path, mon
     assert said in done.stderr
 
 
+def test_a_script_without_a_kernel_is_not_asked_for_one_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "it.py").write_text("import torch\nx = torch.ones(8, 8, device='cuda')\nx @ x")
+    done = Session(tmp_path).command(["diagnose", "--static", "it.py"])
+    assert (done.status, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "): name a kernel of another file instead, package.module:function --signature ..." in done.stderr
+    assert done.stderr.endswith(" (it.py has no Triton kernel)\n")
+
+
 def test_a_kernel_whose_name_triton_does_not_take_is_named(tmp_path):
     (tmp_path / "it.py").write_text(ADD.replace("add", "größe") + "run()")
     done = Session(tmp_path).command(["diagnose", "--static", tmp_path / "it.py"])
