@@ -188,7 +188,7 @@ def sentence(workload: Workload, choice: Choice) -> str:
     if not choice.distance:
         return f"{lead}; measured at this shape"
     shapes = " and ".join(f"{w.batch} x {w.heads} x {w.seq_len}" for w in choice.nearest)
-    lead += f"; not measured at this shape, but at {shapes}, the nearest {choice.distance:.2f} factors of two away"
+    lead += f"; not measured at this shape, but at {shapes}, the nearest a factor of {2**choice.distance:.3g} away"
     return f"{lead}: a gap, so measure it (`kperf bench`) before you rely on this" if choice.gap else lead
 
 
@@ -226,7 +226,9 @@ def _regret_table(sets: Mapping[str, Runs]) -> Table:
     title = f"regret of choosing for shapes that were left out, one at a time (goal: mean <= {REGRET_GOAL:.0%})"
     table = Table(title=title, title_justify="left")
     farthest = max((regret.distance for runs in sets.values() for regret in regrets(runs)), default=0.0)
-    table.caption = f"each has a measured one within {farthest:.2f} factors of two: gaps are not judged by this"
+    table.caption = (
+        f"each has a measured one at most a factor of {2**farthest:.3g} away: the regret says nothing of gaps"
+    )
     table.caption_justify = "left"
     for name in ("chosen from", "shapes", "wrong", "mean", "largest, and where", "best single one, its mean"):
         table.add_column(name)

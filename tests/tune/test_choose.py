@@ -69,7 +69,7 @@ def test_between_measured_shapes_both_speak():
     assert choice.ratio[0] == pytest.approx((1.5 / 1.2) ** 0.5)
     assert not choice.gap
     said = sentence(shape(768), choice)
-    assert "not measured at this shape, but at 16 x 16 x 1024 and 16 x 16 x 512, the nearest 0.42 factors" in said
+    assert "; not measured at this shape, but at 16 x 16 x 1024 and 16 x 16 x 512, the nearest a factor of 1.33" in said
 
 
 def test_far_from_all_it_says_that_there_is_a_gap():
@@ -253,7 +253,7 @@ def test_the_table_of_regrets_counts_and_names_the_worst_and_the_best_single_one
     mean = f"{(0.5 + 0.2) / 5:.2%}"
     where = "50.0%, fa3 for cudnn on 16 x 16 x 256 x 128 bfloat16 full"
     assert rows == [["fa3, cudnn", "5", "2", mean, where, f"fa3, {(0.5 + 0.2) / 5:.2%}"]]
-    assert "within 2.00 factors of two" in shown[1].caption  # 8192 of 2048; all others are 1 apart
+    assert "at most a factor of 4 away" in shown[1].caption  # 8192 of 2048; all others are 1 apart
 
 
 def test_without_names_the_regret_is_told_with_and_without_ours(tmp_path):
