@@ -54,6 +54,15 @@ class _Bound:
     peak_bytes: int
 
 
+class BrokenGpuError(MeasurementError):
+    """An implementation broke the GPU's context: nothing runs in this process any more."""
+
+    def __init__(self, message: str, key: str) -> None:
+        """`key`: the implementation's."""
+        super().__init__(message)
+        self.key = key
+
+
 class _WrongError(Exception):
     """An implementation that runs and is wrong; carries its error."""
 
@@ -113,7 +122,7 @@ class _Run:
             self.fail(implementation, "oom", f"the GPU's memory is too small for this implementation {held_by}")
         except torch.AcceleratorError as error:
             message = f"{implementation.label} on {self.workload} broke the GPU's context: {_first_line(error)}"
-            raise MeasurementError(message) from None
+            raise BrokenGpuError(message, implementation.key) from None
         except Exception as error:  # whatever a library raises is this implementation's failure, not the sweep's
             self.fail(implementation, "failed", _first_line(error))
         return None
@@ -132,7 +141,7 @@ def measure(
     """Check and time all implementations on each workload, all in turn; one point each, all of one run.
 
     Several workloads are of one shape and differ in their inputs. An implementation that is unsupported, wrong, out of
-    memory or raises gets a point that says so and no time; the others go on. Raises `MeasurementError` only if the GPU
+    memory or raises gets a point that says so and no time; the others go on. Raises `BrokenGpuError` only, if the GPU
     itself is lost.
     """
     common = {"run": secrets.token_hex(6), "figure": figure, "sweep": sweep, "environment": environment}

@@ -21,7 +21,7 @@ from kperf.attention.implementations import IMPLEMENTATIONS, Implementation, imp
 from kperf.attention.kernels import stock
 from kperf.attention.libraries import Call
 from kperf.attention.workload import Workload
-from kperf.bench.measure import measure
+from kperf.bench.measure import BrokenGpuError, measure
 from kperf.bench.points import FailedPoint, Point
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
@@ -204,7 +204,8 @@ class _Tuning:
             self._measure("exhaustive", [_in(config) for config in left[:BATCH]], self.asked.rounds)
 
     def _finish(self) -> None:
-        finalists = self.study.finalists(FINALISTS)
+        failed = {config for config, cost in self.study.tried("final").items() if cost is None}
+        finalists = [config for config in self.study.finalists(FINALISTS) if config not in failed]
         if not finalists:
             raise MeasurementError(f"none of the configurations tried is right on {self.workload}")
         rounds = FINAL_TIMES * self.asked.rounds
@@ -224,8 +225,8 @@ class _Tuning:
     def _measure(self, part: Part, what: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
         """Check and time these in turn, and record them.
 
-        What breaks the GPU's context ends the process: a trial of the search that does is recorded, and the next run
-        leaves it out. Of the other parts, which measure several in turn, nothing says which it was.
+        What breaks the GPU's context ends the process. A configuration that does is recorded, and the next run goes
+        past it.
         """
         try:
             points = measure(
@@ -236,9 +237,9 @@ class _Tuning:
                 environment=self.environment,
                 rounds=rounds,
             )
-        except MeasurementError as error:
-            if part == "search":
-                self._record(part, what, [self._broken(implementation, str(error)) for implementation, _ in what])
+        except BrokenGpuError as error:
+            broken = [one for one in what if one[0].key == error.key and part != "comparison"]
+            self._record(part, broken, [self._broken(implementation, str(error)) for implementation, _ in broken])
             raise
         self._record(part, what, points)
 

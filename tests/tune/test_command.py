@@ -274,6 +274,31 @@ def test_a_trial_that_breaks_the_gpu_is_recorded_and_left_out_by_the_next_run(fo
     assert len(recorded(folders)[0].tried("search")) == 5
 
 
+@pytest.mark.parametrize("part", ["exhaustive", "final"])
+def test_what_breaks_the_gpu_among_others_is_recorded_and_the_next_run_goes_past_it(folders, monkeypatch, part):
+    breaking = SPACE[7] if part == "exhaustive" else BEST
+
+    def on_bind(config):
+        reached = part == "exhaustive" or any(study.is_exhaustive for study in recorded(folders))
+        if config == breaking and reached:
+            raise torch.AcceleratorError("illegal memory access")
+
+    search = ("--trials", "1", "--exhaustive")
+    monkeypatch.setattr(command, "next_trial", lambda *_, **__: SPACE[0])
+    monkeypatch.setattr(command, "BATCH", len(SPACE))
+    Pretended(monkeypatch, on_bind=on_bind)
+    done = tune(folders, *search)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"{breaking}" in done.stderr
+    (study,) = recorded(folders)
+    of_part = [row for row in study.rows if row.part == part]
+    assert [(row.config, row.point.status) for row in of_part] == [(breaking, "failed")]  # the others' times are lost
+    assert tune(folders, *search).returncode == 0
+    (study,) = recorded(folders)
+    assert study.is_exhaustive
+    assert study.chosen == min({*SPACE} - {breaking}, key=milliseconds)
+
+
 def test_configurations_that_cannot_be_written_are_said_before_anything_is_timed(folders, monkeypatch):
     pretended = Pretended(monkeypatch)
     monkeypatch.setenv(configs.FOLDER, "/proc/configs")
