@@ -25,8 +25,9 @@ from kperf.record import device
 from kperf.record.files import write_atomically
 from kperf.report import diff
 from kperf.report.formats import formats
+from kperf.report.styles import STYLES
 from kperf.trace import command as trace
-from kperf.trace.analyze.finding import LEVELS, STYLES, Finding
+from kperf.trace.analyze.finding import LEVELS, Finding
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.kernels import TraceOptions

@@ -12,7 +12,8 @@ from rich.text import Text
 from kperf.errors import UsageError
 from kperf.ir.levels import Line
 from kperf.ir.locations import Frame
-from kperf.trace.analyze.finding import STYLES, Finding
+from kperf.report.styles import STYLES
+from kperf.trace.analyze.finding import Finding
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from kperf.record.store import Frozen
 Level = Literal["high", "medium", "low"]
 LEVELS: tuple[Level, ...] = ("high", "medium", "low")
 """Worst first."""
-STYLES: dict[Level, str] = {"high": "bold red", "medium": "yellow", "low": "cyan"}
-"""How Rich prints the severities."""
 
 
 class Source(Frozen):
