@@ -1,7 +1,12 @@
 """One cause is one finding: the accesses that it costs are named in it, and what it explains is its evidence."""
 
+from dataclasses import replace
+
 import pytest
 
+from kperf.arch import SM_90A
+from kperf.diagnose import inputs, spills
+from kperf.diagnose.engine import diagnose
 from tests.diagnose.test_kernels import KERNELS, diagnosis_of
 from tests.diagnose.test_wasted_work import found
 
@@ -64,3 +69,29 @@ def test_registers_of_single_elements_are_evidence_of_the_narrow_access(tmp_path
 def test_parts_of_an_element_are_one_finding_of_loads_and_one_of_stores(kernel, lines):
     findings = diagnosis_of(KERNELS / f"drafts/{kernel}.py").findings
     assert [one.source.line for one in findings if one.id == "uncoalesced-access"] == lines
+
+
+def test_wgmma_that_waits_for_want_of_registers_is_said_of_the_spills_alone():
+    (kernel,) = inputs.read(str(KERNELS / "planted/spills.py"), (), SM_90A)
+    found = {one.id: one for one in diagnose(kernel).findings if one.severity != "low"}
+    assert set(found) == {"register-spills"}
+    assert "; for want of registers 8 of the 8 wgmma instructions of its loops are waited for before the next is" in (
+        found["register-spills"].message
+    )
+    shown = {name: found["register-spills"].evidence[name] for name in ("wgmma", "waited_for", "warning")}
+    assert shown == {"wgmma": 8, "waited_for": 8, "warning": "C7511"}
+    assert found["register-spills"].estimate.speedup > 4  # without the spills; 1.8 without the waits alone
+    whole = replace(kernel, resources=replace(kernel.resources, stack_bytes=0, local_bytes=0))
+    alone = {one.id: one for one in diagnose(whole).findings if one.severity != "low"}
+    assert set(alone) == {"wgmma-serialised"}
+    assert (alone["wgmma-serialised"].severity, alone["wgmma-serialised"].evidence) == ("high", shown)
+
+
+def test_few_spills_are_severe_where_wgmma_waits_for_them(monkeypatch):
+    (kernel,) = inputs.read(str(KERNELS / "planted/spills.py"), (), SM_90A)
+    monkeypatch.setattr(spills, "SPILLED_SHARE", 1.0)
+    few = next(one for one in diagnose(kernel).findings if one.id == "register-spills")
+    assert (few.severity, few.estimate.speedup, few.estimate.high) == ("high", 1.8, 3.0)
+    of_others = next(one for one in diagnose(replace(kernel, ptxas="")).findings if one.id == "register-spills")
+    assert (of_others.severity, of_others.estimate.speedup) == ("medium", 1.1)
+    assert "wgmma" not in of_others.message

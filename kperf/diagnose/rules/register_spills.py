@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kperf.diagnose.kernel import Kernel
 from kperf.diagnose.largest import largest_value
 from kperf.diagnose.rule import Rule
+from kperf.diagnose.serialised import serialised
 from kperf.diagnose.spills import spills
 from kperf.trace.analyze.finding import Finding
 
@@ -13,29 +14,40 @@ _MOST_REGISTERS = 255
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """By ptxas' report, at the value that takes most registers."""
+    """By ptxas' report, at the value that takes most registers; with the MMAs that wait for each other for it."""
     found = spills(kernel)
     if found is None:
         return
     assert kernel.resources is not None
-    spilled, much = kernel.resources.spilled_bytes, found.severe
+    spilled, estimates = kernel.resources.spilled_bytes, []
+    if found.severe:
+        estimates.append((found.gain, 1.1, 1.6 * found.gain))
     value = largest_value(kernel)
     each = f"; its largest value takes {value.registers} registers of each" if value is not None else ""
+    evidence: dict[str, float | int | str] = {
+        "spilled_bytes": spilled,
+        "registers": kernel.resources.registers,
+        "local_instructions": found.instructions,
+        "in_loops": found.in_loops,
+        "share_of_instructions": found.share,
+    }
+    waits, waiting = "", serialised(kernel)
+    if waiting is not None and waiting.for_registers:
+        estimates.append(waiting.estimate)
+        evidence |= waiting.evidence
+        waits = (
+            f"; for want of registers {waiting.awaited} of the {waiting.issued} wgmma instructions of its loops are "
+            f"waited for before the next is issued ({waiting.warning})"
+        )
     yield kernel.finding(
         RULE.id,
         value.operation if value is not None else None,
-        "high" if much else "medium",
+        "high" if estimates else "medium",
         f"{spilled} bytes of a thread's registers are spilled to memory ({found.in_loops} loads and stores of them in "
-        f"loops){each}",
+        f"loops){each}{waits}",
         kernel.warps_advice(),
-        {
-            "spilled_bytes": spilled,
-            "registers": kernel.resources.registers,
-            "local_instructions": found.instructions,
-            "in_loops": found.in_loops,
-            "share_of_instructions": found.share,
-        },
-        estimate=(found.gain, 1.1, 1.6 * found.gain) if much else (1.1, 1.0, 1.3),
+        evidence,
+        estimate=max(estimates, default=(1.1, 1.0, 1.3)),
         candidates=[
             *kernel.more_warps(),
             *([{"maxnreg": _MOST_REGISTERS}] if "maxnreg" in kernel.configuration else []),

@@ -1,27 +1,20 @@
 """wgmma that waits for each MMA before the next."""
 
-import re
 from collections.abc import Iterable, Iterator
 
 from kperf.arch import SM_90A
 from kperf.diagnose.kernel import Kernel, loops_around
 from kperf.diagnose.loops import carried, read
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.spills import gain_without_spills
+from kperf.diagnose.serialised import Serialised, serialised
+from kperf.diagnose.spills import gain_without_spills, spills
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
-_WARNING = re.compile(
-    r"(C75\d\d).*?wgmma\.mma_async instructions are serialized due to (.*?)(?: in (?:the )?function.*)?$", re.MULTILINE
-)
-_FEW = 3
-"""A loop of one or two wgmma instructions has nothing to put between."""
 _WARP_GROUP = 4
 """Warps that issue a wgmma together; a second group of them issues its own meanwhile."""
 _SHAPED = ("tt.broadcast", "tt.expand_dims", "tt.splat", "tt.reshape", "ttg.convert_layout", "tt.trans")
-_REGISTERS = "insufficient register"
-_DEFINED = "defining accumulator registers"
 _DOT, _WAIT = "ttng.warp_group_dot", "ttng.warp_group_dot_wait"
 _SAME = (_WAIT, "arith.mulf", "arith.truncf", "arith.extf", "ttg.convert_layout")
 """What leaves an element where it is: it may be scaled, and rounded."""
@@ -30,19 +23,21 @@ _SAME = (_WAIT, "arith.mulf", "arith.truncf", "arith.extf", "ttg.convert_layout"
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the waits of the machine code, with ptxas' reason; and where a sum is read in each iteration."""
     mmas = sorted(kernel.named(_DOT), key=lambda op: -len(loops_around(op)))
-    issued, awaited = _waits(kernel) if mmas else (0, 0)
-    if issued >= _FEW and awaited >= issued / 2:
-        warning = _WARNING.search(kernel.ptxas)
-        why = f" ({warning[1]}: {warning[2].strip()})" if warning else ""
+    waiting = serialised(kernel)
+    if waiting is not None:
+        if waiting.for_registers and spills(kernel) is not None:  # register-spills says so
+            return
+        why = f" ({waiting.warning}: {waiting.reason})" if waiting.warning else ""
         yield kernel.finding(
             RULE.id,
             mmas[0],
             "high",
-            f"{awaited} of the {issued} wgmma instructions of its loops are waited for before the next is issued{why}",
-            _advice(kernel, mmas[0], why),
-            {"wgmma": issued, "waited_for": awaited, "warning": warning[1] if warning else ""},
-            estimate=(1.8, 1.2, 3.0),
-            candidates=kernel.more_warps() if _REGISTERS in why else (),
+            f"{waiting.awaited} of the {waiting.issued} wgmma instructions of its loops are waited for before the next "
+            f"is issued{why}",
+            _advice(kernel, mmas[0], waiting),
+            waiting.evidence,
+            estimate=waiting.estimate,
+            candidates=kernel.more_warps() if waiting.for_registers else (),
         )
         return
     for op in mmas:
@@ -66,12 +61,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
 
 
-def _advice(kernel: Kernel, mma: Operation, why: str) -> str:
+def _advice(kernel: Kernel, mma: Operation, waiting: Serialised) -> str:
     """By ptxas' reason, and by whether the TTGIR itself leaves the sum alone."""
-    if _REGISTERS in why:
+    if waiting.for_registers:
         return f"{kernel.warps_advice()}: a thread's registers do not hold what lives across the MMAs"
     bound = _unknown_end(kernel, mma)
-    if _DEFINED in why and bound is not None and _read_in_loop(mma) is None:
+    if waiting.for_its_sum and bound is not None and _read_in_loop(mma) is None:
         peeled = any(not loops_around(op) for op in kernel.named(_DOT))
         return (
             f"say that the loop runs, tl.assume({bound}) before it, or make its bounds tl.constexpr"
@@ -132,20 +127,6 @@ def _factors(kernel: Kernel, mma: Operation) -> list[Operation]:
             if reader.name == "arith.mulf" and maker is not None and maker.name not in (_DOT, _WAIT, "arith.mulf"):
                 found.append(maker)
     return found
-
-
-def _waits(kernel: Kernel) -> tuple[int, int]:
-    """wgmma instructions in loops, and those of them after which none may be left in flight before the next."""
-    issued = awaited = 0
-    pending = False
-    for instruction in kernel.code.instructions if kernel.code else ():
-        if kernel.code is None or not kernel.code.depth(instruction):
-            pending = False
-        elif "GMMA" in instruction.opcode:
-            issued, pending = issued + 1, True
-        elif instruction.opcode.startswith("WARPGROUP.DEPBAR") and instruction.operands.endswith(" 0x0") and pending:
-            awaited, pending = awaited + 1, False
-    return issued, awaited
 
 
 def _read_in_loop(mma: Operation) -> Operation | None:
