@@ -122,7 +122,7 @@ def _of_folder(path: Path) -> list[Kernel]:
         except (ValueError, LookupError, TypeError):
             raise UsageError(f"{metadata} describes no kernel: remove this entry of Triton's cache") from None
         asm: dict[str, Any] = {"ttgir": read_text(ttgir)}
-        for suffix in ("ttir", "llir", "ptx", "amdgcn", "cubin"):
+        for suffix in ("source", "ttir", "llir", "ptx", "amdgcn", "cubin"):
             made = ttgir.with_suffix(f".{suffix}")
             if made.is_file():
                 asm[suffix] = made.read_bytes() if suffix == "cubin" else read_text(made)

@@ -26,7 +26,7 @@ from kperf.compat.triton import ASTSource, CompiledKernel, TritonError, python_f
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.ir import locations
 from kperf.ir.levels import TEXTS
-from kperf.ir.locations import STAYED, Moved
+from kperf.ir.locations import STAYED, Moved, split
 from kperf.ir.machine import MachineCode, read_machine_code
 from kperf.ir.paths import parted
 from kperf.ir.ttgir import Module
@@ -50,6 +50,15 @@ class Compiled:
     def ttgir(self) -> str:
         """The TTGIR, with its lines where they stand now."""
         return self.moved.text(self.texts["ttgir"])
+
+    def lines_with(self, word: str) -> set[tuple[str, int]]:
+        """Files and lines of which the front end made something with this word, before any pass rewrote it.
+
+        Empty where its IR is not kept.
+        """
+        lines, locations = split(self.kernel.asm.get("source", ""))
+        frames = (at.frame for line, at in zip(lines, locations, strict=True) if word in line and at is not None)
+        return {(now.file, now.line) for frame in frames if frame and (now := self.moved.frame(frame))}
 
     @cached_property
     def code(self) -> MachineCode | None:

@@ -52,26 +52,42 @@ def test_with_tma_a_descriptor_may_be_made_anywhere(tmp_path):
     assert found(tmp_path, ON_THE_HOST, SM_90A) == []
 
 
-@pytest.mark.parametrize("arch", [SM_80, GFX942, SM_90A], ids=lambda arch: arch.name)
-def test_a_descriptor_is_advised_for_32_bits_only_where_its_indices_have_them(tmp_path, arch):
-    source = """
+INDEXED = """
 import triton, triton.language as tl
 
 @triton.jit
-def sums(x, out, n, BLOCK: tl.constexpr):
-    total = tl.zeros((BLOCK,), tl.float32)
+def sums(x, out, m, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = tl.zeros((1, BLOCK), tl.float32)
+    MADE
     for start in range(0, n, BLOCK):
-        total += tl.load(x + (start + tl.arange(0, BLOCK)).to(tl.int64) * 3)
-    tl.store(out + tl.arange(0, BLOCK), total)
+        total += LOADED
+    tl.store(out + tl.arange(0, BLOCK)[None, :], total)
 """
-    (tmp_path / "sums.py").write_text(source)
+WAYS = {
+    "index": ("pass", "tl.load(x + (start + tl.arange(0, BLOCK)[None, :]).to(tl.int64) * 3)"),
+    "block pointer": (
+        "p = tl.make_block_ptr(x, (m, n), (n, 1), (row, 0), (1, BLOCK), (1, 0))",
+        "tl.load(tl.advance(p, (0, start)), boundary_check=(0, 1))",
+    ),
+    "tensor descriptor": ("p = tl.make_tensor_descriptor(x, (m, n), (n, 1), (1, BLOCK))", "p.load((row, start))"),
+}
+
+
+@pytest.mark.parametrize("arch", [SM_80, GFX942, SM_90A], ids=lambda arch: arch.name)
+@pytest.mark.parametrize("way", WAYS)
+def test_indices_of_64_bits_have_the_advice_of_what_computes_them(tmp_path, arch, way):
+    made, loaded = WAYS[way]
+    (tmp_path / "sums.py").write_text(INDEXED.replace("MADE", made).replace("LOADED", loaded))
     (kernel,) = inputs.read(
-        f"{tmp_path}/sums.py:sums", (), arch, signature="*fp32,*fp32,i32:16", constexprs=("BLOCK=1024",)
+        f"{tmp_path}/sums.py:sums", (), arch, signature="*fp32,*fp32,i32:16,i32:16", constexprs=("BLOCK=1024",)
     )
-    (one,) = [one for one in diagnose(kernel).findings if one.id == "int64-index"]
-    assert one.advice.endswith(
-        "whose indices have 32" if arch is SM_90A else "or a tensor descriptor take pointers and masks"
-    )
+    advice = [one.advice for one in diagnose(kernel).findings if one.id == "int64-index"]
+    here = "compute the tile's origin once in 64 bits, outside of the loop, and the offsets inside in 32"
+    pointers = f"in place of the {way} take pointers and masks, with offsets of 32 bits"
+    descriptor = f"in place of the {way} take a tl.make_tensor_descriptor, whose indices have 32 bits"
+    with_tma = {"index": [here], "block pointer": [descriptor], "tensor descriptor": []}
+    assert advice == (with_tma[way] if arch is SM_90A else [here if way == "index" else pointers])
 
 
 def test_the_parts_of_descriptors_are_found_by_their_types():

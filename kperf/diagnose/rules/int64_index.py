@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import LOOPS, TMA_LOADS, Kernel, own, width
+from kperf.diagnose.kernel import LOOPS, TMA_LOADS, Kernel, frame_of, own, width
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.ir.layouts import tensor_types
+from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
 
 _COSTLY = ("arith.muli", "arith.divsi", "arith.remsi")
@@ -13,6 +14,7 @@ _ARITHMETIC = (*_COSTLY, "arith.addi", "arith.subi")
 _MANY = 128
 """Elements: those of a whole tile; a row of indices has fewer."""
 _SMALL = 32
+_BLOCK, _DESCRIPTOR = "!tt.ptr<tensor<", "!tt.tensordesc<"
 _INTEGER = ("IADD", "IMAD", "LEA", "SHF.R")
 _NO_INDICES = ("IMAD.MOV", "IMAD.U32", "IMAD.SHL")
 """Moves, and what makes a float32 of a bfloat16."""
@@ -36,19 +38,23 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                     "medium" if gain >= MEDIUM_GAIN else "low",
                     f"each iteration computes {types[0].size} indices in 64 bits, which takes two to four times the "
                     "instructions and twice the registers",
-                    "compute the tile's origin once in 64 bits, outside of the loop, and the offsets inside in 32; "
-                    + _in_place_of_blocks(kernel),
+                    _advice(kernel, op),
                     {"elements": types[0].size, "share_of_instructions": share},
                     confidence="medium",
                     estimate=(max(gain, 1.05), 1.0, max(2 * gain - 1, 1.5 if many else 1.3)),
                 )
 
 
-def _in_place_of_blocks(kernel: Kernel) -> str:
-    """A block pointer's indices have 64 bits, and so have a descriptor's where there is no TMA."""
-    if TMA_LOADS[0] in kernel.arch.operations:
-        return "in place of a block pointer take a tl.make_tensor_descriptor, whose indices have 32"
-    return "in place of a block pointer or a tensor descriptor take pointers and masks"
+def _advice(kernel: Kernel, op: Operation) -> str:
+    """By what computes them: a block pointer's have 64 bits, and a descriptor's where there is no TMA."""
+    frame = frame_of(op)
+    at = (frame.file, frame.line) if frame is not None else None
+    if at in kernel.compiled.lines_with(_BLOCK) and TMA_LOADS[0] in kernel.arch.operations:
+        return "in place of the block pointer take a tl.make_tensor_descriptor, whose indices have 32 bits"
+    for what, word in (("block pointer", _BLOCK), ("tensor descriptor", _DESCRIPTOR)):
+        if at in kernel.compiled.lines_with(word):
+            return f"in place of the {what} take pointers and masks, with offsets of 32 bits"
+    return "compute the tile's origin once in 64 bits, outside of the loop, and the offsets inside in 32"
 
 
 def _gain(kernel: Kernel) -> tuple[float, float]:
