@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ from kperf.report import diff
 from kperf.report.formats import formats
 from kperf.report.styles import STYLES
 from kperf.trace import command as trace
-from kperf.trace.analyze.finding import LEVELS, Finding
+from kperf.trace.analyze.finding import LEVELS, Finding, Source
 from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.kernels import TraceOptions
@@ -181,8 +182,9 @@ def show(console: Console, found: Diagnoses, request: Request) -> None:
     if request.as_json:
         console.out(found.model_dump_json(indent=1), highlight=False)
     elif str(request.as_sarif) != "-":
+        count = Counter(one.kernel for one in found.kernels)
         for diagnosis in found.kernels:
-            _show_kernel(console, diagnosis, explain=request.explain)
+            _show_kernel(console, diagnosis, explain=request.explain, placed=count[diagnosis.kernel] > 1)
 
 
 def exit_status(found: Diagnoses, fail_if: str | None) -> int:
@@ -193,11 +195,13 @@ def exit_status(found: Diagnoses, fail_if: str | None) -> int:
     return int(any(finding.severity in bad for one in found.kernels for finding in one.findings))
 
 
-def _show_kernel(console: Console, diagnosis: Diagnosis, *, explain: bool) -> None:
+def _show_kernel(console: Console, diagnosis: Diagnosis, *, explain: bool, placed: bool) -> None:
+    """`placed`: with the line where its source begins, for another kernel has its name."""
+    place = f" ({_place(diagnosis.source)})" if placed and diagnosis.source.line else ""
     many = diagnosis.configurations
     best = f", the best of {many} configurations of its autotuner by what is found" if many > 1 else ""
     read_from = ", read from its timeline" if diagnosis.target == OF_A_TIMELINE else f" for {diagnosis.target}"
-    console.print(Text(f"{diagnosis.kernel}{read_from}{best}", style="bold"))
+    console.print(Text(f"{diagnosis.kernel}{place}{read_from}{best}", style="bold"))
     shown = diagnosis.findings if explain else diagnosis.findings[:_SHOWN]
     for finding in shown:
         _show_finding(console, finding)
@@ -223,8 +227,7 @@ def _show_kernel(console: Console, diagnosis: Diagnosis, *, explain: bool) -> No
 
 
 def _show_finding(console: Console, finding: Finding) -> None:
-    name = Path(finding.source.file).name or finding.kernel
-    place = f"{name}:{finding.source.line}" if finding.source.line else name
+    place = _place(finding.source) or finding.kernel
     head = Text("  ")
     head.append(f"{finding.severity:<6}", style=STYLES[finding.severity])
     head.append(f"  {place}  {source_line(finding.source)}")
@@ -242,6 +245,12 @@ def _show_finding(console: Console, finding: Finding) -> None:
     for why in dict.fromkeys(one.why for one in finding.dropped):
         changes = "; ".join(one.change for one in finding.dropped if one.why == why)
         console.print(Text(f"          not measured with {changes}: {why}"))
+
+
+def _place(source: Source) -> str:
+    """File and line; empty where neither is known."""
+    name = Path(source.file).name
+    return f"{name}:{source.line}" if source.line else name
 
 
 def _gain(finding: Finding) -> str:

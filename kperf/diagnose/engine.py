@@ -57,6 +57,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         target=kernel.arch.name,
         findings=[witnessed(one, mine) for one in ranked(kept)],
         bound=bound_of(kernel),
+        source=source_of(frame_of(kernel.module.function)),
         skipped=skipped,
         ignored=ignored,
     )
@@ -159,13 +160,13 @@ def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
     """
     of_function: dict[_Function, list[Diagnosis]] = {}
     for kernel, diagnosis in kernels_with_diagnoses(kernels):
-        of_function.setdefault(_function_of(kernel), []).append(diagnosis)
+        of_function.setdefault(_function_of(kernel, diagnosis), []).append(diagnosis)
     return [_together(compilations) for compilations in of_function.values()]
 
 
-def _function_of(kernel: Kernel) -> _Function:
+def _function_of(kernel: Kernel, diagnosis: Diagnosis) -> _Function:
     """What compilations of one function have in common: two files may have functions of one name."""
-    return kernel.name, source_of(frame_of(kernel.module.function)), kernel.tuned
+    return kernel.name, diagnosis.source, kernel.tuned
 
 
 def _together(compilations: Sequence[Diagnosis]) -> Diagnosis:
@@ -191,7 +192,7 @@ def kernels_with_diagnoses(kernels: Sequence[Kernel]) -> list[tuple[Kernel, Diag
     for kernel in kernels:
         diagnosis = diagnose(kernel)
         if kernel.tuned:
-            of_tuner.setdefault(_function_of(kernel), []).append((kernel, diagnosis))
+            of_tuner.setdefault(_function_of(kernel, diagnosis), []).append((kernel, diagnosis))
         else:
             found.append((kernel, diagnosis))
     for tried in of_tuner.values():
@@ -227,9 +228,16 @@ def diagnose_timeline(timeline: Timeline) -> Diagnosis:
         target=OF_A_TIMELINE,
         findings=[witnessed(one, [timeline]) for one in ranked(kept)],
         bound=Bound(unit=unit, message=" ".join(said[:1]) or "its timeline says nothing more"),
+        source=_begin(timeline.file),
         skipped=skipped,
         ignored=ignored,
     )
+
+
+def _begin(file: str) -> Source:
+    """A timeline's `file`: `path:line`, or a path alone."""
+    path, _, line = file.rpartition(":")
+    return Source(file=path, line=int(line)) if line.isdecimal() else Source(file=file, line=0)
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:

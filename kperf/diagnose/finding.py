@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from kperf.record.store import Frozen
-from kperf.trace.analyze.finding import Finding
+from kperf.trace.analyze.finding import Finding, Source
 
 Unit = Literal["tensor core", "memory", "arithmetic", "unknown"]
 
@@ -20,15 +20,16 @@ class Bound(Frozen):
 class Diagnosis(Frozen):
     """What is known of one kernel.
 
-    skipped: rules that could not run, and what they lack. ignored: silenced ones. configurations: how many an autotuner
-    has of it, of which this is the one with the least findings; 1 without one. not_tried: why no candidate of a finding
-    was tried, where that was asked for; empty if some were.
+    source: where the kernel's source begins. skipped: rules that could not run, and what they lack. ignored: silenced
+    ones. configurations: how many an autotuner has of it, of which this is the one with the least findings; 1 without
+    one. not_tried: why no candidate of a finding was tried, where that was asked for; empty if some were.
     """
 
     kernel: str
     target: str
     findings: list[Finding]
     bound: Bound
+    source: Source = Source(file="", line=0)
     skipped: dict[str, str] = Field(default_factory=dict)
     ignored: list[str] = Field(default_factory=list)
     configurations: int = 1

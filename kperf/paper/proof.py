@@ -28,7 +28,7 @@ from kperf.record.files import from_json_once
 from kperf.record.store import Frozen
 from kperf.studies import child
 from kperf.studies.records import Common, Row, Run, measured_or_recorded, recorded
-from kperf.trace.analyze.finding import LEVELS, Finding
+from kperf.trace.analyze.finding import LEVELS, Finding, Source
 from kperf.trace.capture.trial import interval
 
 Kind = Literal["planted", "drafts", "clean"]
@@ -250,11 +250,12 @@ def planted(path: Path) -> tuple[str, int]:
 def _from(kernels: Path, diagnosis: Diagnosis) -> Diagnosis:
     """With files as from the folder of the set: where that lies is nobody's business."""
     folder = f"{kernels.absolute()}{os.sep}"
-    findings = [
-        one.model_copy(update={"source": one.source.model_copy(update={"file": one.source.file.removeprefix(folder)})})
-        for one in diagnosis.findings
-    ]
-    return diagnosis.model_copy(update={"findings": findings})
+
+    def of(source: Source) -> Source:
+        return source.model_copy(update={"file": source.file.removeprefix(folder)})
+
+    findings = [one.model_copy(update={"source": of(one.source)}) for one in diagnosis.findings]
+    return diagnosis.model_copy(update={"findings": findings, "source": of(diagnosis.source)})
 
 
 def one_line(row: ProofRow) -> str:

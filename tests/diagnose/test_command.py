@@ -459,6 +459,33 @@ def test_a_launch_that_does_not_fit_the_target_is_refused_as_it_would_be_there(t
     assert "stages-do-not-fit" not in {finding["id"] for finding in one["findings"]}
 
 
+TWO_OF_A_NAME = """
+def scaled(by):
+    @triton.jit
+    def copy(x, y, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + i * 2, tl.load(x + i * 2))
+    return copy
+
+x, y = torch.empty(2, 1 << 20, device="cuda")
+"""
+
+
+def test_kernels_of_one_name_are_told_apart_by_where_they_begin(tmp_path):
+    (tmp_path / "other.py").write_text("import torch, triton, triton.language as tl\n" + KERNEL.format("copy"))
+    script = tmp_path / "two.py"
+    begin = "import torch, triton, triton.language as tl\nimport other\n" + TWO_OF_A_NAME
+    script.write_text(begin + "scaled(1)[(512,)](x, y, 1024)\n")
+    assert kperf("diagnose", "--static", script).stdout.startswith("copy for sm_90a\n")
+    script.write_text(begin + "scaled(1)[(512,)](x, y, 1024)\nother.copy[(16,)](x, y)\n")
+    lines = kperf("diagnose", "--static", script).stdout.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "copy (two.py:6) for sm_90a", "copy (other.py:4) for sm_90a"
+    ]  # fmt: skip
+    sources = [one["source"] for one in json.loads(kperf("diagnose", "--static", script, "--json").stdout)["kernels"]]
+    assert [(one["file"], one["line"]) for one in sources] == [(str(script), 6), (str(tmp_path / "other.py"), 4)]
+
+
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
 def test_other_targets_and_what_could_not_run(target):
     done = kperf("diagnose", "--static", DRAFT, "--target", target, "--json")

@@ -256,6 +256,14 @@ def test_two_timelines_are_compared():
     assert one["target"] == "measured"
 
 
+@pytest.mark.parametrize(
+    ("file", "place"), [("examples/split_k.py:10", ("examples/split_k.py", 10)), ("a/b.ttgir", ("a/b.ttgir", 0))]
+)
+def test_a_timeline_says_where_its_kernel_begins(file, place):
+    source = diagnose_timeline(recorded("split_k").model_copy(update={"file": file})).source
+    assert (source.file, source.line) == place
+
+
 @pytest.mark.parametrize("files", [["no.json"], [__file__ + ".json"], [EXAMPLES / "moe.timeline.json"] * 3])
 def test_what_is_no_timeline_is_one_sentence(files):
     done = kperf("diagnose", *files)

@@ -102,6 +102,7 @@ def diagnose(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "LIMIT_S", 200.0)  # a slow machine has time enough, but where a test says
     monkeypatch.setattr(sys, "argv", ["kperf"])
     found = []
+    show = command.show
     monkeypatch.setattr(command, "show", lambda console, diagnoses, request: found.append(diagnoses))
 
     def run(text, gpu=None, try_out=None):  # as `kperf diagnose SCRIPT` does
@@ -112,7 +113,7 @@ def diagnose(tmp_path, monkeypatch):
         assert command.run_traced(WholeConsole(quiet=True), str(script), (), request, gpu or ClockedGpu()) == 0
         (one,) = found.pop().kernels
         console = WholeConsole(file=io.StringIO(), width=250)
-        command._show_kernel(console, one, explain=True)
+        show(console, Diagnoses(kernels=[one]), command.Request(explain=True))
         return one, console.file.getvalue(), torch.load(tmp_path / "end.pt")
 
     return run

@@ -94,6 +94,7 @@ def test_each_kernel_is_tried_or_timed_beside_its_fixed_copy(tmp_path, console):
     stages = rows["stages"]
     assert (stages.kind, stages.fault, stages.line, stages.rank) == ("planted", "loads-not-pipelined", 13, 1)
     assert stages.finding.source.file == "planted/stages.py"
+    assert [one.source.file for one in stages.kernels] == ["planted/stages.py"]
     assert {trial.change for trial in stages.finding.tried} == {"num_stages=2", "num_stages=3", "num_stages=4"}
     assert (stages.gain.speedup, len(stages.finding.tried[0].original_ms)) == (1.0, 21)
     loop = rows["loop"]
