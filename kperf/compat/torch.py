@@ -1,14 +1,15 @@
 """Torch's private interfaces outside of Inductor's graph (`kperf.compat.inductor_graph`)."""
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch._C._autograd import DeviceType
-from torch._library.custom_ops import OPDEFS
+from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.triton import set_wrap_triton_enabled
 from torch.overrides import TorchFunctionMode
 
@@ -52,6 +53,16 @@ def allocated_on(device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def no_fused_attention() -> Iterator[None]:
+    """Within it, none of torch's fused attentions applies to any tensors: their rules ask the driver."""
+    names = ("_can_use_flash_attention", "_can_use_mem_efficient_attention", "_can_use_cudnn_attention")
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(patch.object(torch._C, name, lambda *_: False))
+        yield
+
+
 def observed(*tensors: torch.Tensor) -> bool:
     """Whether torch does more with what these are handed to than compute it: autograd, a compiler, a tracer, a mode, a
     subclass.
@@ -92,15 +103,48 @@ def alike(*tensors: torch.Tensor) -> Callable[..., bool]:
 
 
 def computed_by(op: object) -> Callable[..., Any] | None:
-    """The Python function of a `custom_op` or `triton_op` on CUDA; None for other operators."""
+    """The Python function of a `custom_op` or `triton_op` on CUDA, with its backward pass; None for other operators."""
     if isinstance(op, torch._ops.OpOverload):
         name = op.name()
     elif isinstance(op, torch._ops.OpOverloadPacket):
         name = op._qualified_op_name
     else:
         return None
-    functions = OPDEFS[name]._backend_fns if name in OPDEFS else {}
-    return functions.get("cuda") or functions.get(None)
+    operator = OPDEFS.get(name)
+    functions = operator._backend_fns if operator is not None else {}
+    function = functions.get("cuda") or functions.get(None)
+    if operator is None or function is None or operator._backward_fn is None:
+        return function
+    return _differentiated(function, operator, operator._backward_fn)
+
+
+def _differentiated(
+    function: Callable[..., Any], operator: CustomOpDef, back: Callable[..., Any]
+) -> Callable[..., Any]:
+    """An operator's function as the operator is: its backward pass, by `back`, is that of `register_autograd`.
+
+    Of tensors that an argument has in a list there are no gradients.
+    """
+    parameters = inspect.signature(operator._init_fn)
+
+    def call(*given: Any, **named: Any) -> Any:
+        bound = parameters.bind(*given, **named)
+        bound.apply_defaults()
+
+        class Operator(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, *args: Any) -> Any:
+                output = function(*args, **bound.kwargs)
+                by_name = {"keyword_only_inputs": bound.kwargs} if bound.kwargs else {}
+                if operator._setup_context_fn is not None:
+                    operator._setup_context_fn(ctx=ctx, inputs=args, output=output, **by_name)
+                return output
+
+            backward = staticmethod(back)
+
+        return Operator.apply(*bound.args)
+
+    return call
 
 
 def inductor_autotuner() -> type | None:

@@ -17,7 +17,13 @@ import triton
 from torch.overrides import TorchFunctionMode
 
 from kperf.arch import Arch
-from kperf.compat.torch import allocated_on, backward_within, computed_by, set_wrap_triton_enabled
+from kperf.compat.torch import (
+    allocated_on,
+    backward_within,
+    computed_by,
+    no_fused_attention,
+    set_wrap_triton_enabled,
+)
 from kperf.ir import offline
 
 _META = torch.device("meta")
@@ -178,6 +184,7 @@ def pretended_cuda(arch: Arch) -> Iterator[_Compile]:
         stack.enter_context(patch.object(offline.Driver, "get_active_torch_device", lambda _: _CUDA))
         stack.enter_context(patch.object(torch, "compile", compiling := _Compile()))
         stack.enter_context(allocated_on(_META))
+        stack.enter_context(no_fused_attention())
         for name in ("do_bench", "do_bench_cudagraph"):
             stack.enter_context(patch.object(triton.testing, name, _bench))
         stack.enter_context(set_wrap_triton_enabled(False))  # else a wrapped kernel's launch is a node of a graph

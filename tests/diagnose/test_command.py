@@ -308,6 +308,56 @@ def test_kernels_that_operators_of_torch_launch_are_read(tmp_path):
     assert [kernel["kernel"] for kernel in kernels] == ["in_triton_op", "in_custom_op", "wrapped"]
 
 
+DIFFERENTIATED = """
+@custom_op("kperf_test::doubled", mutates_args=(), device_types="cuda")
+def doubled(x: torch.Tensor, times: int = 2, *, out_rows: int) -> torch.Tensor:
+    y = torch.empty(x.shape, device="cuda")
+    forward[(16,)](x, y)
+    return y
+
+def backward_of(ctx, dy):
+    assert (ctx.times, ctx.out_rows) == (2, 16)
+    dx = torch.empty_like(dy)
+    backward[(16,)](dy, dx)
+    return dx, None
+
+def keep(ctx, inputs, keyword_only_inputs, output):
+    (_, ctx.times), ctx.out_rows = inputs, keyword_only_inputs["out_rows"]
+
+doubled.register_autograd(backward_of, setup_context=keep)
+x = torch.zeros(4096, device="cuda", requires_grad=True)
+(dx,) = torch.autograd.grad(torch.ops.kperf_test.doubled(x=x, out_rows=16).sum(), x)
+after[(16,)](dx, x)
+"""
+
+
+def test_an_operator_of_torch_has_its_backward_pass(tmp_path):
+    script = tmp_path / "differentiated.py"
+    imports = "import torch, triton, triton.language as tl\nfrom torch.library import custom_op\n"
+    script.write_text(imports + "".join(map(KERNEL.format, ("forward", "backward", "after"))) + DIFFERENTIATED)
+    done = kperf("diagnose", "--static", script, "--json")
+    assert done.stderr == ""
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["forward", "backward", "after"]
+
+
+def test_our_own_attention_has_its_backward_pass(tmp_path):
+    """Its rules of what torch's attention can compute ask the driver."""
+    script = tmp_path / "attention.py"
+    script.write_text(
+        "import torch, triton, triton.language as tl\nfrom kperf.integrations.operator import attention\n"
+        + KERNEL.format("after")
+        + """
+q, k, v = (torch.zeros(1, 2, 256, 64, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3))
+attention(q, k, v, causal=True).sum().backward()
+assert q.grad.shape == v.grad.shape == q.shape
+after[(128,)](q.grad, k.grad)
+"""
+    )
+    done = kperf("diagnose", "--static", script, "--json")
+    assert done.stderr == ""
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["attn_fwd_views", "after"]
+
+
 def test_a_script_of_compiled_functions_alone_is_told_where_their_kernels_are_made(tmp_path):
     script = tmp_path / "compiled.py"
     script.write_text("""
