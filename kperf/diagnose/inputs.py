@@ -74,6 +74,7 @@ def of_compiled(
         module,
         found,
         num_stages=getattr(kernel.metadata, "num_stages", None),
+        shared_bytes=getattr(kernel.metadata, "shared", None),
         resources=compiler.resources(kernel) if native else None,
         ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch) if assembled else "",
         grid=grid,

@@ -102,8 +102,9 @@ class Access:
 class Kernel:
     """One kernel for one architecture.
 
-    compiled: what Triton made, its machine code too. resources, ptxas: None and empty where there is no machine code
-    that is read (AMD's). num_stages: None where only the TTGIR is known. grid: of a launch, None without one.
+    compiled: what Triton made, its machine code too. shared_bytes: of a CTA; None where Triton did not say. resources,
+    ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where only the TTGIR is
+    known. grid: of a launch, None without one.
     arguments: numbers of the launch, by name. lengths: elements of its tensors, by name.
     tuned: whether it is one of an autotuner's configurations, of which a GPU
     would choose. configuration: integer constexprs and compile options that it was compiled with, by name, as far as
@@ -118,6 +119,7 @@ class Kernel:
     module: Module
     compiled: Compiled = field(repr=False)
     num_stages: int | None = None
+    shared_bytes: int | None = None
     resources: Resources | None = None
     ptxas: str = ""
     grid: tuple[int, int, int] | None = None

@@ -118,18 +118,21 @@ def intensity(kernel: Kernel, loop: Operation) -> tuple[float, float] | None:
 
 
 def buffers(kernel: Kernel, loop: Operation) -> list[tuple[Operation, int, int]]:
-    """Of each copy into shared memory in a loop: the copy, how many buffers it fills in turn, and bytes of one."""
+    """Of each copy into shared memory in a loop: the copy, how many buffers it fills in turn, and bytes of one.
+
+    A loop without asynchronous copies, as AMD's pipelines, stores there what it has loaded.
+    """
     allocated = {op.results[0]: op for op in kernel.named("ttg.local_alloc") if op.results}
     found = []
-    for op in own(loop):
-        if op.name in ASYNC_COPIES:
-            view = _view(kernel, op)
-            source = allocated.get(view.operands[0]) if view is not None and view.operands else None
-            shape = re.search(r"-> !ttg\.memdesc<((?:\d+x)+)(\w+)", source.rest) if source is not None else None
-            if shape is not None:
-                lengths = [int(length) for length in shape[1].split("x") if length]
-                bits = int((re.search(r"\d+", shape[2]) or ["8"])[0])
-                found.append((op, lengths[0], math.prod(lengths[1:]) * max(bits // 8, 1)))
+    copies = [op for op in own(loop) if op.name in ASYNC_COPIES]
+    for op in copies or [op for op in own(loop) if op.name == "ttg.local_store"]:
+        view = _view(kernel, op)
+        source = allocated.get(view.operands[0]) if view is not None and view.operands else None
+        shape = re.search(r"-> !ttg\.memdesc<((?:\d+x)+)(\w+)", source.rest) if source is not None else None
+        if shape is not None:
+            lengths = [int(length) for length in shape[1].split("x") if length]
+            bits = int((re.search(r"\d+", shape[2]) or ["8"])[0])
+            found.append((op, lengths[0], math.prod(lengths[1:]) * max(bits // 8, 1)))
     return found
 
 

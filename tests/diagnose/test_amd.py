@@ -36,6 +36,26 @@ def test_a_tile_that_is_loaded_for_a_later_iteration_is_pipelined(tmp_path, stag
         assert rules["loads-not-pipelined"].advice.startswith("launch with num_stages=2 (or 3)")
 
 
+@pytest.mark.parametrize(
+    ("stages", "wide", "advice"),
+    [
+        (3, "64", None),
+        (4, "64", "launch with num_stages=3 or use a smaller tile"),
+        (2, "512", "use a smaller tile"),  # one buffer of 256 KB
+    ],
+)
+def test_a_tile_that_does_not_fit_into_lds_is_said(tmp_path, stages, wide, advice):
+    tiles = (*TILES[:2], f"BK={wide}")
+    rules = found(tmp_path, PRODUCT, TYPES, *tiles, arch=GFX942, num_stages=stages)
+    assert ("stages-do-not-fit" in rules) == (advice is not None)
+    if advice is not None:
+        one = rules["stages-do-not-fit"]
+        assert (one.severity, one.source.line, one.advice) == ("high", 8, advice)
+        needed = one.evidence["shared_bytes"]
+        assert needed > 65536
+        assert f"a work group needs {needed} bytes of LDS and may have 65536" in one.message
+
+
 def test_buffer_loads_are_loads_into_registers_too():
     kernel, *_ = inputs.read(str(KERNELS / "drafts/matmul_one_stage.py"), (), GFX942)
     assert any(True for _ in kernel.named("amdg.buffer_load"))
@@ -56,7 +76,7 @@ def test_a_loop_around_a_pipelined_one_is_no_main_loop():
     (outer,) = kernel.named("scf.while")
     assert any(op.name == "tt.dot" for op in own(outer))  # the last iterations of the inner one
     assert [loop.name for loop in kernel.main_loops] == ["scf.for"]
-    assert diagnose(kernel).findings == []
+    assert [one.id for one in diagnose(kernel).findings] == ["stages-do-not-fit"]  # four are for 227 KB
 
 
 BESIDE = """

@@ -10,10 +10,9 @@ from kperf.trace.analyze.finding import Finding
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the metadata of the compiled kernel: the launch would fail."""
-    limit = kernel.arch.cta_shared_bytes
-    if kernel.resources is None or kernel.resources.shared_bytes <= limit:
+    shared, limit = kernel.shared_bytes, kernel.arch.cta_shared_bytes
+    if shared is None or shared <= limit:
         return
-    shared = kernel.resources.shared_bytes
     copies = [copy for loop in kernel.main_loops for copy in buffers(kernel, loop)]
     stage = sum(size for _, _, size in copies)
     depth = max((count for _, count, _ in copies), default=1)
@@ -29,4 +28,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     )
 
 
-RULE = Rule("stages-do-not-fit", "Stages that do not fit", check, needs="machine code")
+RULE = Rule("stages-do-not-fit", "Stages that do not fit", check)
