@@ -29,6 +29,8 @@ TMA_LOADS = ("ttng.async_tma_copy_global_to_local", "tt.descriptor_load")
 ASYNC_COPIES = ("ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local")
 MMAS = operations("mma")
 LOOPS = ("scf.for", "scf.while")
+LIBRARY_MATH = ("math.sin", "math.cos", "math.erf")
+"""Of Triton's own functions those that are calls into the GPU's library, as libdevice's of the same names."""
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Compile options that a launch, or an autotuner's configuration, may give."""
 MOST_WARPS = 32

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kperf.diagnose.kernel import LOADS, LOOPS, Kernel, own
+from kperf.diagnose.kernel import LIBRARY_MATH, LOADS, LOOPS, Kernel, own
 from kperf.diagnose.loops import buffers
 from kperf.diagnose.thresholds import LEAST_SM_BYTES, VECTOR_BYTES
 from kperf.ir.layouts import tensor_types
@@ -67,10 +67,10 @@ def arithmetic_cycles(kernel: Kernel, operations: Iterable[Operation]) -> float:
         types = tensor_types(op.rest)
         if not types or op.line in indices:
             continue
-        if op.name.startswith("math."):
-            cycles += types[0].size / kernel.arch.exponentials_per_cycle
-        elif op.name == "tt.extern_elementwise":
+        if op.name in ("tt.extern_elementwise", *LIBRARY_MATH):
             cycles += _LIBRARY * types[0].size / kernel.arch.fp32_per_cycle
+        elif op.name.startswith("math."):
+            cycles += types[0].size / kernel.arch.exponentials_per_cycle
         elif op.name in _MULTIPLIED or (op.name.startswith("arith.") and types[0].element == "i64"):
             cycles += _INTEGERS * (types[0].bytes // 4 or 1) ** 2 * types[0].size / kernel.arch.fp32_per_cycle
         elif (op.name.startswith("arith.") and op.name not in _FREE) or op.name == "tt.reduce":

@@ -2,9 +2,10 @@
 
 import pytest
 
-from kperf.arch import SM_90A
+from kperf.arch import GFX942, SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
+from kperf.diagnose.occupancy import arithmetic_cycles
 
 pytestmark = pytest.mark.kernels
 
@@ -255,7 +256,8 @@ def kernel(x, y, B: tl.constexpr):
 
 @pytest.mark.parametrize(
     ("call", "instead"),
-    [("sin(a)", "tl.sin"), ("tanh(a)", "tl.sigmoid"), ("exp10(a)", "tl.exp2"), ("div_rn(1.0, a)", "the reciprocal"),
+    [("sin(a)", "libdevice.fast_sinf"), ("log10(a)", "libdevice.fast_logf"), ("tanh(a)", "tl.sigmoid"),
+     ("exp10(a)", "tl.exp2"), ("div_rn(1.0, a)", "the reciprocal"),
      ("asin(a)", ""), ("sinh(a)", ""), ("atanh(a)", ""), ("expm1(a)", ""), ("erfinv(a)", "")],
 )  # fmt: skip
 def test_another_function_of_a_name_is_no_advice(tmp_path, call, instead):
@@ -263,6 +265,36 @@ def test_another_function_of_a_name_is_no_advice(tmp_path, call, instead):
     advice = findings(tmp_path, text, "*fp32,*fp32", ("B=1024",))["slow-math", line(text, "# called")].advice
     assert instead in advice
     assert advice.startswith("use Triton's own function") == (not instead)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [("sin", True), ("cos", True), ("erf", True), ("exp", False), ("exp2", False), ("sqrt", False), ("abs", False)],
+)
+def test_functions_of_triton_that_are_the_librarys_are_slow(tmp_path, call, said):
+    text = FUNCTIONS.replace("libdevice.CALL", f"tl.{call}(a)")
+    found = findings(tmp_path, text, "*fp32,*fp32", ("B=1024",))
+    assert (("slow-math", line(text, "# called")) in found) == said
+    if said:
+        assert found["slow-math", line(text, "# called")].message.startswith(f"{call} of 1024 elements is a library")
+
+
+def test_a_function_of_the_library_takes_as_long_whoever_calls_it(tmp_path):
+    cycles = []
+    path = tmp_path / "called.py"
+    for called in ("tl.sin", "libdevice.sin", "tl.exp2"):
+        path.write_text(HEAD + FUNCTIONS.replace("libdevice.CALL", f"{called}(a)"))
+        (kernel,) = inputs.read(f"{path}:kernel", (), SM_90A, signature="*fp32,*fp32", constexprs=("B=1024",))
+        cycles.append(arithmetic_cycles(kernel, kernel.operations))
+    assert cycles == [160.0, 160.0, 64.0]  # 20 instructions of 1024 elements, 128 a cycle; 16 exponentials a cycle
+
+
+def test_amds_library_has_no_short_sine(tmp_path):
+    path = tmp_path / "turned.py"
+    path.write_text(HEAD + FUNCTIONS.replace("libdevice.CALL", "tl.sin(a)"))
+    (kernel,) = inputs.read(f"{path}:kernel", (), GFX942, signature="*fp32,*fp32", constexprs=("B=1024",))
+    advice = [one.advice for one in diagnose(kernel).findings if one.id == "slow-math"]
+    assert advice == ["load it from a table that is computed once"]
 
 
 ANGLES = """

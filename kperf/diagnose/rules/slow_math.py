@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from kperf.diagnose.kernel import MMAS, Kernel, loops_around
+from kperf.diagnose.kernel import LIBRARY_MATH, MMAS, Kernel, loops_around
 from kperf.diagnose.rule import Rule
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
@@ -20,10 +20,16 @@ _INSTEAD = {
     "log": "use tl.log or tl.log2, which are one MUFU instruction",
     "div": "multiply by the reciprocal, computed once",
     "sqrt": "use tl.sqrt, which is approximate",
-    "sin": "use tl.sin of a reduced argument, or a table",
-    "cos": "use tl.cos of a reduced argument, or a table",
+    "sin": "load it from a table that is computed once",
+    "cos": "load it from a table that is computed once",
     "erf": "use the tanh form of GELU, if its error of 1e-3 is allowed",
 }
+_ON_NVIDIA = {
+    "log": "use libdevice.fast_logf or fast_log2f, which are one MUFU instruction and a product",
+    "sin": "load it from a table that is computed once, or use libdevice.fast_sinf of an argument between -pi and pi",
+    "cos": "load it from a table that is computed once, or use libdevice.fast_cosf of an argument between -pi and pi",
+}
+"""In place of those above: its tl.log and tl.sin are library functions too."""
 _OF_ANY = "use Triton's own function (tl.*), or a polynomial that is accurate enough"
 _NAME = re.compile(rf"f?({'|'.join(_INSTEAD)})(?:i|pi|2|10)?f?(?:_r[dnuz])?")
 """Of one of these for float32: powf, powi, exp10f, sinpif, fdiv_rn. No asinf, sinhf, expm1f or erfinvf."""
@@ -31,6 +37,7 @@ _NAME = re.compile(rf"f?({'|'.join(_INSTEAD)})(?:i|pi|2|10)?f?(?:_r[dnuz])?")
 
 def check(kernel: Kernel) -> Iterator[Finding]:
     """Of calls into libdevice and precise division and roots; of exp beside products, which exp2 does with less."""
+    instead = _INSTEAD | (_ON_NVIDIA if kernel.arch.backend == "cuda" else {})
     largest = max((access.tensor.size for access in kernel.accesses), default=_SMALL)
     for op in kernel.operations:
         called = _called(op)
@@ -53,13 +60,12 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
             continue
         named = _NAME.fullmatch(called)
-        instead = _INSTEAD[named[1]] if named else _OF_ANY
         yield kernel.finding(
             RULE.id,
             op,
             "medium",
             f"{called} of {types[-1].size} elements is a library function of tens of instructions, not one MUFU",
-            _power(kernel, op) or instead,
+            _power(kernel, op) or (instead[named[1]] if named else _OF_ANY),
             {"function": called, "elements": types[-1].size, "in_loop": int(looping)},
             confidence="medium",
             estimate=(1.3, 1.0, 3.0),
@@ -81,6 +87,8 @@ def _called(op: Operation) -> str | None:
         symbol = re.search(r'symbol = "(?:__nv_|__ocml_)?(\w+?)(?:_f\d+)?"', op.rest)
         name = symbol[1] if symbol else "a library function"
         return None if re.match(r"(fast_|rsqrt|floor|ceil|trunc|rint|fabs|fma|abs|f?min|f?max)", name) else name
+    if op.name in LIBRARY_MATH:
+        return op.name.removeprefix("math.")
     if op.name == "tt.precise_divf":
         return "div_rn"
     if op.name == "tt.precise_sqrt":
