@@ -102,7 +102,7 @@ def _place_of(path: Path) -> tuple[Path, str]:
     folder = path.parents[depth]
     parts = path.relative_to(folder).with_suffix("").parts
     if depth == 0:
-        return folder, f"_kperf_{path.stem}"
+        return folder, f"_kperf_{path.stem.replace('.', '_')}"
     return folder, ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -272,3 +272,11 @@ def test_what_ptxas_refuses_is_said_in_its_words(package):
     assert "does not compile for sm_90a: ptxas " in done.stderr
     assert "'nonsense'" in done.stderr
     assert "--gpu-name" not in done.stderr
+
+
+def test_a_file_may_have_a_point_in_its_name(tmp_path):
+    source = "import triton, triton.language as tl\n@triton.jit\ndef twice(x):\n    tl.store(x, 2 * tl.load(x))\n"
+    (tmp_path / "scale.v2.py").write_text(source)
+    done = kperf("diagnose", "--static", f"{tmp_path}/scale.v2.py:twice", "--signature", "*fp32", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["kernel"] for one in json.loads(done.stdout)["kernels"]] == ["twice"]
