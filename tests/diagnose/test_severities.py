@@ -594,8 +594,10 @@ def test_each_step_of_a_recurrence_needs_the_last_one(tmp_path, body, needed):
         "states[(8, 64)](a, b, out, 4096, 2048, 32, 32)"
     )
     findings = found(tmp_path, STATES.replace("BODY", body), launch)
-    advice = "let each warp have whole rows" if needed else "keep a vector that the loop carries"
+    whole = "let each warp have whole columns"
+    advice = f"{whole}: fewer warps, or more columns" if needed else "keep a vector that the loop carries"
     assert findings["reduction-in-loop"].advice.startswith(advice)
+    assert whole in findings["reduction-in-loop"].advice
 
 
 @pytest.mark.parametrize(

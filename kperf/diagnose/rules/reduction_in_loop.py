@@ -35,16 +35,17 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             others = np.delete(places, axis, axis=3)
             if len(places) < 2 or not _shared_by_warps(along, others) or not _carried(loop, op):
                 continue
+            whole = "rows" if axis == len(types[0].shape) - 1 else "columns"
             yield kernel.finding(
                 RULE.id,
                 op,
                 "medium" if gain >= MEDIUM_GAIN else "low",
                 f"each iteration reduces {types[0].size} elements across {kernel.num_warps} warps, through shared "
                 "memory and a barrier",
-                "let each warp have whole rows: fewer warps, or more rows in the tile"
+                f"let each warp have whole {whole}: fewer warps, or more {whole} in the tile"
                 if _needed(loop, op)
                 else "keep a vector that the loop carries and reduce it once after the loop; or let each warp have "
-                "whole rows",
+                f"whole {whole}",
                 {"elements": types[0].size, "num_warps": kernel.num_warps},
                 confidence="medium",
                 estimate=(min(gain, 1.4), 1.0, 3.0 if gain >= MEDIUM_GAIN else gain),
