@@ -6,7 +6,7 @@ from kperf.diagnose.kernel import MMAS, Kernel, loops_around
 from kperf.ir.layouts import TensorType, tensor_types
 from kperf.ir.ttgir import Operation
 
-_MADE = ("tt.load", *MMAS)
+_MADE = ("tt.load", *MMAS, "arith.extf", "arith.sitofp", "arith.uitofp")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Largest:
 
 
 def largest_value(kernel: Kernel) -> Largest | None:
-    """Of what loads and MMAs give; in a loop before outside of one."""
+    """Of what loads, MMAs and widening to floats give; in a loop before outside of one."""
     found = []
     for op in kernel.named(*_MADE):
         types = [tensor for tensor in tensor_types(op.rest.partition(" : ")[2]) if tensor.shape]
