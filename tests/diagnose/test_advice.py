@@ -270,13 +270,14 @@ gradient[(ctas,)](x, dw, 16384, 4096, num_warps=WARPS)
 @pytest.mark.parametrize(
     ("ctas", "warps", "on_an_sm"),
     [("torch.cuda.get_device_properties().multi_processor_count", 8, 1), ("132", 4, 1), ("264", 4, 2), ("264", 8, None),
-     ("132", 16, 1), ("131", 8, None), ("4096", 8, None)],
+     ("132", 16, 1), ("121", 8, 1), ("120", 8, None), ("4096", 8, None)],
 )  # fmt: skip
 def test_a_grid_of_one_cta_an_sm_leaves_few_warps(tmp_path, ctas, warps, on_an_sm):
     script = tmp_path / "rows.py"
     script.write_text(ROWS.replace("GRID", ctas).replace("WARPS", str(warps)))
     rows = {one.id: one for one in diagnosis_of(script).findings}
     assert ("low-occupancy" in rows) == (on_an_sm is not None)
+    assert ("launch-too-small" in rows) == (ctas == "120")
     if on_an_sm is not None:
         finding = rows["low-occupancy"]
         assert finding.evidence["ctas_per_sm"] == on_an_sm

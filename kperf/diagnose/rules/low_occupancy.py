@@ -12,6 +12,7 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import (
     FEW_WARPS_ON_SM,
     LEAST_SM_BYTES,
+    MEDIUM_GAIN,
     REGISTERS_NEAR,
     SM_BYTES_IN_FLIGHT,
     STAGES_WANTED,
@@ -83,7 +84,7 @@ def _by_grid(kernel: Kernel, now: int, evidence: dict[str, float | int | str]) -
     """Of CTAs that loop over memory on an SM that has room for more of them: rows of a batch, a share each."""
     loops = [loop for loop in kernel.named(*LOOPS) if not (arithmetic_bounds(kernel, loop) or is_recurrence(loop))]
     load = next((op for loop in loops for op in own(loop) if op.name in LOADS), None)
-    if kernel.grid is None or load is None or math.prod(kernel.grid) < H200.sms:
+    if kernel.grid is None or load is None or math.prod(kernel.grid) * MEDIUM_GAIN <= H200.sms:  # launch-too-small
         return None
     launched = math.ceil(math.prod(kernel.grid) / H200.sms)
     warps = launched * kernel.total_warps
