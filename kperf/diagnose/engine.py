@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,9 +158,9 @@ def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
 
     Which configuration is fastest, a GPU would have to say.
     """
-    of_function: dict[_Function, list[Diagnosis]] = {}
+    of_function: dict[_Function, list[tuple[Kernel, Diagnosis]]] = {}
     for kernel, diagnosis in kernels_with_diagnoses(kernels):
-        of_function.setdefault(_function_of(kernel, diagnosis), []).append(diagnosis)
+        of_function.setdefault(_function_of(kernel, diagnosis), []).append((kernel, diagnosis))
     return [_together(compilations) for compilations in of_function.values()]
 
 
@@ -169,20 +169,35 @@ def _function_of(kernel: Kernel, diagnosis: Diagnosis) -> _Function:
     return kernel.name, diagnosis.source, kernel.tuned
 
 
-def _together(compilations: Sequence[Diagnosis]) -> Diagnosis:
+def _together(compilations: Sequence[tuple[Kernel, Diagnosis]]) -> Diagnosis:
     """What is found in any of a function's compilations, each finding once; skipped is what none of them could run."""
-    first = compilations[0]
+    diagnoses = [diagnosis for _, diagnosis in compilations]
+    first = diagnoses[0]
     if len(compilations) == 1:
         return first
     return first.model_copy(
         update={
-            "findings": ranked(merged(finding for one in compilations for finding in one.findings)),
+            "findings": ranked(merged(_with_constants(compilations))),
             "skipped": {
-                rule: why for rule, why in first.skipped.items() if all(rule in one.skipped for one in compilations)
+                rule: why for rule, why in first.skipped.items() if all(rule in one.skipped for one in diagnoses)
             },
-            "ignored": list(dict.fromkeys(words for one in compilations for words in one.ignored)),
+            "ignored": list(dict.fromkeys(words for one in diagnoses for words in one.ignored)),
         }
     )
+
+
+def _with_constants(compilations: Sequence[tuple[Kernel, Diagnosis]]) -> Iterator[Finding]:
+    """The findings of each compilation; what others have not says by which constants it differs from those."""
+    for kernel, diagnosis in compilations:
+        for finding in diagnosis.findings:
+            others = [one for one, found in compilations if _key(finding) not in map(_key, found.findings)]
+            own = [
+                f"{name}={value}"
+                for name, value in kernel.constants.items()
+                if isinstance(value, int | float | str) and any(one.constants.get(name) != value for one in others)
+            ]
+            message = f"{finding.message} (with {', '.join(own)})" if own else finding.message
+            yield finding.model_copy(update={"message": message})
 
 
 def kernels_with_diagnoses(kernels: Sequence[Kernel]) -> list[tuple[Kernel, Diagnosis]]:
@@ -244,10 +259,15 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     """One finding a rule and line: the worst. A pipelined loop has each of its loads twice and more."""
     best: dict[tuple[str, str, int], Finding] = {}
     for finding in findings:
-        key = (finding.id, finding.source.file, finding.source.line)
+        key = _key(finding)
         if key not in best or _rank(finding) < _rank(best[key]):
             best[key] = finding
     return list(best.values())
+
+
+def _key(finding: Finding) -> tuple[str, str, int]:
+    """Its rule and line."""
+    return finding.id, finding.source.file, finding.source.line
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:

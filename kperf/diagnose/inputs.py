@@ -78,17 +78,17 @@ def of_compiled(
         resources=compiler.resources(kernel) if native else None,
         ptxas=compiler.ptxas_says(kernel.asm["ptx"], arch) if assembled else "",
         grid=grid,
-        configuration=_configuration(kernel),
+        constants=_constants(kernel),
         is_gluon="ttir" not in kernel.asm,
     )
 
 
-def _configuration(kernel: CompiledKernel | SimpleNamespace) -> dict[str, int]:
-    """Integer constexprs and options of a kernel that was compiled from its source."""
+def _constants(kernel: CompiledKernel | SimpleNamespace) -> dict[str, Any]:
+    """Constexprs and options of a kernel that was compiled from its source, as far as they have a value."""
     if not isinstance(kernel, CompiledKernel) or python_function(kernel) is None:
         return {}
     given = {name: getattr(kernel.metadata, name, None) for name in OPTIONS} | constexprs_of(kernel)
-    return {name: value for name, value in given.items() if isinstance(value, int) and not isinstance(value, bool)}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _of_script(script: Script, arch: Arch) -> list[Kernel]:

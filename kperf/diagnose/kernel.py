@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,8 +110,8 @@ class Kernel:
     known. grid: of a launch, None without one.
     arguments: numbers of the launch, by name. lengths: elements of its tensors, by name.
     tuned: whether it is one of an autotuner's configurations, of which a GPU
-    would choose. configuration: integer constexprs and compile options that it was compiled with, by name, as far as
-    they are known. history: of its function's launches in a script; None without one, and empty where another
+    would choose. constants: constexprs and compile options that it was compiled with, by name, as far as they are
+    known. history: of its function's launches in a script; None without one, and empty where another
     compilation of the function has it. is_gluon: whether its source is Gluon, whose buffers and waits are its writer's
     and not the compiler's; None of TTGIR alone, which does not say. next_along: empty, or the axis of the
     grid along which the CTA whose addresses are computed is the next one.
@@ -128,7 +129,7 @@ class Kernel:
     arguments: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     tuned: bool = False
-    configuration: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
     history: History | None = None
     is_gluon: bool | None = None
     next_along: str = ""
@@ -140,6 +141,11 @@ class Kernel:
         Raises `UsageError` if it cannot be read.
         """
         return self.compiled.code
+
+    @cached_property
+    def configuration(self) -> dict[str, int]:
+        """Its constants that are whole numbers: the lengths of tiles, stages, warps."""
+        return {one: value for one, value in self.constants.items() if type(value) is int}
 
     @cached_property
     def levels(self) -> dict[str, list[Line]]:

@@ -536,6 +536,35 @@ def test_kernels_of_one_name_are_told_apart_by_where_they_begin(tmp_path):
     assert [(one["file"], one["line"]) for one in sources] == [(str(script), 6), (str(tmp_path / "other.py"), 4)]
 
 
+COMPILED_TWICE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def picked(x, y, SPREAD: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i * 2)
+    if SPREAD:
+        tl.store(y + i * STEP, value)
+    else:
+        tl.store(y + i, value)
+
+x = torch.empty(1 << 22, device="cuda")
+for options in [{"SPREAD": True}, {"SPREAD": False}]:
+    picked[(1024,)](x, x, STEP=3, BLOCK=1024, **options)
+"""
+
+
+def test_what_one_compilation_has_alone_is_said_of_its_constants(tmp_path):
+    script = tmp_path / "picked.py"
+    script.write_text(COMPILED_TWICE)
+    messages = {finding["source"]["line"]: finding["message"] for _, finding in found(script)}
+    assert set(messages) == {7, 9}
+    assert messages[9].endswith(" (with SPREAD=True)")
+    assert "(with" not in messages[7]  # both have it
+    script.write_text(COMPILED_TWICE.replace(', {"SPREAD": False}]', "]"))
+    assert not [finding["message"] for _, finding in found(script) if "(with" in finding["message"]]
+
+
 @pytest.mark.parametrize("target", ["sm_80", "gfx942"])
 def test_other_targets_and_what_could_not_run(target):
     done = kperf("diagnose", "--static", DRAFT, "--target", target, "--json")
