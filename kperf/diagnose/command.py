@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,9 +181,8 @@ def show(console: Console, found: Diagnoses, request: Request) -> None:
     if request.as_json:
         console.out(found.model_dump_json(indent=1), highlight=False)
     elif str(request.as_sarif) != "-":
-        count = Counter(one.kernel for one in found.kernels)
         for diagnosis in found.kernels:
-            _show_kernel(console, diagnosis, explain=request.explain, placed=count[diagnosis.kernel] > 1)
+            _show_kernel(console, diagnosis, _name_among(found.kernels, diagnosis), explain=request.explain)
 
 
 def exit_status(found: Diagnoses, fail_if: str | None) -> int:
@@ -195,13 +193,19 @@ def exit_status(found: Diagnoses, fail_if: str | None) -> int:
     return int(any(finding.severity in bad for one in found.kernels for finding in one.findings))
 
 
-def _show_kernel(console: Console, diagnosis: Diagnosis, *, explain: bool, placed: bool) -> None:
-    """`placed`: with the line where its source begins, for another kernel has its name."""
-    place = f" ({_place(diagnosis.source)})" if placed and diagnosis.source.line else ""
+def _name_among(kernels: Sequence[Diagnosis], one: Diagnosis) -> str:
+    """Its name; with the line where it begins, or its constants, where these tell it from another one of the name."""
+    others = [other for other in kernels if other.kernel == one.kernel and other is not one]
+    place = f" ({_place(one.source)})" if any(other.source != one.source for other in others) else ""
+    constants = one.apart_from(other for other in others if other.source == one.source)
+    return f"{one.kernel}{place}{f' with {constants}' if constants else ''}"
+
+
+def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: bool) -> None:
     many = diagnosis.configurations
     best = f", the best of {many} configurations of its autotuner by what is found" if many > 1 else ""
     read_from = ", read from its timeline" if diagnosis.target == OF_A_TIMELINE else f" for {diagnosis.target}"
-    console.print(Text(f"{diagnosis.kernel}{place}{read_from}{best}", style="bold"))
+    console.print(Text(f"{name}{read_from}{best}", style="bold"))
     shown = diagnosis.findings if explain else diagnosis.findings[:_SHOWN]
     for finding in shown:
         _show_finding(console, finding)

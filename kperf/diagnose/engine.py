@@ -58,6 +58,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         findings=[witnessed(one, mine) for one in ranked(kept)],
         bound=bound_of(kernel),
         source=source_of(frame_of(kernel.module.function)),
+        constants={name: one for name, one in kernel.constants.items() if isinstance(one, int | float | str)},
         skipped=skipped,
         ignored=ignored,
     )
@@ -158,9 +159,9 @@ def diagnose_all(kernels: Sequence[Kernel]) -> list[Diagnosis]:
 
     Which configuration is fastest, a GPU would have to say.
     """
-    of_function: dict[_Function, list[tuple[Kernel, Diagnosis]]] = {}
+    of_function: dict[_Function, list[Diagnosis]] = {}
     for kernel, diagnosis in kernels_with_diagnoses(kernels):
-        of_function.setdefault(_function_of(kernel, diagnosis), []).append((kernel, diagnosis))
+        of_function.setdefault(_function_of(kernel, diagnosis), []).append(diagnosis)
     return [_together(compilations) for compilations in of_function.values()]
 
 
@@ -169,34 +170,34 @@ def _function_of(kernel: Kernel, diagnosis: Diagnosis) -> _Function:
     return kernel.name, diagnosis.source, kernel.tuned
 
 
-def _together(compilations: Sequence[tuple[Kernel, Diagnosis]]) -> Diagnosis:
+def _together(compilations: Sequence[Diagnosis]) -> Diagnosis:
     """What is found in any of a function's compilations, each finding once; skipped is what none of them could run."""
-    diagnoses = [diagnosis for _, diagnosis in compilations]
-    first = diagnoses[0]
+    first = compilations[0]
     if len(compilations) == 1:
         return first
     return first.model_copy(
         update={
             "findings": ranked(merged(_with_constants(compilations))),
-            "skipped": {
-                rule: why for rule, why in first.skipped.items() if all(rule in one.skipped for one in diagnoses)
+            "constants": {
+                name: value
+                for name, value in first.constants.items()
+                if all(one.constants.get(name) == value for one in compilations)
             },
-            "ignored": list(dict.fromkeys(words for one in diagnoses for words in one.ignored)),
+            "skipped": {
+                rule: why for rule, why in first.skipped.items() if all(rule in one.skipped for one in compilations)
+            },
+            "ignored": list(dict.fromkeys(words for one in compilations for words in one.ignored)),
         }
     )
 
 
-def _with_constants(compilations: Sequence[tuple[Kernel, Diagnosis]]) -> Iterator[Finding]:
+def _with_constants(compilations: Sequence[Diagnosis]) -> Iterator[Finding]:
     """The findings of each compilation; what others have not says by which constants it differs from those."""
-    for kernel, diagnosis in compilations:
+    for diagnosis in compilations:
         for finding in diagnosis.findings:
-            others = [one for one, found in compilations if _key(finding) not in map(_key, found.findings)]
-            own = [
-                f"{name}={value}"
-                for name, value in kernel.constants.items()
-                if isinstance(value, int | float | str) and any(one.constants.get(name) != value for one in others)
-            ]
-            message = f"{finding.message} (with {', '.join(own)})" if own else finding.message
+            others = [one for one in compilations if _key(finding) not in map(_key, one.findings)]
+            own = diagnosis.apart_from(others)
+            message = f"{finding.message} (with {own})" if own else finding.message
             yield finding.model_copy(update={"message": message})
 
 

@@ -1,5 +1,6 @@
 """What is known of a kernel: its findings, or what bounds it."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
@@ -20,9 +21,10 @@ class Bound(Frozen):
 class Diagnosis(Frozen):
     """What is known of one kernel.
 
-    source: where the kernel's source begins. skipped: rules that could not run, and what they lack. ignored: silenced
-    ones. configurations: how many an autotuner has of it, of which this is the one with the least findings; 1 without
-    one. not_tried: why no candidate of a finding was tried, where that was asked for; empty if some were.
+    source: where the kernel's source begins. constants: constexprs and compile options, by name; of compilations that
+    are one here those that they share. skipped: rules that could not run, and what they lack. ignored: silenced ones.
+    configurations: how many an autotuner has of it, of which this is the one with the least findings; 1 without one.
+    not_tried: why no candidate of a finding was tried, where that was asked for; empty if some were.
     """
 
     kernel: str
@@ -30,10 +32,18 @@ class Diagnosis(Frozen):
     findings: list[Finding]
     bound: Bound
     source: Source = Source(file="", line=0)
+    constants: dict[str, bool | int | float | str] = Field(default_factory=dict)
     skipped: dict[str, str] = Field(default_factory=dict)
     ignored: list[str] = Field(default_factory=list)
     configurations: int = 1
     not_tried: str = ""
+
+    def apart_from(self, others: Iterable["Diagnosis"]) -> str:
+        """Its constants that are not those of all others, in words: `BLOCK=128, num_warps=8`."""
+        theirs = [one.constants for one in others]
+        return ", ".join(
+            f"{name}={value}" for name, value in self.constants.items() if any(one.get(name) != value for one in theirs)
+        )
 
 
 class Diagnoses(Frozen):

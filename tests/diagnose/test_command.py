@@ -1,5 +1,6 @@
 """`kperf diagnose` as its user has it: what is read, printed, silenced, and how it ends."""
 
+import io
 import json
 import os
 import re
@@ -13,9 +14,11 @@ from pydantic import TypeAdapter
 
 from kperf.arch import SM_103A
 from kperf.compat.triton import own_cache
-from kperf.diagnose import functions
+from kperf.console import WholeConsole
+from kperf.diagnose import command, functions
 from kperf.diagnose.finding import Bound, Diagnoses, Diagnosis
 from kperf.diagnose.sarif import sarif
+from kperf.trace.analyze.finding import Source
 from tests.command import kperf
 from tests.diagnose import sarif_2_1_0
 from tests.test_interrupted import Session
@@ -536,6 +539,28 @@ def test_kernels_of_one_name_are_told_apart_by_where_they_begin(tmp_path):
     assert [(one["file"], one["line"]) for one in sources] == [(str(script), 6), (str(tmp_path / "other.py"), 4)]
 
 
+def test_compilations_of_one_function_are_told_apart_by_their_constants():
+    """On a GPU each of them is one."""
+    bound, begin = Bound(unit="memory", message="it"), Source(file="/x/k.py", line=3)
+    kernels = [
+        Diagnosis(kernel=name, target="sm_90a", findings=[], bound=bound, source=source, constants=constants)
+        for name, source, constants in [
+            ("copy", begin, {"BLOCK": 128, "EVEN": True, "num_warps": 4}),
+            ("copy", begin, {"BLOCK": 256, "EVEN": False, "num_warps": 4}),
+            ("copy", Source(file="/x/other.py", line=7), {"BLOCK": 128}),
+            ("move", begin, {"BLOCK": 512}),
+        ]
+    ]
+    console = WholeConsole(file=io.StringIO(), width=250)
+    command.show(console, Diagnoses(kernels=kernels), command.Request())
+    assert [line for line in console.file.getvalue().splitlines() if not line.startswith(" ")] == [
+        "copy (k.py:3) with BLOCK=128, EVEN=True for sm_90a",
+        "copy (k.py:3) with BLOCK=256, EVEN=False for sm_90a",
+        "copy (other.py:7) for sm_90a",
+        "move for sm_90a",
+    ]
+
+
 COMPILED_TWICE = """
 import torch, triton, triton.language as tl
 
@@ -558,6 +583,8 @@ def test_what_one_compilation_has_alone_is_said_of_its_constants(tmp_path):
     script = tmp_path / "picked.py"
     script.write_text(COMPILED_TWICE)
     messages = {finding["source"]["line"]: finding["message"] for _, finding in found(script)}
+    (one,) = json.loads(kperf("diagnose", "--static", script, "--json").stdout)["kernels"]
+    assert one["constants"] == {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "STEP": 3, "BLOCK": 1024}
     assert set(messages) == {7, 9}
     assert messages[9].endswith(" (with SPREAD=True)")
     assert "(with" not in messages[7]  # both have it
