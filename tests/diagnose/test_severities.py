@@ -31,6 +31,28 @@ def test_a_loop_on_one_line_is_divided_as_one_on_two(tmp_path, line):
     assert 2 < finding.estimate.speedup <= 3
 
 
+BY_CONSTANT = DIVIDED.replace("LINE", "\n        at = (i + k) // d\n       ").replace("x + (i + k) // d", "x + at")
+
+
+@pytest.mark.parametrize(
+    ("divisor", "loaded", "severity", "words"),
+    [
+        ("d", "VALUE", "medium", "by a number known at run time, some twenty instructions each"),
+        ("7", "VALUE", "medium", "by 7, a multiplication and shifts each"),
+        ("7", "tl.sin(tl.sin(VALUE))", "low", "by 7, a multiplication and shifts each"),
+    ],
+)
+def test_a_division_by_a_constant_is_short(tmp_path, divisor, loaded, severity, words):
+    launch = 'x = torch.empty(1 << 20, device="cuda")\nsums[(1024,)](x, x, 64, 7, 1024)'
+    kernel = BY_CONSTANT.replace("// d", f"// {divisor}")
+    kernel = kernel.replace("tl.load(x + at)", loaded.replace("VALUE", "tl.load(x + at)"))
+    finding = found(tmp_path, kernel, launch)["loop-division"]
+    assert (finding.severity, words in finding.message) == (severity, True)
+    assert ("make the divisor a tl.constexpr" in finding.advice) == (divisor == "d")
+    assert (finding.estimate.speedup < 1.1) == (severity == "low")
+    assert finding.estimate.speedup <= finding.estimate.high <= (8 if divisor == "d" else 5)
+
+
 GROUPED = """
 def grouped(x, w, y, sizes, G, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     tile = tl.program_id(0)
