@@ -463,3 +463,28 @@ def test_a_last_mma_behind_a_loop_that_may_not_run_serialises_it_and_each_advice
     for one in found:
         assert one.advice.startswith("say that the loop runs, tl.assume(end > start) before it, or make its bounds")
         assert "or do the last step in the loop too, under its mask" in one.advice
+
+
+UPDATED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def updated(h, b, y, N, R: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    rows, r = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, R)
+    left = tl.load(h + rows[:, None] * R + r[None, :])
+    for start in range(0, N, BN):
+        cols = start + tl.arange(0, BN)
+        product = tl.dot(left, tl.load(b + r[:, None] * N + cols[None, :]))
+        at = rows[:, None] * N + cols[None, :]
+        tl.store(y + at, (tl.load(y + at) + product).to(tl.bfloat16))
+
+h, b, y = (torch.empty(shape, device="cuda", dtype=torch.bfloat16) for shape in ((8192, 16), (16, 4096), (8192, 4096)))
+updated[(128,)](h, b, y, 4096, 16, 64, 128)
+"""
+
+
+def test_an_estimate_lies_in_its_interval_where_a_loop_moves_little_beside_its_sums(tmp_path):
+    (tmp_path / "updated.py").write_text(UPDATED)
+    finding = next(one for one in diagnosis_of(tmp_path / "updated.py").findings if one.id == "loads-not-pipelined")
+    assert finding.message.startswith("the loop adds to what is in memory")
+    assert (finding.estimate.low, finding.estimate.speedup, finding.estimate.high) == (1, 8, 8)  # 36 KB, 32 of sums: 9

@@ -17,6 +17,8 @@ from kperf.trace.analyze.finding import Finding
 
 _SMALL = 1024
 """Elements: vectors of scales or a bias are not worth a buffer."""
+_MOST = 8.0
+"""Of the gain without sums in memory: what a loop that moves little else waits for is not known."""
 _INTO_REGISTERS = ("tt.load", "tt.descriptor_load", "amdg.buffer_load")
 _MOVES = ("ttg.convert_layout", "amdg.in_thread_transpose")
 """What moves a tile's elements among registers and threads."""
@@ -107,7 +109,7 @@ def _gain_in_registers(kernel: Kernel, loop: Operation, op: Operation) -> tuple[
     """Without the bytes of the sums, which an iteration loads and stores beside its other tiles."""
     here = {access.operation.line: access.tile_bytes for access in kernel.accesses}
     moved, sums = sum(here.get(one.line, 0) for one in own(loop)), 2 * here.get(op.line, 0)
-    return moved / (moved - sums) if moved > sums else 2.0, 1.0, 8.0
+    return min(moved / (moved - sums), _MOST) if moved > sums else 2.0, 1.0, _MOST
 
 
 def _leaves_one_cta(kernel: Kernel, loop: Operation, stages: int) -> bool:
