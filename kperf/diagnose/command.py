@@ -32,6 +32,7 @@ from kperf.trace.analyze.recorded import read_timeline
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.kernels import TraceOptions
 from kperf.trace.capture.script import Script
+from kperf.trace.capture.trial import in_words
 
 _SHOWN = 3
 """Findings a kernel that are printed unless all are wanted."""
@@ -203,7 +204,8 @@ def _name_among(kernels: Sequence[Diagnosis], one: Diagnosis) -> str:
 
 def _show_kernel(console: Console, diagnosis: Diagnosis, name: str, *, explain: bool) -> None:
     many = diagnosis.configurations
-    best = f", the best of {many} configurations of its autotuner by what is found" if many > 1 else ""
+    constants = in_words(diagnosis.constants)
+    best = f", the best of {many} configurations of its autotuner by what is found: {constants}" if many > 1 else ""
     read_from = ", read from its timeline" if diagnosis.target == OF_A_TIMELINE else f" for {diagnosis.target}"
     console.print(Text(f"{name}{read_from}{best}", style="bold"))
     shown = diagnosis.findings if explain else diagnosis.findings[:_SHOWN]

@@ -50,7 +50,7 @@ Change = Mapping[str, int]
 """Constexprs and compile options by name, as they are written at the launch: {"num_stages": 3}."""
 
 
-def in_words(change: Change) -> str:
+def in_words(change: Mapping[str, object]) -> str:
     """`BLOCK_M=128, num_warps=8`."""
     return ", ".join(f"{name}={value}" for name, value in change.items())
 
