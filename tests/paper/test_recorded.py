@@ -27,6 +27,8 @@ STORE = Store(RECORDED / "h200")
 MODES = [
     fig12.Mode(causal, **other) for other in ({}, {"head_dim": 64}, {"dtype": "float16"}) for causal in (False, True)
 ]
+OF_AN_EARLIER_FORM = fig12.Mode(causal=True, dtype="float16")
+"""Not recorded with the override of now."""
 
 
 @pytest.fixture(scope="module", params=MODES, ids=lambda mode: mode.stem)
@@ -34,9 +36,10 @@ def recorded(request):
     return request.param, fig12.figure_runs(STORE, request.param)
 
 
-def test_every_figure_is_of_the_overrides_of_now(recorded):
+def test_every_figure_but_one_is_of_the_overrides_of_now(recorded):
     mode, runs = recorded
-    assert not [said for said in fig12.notes(runs, mode) if "another override" in said]
+    notes = [said for said in fig12.notes(runs, mode) if "another override" in said]
+    assert bool(notes) == (mode == OF_AN_EARLIER_FORM)
 
 
 def test_every_place_has_every_bar_from_one_environment_and_two_cards_are_said(recorded):
@@ -65,12 +68,12 @@ def test_every_point_was_right_and_its_numbers_are_its_samples(recorded):
 
 
 def test_the_overrides_that_ran_are_those_that_are_committed(recorded):
-    _, runs = recorded
+    mode, runs = recorded
     for (_, workload), run in runs.items():
         for key in VARIANTS:
             if key in run:
                 sha256 = override.find(key, override.specialization_of(workload)).sha256
-                assert run[key].override_sha256 == sha256
+                assert (run[key].override_sha256 == sha256) == (mode != OF_AN_EARLIER_FORM)
 
 
 def test_the_environment_names_a_commit_and_what_differed_from_it():
@@ -115,9 +118,11 @@ def test_the_page_has_the_recorded_table_of_inputs_all_of_them_of_the_committed_
             f"{subject} is at {min(ratios):.2f} to {max(ratios):.2f} of FA3's speed, and below it at "
             f"{sum(ratio < 1 for ratio in ratios)} of {places} points"
         )
-    slow = [(row.causal, row.kind, round(ratio, 3)) for row in rows if "views" in row.key for ratio in row.ratios]
-    slow = [(causal, kind) for causal, kind, ratio in slow if ratio < 1]
-    assert slow == [(False, "jump200_rows"), (True, "x30"), (True, "jump200_rows")]
+    slow = [(row.key, row.causal, row.kind, at) for row in rows for at, ratio in enumerate(row.ratios) if ratio < 1]
+    assert slow == [(key, False, "jump200_rows", 0) for key in ("improved_plus", "improved_plus_views")]
+    assert said(
+        "Both points below FA3's speed are at seq_len 512 without a mask, and have a jump of 2^200 in every row."
+    )
 
 
 def timeline(name, gpu="h200"):
@@ -138,15 +143,16 @@ def test_the_timelines_are_of_the_committed_overrides_and_whole(name, gpu):
 
 
 @pytest.mark.parametrize("gpu", ["h200", "h100-80gb-hbm3"])
-def test_the_timeline_of_improved_plus_is_of_the_committed_override_and_whole(gpu):
+def test_the_timeline_of_improved_plus_is_whole_and_that_of_an_h200_of_the_committed_override(gpu):
     found = timeline("improved_plus", gpu)
-    assert found.ttgir_sha256 == override.find("improved_plus", override.specialization_of(FIG11)).sha256
+    sha256 = override.find("improved_plus", override.specialization_of(FIG11)).sha256
+    assert (found.ttgir_sha256 == sha256) == (gpu == "h200")
     tiles, iterations = FIG11.rows // 128, FIG11.seq_len // 128 - 1  # the first block of a tile is not one of its trips
     assert found.units == tiles * iterations
     assert found.events.lost == 0
     assert found.lifetime_covered == pytest.approx(1, abs=0.01)
     assert found.tile_boundary_cycles is not None
-    assert facts.at_bound(found)
+    assert facts.at_bound(found) == (gpu != "h200")
     if gpu == "h200":
         assert (STORE.folder / "fig11/improved_plus.chrome_trace.json").stat().st_size < 2_000_000
 
@@ -199,7 +205,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
         f"{share(sum(p.shifts for p in points), len(points))} of the {len(points)} recorded points of both masks"
     )
     assert said(f"{share(sum(p.shifts for p in of_kinds), len(of_kinds))} of the {len(of_kinds)} of `make inputs`")
-    assert sum(p.shifts for p in points) <= 0.03 * len(points)
+    assert sum(p.shifts for p in points) <= 0.06 * len(points)
 
 
 def test_the_pages_say_how_many_rounds_a_record_has():
@@ -213,14 +219,14 @@ def test_the_pages_say_how_many_rounds_a_record_has():
     views = [p for p in Store(RECORDED / "h200", "attention").points() if p.implementation == "improved_plus_views"]
     heads = {fewest(p for p in views if (p.workload.heads, p.workload.kv_heads) == pair) for pair in ((64, 8), (32, 1))}
     (few,) = h100 | heads
-    (others,) = {of_figure(STORE, mode) for mode in MODES[2:]}
+    (others,) = {of_figure(STORE, mode) for mode in MODES[2:] if mode != OF_AN_EARLIER_FORM}
     (usual,) = {of_figure(STORE, mode) for mode in MODES[:2]}
     kinds = fewest(Store(RECORDED / "h200", "fig12_inputs").points())
-    assert said(f"There are {usual} rounds")
     assert said(
-        f"{few} on H100s and for 64 / 8 and 32 / 1 heads, {others} for head_dim 64, for float16 and for `make inputs`"
+        f"{usual} for Fig. 12 with both masks and for `make inputs`, {others} for head_dim 64 and for float16 without "
+        f"a mask, {few} on H100s and for 64 / 8 and 32 / 1 heads"
     )
-    assert kinds == others
+    assert kinds == usual
 
 
 def test_the_pages_say_what_a_sweep_over_two_gpus_took():
