@@ -134,7 +134,9 @@ def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
                 box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8}
                 axis.text(left + cycles / 2, place, f"{cycles:.0f}", ha="center", va="center", color=look.ink, bbox=box)
             if widest.get(look) == place:
-                axis.text(left + cycles / 2, place - 0.37, look.label, ha="center", va="bottom", fontsize=SMALL)
+                # A part may be narrower than its name: names of neighbours end and begin where the parts do.
+                at, side = {BEYOND: (cycles, "right"), EVENTS: (0.0, "left")}.get(look, (cycles / 2, "center"))
+                axis.text(left + at, place - 0.37, look.label, ha=side, va="bottom", fontsize=SMALL)
             if look is IDLE:
                 shown[look.label] = look
             left += cycles

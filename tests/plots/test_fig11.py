@@ -38,8 +38,8 @@ def test_an_iteration_is_its_bound_what_is_beyond_bubbles_and_what_events_cost()
     assert shown == [fig11.IDLE.label]  # the others are named in the bars, where they are widest
     assert numbers == [
         ("500", (250.0, 0)), ("MMAs at the peak rate", (250.0, -0.37)), ("300", (650.0, 0)), ("100", (850.0, 0)),
-        ("200", (1000.0, 0)), ("events", (1000.0, -0.37)), (" 900\n 2.25 ms", (1100.0, 0)),
-        ("600", (300.0, 1)), ("queued or in latency", (300.0, 0.63)), ("200", (700.0, 1)),
+        ("200", (1000.0, 0)), ("events", (900.0, -0.37)), (" 900\n 2.25 ms", (1100.0, 0)),
+        ("600", (300.0, 1)), ("queued or in latency", (600.0, 0.63)), ("200", (700.0, 1)),
         (" 800\n 1.50 ms", (800.0, 1)),
     ]  # fmt: skip
     assert names == ["A\nkernel of it"] * 2
@@ -53,6 +53,15 @@ def test_what_is_less_than_a_cycle_is_not_drawn_and_a_narrow_part_has_no_number(
     assert bars == [(0, 0.0, 954.0), (0, 954.0, 46.0), (0, 1000.0, 1.0)]
     named = [look.label for look in (fig11.RATE, fig11.BEYOND, fig11.EVENTS)]
     assert [text for text, _ in numbers if text not in named] == ["954", "46", " 1000\n 2.50 ms"]
+
+
+def test_names_of_narrow_parts_do_not_overlap():
+    figure, axis = plt.subplots(figsize=(8, 1))
+    fig11._stacks(axis, [timeline(2111.0, 2399.0, 2048.0)])
+    boxes = {text.get_text(): text.get_window_extent() for text in axis.texts}
+    plt.close(figure)
+    names = [boxes[look.label] for look in (fig11.RATE, fig11.BEYOND, fig11.EVENTS)]
+    assert all(left.x1 <= right.x0 for left, right in zip(names, names[1:], strict=False))
 
 
 def test_a_bound_is_no_longer_than_the_iteration_and_bubbles_no_longer_than_what_is_beyond():
