@@ -1,5 +1,6 @@
 """The cycles of an iteration under Fig. 11, stacked: of unequal numbers, and at the ends of what is shown."""
 
+from itertools import pairwise
 from types import SimpleNamespace as Some
 
 import matplotlib.pyplot as plt
@@ -61,7 +62,7 @@ def test_names_of_narrow_parts_do_not_overlap():
     boxes = {text.get_text(): text.get_window_extent() for text in axis.texts}
     plt.close(figure)
     names = [boxes[look.label] for look in (fig11.RATE, fig11.BEYOND, fig11.EVENTS)]
-    assert all(left.x1 <= right.x0 for left, right in zip(names, names[1:], strict=False))
+    assert all(left.x1 <= right.x0 for left, right in pairwise(names))
 
 
 def test_a_bound_is_no_longer_than_the_iteration_and_bubbles_no_longer_than_what_is_beyond():

@@ -63,9 +63,9 @@ from kperf.attention.kernels.warp_specialized import (
 # Named barriers of the hardware (16 a block; Triton itself uses the first four). Unlike an mbarrier's arrive, theirs
 # does not make a whole warp group wait for itself first.
 TURN = gl.constexpr(4)  # + W: it is consumer W's turn to issue
-# 13 + W: consumer W's vote, whose number stands in its assembly
 EMPTY = gl.constexpr(8)  # + stage: both consumers have read the pair
 Q_EMPTY = gl.constexpr(11)  # + W: consumer W's q is in registers, and the o that was staged in its buffer has left
+# 13 + W: consumer W's vote, whose number stands in its assembly
 CONSUMER_THREADS = gl.constexpr(256)
 Q_THREADS = gl.constexpr(160)  # one consumer and the producer
 ALL_THREADS = gl.constexpr(288)
@@ -76,7 +76,6 @@ LONGEST_MOVE = gl.constexpr(125.0)
 """log2: 126 may come out above itself where references are rounded as they are stored."""
 LOWEST = gl.constexpr(-3.0e38)  # a block of nothing but -inf has no maximum, and takes no part
 LARGEST_JUMP = gl.constexpr(126.0)  # log2: 2^-126 is the least that is not flushed to zero
-
 
 # Of `ragged_descriptor`: the index whose address wraps around to the first row, and the extent of what has no end.
 FAR = gl.constexpr(2**30)
