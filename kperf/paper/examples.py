@@ -274,6 +274,30 @@ def _said(timeline: Timeline) -> list[str]:
     return [line[:1].upper() + line[1:] for line in said]
 
 
+_SUBJECTS = (
+    ("An iteration takes", "An iteration of {} takes"),
+    ("A CTA lives", "A CTA of {} lives"),
+    ("A CTA that does not return early", "A CTA of {} that does not return early"),
+    ("Loads and stores request", "Loads and stores of {} request"),
+    ("Loads request", "Loads of {} request"),
+    ("Stores request", "Stores of {} request"),
+    ("Device memory has to move", "For {} device memory has to move"),
+    ("The MMAs of all CTAs", "The MMAs of all CTAs of {}"),
+    ("The kernel reads", "{} reads"),
+    ("The slowest CTA,", "The slowest CTA of {}, number"),
+    ("With all events the kernel is", "With all events {} is"),
+)
+"""How a sentence of the verdict begins, and how it begins with the name of its example."""
+
+
+def _with_name(line: str, name: str) -> str:
+    """A sentence of the verdict that names its example, for a reader who sees it without its section's title."""
+    for beginning, named in _SUBJECTS:
+        if line.startswith(beginning):
+            return named.format(f"`{name}`") + line.removeprefix(beginning)
+    return f"In `{name}` {line[:1] if line[1:2].isupper() else line[:1].lower()}{line[1:]}"
+
+
 def markdown(folder: Path) -> str:
     """The sections of docs/examples.md, from a GPU's records."""
     timelines = dict(recorded(folder / "examples", names()))
@@ -290,9 +314,10 @@ def _section(name: str, script: Script, timelines: dict[str, Timeline]) -> str:
     lines += [
         f"    kperf trace --kernel {shlex.quote(script.kernels[name])} {shlex.join((str(path), *script.arguments))}"
     ]
-    lines += ["", *(f"- {line}" for line in _said(timeline) if not line.startswith("That is pass"))][:4]
-    lines += ["", f"Confidence in this reading is {timeline.confidence.level}."]
-    lines[-1] += f" Events change the time of a launch by {_overhead(timeline)}."
+    said = [line for line in _said(timeline) if not line.startswith("That is pass")]
+    lines += ["", *(f"- {_with_name(line, name)}" for line in said[:3])]
+    lines += ["", f"Confidence in the reading of `{name}` is {timeline.confidence.level}."]
+    lines[-1] += f" The events of `{name}` change the time of a launch by {_overhead(timeline)}."
     if advised := [finding for finding in found_in(timeline) if finding.severity != "low"]:
         lines += ["", f"*Fix.* `{advised[0].id}`: {advised[0].advice}."]
     if name in AFTER and (after := timelines.get(AFTER[name][1])):
@@ -335,4 +360,5 @@ def _costs(timelines: dict[str, Timeline]) -> str:
         return "None of these examples is recorded."
     most = max(costs, key=lambda name: costs[name])
     mean = statistics.fmean(costs.values())
-    return f"Tracing costs {mean:.1%} on average over {len(costs)} examples, at most {costs[most]:.1%} ({most})."
+    count = f"{len(costs)} example{'s' * (len(costs) > 1)}"
+    return f"Tracing costs {mean:.1%} on average over {count}, at most {costs[most]:.1%} ({most})."

@@ -52,6 +52,7 @@ def test_without_a_gpu_kernels_are_lowered_and_the_record_is_drawn(console, no_g
     said = console.export_text()
     assert "gemm_tma: registers 154 -> " in said
     assert "CTAs an SM 1 -> 1" in said
+    assert "Tracing costs 5.0% on average over 1 example, at most 5.0% (gemm_tma)." in said
     assert "An iteration takes 2190 cycles" in said
     assert f"examples: recorded on {environment().gpu}, {environment().recorded_at[:10]}" in said
     assert "+5.0%" in said
@@ -87,6 +88,32 @@ def test_the_page_is_filled_from_the_records(recorded):
     assert text.endswith("<!-- /examples -->\nafter\n")
     assert "## moe\n\n    kperf trace --kernel experts_gemm examples/moe.py\n" in text
     assert "old" not in text
+
+
+def test_sentences_of_the_page_name_their_example(recorded):
+    text = examples.markdown(recorded / "h200")
+    assert "- An iteration of `gemm_tma` takes 2190 cycles; " in text
+    assert "\n- The slowest CTA of `moe`, number " in text
+    assert (
+        "Confidence in the reading of `moe` is high. The events of `moe` change the time of a launch by +5.0%." in text
+    )
+    for section in text.split("## ")[1:-1]:
+        name, *lines = section.splitlines()
+        readings = [line for line in lines if line.startswith("- ")]
+        assert len(readings) == 3
+        assert all(f"`{name}`" in line for line in readings), readings
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("The SM has an MMA in flight.", "In `moe` the SM has an MMA in flight."),
+        ("A CTA has 8 KB of loads in flight.", "In `moe` a CTA has 8 KB of loads in flight."),
+        ("MMAs wait.", "In `moe` MMAs wait."),
+    ],
+)
+def test_a_sentence_without_a_subject_of_its_own_begins_with_its_example(line, named):
+    assert examples._with_name(line, "moe") == named
 
 
 def test_what_is_no_example_is_refused(console, tmp_path):
