@@ -332,7 +332,7 @@ def test_every_tile_has_a_number_of_blocks_of_its_own(kind):
 
 
 def loops_over_blocks(kind):
-    """Of both consumers and the producer; with head_dim 128 a consumer has one in another, which it leaves to mend."""
+    """Of both consumers and the producer; with head_dim 128 a consumer has one in another, left to correct rows."""
     return 5 if kind.head_dim == 128 else 3
 
 

@@ -23,8 +23,8 @@ the PV of a block each warp votes on the block's p. Rows whose largest p is abov
 are moved: reference, acc, sums and p. For rows above 2^120 the block's softmax is computed once more, with a raised
 reference. So no block is computed more than twice, and a row's bits depend on no other row.
 
-- *head_dim 64*: registers are left, in which a warp still has s. It mends its rows alone.
-- *head_dim 128*: s is gone. The four warps of a consumer vote together, and leave the loop where one is to be mended.
+- *head_dim 64*: registers are left, in which a warp still has s. It corrects its rows alone.
+- *head_dim 128*: s is gone. The four warps of a consumer vote together, and leave the loop to correct rows.
   Outside of it they compute QK of the block, whose k they have kept, again. float16 moves rows in the loop.
 
 What is NaN or infinite in q, k or v stays in its tile or head.
@@ -724,7 +724,7 @@ def attend_block(W: gl.constexpr, q, p, acc, m_i, l_i, top, smem, stage, phase, 
     p_right = gl.exp2(s_right * qk_scale - column(pin(m_i) if HEAD_DIM > 64 else m_i, s_right))
     top = larger(top, top_by_thread(p_right))
     l_i += sum_by_thread(p_right)
-    if HEAD_DIM == 64:  # registers are left: a warp still has s, and mends its rows alone
+    if HEAD_DIM == 64:  # registers are left: a warp still has s, and corrects its rows alone
         if any_above(W, top, most_p(dtype), False):
             p_left, p_right, m_i, l_i, top, zeroed = softmax_again(s_left, s_right, m_i, l_i, top, qk_scale, dtype)
             m_i, l_i, top, alpha = moved(m_i, l_i, top, dtype)

@@ -106,10 +106,10 @@ def test_only_a_large_p_makes_a_warp_scale_what_it_has_summed(head_dim, dtype, c
     """acc and p are multiplied behind the branch alone, and what stands there, for some warps, waits for no other."""
     for loop in main_loops(head_dim, dtype, causal):
         after_pv, _, voted = loop.after_pv.partition("VOTE.ANY")
-        to_the_branch, mended, *_ = voted.partition("BAR.RED")[0].split(" BRA ")
+        to_the_branch, corrected, *_ = voted.partition("BAR.RED")[0].split(" BRA ")
         assert (loop.under_pv + after_pv + to_the_branch).count("FMUL") <= 4
-        assert mended.count("FMUL") >= 64 * (head_dim + 128) // 128
-        assert not re.search(r"\bBAR\b|SYNCS|STS|LDS|HGMMA|WARPGROUP", mended)
+        assert corrected.count("FMUL") >= 64 * (head_dim + 128) // 128
+        assert not re.search(r"\bBAR\b|SYNCS|STS|LDS|HGMMA|WARPGROUP", corrected)
 
 
 def test_every_tile_has_a_number_of_blocks_of_its_own():

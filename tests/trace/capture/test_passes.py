@@ -155,7 +155,7 @@ def test_the_committed_passes_record_every_probe_and_name_what_they_move(variant
     assert [all_probes.named(one.places) for one in found.passes] == [one.edges for one in found.passes]
 
 
-def test_a_pass_of_improved_plus_records_both_consumers_loop_of_blocks_and_not_what_mends_an_overflow():
+def test_a_pass_of_improved_plus_records_both_consumers_loop_of_blocks_and_not_what_corrects_an_overflow():
     """Its loop of blocks is in one that it leaves where a row overflows, which is in that of tiles."""
     original = overrides.find("improved_plus", Specialization())
     all_probes = find_probes(original.text, instrumented.RULES)
