@@ -28,7 +28,7 @@ WORKLOADS = [
 
 
 def run_override(key: str) -> None:
-    """Every workload, then one whose maxima jump beyond 2^188: Improved+ computes a tile again."""
+    """Every workload, then one whose maxima jump beyond 2^188: Improved+ computes a block again."""
     for workload in WORKLOADS:
         attend(key, workload, make_inputs(workload, seed=1, device_name="cpu"))
     workload = WORKLOADS[0]
