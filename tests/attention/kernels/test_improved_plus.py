@@ -88,8 +88,9 @@ def test_half_of_the_softmax_stands_under_pv_and_half_beside_the_rounding(dtype,
 
 
 def test_with_head_dim_64_more_than_half_of_the_exponentials_do_not_wait_for_pv(causal):
+    least = 42 if causal else 56
     for loop in main_loops(64, "bfloat16", causal):
-        assert loop.under_pv.count("MUFU.EX2") > HALF + 8
+        assert loop.under_pv.count("MUFU.EX2") >= least
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
