@@ -158,7 +158,7 @@ def test_a_volume_that_is_too_small_is_a_sentence_and_stays_empty(inside: Any) -
 def test_the_originals_script_prints_the_recorded_panel(inside: Any) -> None:
     told = inside("./bench_fa.sh", "vanilla", "seq_len")
     assert told.status == 0
-    assert told.out.startswith("static: recorded in h200; no GPU in this container")
+    assert told.out.startswith("static: recorded in h100-80gb-hbm3; no GPU in this container")
     assert "vanilla-tflops" in told.out
     told = inside("./bench_fa.sh")
     assert (told.status, told.out) == (
