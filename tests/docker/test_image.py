@@ -156,12 +156,12 @@ def test_a_volume_that_is_too_small_is_a_sentence_and_stays_empty(inside: Any) -
 
 
 def test_the_originals_script_prints_the_recorded_panel(inside: Any) -> None:
-    told = inside("./bench_fa.sh", "vanilla", "seq_len")
-    assert told.status == 0
-    assert told.out.startswith("static: recorded in h100-80gb-hbm3; no GPU in this container")
-    assert "vanilla-tflops" in told.out
-    told = inside("./bench_fa.sh")
-    assert (told.status, told.out) == (
+    printed = inside("./bench_fa.sh", "vanilla", "seq_len")
+    assert printed.status == 0
+    assert printed.out.startswith("static: recorded in h100-80gb-hbm3; no GPU in this container")
+    assert "vanilla-tflops" in printed.out
+    printed = inside("./bench_fa.sh")
+    assert (printed.status, printed.out) == (
         2, "usage: bench_fa.sh <improved|improved_plus|vanilla> <seq_len|batch_size> [options]\n"
     )  # fmt: skip
 
