@@ -16,7 +16,7 @@ from kperf.diagnose.thresholds import NEAR_ROOF
 from kperf.paper import claims, disturbance, examples, fig12, goals, llama_block, proof, proof_ncu, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
-from kperf.studies import public
+from kperf.studies import interleaved, public
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
 from tests.pages import PAGES, between_marks, said
@@ -156,7 +156,7 @@ def test_the_gain_of_a_llama_block_is_that_of_the_record():
     rows = RecordStore(RECORDED / "h100-80gb-hbm3", "llama-block", llama_block.ROWS).points()
     known = {(row.implementation, row.backward): row for row in rows if row.run == rows[-1].run}
     gains = {
-        key: llama_block.speedup(row, known[llama_block.TORCH, key[1]])
+        key: interleaved.speedup(row, known[llama_block.TORCH, key[1]])
         for key, row in known.items()
         if key[0] != llama_block.TORCH
     }

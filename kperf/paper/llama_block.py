@@ -11,26 +11,24 @@ import copy
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Literal, Self, cast
 
 import torch
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import TypeAdapter, model_validator
 from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import scaled_dot_product_attention
 
 from kperf.attention.implementations import IMPLEMENTATIONS
-from kperf.bench.intervals import around, median_interval, ratio_spread
-from kperf.bench.points import Settling
-from kperf.bench.turns import capture_graph, time_in_turn
-from kperf.errors import MeasurementError, UsageError, first_line
+from kperf.bench.intervals import median_interval
+from kperf.errors import MeasurementError, UsageError
 from kperf.integrations.operator import attention, why_not
-from kperf.record.store import DeviceStates, Layout, a_line_each
+from kperf.record.store import Layout, a_line_each
 from kperf.studies.inductor_program import blocks
-from kperf.studies.records import Common, Row, measured_or_recorded
+from kperf.studies.interleaved import Call, Candidate, Error, TimedRow, WrongError, relative_error, speedup, timed
+from kperf.studies.records import Common, measured_or_recorded
 
 NAME = "llama-block"
 TORCH = "sdpa"
@@ -48,70 +46,28 @@ _SEED = 15
 
 Tensor = torch.Tensor
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-Call = Callable[[], tuple[Tensor, ...]]
-_Error = Annotated[float, Field(ge=0)]
 
 
-class BlockRow(Row):
-    """A block with one implementation of attention. samples_ms: a call, of each round; or `message` says why none is.
+class BlockRow(TimedRow):
+    """A block with one implementation of attention.
 
-    backward: whether the backward pass belongs to the call. error: of the output against float32, relative, over all
-    elements; gradient_error: the largest of the gradients' of x and of the weights, with a backward pass. places: in
-    the order of each round; ceiling_ms: cuBLAS bfloat16 8192^3 in turn with them; device_states, other_processes (on
-    the GPU), idle_share (None in old records), settling: as in the points of Fig. 12.
+    backward: whether the backward pass belongs to the call. gradient_error: the largest of the gradients' of x and of
+    the weights against float32, with a backward pass.
     """
 
     schema_version: Literal[2] = 2  # type: ignore[assignment]
     sizes: dict[str, int]
-    implementation: str
     backward: bool
-    status: Literal["ok", "wrong", "unsupported", "failed"]
-    error: _Error | None = None
-    gradient_error: _Error | None = None
-    samples_ms: tuple[Annotated[float, Field(gt=0)], ...] = ()
-    places: tuple[int, ...] = ()
-    ceiling_ms: tuple[Annotated[float, Field(gt=0)], ...] = ()
-    device_states: DeviceStates | None = None
-    settling: Settling | None = None
-    other_processes: int = 0
-    idle_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    message: str = ""
-
-    @property
-    def median_ms(self) -> float | None:
-        """Of the samples, None without."""
-        return statistics.median(self.samples_ms) if self.samples_ms else None
-
-    @property
-    def ci95_ms(self) -> tuple[float, float] | None:
-        """Where the median of a second run falls 19 times in 20."""
-        return median_interval(self.samples_ms) if self.samples_ms else None
+    gradient_error: Error | None = None
 
     @model_validator(mode="after")
-    def _has_samples_that_are_right_or_a_reason(self) -> Self:
-        if not (self.status == "ok") == bool(self.samples_ms) == (not self.message):
-            raise ValueError("samples_ms: samples of what is ok, or a message, and not both")
-        states = self.device_states or ()
-        if not len(self.samples_ms) == len(self.places) == len(self.ceiling_ms) == len(states):
-            raise ValueError("samples_ms: a round has a sample, a place, a ceiling and a state of the GPU each")
-        if self.samples_ms and (self.error is None or (self.gradient_error is None) == self.backward):
-            raise ValueError("error: of the output, and with a backward pass of the gradients, of what has samples")
+    def _has_the_errors_of_its_passes(self) -> Self:
+        if self.samples_ms and (self.gradient_error is None) == self.backward:
+            raise ValueError("gradient_error: of what has samples and a backward pass")
         return self
 
 
 ROWS: Layout[BlockRow] = a_line_each(TypeAdapter(BlockRow), 2)
-
-
-@dataclass
-class _Candidate:
-    """A right block, as `time_in_turn` takes it; `call` keeps alive what the graph reads."""
-
-    implementation: str
-    call: Call
-    graph: torch.cuda.CUDAGraph
-    errors: dict[str, float | None]
-    samples_ms: list[float] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
 
 
 def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> None:
@@ -137,40 +93,15 @@ def measure(common: Common, *, rounds: int) -> Iterator[BlockRow]:
     for backward in (False, True):
         exact = _call(*in_float32, _in_float32, d_output.float() if backward else None)()
         fields = common | {"sizes": blocks().SIZES["llama"], "backward": backward}
-        candidates: list[_Candidate] = []
-        without_time: list[BlockRow] = []
-        for key in COMPARED:
-            try:
-                candidates.append(_prepare(key, block, inputs, d_output if backward else None, exact))
-            except torch.AcceleratorError:
-                raise  # the GPU's context is broken
-            except Exception as error:  # whatever a compiler or a library raises is this implementation's failure
-                without_time.append(BlockRow(**fields, implementation=key, **_told(error)))
-        if candidates:
-            timed = time_in_turn(candidates, rounds)
-        for one in candidates:
-            yield BlockRow(
-                **fields,
-                **one.errors,
-                implementation=one.implementation,
-                status="ok",
-                samples_ms=tuple(one.samples_ms),
-                places=tuple(one.places),
-                ceiling_ms=tuple(timed.ceiling_ms),
-                device_states=DeviceStates.of(timed.states),
-                settling=timed.settling,
-                other_processes=timed.other_processes,
-                idle_share=timed.idle_share,
+        candidates = [
+            Candidate(
+                fields | {"implementation": key},
+                partial(_compiled, key, block, inputs, d_output if backward else None),
+                partial(checked, exact=exact),
             )
-        yield from without_time
-
-
-def _told(error: Exception) -> dict[str, Any]:
-    """What a row says of a block without time."""
-    message = first_line(error)[:200]
-    if isinstance(error, _WrongError):
-        return {"status": "wrong", "message": message, **error.errors}
-    return {"status": "unsupported" if isinstance(error, UsageError) else "failed", "message": message}
+            for key in COMPARED
+        ]
+        yield from timed(BlockRow, candidates, rounds)
 
 
 def attend_with(key: str) -> Attend:
@@ -207,22 +138,11 @@ def _call(
     return both
 
 
-def _prepare(
-    key: str, block: torch.nn.Module, inputs: Sequence[Tensor], d_output: Tensor | None, exact: Sequence[Tensor]
-) -> _Candidate:
-    """Compile, capture, and check what the graph writes into poisoned memory.
-
-    Raises `UsageError` where the operator would fall back, `_WrongError` for what is off, and what torch raises.
-    """
+def _compiled(key: str, block: torch.nn.Module, inputs: Sequence[Tensor], d_output: Tensor | None) -> Call:
+    """Raises `UsageError` where the operator would fall back."""
     if key != TORCH and (reason := _falls_back(key, inputs[0])):
         raise UsageError(reason)
-    call = _call(torch.compile(block, fullgraph=True), inputs, attend_with(key), d_output)
-    graph, output = capture_graph(call, 1)
-    for tensor in output:
-        tensor.fill_(math.nan)
-    graph.replay()
-    torch.cuda.synchronize()
-    return _Candidate(key, call, graph, checked(output, exact))
+    return _call(torch.compile(block, fullgraph=True), inputs, attend_with(key), d_output)
 
 
 def _falls_back(key: str, x: Tensor) -> str | None:
@@ -234,34 +154,18 @@ def _falls_back(key: str, x: Tensor) -> str | None:
 
 
 def checked(output: Sequence[Tensor], exact: Sequence[Tensor]) -> dict[str, float | None]:
-    """`error` and `gradient_error` of a row. Raises `_WrongError` where one is too large, or not a number."""
-    error, *gradient_errors = (
-        float((one.float() - other).norm() / other.norm()) for one, other in zip(output, exact, strict=True)
-    )
+    """`error` and `gradient_error` of a row. Raises `WrongError` where one is too large, or not a number."""
+    error, *gradient_errors = map(relative_error, output, exact)
     if not error <= MAX_ERROR:
-        raise _WrongError(f"the output is off by {error:.2e} from float32, more than {MAX_ERROR:g}", error)
+        raise WrongError(f"the output is off by {error:.2e} from float32, more than {MAX_ERROR:g}", error=error)
     if not gradient_errors:
         return {"error": error, "gradient_error": None}
     gradient_error = math.nan if any(map(math.isnan, gradient_errors)) else max(gradient_errors)
     if not gradient_error <= MAX_GRADIENT_ERROR:
         limit = f"from float32, more than {MAX_GRADIENT_ERROR:g}"
-        raise _WrongError(f"a gradient is off by {gradient_error:.2e} {limit}", error, gradient_error)
+        message = f"a gradient is off by {gradient_error:.2e} {limit}"
+        raise WrongError(message, error=error, gradient_error=gradient_error)
     return {"error": error, "gradient_error": gradient_error}
-
-
-class _WrongError(Exception):
-    """A block that runs and is wrong; carries its errors, as a record may have them."""
-
-    def __init__(self, message: str, error: float, gradient_error: float | None = None) -> None:
-        super().__init__(message)
-        found = {"error": error, "gradient_error": gradient_error}
-        self.errors = {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
-
-
-def speedup(ours: BlockRow, theirs: BlockRow) -> tuple[float, float, float]:
-    """Of the whole block, with the 95 % interval in which a second run's lies. Both have samples of the same rounds."""
-    ratio = statistics.median(theirs.samples_ms) / statistics.median(ours.samples_ms)
-    return ratio, *around(ratio, ratio_spread(ours.samples_ms, theirs.samples_ms))
 
 
 def table(rows: Sequence[BlockRow], stamp: str) -> Table:

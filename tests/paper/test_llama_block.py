@@ -18,6 +18,7 @@ from kperf.paper.llama_block import COMPARED, OURS, TORCH, BlockRow
 from kperf.record import device
 from kperf.record.store import DeviceStates, RecordStore
 from kperf.studies.inductor_program import blocks
+from kperf.studies.interleaved import WrongError, speedup
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.bench.pretended_gpu import COLD_MS, Gpu
 from tests.command import kperf
@@ -97,7 +98,7 @@ def test_both_passes_are_checked_and_timed_in_turn(block, attending_gpu):  # noq
         assert row.sizes == SIZES
     ours, theirs = rows[1], rows[0]
     assert all({a, b} == {0, 1} for a, b in zip(ours.places, theirs.places, strict=True))
-    ratio, low, high = llama_block.speedup(ours, theirs)
+    ratio, low, high = speedup(ours, theirs)
     assert ratio == pytest.approx((5 + COLD_MS) / (4 + COLD_MS))
     assert low < ratio < high < 1.01 * ratio
 
@@ -230,5 +231,5 @@ def test_a_gradient_that_is_not_a_number_is_wrong_wherever_it_stands(place):
         "gradient_error": pytest.approx(0.004, rel=1e-3),
     }
     output[place] = torch.full((4,), float("nan"))
-    with pytest.raises(llama_block._WrongError, match="a gradient is off by nan"):
+    with pytest.raises(WrongError, match="a gradient is off by nan"):
         llama_block.checked(output, exact)

@@ -18,6 +18,7 @@ from kperf.bench.tables import speedup, speedup_interval
 from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
+from kperf.studies import interleaved
 from kperf.trace.analyze import facts
 from kperf.trace.analyze.recorded import read_timeline
 from tests.pages import between_marks, said
@@ -284,7 +285,7 @@ def test_the_pages_say_what_was_recorded_of_the_llama_block():
         torchs, *others = (row for row in rows if row.backward == backward)
         assert [row.implementation for row in others] == ["fa3", "improved_plus"]
         for row, label in zip(others, ("FA3", "Improved+"), strict=True):
-            value, *interval = llama_block.speedup(row, torchs)
+            value, *interval = interleaved.speedup(row, torchs)
             assert said(words.format(value, label, *interval))
 
 
