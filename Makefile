@@ -1,7 +1,7 @@
 # The only front door: each target is one line into the package. `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block tritonbench power accuracy timers proton \
+.PHONY: help setup lock libraries figures fig11 fig12 trace report examples inputs attention llama-block varlen tritonbench power accuracy timers proton \
         overhead disturbance proof lines inductor tune record claims ttgir doctor test test-kernels test-gpu test-docker test-versions test-newest versions test-lowest mutants \
         dist release check docs image shell docker-fig11 docker-fig12 clean
 
@@ -31,6 +31,7 @@ takes_inductor := OPTIONS
 takes_record := OPTIONS
 takes_tune := FRESH OPTIONS
 takes_llama-block := OPTIONS
+takes_varlen := OPTIONS
 takes_tritonbench := OPTIONS
 takes_test := OPTIONS
 takes_test-kernels := OPTIONS
@@ -132,6 +133,9 @@ llama-block: setup ## a Llama block with our attention in it: equal to torch's; 
 	@PYTHONPATH=. $(PYTHON) examples/llama_block.py
 	@$(KPERF) llama-block $(words)
 
+varlen: setup ## attention over sequences of different lengths beside equal ones: Improved+, FA3, torch; else as recorded
+	@$(KPERF) varlen $(words)
+
 tritonbench: setup ## our override and FA2 in meta-pytorch/tritonbench (TRITONBENCH_DIR), on its timers and on ours: do they agree?
 	@$(KPERF) tritonbench-compare $(words)
 
@@ -162,7 +166,7 @@ tune: setup ## tiles, warps, stages of the Triton kernel: pruned by compiling, s
 inductor: setup ## every kernel that torch.compile makes of a DiT and a Llama block, and its ceiling; OPTIONS="--trace triton_red*"
 	@$(KPERF) inductor $(words)
 
-record: setup ## measure anew what results/ holds (77 minutes of an H200); OPTIONS="--minutes 30 --only fig12,power"
+record: setup ## measure anew what results/ holds (79 minutes of an H200); OPTIONS="--minutes 30 --only fig12,power"
 	@$(KPERF) record $(words)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each

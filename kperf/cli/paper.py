@@ -213,6 +213,14 @@ def llama_block(
     llama_block.run(console, results, rounds=rounds, require_gpu=device is DeviceChoice.cuda)
 
 
+@app.command()
+def varlen(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto, rounds: Rounds = ROUNDS) -> None:
+    """Attention over sequences of different lengths: Improved+, FA3 and torch's varlen_attn, beside equal lengths."""
+    from kperf.paper import varlen
+
+    varlen.run(console, results, rounds=rounds, require_gpu=device is DeviceChoice.cuda)
+
+
 @app.command(name="tritonbench-compare")
 def tritonbench_compare(results: Results = RECORDED, device: DeviceOption = DeviceChoice.auto) -> None:
     """Our override and FlashAttention-2 by tritonbench and us, interleaved on the same timers; see TRITONBENCH_DIR."""

@@ -56,6 +56,7 @@ STEPS = (
     Step("lines", "lines", 2),
     Step("inductor", "inductor", 3),
     Step("llama-block", "llama-block", 2),
+    Step("varlen", "varlen", 2),
     Step("tritonbench", "tritonbench-compare", 2),
     Step("attention", "attention", 8),
     Step("tune", "tune --exhaustive", 10),

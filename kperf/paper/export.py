@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from kperf.bench.points import Point, PowerStore, Store
 from kperf.bench.walltime import SweepStore
 from kperf.errors import UsageError
-from kperf.paper import disturbance, llama_block, proof, proof_ncu, tritonbench
+from kperf.paper import disturbance, llama_block, proof, proof_ncu, tritonbench, varlen
 from kperf.record.store import RecordStore, recorded_folder
 from kperf.studies import accuracy, fig13, inductor, lines, proton, public, timers
 from kperf.tune.records import store_in
@@ -20,7 +20,8 @@ from kperf.tune.records import store_in
 Format = Literal["jsonl", "csv"]
 
 NAMES = (
-    "fig12", "fig12_inputs", "attention", "bench", "power", "sweeps", "tune", "llama-block", "tritonbench",
+    "fig12", "fig12_inputs", "attention", "bench", "power", "sweeps", "tune", "llama-block", "varlen",
+    "tritonbench",
     "accuracy", "overhead", "timers", "proton", "lines", "inductor", "diagnose", "ncu_rules",
     "disturbance", "public",
 )  # fmt: skip
@@ -93,6 +94,7 @@ def _cell(value: Any) -> Any:
 
 _ROWS: dict[str, Any] = {
     "llama-block": llama_block.ROWS,
+    "varlen": varlen.ROWS,
     "tritonbench": tritonbench.ROWS,
     "accuracy": accuracy.ROWS,
     "overhead": fig13.ROWS,
