@@ -7,6 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from kperf.bench.points import Key, MeasuredPoint, Point, Run
 from kperf.plots.style import (
@@ -25,6 +26,7 @@ from kperf.plots.style import (
     save,
 )
 
+_SLOPES = "#666666"
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
@@ -70,6 +72,7 @@ def memory_figure(runs: dict[Key, Run], keys: Sequence[str], title: Sequence[str
         ends = _lines(axis, runs, keys, backward, lambda point: point.peak_bytes)
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter(lambda value, _: in_bytes(value))
+        axis.yaxis.set_minor_formatter(NullFormatter())  # else its ticks have numbers where there are few powers of ten
         axis.set_ylabel("peak memory beyond q, k, v")
         slopes = _slopes(axis)
         _out_of_memory(axis, runs, keys, backward)
@@ -147,18 +150,30 @@ def _bundled(ends: Sequence[LineEnd]) -> list[LineEnd]:
 def _one(bundle: Sequence[LineEnd], order: Sequence[str]) -> LineEnd:
     """A bundle by its names, or by how many it has."""
     names = sorted((end.label for end in bundle), key=order.index)
-    return replace(bundle[0], label=", ".join(names) if len(names) < 3 else f"the {len(names)} others", colour=BLACK)
+    of_many = f"all {len(names)}" if len(names) == len(order) else f"the {len(names)} others"
+    label = ", ".join(names) if len(names) < 3 else of_many
+    return replace(bundle[0], label=label, colour=BLACK)
 
 
 def _slopes(axis: Axes) -> list[LineEnd]:
-    """Lines of memory that grows with seq_len and with its square, from the lower left corner."""
+    """Lines of memory that grows with seq_len and with its square, from the lower left corner, up to the panel's edge.
+
+    A line that ends at the top has its name there; the others' ends are returned.
+    """
     low, high = axis.get_xlim()
     bottom, top = axis.get_ylim()
     ends = []
     for power, style, label in ((1, ":", "O(N)"), (2, "--", "O(N²)")):
-        end = bottom * (high / low) ** power
-        axis.plot([low, high], [bottom, end], color=GREY, linestyle=style, linewidth=0.8)
-        ends.append(LineEnd(label, high, end, "#666666"))
+        right = min(high, low * (top / bottom) ** (1 / power))
+        end = bottom * (right / low) ** power
+        axis.plot([low, right], [bottom, end], color=GREY, linestyle=style, linewidth=0.8)
+        if right < low * (high / low) ** 0.9:
+            axis.annotate(
+                label, (right, end), xytext=(-5, -3), textcoords="offset points", ha="right", va="top",
+                color=_SLOPES, fontsize=SMALL,
+            )  # fmt: skip
+        else:
+            ends.append(LineEnd(label, right, end, _SLOPES))
     axis.set_xlim(low, high)
     axis.set_ylim(bottom, top)
     return ends

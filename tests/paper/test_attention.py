@@ -149,6 +149,29 @@ def test_lines_are_what_is_recorded_and_a_band_says_where_memory_ended():
         plt.close(figure)
 
 
+def test_where_all_grow_alike_the_names_stay_in_the_picture():
+    shapes = Shapes(seq_lens=(512, 1024, 16384))
+    keys = ["fa2", "fa3", "cudnn"]
+    runs = {}
+    for place in shapes.places:
+        points = run(place[1], "r", **dict.fromkeys(keys, 1e3))
+        peak = {"peak_bytes": 2**20 * place[1].seq_len}
+        runs[place] = {key: one.model_copy(update=peak) for key, one in points.items()}
+    figure = plot.memory_figure(runs, keys, ["What", "recorded"], [])
+    try:
+        forward = figure.axes[0]
+        square, *names = forward.texts
+        assert square.get_text() == "O(N²)"
+        assert forward.get_ylim()[1] == pytest.approx(square.xy[1])
+        assert forward.get_xlim()[0] < square.xy[0] < 2048
+        assert [name.get_text() for name in names] == ["all 3", "O(N)"]
+        assert {text.get_text() for text in forward.get_yticklabels(minor=True)} == {""}
+        low, high = forward.get_ylim()
+        assert all(low <= line.get_ydata().min() <= line.get_ydata().max() <= 1.001 * high for line in forward.lines)
+    finally:
+        plt.close(figure)
+
+
 def test_heights_are_tflops():
     runs = runs_of()
     figure = plot.tflops_figure(runs, KEYS, ["What", "recorded"], [])
