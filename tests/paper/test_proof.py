@@ -107,7 +107,7 @@ def test_each_kernel_is_tried_or_timed_beside_its_fixed_copy(tmp_path, console):
     assert rows["broken"].why.startswith("the script ends with exit status 3: ")
     said = console.export_text()
     assert "3 of 3 faults are named first or second at their line: " in said
-    assert "1 clean kernels, by their severest finding: 0 high, " in said
+    assert "Clean kernels: 1. Their severest finding is: 0 high, " in said
     assert "a of the fixed other.py is not that of other.py" in said
     assert "Without a measured gain: other." in said
     assert "Failed: broken (the script ends with exit status 3: " in said
