@@ -289,8 +289,8 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
-        f"By these numbers --ctas auto reads {count} of {len(read)} kernels from a sample. Events change the time of "
-        f"the launch that it reads by {_mean(read):.1%} on average, "
+        f"By these numbers --ctas auto reads {count} of {len(read)} kernels from sampled CTAs, and the others from all "
+        f"CTAs. Events change the time of the launch that --ctas auto reads by {_mean(read):.1%} on average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."
     ]

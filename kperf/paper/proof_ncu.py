@@ -237,7 +237,8 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
         with_line = sum(any(rule.names_line for rule in row.rules) for row in (*faulty, *clean))
         took_s = statistics.median(row.took_s for row in (*faulty, *clean))
         lines.append(
-            f"In {with_line or 'none'} of {len(faulty) + len(clean)} kernels a rule's text names a line of Python. "
+            f"Kernels for which a rule's text names a line of Python: {with_line or 'none'} of "
+            f"{len(faulty) + len(clean)}. "
             f"Profiling one launch takes {took_s:.1f} s in the median."
         )
     return [*lines, f"Not profiled: {', '.join(missing)}."] if missing else lines

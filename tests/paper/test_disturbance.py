@@ -127,8 +127,9 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
         "registers and spills 0 bytes; the original has 40 registers and spills 0 bytes.",
         "2 kernels can be sampled. Events change their times by 11.5% on average and 20.0% at worst with all CTAs "
         "recorded, and by 1.5% and 3.0% with sampled CTAs recorded.",
-        "By these numbers --ctas auto reads 2 of 3 kernels from a sample. Events change the time of the launch that it "
-        "reads by 2.7% on average, 3.0% in the median and 5.0% at worst (gemm).",
+        "By these numbers --ctas auto reads 2 of 3 kernels from sampled CTAs, and the others from all CTAs. Events "
+        "change the time of the launch that --ctas auto reads by 2.7% on average, 3.0% in the median and 5.0% at worst "
+        "(gemm).",
         "Each change compares medians of 3 launches.",
         "Both runs recorded all CTAs of the 1 kernels that cannot be sampled. Their ratios of instrumented to original "
         "time differ between the two runs by 5.3% in the median and 5.3% at most.",
@@ -160,7 +161,7 @@ def test_what_auto_reads_follows_from_both_rows(every, of_sample, reads):
     changed = {"same_order": True} | every | {"instrumented": used | every.get("instrumented", {})}
     sample = {"way": "sampled", "instrumented_ms": 2.02, "ratio": 1.01, "recorded": 60} | of_sample
     (line,) = [line for line in disturbance.said([made(**changed), made(**sample)]) if "--ctas auto" in line]
-    assert f"reads {reads} of 1 kernels from a sample" in line
+    assert f"reads {reads} of 1 kernels from sampled CTAs" in line
     assert f"and {(0.01 if reads else changed['ratio'] - 1):.1%} at worst" in line
 
 

@@ -86,7 +86,7 @@ def test_each_kernel_has_its_rules_or_says_why_not(tmp_path, console, program):
         "cause; in 2, some rule of ncu names it." in said
     )
     assert "ncu estimates that 1 of 1 clean kernels could take at least 20 % less time: good." in said
-    assert "In none of 4 kernels a rule's text names a line of Python." in said
+    assert "Kernels for which a rule's text names a line of Python: none of 4." in said
     assert "Not profiled: sudden (the process ended meanwhile: " in said
 
 
