@@ -438,7 +438,8 @@ def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
     )
     if t.sms:
         end = slowest.start_us + slowest.us
-        line += f", on SM {slowest.sm}, from {slowest.start_us:.1f} to {end:.1f} us of the launch's {t.sms.span_us:.1f} us"
+        line += f", on SM {slowest.sm}, from {slowest.start_us:.1f} to {end:.1f} us "
+        line += f"of the launch's {t.sms.span_us:.1f} us"
     return [*lines, f"{line}."]
 
 
