@@ -267,8 +267,12 @@ def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
     }
     if not kernels or not all(costs.values()):
         return []
-    ways = (f"{statistics.fmean(found):.1%} and {max(found):.1%} with {way} CTAs" for way, found in costs.items())
-    return [f"{len(kernels)} kernels can be sampled. Their mean and worst change: {', '.join(ways)} recorded."]
+    every, sampled = costs["all"], costs["sampled"]
+    return [
+        f"{len(kernels)} kernels can be sampled. Events change their times by {statistics.fmean(every):.1%} on average "
+        f"and {max(every):.1%} at worst with all CTAs recorded, and by {statistics.fmean(sampled):.1%} and "
+        f"{max(sampled):.1%} with sampled CTAs recorded."
+    ]
 
 
 def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -285,8 +289,8 @@ def _of_auto(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     worst, count = max(read, key=lambda one: abs(one.cost)), sum(one.way == "sampled" for one in read)
     return [
-        f"By these numbers --ctas auto reads {count} of {len(read)} kernels from a sample. Events change the time of "
-        f"the launch that it reads by {_mean(read):.1%} on average, "
+        f"By these numbers --ctas auto reads {count} of {len(read)} kernels from sampled CTAs, and the others from all "
+        f"CTAs. Events change the time of the launch that --ctas auto reads by {_mean(read):.1%} on average, "
         f"{statistics.median(abs(one.cost) for one in read):.1%} in the median and {abs(worst.cost):.1%} at worst "
         f"({worst.kernel})."
     ]
@@ -334,8 +338,9 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
-            f"Kernels of which both runs recorded all CTAs: {len(apart)}. The two runs' ratios of instrumented to "
-            f"original time differ by {statistics.median(apart):.1%} in the median and {max(apart):.1%} at most."
+            f"Both runs recorded all CTAs of the {len(apart)} kernels that cannot be sampled. Their ratios of "
+            f"instrumented to original time differ between the two runs by {statistics.median(apart):.1%} in the "
+            f"median and {max(apart):.1%} at most."
         )
     return lines
 
@@ -348,7 +353,9 @@ def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
         for one in rows
         if one.cost < -_SMALL and not (one.way == "sampled" and one.why_all)
     ]
-    return [f"If events make a launch faster, the compiler made another kernel: {', '.join(named)}."] if named else []
+    if not named:
+        return []
+    return [f"Launches that events make faster, because the compiler makes other code: {', '.join(named)}."]
 
 
 def said(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -360,7 +367,7 @@ def said(rows: Sequence[DisturbanceRow]) -> list[str]:
             mean, worst = _mean(these), max(these, key=lambda one: abs(one.cost))
             met = "within" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "beyond"
             middle = statistics.median(abs(one.cost) for one in these)
-            others = ", and all CTAs of kernels that cannot be sampled" if way == "sampled" else ""
+            others = " (with all CTAs of kernels that cannot be sampled)" if way == "sampled" else ""
             lines.append(
                 f"With {way} CTAs recorded{others}, events change the time of {len(these)} kernels by {mean:.1%} on "
                 f"average, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst ({worst.kernel}). This is "

@@ -25,20 +25,18 @@ class Cause:
         return rule.rule == self.rule and re.search(self.says, rule.text, re.IGNORECASE) is not None
 
 
-_LOADS = Cause("CPIStall", "L1TEX", "its warps wait for what they load")
-_LONGER_WAITS = (_LOADS, Cause("CPIStall", "barrier", "its warps wait at the barrier until a tile has arrived"))
+_LOADS = Cause("CPIStall", "L1TEX", "warps wait for what they load")
+_LONGER_WAITS = (_LOADS, Cause("CPIStall", "barrier", "warps wait at the barrier until a tile has arrived"))
 _COALESCED = (
-    Cause("UncoalescedGlobalAccess", "", "it counts the sectors that move in excess"),
-    Cause("MemoryCacheAccessPattern", "global", "it counts the bytes that are used of a sector"),
+    Cause("UncoalescedGlobalAccess", "", "it counts the excess sectors"),
+    Cause("MemoryCacheAccessPattern", "global", "it counts how many bytes of a sector are used"),
 )
-_NARROW = (
-    Cause("CPIStall", r"\bLG\b|local and global", "the queue of memory instructions is full: there are too many"),
-)
+_NARROW = (Cause("CPIStall", r"\bLG\b|local and global", "too many memory instructions fill their queue"),)
 _EXCHANGE = (
-    Cause("CPIStall", "barrier", "an exchange among warps ends in a barrier"),
-    Cause("CPIStall", "MIO|short scoreboard", "an exchange goes through shared memory"),
-    Cause("SharedMemoryConflicts", "", "an exchange goes through shared memory"),
-    Cause("UncoalescedSharedAccess", "", "an exchange goes through shared memory"),
+    Cause("CPIStall", "barrier", "warps exchange data, and then meet at a barrier"),
+    Cause("CPIStall", "MIO|short scoreboard", "warps exchange data through shared memory"),
+    Cause("SharedMemoryConflicts", "", "warps exchange data through shared memory"),
+    Cause("UncoalescedSharedAccess", "", "warps exchange data through shared memory"),
 )
 _FEW_WARPS = (
     Cause("TheoreticalOccupancy", "", "it says what limits the warps of an SM"),
@@ -55,14 +53,14 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     ),
     "bank-conflicts": (
         Cause("SharedMemoryConflicts", "", "it counts the conflicts"),
-        Cause("UncoalescedSharedAccess", "", "it counts the wavefronts in excess"),
+        Cause("UncoalescedSharedAccess", "", "it counts the excess wavefronts"),
     ),
     "conversion-in-loop": _EXCHANGE,
-    "debug-in-kernel": (Cause("CPIStall", "barrier", "its warps wait at the barrier that was left in"),),
+    "debug-in-kernel": (Cause("CPIStall", "barrier", "warps wait at the barrier that was left in the kernel"),),
     "dot-by-hand": _FMA,
     "dot-on-fma": _FMA,
     "emulated-atomics": (
-        Cause("CPIStall", r"\bLG\b|local and global", "its loops fill the queue of memory instructions"),
+        Cause("CPIStall", r"\bLG\b|local and global", "compare-and-swaps fill the queue of memory instructions"),
     ),
     "few-bytes-in-flight": (_LOADS, *_FEW_WARPS),
     "float64": (
@@ -73,38 +71,40 @@ CAUSES: dict[str, tuple[Cause, ...]] = {
     "idle-threads": (Cause("ThreadDivergence", "", "it counts the threads of a warp that work"),),
     "launch-too-small": (Cause("LaunchConfiguration", "grid", "it compares the grid with the SMs"),),
     "loads-not-pipelined": _LONGER_WAITS,
-    "loop-division": (Cause("HighPipeUtilization", r"ALU|XU", "a division is made of instructions of this pipeline"),),
+    "loop-division": (Cause("HighPipeUtilization", r"ALU|XU", "the instructions of a division run on this pipeline"),),
     "low-occupancy": _FEW_WARPS,
     "mask-stops-vectors": _NARROW,
     "narrow-access": (*_NARROW, *_COALESCED),
-    "random-numbers": (Cause("HighPipeUtilization", r"ALU|FMA", "it names the pipeline of Philox's integers"),),
+    "random-numbers": (
+        Cause("HighPipeUtilization", r"ALU|FMA", "it names the pipeline of Philox's integer arithmetic"),
+    ),
     "reduction-in-loop": _EXCHANGE,
     "register-spills": (
-        Cause("MemoryCacheAccessPattern", "local", "local memory is where spilled registers go"),
+        Cause("MemoryCacheAccessPattern", "local", "spilled registers go to local memory"),
         Cause("CPIStall", r"\bLG\b|local and global", "spills fill the queue of memory instructions"),
     ),
     "scalar-loop": (_LOADS, *_COALESCED),
     "slow-math": (
         Cause("HighPipeUtilization", "highest-utilized", "it names the pipeline that the function fills"),
-        Cause("CPIStall", "math pipe", "its warps wait for the pipeline that the function fills"),
+        Cause("CPIStall", "math pipe", "warps wait for the pipeline that the function fills"),
     ),
     "too-few-stages": _LONGER_WAITS,
     "too-few-warps": _FEW_WARPS,
     "uncoalesced-access": _COALESCED,
-    "wgmma-serialised": (Cause("CPIStall", "GMMA|warpgroup", "its warps wait for each MMA"),),
+    "wgmma-serialised": (Cause("CPIStall", "GMMA|warpgroup", "warps wait for each MMA"),),
 }
 """Fault -> what names it. A fault that is not here has no rule of ncu that would."""
 
 WITHOUT_RULE = {
-    "autotuner-list": "no launch shows which configurations were not tried",
+    "autotuner-list": "a profile of a launch does not show which configurations were not tried",
     "int64-index": "no rule looks at the width of indices",
     "masked-tiles": "no rule knows which results a mask removes",
     "padded-tile": "no rule knows which results a mask removes",
-    "recompiled-often": "compilation is outside of a kernel",
-    "redundant-load": "a second load of the same address looks like a first",
-    "small-tile": "no rule knows the tile of an MMA",
-    "stages-do-not-fit": "the GPU refuses the launch",
-    "tma-unused": "no rule compares a load with the other way to load",
+    "recompiled-often": "a kernel is compiled before it runs",
+    "redundant-load": "a second load of an address looks like the first",
+    "small-tile": "no rule knows the size of an MMA's tile",
+    "stages-do-not-fit": "the GPU refuses the launch, so there is nothing to profile",
+    "tma-unused": "no rule compares a load with a load by TMA",
     "wgmma-unused": "no rule compares the instruction of an MMA with a faster one",
     "widened-operands": "no rule knows the dtype that operands had",
 }

@@ -369,7 +369,7 @@ def _of_clean(rows: Sequence[ProofRow]) -> str:
         levels[0] += f" ({', '.join(severe)})"
     tried = sum(any(one.tried for one in findings) for findings in found.values())
     return (
-        f"{len(rows)} clean kernels, by their severest finding: {', '.join(levels)}, {worst[None]} without a finding. "
+        f"Clean kernels: {len(rows)}. Their severest finding is: {', '.join(levels)}, {worst[None]} without a finding. "
         f"A change was timed on {tried or 'none'} of them."
     )
 
@@ -384,9 +384,9 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     count, close = len(estimated), len(estimated) - len(off)
     return [
         f"{close} of {count} estimates ({close / count:.0%}) are within {CLOSE} x of the measured gain"
-        f"{_named('; all but', off)}.",
+        f"{_named('; the others:', off)}.",
         f"{count - len(outside)} of {count} measured gains lie in the estimate's interval"
-        f"{_named('; all but', outside)}.",
+        f"{_named('; the others:', outside)}.",
     ]
 
 
@@ -401,10 +401,10 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
     worse = [name for gain, name in gains if gain.is_slower]
     means = f"The median gain is {statistics.median(speedups):.2f} x, the geometric mean {_mean(speedups):.2f} x"
     if len(gains) > 1:
-        means += f"; without {gains[-1][1]} ({speedups[-1]:.0f} x) the mean is {_mean(speedups[:-1]):.2f} x"
+        means += f"; without {gains[-1][1]} ({speedups[-1]:.0f} x) the geometric mean is {_mean(speedups[:-1]):.2f} x"
     return [
-        f"{len(gains)} gains were measured: {len(gains) - by_hand} of a change that `--try` made, {by_hand} of a copy "
-        "that was fixed by hand.",
+        f"{len(gains)} gains were measured: {len(gains) - by_hand} of changes that `--try` made, {by_hand} of copies "
+        "that were fixed by hand.",
         f"{faster} kernels become at least {FASTER - 1:.0%} faster, {len(gains) - faster - len(worse)} gain less, "
         f"{len(worse)} become slower{_named(':', worse)}.",
         f"{means}.",

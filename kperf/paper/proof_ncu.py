@@ -237,13 +237,16 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
         with_line = sum(any(rule.names_line for rule in row.rules) for row in (*faulty, *clean))
         took_s = statistics.median(row.took_s for row in (*faulty, *clean))
         lines.append(
-            f"A rule's text names a line of Python in {with_line or 'none'} of {len(faulty) + len(clean)} kernels. "
+            f"Kernels for which a rule's text names a line of Python: {with_line or 'none'} of "
+            f"{len(faulty) + len(clean)}. "
             f"Profiling one launch takes {took_s:.1f} s in the median."
         )
     return [*lines, f"Not profiled: {', '.join(missing)}."] if missing else lines
 
 
-HEAD = ("kernel", "fault", "kperf: place at its line", "measured gain", "ncu's first", "its second", "names the cause")
+HEAD = (
+    "kernel", "fault", "place of kperf's finding", "measured gain", "ncu's first", "ncu's second", "names the cause",
+)  # fmt: skip
 
 
 def markdown(folder: Path) -> str:
@@ -253,9 +256,10 @@ def markdown(folder: Path) -> str:
     beside them. Raises `UsageError` for a broken record.
     """
     judgement = [
-        "The rules of ncu that name each fault, the words that they have to print, and why these name the fault:",
+        "For each fault: the rule of ncu that names it, the words that the rule's text has to contain (a regular "
+        "expression), and why these words name the fault:",
         "",
-        *md.table(("fault", "rule of ncu", "says", "why"), _judgement()),
+        *md.table(("fault", "rule of ncu", "words in its text", "why"), _judgement()),
     ]
     return "\n".join([*_recorded(folder), "", *judgement])
 
@@ -280,7 +284,7 @@ def _judgement() -> Iterator[tuple[str, ...]]:
     """A row a fault and rule, by name; of a fault without a rule the reason."""
     for fault in sorted({*CAUSES, *WITHOUT_RULE}):
         for cause in CAUSES.get(fault, ()):
-            yield fault, cause.rule, f"`{cause.says}`" if cause.says else "anything", cause.why
+            yield fault, cause.rule, f"`{cause.says}`" if cause.says else "any", cause.why
         if fault in WITHOUT_RULE:
             yield fault, "none", "", WITHOUT_RULE[fault]
 

@@ -393,7 +393,7 @@ def _unique(t: Timeline, m: Memory) -> list[str]:
     if m.unique_gb_per_s is not None:
         size = sum(part.unique_bytes or 0 for part in m.traffic)
         lines.append(
-            f"{t.label}: device memory has to move at least {_bytes(size)} of these bytes, each address once: "
+            f"{t.label}: device memory has to move at least {_bytes(size)} of these bytes, counting each address once: "
             f"{m.unique_gb_per_s:.0f} GB/s{_of_peak(t, m.unique_gb_per_s)}."
         )
     for part in m.traffic:
@@ -423,8 +423,8 @@ def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
     lines = []
     if i.early_share > 0:
         lines.append(
-            f"{t.label}: {i.early_share:.1%} of {t.launch_ctas} CTAs return early; they take {i.early_time_share:.1%} "
-            "of the CTAs' time."
+            f"{t.label}: {i.early_share:.1%} of {t.launch_ctas} CTAs return early; these take {i.early_time_share:.1%} "
+            "of the time of all CTAs."
         )
     if i.iterations and i.iterations.least < i.iterations.most:
         lines.append(
@@ -438,7 +438,8 @@ def _imbalance(t: Timeline, i: Imbalance) -> list[str]:
     )
     if t.sms:
         end = slowest.start_us + slowest.us
-        line += f", on SM {slowest.sm} from {slowest.start_us:.1f} to {end:.1f} of {t.sms.span_us:.1f} us"
+        line += f", on SM {slowest.sm}, from {slowest.start_us:.1f} to {end:.1f} us "
+        line += f"of the launch's {t.sms.span_us:.1f} us"
     return [*lines, f"{line}."]
 
 

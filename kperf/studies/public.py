@@ -208,6 +208,7 @@ FASTER = 1.1
 """A gain that counts: the lower end of its interval."""
 
 HEAD = ("kernel", "finding", "change", "size", "before, ms", "after, ms", "gain", "outputs")
+_ADVISED = ("kernel", "finding", "what the finding says", "its advice", "estimated gain", "measured gain")
 
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
@@ -231,12 +232,12 @@ def markdown(folder: Path) -> str:
         f"{found.stamp[0].upper()}{found.stamp[1:]}.",
         "",
         f"- {len(rows)} changes were timed: {_came_of(rows)}.",
-        f"- `kperf diagnose` has a finding on {found_on} of the {len(gained)} that became faster.",
-        f"- {len(advised)} changes were made for a finding: {_came_of(advised)}.",
+        f"- `kperf diagnose` has a finding on {found_on} of these {len(gained)} faster operators.",
+        f"- {len(advised)} of the changes were made for a finding: {_came_of(advised)}.",
         "",
         *md.table(HEAD, map(cells, rows)),
         "",
-        *md.table(("kernel", "finding", "what it says", "its advice", "estimate", "gain"), map(_said, advised)),
+        *md.table(_ADVISED, map(_said, advised)),
         "",
         "Commits:",
         "",
@@ -268,11 +269,12 @@ def _came_of(rows: Sequence[PublicRow]) -> str:
     little = [abs(statistics.median(row.ratios) - 1) for row in same if not is_faster(row) and not is_slower(row)]
     parts = [
         f"{len(gained)} operators became at least {FASTER - 1:.0%} faster{_gains(gained)}",
-        f"{len(little)} changed by at most {max(little):.1%}, neither surely {FASTER - 1:.0%} faster nor surely slower"
+        f"{len(little)} changed by at most {max(little):.1%}, by their intervals neither {FASTER - 1:.0%} faster nor "
+        "slower"
         if little
         else "",
         f"{len(slower)} became slower{_gains(slower)}",
-        f"{len(rows) - len(same)} had other outputs" if len(same) < len(rows) else "",
+        f"{len(rows) - len(same)} computed different outputs" if len(same) < len(rows) else "",
     ]
     return "; ".join(filter(None, parts))
 

@@ -339,7 +339,7 @@ def _test(slot: Slot, plugin: object) -> None:
 
 def _score(known: Sequence[Job], samples: Mapping[int, Sequence[Job]], ends: Mapping[Job, bool]) -> list[str]:
     """How many were killed: of the known mistakes, and of each seed's sample, in all and by room."""
-    lines = [f"Of {len(known)} known mistakes the tests notice {sum(ends[job] for job in known)}."]
+    lines = [f"The tests notice {sum(ends[job] for job in known)} of {len(known)} known mistakes."]
     for seed, sample in samples.items():
         rooms: dict[str, list[bool]] = {}
         for job in sample:
@@ -348,7 +348,7 @@ def _score(known: Sequence[Job], samples: Mapping[int, Sequence[Job]], ends: Map
         noticed, share = sum(ends[job] for job in sample), _share(sample, ends)
         if sample:
             lines.append(
-                f"Of {len(sample)} generated changes (seed {seed}) they notice {noticed}, {share:.0%}: {shares}."
+                f"The tests notice {noticed} of {len(sample)} generated changes (seed {seed}), {share:.0%}: {shares}."
             )
     return lines
 

@@ -109,7 +109,7 @@ def test_the_score_is_of_each_seed_and_room_and_known_mistakes_are_apart():
     a, b, c = (mutation.Job(None, (), name, room) for name, room in (("a", "known"), ("b", "bench"), ("c", "plots")))
     ends = {a: True, b: True, c: False}
     assert mutation._score([a], {2: [b, c], 3: [b]}, ends) == [
-        "Of 1 known mistakes the tests notice 1.",
-        "Of 2 generated changes (seed 2) they notice 1, 50%: bench: 1 of 1; plots: 0 of 1.",
-        "Of 1 generated changes (seed 3) they notice 1, 100%: bench: 1 of 1.",
+        "The tests notice 1 of 1 known mistakes.",
+        "The tests notice 1 of 2 generated changes (seed 2), 50%: bench: 1 of 1; plots: 0 of 1.",
+        "The tests notice 1 of 1 generated changes (seed 3), 100%: bench: 1 of 1.",
     ]

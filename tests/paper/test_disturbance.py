@@ -120,20 +120,21 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
     assert disturbance.said(rows) == [
         "With all CTAs recorded, events change the time of 3 kernels by 9.3% on average, 5.0% in the median and 20.0% "
         "at worst (norm). This is beyond the goals: 5% on average and 15% at worst.",
-        "With sampled CTAs recorded, and all CTAs of kernels that cannot be sampled, events change the time of 3 "
+        "With sampled CTAs recorded (with all CTAs of kernels that cannot be sampled), events change the time of 3 "
         "kernels by 1.0% on average, 0.0% in the median and 3.0% at worst (norm). This is within the goals: 5% on "
         "average and 15% at worst.",
         "Without norm the average is 4.0% with all CTAs, 0.0% with sampled CTAs. Its instrumented kernel has 32 "
         "registers and spills 0 bytes; the original has 40 registers and spills 0 bytes.",
-        "2 kernels can be sampled. Their mean and worst change: 11.5% and 20.0% with all CTAs, 1.5% and 3.0% with "
-        "sampled CTAs recorded.",
-        "By these numbers --ctas auto reads 2 of 3 kernels from a sample. Events change the time of the launch that it "
-        "reads by 2.7% on average, 3.0% in the median and 5.0% at worst (gemm).",
+        "2 kernels can be sampled. Events change their times by 11.5% on average and 20.0% at worst with all CTAs "
+        "recorded, and by 1.5% and 3.0% with sampled CTAs recorded.",
+        "By these numbers --ctas auto reads 2 of 3 kernels from sampled CTAs, and the others from all CTAs. Events "
+        "change the time of the launch that --ctas auto reads by 2.7% on average, 3.0% in the median and 5.0% at worst "
+        "(gemm).",
         "Each change compares medians of 3 launches.",
-        "Kernels of which both runs recorded all CTAs: 1. The two runs' ratios of instrumented to original time differ "
-        "by 5.3% in the median and 5.3% at most.",
-        "If events make a launch faster, the compiler made another kernel: gemm (-5.0% with all CTAs, 32 registers "
-        "instead of 40).",
+        "Both runs recorded all CTAs of the 1 kernels that cannot be sampled. Their ratios of instrumented to original "
+        "time differ between the two runs by 5.3% in the median and 5.3% at most.",
+        "Launches that events make faster, because the compiler makes other code: gemm (-5.0% with all CTAs, 32 "
+        "registers instead of 40).",
         "Not sampled: gemm (its CTAs come in clusters).",
     ]
     console.print(disturbance.table(rows, "measured"))
@@ -160,7 +161,7 @@ def test_what_auto_reads_follows_from_both_rows(every, of_sample, reads):
     changed = {"same_order": True} | every | {"instrumented": used | every.get("instrumented", {})}
     sample = {"way": "sampled", "instrumented_ms": 2.02, "ratio": 1.01, "recorded": 60} | of_sample
     (line,) = [line for line in disturbance.said([made(**changed), made(**sample)]) if "--ctas auto" in line]
-    assert f"reads {reads} of 1 kernels from a sample" in line
+    assert f"reads {reads} of 1 kernels from sampled CTAs" in line
     assert f"and {(0.01 if reads else changed['ratio'] - 1):.1%} at worst" in line
 
 
@@ -170,8 +171,8 @@ def test_kernels_of_one_name_from_two_scripts_are_two(console):
         "With all CTAs recorded, events change the time of 2 kernels by 17.5% on average, 17.5% in the median and "
         "20.0% at worst (norm). This is beyond the goals: 5% on average and 15% at worst.",
         "Each change compares medians of 3 launches.",
-        "If events make a launch faster, the compiler made another kernel: norm (-15.0% with all CTAs, 32 registers "
-        "instead of 40).",
+        "Launches that events make faster, because the compiler makes other code: norm (-15.0% with all CTAs, 32 "
+        "registers instead of 40).",
     ]
 
 

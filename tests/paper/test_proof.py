@@ -107,7 +107,7 @@ def test_each_kernel_is_tried_or_timed_beside_its_fixed_copy(tmp_path, console):
     assert rows["broken"].why.startswith("the script ends with exit status 3: ")
     said = console.export_text()
     assert "3 of 3 faults are named first or second at their line: " in said
-    assert "1 clean kernels, by their severest finding: 0 high, " in said
+    assert "Clean kernels: 1. Their severest finding is: 0 high, " in said
     assert "a of the fixed other.py is not that of other.py" in said
     assert "Without a measured gain: other." in said
     assert "Failed: broken (the script ends with exit status 3: " in said
@@ -155,13 +155,13 @@ def test_totals_name_what_misses_them():
         "2 of 5 faults are named first or second at their line: 1 first, 1 second; not other (spills, found is spills "
         "at line 8), silent (spills, exit status 1: -), third (spills, place 3 after tma at line 3 and spills at "
         "line 6).",
-        "3 clean kernels, by their severest finding: 1 high (alarm: spills at line 3), 0 medium, 1 low, 1 without a "
+        "Clean kernels: 3. Their severest finding is: 1 high (alarm: spills at line 3), 0 medium, 1 low, 1 without a "
         "finding. A change was timed on none of them.",
-        "1 of 2 estimates (50%) are within 1.5 x of the measured gain; all but first.",
-        "1 of 2 measured gains lie in the estimate's interval; all but first.",
-        "2 gains were measured: 1 of a change that `--try` made, 1 of a copy that was fixed by hand.",
+        "1 of 2 estimates (50%) are within 1.5 x of the measured gain; the others: first.",
+        "1 of 2 measured gains lie in the estimate's interval; the others: first.",
+        "2 gains were measured: 1 of changes that `--try` made, 1 of copies that were fixed by hand.",
         "2 kernels become at least 10% faster, 0 gain less, 0 become slower.",
-        "The median gain is 3.00 x, the geometric mean 2.83 x; without first (4 x) the mean is 2.00 x.",
+        "The median gain is 3.00 x, the geometric mean 2.83 x; without first (4 x) the geometric mean is 2.00 x.",
         "Without a measured gain: other, silent, third.",
     ]
 
@@ -179,7 +179,7 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
     lines = proof.said(rows)
     assert "1 kernels become at least 10% faster, 1 gain less, 2 become slower: copied, loses." in lines
     assert lines[1].endswith("0 high, 1 medium, 0 low, 0 without a finding. A change was timed on 1 of them.")
-    assert "2 of 3 measured gains lie in the estimate's interval; all but loses." in lines
+    assert "2 of 3 measured gains lie in the estimate's interval; the others: loses." in lines
     assert proof.slower(rows) == [
         ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
         ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),

@@ -86,7 +86,7 @@ def test_each_kernel_has_its_rules_or_says_why_not(tmp_path, console, program):
         "cause; in 2, some rule of ncu names it." in said
     )
     assert "ncu estimates that 1 of 1 clean kernels could take at least 20 % less time: good." in said
-    assert "A rule's text names a line of Python in none of 4 kernels." in said
+    assert "Kernels for which a rule's text names a line of Python: none of 4." in said
     assert "Not profiled: sudden (the process ended meanwhile: " in said
 
 
@@ -222,7 +222,7 @@ def test_the_page_shows_ncu_beside_what_was_found(tmp_path, gpu):
         r"| atomic-contention | CPIStall | `\bLG\b\|local and global` | atomics fill the queue of memory instructions |"
         in lines
     )
-    assert "| recompiled-often | none |  | compilation is outside of a kernel |" in lines
+    assert "| recompiled-often | none |  | a kernel is compiled before it runs |" in lines
 
 
 def test_each_fault_of_the_set_has_its_rules_or_the_reason_why_there_is_none():

@@ -185,7 +185,7 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
         held, of = outcome.held, len(outcome.ratios)
         assert said(f"{held} of {of} ({100 * held / of:.1f} %)")
     held, of = of_now.times_held, of_now.times
-    assert said(f"Of a second run's times {held} of {of} ({100 * held / of:.1f} %)")
+    assert said(f"| times | | | {held} of {of} ({100 * held / of:.1f} %) |")
     of_a_place = sum(line.startswith("16 x 16 x 8192") for line in of_now.missed)
     assert said(f"{of_a_place} of those {len(of_now.missed)} are of 16 x 8192")
     assert said(f"{len(of_now.retuned)} ratios of Triton's bars are left out")
@@ -224,8 +224,8 @@ def test_the_pages_say_how_many_rounds_a_record_has():
     (usual,) = {of_figure(STORE, mode) for mode in MODES[:2]} | h100
     kinds = fewest(Store(RECORDED / "h200", "fig12_inputs").points())
     assert said(
-        f"{usual} for Fig. 12 with both masks and for `make inputs`, on H100s too, {others} for head_dim 64 and for "
-        f"float16 without a mask, {few} for 64 / 8 and 32 / 1 heads"
+        f"{usual} for Fig. 12 (without a mask and causal, on H200s and H100s) and for `make inputs`, {others} for "
+        f"head_dim 64 and for float16 without a mask, and {few} for 64 / 8 and 32 / 1 heads"
     )
     assert kinds == usual
 
@@ -255,7 +255,7 @@ def test_improved_plus_is_called_eagerly_in_less_time_than_fa3_at_every_point():
         r for (sweep, w), r in fig12.figure_runs(STORE, fig12.Mode()).items() if (w.batch, w.seq_len) == (16, 128)
     )
     ours, fa3 = (f"{run[key].eager_ms * 1e3:.0f}" for key in ("improved_plus", "fa3"))
-    assert said(f"in {ours} us against {fa3}")
+    assert said(f"{ours} us against {fa3} us at batch 16 and seq_len 128")
 
 
 @pytest.mark.parametrize("variant", ["vanilla", "improved"])

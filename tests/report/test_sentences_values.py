@@ -172,9 +172,10 @@ def uneven(**of):
 def test_how_ctas_differ():
     t = timeline(sms=Some(span_us=31.0))
     assert sentences._imbalance(t, uneven()) == [
-        "k: 25.0% of 300 CTAs return early; they take 1.3% of the CTAs' time.",
+        "k: 25.0% of 300 CTAs return early; these take 1.3% of the time of all CTAs.",
         "k: a CTA that does not return early makes 2 to 31 iterations of the main loop; the median is 7.",
-        "k: the slowest CTA, 17, runs 12.0 us, 3.0 times the median, on SM 5 from 10.5 to 22.5 of 31.0 us.",
+        "k: the slowest CTA, 17, runs 12.0 us, 3.0 times the median, on SM 5, from 10.5 to 22.5 us of the "
+        "launch's 31.0 us.",
     ]
     alike = uneven(early_share=0.0, iterations=IterationCounts(least=7, median=7.0, most=7))
     assert sentences._imbalance(timeline(), alike) == ["k: the slowest CTA, 17, runs 12.0 us, 3.0 times the median."]
@@ -291,8 +292,8 @@ def test_what_a_kernel_moves_and_how_often_it_reads():
     assert sentences._memory(t, kept) == [
         "k: loads and stores request 1200 GB/s in the original kernel's 2.000 ms: loads 3 KB of a, 400 bytes of c, 148 "
         "bytes of d, 150 bytes of e; stores 2.5 MB of b.",
-        "k: device memory has to move at least 2.5 MB of these bytes, each address once: 900 GB/s, 22% of a copy's "
-        "4000 GB/s and 20% of the peak of 4500 GB/s.",
+        "k: device memory has to move at least 2.5 MB of these bytes, counting each address once: 900 GB/s, 22% of a "
+        "copy's 4000 GB/s and 20% of the peak of 4500 GB/s.",
         "k: the kernel reads a 3 times: a has 1 KB.",
         "k: the kernel reads c twice: 2 of its loads have the same addresses.",
         "k: the kernel reads e 1.5 times: e has 100 bytes.",

@@ -145,10 +145,11 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
     assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23")
     assert lines[2:5] == [
         "- 7 changes were timed: 3 operators became at least 10% faster (2.00 x, 1.33 x, 1.25 x); 2 changed by "
-        "at most 9.1%, neither surely 10% faster nor surely slower; 1 became slower (0.80 x); 1 had other outputs.",
-        "- `kperf diagnose` has a finding on 1 of the 3 that became faster.",
-        "- 2 changes were made for a finding: 1 operators became at least 10% faster (2.00 x); 0 became "
-        "slower; 1 had other outputs.",
+        "at most 9.1%, by their intervals neither 10% faster nor slower; 1 became slower (0.80 x); 1 computed "
+        "different outputs.",
+        "- `kperf diagnose` has a finding on 1 of these 3 faster operators.",
+        "- 2 of the changes were made for a finding: 1 operators became at least 10% faster (2.00 x); 0 became "
+        "slower; 1 computed different outputs.",
     ]
     assert [line.partition("`")[2].partition("`")[0] for line in lines[8:15]] == [
         "wrong", "twice", "by_hand", "guessed", "slightly", "noisy", "slower"

@@ -29,4 +29,4 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             )
 
 
-RULE = Rule("dot-by-hand", "A matrix product without tl.dot", check)
+RULE = Rule("dot-by-hand", "A matrix multiplication without tl.dot", check)

@@ -31,4 +31,6 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         )
 
 
-RULE = Rule("emulated-atomics", "Atomics of a compare-and-swap loop", check, needs="machine code", targets=("sm_",))
+RULE = Rule(
+    "emulated-atomics", "Atomics emulated by a compare-and-swap loop", check, needs="machine code", targets=("sm_",)
+)

@@ -34,5 +34,5 @@ def check(timeline: Timeline) -> Iterator[Finding]:
 
 
 RULE = DynamicRule(
-    "exposed-loads", "Loads that are waited for", check, explained_by=("loads-not-pipelined", "too-few-stages")
+    "exposed-loads", "Loads that the MMAs wait for", check, explained_by=("loads-not-pipelined", "too-few-stages")
 )

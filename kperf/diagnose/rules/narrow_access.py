@@ -68,4 +68,4 @@ _REASONS: dict[Cause, Callable[[Vector], tuple[str, str]]] = {
     "descriptor": _of_a_descriptor,
 }
 
-RULE = Rule("narrow-access", "Rows of unknown alignment", check, needs="machine code")
+RULE = Rule("narrow-access", "Narrow accesses to contiguous rows", check, needs="machine code")

@@ -34,4 +34,4 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     )
 
 
-RULE = DynamicRule("near-the-roof", "As fast as memory allows", check, is_bound=True)
+RULE = DynamicRule("near-the-roof", "A kernel as fast as memory allows", check, is_bound=True)

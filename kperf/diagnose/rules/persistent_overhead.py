@@ -27,4 +27,4 @@ def check(timeline: Timeline) -> Iterator[Finding]:
     )
 
 
-RULE = DynamicRule("persistent-overhead", "Iterations lost from tile to tile", check)
+RULE = DynamicRule("persistent-overhead", "Iterations lost between two tiles", check)

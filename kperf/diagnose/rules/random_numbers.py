@@ -79,4 +79,4 @@ def _other_cycles(kernel: Kernel, operations: Sequence[Operation]) -> float:
     return max(moved_bytes(kernel, operations) / kernel.arch.memory_bytes_per_cycle, multiplied)
 
 
-RULE = Rule("random-numbers", "Random numbers that take the time", check)
+RULE = Rule("random-numbers", "Random numbers that take much of the time", check)

@@ -75,4 +75,4 @@ def _is_beside_tiles(kernel: Kernel, loop: Operation) -> bool:
     )
 
 
-RULE = Rule("scalar-loop", "A loop over single numbers", check)
+RULE = Rule("scalar-loop", "A loop that loads single numbers", check)

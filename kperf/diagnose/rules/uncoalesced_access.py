@@ -245,4 +245,4 @@ def _weight(access: Access, size: int | None = None) -> int:
     return int((access.tile_bytes if size is None else size) * 8 ** len(loops_around(access.operation)))
 
 
-RULE = Rule("uncoalesced-access", "Neighbouring threads far apart in memory", check)
+RULE = Rule("uncoalesced-access", "Neighbouring threads that access memory far apart", check)
