@@ -13,7 +13,14 @@ from kperf.arch.arch import Arch, Completion, Device, Dtype, Opcode, OpcodeKind,
 from kperf.arch.blackwell import SM_100A, SM_103A, SM_120
 from kperf.arch.cdna3 import GFX942
 from kperf.arch.cdna4 import GFX950
-from kperf.arch.devices import H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S, H200_SM_BYTES_IN_FLIGHT, MI300X
+from kperf.arch.devices import (
+    H200,
+    H200_ATOMIC_NS,
+    H200_COPY_GB_PER_S,
+    H200_PARTIAL_STORE_GB_PER_S,
+    H200_SM_BYTES_IN_FLIGHT,
+    MI300X,
+)
 from kperf.arch.hopper import SM_90A
 from kperf.errors import UsageError
 
@@ -26,6 +33,7 @@ __all__ = [
     "H200",
     "H200_ATOMIC_NS",
     "H200_COPY_GB_PER_S",
+    "H200_PARTIAL_STORE_GB_PER_S",
     "H200_SM_BYTES_IN_FLIGHT",
     "KNOWN",
     "MI300X",

@@ -20,6 +20,10 @@ H200_COPY_GB_PER_S = 3900.0
 """Bytes that a copy on an H200 reads and writes: the median of the copies beside the recorded examples
 (`bandwidth.copy_gb_per_s` in results/h200/examples/*.timeline.json), of which the fastest moved 4005."""
 
+H200_PARTIAL_STORE_GB_PER_S = 2050.0
+"""Bytes of sectors that stores write in part, each request its part: 537 MB took 0.262 ms, with all else that the
+kernel does (rope_pairs in results/h200/diagnose.jsonl)."""
+
 H200_ATOMIC_NS = 1.76
 """From one atomic to the next on one address of an H200's L2: 16.8 million of float32 took 29.5 ms
 (atomic_sum in results/h200/diagnose.jsonl)."""

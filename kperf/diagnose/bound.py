@@ -1,10 +1,15 @@
 """What bounds a kernel, as its types say: the tensor cores, memory, or arithmetic."""
 
+from collections.abc import Sequence
+
 from kperf.diagnose.finding import Bound
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel, own
 from kperf.diagnose.loops import intensity
+from kperf.diagnose.measured import share_of_copy
 from kperf.diagnose.occupancy import arithmetic_cycles, moved_bytes
-from kperf.diagnose.thresholds import SECTOR_BYTES, SMALL_TILE_SHARE
+from kperf.diagnose.thresholds import NEAR_ROOF, SECTOR_BYTES, SMALL_TILE_SHARE
+from kperf.trace.analyze.models import Timeline
+from kperf.trace.analyze.stalls import LEAST_SAMPLES, STALLS
 
 _SURE = 2.0
 """How much longer arithmetic has to take by what its TTGIR shows, of which the machine code is some other number."""
@@ -14,6 +19,26 @@ def bound_of(kernel: Kernel) -> Bound:
     """By the operations per byte of its main loop, or by what it does at all."""
     found = _bound(kernel)
     return found.model_copy(update={"message": kernel.arch.in_its_words(found.message)})
+
+
+def as_measured(bound: Bound, timelines: Sequence[Timeline]) -> Bound:
+    """With how far the launches stay from memory's rate, if memory bounds them, and where most of the samples are."""
+    measured = [one for one in timelines if one.memory is not None and one.bandwidth is not None]
+    if bound.unit != "memory" or not measured:
+        return bound
+    timeline = min(measured, key=share_of_copy)
+    share = share_of_copy(timeline)
+    if share >= NEAR_ROOF:
+        return bound
+    message = f"{bound.message}; but it reaches {share:.0%} of a copy's rate"
+    if timeline.samples is not None and timeline.samples.total >= LEAST_SAMPLES:
+        line = max(timeline.samples.lines, key=lambda one: one.samples)
+        reason, count = max(line.stalls.items(), key=lambda one: one[1])
+        message += (
+            f": {line.samples / timeline.samples.total:.0%} of the samples are at line {line.line}, most of which "
+            f"({count / line.samples:.0%}) {STALLS.get(reason, reason)} ({reason})"
+        )
+    return bound.model_copy(update={"message": message})
 
 
 def _bound(kernel: Kernel) -> Bound:

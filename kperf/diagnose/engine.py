@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kperf.diagnose.bound import bound_of
+from kperf.diagnose.bound import as_measured, bound_of
 from kperf.diagnose.finding import Bound, Diagnosis, Unit
 from kperf.diagnose.kernel import Kernel, frame_of, source_of
 from kperf.diagnose.rule import DynamicRule, Rule, dynamic_rules, static_rules
@@ -56,7 +56,7 @@ def diagnose(kernel: Kernel, timelines: Sequence[Timeline] = ()) -> Diagnosis:
         kernel=kernel.name,
         target=kernel.arch.name,
         findings=[witnessed(one, mine) for one in ranked(kept)],
-        bound=bound_of(kernel),
+        bound=as_measured(bound_of(kernel), mine),
         source=source_of(frame_of(kernel.module.function)),
         constants={name: one for name, one in kernel.constants.items() if isinstance(one, int | float | str)},
         skipped=skipped,

@@ -55,3 +55,19 @@ def saved(timeline: Timeline, cycles: float) -> tuple[float, float, float]:
     least = max(timeline.bound.cycles if timeline.bound is not None else 0.0, iteration_time * 0.05)
     without_all = iteration_time / max(iteration_time - cycles, least)
     return math.sqrt(without_all), 1.0, iteration_time / max(iteration_time - cycles * 1.25, least)
+
+
+def moved_gb_per_s(timeline: Timeline) -> float:
+    """Bytes a second that come from device memory, at least; 0 where they are not known.
+
+    Where it is not known which bytes are requested twice, all of them count.
+    """
+    if timeline.memory is None:
+        return 0.0
+    unique = timeline.memory.unique_gb_per_s
+    return timeline.memory.gb_per_s if unique is None else unique
+
+
+def share_of_copy(timeline: Timeline) -> float:
+    """Of the rate of a copy on the same GPU; 0 where one of the two is not known."""
+    return moved_gb_per_s(timeline) / timeline.bandwidth.copy_gb_per_s if timeline.bandwidth is not None else 0.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kperf.arch import GFX942, SM_90A
+from kperf.arch import GFX942, H200_COPY_GB_PER_S, H200_PARTIAL_STORE_GB_PER_S, SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 from kperf.diagnose.occupancy import arithmetic_cycles
@@ -177,6 +177,37 @@ def kernel(x, out, BLOCK: tl.constexpr):
         "the store uses 20% of the bytes that it moves to device memory: neighbouring threads store elements of out "
         "that lie 5 elements apart"
     )
+
+
+ROPE = """
+@triton.jit
+def kernel(x, out, H: tl.constexpr, D: tl.constexpr):
+    i = tl.program_id(0) * H * D * 2 + tl.arange(0, H)[:, None] * D * 2 + 2 * tl.arange(0, D)[None, :]
+    even = tl.load(x + i)
+    odd = tl.load(x + i + 1)  # loads
+    tl.store(out + i, even - odd)  # here
+    tl.store(out + i + 1, even + odd)
+"""
+
+
+@pytest.mark.parametrize(("heads", "element", "use"), [(32, "bf16", 1 / 16), (32, "fp32", 1 / 8), (1, "bf16", 1 / 2)])
+def test_a_store_of_a_part_of_each_sector_is_taken_by_itself(tmp_path, heads, element, use):
+    types, constexprs = f"x=*{element},out=*{element}", (f"H={heads}", f"D={4096 // heads if heads == 1 else 64}")
+    found = findings(tmp_path, ROPE, types, constexprs)
+    one = found["uncoalesced-access", line(ROPE)]
+    after = line(ROPE) + 1
+    assert one.message.startswith(
+        f"a request of the store writes {use:.0%} of each sector that it moves to L2, and others of line {after} write "
+        "the rest, each by itself"
+    )
+    assert (
+        one.advice == "put the 2 parts of an element side by side with tl.join and tl.reshape, and store them together"
+    )
+    gain = H200_COPY_GB_PER_S / H200_PARTIAL_STORE_GB_PER_S / use / 2  # of bytes that are loaded and stored
+    assert one.estimate.speedup == pytest.approx(max(gain, 1.1))
+    assert one.severity == ("high" if gain > 3 else "medium")
+    loads = [other for (rule, _), other in found.items() if rule == "uncoalesced-access" and other is not one]
+    assert [other.estimate.speedup for other in loads] == [1.3] * len(loads)
 
 
 def test_columns_that_a_loop_walks_are_severe_whoever_uses_the_rest(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kperf.arch import SM_90A
+from kperf.arch import H200, SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose
 from tests.command import kperf
@@ -55,6 +55,14 @@ def test_a_tile_that_each_iteration_stores_and_the_next_one_loads_is_carried(tmp
     if found is not None:
         assert found.message.startswith("each iteration loads the 4096 bytes of out that the last one stored")
         assert found.advice.startswith("keep them in a variable that the loop carries")
+        cycles, moved = 2 * 4096 / H200.l2_bytes_per_cycle, 4096 / SM_90A.memory_bytes_per_cycle
+        assert found.estimate.speedup == pytest.approx(1 + cycles / moved)
+
+
+def test_a_tile_that_only_goes_to_memory_and_back_is_most_of_the_loop(tmp_path):
+    alone = SUM.format(place="mine + i").replace("tl.load(x + step * BLOCK + i)", "step")
+    estimate = findings(tmp_path, alone)["redundant-load", 10].estimate
+    assert (estimate.speedup, estimate.high) == (3.0, 10.0)
 
 
 STORED = """

@@ -74,6 +74,8 @@ def test_tiles_that_a_mask_removes_are_found_by_the_loops_bounds(tmp_path, begin
         assert (one.severity, one.source.line) == ("high", 10)
         assert one.message.startswith("the mask of line 14 removes whole tiles")
         assert ("begin the loop" in one.advice, "end the loop" in one.advice) == sides
+        estimate = (one.estimate.speedup, one.estimate.high)
+        assert estimate == ((2.5, 8.0) if sides[0] else (1.6, 2.0))  # a causal mask removes half at most, a window more
 
 
 def test_a_branch_that_leaves_out_tiles_is_enough(tmp_path):
@@ -94,6 +96,77 @@ def test_columns_that_are_read_from_memory_may_be_in_any_order(tmp_path, columns
     source = source.replace("CHOICE", f"tl.where(rows[:, None] >= ({columns})[None, :], s, 0.0)")
     shape = ("*bf16,*bf16,*fp32,*i32,i32:16,i32", "W=1024", "BM=128", "BN=64", "D=64")
     assert "masked-tiles" not in found(tmp_path, source, *shape, num_stages=1)
+
+
+SCALES = """
+def gemm(a, q, scales, out, N, K, G: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows, cols, i = tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rows[:, None] * K + (k + i)[None, :])
+        w = tl.load(q + (k + i)[:, None] * N + cols[None, :])
+        s = tl.load(scales + SCALE)
+        acc = tl.dot(x, w.to(tl.float16) * s, acc)
+    tl.store(out + rows[:, None] * N + cols[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("scale", "group", "times"),
+    [
+        ("((k + i) // G)[:, None] * N + cols[None, :]", 128, 32),
+        ("((k + i) // G)[:, None] * N + cols[None, :]", 8, 8),
+        ("((k + i) // G)[:, None] * N + cols[None, :]", 4, None),
+        ("(k // G) * N + cols[None, :]", 128, None),
+        ("(k + i)[:, None] * N + cols[None, :]", 128, None),
+    ],
+)
+def test_a_tile_in_which_each_address_stands_many_times_is_a_row(tmp_path, scale, group, times):
+    shape = ("*fp16,*i8,*fp16,*fp32,i32:16,i32:16", f"G={group}", "BM=128", "BN=128", "BK=32")
+    one = found(tmp_path, SCALES.replace("SCALE", scale), *shape, num_stages=3).get("redundant-load")
+    assert (one is not None) == (times is not None)
+    if one is not None:
+        addresses = 32 * 128 // times
+        assert one.source.line == 10
+        assert one.message.startswith(f"each iteration loads {addresses} numbers of scales {times} times each")
+        whole = 2 * 128 * 32 + 32 * 128 + 2 * 32 * 128  # bytes of x, w and s
+        gain = whole / (whole - 2 * (32 * 128 - addresses))
+        assert (one.estimate.speedup, one.estimate.high) == (pytest.approx(gain**0.5), pytest.approx(gain))
+
+
+EMBEDDING = """
+def gradient(ids, grads, out, padding, D, BLOCK: tl.constexpr):
+    token, cols = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < D
+    row = tl.load(ids + token)
+    keep = row != padding
+    g = tl.load(grads + token * D + cols, mask=inside, other=0.0).to(tl.float32)
+    g = CHOICE
+    tl.ATOMIC(out + row * D + cols, g, mask=MASK)
+"""
+
+
+@pytest.mark.parametrize(
+    ("choice", "atomic", "mask", "is_found"),
+    [
+        ("tl.where(keep, g, 0.0)", "atomic_add", "inside", True),
+        ("tl.where(row == padding, 0.0, g)", "atomic_add", "inside", True),
+        ("tl.where(keep, g, 0.0)", "atomic_add", "inside & keep", False),
+        ("tl.where(inside, g, 0.0)", "atomic_add", "inside", False),
+        ("tl.where(keep & inside, g, 0.0)", "atomic_add", "inside & keep", False),
+        ("tl.where(keep & inside, g, 0.0)", "atomic_add", "inside", True),
+        ("tl.where(keep, g, 1.0)", "atomic_add", "inside", False),
+        ("tl.where(keep, g, 0.0)", "atomic_max", "inside", False),
+        ("g", "atomic_add", "inside", False),
+    ],
+)
+def test_atomics_that_add_zero_want_a_mask(tmp_path, choice, atomic, mask, is_found):
+    source = EMBEDDING.replace("CHOICE", choice).replace("ATOMIC", atomic).replace("MASK", mask)
+    one = found(tmp_path, source, "*i64,*bf16,*fp32,i32,i32:16", "BLOCK=1024").get("atomic-contention")
+    assert (one is not None) == is_found
+    if one is not None:
+        assert (one.severity, one.source.line) == ("medium", 11)
+        assert one.message.startswith("the atomics add 0 to out for each element that the choice of line 10 sets to 0")
 
 
 LINEAR = """

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kperf.compat.cupti import PcSample
+from kperf.diagnose.bound import as_measured
 from kperf.diagnose.engine import diagnose_timeline
+from kperf.diagnose.finding import Bound
 from kperf.diagnose.rule import all_rules
 from kperf.diagnose.thresholds import WITNESSED
 from kperf.diagnose.witness import EVIDENCE, witnessed
@@ -262,3 +264,30 @@ def test_no_sample_is_lost_or_counted_twice(pcs):
         count = sum(pc.samples for pc in pcs if pc.reason in reasons)
         assert sum(one.stalls.get(reason, 0) for one in found.lines for reason in reasons) == count
         assert sum(one.awaited.get(reason, 0) for one in found.lines for reason in reasons) <= count
+
+
+@pytest.mark.parametrize(
+    ("unit", "gb_per_s", "factor", "words"),
+    [
+        (
+            "memory", 800.0, 1, "it is memory; but it reaches 40% of a copy's rate: 70% of the samples are at line 21, most "
+            "of which (86%) wait to ask global memory: its queue is full (lg_throttle)",
+        ),
+        ("memory", 800.0, 0.1, "it is memory; but it reaches 40% of a copy's rate"),
+        ("memory", 1701.0, 1, "it is memory"),
+        ("tensor core", 800.0, 1, "it is memory"),
+    ],
+)  # fmt: skip
+def test_where_nothing_is_found_it_says_how_far_memory_is_and_where_warps_wait(unit, gb_per_s, factor, words):
+    known = read_timeline(EXAMPLES / "layer_norm.timeline.json")
+    slow = known.model_copy(
+        update={
+            "memory": known.memory.model_copy(update={"unique_gb_per_s": gb_per_s}),
+            "bandwidth": known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0}),
+        }
+    )
+    counts = {name: int(factor * count) for name, count in (("lg_throttle", 600), ("long_scoreboard", 100))}
+    timeline = sampled(line(18, wait=int(factor * 300)), line(21, **counts), timeline=slow)
+    bound = Bound(unit=unit, message="it is memory")
+    assert as_measured(bound, [known, timeline]).message == words
+    assert as_measured(bound, []) == bound

@@ -1,13 +1,14 @@
 """Atomics that meet at one address."""
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200_ATOMIC_NS, H200_COPY_GB_PER_S
-from kperf.diagnose.kernel import ATOMICS, Kernel, loops_around
+from kperf.diagnose.kernel import ATOMICS, Kernel, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import UPDATES_OF_BIN
 from kperf.ir.ttgir import Operation
@@ -22,6 +23,11 @@ _MOST = 1000.0
 _SLOWER = 2.0
 """Atomics one after another, over the time in which the launch's bytes move: what is less is lost among other waits."""
 
+_ADDED = r"f?add\b"
+_ZERO = r"(dense<)?-?0(\.0+[eE]\+00)?\b"
+_SAME_VALUES = ("ttg.convert_layout", "arith.extf", "arith.truncf", "arith.extsi", "arith.trunci")
+_PASSED = ("arith.andi", "tt.broadcast", "tt.expand_dims", "tt.splat", "ttg.convert_layout")
+
 _COUNT_FIRST = (
     "count in each CTA first (tl.histogram of whole numbers, tl.sum by a mask of each key), then one atomic a CTA and "
     "element; or sort by the key"
@@ -34,6 +40,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         value = kernel.values.operand(op, 0)
         if value is None:
             continue
+        yield from _of_zeros(kernel, op, value)
         if value.scattered:
             yield from _of_a_launch(kernel, op, value) if kernel.lengths else _of_few_bins(kernel, op, value)
             continue
@@ -111,6 +118,48 @@ def _of_a_launch(kernel: Kernel, op: Operation, value: Value) -> Iterator[Findin
         confidence="medium",
         estimate=(min(slower, _MOST) ** 0.5, 1.0, min(slower, _MOST)),
     )
+
+
+def _of_zeros(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
+    """An atomic that adds what a choice made 0, where its mask does not leave these elements out."""
+    chosen = kernel.values.maker(op, 1) if op.name == "tt.atomic_rmw" and re.match(_ADDED, op.rest.strip()) else None
+    while chosen is not None and chosen.name in _SAME_VALUES:
+        chosen = kernel.values.maker(chosen, 0)
+    if chosen is None or chosen.name != "arith.select" or not any(_is_zero(kernel, chosen, one) for one in (1, 2)):
+        return
+    condition, mask = _all_of(kernel, chosen, 0), _all_of(kernel, op, 2)
+    left = [one for one in condition if one not in mask]
+    if not left:
+        return
+    where = lines_of([chosen], op) or "this line"
+    yield kernel.finding(
+        RULE.id,
+        op,
+        "medium",
+        f"the atomics add 0 to {name_of(value, kernel)} for each element that the choice of {where} sets to 0: L2 does "
+        "them like all others, one after another where they meet",
+        "put the condition of the choice into the mask of the atomics, and of the loads whose values only they need",
+        {"chosen": len(left)},
+        confidence="medium",
+        estimate=(1.5, 1.0, 10.0),
+    )
+
+
+def _is_zero(kernel: Kernel, op: Operation, place: int) -> bool:
+    made = kernel.values.maker(op, place)
+    return made is not None and made.name == "arith.constant" and re.match(_ZERO, made.rest.strip()) is not None
+
+
+def _all_of(kernel: Kernel, op: Operation, place: int) -> list[Operation]:
+    """The conditions that hold together for an operand: those between which there is an `and`."""
+    todo, found = [kernel.values.maker(op, place)], []
+    while todo:
+        made = todo.pop()
+        if made is not None and made.name in _PASSED:
+            todo += [kernel.values.maker(made, index) for index in range(len(made.operands))]
+        elif made is not None:
+            found.append(made)
+    return found
 
 
 def _unmasked(kernel: Kernel, op: Operation, value: Value) -> tuple[NDArray[np.int64], bool]:

@@ -59,7 +59,7 @@ def _finding(kernel: Kernel, loop: Operation, sides: Sequence[_Side]) -> Finding
         f"{advice}; tiles of which it removes nothing need no mask",
         {"rows": sides[0].rows, "before": int(before), "behind": int(behind)},
         confidence="medium",
-        estimate=(1.6, 1.0, 8.0 if before and behind else 2.0),
+        estimate=(2.5, 1.0, 8.0) if before else (1.6, 1.0, 2.0),
     )
 
 

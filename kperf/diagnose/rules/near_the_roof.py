@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kperf.diagnose.measured import finding
+from kperf.diagnose.measured import finding, moved_gb_per_s, share_of_copy
 from kperf.diagnose.rule import DynamicRule
 from kperf.diagnose.thresholds import NEAR_ROOF
 from kperf.trace.analyze.finding import Finding
@@ -12,14 +12,13 @@ from kperf.trace.analyze.models import Timeline
 def check(timeline: Timeline) -> Iterator[Finding]:
     """By the bytes a second that come from device memory, at least, over those of a copy on the same GPU.
 
-    Where it is not known which bytes are requested twice, all of them count, but not beyond what a copy moves: those
-    beyond come from a cache, and nobody knows how many more do. What is left until the roof is not estimated then.
+    Where it is not known which bytes are requested twice, they do not count beyond what a copy moves: those beyond come
+    from a cache, and nobody knows how many more do. What is left until the roof is not estimated then.
     """
     if timeline.memory is None or timeline.bandwidth is None:
         return
     unique = timeline.memory.unique_gb_per_s
-    gb_per_s = timeline.memory.gb_per_s if unique is None else unique
-    share = gb_per_s / timeline.bandwidth.copy_gb_per_s
+    gb_per_s, share = moved_gb_per_s(timeline), share_of_copy(timeline)
     if share < NEAR_ROOF or (unique is None and share > 1):
         return
     yield finding(
