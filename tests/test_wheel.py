@@ -70,7 +70,7 @@ OF_A_CHECKOUT = [
 ]  # fmt: skip
 OF_RECORDED_RUNS = [
     "accuracy", "choose --seq-len 4096", "choose", "claims", "fig11", "fig12", "goals", "inputs", "llama-block",
-    "overhead", "power", "repeatability", "sweep seq_len --only fa3", "timers", "tritonbench-compare",
+    "overhead", "power", "repeatability", "sweep seq_len --only fa3", "timers", "tritonbench-compare", "varlen",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from kperf.bench.cards import agreement, on_several, spread_note
 from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR, Store
 from kperf.bench.repeatability import compare, pairs
 from kperf.bench.tables import speedup, speedup_interval
-from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench
+from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench, varlen
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
 from kperf.studies import interleaved
@@ -217,15 +217,12 @@ def test_the_pages_say_how_many_rounds_a_record_has():
         return fewest(point for run in fig12.figure_runs(store, mode).values() for point in run.values())
 
     h100 = {of_figure(Store(RECORDED / "h100-80gb-hbm3"), fig12.Mode(causal)) for causal in (False, True)}
-    views = [p for p in Store(RECORDED / "h200", "attention").points() if p.implementation == "improved_plus_views"]
-    heads = {fewest(p for p in views if (p.workload.heads, p.workload.kv_heads) == pair) for pair in ((64, 8), (32, 1))}
-    (few,) = heads
     (others,) = {of_figure(STORE, mode) for mode in MODES[2:] if mode != OF_AN_EARLIER_FORM}
     (usual,) = {of_figure(STORE, mode) for mode in MODES[:2]} | h100
     kinds = fewest(Store(RECORDED / "h200", "fig12_inputs").points())
     assert said(
-        f"{usual} for Fig. 12 (without a mask and causal, on H200s and H100s) and for `make inputs`, {others} for "
-        f"head_dim 64 and for float16 without a mask, and {few} for 64 / 8 and 32 / 1 heads"
+        f"{usual} for Fig. 12 (without a mask and causal, on H200s and H100s) and for `make inputs`, and {others} for "
+        "head_dim 64 and for float16 without a mask"
     )
     assert kinds == usual
 
@@ -289,11 +286,10 @@ def test_the_pages_say_what_was_recorded_of_the_llama_block():
             assert said(words.format(value, label, *interval))
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "gpu"), [(32, 8, "H100"), (64, 8, "H200"), (32, 1, "H200")])
-def test_the_pages_say_what_was_recorded_of_groups_of_heads(heads, kv_heads, gpu):
+@pytest.mark.parametrize(("heads", "kv_heads"), [(32, 8), (64, 8), (32, 1)])
+def test_the_pages_say_what_was_recorded_of_groups_of_heads(heads, kv_heads):
     shape = {"batch": 4, "heads": heads, "kv_heads": kv_heads, "causal": True}
-    folder = RECORDED / {"H100": "h100-80gb-hbm3", "H200": "h200"}[gpu]
-    points = [point for point in Store(folder, "attention").points() if point.status == "ok"]
+    points = [p for p in Store(RECORDED / "h100-80gb-hbm3", "attention").points() if p.status == "ok"]
     times = {
         (point.implementation, seq_len): point.median_ms
         for point in points
@@ -303,9 +299,34 @@ def test_the_pages_say_what_was_recorded_of_groups_of_heads(heads, kv_heads, gpu
     lengths = sorted({seq_len for key, seq_len in times if key == "improved_plus_views"})
     ratios = [times["fa3", seq_len] / times["improved_plus_views", seq_len] for seq_len in lengths]
     assert len(ratios) == 6
-    assert said(f"| {heads} / {kv_heads}, {gpu} | " + " | ".join(f"{ratio:.3f}" for ratio in ratios) + " |")
+    assert said(f"| {heads} / {kv_heads}, H100 | " + " | ".join(f"{ratio:.3f}" for ratio in ratios) + " |")
     if (heads, kv_heads) == (32, 8):  # a row of improved_plus.md
-        assert said(f"over FA3, on an {gpu} | {min(ratios):.3f} to {max(ratios):.3f}")
+        assert said(f"over FA3, on an H100 | {min(ratios):.3f} to {max(ratios):.3f}")
+
+
+def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
+    rows = RecordStore(RECORDED / "h100-80gb-hbm3", varlen.NAME, varlen.ROWS).points()
+    rows = [row for row in rows if row.run == rows[-1].run]
+    ours = [row for row in rows if row.implementation == varlen.OURS and not row.equal]
+    assert {row.case: row.seq_lens for row in ours} == varlen.CASES
+    over_fa3 = []
+    for row in ours:
+        fa3, torchs = (varlen.counterpart(row, rows, key, equal=False) for key in (varlen.FA3, varlen.TORCH))
+        equal = varlen.counterpart(row, rows, varlen.OURS, equal=True)
+        over_fa3.append(interleaved.speedup(row, fa3)[0])
+        few, many = min(row.seq_lens), max(row.seq_lens)
+        assert said(
+            f"| {row.case}: {len(row.seq_lens)} of {few} to {many} | {'causal' if row.causal else 'full'} | "
+            f"{row.tflops:.0f} | {over_fa3[-1]:.3f} | {interleaved.speedup(row, torchs)[0]:.2f} | "
+            f"{varlen.over_equal(row, equal)[0]:.3f} |"
+        )
+    assert said(f"over FA3, on an H100 | {min(over_fa3):.3f} to {max(over_fa3):.3f}")
+    at_equal = [row for row in rows if row.implementation == varlen.OURS and row.equal]
+    slower = [interleaved.speedup(varlen.counterpart(row, rows, varlen.DENSE, equal=True), row)[0] for row in at_equal]
+    assert said(f"takes between {min(slower):.2f} and {max(slower):.2f} times as long as `attention`")
+    short = varlen.CASES["short"]
+    in_tiles = sum((-(-length // 128) * 128) ** 2 for length in short) / sum(length**2 for length in short)
+    assert said(f"hold {in_tiles:.2f} times the FLOPs that count")
 
 
 def test_the_pages_say_what_was_recorded_of_tritonbench():

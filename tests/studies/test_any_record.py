@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from kperf.errors import UsageError
-from kperf.paper import llama_block, tritonbench
+from kperf.paper import llama_block, tritonbench, varlen
 from kperf.plots import accuracy as plot_accuracy
 from kperf.plots import inductor as plot_inductor
 from kperf.plots import lines as plot_lines
@@ -67,6 +67,12 @@ def _llama(rows):
     llama_block.said(rows)
 
 
+def _varlen(rows):
+    varlen.table(rows, "s")
+    varlen.said(rows)
+
+
+WITHOUT_TIME = {"status": "failed", "samples_ms": [], "places": [], "ceiling_ms": [], "device_states": []}
 TOLD = {
     "lines": (lines.ROWS, _lines, {"launches_s": None, "process_s": None}),
     "timers": (timers.ROWS, _timers, {"samples_us": []}),
@@ -74,11 +80,8 @@ TOLD = {
     "accuracy": (accuracy.ROWS, _accuracy, {}),
     "inductor": (inductor.ROWS, _inductor, {"samples_us": [], "kernels": []}),
     "tritonbench": (tritonbench.ROWS, _tritonbench, {}),
-    "llama-block": (
-        TypeAdapter(llama_block.BlockRow),
-        _llama,
-        {"status": "failed", "samples_ms": [], "places": [], "ceiling_ms": [], "device_states": []},
-    ),
+    "llama-block": (TypeAdapter(llama_block.BlockRow), _llama, WITHOUT_TIME),
+    "varlen": (TypeAdapter(varlen.VarlenRow), _varlen, WITHOUT_TIME),
 }
 """Record -> its type, all that is told of it (returns what draws it), and the fields of a row without a measurement."""
 
@@ -88,8 +91,9 @@ NUMBERS = st.sampled_from([0, 1, 2, 1e-300, 1e300, (1 << 63) - 1, -1])
 
 def recorded(name):
     """A few rows of each sort: the rest is the same again."""
-    layout = llama_block.ROWS if name == "llama-block" else TOLD[name][0]
-    rows = [row.model_dump(mode="json") for row in RecordStore(RECORDED / "h200", name, layout).points()]
+    layout = {"llama-block": llama_block.ROWS, "varlen": varlen.ROWS}.get(name) or TOLD[name][0]
+    folder = max(RECORDED.glob(f"*/{name}.jsonl")).parent
+    rows = [row.model_dump(mode="json") for row in RecordStore(folder, name, layout).points()]
     return rows[:: max(len(rows) // 24, 1)]
 
 
@@ -124,7 +128,7 @@ def test_any_rows_are_told(name, data):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in TOLD if name not in {"tritonbench", "llama-block"}])
+@pytest.mark.parametrize("name", [name for name in TOLD if name not in {"tritonbench", "llama-block", "varlen"}])
 @settings(max_examples=3, derandomize=True)
 @given(data=st.data())
 def test_any_rows_are_drawn(name, data):
