@@ -18,7 +18,7 @@ from kperf.bench.tables import speedup, speedup_interval
 from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench, varlen
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
-from kperf.studies import interleaved
+from kperf.studies import fig13, interleaved
 from kperf.trace.analyze import facts
 from kperf.trace.analyze.recorded import read_timeline
 from tests.pages import between_marks, said
@@ -327,6 +327,23 @@ def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
     short = varlen.CASES["short"]
     in_tiles = sum((-(-length // 128) * 128) ** 2 for length in short) / sum(length**2 for length in short)
     assert said(f"hold {in_tiles:.2f} times the FLOPs that count")
+
+
+def test_the_pages_say_what_events_cost():
+    def percent(share):
+        return f"{100 * share:.1f} %"
+
+    costs = {cost.kernel: cost for cost in fig13.kernel_costs(RECORDED / "h200")}
+    found = fig13.summary(RECORDED / "h200")
+    most = max(cost.ratio - 1 for cost in costs.values())
+    assert said(f"vanilla and improved | {percent(found['fig13 mean'])} | {percent(found['fig13 worst'])} |")
+    assert said(f"| all {len(costs)} | {percent(found['mean of all'])} | {percent(most)} |")
+    vanilla, improved, plus = (
+        percent(max(costs[name].several) - 1) for name in ("vanilla", "improved", "improved_plus")
+    )
+    assert said(f"slows vanilla by {vanilla}, improved by {improved} and Improved+ by {plus}: only Improved+ meets")
+    choices = {cost.choice: percent(cost.ratio - 1) for cost in fig13.choices(RECORDED / "h200")["vanilla"]}
+    assert said(f"MMAs alone cost vanilla {choices['matrix products only']}, and all events {choices['as recorded']}")
 
 
 def test_the_pages_say_what_was_recorded_of_tritonbench():
