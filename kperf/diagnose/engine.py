@@ -233,8 +233,10 @@ OF_A_TIMELINE = "measured"
 def diagnose_timeline(timeline: Timeline) -> Diagnosis:
     """Everything that dynamic rules find in a timeline, the worst first, and what bounds it."""
     skipped: dict[str, str] = {}
-    of_rules = [_found_by(rule, timeline, skipped) for rule in dynamic_rules()]
-    kept, ignored = without_ignored(merged(itertools.chain(*of_rules)))
+    of_rules = [(rule, _found_by(rule, timeline, skipped)) for rule in dynamic_rules()]
+    most = min((_most_of(found) for rule, found in of_rules if rule.is_bound), default=math.inf)
+    found = itertools.chain(*(found for _, found in of_rules))
+    kept, ignored = without_ignored(merged(_within(one, most) if math.isfinite(most) else one for one in found))
     unit: Unit = "tensor core" if timeline.unit_of_compute == "tensor core" else "unknown"
     if timeline.memory is not None and timeline.unit_of_compute == "none":
         unit = "memory"

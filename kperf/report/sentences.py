@@ -27,6 +27,8 @@ from kperf.trace.instrument.session import CYCLES_AN_EVENT
 
 LOADS_ON_THE_PATH = 0.15
 """Of an iteration, spent where loads are waited for: two waits that end at once take 5 to 10 % of a short one."""
+MUCH_OF_COPY = 0.5
+"""Of a copy's rate, from which on a kernel with MMAs has its bytes in its reading."""
 READ_AGAIN = 1.5
 """Requested over different bytes of an argument: from there on it is said how often it is read."""
 MUCH_SLOWER = MOST_DISTURBED
@@ -127,7 +129,7 @@ def verdict(t: Timeline) -> list[str]:
         lines += _imbalance(t, t.imbalance)
     lines += _pipeline(t) if t.unit == "iteration" else []
     if t.memory:
-        lines += _memory(t, t.memory)
+        lines += _memory(t, t.memory) if t.unit == "CTA" else _moved(t, t.memory) if _moves_much(t, t.memory) else []
     if t.sms:
         lines += _tail(t, t.sms)
     if t.samples:
@@ -353,7 +355,12 @@ def _named(row: WhatIf) -> str:
     return row.region + everywhere.get(row.warp_group, f" of {row.warp_group}")
 
 
-def _memory(t: Timeline, m: Memory) -> list[str]:
+def _moves_much(t: Timeline, m: Memory) -> bool:
+    """Whether memory moves at least half of what it could: what a kernel with MMAs may wait for whatever its order."""
+    return bool(t.bandwidth and m.unique_gb_per_s and m.unique_gb_per_s >= MUCH_OF_COPY * t.bandwidth.copy_gb_per_s)
+
+
+def _moved(t: Timeline, m: Memory) -> list[str]:
     parts, verbs = [], []
     for verb, moved in (("loads", "loaded_bytes"), ("stores", "stored_bytes")):
         by_argument = [(part.argument, getattr(part, moved)) for part in m.traffic if getattr(part, moved)]
@@ -368,6 +375,11 @@ def _memory(t: Timeline, m: Memory) -> list[str]:
         line += f" (estimated from the {t.sampled.recorded} CTAs recorded)" if t.sampled and not t.all_ctas else ""
         line += f": {'; '.join(parts)}"
         lines += [f"{line}.", *_unique(t, m)]
+    return lines
+
+
+def _memory(t: Timeline, m: Memory) -> list[str]:
+    lines = _moved(t, m)
     most = [f"{wait.share:.0%} {wait.doing}" for wait in m.waits if wait.share >= 0.05]
     lines.append(f"{t.label}: a CTA lives {t.cycles_per_unit.median:.0f} cycles: {', '.join(most)}.")
     if m.loads_in_flight_bytes:

@@ -12,7 +12,7 @@ from kperf.diagnose.engine import FAILED, diagnose, diagnose_timeline
 from kperf.diagnose.page import FOLDER
 from kperf.diagnose.rule import all_rules, dynamic_rules
 from kperf.diagnose.thresholds import EXPOSED_SHARE, SEVERE_WAIT
-from kperf.trace.analyze.models import Quantiles, WhatIf
+from kperf.trace.analyze.models import Memory, Quantiles, WhatIf
 from kperf.trace.analyze.recorded import read_timeline
 from tests.command import kperf
 
@@ -269,3 +269,14 @@ def test_what_is_no_timeline_is_one_sentence(files):
     done = kperf("diagnose", *files)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("unique", "severity", "most"), [(1960.0, "low", 2000 / 1960), (1600.0, "high", 4.8)])
+def test_loads_that_a_kernel_with_mmas_waits_for_are_no_fault_at_the_roof(unique, severity, most):
+    known = recorded("flash_decoding")
+    memory = Memory(traffic=[], gb_per_s=unique, unique_gb_per_s=unique, waits=[], loads_in_flight_bytes=0.0)
+    bandwidth = known.bandwidth.model_copy(update={"copy_gb_per_s": 2000.0})
+    findings = found(known.model_copy(update={"memory": memory, "bandwidth": bandwidth}))
+    assert findings["exposed-loads"].severity == severity
+    assert findings["exposed-loads"].estimate.high == pytest.approx(most, rel=0.01)
+    assert ("near-the-roof" in findings) == (severity == "low")

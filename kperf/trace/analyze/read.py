@@ -111,6 +111,7 @@ def _by_iteration(launch: Launch, about: About) -> Timeline:
         replay=graph,
         what_if=rows,
         windows=analysis.windows(_typical(launch), issuers),
+        memory=None if launch.events.lost else views.memory(launch, about),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kperf.ir.traffic import Traffic
 from kperf.record.bandwidth import Bandwidth
 from kperf.record.store import RECORDED
 from kperf.report.sentences import verdict
@@ -181,6 +182,26 @@ def test_an_mma_without_tensor_cores_is_computed_by_fmas():
     assert t.fma_use.cta_main_loop == pytest.approx(512 / t.cycles_per_unit.median)
     assert not any("tensor core" in line or "MMA" in line for line in verdict(t))
     assert "its matrix products need 512 on the FMA units" in verdict(t)[0]
+
+
+TILE = 32768
+
+
+@pytest.mark.parametrize(("copy_gb_per_s", "is_said"), [(2.0, True), (3.0, True), (3.5, True), (3.6, False)])
+def test_what_a_loop_with_mmas_loads_is_in_its_reading_where_memory_may_bound_it(copy_gb_per_s, is_said):
+    kernel, starts = replace(SHARED, iterations=18), [0, 700, 1500]
+    launch, _ = launch_of_residents(kernel, starts)
+    (interval,) = [one for one in launch.intervals if one.group == "producer" and one.loads]
+    interval.traffic = (Traffic("a", TILE, 0),)
+    bandwidth = Bandwidth(peak_gb_per_s=5.0, copy_gb_per_s=copy_gb_per_s)
+    t = read.pipeline(launch, about(arguments={"a_ptr": f"int8 [{TILE * 100}]"}, bandwidth=bandwidth))
+    requested = kernel.iterations * len(starts) * TILE
+    assert [(part.argument, part.loaded_bytes) for part in t.memory.traffic] == [("a", requested)]
+    assert t.memory.gb_per_s == pytest.approx(requested / 1e6)  # in 1 ms
+    assert t.memory.unique_gb_per_s == pytest.approx(requested / 1e6)
+    words = " ".join(verdict(t))
+    assert ("loads request 2 GB/s in the original kernel's 1.000 ms" in words) == is_said
+    assert "a CTA lives" not in words
 
 
 def test_the_unit_of_compute_of_a_norm_is_none_and_of_a_gemm_the_tensor_cores():
