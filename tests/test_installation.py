@@ -71,6 +71,21 @@ def test_a_package_that_is_missing_is_one_sentence_with_what_installs_it():
     assert done.stderr.count("\n") == 2 * len(MISSING)
 
 
+def test_what_the_readme_installs_is_enough_for_what_it_runs(tmp_path):
+    (extras,) = re.findall(r'pip install "\.\[([\w,]+)\]"', (ROOT / "README.md").read_text())
+    others = [name for name in OF_EXTRAS if EXTRAS.get(name, "attention") not in extras.split(",")]
+    assert {"scipy", "optuna"} < set(others)
+    timeline = next((ROOT / "results/h200/examples").glob("*.timeline.json"))
+    given = (f"report {timeline} --out {tmp_path}/page.html", f"report {tmp_path}/nosuch", f"diagnose {timeline}")
+    done = python(IN_FORKS, json.dumps([(words, others) for words in given]), "torch", "triton")
+    ends = re.findall(r"END (.*) (\d+) \[.*\]\n", done.stderr)
+    assert ends == [(given[0], "0"), (given[1], "2"), (given[2], "0")], (
+        done.stderr
+    )
+    assert (tmp_path / "page.html").stat().st_size > 100_000
+    assert "is not installed" not in done.stderr
+
+
 @pytest.mark.parametrize("name", ["rich", "typer", "pydantic"])
 def test_without_what_the_command_line_needs_there_is_a_sentence_too(name):
     program = f"import sys\nsys.modules[{name!r}] = None\nfrom kperf.cli import main\nmain()"

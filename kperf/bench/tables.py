@@ -56,12 +56,6 @@ def tritonbench_table(runs: Iterable[dict[str, Point]], metrics: Sequence[str], 
     return table
 
 
-def when(recorded_at: Iterable[str]) -> str:
-    """The day of some records, or the first and the last: 2026-11-20 to 2026-11-21."""
-    days = sorted({time[:10] for time in recorded_at})
-    return " to ".join(dict.fromkeys([days[0], days[-1]]))
-
-
 def tritonbench_csv(runs: Iterable[dict[str, Point]], metrics: Sequence[str]) -> str:
     """The same as text, separated by semicolons as tritonbench's --csv."""
     header, rows = _rows(list(runs), metrics)

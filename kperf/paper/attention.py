@@ -19,12 +19,12 @@ from kperf.bench.measure import check_on_cpu
 from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point, Run, Store, fullest_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.sweep import run_sweep
-from kperf.bench.tables import SHIFTS, require_times, when
+from kperf.bench.tables import SHIFTS, require_times
 from kperf.errors import UsageError
 from kperf.paper.fig12 import environments_of, of_other_overrides
 from kperf.plots import attention as plot
 from kperf.record import device
-from kperf.record.store import gpu_slug, recorded_folders
+from kperf.record.store import gpu_slug, recorded_folders, when
 
 FILE: Literal["attention"] = "attention"
 

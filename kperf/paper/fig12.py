@@ -17,14 +17,14 @@ from kperf.bench.points import Key, PowerStore, Run, Store, fullest_runs, runs_b
 from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import Bench, run_sweep
-from kperf.bench.tables import ratio_table, require_times, tritonbench_table, when
+from kperf.bench.tables import ratio_table, require_times, tritonbench_table
 from kperf.errors import UsageError
 from kperf.installation import TTGIR_DIR
 from kperf.paper import power
 from kperf.plots import fig12 as plot
 from kperf.record import device
 from kperf.record.files import require_writable
-from kperf.record.store import Environment, gpu_slug, recorded_folder
+from kperf.record.store import Environment, gpu_slug, recorded_folder, when
 
 PAPER_MIX_CAUSAL = ("fa2", "cudnn", "fa3")
 """The bars that the paper took from causal runs."""

@@ -21,13 +21,13 @@ from kperf.bench.points import Key, Run, Store, fullest_runs
 from kperf.bench.progress import sweep_progress
 from kperf.bench.spread import spread
 from kperf.bench.sweep import run_sweep
-from kperf.bench.tables import require_times, speedup, when, without_times
+from kperf.bench.tables import require_times, speedup, without_times
 from kperf.errors import UsageError
 from kperf.paper.fig12 import environments_of, of_other_overrides, verify_overrides
 from kperf.plots import fig12_inputs as plot
 from kperf.record import device
 from kperf.record import markdown as md
-from kperf.record.store import gpu_slug, recorded_folder
+from kperf.record.store import gpu_slug, recorded_folder, when
 
 BASELINE = "fa3"
 COMPARED = {"improved_plus": "", "improved_plus_views": "views_"}

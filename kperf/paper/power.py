@@ -14,11 +14,10 @@ from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
 from kperf.bench.points import CUBLAS, PowerPoint, PowerStore
 from kperf.bench.power import measure
-from kperf.bench.tables import when
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.plots import power as plot
 from kperf.record import device
-from kperf.record.store import Environment, gpu_slug, recorded_folder
+from kperf.record.store import Environment, gpu_slug, recorded_folder, when
 
 
 def run(

@@ -386,6 +386,12 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
+def when(recorded_at: Iterable[str]) -> str:
+    """The day of some records, or the first and the last: 2026-11-20 to 2026-11-21."""
+    days = sorted({time[:10] for time in recorded_at})
+    return " to ".join(dict.fromkeys([days[0], days[-1]]))
+
+
 def recorded_folder(
     results: Path, file: str = "fig12.jsonl", *, gpu: str | None = None, holds: Callable[[Path], bool] | None = None
 ) -> Path:

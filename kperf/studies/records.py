@@ -14,7 +14,6 @@ import torch
 from pydantic import ValidationError
 from rich.console import Console
 
-from kperf.bench.tables import when
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.record import device
 from kperf.record.store import (
@@ -27,6 +26,7 @@ from kperf.record.store import (
     first_of,
     gpu_slug,
     refuse_one_gpus,
+    when,
 )
 
 

@@ -22,9 +22,9 @@ from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, implementati
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
 from kperf.bench.points import Figure, MeasuredPoint, Point, Run, Store, fullest_runs
-from kperf.bench.tables import speedup_interval, when
+from kperf.bench.tables import speedup_interval
 from kperf.errors import UsageError
-from kperf.record.store import recorded_folder
+from kperf.record.store import recorded_folder, when
 
 NEAREST = 2
 """So many measured shapes speak for one that was not measured: in a sweep by powers of two, those on both sides."""
