@@ -79,9 +79,7 @@ def test_what_the_readme_installs_is_enough_for_what_it_runs(tmp_path):
     given = (f"report {timeline} --out {tmp_path}/page.html", f"report {tmp_path}/nosuch", f"diagnose {timeline}")
     done = python(IN_FORKS, json.dumps([(words, others) for words in given]), "torch", "triton")
     ends = re.findall(r"END (.*) (\d+) \[.*\]\n", done.stderr)
-    assert ends == [(given[0], "0"), (given[1], "2"), (given[2], "0")], (
-        done.stderr
-    )
+    assert ends == [(given[0], "0"), (given[1], "2"), (given[2], "0")], done.stderr
     assert (tmp_path / "page.html").stat().st_size > 100_000
     assert "is not installed" not in done.stderr
 

@@ -120,7 +120,9 @@ def test_thirty_two_warps_are_not_doubled():
     wide = found("clean/cross_entropy_wide")
     assert "register-spills" in wide
     assert (wide["register-spills"].severity, wide["register-spills"].advice) == ("medium", "halve the tile")
-    assert "its largest value takes 32 registers of each" in wide["register-spills"].message  # as it is computed with
+    assert (
+        "the kernel's largest value takes 32 registers of each thread" in wide["register-spills"].message
+    )  # as it is computed with
 
 
 def test_wide_operands_need_smaller_tiles(tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 import statistics
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from kperf.bench.cards import agreement, on_several, spread_note
 from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR, Store
 from kperf.bench.repeatability import compare, pairs
 from kperf.bench.tables import speedup, speedup_interval
-from kperf.paper import fig12, fig12_inputs, goals, llama_block, tritonbench, varlen
+from kperf.paper import fig12, fig12_inputs, goals, llama_block, proof, tritonbench, varlen
 from kperf.record.store import RECORDED, RecordStore
 from kperf.report.sentences import verdict
 from kperf.studies import fig13, interleaved
@@ -327,6 +328,26 @@ def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
     short = varlen.CASES["short"]
     in_tiles = sum((-(-length // 128) * 128) ** 2 for length in short) / sum(length**2 for length in short)
     assert said(f"hold {in_tiles:.2f} times the FLOPs that count")
+
+
+def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
+    agreements = []
+    for row in RecordStore(RECORDED / "h200", "diagnose", proof.ROWS).points():
+        named = [
+            finding
+            for kernel in row.kernels
+            for finding in kernel.findings
+            if row.fault and (finding.id, finding.source.line) == (row.fault, row.line)
+        ]
+        if named:
+            witness = named[0].witness
+            agreements.append("none" if witness is None else witness.agreement)
+    counts = Counter(agreements)
+    assert said(
+        f"On the {len(agreements)} kernels with a known fault of the [proof set](proof.md) (H200), samples agree with "
+        f"{counts['agrees']} of the findings that name the fault, disagree with {counts['disagrees']}, and say nothing "
+        f"of {counts['none']}"
+    )
 
 
 def test_the_pages_say_what_events_cost():

@@ -23,7 +23,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
     if found.severe:
         estimates.append((found.gain, 1.1, 1.6 * found.gain))
     value = largest_value(kernel)
-    each = f"; its largest value takes {value.registers} registers of each" if value is not None else ""
+    each = f"; the kernel's largest value takes {value.registers} registers of each thread" if value is not None else ""
     evidence: dict[str, float | int | str] = {
         "spilled_bytes": spilled,
         "registers": kernel.resources.registers,

@@ -23,7 +23,7 @@ from kperf.ir.ptx import Ptx, read_ptx
 from kperf.trace.instrument.session import Recording
 
 STRIDES = (17, 7, 5)
-"""Of recorded CTAs: primes that divide no number of SMs that is sold (132, 144, 148, 78, 108, 114)."""
+"""Of recorded CTAs: primes that do not divide the numbers of SMs of data-centre GPUs (132, 144, 148, 78, 108, 114)."""
 FIRST = 5
 """The first recorded CTA: the very first ones meet cold caches."""
 LEAST_RECORDED = 32
