@@ -32,6 +32,8 @@ BEYOND = Look("#b0b0b0", "black", "queued or in latency")
 WINDOW_ITERATIONS = 3
 _ROOM = 0.045
 """Of an iteration: of a wider part there is room for its cycles."""
+_APART = 0.006
+"""Of an iteration: names keep this distance from the ends of their parts, where another one's may end."""
 
 
 def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
@@ -54,8 +56,8 @@ def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
     for axis, (timeline, window) in zip(axes, views, strict=True):
         shown |= draw_window(axis, timeline, window, span, products | loads)
         period = timeline.cycles_per_unit.median
-        for number in range(int(span / period) + 1):
-            axis.axvline(number * period, color="black", linewidth=0.6, linestyle=(0, (3, 3)), zorder=3)
+        for number in range(int(span / period) + 1 if window.shows == "iterations" else 0):
+            axis.axvline(number * period, color="black", linewidth=0.6, linestyle=(0, (3, 3)), zorder=2.5)
         axis.set_title(_title(timeline, window), loc="left", fontsize=8)
         axis.tick_params(labelbottom=axis is axes[-1])
     axes[-1].set_xlabel("SM cycles. Dashed: iterations of the main loop (a tile of keys and values each)")
@@ -111,8 +113,12 @@ def _parts(timeline: Timeline) -> list[tuple[Look, float]]:
 
 def _finding(timelines: Sequence[Timeline]) -> str:
     """For how long the tensor cores have nothing in each schedule, in the launch that events change least."""
-    idle = (f"{timeline.label} {dict(_parts(timeline))[IDLE]:.0f}" for timeline in timelines)
-    return f"Cycles of an iteration without an MMA in flight, less what events cost: {', '.join(idle)}"
+    idle = [f"{dict(_parts(timeline))[IDLE]:.0f}" for timeline in timelines]
+    what = "cycles of an iteration without an MMA in flight, less what events cost"
+    if len(timelines) == 1:
+        return f"{timelines[0].label}: {idle[0]} {what}"
+    of_each = (f"{timeline.label} {cycles}" for timeline, cycles in zip(timelines, idle, strict=True))
+    return f"C{what[1:]}: {', '.join(of_each)}"
 
 
 def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
@@ -135,7 +141,10 @@ def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
                 axis.text(left + cycles / 2, place, f"{cycles:.0f}", ha="center", va="center", color=look.ink, bbox=box)
             if widest.get(look) == place:
                 # A part may be narrower than its name: names of neighbours end and begin where the parts do.
-                at, side = {BEYOND: (cycles, "right"), EVENTS: (0.0, "left")}.get(look, (cycles / 2, "center"))
+                apart = _APART * period
+                at, side = {BEYOND: (cycles - apart, "right"), EVENTS: (apart, "left")}.get(
+                    look, (cycles / 2, "center")
+                )
                 axis.text(left + at, place - 0.37, look.label, ha=side, va="bottom", fontsize=SMALL)
             if look is IDLE:
                 shown[look.label] = look
