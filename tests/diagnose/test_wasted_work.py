@@ -98,6 +98,45 @@ def test_columns_that_are_read_from_memory_may_be_in_any_order(tmp_path, columns
     assert "masked-tiles" not in found(tmp_path, source, *shape, num_stages=1)
 
 
+EXPERTS = """
+def experts(x, w, counts, tiles, out, N, K, T: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    expert, k = tl.program_id(1), tl.arange(0, BK)
+    count = tl.load(counts + expert)
+    rows, cols = BLOCK * BM + tl.arange(0, BM), tl.program_id(2) * BN + tl.arange(0, BN)
+    BEFORE
+    acc = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, END, BK):
+        a = tl.load(x + rows[:, None] * K + (start + k)[None, :], mask=(rows < count)[:, None], other=0.0)
+        acc = tl.dot(a, tl.load(w + (start + k)[:, None] * N + cols[None, :]), acc)
+    tl.store(out + rows[:, None] * N + cols[None, :], acc, mask=MASK)
+"""
+
+
+@pytest.mark.parametrize(
+    ("block", "before", "end", "mask", "is_found"),
+    [
+        ("tl.program_id(0)", "pass", "K", "(rows < count)[:, None]", True),
+        ("tl.program_id(0)", "pass", "K", "(rows < count)[:, None] & (cols < N)[None, :]", True),
+        ("tl.program_id(0)", "pass", "K", "(count > rows)[:, None]", True),
+        ("tl.program_id(0)", "if tl.program_id(0) * BM >= count: return", "K", "(rows < count)[:, None]", False),
+        ("tl.program_id(0)", "pass", "tl.where(tl.program_id(0) * BM < count, K, 0)", "(rows < count)[:, None]", False),
+        ("tl.program_id(0)", "pass", "K", "(rows < N)[:, None]", False),
+        ("tl.load(tiles + tl.program_id(0))", "pass", "K", "(rows < count)[:, None]", False),
+    ],
+)
+def test_a_cta_that_stores_no_row_returns_before_its_loop(tmp_path, block, before, end, mask, is_found):
+    source = (
+        EXPERTS.replace("BLOCK *", f"{block} *").replace("BEFORE", before).replace("END", end).replace("MASK", mask)
+    )
+    shape = ("*bf16,*bf16,*i32,*i32,*fp32,i32:16,i32:16", "T=1", "BM=128", "BN=128", "BK=64")
+    one = found(tmp_path, source, *shape, num_stages=3).get("masked-tiles")
+    assert (one is not None) == is_found
+    if one is not None:
+        assert (one.severity, one.source.line) == ("medium", 10)
+        assert "stores none of them, by the mask of line 13" in one.message
+        assert one.advice.startswith("return before the loop")
+
+
 SCALES = """
 def gemm(a, q, scales, out, N, K, G: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rows, cols, i = tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)

@@ -1,4 +1,4 @@
-"""A loop over tiles of which a mask removes whole ones: a causal mask, or a sliding window."""
+"""Tiles that a mask removes: of a loop, by a causal mask or a sliding window; of the launch, by a number of rows."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kperf.diagnose.kernel import LOOPS, MMAS, Kernel, lines_of, mask_place, own
+from kperf.diagnose.kernel import LOOPS, MMAS, STORES, Kernel, lines_of, mask_place, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import READS
@@ -19,6 +19,8 @@ _NOTHING = re.compile(r"dense<(0xFF800000|0xFC00|0xFF80|-\d\.\d+[eE]\+(?!00|01|0
 _PASSED = ("arith.andi", "tt.broadcast", "tt.expand_dims", "ttg.convert_layout")
 _LOWER, _UPPER = 1, 2
 """Places of a loop's bounds among the operands of `scf.for`."""
+_ASKED = {"scf.if": (0,), "cf.cond_br": (0,), "scf.condition": (0,), "scf.for": (_LOWER, _UPPER)}
+"""Operands that decide what runs."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         computed = [side for side in sides if not _is_bounded(kernel, loop, side)]
         if computed:
             yield _finding(kernel, loop, computed)
+    for loop in kernel.main_loops[:1]:
+        yield from _empty(kernel, loop)
 
 
 def _finding(kernel: Kernel, loop: Operation, sides: Sequence[_Side]) -> Finding:
@@ -61,6 +65,52 @@ def _finding(kernel: Kernel, loop: Operation, sides: Sequence[_Side]) -> Finding
         confidence="medium",
         estimate=(2.5, 1.0, 8.0) if before else (1.6, 1.0, 2.0),
     )
+
+
+def _empty(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
+    """Of a kernel that stores no row at or behind a number that it loads, and that runs its loop for such rows too."""
+    counts = [_counts(kernel, op) for op in kernel.named(*STORES, "tt.atomic_rmw")]
+    common = [count for count in (counts or [{}])[0] if all(count in others for others in counts)]
+    asked = {
+        source.line
+        for op in kernel.named(*_ASKED)
+        for place in _ASKED[op.name]
+        for source in kernel.values.sources(op, place)
+    }
+    if not common or any(count in asked for count in common):
+        return
+    where = lines_of([counts[0][common[0]]], loop) or "the same line"
+    yield kernel.finding(
+        RULE.id,
+        loop,
+        "medium",
+        f"a CTA whose rows lie behind the number that it loads stores none of them, by the mask of {where}, and runs "
+        "the loop all the same",
+        "return before the loop where the CTA's first row is not below that number",
+        {"empty_ctas": 1},
+        confidence="medium",
+        estimate=(1.5, 1.0, 4.0),
+    )
+
+
+def _counts(kernel: Kernel, op: Operation) -> dict[int, Operation]:
+    """Loaded numbers below which a store's rows are, by the lines of their loads; each with the comparison."""
+    found: dict[int, Operation] = {}
+    todo = [kernel.values.maker(op, mask_place(op))]
+    while todo:
+        made = todo.pop()
+        if made is not None and made.name in _PASSED:
+            todo += [kernel.values.maker(made, index) for index in range(len(made.operands))]
+        elif made is not None and made.name == "arith.cmpi":
+            predicate = made.rest.split(",")[0].strip()
+            rows, count = (0, 1) if predicate in _LESS else (1, 0)
+            of_rows = kernel.values.sources(made, rows, until=READS)
+            of_count = kernel.values.sources(made, count, until=READS)
+            names = {source.name for source in of_rows}
+            if predicate in (*_LESS, *_GREATER) and "tt.get_program_id" in names and not names & {"tt.load"}:
+                scalars = [one for one in of_count if one.name == "tt.load" and "tensor<" not in one.rest]
+                found |= {one.line: made for one in scalars}
+    return found
 
 
 def _removed(kernel: Kernel, loop: Operation, op: Operation) -> Iterator[_Side]:
