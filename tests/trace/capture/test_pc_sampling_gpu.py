@@ -61,7 +61,9 @@ def test_a_kernel_that_waits_for_random_places_is_sampled_there(tmp_path):
     assert timeline.samples.total > 10_000, said
     assert timeline.samples.stalls["long_scoreboard"] > 0.5
     awaited = {one.line: sum(one.awaited.values()) for one in timeline.samples.lines}
-    assert max(awaited, key=lambda line: awaited[line]) == LOAD
+    most, second, *_ = sorted(awaited, key=lambda line: awaited[line], reverse=True)
+    assert {most, second} == {LOAD - 1, LOAD}  # the places and what is there: which is slower, the GPU's memory decides
+    assert awaited[LOAD] > 0.2 * timeline.samples.total
     without, _ = traced(tmp_path)
     times = [statistics.median(one.overhead.original_samples_ms) for one in (timeline, without)]
     assert times[0] == pytest.approx(times[1], rel=0.03)  # CUPTI is detached before anything is timed
