@@ -1,6 +1,7 @@
 """What bounds a kernel, as its types say: the tensor cores, memory, or arithmetic."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from kperf.diagnose.finding import Bound
 from kperf.diagnose.kernel import MMAS, TMA_LOADS, Kernel, own
@@ -34,10 +35,10 @@ def as_measured(bound: Bound, timelines: Sequence[Timeline]) -> Bound:
     if timeline.samples is not None and timeline.samples.total >= LEAST_SAMPLES:
         line = max(timeline.samples.lines, key=lambda one: one.samples)
         reason, count = max(line.stalls.items(), key=lambda one: one[1])
-        message += (
-            f": {line.samples / timeline.samples.total:.0%} of the samples are at line {line.line}, most of which "
-            f"({count / line.samples:.0%}) {STALLS.get(reason, reason)} ({reason})"
-        )
+        where = f"{Path(line.file).name}:{line.line}" if line.file else "no line of source"
+        here, waiting = line.samples / timeline.samples.total, count / line.samples
+        message += f": {here:.0%} of the samples are at {where}, and {waiting:.0%} of these"
+        message += f" {STALLS.get(reason, reason)} ({reason})"
     return bound.model_copy(update={"message": message})
 
 

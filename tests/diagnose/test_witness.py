@@ -270,8 +270,8 @@ def test_no_sample_is_lost_or_counted_twice(pcs):
     ("unit", "gb_per_s", "factor", "words"),
     [
         (
-            "memory", 800.0, 1, "it is memory; but it reaches 40% of a copy's rate: 70% of the samples are at line 21, "
-            "most of which (86%) wait to ask global memory: its queue is full (lg_throttle)",
+            "memory", 800.0, 1, "it is memory; but it reaches 40% of a copy's rate: 70% of the samples are at "
+            "gemm.py:21, and 86% of these wait to ask global memory: its queue is full (lg_throttle)",
         ),
         ("memory", 800.0, 0.1, "it is memory; but it reaches 40% of a copy's rate"),
         ("memory", 1701.0, 1, "it is memory"),

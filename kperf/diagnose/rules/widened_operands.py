@@ -61,7 +61,7 @@ def _of_halves(kernel: Kernel, op: Operation, place: int, widened: _Widened, *, 
         if both
         else f"if the MMA needs no more precision, give tl.dot the other operand as {element} too",
         {"operand": place, "loaded_as": element},
-        estimate=(3.0, 1.3, 8.0) if both else (1.3, 1.0, 2.0),
+        estimate=(3.0, 1.3, 8.0) if both else (1.8, 1.0, 4.0),
     )
 
 
