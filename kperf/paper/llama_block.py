@@ -27,7 +27,7 @@ from kperf.errors import MeasurementError, UsageError
 from kperf.integrations.operator import attention, why_not
 from kperf.record.store import Layout, a_line_each
 from kperf.studies.inductor_program import blocks
-from kperf.studies.interleaved import Call, Candidate, Error, TimedRow, WrongError, relative_error, speedup, timed
+from kperf.studies.interleaved import Call, Candidate, Error, TimedRow, WrongError, relative_error, show, speedup, timed
 from kperf.studies.records import Common, measured_or_recorded
 
 NAME = "llama-block"
@@ -77,11 +77,8 @@ def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> N
     """
     measure_here = partial(measure, rounds=rounds)
     found = measured_or_recorded(console, results, NAME, ROWS, measure_here, require_gpu=require_gpu)
-    console.print(table(found.rows, found.stamp))
-    for line in said(found.rows):
-        console.print(line)
-    if failed := [row for row in found.rows if row.status in {"wrong", "failed"}]:
-        raise MeasurementError(f"the block with {failed[0].implementation} {_PASS[failed[0].backward]} has no time")
+    if failed := show(console, found, table, said):
+        raise MeasurementError(f"the block with {failed.implementation} {_PASS[failed.backward]} has no time")
 
 
 def measure(common: Common, *, rounds: int) -> Iterator[BlockRow]:

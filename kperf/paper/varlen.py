@@ -28,7 +28,7 @@ from kperf.bench.reference import reference
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations import operator, varlen
 from kperf.record.store import Layout, a_line_each
-from kperf.studies.interleaved import Call, Candidate, TimedRow, WrongError, relative_error, speedup, timed
+from kperf.studies.interleaved import Call, Candidate, TimedRow, WrongError, relative_error, show, speedup, timed
 from kperf.studies.records import Common, measured_or_recorded
 
 NAME = "varlen"
@@ -116,11 +116,8 @@ def run(console: Console, results: Path, *, rounds: int, require_gpu: bool) -> N
     """
     measure_here = partial(measure, rounds=rounds)
     found = measured_or_recorded(console, results, NAME, ROWS, measure_here, require_gpu=require_gpu)
-    console.print(table(found.rows, found.stamp))
-    for line in said(found.rows):
-        console.print(line)
-    if failed := [row for row in found.rows if row.status in {"wrong", "failed"}]:
-        raise MeasurementError(f"{_label(failed[0].implementation)} has no time for {_named(failed[0])}")
+    if failed := show(console, found, table, said):
+        raise MeasurementError(f"{_label(failed.implementation)} has no time for {_named(failed)}")
 
 
 def measure(common: Common, *, rounds: int) -> Iterator[VarlenRow]:

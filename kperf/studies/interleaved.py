@@ -8,13 +8,15 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 import torch
 from pydantic import Field, model_validator
+from rich.console import Console
+from rich.table import Table
 
 from kperf.bench.intervals import around, median_interval, ratio_spread
 from kperf.bench.points import Settling
 from kperf.bench.turns import capture_graph, time_in_turn
 from kperf.errors import UsageError, first_line
 from kperf.record.store import DeviceStates
-from kperf.studies.records import Row
+from kperf.studies.records import Row, Run
 
 Tensor = torch.Tensor
 Call = Callable[[], tuple[Tensor, ...]]
@@ -64,6 +66,19 @@ class TimedRow(Row):
 
 
 T = TypeVar("T", bound=TimedRow)
+
+
+def show(
+    console: Console,
+    found: Run[T],
+    table: Callable[[Sequence[T], str], Table],
+    said: Callable[[Sequence[T]], list[str]],
+) -> T | None:
+    """Print a run as a table with sentences below; returns the first row that is wrong or failed."""
+    console.print(table(found.rows, found.stamp))
+    for line in said(found.rows):
+        console.print(line)
+    return next((row for row in found.rows if row.status in {"wrong", "failed"}), None)
 
 
 @dataclass(frozen=True)

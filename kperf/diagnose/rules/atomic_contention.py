@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kperf.arch import H200_ATOMIC_NS, H200_COPY_GB_PER_S
-from kperf.diagnose.kernel import ATOMICS, Kernel, lines_of, loops_around, name_of
+from kperf.diagnose.kernel import ATOMICS, Kernel, conditions_of, lines_of, loops_around, name_of
 from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import UPDATES_OF_BIN
 from kperf.ir.ttgir import Operation
@@ -26,7 +26,6 @@ _SLOWER = 2.0
 _ADDED = r"f?add\b"
 _ZERO = r"(dense<)?-?0(\.0+[eE]\+00)?\b"
 _SAME_VALUES = ("ttg.convert_layout", "arith.extf", "arith.truncf", "arith.extsi", "arith.trunci")
-_PASSED = ("arith.andi", "tt.broadcast", "tt.expand_dims", "tt.splat", "ttg.convert_layout")
 
 _COUNT_FIRST = (
     "count in each CTA first (tl.histogram of whole numbers, tl.sum by a mask of each key), then one atomic a CTA and "
@@ -127,8 +126,8 @@ def _of_zeros(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
         chosen = kernel.values.maker(chosen, 0)
     if chosen is None or chosen.name != "arith.select" or not any(_is_zero(kernel, chosen, one) for one in (1, 2)):
         return
-    condition, mask = _all_of(kernel, chosen, 0), _all_of(kernel, op, 2)
-    left = [one for one in condition if one not in mask]
+    mask = list(conditions_of(kernel, op, 2))
+    left = [one for one in conditions_of(kernel, chosen, 0) if one not in mask]
     if not left:
         return
     where = lines_of([chosen], op) or "this line"
@@ -148,18 +147,6 @@ def _of_zeros(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
 def _is_zero(kernel: Kernel, op: Operation, place: int) -> bool:
     made = kernel.values.maker(op, place)
     return made is not None and made.name == "arith.constant" and re.match(_ZERO, made.rest.strip()) is not None
-
-
-def _all_of(kernel: Kernel, op: Operation, place: int) -> list[Operation]:
-    """The conditions that hold together for an operand: those between which there is an `and`."""
-    todo, found = [kernel.values.maker(op, place)], []
-    while todo:
-        made = todo.pop()
-        if made is not None and made.name in _PASSED:
-            todo += [kernel.values.maker(made, index) for index in range(len(made.operands))]
-        elif made is not None:
-            found.append(made)
-    return found
 
 
 def _unmasked(kernel: Kernel, op: Operation, value: Value) -> tuple[NDArray[np.int64], bool]:

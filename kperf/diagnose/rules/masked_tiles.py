@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kperf.diagnose.kernel import LOOPS, MMAS, STORES, Kernel, lines_of, mask_place, own
+from kperf.diagnose.kernel import LOOPS, MMAS, STORES, Kernel, conditions_of, lines_of, mask_place, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
 from kperf.ir.values import READS
@@ -16,7 +16,6 @@ _LESS = ("slt", "sle", "ult", "ule")
 _GREATER = ("sgt", "sge", "ugt", "uge")
 _NOTHING = re.compile(r"dense<(0xFF800000|0xFC00|0xFF80|-\d\.\d+[eE]\+(?!00|01|02)\d+|-?0\.0+[eE]\+00)>")
 """Minus infinity of float32, float16 and bfloat16, a large negative number, or 0."""
-_PASSED = ("arith.andi", "tt.broadcast", "tt.expand_dims", "ttg.convert_layout")
 _LOWER, _UPPER = 1, 2
 """Places of a loop's bounds among the operands of `scf.for`."""
 _ASKED = {"scf.if": (0,), "cf.cond_br": (0,), "scf.condition": (0,), "scf.for": (_LOWER, _UPPER)}
@@ -96,20 +95,15 @@ def _empty(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
 def _counts(kernel: Kernel, op: Operation) -> dict[int, Operation]:
     """Loaded numbers below which a store's rows are, by the lines of their loads; each with the comparison."""
     found: dict[int, Operation] = {}
-    todo = [kernel.values.maker(op, mask_place(op))]
-    while todo:
-        made = todo.pop()
-        if made is not None and made.name in _PASSED:
-            todo += [kernel.values.maker(made, index) for index in range(len(made.operands))]
-        elif made is not None and made.name == "arith.cmpi":
-            predicate = made.rest.split(",")[0].strip()
-            rows, count = (0, 1) if predicate in _LESS else (1, 0)
-            of_rows = kernel.values.sources(made, rows, until=READS)
-            of_count = kernel.values.sources(made, count, until=READS)
-            names = {source.name for source in of_rows}
-            if predicate in (*_LESS, *_GREATER) and "tt.get_program_id" in names and not names & {"tt.load"}:
-                scalars = [one for one in of_count if one.name == "tt.load" and "tensor<" not in one.rest]
-                found |= {one.line: made for one in scalars}
+    for one in conditions_of(kernel, op, mask_place(op)):
+        predicate = one.rest.split(",")[0].strip()
+        if one.name != "arith.cmpi" or predicate not in (*_LESS, *_GREATER):
+            continue
+        rows, count = (0, 1) if predicate in _LESS else (1, 0)
+        names = {source.name for source in kernel.values.sources(one, rows, until=READS)}
+        if "tt.get_program_id" in names and "tt.load" not in names:
+            numbers = kernel.values.sources(one, count, until=READS)
+            found |= {load.line: one for load in numbers if load.name == "tt.load" and "tensor<" not in load.rest}
     return found
 
 
@@ -122,12 +116,10 @@ def _removed(kernel: Kernel, loop: Operation, op: Operation) -> Iterator[_Side]:
         place = 0
     else:
         return
-    todo = [kernel.values.maker(op, place)] if not _is_in_branch(op, loop) else []
-    while todo:
-        mask = todo.pop()
-        if mask is not None and mask.name in _PASSED:
-            todo += [kernel.values.maker(mask, index) for index in range(len(mask.operands))]
-        elif mask is not None and mask.name == "arith.cmpi" and (side := _side(kernel, loop, mask)) is not None:
+    if _is_in_branch(op, loop):
+        return
+    for mask in conditions_of(kernel, op, place):
+        if mask.name == "arith.cmpi" and (side := _side(kernel, loop, mask)) is not None:
             yield replace(side, behind=side.behind != inverse)
 
 
