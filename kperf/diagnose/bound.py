@@ -34,7 +34,7 @@ def as_measured(bound: Bound, timelines: Sequence[Timeline]) -> Bound:
     message = f"{bound.message}; but it reaches {share:.0%} of a copy's rate"
     if timeline.samples is not None and timeline.samples.total >= LEAST_SAMPLES:
         line = max(timeline.samples.lines, key=lambda one: one.samples)
-        reason, count = max(line.stalls.items(), key=lambda one: one[1])
+        reason, count = max(line.stalls.items(), key=lambda one: one[1], default=("misc", line.samples))
         where = f"{Path(line.file).name}:{line.line}" if line.file else "no line of source"
         here, waiting = line.samples / timeline.samples.total, count / line.samples
         message += f": {here:.0%} of the samples are at {where}, and {waiting:.0%} of these"

@@ -128,8 +128,10 @@ def verdict(t: Timeline) -> list[str]:
     if t.imbalance:
         lines += _imbalance(t, t.imbalance)
     lines += _pipeline(t) if t.unit == "iteration" else []
-    if t.memory:
-        lines += _memory(t, t.memory) if t.unit == "CTA" else _moved(t, t.memory) if _moves_much(t, t.memory) else []
+    if t.memory and t.unit == "CTA":
+        lines += _memory(t, t.memory)
+    elif t.memory and _moves_much(t, t.memory):
+        lines += _moved(t, t.memory)
     if t.sms:
         lines += _tail(t, t.sms)
     if t.samples:
