@@ -45,6 +45,7 @@ _NO_STRIDE = 3
 _MASK_PLACES = {
     "tt.load": 1,
     "tt.store": 2,
+    "tt.atomic_rmw": 2,
     "ttg.async_copy_global_to_local": 2,
     "amdg.buffer_load": 2,
     "amdg.buffer_store": 3,

@@ -99,7 +99,7 @@ def test_columns_that_are_read_from_memory_may_be_in_any_order(tmp_path, columns
 
 
 EXPERTS = """
-def experts(x, w, counts, tiles, out, N, K, T: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+def experts(x, w, counts, tiles, out, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     expert, k = tl.program_id(1), tl.arange(0, BK)
     count = tl.load(counts + expert)
     rows, cols = BLOCK * BM + tl.arange(0, BM), tl.program_id(2) * BN + tl.arange(0, BN)
@@ -109,7 +109,11 @@ def experts(x, w, counts, tiles, out, N, K, T: tl.constexpr, BM: tl.constexpr, B
         a = tl.load(x + rows[:, None] * K + (start + k)[None, :], mask=(rows < count)[:, None], other=0.0)
         acc = tl.dot(a, tl.load(w + (start + k)[:, None] * N + cols[None, :]), acc)
     tl.store(out + rows[:, None] * N + cols[None, :], acc, mask=MASK)
+    ALSO
 """
+
+
+SHAPE = ("*bf16,*bf16,*i32,*i32,*fp32,i32:16,i32:16", "BM=128", "BN=128", "BK=64")
 
 
 @pytest.mark.parametrize(
@@ -125,16 +129,30 @@ def experts(x, w, counts, tiles, out, N, K, T: tl.constexpr, BM: tl.constexpr, B
     ],
 )
 def test_a_cta_that_stores_no_row_returns_before_its_loop(tmp_path, block, before, end, mask, is_found):
-    source = (
-        EXPERTS.replace("BLOCK *", f"{block} *").replace("BEFORE", before).replace("END", end).replace("MASK", mask)
-    )
-    shape = ("*bf16,*bf16,*i32,*i32,*fp32,i32:16,i32:16", "T=1", "BM=128", "BN=128", "BK=64")
-    one = found(tmp_path, source, *shape, num_stages=3).get("masked-tiles")
+    source = EXPERTS.replace("BLOCK *", f"{block} *").replace("MASK", mask)
+    source = source.replace("BEFORE", before).replace("END", end).replace("ALSO", "pass")
+    one = found(tmp_path, source, *SHAPE, num_stages=3).get("masked-tiles")
     assert (one is not None) == is_found
     if one is not None:
         assert (one.severity, one.source.line) == ("medium", 10)
         assert "stores none of them, by the mask of line 13" in one.message
         assert one.advice.startswith("return before the loop")
+
+
+@pytest.mark.parametrize(
+    ("also", "is_found"),
+    [
+        ("tl.atomic_add(tiles + rows, 1, mask=rows < count)", True),
+        ("tl.atomic_add(tiles + rows, 1)", False),
+        ("tl.atomic_add(tiles + rows, count, mask=rows < N)", False),
+        ("tl.store(tiles + rows, 1)", False),
+        ("tl.make_tensor_descriptor(out, [K, N], [N, 1], [BM, BN]).store([tl.program_id(0) * BM, 0], acc)", False),
+    ],
+)
+def test_a_cta_that_stores_something_else_has_work(tmp_path, also, is_found):
+    source = EXPERTS.replace("BLOCK *", "tl.program_id(0) *").replace("MASK", "(rows < count)[:, None]")
+    source = source.replace("BEFORE", "pass").replace("END", "K").replace("ALSO", also)
+    assert ("masked-tiles" in found(tmp_path, source, *SHAPE, num_stages=3)) == is_found
 
 
 SCALES = """

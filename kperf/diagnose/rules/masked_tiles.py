@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kperf.arch import operations
 from kperf.diagnose.kernel import LOOPS, MMAS, STORES, Kernel, conditions_of, lines_of, mask_place, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
@@ -16,6 +17,9 @@ _LESS = ("slt", "sle", "ult", "ule")
 _GREATER = ("sgt", "sge", "ugt", "uge")
 _NOTHING = re.compile(r"dense<(0xFF800000|0xFC00|0xFF80|-\d\.\d+[eE]\+(?!00|01|02)\d+|-?0\.0+[eE]\+00)>")
 """Minus infinity of float32, float16 and bfloat16, a large negative number, or 0."""
+_WRITES = operations("store", "atomic")
+_MASKED = (*STORES, "tt.atomic_rmw")
+"""Those that may have a mask: TMA writes its box whatever the rows are."""
 _LOWER, _UPPER = 1, 2
 """Places of a loop's bounds among the operands of `scf.for`."""
 _ASKED = {"scf.if": (0,), "cf.cond_br": (0,), "scf.condition": (0,), "scf.for": (_LOWER, _UPPER)}
@@ -68,7 +72,7 @@ def _finding(kernel: Kernel, loop: Operation, sides: Sequence[_Side]) -> Finding
 
 def _empty(kernel: Kernel, loop: Operation) -> Iterator[Finding]:
     """Of a kernel that stores no row at or behind a number that it loads, and that runs its loop for such rows too."""
-    counts = [_counts(kernel, op) for op in kernel.named(*STORES, "tt.atomic_rmw")]
+    counts = [_counts(kernel, op) if op.name in _MASKED else {} for op in kernel.named(*_WRITES)]
     common = [count for count in (counts or [{}])[0] if all(count in others for others in counts)]
     asked = {
         source.line
