@@ -114,11 +114,11 @@ def _parts(timeline: Timeline) -> list[tuple[Look, float]]:
 def _finding(timelines: Sequence[Timeline]) -> str:
     """For how long the tensor cores have nothing in each schedule, in the launch that events change least."""
     idle = [f"{dict(_parts(timeline))[IDLE]:.0f}" for timeline in timelines]
-    what = "cycles of an iteration without an MMA in flight, less what events cost"
+    of = "of an iteration without an MMA in flight, less what events cost"
     if len(timelines) == 1:
-        return f"{timelines[0].label}: {idle[0]} {what}"
+        return f"{timelines[0].label}: {idle[0]} cycles {of}"
     of_each = (f"{timeline.label} {cycles}" for timeline, cycles in zip(timelines, idle, strict=True))
-    return f"C{what[1:]}: {', '.join(of_each)}"
+    return f"Cycles {of}: {', '.join(of_each)}"
 
 
 def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
@@ -140,11 +140,9 @@ def _stacks(axis: Axes, timelines: Sequence[Timeline]) -> dict[str, Look]:
                 box = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8}
                 axis.text(left + cycles / 2, place, f"{cycles:.0f}", ha="center", va="center", color=look.ink, bbox=box)
             if widest.get(look) == place:
-                # A part may be narrower than its name: names of neighbours end and begin where the parts do.
-                apart = _APART * period
-                at, side = {BEYOND: (cycles - apart, "right"), EVENTS: (apart, "left")}.get(
-                    look, (cycles / 2, "center")
-                )
+                # A part may be narrower than its name: names of neighbours end and begin near where the parts do.
+                ends = {BEYOND: (cycles - _APART * period, "right"), EVENTS: (_APART * period, "left")}
+                at, side = ends.get(look, (cycles / 2, "center"))
                 axis.text(left + at, place - 0.37, look.label, ha=side, va="bottom", fontsize=SMALL)
             if look is IDLE:
                 shown[look.label] = look

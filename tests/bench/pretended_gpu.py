@@ -10,6 +10,10 @@ from types import SimpleNamespace
 
 import torch
 
+from kperf.bench import turns
+from kperf.record import device
+from tests.conftest import STATE, environment
+
 FLUSH_MS = 0.1
 COLD_MS = 0.05
 """What the first kernel after a flush takes beyond its time."""
@@ -147,3 +151,23 @@ class Gpu:
         monkeypatch.setattr(module, "time", clock)
 
     ceiling_ms = 2.0
+
+
+def interleaving(monkeypatch):
+    """A GPU on which `time_in_turn` takes its turns, with a small ceiling, alone on the machine."""
+    gpu = Gpu()
+    gpu.stand_in(monkeypatch, turns)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    turns.capture_stream.cache_clear()
+    monkeypatch.setattr(turns, "_CEILING_N", 16)
+    monkeypatch.setattr(device, "device_state", lambda: STATE)
+    monkeypatch.setattr(device, "other_processes", lambda: 0)
+    return gpu
+
+
+def as_an_h200(monkeypatch):
+    """A study measures, as if this machine had an H200."""
+    monkeypatch.setattr(device, "why_static", lambda: None)
+    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(device, "environment", environment)
+    monkeypatch.setattr(device, "exclusive", nullcontext)

@@ -2,25 +2,22 @@
 
 import io
 import json
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 from pydantic import ValidationError
 
-from kperf.bench import turns
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations import operator
 from kperf.paper import llama_block
 from kperf.paper.llama_block import COMPARED, OURS, TORCH, BlockRow
-from kperf.record import device
 from kperf.record.store import DeviceStates, RecordStore
 from kperf.studies.inductor_program import blocks
 from kperf.studies.interleaved import WrongError, speedup
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
-from tests.bench.pretended_gpu import COLD_MS, Gpu
+from tests.bench.pretended_gpu import COLD_MS, as_an_h200, interleaving
 from tests.command import kperf
 from tests.conftest import STATE, environment
 
@@ -36,13 +33,7 @@ def block(monkeypatch, attending_gpu):  # noqa: F811
 
     What is asked of torch.compile is in `compiled`; it compiles where `compiles` is set, which takes a second a block.
     """
-    gpu = Gpu()
-    gpu.stand_in(monkeypatch, turns)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    turns.capture_stream.cache_clear()
-    monkeypatch.setattr(turns, "_CEILING_N", 16)
-    monkeypatch.setattr(device, "device_state", lambda: STATE)
-    monkeypatch.setattr(device, "other_processes", lambda: 0)
+    gpu = interleaving(monkeypatch)
     compile_it, gpu.compiled, gpu.compiles = torch.compile, [], False
 
     def compiled(module, **options):
@@ -124,10 +115,7 @@ def test_a_block_that_is_wrong_has_no_time_and_fails_the_command(block, monkeypa
 
 def measured(monkeypatch, folder):
     """The rows that the command records, which it then refuses."""
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "exclusive", nullcontext)
+    as_an_h200(monkeypatch)
     with pytest.raises(MeasurementError, match="the block with improved_plus"):
         llama_block.run(WholeConsole(file=io.StringIO()), folder, rounds=16, require_gpu=True)
     return RecordStore(folder / "h200", "llama-block", llama_block.ROWS).points()

@@ -2,24 +2,21 @@
 
 import io
 import json
-from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
 from pydantic import ValidationError
 
-from kperf.bench import turns
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
 from kperf.integrations.varlen import attention_varlen
 from kperf.paper import varlen
 from kperf.paper.varlen import CASES, DENSE, FA3, OURS, TORCH, TOTAL, VarlenRow
-from kperf.record import device
 from kperf.record.store import DeviceStates, RecordStore
 from tests.attention.attending_gpu import attending_gpu  # noqa: F401
 from tests.attention.handed_in import SCALE, exact_ragged, ragged_operands
-from tests.bench.pretended_gpu import COLD_MS, Gpu
+from tests.bench.pretended_gpu import COLD_MS, as_an_h200, interleaving
 from tests.command import kperf
 from tests.conftest import STATE, environment
 
@@ -32,14 +29,8 @@ MS = {(OURS, False): 4.0, (OURS, True): 2.0, (DENSE, True): 1.5}
 @pytest.fixture
 def gpu(monkeypatch, attending_gpu):  # noqa: F811
     """256 tokens on the CPU, computed by the operators, whose calls take `MS` of a fake GPU. `spoil` acts on o."""
-    gpu = Gpu()
+    gpu = interleaving(monkeypatch)
     gpu.spoil = lambda o: o
-    gpu.stand_in(monkeypatch, turns)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    turns.capture_stream.cache_clear()
-    monkeypatch.setattr(turns, "_CEILING_N", 16)
-    monkeypatch.setattr(device, "device_state", lambda: STATE)
-    monkeypatch.setattr(device, "other_processes", lambda: 0)
     monkeypatch.setattr(varlen, "TOTAL", 256)
     monkeypatch.setattr(varlen, "HEADS", 4)
     monkeypatch.setattr(varlen, "KV_HEADS", 2)
@@ -112,10 +103,7 @@ def test_lengths_are_of_one_sum_and_have_a_counterpart():
 
 def test_what_is_wrong_has_no_time_and_fails_the_command(gpu, monkeypatch, tmp_path):
     gpu.spoil = lambda o: o * 1.01
-    monkeypatch.setattr(device, "why_static", lambda: None)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(device, "environment", environment)
-    monkeypatch.setattr(device, "exclusive", nullcontext)
+    as_an_h200(monkeypatch)
     with pytest.raises(MeasurementError, match=r"Improved\+ has no time for few: 4 of 2 to 130 \(full\)"):
         varlen.run(WholeConsole(file=io.StringIO()), tmp_path, rounds=16, require_gpu=True)
     rows = RecordStore(tmp_path / "h200", "varlen", varlen.ROWS).points()

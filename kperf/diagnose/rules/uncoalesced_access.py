@@ -162,8 +162,8 @@ def _together(kernel: Kernel, access: Access, others: list[Access]) -> Finding:
 def _written_in_part(kernel: Kernel, stores: list[Access]) -> float:
     """How much longer L2 takes for these stores than memory takes for all bytes of the launch.
 
-    L1 keeps nothing that is stored until a sector is whole (CUDA C++ Programming Guide, "Global Memory"). Of a rope of
-    1.6 x (H200) this gives 1.5, of one of 13.3 x (H100) 14.4.
+    L1 does not collect what is stored until a sector is whole. Of the rope_pairs of 1.6 x (results/h200/diagnose.jsonl)
+    this gives 1.5.
     """
     in_parts = sum(_weight(one, one.sectors * SECTOR_BYTES) for one in stores) / H200_PARTIAL_STORE_GB_PER_S
     return in_parts / (sum(map(_weight, kernel.accesses)) / H200_COPY_GB_PER_S)

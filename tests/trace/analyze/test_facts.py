@@ -202,6 +202,8 @@ def test_what_a_loop_with_mmas_loads_is_in_its_reading_where_memory_may_bound_it
     words = " ".join(verdict(t))
     assert ("loads request 2 GB/s in the original kernel's 1.000 ms" in words) == is_said
     assert "a CTA lives" not in words
+    launch.events = replace(launch.events, lost=1)
+    assert read.pipeline(launch, about()).memory is None  # of some iterations nobody knows
 
 
 def test_the_unit_of_compute_of_a_norm_is_none_and_of_a_gemm_the_tensor_cores():
