@@ -5,6 +5,7 @@ in between: made anew four times within a point, they changed no ratio by more t
 """
 
 import math
+import re
 import secrets
 import statistics
 import time
@@ -20,7 +21,7 @@ from kperf.attention.implementations import Implementation
 from kperf.attention.libraries import Call
 from kperf.attention.workload import SweepName, Workload
 from kperf.bench.points import BACKWARD_ERROR, MAX_LSE_ERROR, MAX_REL_ERROR, FailedPoint, Figure, MeasuredPoint, Point
-from kperf.bench.reference import Inputs, errors, gradient_error, make_inputs
+from kperf.bench.reference import Exact, Inputs, errors, expected_of, gradient_error, make_inputs
 from kperf.bench.turns import CEILING_FLOPS, FLUSH_BYTES, TIMER, Ceiling, Timed, Turns, capture_graph, capture_stream
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
@@ -29,6 +30,8 @@ from kperf.record.store import DeviceStates
 _SAMPLE_MS = 0.5
 _MAX_CALLS_PER_SAMPLE = 64
 _EAGER_CALLS = 15
+_ABI_ALLOCATION = re.compile(r'torch_call_dispatcher\( "aten::(new_)?empty')
+"""How an extension on torch's stable ABI, as FA3 is, reports that there is no memory: the error's type is lost."""
 
 
 @dataclass
@@ -117,14 +120,15 @@ class _Run:
             self.fail(implementation, "unsupported", str(refused))
         except _WrongError as wrong:
             self.fail(implementation, "wrong", str(wrong), wrong.rel_error)
-        except torch.OutOfMemoryError:
-            held_by = f"beside the {held:.1f} GB that the inputs and the other implementations hold"
-            self.fail(implementation, "oom", f"the GPU's memory is too small for this implementation {held_by}")
         except torch.AcceleratorError as error:
             message = f"{implementation.label} on {self.workload} broke the GPU's context: {_first_line(error)}"
             raise BrokenGpuError(message, implementation.key) from None
         except Exception as error:  # whatever a library raises is this implementation's failure, not the sweep's
-            self.fail(implementation, "failed", _first_line(error))
+            if isinstance(error, torch.OutOfMemoryError) or _ABI_ALLOCATION.search(str(error)):
+                held_by = f"beside the {held:.1f} GB that the inputs and the other implementations hold"
+                self.fail(implementation, "oom", f"the GPU's memory is too small for this implementation {held_by}")
+            else:
+                self.fail(implementation, "failed", _first_line(error))
         return None
 
 
@@ -154,7 +158,7 @@ def measure(
     except torch.OutOfMemoryError:
         for run in runs:
             for implementation in implementations:
-                run.fail(implementation, "oom", "the inputs and the float32 reference do not fit in the GPU's memory")
+                run.fail(implementation, "oom", "the inputs do not fit in the GPU's memory")
     else:
         candidates, calls = _prepare(list(zip(runs, inputs, strict=True)), implementations, on_step)
         turns = Turns(calls, ceiling, flush, np.random.default_rng(seed))
@@ -167,23 +171,33 @@ def _prepare(
     runs: Sequence[tuple[_Run, Inputs]], implementations: Sequence[Implementation], on_step: Callable[[str], None]
 ) -> tuple[list[tuple[_Run, Candidate]], int]:
     """Compile and check; those that are right, and how many calls each sample of theirs has."""
-    bound: list[tuple[_Run, Inputs, Implementation, _Bound]] = []
+    bound: list[list[tuple[Implementation, _Bound]]] = []
     for run, inputs in runs:
+        bound.append([])
         for implementation in implementations:
             on_step(f"compiling {implementation.label}")
             if reason := implementation.refuses(run.workload) or implementation.missing():
                 run.fail(implementation, "unsupported", reason)
             elif found := run.attempt(implementation, partial(_bind, implementation, run.workload, inputs)):
-                bound.append((run, inputs, implementation, found))
-    calls = _calls_per_sample([found.milliseconds for *_, found in bound])
+                bound[-1].append((implementation, found))
+    calls = _calls_per_sample([found.milliseconds for of_run in bound for _, found in of_run])
     # One graph is replayed at a time and reads nothing of another: they share the memory of what they write.
     pool = torch.cuda.graph_pool_handle()
     candidates = []
-    for run, inputs, implementation, found in bound:
-        on_step(f"checking {implementation.label}")
-        check = partial(_check, implementation, found, calls, run.workload, inputs, pool)
-        if candidate := run.attempt(implementation, check):
-            candidates.append((run, candidate))
+    for (run, inputs), of_run in zip(runs, bound, strict=True):
+        on_step("computing in float32")
+        try:
+            expected = expected_of(run.workload, inputs)
+        except torch.OutOfMemoryError:
+            for implementation, _ in of_run:
+                run.fail(implementation, "oom", "the float32 reference does not fit in the GPU's memory")
+            continue
+        for implementation, found in of_run:
+            on_step(f"checking {implementation.label}")
+            check = partial(_check, implementation, found, calls, run.workload, expected, pool)
+            if candidate := run.attempt(implementation, check):
+                candidates.append((run, candidate))
+        del expected  # before the next workload's
     return candidates, calls
 
 
@@ -231,7 +245,7 @@ def prepare_alone(
     bound = _bind(implementation, workload, inputs)
     calls = max(1, math.ceil(milliseconds / bound.milliseconds))
     try:
-        candidate = _check(implementation, bound, calls, workload, inputs)
+        candidate = _check(implementation, bound, calls, workload, expected_of(workload, inputs))
     except _WrongError as wrong:
         raise MeasurementError(f"{implementation.label} on {workload}: {wrong}") from None
     return candidate, calls * workload.flops
@@ -242,7 +256,7 @@ def check(implementation: Implementation, workload: Workload, seed: int = 0) -> 
     inputs = make_inputs(workload, seed)
     bound = _bind(implementation, workload, inputs)
     try:
-        return _check(implementation, bound, 1, workload, inputs).rel_error
+        return _check(implementation, bound, 1, workload, expected_of(workload, inputs)).rel_error
     except _WrongError as error:
         raise MeasurementError(f"{implementation.label} on {workload}: {error}") from None
 
@@ -251,11 +265,12 @@ def check_on_cpu(implementation: Implementation, workload: Workload, seed: int =
     """Compute a small workload on the CPU; its relative error. Raises `MeasurementError` if that is too large."""
     inputs = make_inputs(workload, seed, "cpu")
     operands = inputs.q, inputs.k, inputs.v
+    expected = expected_of(workload, inputs)
     if inputs.do is None:
-        found, _ = errors(implementation.forward(*operands, workload.causal, workload.sm_scale)(), inputs)
+        found, _ = errors(implementation.forward(*operands, workload.causal, workload.sm_scale)(), expected)
     else:
         call = implementation.backward(*operands, inputs.do, workload.causal, workload.sm_scale)
-        found = gradient_error(call(), inputs)
+        found = gradient_error(call(), expected)
     if not found <= max_rel_error(implementation, workload):
         raise MeasurementError(f"{implementation.label} on the CPU, {workload}: relative error {found:.2e}")
     return found
@@ -318,7 +333,7 @@ def _calls_per_sample(milliseconds: Sequence[float]) -> int:
 
 
 def _check(
-    implementation: Implementation, bound: _Bound, calls: int, workload: Workload, inputs: Inputs, pool: Any = None
+    implementation: Implementation, bound: _Bound, calls: int, workload: Workload, expected: Exact, pool: Any = None
 ) -> Candidate:
     """Capture what will be timed, and check what that graph writes into a poisoned output."""
     graph, output = capture_graph(bound.call, calls, pool)
@@ -327,7 +342,7 @@ def _check(
             tensor.fill_(math.nan)
     graph.replay()
     torch.cuda.synchronize()
-    rel_error, lse_error = (gradient_error(output, inputs), None) if workload.backward else errors(output, inputs)
+    rel_error, lse_error = (gradient_error(output, expected), None) if workload.backward else errors(output, expected)
     limit = max_rel_error(implementation, workload)
     if not rel_error <= limit:  # a NaN is not within the limit
         raise _WrongError(f"relative error {rel_error:.2e} against float32 exceeds {limit:.2g}", rel_error)

@@ -21,7 +21,7 @@ import triton
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_REL_ERROR
-from kperf.bench.reference import errors, make_inputs
+from kperf.bench.reference import errors, expected_of, make_inputs
 from kperf.errors import MeasurementError, UsageError
 from kperf.record.files import write_atomically
 from kperf.studies.kernels import square_kernel
@@ -166,7 +166,7 @@ def _attention(_: int) -> Call:
     inputs = make_inputs(ATTENTION, _SEED)
     implementation = IMPLEMENTATIONS[ATTENTION_KEY]
     call = implementation.bind(inputs.q, inputs.k, inputs.v, ATTENTION.causal, ATTENTION.sm_scale)
-    error, _lse = errors(call(), inputs)
+    error, _lse = errors(call(), expected_of(ATTENTION, inputs))
     if not error <= MAX_REL_ERROR[ATTENTION.dtype]:
         raise MeasurementError(f"{implementation.label} on {ATTENTION} is off by {error:.2e}")
     return lambda: call()[0]

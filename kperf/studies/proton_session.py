@@ -20,7 +20,7 @@ from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.libraries import Output, sdpa
 from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_REL_ERROR
-from kperf.bench.reference import errors, make_inputs
+from kperf.bench.reference import errors, expected_of, make_inputs
 from kperf.errors import first_line
 from kperf.record.files import write_atomically
 
@@ -65,6 +65,7 @@ def profile(name: str, keys: list[str], launches: int, folder: Path) -> dict[str
     """A session of one workload; returns why an implementation is not in it."""
     workload = WORKLOADS[name]
     inputs = make_inputs(workload, _SEED)
+    expected = expected_of(workload, inputs)
     calls: dict[str, Callable[[], Output]] = {}
     reasons: dict[str, str] = {}
     for key in keys:
@@ -73,7 +74,7 @@ def profile(name: str, keys: list[str], launches: int, folder: Path) -> dict[str
         try:
             if reason is None:
                 call = item.bind(inputs.q, inputs.k, inputs.v, workload.causal, workload.sm_scale)
-                error, _lse = errors(call(), inputs)
+                error, _lse = errors(call(), expected)
                 calls[key] = call
                 if not error <= MAX_REL_ERROR[workload.dtype]:
                     reason = f"{item.label} is off by {error:.2e}"

@@ -18,7 +18,7 @@ from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR
-from kperf.bench.reference import Inputs, errors, make_inputs, reference
+from kperf.bench.reference import Exact, Inputs, errors, expected_of, make_inputs
 
 WORKLOADS = [
     Workload(batch=1, heads=heads, seq_len=seq_len, causal=causal)
@@ -30,21 +30,21 @@ WORKLOADS = [
 def run_override(key: str) -> None:
     """Every workload, then one whose maxima jump beyond 2^188: Improved+ computes a block again."""
     for workload in WORKLOADS:
-        attend(key, workload, make_inputs(workload, seed=1, device_name="cpu"))
+        inputs = make_inputs(workload, seed=1, device_name="cpu")
+        attend(key, workload, inputs, expected_of(workload, inputs))
     workload = WORKLOADS[0]
     inputs = make_inputs(workload, seed=2, device_name="cpu")
     inputs.k[:, :, -128:] *= 300
-    exact = reference(inputs.q, inputs.k, inputs.v, workload.causal, workload.sm_scale)
-    attend(key, workload, Inputs(inputs.q, inputs.k, inputs.v, *exact))
+    attend(key, workload, inputs, expected_of(workload, inputs))
 
 
-def attend(key: str, workload: Workload, inputs: Inputs) -> None:
+def attend(key: str, workload: Workload, inputs: Inputs, expected: Exact) -> None:
     """One call; raises `AssertionError` unless it agrees with the reference."""
     q, k, v = (tensor.cuda() for tensor in (inputs.q, inputs.k, inputs.v))
     o, lse = IMPLEMENTATIONS[key].bind(q, k, v, workload.causal, workload.sm_scale)()
     assert lse is not None
-    rel_error, _ = errors((o.cpu(), None), inputs)
-    lse_error = float(((lse.cpu() - inputs.lse) / inputs.lse.abs().clamp(min=1)).abs().max())
+    rel_error, _ = errors((o.cpu(), None), expected)
+    lse_error = float(((lse.cpu() - expected.lse) / expected.lse.abs().clamp(min=1)).abs().max())
     assert rel_error < MAX_REL_ERROR[workload.dtype], (workload, rel_error)
     assert lse_error < MAX_LSE_ERROR, (workload, lse_error)
 

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend
 
 from kperf.attention import kernels, libraries
 from kperf.attention.implementations import COMPARED, FIG12, IMPLEMENTATIONS
+from kperf.attention.libraries import rows_first
 from kperf.attention.variants import VARIANTS
 from kperf.attention.workload import Workload
 from kperf.errors import UsageError
@@ -287,3 +288,17 @@ def test_a_back_end_of_torch_that_cannot_says_why(monkeypatch):
     q = SimpleNamespace(shape=(1, 2, 128, 256), is_cuda=True)
     with pytest.raises(UsageError, match=r"CUDNN_ATTENTION refuses: Only head_dim up to 128 is there$"):
         IMPLEMENTATIONS["cudnn"].forward(q, q, q, False, SCALE)
+
+
+def test_calls_on_the_same_tensors_share_a_copy_of_the_other_layout():
+    q, k, _ = operands()
+    (first,), (again,), (other,) = rows_first(q), rows_first(q), rows_first(k)
+    assert again is first
+    assert torch.equal(first, q.transpose(1, 2))
+    assert torch.equal(other, k.transpose(1, 2))
+    q[0, 0, 0, 0] += 1  # who writes to the tensor asks for other numbers
+    (written,) = rows_first(q)
+    assert torch.equal(written, q.transpose(1, 2))
+    assert not torch.equal(first, written)
+    leaf = q.clone().requires_grad_()
+    assert rows_first(leaf)[0] is not rows_first(leaf)[0]  # each call has gradients of its own

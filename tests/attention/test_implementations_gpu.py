@@ -15,7 +15,7 @@ from kperf.attention.kernels.attn_fwd import attn_fwd
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.attention.workload import Workload
 from kperf.bench.points import MAX_LSE_ERROR, MAX_REL_ERROR
-from kperf.bench.reference import Inputs, errors, make_inputs, reference
+from kperf.bench.reference import Exact, errors, expected_of, make_inputs, reference
 
 pytestmark = pytest.mark.gpu
 
@@ -26,7 +26,7 @@ SHAPES = [(1, 1, 128), (2, 3, 256), (1, 2, 1152), (3, 5, 512), (1, 16, 4096)]
 def check(key: str, workload: Workload) -> None:
     inputs = make_inputs(workload, seed=workload.seq_len)
     call = IMPLEMENTATIONS[key].bind(inputs.q, inputs.k, inputs.v, workload.causal, workload.sm_scale)
-    rel_error, lse_error = errors(call(), inputs)
+    rel_error, lse_error = errors(call(), expected_of(workload, inputs))
     assert rel_error < MAX_REL_ERROR[workload.dtype]
     assert lse_error is None or lse_error < MAX_LSE_ERROR
 
@@ -61,7 +61,7 @@ def test_extreme_scores_stay_right(variant, special):
     k[:, :, -128:] *= 300  # the maximum jumps far beyond 2^100 in the last block
     q[:, :, 7] = 0  # a row of equal scores
     k[:, :, 5, 3] = 3e4  # one huge element
-    exact = Inputs(q, k, v, *reference(q, k, v, causal, workload.sm_scale))
+    exact = Exact(*reference(q, k, v, causal, workload.sm_scale))
     o, lse = IMPLEMENTATIONS[variant].bind(q, k, v, causal, workload.sm_scale)()
     rel_error, _ = errors((o, None), exact)
     assert rel_error < MAX_REL_ERROR[dtype]
@@ -122,11 +122,12 @@ def test_stock_triton_picks_a_staged_override_up_at_launch(tmp_path):
 def test_automatic_warp_specialisation_fires_and_is_right_in_every_configuration(config, seq_len, monkeypatch):
     workload = Workload(batch=1, heads=2, seq_len=seq_len)
     inputs = make_inputs(workload, seed=4)
+    expected = expected_of(workload, inputs)
     monkeypatch.setattr(
         stock, "autows", triton.autotune([stock.for_autotuner(config)], key=["seq_len"])(stock.attention)
     )
     for _ in range(10):
         output = stock.forward(inputs.q, inputs.k, inputs.v, False, workload.sm_scale, warp_specialize=True)
-        assert errors(output, inputs)[0] < MAX_REL_ERROR["bfloat16"]
+        assert errors(output, expected)[0] < MAX_REL_ERROR["bfloat16"]
     (cache, *_) = stock.attention.device_caches[torch.cuda.current_device()]
     assert any("ttg.warp_specialize(" in kernel.asm["ttgir"] for kernel in cache.values()), str(config)

@@ -8,7 +8,7 @@ from kperf.attention.workload import Workload
 from kperf.bench import measure as measuring
 from kperf.bench import turns
 from kperf.bench.measure import _calls_per_sample
-from kperf.bench.reference import make_inputs
+from kperf.bench.reference import expected_of, make_inputs
 from kperf.errors import MeasurementError
 from kperf.record.store import DeviceState
 from tests.bench.test_turns import Event
@@ -79,11 +79,17 @@ def implementation(key, bind, **more):
 
 
 def test_only_what_is_right_gets_a_time(on_the_cpu, inputs):
-    right = inputs.o.to(torch.bfloat16), inputs.lse
+    exact = expected_of(WORKLOAD, inputs)
+    right = exact.o.to(torch.bfloat16), exact.lse
     eager = iter([right, right, MemoryError()])
 
     def out_of_memory(*_):
         raise torch.OutOfMemoryError("too large")
+
+    def out_of_memory_behind_the_abi(*_):
+        raise RuntimeError(
+            'torch_call_dispatcher( "aten::new_empty", "", stack.data(), TORCH_ABI_VERSION) API call failed'
+        )
 
     def fails_when_eager(*_):
         def call():
@@ -97,8 +103,9 @@ def test_only_what_is_right_gets_a_time(on_the_cpu, inputs):
     made = [
         implementation("right", lambda *_: lambda: right),
         implementation("wrong", lambda *_: lambda: (right[0] * 1.1, None)),
-        implementation("lse", lambda *_: lambda: (right[0], inputs.lse + 0.1)),
+        implementation("lse", lambda *_: lambda: (right[0], exact.lse + 0.1)),
         implementation("large", out_of_memory),
+        implementation("large on the stable ABI", out_of_memory_behind_the_abi),
         implementation("later", fails_when_eager),
         implementation("never", out_of_memory, unsupported=lambda _: "not for this shape"),
         implementation("absent", out_of_memory, missing=lambda: "not installed"),
@@ -106,7 +113,7 @@ def test_only_what_is_right_gets_a_time(on_the_cpu, inputs):
     ]
     points = measuring.measure([WORKLOAD], made, figure="bench", sweep="seq_len", environment="e", rounds=12)
     assert [p.implementation for p in points] == [item.key for item in made]
-    statuses = ["ok", "wrong", "wrong", "oom", "oom", "unsupported", "unsupported", "ok"]
+    statuses = ["ok", "wrong", "wrong", "oom", "oom", "oom", "unsupported", "unsupported", "ok"]
     assert [p.status for p in points] == statuses
     assert len({p.run for p in points}) == 1
     assert points[1].rel_error == pytest.approx(0.1, rel=0.02)
@@ -120,12 +127,13 @@ def test_only_what_is_right_gets_a_time(on_the_cpu, inputs):
 
 def test_each_step_is_said_as_it_begins(on_the_cpu, inputs):
     said = []
-    made = [implementation("one", lambda *_: lambda: (inputs.o.to(torch.bfloat16), None))]
+    right = expected_of(WORKLOAD, inputs).o.to(torch.bfloat16)
+    made = [implementation("one", lambda *_: lambda: (right, None))]
     measuring.measure(
         [WORKLOAD], made, figure="bench", sweep="seq_len", environment="e", rounds=12, on_step=said.append
     )
     rounds = [f"round {number} of 12" for number in range(1, 13)]
-    assert said == ["compiling one", "checking one", "settling", *rounds]
+    assert said == ["compiling one", "computing in float32", "checking one", "settling", *rounds]
 
 
 def test_a_broken_gpu_ends_the_measurement_in_one_sentence(on_the_cpu):
@@ -140,9 +148,10 @@ def test_a_broken_gpu_ends_the_measurement_in_one_sentence(on_the_cpu):
 
 def test_each_run_draws_its_inputs_anew_and_all_its_workloads_the_same(on_the_cpu, inputs, monkeypatch):
     drawn = []
+    exact = expected_of(WORKLOAD, inputs)
     monkeypatch.setattr(measuring, "make_inputs", lambda workload, seed: drawn.append((workload, seed)) or inputs)
     workloads = [WORKLOAD, WORKLOAD.model_copy(update={"inputs": "x4"})]
-    right = implementation("right", lambda *_: lambda: (inputs.o.to(torch.bfloat16), inputs.lse))
+    right = implementation("right", lambda *_: lambda: (exact.o.to(torch.bfloat16), exact.lse))
     for _ in range(3):
         measuring.measure(workloads, [right], figure="fig12", sweep="seq_len", environment="e", rounds=10)
     seeds = [seed for _, seed in drawn]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kperf.attention.workload import Workload
-from kperf.bench.reference import Inputs, errors, gradient_error, make_inputs, reference, reference_gradients
+from kperf.bench.reference import errors, expected_of, gradient_error, make_inputs, reference, reference_gradients
 from tests.attention.handed_in import SCALE, exact, normal, operands
 
 WORKLOAD = Workload(batch=2, heads=2, seq_len=128, head_dim=64)
@@ -18,11 +18,16 @@ def inputs():
     return make_inputs(WORKLOAD, seed=7, device_name="cpu")
 
 
-def test_inputs_are_the_seeds(inputs):
+@pytest.fixture(scope="module")
+def right(inputs):
+    return expected_of(WORKLOAD, inputs)
+
+
+def test_inputs_are_the_seeds(inputs, right):
     assert torch.equal(inputs.q, make_inputs(WORKLOAD, 7, "cpu").q)
     assert not torch.equal(inputs.q, make_inputs(WORKLOAD, 8, "cpu").q)
     assert inputs.q.dtype == torch.bfloat16
-    assert inputs.o.dtype == torch.float32
+    assert right.o.dtype == torch.float32
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
@@ -41,34 +46,36 @@ def test_the_references_are_the_formula_in_both_directions(causal, kv_heads):
 
 
 def test_a_gradient_that_is_wrong_or_no_number_counts():
-    inputs = make_inputs(WORKLOAD.model_copy(update={"backward": True, "heads": 4, "kv_heads": 2}), 7, "cpu")
-    dq, dk, dv = inputs.gradients
+    workload = WORKLOAD.model_copy(update={"backward": True, "heads": 4, "kv_heads": 2})
+    inputs = make_inputs(workload, 7, "cpu")
+    right = expected_of(workload, inputs)
+    dq, dk, dv = right.gradients
     assert (dq.shape, dk.shape, dv.shape) == ((2, 4, 128, 64), (2, 2, 128, 64), (2, 2, 128, 64))
     assert not torch.equal(inputs.do, inputs.q)
-    assert gradient_error((dq * 1.02, dk, dv * 1.03), inputs) == pytest.approx(0.03, rel=1e-4)
-    assert math.isnan(gradient_error((dq * 1.02, dk * math.nan, dv), inputs))
+    assert gradient_error((dq * 1.02, dk, dv * 1.03), right) == pytest.approx(0.03, rel=1e-4)
+    assert math.isnan(gradient_error((dq * 1.02, dk * math.nan, dv), right))
 
 
-def test_errors_are_those_of_the_definition(inputs):
-    rel_error, lse_error = errors((inputs.o * 1.01, inputs.lse + 0.5), inputs)
+def test_errors_are_those_of_the_definition(right):
+    rel_error, lse_error = errors((right.o * 1.01, right.lse + 0.5), right)
     assert rel_error == pytest.approx(0.01, rel=1e-4)
-    assert lse_error == pytest.approx(0.5 / max(float(inputs.lse.abs().min()), 1), rel=1e-4)
-    small = replace(inputs, lse=inputs.lse / 100)
-    assert errors((inputs.o, small.lse + 0.5), small)[1] == pytest.approx(0.5, rel=1e-4)
-    large = replace(inputs, lse=torch.full_like(inputs.lse, -4000.0))
-    assert errors((inputs.o, large.lse + 0.5), large)[1] == pytest.approx(0.5 / 4000, rel=1e-4)
-    assert errors((inputs.o.to(torch.bfloat16), None), inputs)[0] < 4e-3
+    assert lse_error == pytest.approx(0.5 / max(float(right.lse.abs().min()), 1), rel=1e-4)
+    small = replace(right, lse=right.lse / 100)
+    assert errors((right.o, small.lse + 0.5), small)[1] == pytest.approx(0.5, rel=1e-4)
+    large = replace(right, lse=torch.full_like(right.lse, -4000.0))
+    assert errors((right.o, large.lse + 0.5), large)[1] == pytest.approx(0.5 / 4000, rel=1e-4)
+    assert errors((right.o.to(torch.bfloat16), None), right)[0] < 4e-3
 
 
-def test_one_element_that_was_not_written_is_no_number(inputs):
-    poisoned = inputs.o.clone()
+def test_one_element_that_was_not_written_is_no_number(right):
+    poisoned = right.o.clone()
     poisoned[1, 1, 127, 63] = math.nan
-    assert math.isnan(errors((poisoned, None), inputs)[0])
-    lse = inputs.lse.clone()
+    assert math.isnan(errors((poisoned, None), right)[0])
+    lse = right.lse.clone()
     lse[0, 0, 0] = math.nan
-    assert math.isnan(errors((inputs.o, lse), inputs)[1])
+    assert math.isnan(errors((right.o, lse), right)[1])
 
 
-def test_errors_of_huge_numbers_are_numbers(inputs):
-    huge = Inputs(inputs.q, inputs.k, inputs.v, inputs.o * 1e30, inputs.lse)
-    assert errors((inputs.o * 1.01e30, None), huge)[0] == pytest.approx(0.01, rel=1e-4)
+def test_errors_of_huge_numbers_are_numbers(right):
+    huge = replace(right, o=right.o * 1e30)
+    assert errors((right.o * 1.01e30, None), huge)[0] == pytest.approx(0.01, rel=1e-4)

@@ -16,7 +16,7 @@ from kperf.attention.inputs import draw
 from kperf.attention.variants import VARIANTS, Specialization
 from kperf.attention.workload import InputKind, Workload
 from kperf.bench.points import MAX_REL_ERROR
-from kperf.bench.reference import Inputs, errors, reference
+from kperf.bench.reference import Exact, errors, reference
 from kperf.ir import compile as compiler
 from kperf.ir.ttgir import Module
 
@@ -234,7 +234,7 @@ def assert_rule(ours, name, q, k, v, causal, sm_scale=None):
     the largest of many rows is 10 to 30 % another from draw to draw.
     """
     sm_scale = sm_scale or q.shape[-1] ** -0.5
-    exact = Inputs(q, k, v, *reference(q, k, v, causal, sm_scale))
+    exact = Exact(*reference(q, k, v, causal, sm_scale))
     found, lse = held(ours, q, k, v, causal, sm_scale, exact)
     fa3, _ = held("fa3", q, k, v, causal, sm_scale, exact)
     assert float(((lse - exact.lse) / exact.lse.abs().clamp(min=1)).abs().max()) < 1e-4, name
@@ -249,7 +249,7 @@ def held_on_normal(shape, dtype, causal):
     """FA3's."""
     q, k, v = draw("normal", shape, dtype, 1)
     sm_scale = shape[-1] ** -0.5
-    exact = Inputs(q, k, v, *reference(q, k, v, causal, sm_scale))
+    exact = Exact(*reference(q, k, v, causal, sm_scale))
     return held("fa3", q, k, v, causal, sm_scale, exact)[0]
 
 
@@ -276,7 +276,7 @@ def test_float16_is_as_right_as_cudnn_on_every_kind(seq_len, causal):
     shape = 16384 // seq_len, 2, seq_len, 128
     for kind in get_args(InputKind):
         q, k, v = draw(kind, shape, torch.float16, 3)
-        exact = Inputs(q, k, v, *reference(q, k, v, causal, SCALE))
+        exact = Exact(*reference(q, k, v, causal, SCALE))
         ours, cudnn = (held(key, q, k, v, causal, SCALE, exact)[0] for key in ("improved_plus", "cudnn"))
         assert ours.rel_error <= 1.2 * cudnn.rel_error, kind
 
@@ -299,7 +299,7 @@ def test_scores_of_any_size(ours, log2, causal):
     q, k, v = draw("normal", (2, 3, 640, 128), torch.bfloat16, 7)
     scores = float((q[0, 0].float() @ k[0, 0].float().T).abs().max())
     sm_scale = 2.0**log2 / scores
-    exact = Inputs(q, k, v, *reference(q, k, v, causal, sm_scale))
+    exact = Exact(*reference(q, k, v, causal, sm_scale))
     found, _ = held(ours, q, k, v, causal, sm_scale, exact)
     theirs, _ = held("fa3", q, k, v, causal, sm_scale, exact)
     assert found.rel_error <= 1.2 * theirs.rel_error
@@ -395,7 +395,7 @@ def test_a_row_whose_scores_rise_changes_no_bit_of_another(ours, head_dim, dtype
     found = run(ours, {"q": q, "k": k, "v": v}, causal)
     assert torch.equal(found.o[:, :, ~risen], clean.o[:, :, ~risen])
     assert torch.equal(found.lse[:, :, ~risen], clean.lse[:, :, ~risen])
-    exact = Inputs(q, k, v, *reference(q, k, v, causal, head_dim**-0.5))
+    exact = Exact(*reference(q, k, v, causal, head_dim**-0.5))
     assert errors(found, exact)[0] < MAX_REL_ERROR[dtype]
 
 
@@ -413,7 +413,7 @@ def test_other_head_dims_and_dtypes_come_from_the_same_source(
     torch.manual_seed(5)
     q, k, v = (torch.randn(workload.shape, device="cuda").to(getattr(torch, dtype)) for _ in range(3))
     k[:, :, seq_len // 2 :] *= 3
-    exact = Inputs(q, k, v, *reference(q, k, v, causal, workload.sm_scale))
+    exact = Exact(*reference(q, k, v, causal, workload.sm_scale))
     rel_error, lse_error = errors(bind_attn_fwd(q, k, v, causal, workload.sm_scale, found)(), exact)
     assert rel_error < MAX_REL_ERROR[dtype]
     assert lse_error < 1e-4
@@ -426,7 +426,7 @@ def test_every_tile_is_computed_whatever_the_number_of_heads(heads, seq_len):
     """The causal tile order cuts the heads into sections, of which the last may be smaller."""
     torch.manual_seed(heads)
     q, k, v = (torch.randn(1, heads, seq_len, 128, device="cuda").to(torch.bfloat16) for _ in range(3))
-    exact = Inputs(q, k, v, *reference(q, k, v, True, SCALE))
+    exact = Exact(*reference(q, k, v, True, SCALE))
     for key in VARIANTS:
         rel_error, lse_error = errors(IMPLEMENTATIONS[key].bind(q, k, v, True, SCALE)(), exact)
         assert rel_error < MAX_REL_ERROR["bfloat16"], key
