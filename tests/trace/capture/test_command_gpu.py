@@ -98,9 +98,12 @@ def both_ways(folder: Path, text: str, *options: str) -> list[subprocess.Complet
 
 
 def instrumented(folder: Path) -> list[Path]:
-    """Files of a cache that name Proton's operations or what they become, but for the self-check's own kernel."""
+    """Files that a launch would load and that name Proton's operations or what they become.
+
+    Left out are the self-check's own kernel, and listings of machine code, which are kept under keys of their own.
+    """
     words = (b"proton.record", b"globaltimer", b"kperf-overrides")
-    own = {path.parent for path in folder.rglob("*_ten_lines*")}
+    own = {path.parent for path in [*folder.rglob("*_ten_lines*"), *folder.rglob("nvdisasm-*")]}
     files = [path for path in folder.rglob("*") if path.is_file() and path.parent not in own]
     assert files
     return [path for path in files if any(word in path.read_bytes() for word in words)]
