@@ -62,7 +62,7 @@ def test_what_all_advice_gave_is_that_of_the_record():
     assert said(f"Advised changes were timed on {len(gains)} of the {len(faulty)} kernels:")
     assert said(f"kernels: {faster} become at least 10 % faster, {slower} become slower.")
     assert said(
-        f"kperf made {len(gains) - by_hand} of the {len(gains)} changes itself, and {by_hand} were made by hand."
+        f"kperf made {len(gains) - by_hand} of the {len(gains)} changes itself; the other {by_hand} are copies of the kernels"
     )
 
 
@@ -194,7 +194,7 @@ def test_the_page_of_fig_11_says_how_much_arithmetic_runs_under_mmas():
     for name, begin in (("vanilla", "only"), ("improved", "In the improved schedule")):
         found = read_timeline(RECORDED / f"h200/fig11/{name}.timeline.json").arithmetic
         hidden = f"{found.under_any_mmas:.0f} of {found.cycles:.0f}"
-        assert said(f"{begin} {hidden} cycles of arithmetic run under the other consumer's MMAs.")
+        assert said(f"{begin} {hidden} cycles of an iteration's arithmetic run under the other consumer's MMAs.")
 
 
 def test_the_passes_on_the_page_of_fig_11_are_those_of_the_record():

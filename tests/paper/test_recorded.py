@@ -298,7 +298,11 @@ def test_the_pages_say_what_was_recorded_of_groups_of_heads(heads, kv_heads):
     lengths = sorted({seq_len for key, seq_len in times if key == "improved_plus_views"})
     ratios = [times["fa3", seq_len] / times["improved_plus_views", seq_len] for seq_len in lengths]
     assert len(ratios) == 6
-    assert said(f"| {heads} / {kv_heads}, H100 | " + " | ".join(f"{ratio:.3f}" for ratio in ratios) + " |")
+    assert said(
+        f"| {heads} heads of q, {kv_heads} head{'s'[: kv_heads - 1]} of k and v, on an H100 | "
+        + " | ".join(f"{ratio:.3f}" for ratio in ratios)
+        + " |"
+    )
     if (heads, kv_heads) == (32, 8):  # a row of improved_plus.md
         assert said(f"least and greatest of seq_len 512 to 16384 | H100 | - | {min(ratios):.3f} to {max(ratios):.3f} |")
 
@@ -315,7 +319,7 @@ def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
         over_fa3[row.causal].append(interleaved.speedup(row, fa3)[0])
         few, many = min(row.seq_lens), max(row.seq_lens)
         assert said(
-            f"| {row.case}: {len(row.seq_lens)} of {few} to {many} | {'causal' if row.causal else 'full'} | "
+            f"| {row.case}: {len(row.seq_lens)} sequences of {few} to {many} tokens | {'causal' if row.causal else 'full'} | "
             f"{row.tflops:.0f} | {over_fa3[row.causal][-1]:.3f} | {interleaved.speedup(row, torchs)[0]:.2f} | "
             f"{varlen.over_equal(row, equal)[0]:.3f} |"
         )
@@ -326,7 +330,9 @@ def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
     assert said(f"takes between {min(slower):.2f} and {max(slower):.2f} times as long as `attention`")
     short = varlen.CASES["short"]
     in_tiles = sum((-(-length // 128) * 128) ** 2 for length in short) / sum(length**2 for length in short)
-    assert said(f"hold {in_tiles:.2f} times the FLOPs that count")
+    assert said(
+        f"The tiles of the {len(short)} short sequences contain {in_tiles:.2f} times the FLOPs of the sequences"
+    )
 
 
 def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
@@ -372,8 +378,8 @@ def test_the_pages_say_what_was_recorded_of_tritonbench():
     off = [statistics.median(row.off) for row in newest]
     within = [one for one in off if abs(one) <= tritonbench.GOAL]
     assert said(
-        f"{len(within)} of the {len(off)} pairs of TFLOPS are within 3 %. The four pairs at 8 x 8192 are within "
-        + f"{max(map(abs, off[:4])):.1%}"[:-1]
+        f"In {len(within)} of the {len(off)} pairs the TFLOPS through tritonbench and those of the direct call differ by at "
+        f"most 3 %, in the four pairs at 8 x 8192 by at most {max(map(abs, off[:4])):.1%}"[:-1]
     )
     assert said(f"`do_bench` gives Improved+ {-min(off):.1%}"[:-1])
     graphs = [one for row, one in zip(newest, off, strict=True) if "cudagraph" in row.timer]
