@@ -62,7 +62,8 @@ def test_what_all_advice_gave_is_that_of_the_record():
     assert said(f"Advised changes were timed on {len(gains)} of the {len(faulty)} kernels:")
     assert said(f"kernels: {faster} become at least 10 % faster, {slower} become slower.")
     assert said(
-        f"kperf made {len(gains) - by_hand} of the {len(gains)} changes itself; the other {by_hand} are copies of the kernels"
+        f"kperf made {len(gains) - by_hand} of the {len(gains)} changes itself; "
+        f"the other {by_hand} are copies of the kernels that were fixed by hand."
     )
 
 

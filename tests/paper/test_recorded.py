@@ -319,7 +319,8 @@ def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
         over_fa3[row.causal].append(interleaved.speedup(row, fa3)[0])
         few, many = min(row.seq_lens), max(row.seq_lens)
         assert said(
-            f"| {row.case}: {len(row.seq_lens)} sequences of {few} to {many} tokens | {'causal' if row.causal else 'full'} | "
+            f"| {row.case}: {len(row.seq_lens)} sequences of {few} to {many} tokens "
+            f"| {'causal' if row.causal else 'full'} | "
             f"{row.tflops:.0f} | {over_fa3[row.causal][-1]:.3f} | {interleaved.speedup(row, torchs)[0]:.2f} | "
             f"{varlen.over_equal(row, equal)[0]:.3f} |"
         )
@@ -378,8 +379,8 @@ def test_the_pages_say_what_was_recorded_of_tritonbench():
     off = [statistics.median(row.off) for row in newest]
     within = [one for one in off if abs(one) <= tritonbench.GOAL]
     assert said(
-        f"In {len(within)} of the {len(off)} pairs the TFLOPS through tritonbench and those of the direct call differ by at "
-        f"most 3 %, in the four pairs at 8 x 8192 by at most {max(map(abs, off[:4])):.1%}"[:-1]
+        f"In {len(within)} of the {len(off)} pairs the TFLOPS through tritonbench and those of the direct call differ "
+        f"by at most 3 %, in the four pairs at 8 x 8192 by at most {max(map(abs, off[:4])):.1%}"[:-1]
     )
     assert said(f"`do_bench` gives Improved+ {-min(off):.1%}"[:-1])
     graphs = [one for row, one in zip(newest, off, strict=True) if "cudagraph" in row.timer]
