@@ -320,7 +320,7 @@ def test_the_pages_say_what_was_recorded_of_sequences_of_different_lengths():
         few, many = min(row.seq_lens), max(row.seq_lens)
         assert said(
             f"| {row.case}: {len(row.seq_lens)} sequences of {few} to {many} tokens "
-            f"| {'causal' if row.causal else 'full'} | "
+            f"| {'causal' if row.causal else 'no mask'} | "
             f"{row.tflops:.0f} | {over_fa3[row.causal][-1]:.3f} | {interleaved.speedup(row, torchs)[0]:.2f} | "
             f"{varlen.over_equal(row, equal)[0]:.3f} |"
         )
