@@ -79,7 +79,7 @@ def test_what_events_cost_the_launches_that_are_read_is_that_of_the_record():
         r"reads \d+ of (\d+) kernels .* ([\d.]+)% on average, ([\d.]+)% in the median and ([\d.]+)% at worst", line
     ).groups()
     cost = f"by {mean} % on average, {middle} % in the median and {worst} % at worst"
-    assert said(f"Over {kernels} kernels on an H200, the launch that kperf reads changes {cost}")
+    assert said(f"Over {kernels} kernels on an H200, the time of the launch that kperf reads changes {cost}")
 
 
 def test_the_score_of_the_paper_is_that_of_the_claims():
