@@ -275,7 +275,7 @@ def cells(outcome: Outcome) -> tuple[str, str, str, str]:
     if isinstance(claim, TimelineClaim | PredictionClaim | ProfilingClaim):
         return f"at most {claim.at_most:g}", "-", value, interval
     if claim.yardstick is not None:
-        return f"{claim.yardstick:g}, of its own kernel", "-", value, interval
+        return f"{claim.yardstick:g}, the paper's value for its improved schedule", "-", value, interval
     if claim.paper is None or claim.tolerance is None:
         return "-", "-", value, interval
     return f"{claim.paper:g}", f"{claim.tolerance:.0%}", value, interval

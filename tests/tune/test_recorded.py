@@ -110,7 +110,7 @@ def test_the_pages_say_what_is_recorded():
     ratios = [study.ratio_to_vendor[1] for study in STUDIES]
     assert said(row("times as fast as cuDNN, the fastest vendor's kernel", ratios, ".3f"))
     regrets = [100 * study.regret for study in STUDIES]
-    assert said(row("how far the search's choice was off the best, %", regrets, ".1f"))
+    assert said(row("how much slower the search's choice is than the fastest configuration, %", regrets, ".1f"))
     (runnable,) = {study.runnable for study in STUDIES}
     (failed,) = {sum(cost is None for cost in study.tried("exhaustive").values()) for study in STUDIES}
     assert said(f"{runnable} configurations compile, and {failed} of them fail when they run")
