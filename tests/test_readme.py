@@ -281,7 +281,7 @@ def test_what_changed_since_the_proof_is_told_with_the_numbers_of_its_record():
     most = [max(rows[name].gain.speedup for name in group) for group in names]
     assert said(
         f"mask_is_data gain less than {math.ceil(100 * (most[0] - 1))} %, "
-        f"wait_for_all and stages_fill_memory less than {math.ceil(100 * (most[1] - 1))} %"
+        f"and those of wait_for_all and stages_fill_memory less than {math.ceil(100 * (most[1] - 1))} %"
     )
     assert said(f"Where a kernel moves bytes at {100 * NEAR_ROOF:.0f} % of a copy's rate and more")
     rule = (KERNELS.parents[2] / "docs/rules/loads-not-pipelined.md").read_text()
