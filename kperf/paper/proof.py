@@ -310,7 +310,7 @@ def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain |
         finding.severity,
         f"{estimate.speedup:.2g} x, {estimate.low:.2g} to {estimate.high:.2g}" if estimate is not None else "",
         f"{gain.speedup:.2f} x, {gain.low:.2f} to {gain.high:.2f}" if gain is not None else "",
-        gain.by if gain is not None else row.why or "no change was timed",
+        gain.by if gain is not None else row.why.partition(":")[0] or "no change was timed",
     )
 
 

@@ -296,4 +296,4 @@ def _cells(row: NcuRow, ours: Mapping[str, proof.ProofRow]) -> tuple[str, ...]:
     first, second = [*map(in_words, row.first), "", ""][:FIRST]
     verdict = "yes" if row.names_cause else "further down" if row.names_cause_anywhere else "no" if row.rules else ""
     rank = str(found.rank or "-") if found is not None else ""
-    return row.name, row.fault, rank, gain, first or row.why or "no estimate", second, verdict
+    return row.name, row.fault, rank, gain, first or row.why.partition(":")[0] or "no estimate", second, verdict
