@@ -283,7 +283,8 @@ def test_what_changed_since_the_proof_is_told_with_the_numbers_of_its_record():
         f"mask_is_data gain less than {math.ceil(100 * (most[0] - 1))} %, "
         f"and those of wait_for_all and stages_fill_memory less than {math.ceil(100 * (most[1] - 1))} %"
     )
-    assert said(f"if the kernel moves its bytes at {100 * NEAR_ROOF:.0f} % or more of the rate of a copy in device memory")
+    share = f"{100 * NEAR_ROOF:.0f} %"
+    assert said(f"if the kernel moves its bytes at {share} or more of the rate of a copy in device memory")
     rule = (KERNELS.parents[2] / "docs/rules/loads-not-pipelined.md").read_text()
     assert f"took {1 / rows['descriptor_one_stage'].gain.speedup:.2f} times as long with three" in rule
     columns = (KERNELS.parents[2] / "docs/rules/uncoalesced-access.md").read_text()
