@@ -228,10 +228,10 @@ def markdown(folder: Path) -> str:
     ]
     head = (
         "kernel",
-        "original, ms",
-        "all CTAs recorded",
-        "what these events change",
-        "sampled CTAs",
+        "original launch, ms",
+        "change of its time with all CTAs recorded",
+        "what recording all CTAs changes",
+        "change of its time with sampled CTAs recorded",
         "confidence: all, sampled",
     )
     return "\n".join([*lines, *md.table(head, table)])
@@ -269,9 +269,9 @@ def _of_samples(rows: Sequence[DisturbanceRow]) -> list[str]:
         return []
     every, sampled = costs["all"], costs["sampled"]
     return [
-        f"{len(kernels)} kernels can be sampled. Events change their times by {statistics.fmean(every):.1%} on average "
-        f"and {max(every):.1%} at worst with all CTAs recorded, and by {statistics.fmean(sampled):.1%} and "
-        f"{max(sampled):.1%} with sampled CTAs recorded."
+        f"Over the {len(kernels)} kernels that can be sampled, events change the time of a launch by "
+        f"{statistics.fmean(every):.1%} on average and {max(every):.1%} at worst with all CTAs recorded, and by "
+        f"{statistics.fmean(sampled):.1%} on average and {max(sampled):.1%} at worst with sampled CTAs recorded."
     ]
 
 
@@ -333,14 +333,14 @@ def _noise(rows: Sequence[DisturbanceRow]) -> list[str]:
     if launches:
         *few, most = map(str, launches)
         counts = f"{', '.join(few)} or {most}" if few else most
-        lines.append(f"Each change compares medians of {counts} launches.")
+        lines.append(f"Each change compares the median time of {counts} launches with events and of as many without.")
     again = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "sampled" and one.why_all}
     first = {(one.origin, one.kernel): one.ratio for one in rows if one.way == "all"}
     if apart := [abs(again[key] / first[key] - 1) for key in again.keys() & first.keys()]:
         lines.append(
-            f"Both runs recorded all CTAs of the {len(apart)} kernels that cannot be sampled. Their ratios of "
-            f"instrumented to original time differ between the two runs by {statistics.median(apart):.1%} in the "
-            f"median and {max(apart):.1%} at most."
+            f"All CTAs of the {len(apart)} kernels that cannot be sampled were recorded twice. The two ratios of "
+            f"instrumented to original time of such a kernel differ by {statistics.median(apart):.1%} in the median "
+            f"and {max(apart):.1%} at most."
         )
     return lines
 
@@ -355,7 +355,7 @@ def _faster(rows: Sequence[DisturbanceRow]) -> list[str]:
     ]
     if not named:
         return []
-    return [f"Launches that events make faster, because the compiler makes other code: {', '.join(named)}."]
+    return [f"Kernels that are faster with events, because the compiler makes other code: {', '.join(named)}."]
 
 
 def said(rows: Sequence[DisturbanceRow]) -> list[str]:
@@ -367,12 +367,19 @@ def said(rows: Sequence[DisturbanceRow]) -> list[str]:
             mean, worst = _mean(these), max(these, key=lambda one: abs(one.cost))
             met = "within" if mean <= GOALS[0] and abs(worst.cost) <= GOALS[1] else "beyond"
             middle = statistics.median(abs(one.cost) for one in these)
-            others = " (with all CTAs of kernels that cannot be sampled)" if way == "sampled" else ""
+            others = " (or all CTAs, where a kernel cannot be sampled)" if way == "sampled" else ""
             lines.append(
-                f"With {way} CTAs recorded{others}, events change the time of {len(these)} kernels by {mean:.1%} on "
-                f"average, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst ({worst.kernel}). This is "
-                f"{met} the goals: {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst."
+                f"With {way} CTAs recorded{others}, events change the time of a launch by {mean:.1%} on average over "
+                f"{len(these)} kernels, {middle:.1%} in the median and {abs(worst.cost):.1%} at worst "
+                f"({worst.kernel}). This is {met} the goals: {GOALS[0]:.0%} on average and {GOALS[1]:.0%} at worst."
             )
     lines += [*_without_the_worst(rows), *_of_samples(rows), *_of_auto(rows), *_noise(rows), *_faster(rows)]
-    whole = [f"{one.kernel} ({one.why_all})" for one in rows if one.why_all]
-    return [*lines, f"Not sampled: {'; '.join(whole)}."] if whole else lines
+    whole = [f"{one.kernel} ({_why(one)})" for one in rows if one.why_all]
+    return [*lines, f"kperf could not sample {'; '.join(whole)}."] if whole else lines
+
+
+def _why(row: DisturbanceRow) -> str:
+    """Why there is no sample, for a reader who has not seen a kernel that holds both codes."""
+    return row.why_all.replace(
+        "beside the instrumented code its own code", "in a kernel with both codes, the original code"
+    )

@@ -317,15 +317,15 @@ def _section(name: str, script: Script, timelines: dict[str, Timeline]) -> str:
     said = [line for line in _said(timeline) if not line.startswith("That is pass")]
     lines += ["", *(f"- {_with_name(line, name)}" for line in said[:3])]
     lines += ["", f"Confidence in the reading of `{name}` is {timeline.confidence.level}."]
-    lines[-1] += f" The events of `{name}` change the time of a launch by {_overhead(timeline)}."
+    lines[-1] += f" Events change the time of a launch of `{name}` by {_overhead(timeline)}."
     if advised := [finding for finding in found_in(timeline) if finding.severity != "low"]:
-        lines += ["", f"*Fix.* `{advised[0].id}`: {advised[0].advice}."]
+        lines += ["", f"*Fix.* The advice of the finding `{advised[0].id}`: {advised[0].advice}."]
     if name in AFTER and (after := timelines.get(AFTER[name][1])):
         before_ms, after_ms = timeline.overhead.launch_ms, after.overhead.launch_ms
         lines += [
             "",
-            f"*After.* With {AFTER[name][0]} ([{AFTER[name][1]}](#{AFTER[name][1]})) the kernel takes {after_ms:.3f} "
-            f"ms instead of {before_ms:.3f} ms, and is {before_ms / after_ms:.2f} times as fast.",
+            f"*After.* With {AFTER[name][0]} ([{AFTER[name][1]}](#{AFTER[name][1]})) the same GEMM takes "
+            f"{after_ms:.3f} ms instead of {before_ms:.3f} ms, and is {before_ms / after_ms:.2f} times as fast.",
         ]
     return "\n".join(lines)
 
@@ -361,4 +361,4 @@ def _costs(timelines: dict[str, Timeline]) -> str:
     most = max(costs, key=lambda name: costs[name])
     mean = statistics.fmean(costs.values())
     count = f"{len(costs)} example{'s' * (len(costs) > 1)}"
-    return f"Tracing costs {mean:.1%} on average over {count}, at most {costs[most]:.1%} ({most})."
+    return f"Over {count}, events make a launch {mean:.1%} slower on average, and at most {costs[most]:.1%} ({most})."

@@ -266,15 +266,15 @@ def one_line(row: ProofRow) -> str:
     return f"{row.kind}/{row.name}{rank}{gain} ({row.took_s:.0f} s, waited {row.waited_s:.0f} s){why}"
 
 
-HEAD = ("kernel", "fault", "line", "place", "severity", "estimated", "measured", "by")
-SLOWER = "Findings, planted or not, whose advice makes the kernel slower (the best change, if several were timed)"
+HEAD = ("kernel", "fault", "line", "rank", "severity", "estimated gain", "measured gain", "change that was timed")
+SLOWER = "Findings whose advice makes the kernel slower (if several changes were timed, the table shows the best one)"
 SLOWER_HEAD = ("kernel", "finding", *HEAD[2:])
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     made = Table(title=title, title_justify="left")
     for column in head:
-        made.add_column(column, justify="right" if column in ("line", "place", "estimated", "measured") else "left")
+        made.add_column(column, justify="right" if column in HEAD[2:4] + HEAD[5:7] else "left")
     for row in rows:
         made.add_row(*row)
     return made
@@ -310,7 +310,7 @@ def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain |
         finding.severity,
         f"{estimate.speedup:.2g} x, {estimate.low:.2g} to {estimate.high:.2g}" if estimate is not None else "",
         f"{gain.speedup:.2f} x, {gain.low:.2f} to {gain.high:.2f}" if gain is not None else "",
-        gain.by if gain is not None else row.why or "nothing was tried",
+        gain.by if gain is not None else row.why.partition(":")[0] or "no change was timed",
     )
 
 
@@ -348,14 +348,14 @@ def said(rows: Sequence[ProofRow]) -> list[str]:
     without = [row.name for row in faulty if row.gain is None]
     failed = [f"{row.name} ({row.why})" for row in rows if row.kind == "clean" and row.why]
     lines = [
-        f"{ranks[1] + ranks[2]} of {len(faulty)} faults are named first or second at their line: {ranks[1]} first, "
-        f"{ranks[2]} second{_named('; not', missed)}.",
+        f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} faults and their lines: the "
+        f"first finding names {ranks[1]}, the second names {ranks[2]}{_named('; it does not name', missed)}.",
         _of_clean(clean),
         *_of_estimates(faulty),
         *_of_gains(faulty),
     ]
     if without:
-        lines.append(f"Without a measured gain: {', '.join(without)}.")
+        lines.append(f"Kernels whose gain was not measured: {', '.join(without)}.")
     return [*lines, f"Failed: {', '.join(failed)}."] if failed else lines
 
 
@@ -364,13 +364,13 @@ def _of_clean(rows: Sequence[ProofRow]) -> str:
     found = {row.name: [one for kernel in row.kernels for one in kernel.findings] for row in rows}
     worst = Counter(min((LEVELS.index(one.severity) for one in findings), default=None) for findings in found.values())
     severe = [f"{row.name}: {one.id} at line {one.source.line}" for row in rows for one in row.severe]
-    levels = [f"{worst[place]} {level}" for place, level in enumerate(LEVELS)]
+    levels = [f"{level} for {worst[place]}" for place, level in enumerate(LEVELS)]
     if severe:
         levels[0] += f" ({', '.join(severe)})"
     tried = sum(any(one.tried for one in findings) for findings in found.values())
     return (
-        f"Clean kernels: {len(rows)}. Their severest finding is: {', '.join(levels)}, {worst[None]} without a finding. "
-        f"A change was timed on {tried or 'none'} of them."
+        f"Of {len(rows)} clean kernels, {worst[None]} have no finding. The severity of a kernel's severest finding is "
+        f"{', '.join(levels)}. A change was timed on {tried or 'none'} of the clean kernels."
     )
 
 
@@ -383,10 +383,10 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     outside = [name for name, _, is_inside in estimated if not is_inside]
     count, close = len(estimated), len(estimated) - len(off)
     return [
-        f"{close} of {count} estimates ({close / count:.0%}) are within {CLOSE} x of the measured gain"
-        f"{_named('; the others:', off)}.",
-        f"{count - len(outside)} of {count} measured gains lie in the estimate's interval"
-        f"{_named('; the others:', outside)}.",
+        f"{close} of {count} estimated gains ({close / count:.0%}) differ from the measured gain by a factor of at "
+        f"most {CLOSE}{_named('; the others are those of', off)}.",
+        f"{count - len(outside)} of {count} measured gains lie in the interval of their estimate"
+        f"{_named('; the others are those of', outside)}.",
     ]
 
 
@@ -399,14 +399,15 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
     by_hand = sum(gain.by == _BY_HAND for gain, _ in gains)
     faster = sum(speedup >= FASTER for speedup in speedups)
     worse = [name for gain, name in gains if gain.is_slower]
-    means = f"The median gain is {statistics.median(speedups):.2f} x, the geometric mean {_mean(speedups):.2f} x"
+    means = f"The median of these {len(gains)} gains is {statistics.median(speedups):.2f} x, and the geometric mean "
+    means += f"{_mean(speedups):.2f} x"
     if len(gains) > 1:
         means += f"; without {gains[-1][1]} ({speedups[-1]:.0f} x) the geometric mean is {_mean(speedups[:-1]):.2f} x"
     return [
-        f"{len(gains)} gains were measured: {len(gains) - by_hand} of changes that `--try` made, {by_hand} of copies "
-        "that were fixed by hand.",
-        f"{faster} kernels become at least {FASTER - 1:.0%} faster, {len(gains) - faster - len(worse)} gain less, "
-        f"{len(worse)} become slower{_named(':', worse)}.",
+        f"The advice was timed on {len(gains)} faulty kernels: `--try` made {len(gains) - by_hand} of the changes, and "
+        f"{by_hand} were made by hand.",
+        f"With the advice, {faster} kernels become at least {FASTER - 1:.0%} faster, "
+        f"{len(gains) - faster - len(worse)} gain less, and {len(worse)} become slower{_named(':', worse)}.",
         f"{means}.",
     ]
 

@@ -224,8 +224,9 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
         first = sum(row.names_cause for row in faulty)
         anywhere = sum(row.names_cause_anywhere for row in faulty)
         lines.append(
-            f"ncu profiled {len(faulty)} faulty kernels. In {first} of them, one of the {FIRST} rules with the largest "
-            f"estimated speedups names the cause; in {anywhere}, some rule of ncu names it."
+            f"ncu profiled {len(faulty)} faulty kernels. In {first} of the {len(faulty)}, one of the {FIRST} rules "
+            f"with the largest estimated speedups names the cause. In {anywhere} of the {len(faulty)}, any rule of ncu "
+            "names the cause."
         )
     if clean:
         large = [row.name for row in clean if row.largest_global >= LARGE]
@@ -237,15 +238,15 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
         with_line = sum(any(rule.names_line for rule in row.rules) for row in (*faulty, *clean))
         took_s = statistics.median(row.took_s for row in (*faulty, *clean))
         lines.append(
-            f"Kernels for which a rule's text names a line of Python: {with_line or 'none'} of "
-            f"{len(faulty) + len(clean)}. "
-            f"Profiling one launch takes {took_s:.1f} s in the median."
+            f"The text of ncu's rules names a line of Python for {with_line or 'none'} of {len(faulty) + len(clean)} "
+            f"kernels. To profile one launch, ncu takes {took_s:.1f} s in the median."
         )
-    return [*lines, f"Not profiled: {', '.join(missing)}."] if missing else lines
+    return [*lines, f"ncu could not profile {', '.join(missing)}."] if missing else lines
 
 
 HEAD = (
-    "kernel", "fault", "place of kperf's finding", "measured gain", "ncu's first", "ncu's second", "names the cause",
+    "kernel", "fault", "rank of kperf's finding", "measured gain", "ncu's first rule", "ncu's second rule",
+    "ncu names the cause",
 )  # fmt: skip
 
 
@@ -295,4 +296,4 @@ def _cells(row: NcuRow, ours: Mapping[str, proof.ProofRow]) -> tuple[str, ...]:
     first, second = [*map(in_words, row.first), "", ""][:FIRST]
     verdict = "yes" if row.names_cause else "further down" if row.names_cause_anywhere else "no" if row.rules else ""
     rank = str(found.rank or "-") if found is not None else ""
-    return row.name, row.fault, rank, gain, first or row.why or "no estimate", second, verdict
+    return row.name, row.fault, rank, gain, first or row.why.partition(":")[0] or "no estimate", second, verdict

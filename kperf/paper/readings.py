@@ -129,4 +129,5 @@ def _conclusions(one: Reading) -> str:
     """View, findings, the times behind them."""
     found = ", ".join(f"{name} ({severity})" for name, severity in one.findings.items()) or "no finding"
     bound = ", at its bound" if one.at_bound else ""
-    return f"{one.view}{bound}: {found}; {one.launch_ms:.3f} ms, {one.cycles:.0f} cycles"
+    cycles = f"{one.cycles:.0f} cycles {'an iteration' if one.unit == 'iteration' else 'a CTA'}"
+    return f"{one.view}{bound}: {found}; {one.launch_ms:.3f} ms a launch, {cycles}"

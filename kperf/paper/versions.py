@@ -214,21 +214,25 @@ def tables(rows: Sequence[Row]) -> str:
     lines = [
         *md.table(["target", *(f"Triton {version}" for version in versions)], of_targets),
         "",
-        *md.table(("kernel", "Triton: targets", "why not"), reasons),
+        *md.table(
+            ("kernel", "Triton versions and targets for which it does not compile", "the compiler's message"), reasons
+        ),
     ]
     return "\n".join([*lines, *reading_tables(readings, versions)])
 
 
 def _cell(rows: Sequence[Row]) -> str:
-    """`run` if a GPU of that target ran them, else how many of the kernels compile with events."""
+    """How many kernels ran on a GPU of that target, and how many of the others compile with events."""
     tried = {row.kernel for row in rows}
     if not tried:
         return "not tried"
     ran = {row.kernel for row in rows if row.stage == "run"}
     compiled = {row.kernel for row in rows if row.ok and row.stage == "machine code"}
-    words = [f"run ({len(ran)})"] if ran else []
-    if compiled - ran or not ran:
-        words.append(f"compiled only ({len(compiled - ran)} of {len(tried)})" if compiled else "not")
+    if not ran:
+        return f"{len(compiled)} of {len(tried)} compile"
+    words = [f"{len(ran)} ran"]
+    if compiled - ran:
+        words.append(f"{len(compiled - ran)} of the other {len(tried - ran)} compile")
     return ", ".join(words)
 
 

@@ -231,9 +231,9 @@ def markdown(folder: Path) -> str:
     lines = [
         f"{found.stamp[0].upper()}{found.stamp[1:]}.",
         "",
-        f"- {len(rows)} changes were timed: {_came_of(rows)}.",
-        f"- `kperf diagnose` has a finding on {found_on} of these {len(gained)} faster operators.",
-        f"- {len(advised)} of the changes were made for a finding: {_came_of(advised)}.",
+        f"- {len(rows)} changes were timed. {_came_of(rows)}",
+        f"- `kperf diagnose` reports a finding on {found_on} of the {len(gained)} operators that became faster.",
+        f"- {len(advised)} of the {len(rows)} changes follow a finding. {_came_of(advised)}",
         "",
         *md.table(HEAD, map(cells, rows)),
         "",
@@ -262,25 +262,26 @@ def is_slower(row: PublicRow) -> bool:
 
 
 def _came_of(rows: Sequence[PublicRow]) -> str:
-    """How many operators become faster, hardly change or become slower, and how much, in words."""
+    """How many changes make an operator faster, slower or neither, and by how much, in sentences."""
     same = [row for row in rows if row.outputs != "different"]
     gained = [row for row in same if is_faster(row)]
     slower = [row for row in same if is_slower(row)]
-    little = [abs(statistics.median(row.ratios) - 1) for row in same if not is_faster(row) and not is_slower(row)]
+    little = [row for row in same if not is_faster(row) and not is_slower(row)]
     parts = [
-        f"{len(gained)} operators became at least {FASTER - 1:.0%} faster{_gains(gained)}",
-        f"{len(little)} changed by at most {max(little):.1%}, by their intervals neither {FASTER - 1:.0%} faster nor "
-        "slower"
-        if little
-        else "",
-        f"{len(slower)} became slower{_gains(slower)}",
-        f"{len(rows) - len(same)} computed different outputs" if len(same) < len(rows) else "",
+        f"{len(gained)} make the operator at least {FASTER - 1:.0%} faster{_gains(gained)}",
+        f"{len(slower)} make it slower{_gains(slower)}",
+        f"{len(little)} do neither{_gains(little)}",
     ]
-    return "; ".join(filter(None, parts))
+    counts = f"By the 95% intervals of their gains, {', '.join(parts[:2])}, and {parts[2]}."
+    different = len(rows) - len(same)
+    return f"{counts} The gain of {different} does not count, because the outputs differ." if different else counts
 
 
 def _gains(rows: Sequence[PublicRow]) -> str:
-    return f" ({', '.join(f'{statistics.median(row.ratios):.2f} x' for row in rows)})" if rows else ""
+    gains = sorted(statistics.median(row.ratios) for row in rows)
+    if not gains:
+        return ""
+    return f" ({gains[0]:.2f} x)" if len(gains) == 1 else f" ({gains[0]:.2f} to {gains[-1]:.2f} x)"
 
 
 def cells(row: PublicRow) -> tuple[str, ...]:

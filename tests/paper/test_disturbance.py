@@ -118,24 +118,24 @@ def test_costs_are_of_medians_and_held_against_the_goals(console):
     ]
     assert [row.cost for row in rows] == pytest.approx([0.2, -0.05, 0.03, 0.0, 0.03, 0.0])
     assert disturbance.said(rows) == [
-        "With all CTAs recorded, events change the time of 3 kernels by 9.3% on average, 5.0% in the median and 20.0% "
-        "at worst (norm). This is beyond the goals: 5% on average and 15% at worst.",
-        "With sampled CTAs recorded (with all CTAs of kernels that cannot be sampled), events change the time of 3 "
-        "kernels by 1.0% on average, 0.0% in the median and 3.0% at worst (norm). This is within the goals: 5% on "
-        "average and 15% at worst.",
+        "With all CTAs recorded, events change the time of a launch by 9.3% on average over 3 kernels, 5.0% in the "
+        "median and 20.0% at worst (norm). This is beyond the goals: 5% on average and 15% at worst.",
+        "With sampled CTAs recorded (or all CTAs, where a kernel cannot be sampled), events change the time of a "
+        "launch by 1.0% on average over 3 kernels, 0.0% in the median and 3.0% at worst (norm). This is within the "
+        "goals: 5% on average and 15% at worst.",
         "Without norm the average is 4.0% with all CTAs, 0.0% with sampled CTAs. Its instrumented kernel has 32 "
         "registers and spills 0 bytes; the original has 40 registers and spills 0 bytes.",
-        "2 kernels can be sampled. Events change their times by 11.5% on average and 20.0% at worst with all CTAs "
-        "recorded, and by 1.5% and 3.0% with sampled CTAs recorded.",
+        "Over the 2 kernels that can be sampled, events change the time of a launch by 11.5% on average and 20.0% at "
+        "worst with all CTAs recorded, and by 1.5% on average and 3.0% at worst with sampled CTAs recorded.",
         "By these numbers --ctas auto reads 2 of 3 kernels from sampled CTAs, and the others from all CTAs. Events "
         "change the time of the launch that --ctas auto reads by 2.7% on average, 3.0% in the median and 5.0% at worst "
         "(gemm).",
-        "Each change compares medians of 3 launches.",
-        "Both runs recorded all CTAs of the 1 kernels that cannot be sampled. Their ratios of instrumented to original "
-        "time differ between the two runs by 5.3% in the median and 5.3% at most.",
-        "Launches that events make faster, because the compiler makes other code: gemm (-5.0% with all CTAs, 32 "
+        "Each change compares the median time of 3 launches with events and of as many without.",
+        "All CTAs of the 1 kernels that cannot be sampled were recorded twice. The two ratios of instrumented to "
+        "original time of such a kernel differ by 5.3% in the median and 5.3% at most.",
+        "Kernels that are faster with events, because the compiler makes other code: gemm (-5.0% with all CTAs, 32 "
         "registers instead of 40).",
-        "Not sampled: gemm (its CTAs come in clusters).",
+        "kperf could not sample gemm (its CTAs come in clusters).",
     ]
     console.print(disturbance.table(rows, "measured"))
     line = next(line for line in console.export_text().splitlines() if "60 of 1024" in line)
@@ -168,10 +168,10 @@ def test_what_auto_reads_follows_from_both_rows(every, of_sample, reads):
 def test_kernels_of_one_name_from_two_scripts_are_two(console):
     rows = [made(origin="liger"), made(origin="unsloth", instrumented_ms=1.7, ratio=0.85)]
     assert disturbance.said(rows) == [
-        "With all CTAs recorded, events change the time of 2 kernels by 17.5% on average, 17.5% in the median and "
-        "20.0% at worst (norm). This is beyond the goals: 5% on average and 15% at worst.",
-        "Each change compares medians of 3 launches.",
-        "Launches that events make faster, because the compiler makes other code: norm (-15.0% with all CTAs, 32 "
+        "With all CTAs recorded, events change the time of a launch by 17.5% on average over 2 kernels, 17.5% in the "
+        "median and 20.0% at worst (norm). This is beyond the goals: 5% on average and 15% at worst.",
+        "Each change compares the median time of 3 launches with events and of as many without.",
+        "Kernels that are faster with events, because the compiler makes other code: norm (-15.0% with all CTAs, 32 "
         "registers instead of 40).",
     ]
 

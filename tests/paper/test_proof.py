@@ -106,10 +106,10 @@ def test_each_kernel_is_tried_or_timed_beside_its_fixed_copy(tmp_path, console):
     assert (rows["plus"].kind, rows["plus"].fault, rows["plus"].severe) == ("clean", "", [])
     assert rows["broken"].why.startswith("the script ends with exit status 3: ")
     said = console.export_text()
-    assert "3 of 3 faults are named first or second at their line: " in said
-    assert "Clean kernels: 1. Their severest finding is: 0 high, " in said
+    assert "first or second finding names 3 of 3 faults and their lines: " in said
+    assert "The severity of a kernel's severest finding is high for 0, " in said
     assert "a of the fixed other.py is not that of other.py" in said
-    assert "Without a measured gain: other." in said
+    assert "Kernels whose gain was not measured: other." in said
     assert "Failed: broken (the script ends with exit status 3: " in said
 
 
@@ -152,17 +152,19 @@ def test_a_row_says_where_its_fault_is_named_and_what_the_advice_gives():
 
 def test_totals_name_what_misses_them():
     assert proof.said(ROWS_MADE) == [
-        "2 of 5 faults are named first or second at their line: 1 first, 1 second; not other (spills, found is spills "
-        "at line 8), silent (spills, exit status 1: -), third (spills, place 3 after tma at line 3 and spills at "
-        "line 6).",
-        "Clean kernels: 3. Their severest finding is: 1 high (alarm: spills at line 3), 0 medium, 1 low, 1 without a "
-        "finding. A change was timed on none of them.",
-        "1 of 2 estimates (50%) are within 1.5 x of the measured gain; the others: first.",
-        "1 of 2 measured gains lie in the estimate's interval; the others: first.",
-        "2 gains were measured: 1 of changes that `--try` made, 1 of copies that were fixed by hand.",
-        "2 kernels become at least 10% faster, 0 gain less, 0 become slower.",
-        "The median gain is 3.00 x, the geometric mean 2.83 x; without first (4 x) the geometric mean is 2.00 x.",
-        "Without a measured gain: other, silent, third.",
+        "kperf's first or second finding names 2 of 5 faults and their lines: the first finding names 1, the second "
+        "names 1; it does not name other (spills, found is spills at line 8), silent (spills, exit status 1: -), third "
+        "(spills, place 3 after tma at line 3 and spills at line 6).",
+        "Of 3 clean kernels, 1 have no finding. The severity of a kernel's severest finding is high for 1 (alarm: "
+        "spills at line 3), medium for 0, low for 1. A change was timed on none of the clean kernels.",
+        "1 of 2 estimated gains (50%) differ from the measured gain by a factor of at most 1.5; the others are those "
+        "of first.",
+        "1 of 2 measured gains lie in the interval of their estimate; the others are those of first.",
+        "The advice was timed on 2 faulty kernels: `--try` made 1 of the changes, and 1 were made by hand.",
+        "With the advice, 2 kernels become at least 10% faster, 0 gain less, and 0 become slower.",
+        "The median of these 2 gains is 3.00 x, and the geometric mean 2.83 x; without first (4 x) the geometric mean "
+        "is 2.00 x.",
+        "Kernels whose gain was not measured: other, silent, third.",
     ]
 
 
@@ -177,9 +179,16 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
         made("tried", finding("tma", 3, "medium", None, [("num_warps=2", 0.5, 0.4)]), kind="clean", fault="", line=0),
     ]  # fmt: skip
     lines = proof.said(rows)
-    assert "1 kernels become at least 10% faster, 1 gain less, 2 become slower: copied, loses." in lines
-    assert lines[1].endswith("0 high, 1 medium, 0 low, 0 without a finding. A change was timed on 1 of them.")
-    assert "2 of 3 measured gains lie in the estimate's interval; the others: loses." in lines
+    assert (
+        "With the advice, 1 kernels become at least 10% faster, 1 gain less, and 2 become slower: copied, loses."
+        in lines
+    )
+    assert (
+        "have no finding. The severity of a kernel's severest finding is high for 0, medium for 1, low for 0."
+        in lines[1]
+    )
+    assert lines[1].endswith("A change was timed on 1 of the clean kernels.")
+    assert "2 of 3 measured gains lie in the interval of their estimate; the others are those of loses." in lines
     assert proof.slower(rows) == [
         ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
         ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),
@@ -198,7 +207,7 @@ def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
     assert lines[2] == f"- {proof.said(ROWS_MADE)[0]}"
     assert "| first | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 4.00 x, 3.90 to 4.00 | num_warps=8 |" in lines
     assert "| other | spills | 7 | - |  |  |  |  |" in lines
-    assert any(line.startswith("| third | spills | 7 | 3 |") and "nothing was tried |" in line for line in lines)
+    assert any(line.startswith("| third | spills | 7 | 3 |") and "no change was timed |" in line for line in lines)
     assert not any("alarm |" in line or proof.SLOWER in line for line in lines)
 
 
@@ -209,7 +218,7 @@ def test_the_page_lists_advice_that_makes_a_kernel_slower(tmp_path):
         writer.append([row.model_copy(update=about)])
     lines = proof.markdown(tmp_path / "h200").splitlines()
     assert lines[-5:] == [
-        f"{proof.SLOWER}:", "", "| kernel | finding | line | place | severity | estimated | measured | by |",
+        f"{proof.SLOWER}:", "", f"| {' | '.join(proof.SLOWER_HEAD)} |",
         "|---|---|---|---|---|---|---|---|",
         "| loses | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 0.70 x, 0.60 to 0.70 | num_warps=8 |",
     ]  # fmt: skip

@@ -351,8 +351,8 @@ def test_the_pages_say_how_often_samples_agree_with_a_planted_fault():
     counts = Counter(agreements)
     assert said(
         f"On the {len(agreements)} kernels with a known fault of the [proof set](proof.md) (H200), samples agree with "
-        f"{counts['agrees']} of the findings that name the fault, disagree with {counts['disagrees']}, and say nothing "
-        f"of {counts['none']}"
+        f"{counts['agrees']} of the findings that name the fault, disagree with {counts['disagrees']}, and do not "
+        f"decide on {counts['none']}"
     )
 
 

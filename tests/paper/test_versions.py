@@ -85,9 +85,9 @@ def test_the_tables_say_run_only_for_what_ran():
     ]
     lines = tables(rows).splitlines()
     assert lines[0] == "| target | Triton 3.6.0 | Triton 3.10.0 |"
-    assert "| sm_90a | run (1), compiled only (1 of 2) | not tried |" in lines
-    assert "| sm_100a | compiled only (1 of 2) | not tried |" in lines
-    assert "| sm_80 | not tried | not |" in lines
+    assert "| sm_90a | 1 ran, 1 of the other 1 compile | not tried |" in lines
+    assert "| sm_100a | 1 of 2 compile | not tried |" in lines
+    assert "| sm_80 | not tried | 0 of 1 compile |" in lines
     assert r"| add | 3.6.0: sm_100a | no \| way |" in lines
     assert not any("8 events" in line for line in lines)
 
@@ -225,12 +225,12 @@ def test_the_page_counts_readings_that_agree_and_names_those_that_do_not():
     ]
     lines = tables(rows).splitlines()
     start = lines.index("| example on NVIDIA H200 | Triton 3.6.0 | Triton 3.7.1 | Triton 3.10.0 |")
-    same = "pipeline: exposed-loads (high); 2.000 ms, 1237 cycles"
+    same = "pipeline: exposed-loads (high); 2.000 ms a launch, 1237 cycles an iteration"
     assert lines[start + 2 :] == [
-        f"| gemm | {same} | not run | pipeline: exposed-loads (high); 3.000 ms, 2000 cycles |",
-        "| tma | pipeline, at its bound: no finding; 2.000 ms, 1237 cycles | not run "
-        "| **differs**: pipeline: no finding; 2.000 ms, 1237 cycles |",
-        f"| norm | {same} | not run | **differs**: pipeline: exposed-loads (medium); 2.000 ms, 1237 cycles |",
+        f"| gemm | {same} | not run | pipeline: exposed-loads (high); 3.000 ms a launch, 2000 cycles an iteration |",
+        "| tma | pipeline, at its bound: no finding; 2.000 ms a launch, 1237 cycles an iteration | not run "
+        "| **differs**: pipeline: no finding; 2.000 ms a launch, 1237 cycles an iteration |",
+        f"| norm | {same} | not run | **differs**: {same.replace('high', 'medium')} |",
         f"| add | {same} | {same} | not run |",
         "",
         "With Triton 3.7.1, 1 of 1 readings agree with Triton 3.6.0's.",

@@ -144,12 +144,13 @@ def test_the_page_counts_gains_whose_interval_and_outputs_are_good_enough(tmp_pa
     lines = public.markdown(tmp_path / "h200").splitlines()
     assert lines[0].startswith("Recorded on NVIDIA H200, 2026-11-23")
     assert lines[2:5] == [
-        "- 7 changes were timed: 3 operators became at least 10% faster (2.00 x, 1.33 x, 1.25 x); 2 changed by "
-        "at most 9.1%, by their intervals neither 10% faster nor slower; 1 became slower (0.80 x); 1 computed "
-        "different outputs.",
-        "- `kperf diagnose` has a finding on 1 of these 3 faster operators.",
-        "- 2 of the changes were made for a finding: 1 operators became at least 10% faster (2.00 x); 0 became "
-        "slower; 1 computed different outputs.",
+        "- 7 changes were timed. By the 95% intervals of their gains, 3 make the operator at least 10% faster (1.25 "
+        "to 2.00 x), 1 make it slower (0.80 x), and 2 do neither (0.91 to 1.05 x). The gain of 1 does not count, "
+        "because the outputs differ.",
+        "- `kperf diagnose` reports a finding on 1 of the 3 operators that became faster.",
+        "- 2 of the 7 changes follow a finding. By the 95% intervals of their gains, 1 make the operator at least 10% "
+        "faster (2.00 x), 0 make it slower, and 0 do neither. The gain of 1 does not count, because the outputs "
+        "differ.",
     ]
     assert [line.partition("`")[2].partition("`")[0] for line in lines[8:15]] == [
         "wrong", "twice", "by_hand", "guessed", "slightly", "noisy", "slower"
@@ -178,7 +179,7 @@ def test_of_each_pair_what_was_measured_last_is_shown(tmp_path):
             changes = {"environment": known, "run": day, "recorded_at": f"{day}T00:00:00Z"}
             writer.append([ROWS.validate_python(one.model_dump() | changes) for one in rows])
     text = public.markdown(tmp_path / "h200")
-    assert text.startswith("Recorded on NVIDIA H200, 2026-11-22 to 2026-11-24.\n\n- 2 changes were timed: 2 operators")
+    assert text.startswith("Recorded on NVIDIA H200, 2026-11-22 to 2026-11-24.\n\n- 2 changes were timed. By the")
     assert "2.0000 | 0.5000 | 4.00 x" in text
     assert "2.0000 | 1.0000 | 2.00 x" in text
     assert text.count("`measured_again`") == text.count("`kept`") == 1
