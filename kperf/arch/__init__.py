@@ -15,8 +15,10 @@ from kperf.arch.cdna3 import GFX942
 from kperf.arch.cdna4 import GFX950
 from kperf.arch.devices import (
     H200,
+    H200_ATOMIC_BYTES_PER_CYCLE,
     H200_ATOMIC_NS,
     H200_COPY_GB_PER_S,
+    H200_L2_KEPT_BYTES,
     H200_PARTIAL_STORE_GB_PER_S,
     H200_SM_BYTES_IN_FLIGHT,
     MI300X,
@@ -31,8 +33,10 @@ __all__ = [
     "GFX942",
     "GFX950",
     "H200",
+    "H200_ATOMIC_BYTES_PER_CYCLE",
     "H200_ATOMIC_NS",
     "H200_COPY_GB_PER_S",
+    "H200_L2_KEPT_BYTES",
     "H200_PARTIAL_STORE_GB_PER_S",
     "H200_SM_BYTES_IN_FLIGHT",
     "KNOWN",

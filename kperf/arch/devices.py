@@ -20,6 +20,10 @@ H200_COPY_GB_PER_S = 3900.0
 """Bytes that a copy on an H200 reads and writes: the median of the copies beside the recorded examples
 (`bandwidth.copy_gb_per_s` in results/h200/examples/*.timeline.json), of which the fastest moved 4005."""
 
+H200_L2_KEPT_BYTES = H200.l2_bytes // 2
+"""Of an H200's L2, for what SMs of all GPCs load: each of its two partitions caches for the GPCs connected to it
+(NVIDIA A100 Tensor Core GPU Architecture (2020), "A100 L2 cache"), so both hold such bytes."""
+
 H200_PARTIAL_STORE_GB_PER_S = 2050.0
 """Bytes of sectors that stores write in part, each request its part: 537 MB took 0.262 ms, with all else that the
 kernel does (rope_pairs in results/h200/diagnose.jsonl)."""
@@ -27,6 +31,10 @@ kernel does (rope_pairs in results/h200/diagnose.jsonl)."""
 H200_ATOMIC_NS = 1.76
 """From one atomic to the next on one address of an H200's L2: 16.8 million of float32 took 29.5 ms
 (atomic_sum in results/h200/diagnose.jsonl)."""
+
+H200_ATOMIC_BYTES_PER_CYCLE = 25.0
+"""Atomics on float32 of an SM, each on another address: of 64 KB a CTA they took 2591 cycles, until all were issued
+(split_k in results/h200/examples/)."""
 
 H200_SM_BYTES_IN_FLIGHT = 25 * 1024
 """Bytes that an SM of an H200 has to have asked for, so that its memory is never idle, by Little's law: 4.8 TB/s for

@@ -104,6 +104,7 @@ class Experiments:
         return replace(
             kernel,
             arguments=self._histories.arguments(compiled),
+            numbers=self._histories.numbers(compiled),
             lengths=self._histories.lengths(compiled),
             history=self._histories.of(compiled),
         )

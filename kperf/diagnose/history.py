@@ -53,7 +53,7 @@ class Histories:
         """Nothing was launched yet."""
         self._of: dict[Any, History] = {}
         self._first: dict[Any, str] = {}
-        self._arguments: dict[str, dict[str, int]] = {}
+        self._numbers: dict[str, dict[str, int]] = {}
         self._lengths: dict[str, dict[str, int]] = {}
 
     def note(self, kernel: CompiledKernel, call: LaunchCall) -> None:
@@ -69,13 +69,17 @@ class Histories:
 
     def note_arguments(self, kernel: CompiledKernel, call: LaunchCall) -> None:
         """Those of a kernel's first launch, also where a tuner tries it."""
-        if kernel.hash not in self._arguments:
-            self._arguments[kernel.hash] = deciding(numbers_of(kernel, call))
+        if kernel.hash not in self._numbers:
+            self._numbers[kernel.hash] = numbers_of(kernel, call)
             self._lengths[kernel.hash] = lengths_of(kernel, call)
 
     def arguments(self, kernel: CompiledKernel) -> dict[str, int]:
         """What `note_arguments` keeps of a kernel: `deciding` ones."""
-        return self._arguments.get(kernel.hash, {})
+        return deciding(self.numbers(kernel))
+
+    def numbers(self, kernel: CompiledKernel) -> dict[str, int]:
+        """All integers that a kernel's first launch is given, by the argument's name."""
+        return self._numbers.get(kernel.hash, {})
 
     def lengths(self, kernel: CompiledKernel) -> dict[str, int]:
         """How many elements the tensors have that a kernel's first launch is given, by the argument's name."""

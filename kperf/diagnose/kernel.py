@@ -111,7 +111,8 @@ class Kernel:
     compiled: what Triton made, its machine code too. shared_bytes: of a CTA; None where Triton did not say. resources,
     ptxas: None and empty where there is no machine code that is read (AMD's). num_stages: None where only the TTGIR is
     known. grid: of a launch, None without one.
-    arguments: numbers of the launch, by name. lengths: elements of its tensors, by name.
+    arguments: those integers of the launch that are 0 or 1, by name. numbers: all of its integers, by name. lengths:
+    elements of its tensors, by name.
     tuned: whether it is one of an autotuner's configurations, of which a GPU
     would choose. constants: constexprs and compile options that it was compiled with, by name, as far as they are
     known. history: of its function's launches in a script; None without one, and empty where another
@@ -130,6 +131,7 @@ class Kernel:
     ptxas: str = ""
     grid: tuple[int, int, int] | None = None
     arguments: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     tuned: bool = False
     constants: Mapping[str, Any] = field(default_factory=dict)

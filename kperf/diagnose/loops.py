@@ -27,10 +27,11 @@ def loaded_bytes(kernel: Kernel, loop: Operation) -> int:
     """Bytes that an iteration loads from device memory in tensors of at least two dimensions, the same ones once."""
     distinct = {access.operation.line: access.tile_bytes for access in kernel.accesses}
     loads = (op for op in own(loop) if op.name in (*LOADS, *TMA_LOADS))
-    return sum(min(size, distinct.get(op.line, size)) for op in loads if (size := _tile_bytes(op)))
+    return sum(min(size, distinct.get(op.line, size)) for op in loads if (size := tile_bytes(op)))
 
 
-def _tile_bytes(op: Operation) -> int:
+def tile_bytes(op: Operation) -> int:
+    """Bytes of the largest tensor of at least two dimensions that an operation names; 0 without one."""
     sized = [tensor.size * tensor.bytes for tensor in tensor_types(op.rest) if len(tensor.shape) >= 2]
     return max(sized, default=0)
 

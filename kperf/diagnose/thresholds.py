@@ -55,6 +55,10 @@ tensor cores do 4096 operations: 128 x 128 tiles have 64 a byte, 64 x 64 have 32
 SMALL_TILE_SHARE = 0.375
 """Share of what keeps the tensor cores busy: 24 operations a byte of 16-bit operands."""
 
+MMA_SHARE = 0.65
+"""Share of the tensor cores' rate at the highest clock that a GEMM of Triton's reaches: 677 TFLOPS with pointers and
+753 with TMA, of 1070 (gemm_3_stages and gemm_tma in results/h200/examples/). At its power cap an H200 clocks lower."""
+
 UPDATES_OF_BIN = 4
 """Elements of a CTA that meet on one address in the mean: where they are added before it, a quarter of the atomics is
 left."""
@@ -124,6 +128,9 @@ MANY_COMPILATIONS = 10
 
 MEDIUM_GAIN = 1.1
 """What the advice has to give for a finding to be more than a hint: a tenth."""
+
+SEVERE_GAIN = 1.5
+"""What the advice has to give for a finding to be severe, where its estimate is of the whole launch."""
 
 TUNED_GAIN = 1.03
 """Time of the best configuration with another value over the best: less is what two runs of one kernel differ by."""

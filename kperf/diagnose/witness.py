@@ -78,6 +78,7 @@ EVIDENCE = {
     "padded-tile": _MMA,
     "atomic-contention": _ATOMIC,
     "emulated-atomics": _ATOMIC,
+    "needless-split-k": _ATOMIC,
     "register-spills": Evidence("spilled registers are stored and loaded as local memory is", here=GLOBAL),
 }
 """By rule. Samples say nothing of the others: when CTAs run, what a compilation or a configuration costs."""

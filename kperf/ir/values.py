@@ -75,7 +75,7 @@ class Value:
 
     def moved(self, offsets: "Value", size: int) -> "Value":
         """Addresses that lie `offsets` elements of `size` bytes further."""
-        return _joined(self.numbers + offsets.numbers * size, [self, offsets])
+        return joined(self.numbers + offsets.numbers * size, [self, offsets])
 
 
 @dataclass(frozen=True)
@@ -244,13 +244,13 @@ class Values:
             carried = _initial(op)[1:]
             return (op.parent, carried[place]) if place < len(carried) else None
         last = op.regions[0].operations[-1] if op.regions and op.regions[0].operations else None
-        ends = _passed(last) if last is not None else ()
+        ends = passed(last) if last is not None else ()
         return (op.regions[0], ends[place]) if place < len(ends) else None
 
     def _of_operation(self, op: Operation) -> Value | None:  # noqa: PLR0911 (a case a kind of operation)
         name = op.name
         if name == "arith.constant":
-            return _constant(op)
+            return constant(op)
         if name == "tt.get_program_id":
             return Value(np.array(self._programs.get(op.rest.split()[0], 1), dtype=np.int64), program=True)
         if name == "tt.get_num_programs":
@@ -264,11 +264,11 @@ class Values:
         values = [value for value in operands if value is not None]
         if not values or len(values) < len(operands):
             return None
-        numbers = _apply(op, [value.numbers for value in values])
+        numbers = apply(op, [value.numbers for value in values])
         if numbers is None or numbers.size > _LARGEST:
             return None
         spread = op.name not in _SHIFTS and any(value.loaded for value in values) and len(np.unique(numbers)) > 1
-        found = _joined(numbers, values)
+        found = joined(numbers, values)
         return replace(found, scattered=True) if spread else found
 
     def _data(self, op: Operation) -> Value | None:
@@ -282,7 +282,7 @@ class Values:
         return replace(pointer, numbers=numbers, loaded=True, scattered=numbers.size > 1)
 
 
-def _apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:  # noqa: PLR0911 (likewise)
+def apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64] | None:  # noqa: PLR0911 (likewise)
     """An operation on the numbers of its operands; None if it is not one of indices."""
     name, first = op.name, numbers[0]
     if name in _BINARY and len(numbers) == 2:
@@ -311,7 +311,7 @@ def _apply(op: Operation, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64]
     return None
 
 
-def _joined(numbers: NDArray[np.int64], values: list[Value]) -> Value:
+def joined(numbers: NDArray[np.int64], values: list[Value]) -> Value:
     """Numbers that depend on what any of these values depends on."""
     return Value(
         np.asarray(numbers, dtype=np.int64),
@@ -323,8 +323,9 @@ def _joined(numbers: NDArray[np.int64], values: list[Value]) -> Value:
     )
 
 
-def _constant(op: Operation) -> Value | None:
-    match = re.match(r"\s*(?:dense<)?(true|false|-?\d+)>?(?:\s*:|\s*$)", op.rest)
+def constant(op: Operation) -> Value | None:
+    """The value of a constant; None unless it is an integer, or has one everywhere."""
+    match = re.match(r"\s*(?:\{[^}]*\}\s*)?(?:dense<)?(true|false|-?\d+)>?(?:\s*:|\s*$)", op.rest)
     if match is None:
         return None
     number = {"true": 1, "false": 0}.get(match[1])
@@ -357,7 +358,7 @@ class _Carried:
 def _carried_by(loop: Operation) -> Iterator[tuple[Region, str, _Carried]]:
     """Of a loop the names that its iterations are given, each with its region."""
     body = loop.regions[-1]
-    ends = _passed(body.operations[-1]) if body.operations else ()
+    ends = passed(body.operations[-1]) if body.operations else ()
     initial = _initial(loop)
     if loop.name == "scf.for":
         for name, begin, end in zip(loop_arguments(loop), initial, ("", *ends), strict=False):
@@ -366,12 +367,12 @@ def _carried_by(loop: Operation) -> Iterator[tuple[Region, str, _Carried]]:
     condition = loop.regions[0]
     for name, begin, end in zip(re.findall(_EQUAL, _header(loop)), initial, ends, strict=False):
         yield condition, name[0], _Carried(loop, (loop.parent, begin), (body, end))
-    given = _passed(condition.operations[-1]) if condition.operations else ()
+    given = passed(condition.operations[-1]) if condition.operations else ()
     for name, begin in zip(body.blocks[0].arguments, given, strict=False):
         yield body, name, _Carried(loop, (condition, begin))
 
 
-def _passed(end: Operation) -> tuple[str, ...]:
+def passed(end: Operation) -> tuple[str, ...]:
     """What the last operation of a region hands on; empty if it ends in another way."""
     return {"scf.yield": end.operands, "scf.condition": end.operands[1:]}.get(end.name, ())
 

@@ -176,6 +176,7 @@ def findings_of(call: Callable[[], object], name: str) -> list[Finding]:
         replace(
             of_compiled(one, of(one.metadata.target), launch.grid),
             arguments=deciding(numbers_of(one, launch)),
+            numbers=numbers_of(one, launch),
             lengths=lengths_of(one, launch),
         )
         for one, launch in launched.values()

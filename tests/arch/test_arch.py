@@ -10,7 +10,16 @@ from typing import get_args
 import pytest
 
 from kperf import arch
-from kperf.arch import H200, H200_ATOMIC_NS, H200_COPY_GB_PER_S, H200_SM_BYTES_IN_FLIGHT, KNOWN, MI300X, SM_90A
+from kperf.arch import (
+    H200,
+    H200_ATOMIC_BYTES_PER_CYCLE,
+    H200_ATOMIC_NS,
+    H200_COPY_GB_PER_S,
+    H200_SM_BYTES_IN_FLIGHT,
+    KNOWN,
+    MI300X,
+    SM_90A,
+)
 from kperf.errors import UsageError
 
 KPERF = Path(arch.__file__).resolve().parents[1]
@@ -107,6 +116,9 @@ def test_what_no_data_sheet_says_of_an_h200_is_what_was_recorded():
     rows = [json.loads(line) for line in (results / "diagnose.jsonl").read_text().splitlines()]
     sums = next(row["fixed"]["original_ms"] for row in rows if row["name"] == "atomic_sum")
     assert statistics.median(sums) * 1e6 / (1 << 24) == pytest.approx(H200_ATOMIC_NS, rel=0.01)
+    (added,) = (json.loads(path.read_text()) for path in results.glob("examples/split_k.timeline.json"))
+    cycles = next(one["cycles"]["median"] for one in added["regions"] if one["name"] == "atomic add c")
+    assert 128 * 128 * 4 / cycles == pytest.approx(H200_ATOMIC_BYTES_PER_CYCLE, rel=0.02)
 
 
 def test_bytes_in_flight_on_an_sm_follow_from_bandwidth_and_latency():

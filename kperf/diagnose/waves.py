@@ -1,0 +1,314 @@
+"""Which CTAs of a launch run at the same time, which tiles they load, and how long that takes.
+
+A tile of a persistent kernel, which loops over tiles, counts as a CTA of its own here.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, operations
+from kperf.diagnose.kernel import (
+    LOADS,
+    LOOPS,
+    MMAS,
+    TMA_LOADS,
+    Kernel,
+    inside,
+    loops_around,
+    mma_element,
+    mma_shape,
+    own,
+)
+from kperf.diagnose.loops import innermost, tile_bytes
+from kperf.diagnose.occupancy import arithmetic_cycles, ctas
+from kperf.diagnose.thresholds import MMA_SHARE
+from kperf.ir.layouts import element_bytes
+from kperf.ir.origins import Origins
+from kperf.ir.ttgir import Operation
+from kperf.ir.values import Value
+
+Numbers = NDArray[np.int64]
+
+_MOST = 1 << 17
+"""CTAs of a launch that are followed; a larger grid is seldom one of tiles that share anything."""
+_LOWER, _UPPER, _STEP = 1, 2, 3
+"""Places of a loop's bounds among the operands of `scf.for`."""
+_STORES = operations("store")
+MEMORY_BYTES_PER_CYCLE = H200_COPY_GB_PER_S * 1e3 / H200.max_mhz
+"""Bytes that device memory moves while a clock at its highest rate ticks once."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The CTAs of a launch in the order in which they start.
+
+    origins: where their tiles begin. slots: how many CTAs the GPU has room for. waves: how many run at the same time,
+    of each wave. loads: of tiles, in the innermost loops. tiles: [CTA, load], what each of them sweeps in all
+    iterations: equal numbers are equal bytes. sizes: of each number, in bytes. iterations: of the loop with most of
+    them, in the mean of the CTAs. cycles: of an SM for the loops of one CTA, if its bytes are in L2: MMAs, arithmetic,
+    or what L2 gives it. stored: bytes that a CTA stores after its loops.
+    """
+
+    kernel: Kernel = field(repr=False)
+    origins: Origins = field(repr=False)
+    slots: int
+    waves: tuple[int, ...]
+    loads: tuple[Operation, ...]
+    tiles: Numbers
+    sizes: Numbers
+    iterations: float
+    cycles: float
+    stored: int
+
+    @property
+    def ctas(self) -> int:
+        """All of them."""
+        return sum(self.waves)
+
+    @property
+    def compute_cycles(self) -> float:
+        """Of the launch: an SM has its CTAs of a wave one after another, and waits at the end of each wave."""
+        return sum(math.ceil(wave / H200.sms) for wave in self.waves) * self.cycles
+
+    def traffic(self, order: Numbers | None = None) -> int:
+        """Bytes that the loops load from device memory, where CTAs start in this order, else in that of the launch."""
+        tiles = self.tiles if order is None else self.tiles[order]
+        ends = np.cumsum(self.waves)
+        wanted = [np.unique(tiles[end - wave : end]) for wave, end in zip(self.waves, ends, strict=True)]
+        return traffic(wanted, self.sizes)
+
+    def memory_cycles(self, moved: float) -> float:
+        """Of the launch, for so many bytes and those that it stores."""
+        return (moved + self.ctas * self.stored) / MEMORY_BYTES_PER_CYCLE
+
+
+def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:
+    """Bytes from device memory of waves that want these tiles, whose sizes in bytes are given.
+
+    The CTAs of a wave sweep their tiles at the same pace, so each tile is loaded once a wave. L2 keeps the tiles that
+    were used last; of a wave that wants more than L2 keeps, the next one finds none, because L2 drops the oldest bytes
+    first, and the next wave begins with those.
+    """
+    last = np.full(len(sizes), -1)
+    used = np.zeros(len(waves), np.int64)
+    oldest = moved = held = 0
+    for number, wave in enumerate(waves):
+        missed = last[wave] < oldest
+        loaded = int(sizes[wave[missed]].sum())
+        np.subtract.at(used, last[wave[~missed]], sizes[wave[~missed]])
+        used[number] = sizes[wave].sum()
+        last[wave] = number
+        moved, held = moved + loaded, held + loaded
+        while held > H200_L2_KEPT_BYTES:
+            held -= int(used[oldest])
+            oldest += 1
+    return moved
+
+
+def schedule_of(kernel: Kernel) -> Schedule | None:
+    """The order of a launch, by its grid and the integers it was given.
+
+    None where the tiles of a CTA's loops, or how often these run, depend on what is in memory.
+    """
+    if kernel.grid is None or kernel.resources is None or not 0 < math.prod(kernel.grid) <= _MOST:
+        return None
+    slots = H200.sms * max(ctas(kernel), 1)
+    turns = _turns(kernel, kernel.grid, slots)
+    loops = [loop for loop in innermost(kernel) if _tile_loads(loop) or any(op.name in MMAS for op in own(loop))]
+    if turns is None:
+        return None
+    times = {loop.line: _iterations(turns, loop, loops_around(loop)) for loop in loops}
+    known = {line: one for line, one in times.items() if one is not None}
+    swept = (
+        [_swept(kernel, turns, op) for loop in loops for op in _tile_loads(loop)] if len(known) == len(times) else []
+    )
+    loads = [load for load in swept if load is not None]
+    if not loads or len(loads) < len(swept):
+        return None
+    tiles, sizes = _numbered(loads)
+    return Schedule(
+        kernel,
+        turns.origins,
+        slots,
+        turns.waves,
+        tuple(load.operation for load in loads),
+        tiles,
+        sizes,
+        max(float(one.mean()) for one in known.values()),
+        _cycles(kernel, loops, {line: float(one.mean()) for line, one in known.items()}),
+        sum(tile_bytes(op) for op in kernel.named(*_STORES) if not any(op in own(loop) for loop in loops)),
+    )
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """CTAs, or the tiles of persistent ones, in their order: where they begin, and how many a wave has.
+
+    over_tiles: lines of the loops of which each iteration is another tile.
+    """
+
+    origins: Origins
+    waves: tuple[int, ...]
+    over_tiles: frozenset[int] = frozenset()
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return sum(self.waves)
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """What a load brings each CTA: `begins` [CTA, ...] tells its tile from others, `bytes` is the tile's sweep."""
+
+    operation: Operation
+    begins: Numbers
+    bytes: Numbers
+
+
+def _turns(kernel: Kernel, grid: tuple[int, int, int], slots: int) -> _Turns | None:
+    """None of a persistent kernel whose tiles are not known, or whose CTAs do not all run at the same time."""
+    known, ids, count = kernel.known | kernel.numbers, _ids(grid), math.prod(grid)
+    once = Origins(kernel.module, known, ids, grid)
+    loops = [loop for loop in kernel.named("scf.for") if _is_over_tiles(once, loop)]
+    if not loops:
+        return _Turns(once, tuple(min(slots, count - first) for first in range(0, count, slots)))
+    bounds = [_bounds(once, loop) for loop in loops]
+    if bounds[0] is None or count > slots:
+        return None
+    lower, upper, step = (np.broadcast_to(one, count) for one in bounds[0])
+    for others in bounds:  # of other warp groups
+        same = others is not None and all(map(np.array_equal, others, bounds[0]))
+        if not same:
+            return None
+    times = _times(lower, upper, step)
+    if not 0 < times.sum() <= _MOST:
+        return None
+    running = [np.flatnonzero(times > turn) for turn in range(int(times.max()))]
+    which = np.concatenate(running)
+    tile = np.concatenate([lower[some] + turn * step[some] for turn, some in enumerate(running)])
+    begins = {loop.line: tile for loop in loops}
+    ids = {axis: one[which] for axis, one in ids.items()}
+    return _Turns(Origins(kernel.module, known, ids, grid, begins), tuple(map(len, running)), frozenset(begins))
+
+
+def _ids(grid: tuple[int, int, int]) -> dict[str, Numbers]:
+    """Program ids of all CTAs, in the order in which the GPU starts them: x changes fastest."""
+    linear = np.arange(math.prod(grid), dtype=np.int64)
+    return {"x": linear % grid[0], "y": linear // grid[0] % grid[1], "z": linear // (grid[0] * grid[1])}
+
+
+def _is_over_tiles(origins: Origins, loop: Operation) -> bool:
+    """Whether each of its iterations is another tile of the CTA, which a loop inside computes."""
+    lower = origins.operand(loop, _LOWER)
+    return lower is not None and lower.program and any(op.name in LOOPS for op in inside(loop))
+
+
+def _bounds(origins: Origins, loop: Operation) -> tuple[Numbers, Numbers, Numbers] | None:
+    """Where a loop begins and ends, and its step, in each CTA; None if one of them is not known."""
+    if loop.name != "scf.for":
+        return None
+    lower, upper, step = (origins.operand(loop, place) for place in (_LOWER, _UPPER, _STEP))
+    return None if lower is None or upper is None or step is None else (lower.numbers, upper.numbers, step.numbers)
+
+
+def _times(lower: Numbers, upper: Numbers, step: Numbers) -> Numbers:
+    """Iterations of loops with these bounds."""
+    times: Numbers = np.maximum(-((lower - upper) // np.maximum(step, 1)), 0)
+    return times
+
+
+def _iterations(turns: _Turns, loop: Operation | None, around: Sequence[Operation]) -> Numbers | None:
+    """How often a CTA runs the body of a loop, in the loops around it; loops over tiles do not count.
+
+    Without a loop, how often it runs those around. None if it is not known.
+    """
+    loops = [one for one in (loop, *around) if one is not None and one.line not in turns.over_tiles]
+    found: Numbers = np.ones(turns.count, np.int64)
+    for one in loops:
+        bounds = _bounds(turns.origins, one)
+        if bounds is None:
+            return None
+        found = found * _times(*bounds)
+    return found
+
+
+def _tile_loads(loop: Operation) -> list[Operation]:
+    return [op for op in own(loop) if op.name in (*LOADS, *TMA_LOADS) and tile_bytes(op)]
+
+
+def _distinct(kernel: Kernel, op: Operation) -> int:
+    """Bytes of the tile of a load, the same ones once."""
+    found = next((access.tile_bytes for access in kernel.accesses if access.operation is op), tile_bytes(op))
+    return min(found, tile_bytes(op))
+
+
+def _swept(kernel: Kernel, turns: _Turns, op: Operation) -> _Swept | None:
+    """By the address of the first element, or by the tensor and the coordinates, of a load. None if not known."""
+    origins = turns.origins
+    if op.name in TMA_LOADS:
+        written = re.search(r"\[([^\]]*)\]", op.rest)
+        coordinates = range(1, (written[1].count("%") if written else 0) + 1)
+        values = [_tensor(kernel, origins, op), *(origins.operand(op, place) for place in coordinates)]
+    else:
+        values = [origins.operand(op, 0)]
+    known = [one for one in values if one is not None]
+    along = frozenset().union(*(one.iterations for one in known))
+    times = _iterations(turns, None, [loop for loop in loops_around(op) if loop.line in along])
+    if len(known) < len(values) or times is None:
+        return None
+    size = _distinct(kernel, op)
+    columns = [np.broadcast_to(one, turns.count) for one in (*(value.numbers for value in known), np.array(size))]
+    return _Swept(op, np.stack(columns, axis=1), times * size)
+
+
+def _numbered(loads: Sequence[_Swept]) -> tuple[Numbers, Numbers]:
+    """Tiles [CTA, load] as numbers, and the bytes of each number: the most that a CTA sweeps of it."""
+    numbers: dict[tuple[int, ...], int] = {}
+    tiles = []
+    for load in loads:
+        different, inverse = np.unique(load.begins, axis=0, return_inverse=True)
+        named = [numbers.setdefault(tuple(row), len(numbers)) for row in different.tolist()]
+        tiles.append(np.array(named)[inverse.reshape(-1)])
+    sizes = np.zeros(len(numbers), np.int64)
+    for load, which in zip(loads, tiles, strict=True):
+        np.maximum.at(sizes, which, load.bytes)
+    return np.stack(tiles, axis=1), sizes
+
+
+def _tensor(kernel: Kernel, origins: Origins, op: Operation) -> Value | None:
+    """What stands for the tensor of a descriptor: its address, or the argument that it is.
+
+    In the kernel a descriptor is made in memory (`ttng.tensormap_create`), and then read from there.
+    """
+    made = origins.maker(op, 0)
+    if made is None:
+        return origins.argument(op, 0)
+    if made.name == "tt.make_tensor_descriptor":
+        return origins.operand(made, 0)
+    place = origins.maker(made, 0)
+    written = [one for one in kernel.named("ttng.tensormap_create") if origins.maker(one, 0) is place]
+    return origins.operand(written[0], 1) if place is not None and len(written) == 1 else None
+
+
+def _cycles(kernel: Kernel, loops: Sequence[Operation], iterations: dict[int, float]) -> float:
+    """Cycles of an SM for a CTA's loops: the longest of its MMAs, its arithmetic, and what L2 gives it."""
+    mmas = loaded = arithmetic = 0.0
+    for loop in loops:
+        times = iterations[loop.line]
+        mmas += times * sum(_mma_cycles(kernel, op) for op in own(loop) if op.name in MMAS)
+        loaded += times * sum(_distinct(kernel, op) for op in _tile_loads(loop))
+        arithmetic += times * arithmetic_cycles(kernel, own(loop))
+    return max(mmas / MMA_SHARE, loaded / H200.l2_bytes_per_cycle, arithmetic)
+
+
+def _mma_cycles(kernel: Kernel, op: Operation) -> float:
+    """Of an SM's tensor cores at their peak rate, which halves where an operand has twice the bits."""
+    shape = mma_shape(op)
+    rate = kernel.arch.flop_per_cycle["bf16"] * 2 / max(element_bytes(mma_element(op)), 1)
+    return 2 * math.prod(shape) / rate if shape is not None else 0.0

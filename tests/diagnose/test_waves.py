@@ -1,0 +1,323 @@
+"""What CTAs that run at the same time share: the order of programs, and split-K. The estimates by hand, and silence."""
+
+import numpy as np
+import pytest
+
+from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.engine import FAILED, diagnose
+from kperf.diagnose.thresholds import MMA_SHARE
+from kperf.diagnose.waves import schedule_of, traffic
+
+pytestmark = pytest.mark.kernels
+
+HEAD = """
+import torch, triton, triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+def bf16(*shape):
+    return torch.empty(*shape, device="cuda", dtype=torch.bfloat16)
+
+"""
+GEMM = """
+@triton.jit
+def gemm(x, w, out, table, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tiles_n = tl.cdiv(N, BN)
+    ORDER
+    rm, rn, rk = pid_m * BM + tl.arange(0, BM), pid_n * BN + tl.arange(0, BN), tl.arange(0, BK)
+    x_ptrs, w_ptrs = x + rm[:, None] * K + rk[None, :], w + rn[None, :] * K + rk[:, None]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K, BK):
+        acc = tl.dot(tl.load(x_ptrs), tl.load(w_ptrs), acc)
+        x_ptrs += BK
+        w_ptrs += BK
+    tl.store(out + rm[:, None] * N + rn[None, :], acc.to(tl.bfloat16))
+
+m, n, k = SHAPE
+table = torch.empty(1 << 20, device="cuda", dtype=torch.int32)
+gemm[GRID](bf16(m, k), bf16(n, k), bf16(m, n), table, n, k, 128, 128, 64, num_warps=4, num_stages=4)
+"""
+WIDE, LARGE, SMALL = "4096, 131072, 2048", "32768, 32768, 4096", "2048, 4096, 1024"
+FLAT, TILES = "(m // 128 * (n // 128),)", "(n // 128, m // 128)"
+ROWS = "pid_m, pid_n = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n"
+COLUMNS = """pid, tiles_m = tl.program_id(0), tl.num_programs(0) // tiles_n
+    pid_m, pid_n = pid % tiles_m, pid // tiles_m"""
+SWIZZLE = f"{ROWS}; pid_m, pid_n = tl.swizzle2d(pid_m, pid_n, tl.num_programs(0) // tiles_n, tiles_n, 8)"
+GROUPED = """pid, width = tl.program_id(0), 8 * tiles_n
+    first = pid // width * 8
+    size = min(tl.num_programs(0) // tiles_n - first, 8)
+    pid_m, pid_n = first + pid % width % size, pid % width // size"""
+AXES = "pid_n, pid_m = tl.program_id(0), tl.program_id(1)"
+BRANCH = """pid_m, pid_n = tl.program_id(1), tl.program_id(0)
+    if BN > K: pid_n += 1
+    if pid_m % 2 == 1: pid_n = tiles_n - 1 - pid_n"""
+LOADED = "pid_m, pid_n = tl.program_id(1), tl.load(table + tl.program_id(0))"
+SHARED, PANEL = 132, 128 * 2048 * 2
+CYCLES = 2 * 128 * 128 * 64 / SM_90A.flop_per_cycle["bf16"] / MMA_SHARE
+"""Of an SM for an iteration of 128 x 128 x 64."""
+
+
+def read(folder, source):
+    script = folder / "script.py"
+    script.write_text(HEAD + source)
+    (kernel,) = inputs.read(str(script), (), SM_90A)
+    return kernel
+
+
+def found(folder, source, rule="program-order"):
+    diagnosis = diagnose(read(folder, source))
+    assert not [name for name, why in diagnosis.skipped.items() if FAILED in why]
+    return next((one for one in diagnosis.findings if one.id == rule), None)
+
+
+def gemm(order, shape, grid=FLAT):
+    return GEMM.replace("ORDER", order).replace("SHAPE", shape).replace("GRID", grid)
+
+
+def line_of(source, text):
+    return next(number for number, line in enumerate((HEAD + source).splitlines(), 1) if text in line)
+
+
+def test_rows_of_a_wide_product_load_its_weights_again_and_again(tmp_path):
+    source = gemm(ROWS, WIDE)
+    one = found(tmp_path, source)
+    assert (one.severity, one.source.line) == ("medium", line_of(source, "pid_m, pid_n ="))
+    # 249 waves of 132 CTAs: each a tile of w of its own, and one row of x, or two where one of the 32 rows ends.
+    moved = (32768 + 249 + 31) * PANEL
+    least = (1024 + 32) * PANEL  # a wave has all rows of x, which stay in L2
+    assert one.evidence == {
+        "moved_gb": pytest.approx(moved / 1e9, abs=1e-4), "least_gb": pytest.approx(least / 1e9, abs=1e-4),
+        "waves": 249, "ctas_at_once": SHARED, "group": 1,
+    }  # fmt: skip
+    computed = 249 * 32 * CYCLES / (H200.max_mhz * 1e6)
+    memory = (moved + 4096 * 131072 * 2) / (H200_COPY_GB_PER_S * 1e9)
+    assert memory > computed
+    assert one.estimate.speedup == pytest.approx(memory / computed, rel=1e-6)
+    assert (one.estimate.low, one.estimate.high) == (1.0, 4.0)
+    assert "let consecutive programs load the same tile of w: swap the axes of the grid" in one.advice
+
+
+@pytest.mark.parametrize(
+    ("order", "shape", "grid", "advice"),
+    [
+        (AXES, WIDE, TILES, "load the same tile of w: swap"),
+        (BRANCH, WIDE, TILES, "load the same tile of w: swap"),
+        (COLUMNS, "131072, 4096, 2048", FLAT, "load the same tile of x: swap"),
+        (ROWS, LARGE, FLAT, "GROUP_SIZE_M=16: consecutive programs take the 16 tiles that share one of w"),
+        (COLUMNS, LARGE, FLAT, "GROUP_SIZE_M=16"),
+        (COLUMNS, WIDE, FLAT, None),
+        (GROUPED, WIDE, FLAT, None),
+        (GROUPED, LARGE, FLAT, None),
+        (SWIZZLE, LARGE, FLAT, None),
+        (ROWS, SMALL, FLAT, None),
+        (ROWS, "8192, 8192, 8192", FLAT, None),
+        (LOADED, WIDE, TILES, None),
+    ],
+)
+def test_an_order_is_compared_with_rows_columns_and_groups(tmp_path, order, shape, grid, advice):
+    one = found(tmp_path, gemm(order, shape, grid))
+    assert (one is not None) == (advice is not None)
+    assert one is None or advice in one.advice
+
+
+def test_of_a_grid_with_axes_the_line_is_that_of_the_program_id(tmp_path):
+    source = gemm(AXES, WIDE, TILES)
+    assert found(tmp_path, source).source.line == line_of(source, "tl.program_id(0)")
+
+
+PERSISTENT = """
+@triton.jit
+def gemm(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SMS: tl.constexpr):
+    MADE
+    tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, SMS, OPTION):
+        pid_m, pid_n = TILE
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            acc = tl.dot(a.load([pid_m * BM, k]), b.load([pid_n * BN, k]).T, acc)
+        c.store([pid_m * BM, pid_n * BN], acc.to(tl.bfloat16))
+
+m, n, k = 4096, 131072, 2048
+triton.set_allocator(lambda size, _align, _stream: torch.empty(size, device="cuda", dtype=torch.int8))
+a, b, c = bf16(m, k), bf16(n, k), bf16(m, n)
+DESCRIPTORS
+gemm[(132,)](a, b, c, m, n, k, 128, 128, 64, 132, num_warps=4, num_stages=3)
+"""
+ON_THE_HOST = (
+    """a, b, c = (TensorDescriptor.from_tensor(t, [128, length]) for t, length in ((a, 64), (b, 64), (c, 128)))"""
+)
+IN_THE_KERNEL = """a = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BM, BK])
+    b = tl.make_tensor_descriptor(b, [N, K], [K, 1], [BN, BK])
+    c = tl.make_tensor_descriptor(c, [M, N], [N, 1], [BM, BN])"""
+
+
+@pytest.mark.parametrize(
+    ("made", "descriptors", "option"),
+    [("pass", ON_THE_HOST, "num_stages=None"), (IN_THE_KERNEL, "", "num_stages=None"),
+     (IN_THE_KERNEL, "", "warp_specialize=True")],
+    ids=["descriptors of the host", "of the kernel", "warp-specialised"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("tile", "is_found"),
+    [("tile // tiles_n, tile % tiles_n", True), ("tile % tiles_m, tile // tiles_m", False)],
+    ids=["rows", "columns"],
+)
+def test_tiles_of_a_persistent_kernel_are_its_ctas(tmp_path, made, descriptors, option, tile, is_found):
+    source = PERSISTENT.replace("MADE", made).replace("OPTION", option).replace("TILE", tile)
+    source = source.replace("DESCRIPTORS", descriptors)
+    one = found(tmp_path, source)
+    assert (one is not None) == is_found
+    if one is not None:
+        assert (one.evidence["waves"], one.evidence["ctas_at_once"]) == (249, 132)
+        assert one.evidence["moved_gb"] == pytest.approx((32768 + 249 + 31) * PANEL / 1e9, abs=1e-4)
+        assert one.source.line == line_of(source, "pid_m, pid_n =")
+
+
+BLOCKS = """
+@triton.jit
+def gemm(x, w, out, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    pid_n, pid_m = tl.program_id(0), tl.program_id(1)
+    a = tl.make_block_ptr(x, (M, K), (K, 1), (pid_m * BM, 0), (BM, BK), (1, 0))
+    b = tl.make_block_ptr(w, (K, N), (1, K), (0, pid_n * BN), (BK, BN), (0, 1))
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K, BK):
+        acc = tl.dot(tl.load(a), tl.load(b), acc)
+        a, b = tl.advance(a, (0, BK)), tl.advance(b, (BK, 0))
+    c = tl.make_block_ptr(out, (M, N), (N, 1), (pid_m * BM, pid_n * BN), (BM, BN), (1, 0))
+    tl.store(c, acc.to(tl.bfloat16))
+
+m, n, k = 4096, 131072, 2048
+gemm[(n // 128, m // 128)](bf16(m, k), bf16(n, k), bf16(m, n), m, n, k, 128, 128, 64, num_warps=4, num_stages=4)
+"""
+
+
+def test_block_pointers_are_read_as_others(tmp_path):
+    one = found(tmp_path, BLOCKS)
+    assert one.evidence["moved_gb"] == pytest.approx((32768 + 249 + 31) * PANEL / 1e9, abs=1e-4)
+
+
+HEADS = """
+@triton.jit
+def attention(q, k, v, out, stride, n, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    head, block, dims = tl.program_id(AXIS) * stride, tl.program_id(1 - AXIS), tl.arange(0, D)
+    rows = block * BM + tl.arange(0, BM)
+    x = tl.load(q + head + rows[:, None] * D + dims[None, :])
+    acc = tl.zeros((BM, D), tl.float32)
+    for start in range(0, n, BN):
+        cols = start + tl.arange(0, BN)
+        s = tl.dot(x, tl.trans(tl.load(k + head + cols[:, None] * D + dims[None, :])))
+        acc = tl.dot(s.to(tl.bfloat16), tl.load(v + head + cols[:, None] * D + dims[None, :]), acc)
+    tl.store(out + head + rows[:, None] * D + dims[None, :], acc.to(tl.bfloat16))
+
+h, n, d = 2048, 4096, 64
+attention[GRID](*(bf16(h, n, d) for _ in range(4)), n * d, n, d, 64, 64)
+"""
+
+
+@pytest.mark.parametrize(("axis", "grid"), [("0", "(h, n // 64)"), ("1", "(n // 64, h)")], ids=["heads", "blocks"])
+def test_ctas_of_one_head_run_together(tmp_path, axis, grid):
+    one = found(tmp_path, HEADS.replace("AXIS", axis).replace("GRID", grid))
+    assert (one is not None) == (axis == "0")
+    if one is not None:
+        assert (one.severity, one.evidence["group"]) == ("high", 1)
+        assert one.evidence["least_gb"] == pytest.approx(2 * 2048 * 4096 * 64 * 2 / 1e9, abs=1e-4)  # k and v, once
+
+
+BATCH = """
+@triton.jit
+def bmm(x, w, out, n, BM: tl.constexpr, BK: tl.constexpr):
+    batch, rows, k = tl.program_id(0) * n * n, tl.arange(0, BM), tl.arange(0, BK)
+    acc = tl.zeros((BM, BM), tl.float32)
+    for start in range(0, n, BK):
+        a = tl.load(x + batch + rows[:, None] * n + (start + k)[None, :])
+        acc = tl.dot(a, tl.load(w + batch + (start + k)[:, None] * n + rows[None, :]), acc)
+    tl.store(out + batch + rows[:, None] * n + rows[None, :], acc.to(tl.bfloat16))
+
+bmm[(8192,)](*(bf16(8192, 128, 128) for _ in range(3)), 128, 128, 32)
+"""
+ADD = """
+@triton.jit
+def add(x, y, out, n, BM: tl.constexpr, BN: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    for start in range(0, n, BN):
+        i = rows[:, None] * n + (start + tl.arange(0, BN))[None, :]
+        tl.store(out + i, tl.load(x + i) + tl.load(y + i))
+
+add[(65536,)](*(bf16(65536 * 4, 4096) for _ in range(3)), 4096, 4, 256)
+"""
+
+
+@pytest.mark.parametrize("source", [BATCH, ADD], ids=["batch", "elementwise"])
+def test_ctas_that_share_nothing_may_run_in_any_order(tmp_path, source):
+    schedule = schedule_of(read(tmp_path, source))
+    assert len(schedule.waves) > 2
+    assert schedule.memory_cycles(schedule.traffic()) > 1.1 * schedule.compute_cycles
+    assert found(tmp_path, source) is None
+
+
+def test_l2_keeps_what_was_used_last():
+    half = H200_L2_KEPT_BYTES // 2
+    sizes = np.array([half, half, half, 3 * half])
+    waves = [np.array(wave) for wave in ([0], [1], [0], [2], [0], [1], [3], [3])]
+    # 1 goes when 2 comes, since 0 was used after it; 3 is larger than L2, and nothing of it is kept.
+    assert traffic(waves, sizes) == (1 + 1 + 0 + 1 + 0 + 1 + 3 + 3) * half
+
+
+SPLIT = """
+@triton.jit
+def gemm(a, b, c, N, K, SPLIT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm, rn = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    rk = tl.program_id(2) * PART + tl.arange(0, BK)
+    a_ptrs, b_ptrs = a + rm[:, None] * K + rk[None, :], b + rk[:, None] * N + rn[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K // SPLIT, BK):
+        acc = tl.dot(tl.load(a_ptrs), tl.load(b_ptrs), acc)
+        a_ptrs += STEP
+        b_ptrs += STEP * N
+    tl.atomic_add(c + OUT + rm[:, None] * N + rn[None, :], acc, sem="relaxed")
+
+m, n, k, parts = SHAPE
+c = torch.zeros(16, m, n, device="cuda")
+gemm[(m // 128, n // 128, parts)](bf16(m, k), bf16(k, n), c, n, k, parts, 128, 128, 64, num_warps=4, num_stages=STAGES)
+"""
+STRIDED, WHOLE = ("BK", "BK * SPLIT"), ("(K // SPLIT)", "BK")
+
+
+def split(shape, part=STRIDED, out="0", stages=4):
+    source = SPLIT.replace("PART", part[0]).replace("STEP", part[1]).replace("OUT", out)
+    return source.replace("SHAPE", shape).replace("STAGES", str(stages))
+
+
+@pytest.mark.parametrize("part", [STRIDED, WHOLE], ids=["strided", "whole"])
+def test_tiles_that_fill_the_gpu_need_no_split(tmp_path, part):
+    source = split("4096, 4096, 4096, 8", part)
+    one = found(tmp_path, source, "needless-split-k")
+    assert (one.severity, one.source.line) == ("medium", line_of(source, "tl.atomic_add"))
+    assert one.evidence == {"tiles": 1024, "parts": 8, "advised": 1, "iterations": 8, "ctas_at_once": 132}
+    size, latency = 128 * 128 * 4, H200.l2_latency
+    now = 63 * (8 * CYCLES + size / 25) + 63 * latency  # 8192 CTAs are 62.06 for each SM
+    then = 8 * (64 * CYCLES + size / H200.l2_bytes_per_cycle) + 8 * latency
+    cleared = 4096 * 4096 * 4 / (H200_COPY_GB_PER_S * 1e3 / H200.max_mhz)
+    assert one.estimate.speedup == pytest.approx(now / then, rel=1e-6)
+    assert (one.estimate.low, one.estimate.high) == (1.0, pytest.approx((now + cleared) / then, rel=1e-6))
+    assert "write its tile with tl.store" in one.advice
+
+
+@pytest.mark.parametrize(
+    ("source", "advised"),
+    [
+        (split("1024, 1024, 16384, 16"), 4),  # 64 tiles: four parts of each fill 132 SMs
+        (split("1024, 1024, 16384, 4"), None),
+        (split("512, 512, 65536, 16"), None),
+        (split("1536, 1536, 8192, 4"), None),  # 144 tiles are two waves, 576 parts five of a quarter's length
+        (split("4096, 4096, 4096, 8", out="tl.program_id(2) * N * N"), None),
+        (split("4096, 4096, 4096, 1"), None),
+        (split("4096, 4096, 4096, 8", part=("0", "BK")), None),  # each part is the same one
+    ],
+    ids=["too many", "few tiles", "fewer", "uneven waves", "own outputs", "one part", "no parts"],
+)
+def test_a_split_that_fills_the_sms_is_right(tmp_path, source, advised):
+    one = found(tmp_path, source, "needless-split-k")
+    assert (one and one.evidence["advised"]) == advised
+    if one is not None:
+        assert one.advice == f"split K into {advised} parts"
