@@ -1,8 +1,9 @@
 """`make proof`: does `kperf diagnose` name planted faults, at their lines, and are its estimates right? A row a kernel.
 
-The kernels are scripts in folders `planted` and `drafts`, where `# planted: rule` marks the line of the fault, and
-`clean`; `fixed` has copies of faulty ones in which the advice is followed by hand. Each runs under `kperf diagnose
---try` in a process of its own. Several compile side by side, and take the GPU in turn.
+The kernels are scripts in folders `planted` and `drafts`, where `# planted: rule` marks the line of the fault, `clean`,
+and `heldout`, which has both and was written without the rules; `fixed` has copies of faulty ones in which the advice is
+followed by hand. Each runs under `kperf diagnose --try` in a process of its own. Several compile side by side, and take
+the GPU in turn.
 """
 
 import math
@@ -31,7 +32,8 @@ from kperf.studies.records import Common, Row, Run, measured_or_recorded, record
 from kperf.trace.analyze.finding import LEVELS, Finding, Source
 from kperf.trace.capture.trial import interval
 
-Kind = Literal["planted", "drafts", "clean"]
+Kind = Literal["planted", "drafts", "clean", "heldout"]
+HELD_OUT: Kind = "heldout"
 CLOSE = 1.5
 """By which factor a gain may differ from its estimate."""
 FASTER = 1.1
@@ -100,6 +102,11 @@ class KernelRow(Row):
     name: str
     fault: str = ""
     line: int = Field(default=0, ge=0)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether no fault is marked in it."""
+        return not self.fault
 
 
 class ProofRow(KernelRow):
@@ -178,12 +185,12 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         in_children=True,
         command="proof",
     )
-    rows = in_order(found.rows)
-    console.print(_table(f"the proof set under kperf diagnose --try; {found.stamp}", HEAD, map(cells, rows)))
-    if made_slower := slower(rows):
-        console.print(_table(SLOWER, SLOWER_HEAD, made_slower))
-    for line in said(rows):
-        console.print(line, highlight=False)
+    for title, rows in _parts(found.rows):
+        console.print(_table(f"{title} under kperf diagnose --try; {found.stamp}", HEAD, map(cells, in_order(rows))))
+        if made_slower := slower(rows):
+            console.print(_table(SLOWER, SLOWER_HEAD, made_slower))
+        for line in said(rows):
+            console.print(line, highlight=False)
 
 
 def scripts(kernels: Path, names: Sequence[str]) -> list[Path]:
@@ -260,7 +267,7 @@ def _from(kernels: Path, diagnosis: Diagnosis) -> Diagnosis:
 
 def one_line(row: ProofRow) -> str:
     """What is printed as a kernel ends."""
-    rank = "" if row.kind == "clean" else f", {row.fault} {f'at place {row.rank}' if row.rank else 'not found'}"
+    rank = "" if row.is_clean else f", {row.fault} {f'at place {row.rank}' if row.rank else 'not found'}"
     gain = f", {row.gain.speedup:.2f} x by {row.gain.by}" if row.gain is not None else ""
     why = f": {row.why}" if row.why else ""
     return f"{row.kind}/{row.name}{rank}{gain} ({row.took_s:.0f} s, waited {row.waited_s:.0f} s){why}"
@@ -282,7 +289,7 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Ta
 
 def cells(row: ProofRow) -> tuple[str, ...]:
     """The row of a kernel, in words; of a clean one what is found of severity high."""
-    if row.kind == "clean":
+    if row.is_clean:
         return row.name, "none", "", "", f"{len(row.severe)} high" if row.severe else "none high", "", "", ""
     if row.finding is None:
         return row.name, row.fault, str(row.line), "-", "", "", "", row.why
@@ -314,18 +321,25 @@ def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain |
     )
 
 
-def markdown(folder: Path) -> str:
-    """The section of docs/proof.md: totals, a row a faulty kernel, and what becomes slower.
+def markdown(folder: Path, *, held_out: bool) -> str:
+    """A section of docs/proof.md: totals, a row a faulty kernel, and what becomes slower; of held-out kernels or others.
 
     Raises `UsageError` for a broken record.
     """
     found = recorded_run(folder)
-    faulty = [cells(row) for row in in_order(found.rows) if row.kind != "clean"]
-    lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(found.rows)), ""]
-    lines += md.table(HEAD, faulty)
-    if made_slower := slower(found.rows):
+    rows = [row for row in found.rows if (row.kind == HELD_OUT) is held_out]
+    lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(rows)), ""]
+    lines += md.table(HEAD, [cells(row) for row in in_order(rows) if not row.is_clean])
+    if made_slower := slower(rows):
         lines += ["", f"{SLOWER}:", "", *md.table(SLOWER_HEAD, made_slower)]
     return "\n".join(lines)
+
+
+def _parts(rows: Sequence[ProofRow]) -> Iterator[tuple[str, list[ProofRow]]]:
+    """What is counted apart: kernels that were written together with the rules, and those that were not."""
+    for title, held_out in (("the proof set", False), ("held-out kernels", True)):
+        if part := [row for row in rows if (row.kind == HELD_OUT) is held_out]:
+            yield title, part
 
 
 def recorded_run(folder: Path) -> Run[ProofRow]:
@@ -341,12 +355,12 @@ def in_order(rows: Sequence[K]) -> list[K]:
 def said(rows: Sequence[ProofRow]) -> list[str]:
     """The totals, and by name what misses them."""
     rows = in_order(rows)
-    faulty = [row for row in rows if row.kind != "clean"]
-    clean = [row for row in rows if row.kind == "clean" and row.kernels]
+    faulty = [row for row in rows if not row.is_clean]
+    clean = [row for row in rows if row.is_clean and row.kernels]
     missed = [f"{row.name} ({row.fault}, {_instead(row)})" for row in faulty if row.rank is None or row.rank > 2]
     ranks = Counter(row.rank for row in faulty)
     without = [row.name for row in faulty if row.gain is None]
-    failed = [f"{row.name} ({row.why})" for row in rows if row.kind == "clean" and row.why]
+    failed = [f"{row.name} ({row.why})" for row in rows if row.is_clean and row.why]
     lines = [
         f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} faults and their lines: the "
         f"first finding names {ranks[1]}, the second names {ranks[2]}{_named('; it does not name', missed)}.",

@@ -216,8 +216,8 @@ def in_words(rule: Rule) -> str:
 
 def said(rows: Sequence[NcuRow]) -> list[str]:
     """The totals: how many causes ncu names, what it says of clean kernels, what it could not profile."""
-    faulty = [row for row in rows if row.kind != "clean" and row.rules]
-    clean = [row for row in rows if row.kind == "clean" and row.rules]
+    faulty = [row for row in rows if not row.is_clean and row.rules]
+    clean = [row for row in rows if row.is_clean and row.rules]
     missing = [f"{row.name} ({row.why.rstrip('.')})" for row in rows if not row.rules]
     lines = []
     if faulty:
@@ -275,7 +275,7 @@ def _recorded(folder: Path) -> list[str]:
     found = proof.recorded_run(folder)
     came_from, versions = stamp(store, rows, "Recorded"), sorted({row.ncu for row in rows})
     ours = {row.name: row for row in found.rows}
-    cells = [_cells(row, ours) for row in rows if row.kind != "clean"]
+    cells = [_cells(row, ours) for row in rows if not row.is_clean]
     beside = f"What kperf found and measured is {found.stamp}."
     lines = [f"{came_from}, ncu {', '.join(versions)}. {beside}", "", *(f"- {line}" for line in said(rows)), ""]
     return [*lines, *md.table(HEAD, cells)]
