@@ -105,6 +105,8 @@ def test_rows_of_a_wide_product_load_its_weights_again_and_again(tmp_path):
         (COLUMNS, "131072, 4096, 2048", FLAT, "load the same tile of x: swap"),
         (ROWS, LARGE, FLAT, "GROUP_SIZE_M=16: consecutive programs take the 16 tiles that share one of w"),
         (COLUMNS, LARGE, FLAT, "GROUP_SIZE_M=16"),
+        (ROWS, "8192, 131072, 2048", FLAT, "load the same tile of w: swap"),  # groups load less, and are no faster
+        (COLUMNS, "65536, 12288, 4096", FLAT, "in groups of"),  # rows are faster, and groups faster still
         (COLUMNS, WIDE, FLAT, None),
         (GROUPED, WIDE, FLAT, None),
         (GROUPED, LARGE, FLAT, None),
@@ -123,6 +125,14 @@ def test_an_order_is_compared_with_rows_columns_and_groups(tmp_path, order, shap
 def test_of_a_grid_with_axes_the_line_is_that_of_the_program_id(tmp_path):
     source = gemm(AXES, WIDE, TILES)
     assert found(tmp_path, source).source.line == line_of(source, "tl.program_id(0)")
+
+
+def test_a_load_that_all_ctas_share_does_not_hide_the_others(tmp_path):
+    source = gemm(ROWS, LARGE)
+    code = "tl.load(table + rk[:, None] * 128 + tl.arange(0, BN)[None, :] + step * 64)"
+    both = f"tl.load(w_ptrs) + {code}.to(tl.bfloat16),"
+    source = source.replace("for _ in", "for step in").replace("tl.load(w_ptrs),", both)
+    assert "GROUP_SIZE_M=16" in found(tmp_path, source).advice
 
 
 PERSISTENT = """
@@ -171,6 +181,16 @@ def test_tiles_of_a_persistent_kernel_are_its_ctas(tmp_path, made, descriptors, 
         assert (one.evidence["waves"], one.evidence["ctas_at_once"]) == (249, 132)
         assert one.evidence["moved_gb"] == pytest.approx((32768 + 249 + 31) * PANEL / 1e9, abs=1e-4)
         assert one.source.line == line_of(source, "pid_m, pid_n =")
+
+
+def test_a_coordinate_that_is_loaded_is_not_known(tmp_path):
+    known = PERSISTENT.replace("MADE", "pass").replace("OPTION", "num_stages=None")
+    known = known.replace("DESCRIPTORS", ON_THE_HOST).replace("TILE", "tile // tiles_n, tile % tiles_n")
+    assert found(tmp_path, known) is not None
+    loaded = known.replace("(a, b, c, M,", "(a, b, c, table, M,").replace("(a, b, c, m,", "(a, b, c, table, m,")
+    loaded = loaded.replace("a.load([pid_m * BM, k])", "a.load([tl.load(table + pid_m) * BM, k])")
+    loaded = loaded.replace("m, n, k = ", "table = torch.empty(4096, device='cuda', dtype=torch.int32)\nm, n, k = ", 1)
+    assert found(tmp_path, loaded) is None
 
 
 BLOCKS = """
@@ -280,6 +300,7 @@ m, n, k, parts = SHAPE
 c = torch.zeros(16, m, n, device="cuda")
 gemm[(m // 128, n // 128, parts)](bf16(m, k), bf16(k, n), c, n, k, parts, 128, 128, 64, num_warps=4, num_stages=STAGES)
 """
+DIAGONAL = "tl.where((tl.program_id(0) > 0) & (tl.program_id(1) > 0), -128 * N - 128, 0)"
 STRIDED, WHOLE = ("BK", "BK * SPLIT"), ("(K // SPLIT)", "BK")
 
 
@@ -303,6 +324,16 @@ def test_tiles_that_fill_the_gpu_need_no_split(tmp_path, part):
     assert "write its tile with tl.store" in one.advice
 
 
+def test_atomics_on_more_than_l2_read_and_write_device_memory(tmp_path):
+    source = split("8192, 8192, 1024, 4")
+    one, schedule = found(tmp_path, source, "needless-split-k"), schedule_of(read(tmp_path, source))
+    output = 8192 * 8192 * 4
+    rate = H200_COPY_GB_PER_S * 1e3 / H200.max_mhz
+    now = (schedule.traffic() + 4 * 2 * output) / rate  # a wave of each part has other tiles than the one before
+    then = 32 * (16 * CYCLES + 128 * 128 * 4 / H200.l2_bytes_per_cycle) + 32 * H200.l2_latency
+    assert one.estimate.speedup == pytest.approx(now / then, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("source", "advised"),
     [
@@ -313,8 +344,22 @@ def test_tiles_that_fill_the_gpu_need_no_split(tmp_path, part):
         (split("4096, 4096, 4096, 8", out="tl.program_id(2) * N * N"), None),
         (split("4096, 4096, 4096, 1"), None),
         (split("4096, 4096, 4096, 8", part=("0", "BK")), None),  # each part is the same one
+        (split("4096, 4096, 4096, 8", out=DIAGONAL), None),  # tiles of the first row and column have 16
+        (split("4096, 4096, 4096, 8").replace("    tl.atomic", "    if N > 4 * SPLIT: tl.atomic"), None),
+        (split("4096, 4096, 4096, 8").replace("    tl.atomic", "        tl.atomic"), None),
     ],
-    ids=["too many", "few tiles", "fewer", "uneven waves", "own outputs", "one part", "no parts"],
+    ids=[
+        "too many",
+        "few tiles",
+        "fewer",
+        "uneven waves",
+        "own outputs",
+        "one part",
+        "no parts",
+        "uneven parts",
+        "in a branch",
+        "in the loop",
+    ],
 )
 def test_a_split_that_fills_the_sms_is_right(tmp_path, source, advised):
     one = found(tmp_path, source, "needless-split-k")

@@ -74,6 +74,7 @@ def test_a_loop_stands_where_it_is_told_and_what_it_ends_with_is_not_known():
 def test_what_a_partition_is_given_stands_for_what_is_outside():
     lines = """
 %k = arith.addi %x, %c2 : i32
+%k_0 = arith.muli %x, %c2 : i32
 ttg.warp_specialize(%k, %y)
 default {
   ttg.warp_yield

@@ -36,7 +36,7 @@ class _Order:
 def check(kernel: Kernel) -> Iterator[Finding]:
     """By the bytes that the waves load from device memory, in the launch's order and in others of the same CTAs."""
     schedule = schedule_of(kernel)
-    if schedule is None or len(schedule.waves) < 2:
+    if schedule is None:
         return
     moved = schedule.traffic()
     now = _cycles(schedule, moved)
