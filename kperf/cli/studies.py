@@ -100,7 +100,8 @@ def proof(
     require_gpu = device is DeviceChoice.cuda
     if write is not None:
         folder = recorded_folder(results, "diagnose.jsonl", gpu=gpu)
-        write_between_marks(write, "proof", proof.markdown(folder))
+        write_between_marks(write, "proof", proof.markdown(folder, held_out=False))
+        write_between_marks(write, "held-out", proof.markdown(folder, held_out=True))
         write_between_marks(write, "ncu", proof_ncu.markdown(folder))
     elif beside_ncu:
         take_no_gpu(gpu)

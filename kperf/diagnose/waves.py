@@ -36,6 +36,7 @@ Numbers = NDArray[np.int64]
 
 _MOST = 1 << 17
 """CTAs of a launch that are followed; a larger grid is seldom one of tiles that share anything."""
+_MOST_BEYOND = 1.25
 _LOWER, _UPPER, _STEP = 1, 2, 3
 """Places of a loop's bounds among the operands of `scf.for`."""
 _STORES = operations("store")
@@ -113,7 +114,7 @@ def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:
 def schedule_of(kernel: Kernel) -> Schedule | None:
     """The order of a launch, by its grid and the integers it was given.
 
-    None where the tiles of a CTA's loops, or how often these run, depend on what is in memory.
+    None where the tiles of a CTA's loops, or how often these run, depend on what is in memory, and where tiles overlap.
     """
     if kernel.grid is None or kernel.resources is None or not 0 < math.prod(kernel.grid) <= _MOST:
         return None
@@ -128,7 +129,7 @@ def schedule_of(kernel: Kernel) -> Schedule | None:
         [_swept(kernel, turns, op) for loop in loops for op in _tile_loads(loop)] if len(known) == len(times) else []
     )
     loads = [load for load in swept if load is not None]
-    if not loads or len(loads) < len(swept):
+    if not loads or len(loads) < len(swept) or any(_overlap(kernel, load) for load in loads):
         return None
     tiles, sizes = _numbered(loads)
     return Schedule(
@@ -265,6 +266,20 @@ def _swept(kernel: Kernel, turns: _Turns, op: Operation) -> _Swept | None:
     size = _distinct(kernel, op)
     columns = [np.broadcast_to(one, turns.count) for one in (*(value.numbers for value in known), np.array(size))]
     return _Swept(op, np.stack(columns, axis=1), times * size)
+
+
+def _overlap(kernel: Kernel, load: _Swept) -> bool:
+    """Whether a load's tiles are larger than their tensor: a convolution's windows, say, whose bytes are not different.
+
+    Tiles at the ends of a tensor may reach beyond it.
+    """
+    for access in kernel.accesses:
+        if access.operation is load.operation:
+            value, (_, first) = access.value, np.unique(load.begins, axis=0, return_index=True)
+            tensors = [name for name in value.arguments & kernel.lengths.keys() if kernel.values.is_in(value, name)]
+            each = tile_bytes(load.operation) / value.numbers.size
+            return len(tensors) == 1 and load.bytes[first].sum() > _MOST_BEYOND * kernel.lengths[tensors[0]] * each
+    return False
 
 
 def _numbered(loads: Sequence[_Swept]) -> tuple[Numbers, Numbers]:

@@ -127,6 +127,12 @@ def test_of_a_grid_with_axes_the_line_is_that_of_the_program_id(tmp_path):
     assert found(tmp_path, source).source.line == line_of(source, "tl.program_id(0)")
 
 
+def test_windows_that_overlap_are_not_counted_as_different_bytes(tmp_path):
+    source = gemm(ROWS, LARGE)
+    assert found(tmp_path, source) is not None
+    assert found(tmp_path, source.replace("x_ptrs += BK", "x_ptrs += 16")) is None
+
+
 def test_a_load_that_all_ctas_share_does_not_hide_the_others(tmp_path):
     source = gemm(ROWS, LARGE)
     code = "tl.load(table + rk[:, None] * 128 + tl.arange(0, BN)[None, :] + step * 64)"

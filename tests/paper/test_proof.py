@@ -202,7 +202,7 @@ def test_the_page_has_a_row_a_fault_from_the_record(tmp_path):
     with RecordStore(tmp_path / "h200", "diagnose", ROWS).writer() as writer:
         about = {"environment": writer.record_environment(environment()), "recorded_at": "2026-11-23T00:00:00Z"}
         writer.append([row.model_copy(update=about) for row in ROWS_MADE])
-    lines = proof.markdown(tmp_path / "h200").splitlines()
+    lines = proof.markdown(tmp_path / "h200", held_out=False).splitlines()
     assert lines[0].startswith("Recorded on ")
     assert lines[2] == f"- {proof.said(ROWS_MADE)[0]}"
     assert "| first | spills | 7 | 1 | high | 2 x, 1.2 to 3 | 4.00 x, 3.90 to 4.00 | num_warps=8 |" in lines
@@ -216,7 +216,7 @@ def test_the_page_lists_advice_that_makes_a_kernel_slower(tmp_path):
     with RecordStore(tmp_path / "h200", "diagnose", ROWS).writer() as writer:
         about = {"environment": writer.record_environment(environment()), "recorded_at": "2026-11-23T00:00:00Z"}
         writer.append([row.model_copy(update=about)])
-    lines = proof.markdown(tmp_path / "h200").splitlines()
+    lines = proof.markdown(tmp_path / "h200", held_out=False).splitlines()
     assert lines[-5:] == [
         f"{proof.SLOWER}:", "", f"| {' | '.join(proof.SLOWER_HEAD)} |",
         "|---|---|---|---|---|---|---|---|",
