@@ -24,6 +24,6 @@ x = torch.randn(TOKENS, HIDDEN, device="cuda", dtype=torch.bfloat16)
 dropped = torch.empty_like(x)  # no `y`: other numbers are drawn, so other elements are dropped
 n = x.numel()
 dropout_kernel[(triton.cdiv(n, 512 * 4),)](x, dropped, n, P, 1234, BLOCK=512, num_warps=4)
-kept = dropped != 0
-torch.testing.assert_close(dropped.float(), torch.where(kept, x.float() / (1 - P), 0.0), rtol=1e-2, atol=1e-3)
-torch.testing.assert_close((kept.sum() / (x != 0).sum()).item(), 1 - P, rtol=0, atol=2e-3)
+drawn = dropped != 0
+torch.testing.assert_close(dropped.float(), torch.where(drawn, x.float() / (1 - P), 0.0), rtol=1e-2, atol=1e-3)
+torch.testing.assert_close((drawn.sum() / (x != 0).sum()).item(), 1 - P, rtol=0, atol=2e-3)
