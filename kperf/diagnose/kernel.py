@@ -27,7 +27,7 @@ LOADS = ("tt.load", "ttg.async_copy_global_to_local", "amdg.buffer_load")
 STORES = ("tt.store", "amdg.buffer_store")
 ATOMICS = ("tt.atomic_rmw", "tt.atomic_cas")
 TMA_LOADS = ("ttng.async_tma_copy_global_to_local", "tt.descriptor_load")
-_PASSED = ("arith.andi", "tt.broadcast", "tt.expand_dims", "tt.splat", "ttg.convert_layout")
+_PASSED = ("tt.broadcast", "tt.expand_dims", "tt.splat", "ttg.convert_layout")
 """Through which a condition passes into a mask."""
 ASYNC_COPIES = ("ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local")
 MMAS = operations("mma")
@@ -425,12 +425,16 @@ def mask_place(op: Operation) -> int:
     return _MASK_PLACES.get(op.name, 1)
 
 
-def conditions_of(kernel: Kernel, op: Operation, place: int) -> Iterator[Operation]:
-    """What makes the conditions that hold together for an operand: those between which there is an `and`."""
+def conditions_of(kernel: Kernel, op: Operation, place: int, *, either: bool = False) -> Iterator[Operation]:
+    """What makes the conditions that hold together for an operand: those between which there is an `and`.
+
+    either: those of which one is enough, between which there is an `or`, instead.
+    """
+    passed = (*_PASSED, "arith.ori" if either else "arith.andi")
     todo = [kernel.values.maker(op, place)]
     while todo:
         made = todo.pop()
-        if made is not None and made.name in _PASSED:
+        if made is not None and made.name in passed:
             todo += [kernel.values.maker(made, index) for index in range(len(made.operands))]
         elif made is not None:
             yield made

@@ -98,6 +98,141 @@ def test_columns_that_are_read_from_memory_may_be_in_any_order(tmp_path, columns
     assert "masked-tiles" not in found(tmp_path, source, *shape, num_stages=1)
 
 
+POSITIONS = """
+def attention(q, k, out, lens, last, stride, n, heads, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    BLOCK
+    rows, dims, i = tl.arange(0, BM), tl.arange(0, D), tl.arange(0, BN)
+    first = block * BM
+    x = LOAD_Q
+    acc = tl.zeros((BM, D), tl.float32)
+    for start in range(0, END, BN):
+        y = LOAD_K
+        s = tl.dot(x, tl.trans(y)) * 0.125
+        s = CHOICE
+        acc = tl.dot(tl.exp2(s).to(tl.bfloat16), y, acc)
+    tl.store(out + (first + rows)[:, None] * stride + dims[None, :], acc)
+"""
+TYPES = "*bf16,*bf16,*fp32,*i32,*i32,i32:16,i32,i32"
+POINTERS = (
+    "tl.load(q + (first + rows)[:, None] * stride + dims[None, :])",
+    "tl.load(k + (start + i)[:, None] * stride + dims[None, :])",
+)
+BLOCK_POINTERS = (
+    "tl.load(tl.make_block_ptr(q, (n, D), (stride, 1), (first, 0), (BM, D), (1, 0)))",
+    "tl.load(tl.make_block_ptr(k, (n, D), (stride, 1), (start, 0), (BN, D), (1, 0)))",
+)
+ON_DEVICE = (
+    "tl.make_tensor_descriptor(q, (n, D), (stride, 1), (BM, D)).load([first, 0])",
+    "tl.make_tensor_descriptor(k, (n, D), (stride, 1), (BN, D)).load([start, 0])",
+)
+ON_HOST = ("q.load([first, 0])", "k.load([start, 0])")
+KEEP = "(first + rows)[:, None] >= start + i[None, :]"
+OWN = "block = tl.program_id(0)"
+FLAT = "block, head = tl.program_id(0) % tl.cdiv(n, BM), tl.program_id(0) // tl.cdiv(n, BM)"
+
+
+def masked(folder, block, loads, end, choice, types=TYPES):
+    """The finding of `masked-tiles` in attention that is written so."""
+    source = POSITIONS.replace("BLOCK", block).replace("LOAD_Q", loads[0]).replace("LOAD_K", loads[1])
+    source = source.replace("END", end).replace("CHOICE", choice)
+    shape = (types, "BM=128", "BN=64", "D=64")
+    return found(folder, source, *shape, num_warps=8, num_stages=2).get("masked-tiles")
+
+
+@pytest.mark.parametrize(
+    "loads", [POINTERS, BLOCK_POINTERS, ON_DEVICE, ON_HOST], ids=["pointers", "blocks", "device", "host"]
+)
+@pytest.mark.parametrize(
+    ("end", "is_found"), [("n", True), ("first + BM", False), ("tl.minimum(n, first + BM)", False)]
+)
+def test_a_mask_is_found_however_the_tiles_are_loaded(tmp_path, loads, end, is_found):
+    types = TYPES
+    if loads is ON_HOST:
+        types = types.replace("*bf16,*bf16", "tensordesc<bf16[128, 64]>,tensordesc<bf16[64, 64]>")
+    one = masked(tmp_path, OWN, loads, end, f"tl.where({KEEP}, s, -1e30)", types)
+    assert (one is not None) == is_found
+    if one is not None:
+        assert (one.severity, one.source.line, one.evidence) == ("high", 10, {"rows": 128, "before": 0, "behind": 1})
+        assert (one.estimate.speedup, one.estimate.low, one.estimate.high) == (1.6, 1.0, 2.0)  # 1.64 x on an H100
+
+
+@pytest.mark.parametrize(
+    ("choice", "sides"),
+    [
+        (f"tl.where({KEEP}, s, -float('inf'))", (0, 1)),
+        (f"s + tl.where({KEEP}, 0.0, -1.0e6)", (0, 1)),
+        ("s + tl.where(start + i[None, :] > (first + rows)[:, None], -1.0e6, 0.0)", (0, 1)),
+        (f"s * tl.where({KEEP}, 1.0, 0.0)", (0, 1)),
+        ("tl.where(start + i[None, :] <= (first + rows)[:, None], s, -1e30)", (0, 1)),
+        ("tl.where((start + i)[None, :] - (first + rows)[:, None] <= 0, s, -1e30)", (0, 1)),
+        ("tl.where(rows[:, None] - i[None, :] >= start - first, s, -1e30)", (0, 1)),
+        ("tl.where((first - start) + rows[:, None] >= i[None, :], s, -1e30)", (0, 1)),
+        ("tl.where((rows - start)[:, None] - i[None, :] + first > -1, s, -1e30)", (0, 1)),
+        ("tl.where((rows[:, None] - start).to(tl.int64) + first >= i[None, :], s, -1e30)", (0, 1)),
+        ("tl.where((rows.to(tl.int64)[:, None] - start).to(tl.int32) + first >= i[None, :], s, -1e30)", (0, 1)),
+        ("tl.where(((first + rows) // 4)[:, None] >= start + i[None, :], s, -1e30)", (0, 1)),
+        ("tl.where((block * 32 + rows % 32)[:, None] >= start + i[None, :], s, -1e30)", (0, 1)),
+        (f"tl.where(({KEEP}) & (start + i < n)[None, :], s, -1e30)", (0, 1)),
+        ("tl.where((start + i[None, :] > (first + rows)[:, None]) | (start + i >= n)[None, :], -1e30, s)", (0, 1)),
+        ("tl.where((start + i[None, :] > (first + rows)[:, None]) & (i < 8)[None, :], -1e30, s)", None),
+        ("tl.where(start + i[None, :] >= (first + rows)[:, None], s, -1e30)", (1, 0)),
+        ("tl.where((start + rows)[:, None] >= (first + i)[None, :], s, -1e30)", (1, 0)),  # keys are the CTA's
+        ("tl.where(rows[:, None] >= start + i[None, :], s, -1e30)", None),  # each CTA has the same rows
+        ("tl.where(rows[:, None] >= start + first + i[None, :], s, -1e30)", None),  # each CTA has other columns
+        (f"tl.where({KEEP}, s, -1.0)", None),
+    ],
+)
+def test_a_mask_is_found_in_whatever_order_it_is_computed(tmp_path, choice, sides):
+    one = masked(tmp_path, OWN, POINTERS, "n", choice)
+    assert (one and (one.evidence["before"], one.evidence["behind"])) == sides
+
+
+@pytest.mark.parametrize(
+    ("block", "end", "is_found"),
+    [
+        (OWN.replace("(0)", "(2)"), "n", True),
+        ("block = tl.num_programs(0) - 1 - tl.program_id(0)", "n", True),
+        (FLAT, "n", True),
+        (FLAT, "tl.load(lens + head)", True),
+        (FLAT, "tl.load(last + block)", False),
+        (FLAT, "tl.minimum(tl.load(lens + head), first + BM)", False),
+        (OWN, "tl.load(last + block)", False),
+    ],
+)
+def test_a_length_that_is_loaded_is_no_end_at_the_diagonal(tmp_path, block, end, is_found):
+    assert (masked(tmp_path, block, POINTERS, end, f"tl.where({KEEP}, s, -1e30)") is not None) == is_found
+
+
+PERSISTENT = """
+def attention(q, k, out, stride, n, tiles, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    dims = tl.arange(0, D)
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        first = tile % tl.cdiv(n, BM) * BM
+        base = tile // tl.cdiv(n, BM) // 4 * n * stride
+        rows = first + tl.arange(0, BM)
+        x = tl.load(q + base + rows[:, None] * stride + dims[None, :])
+        acc = tl.zeros((BM, D), tl.float32)
+        for start in range(0, WHOLE, BN):
+            y = tl.load(k + base + (start + tl.arange(0, BN))[:, None] * stride + dims[None, :])
+            acc = tl.dot(tl.exp(tl.dot(x, tl.trans(y))).to(tl.bfloat16), y, acc)
+        for start in range(WHOLE, END, BN):
+            y = tl.load(k + base + (start + tl.arange(0, BN))[:, None] * stride + dims[None, :])
+            s = tl.where(rows[:, None] >= start + tl.arange(0, BN)[None, :], tl.dot(x, tl.trans(y)), -1e30)
+            acc = tl.dot(tl.exp(s).to(tl.bfloat16), y, acc)
+        tl.store(out + base + rows[:, None] * stride + dims[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("whole", "end", "is_found"), [("first", "first + BM", False), ("first", "n", True), ("0", "n", True)]
+)
+def test_a_persistent_cta_takes_the_tiles_of_its_rows_too(tmp_path, whole, end, is_found):
+    source = PERSISTENT.replace("WHOLE", whole).replace("END", end)
+    shape = ("*bf16,*bf16,*fp32,i32:16,i32,i32", "BM=128", "BN=64", "D=64")
+    one = found(tmp_path, source, *shape, num_warps=8, num_stages=2).get("masked-tiles")
+    assert (one and (one.source.line, one.evidence["behind"])) == ((15, 1) if is_found else None)
+
+
 EXPERTS = """
 def experts(x, w, counts, tiles, out, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     expert, k = tl.program_id(1), tl.arange(0, BK)

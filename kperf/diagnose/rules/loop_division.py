@@ -1,10 +1,17 @@
-"""Division and remainder of index tensors in a loop."""
+"""Division and remainder of index tensors: in a loop, or of each element that a kernel without loops moves."""
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from kperf.diagnose.kernel import LOOPS, Kernel, frame_of, own
+import numpy as np
+
+from kperf.arch import H200, H200_L2_KEPT_BYTES
+from kperf.diagnose.kernel import LOOPS, STORES, TMA_LOADS, Access, Kernel, frame_of, lines_of, own
+from kperf.diagnose.occupancy import arithmetic_cycles
 from kperf.diagnose.rule import Rule
-from kperf.diagnose.thresholds import MEDIUM_GAIN
+from kperf.diagnose.thresholds import MEDIUM_GAIN, SECTOR_BYTES, SEVERE_GAIN
+from kperf.diagnose.waves import MEMORY_BYTES_PER_CYCLE
 from kperf.ir.layouts import tensor_types
 from kperf.ir.ttgir import Operation
 from kperf.trace.analyze.finding import Finding
@@ -13,9 +20,28 @@ _DIVISIONS = ("arith.divsi", "arith.remsi", "arith.divui", "arith.remui")
 _SMALL = 32
 _MOST = 8.0
 """What is left of the loop waits for memory."""
+_SHORT, _LONG, _CALLED = 14, 24, 90
+"""Instructions of a division by a number known at run time, of which the reciprocal is computed once: of 32 bits, of 64
+bits where the upper halves are 0, and of 64 bits else, which is a called routine. Counted in sm_90a's machine code."""
+_WRITTEN = 29
+"""Instructions that the machine code has of a division of 64 bits, beside the routine: `_LONG`, and the call."""
+_CALIBRATED = 0.8
+"""Of the logarithm of what the cycles give: 2.33 x by the cycles were 1.98 x measured (H100, 64 bits, two a number)."""
+_COPIED = MEMORY_BYTES_PER_CYCLE / (H200.arch.memory_bytes_per_cycle * H200.sms)
+"""Of memory's rate that a copy reaches."""
+_BY_TMA = (*TMA_LOADS, "ttng.async_tma_copy_local_to_global")
+_RUN_TIME = ("tt.get_program_id", "tt.get_num_programs")
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
+    """Of divisions of tensors that each iteration does; without loops those that take longer than the bytes."""
+    if any(True for _ in kernel.named(*LOOPS)):
+        yield from _in_loops(kernel)
+    else:
+        yield from _of_elements(kernel)
+
+
+def _in_loops(kernel: Kernel) -> Iterator[Finding]:
     """Of divisions of tensors, by anything but a power of two, that each iteration does."""
     for loop in kernel.named(*LOOPS):
         divided = [(op, _divisor(kernel, op)) for op in own(loop) if op.name in _DIVISIONS]
@@ -46,6 +72,8 @@ def _divisor(kernel: Kernel, op: Operation) -> int:
     divisor = kernel.values.operand(op, 1)
     if divisor is None or divisor.arguments or divisor.loaded or divisor.iterations:
         return 0
+    if any(source.name in _RUN_TIME for source in kernel.values.sources(op, 1)):
+        return 0
     return max(int(divisor.numbers.flat[0]), 0)
 
 
@@ -59,4 +87,126 @@ def _gain(kernel: Kernel, divisions: Sequence[Operation]) -> float:
     return 1 / max(1 - share, 1 / 3)  # a loop on one line is not all division
 
 
-RULE = Rule("loop-division", "Division of indices in a loop", check)
+@dataclass(frozen=True)
+class _Cost:
+    """Cycles of an SM that a CTA takes: of its divisions, of its other instructions, and of memory for its bytes."""
+
+    divisions: float
+    others: float
+    memory: float
+
+    @property
+    def gain(self) -> float:
+        """Without the divisions."""
+        return max(self.divisions + self.others, self.memory) / max(self.others, self.memory)
+
+    @property
+    def most(self) -> float:
+        """If memory alone is left: a scalar index spares each thread its gathers too."""
+        return max(self.divisions + self.others, self.memory) / self.memory
+
+
+def _of_elements(kernel: Kernel) -> Iterator[Finding]:
+    """Of a kernel without loops: its divisions together, if they do not hide behind its loads and stores.
+
+    Of quotient and remainder of the same numbers one is computed. A launch of fewer CTAs than SMs waits for latencies.
+    """
+    divided = {op.operands[:2]: op for op in kernel.operations if op.name in _DIVISIONS and _is_of_elements(kernel, op)}
+    operations = sorted(divided.values(), key=lambda op: op.line)
+    if not operations or (kernel.grid is not None and math.prod(kernel.grid) < H200.sms):
+        return
+    cost = _cost(kernel, operations)
+    if cost is None or (likely := cost.gain**_CALIBRATED) < MEDIUM_GAIN:
+        return
+    costliest = max(operations, key=lambda op: _instructions(kernel, op))
+    tensor = tensor_types(costliest.rest)[0]
+    times = "" if len(operations) == 1 else f"{len(operations)} times "
+    also = f" (likewise on {also})" if (also := lines_of(operations, costliest)) else ""
+    yield kernel.finding(
+        RULE.id,
+        costliest,
+        "high" if likely >= SEVERE_GAIN else "medium",
+        f"a CTA divides {tensor.size} indices {times}by a number known at run time, in {8 * tensor.bytes} bits{also}: "
+        f"this takes some {cost.divisions:.0f} cycles of an SM, all other instructions {cost.others:.0f}, and memory "
+        f"{cost.memory:.0f} for the bytes",
+        _advice(kernel, operations),
+        {
+            "elements": tensor.size,
+            "divisions": len(operations),
+            "bits": 8 * tensor.bytes,
+            "division_cycles": cost.divisions,
+            "other_cycles": cost.others,
+            "memory_cycles": cost.memory,
+        },
+        confidence="medium",
+        estimate=(likely, 1.0, min(max(cost.most, likely), _MOST)),
+    )
+
+
+def _is_of_elements(kernel: Kernel, op: Operation) -> bool:
+    """Whether it divides many numbers by one that is known at run time."""
+    types = tensor_types(op.rest)
+    return bool(types) and types[0].size >= _SMALL and not _divisor(kernel, op)
+
+
+def _cost(kernel: Kernel, divisions: Sequence[Operation]) -> _Cost | None:
+    """None of a kernel whose bytes are not known."""
+    moved = sum(_moved_bytes(kernel, access) for access in kernel.accesses)
+    by_tma = (tensor_types(op.rest) for op in kernel.named(*_BY_TMA))
+    moved += sum(max((tensor.size * tensor.bytes for tensor in types), default=0) for types in by_tma)
+    known = {access.operation.line for access in kernel.accesses}
+    if not moved or any(tensor_types(op.rest) and op.line not in known for op in kernel.named("tt.load", *STORES)):
+        return None
+    times = [(op, _numbers_of_thread(kernel, op)) for op in divisions]
+    others, cycles = arithmetic_cycles(kernel, kernel.operations), kernel.threads / kernel.arch.fp32_per_cycle
+    if kernel.code is not None:
+        code, cycles = kernel.code.instructions, kernel.total_warps / kernel.arch.sub_partitions
+        end = max((place for place, one in enumerate(code, 1) if one.opcode == "EXIT"), default=len(code))
+        written = sum(count * (_WRITTEN if _instructions(kernel, op) > _SHORT else _SHORT) for op, count in times)
+        others = max(end - written, 0) * cycles
+    took = sum(count * _instructions(kernel, op) for op, count in times) * cycles
+    return _Cost(took, others, moved / (_COPIED * kernel.arch.memory_bytes_per_cycle))
+
+
+def _moved_bytes(kernel: Kernel, access: Access) -> float:
+    """Of a CTA: all CTAs together read a tensor that L2 holds once."""
+    sectors = access.tile_sectors * SECTOR_BYTES
+    bases = [
+        name for name in access.value.arguments if name in kernel.lengths and kernel.values.is_in(access.value, name)
+    ]
+    if kernel.grid is None or len(bases) != 1:
+        return sectors
+    whole = kernel.lengths[bases[0]] * access.tensor.bytes
+    return min(sectors, whole / math.prod(kernel.grid)) if whole <= H200_L2_KEPT_BYTES else sectors
+
+
+def _numbers_of_thread(kernel: Kernel, op: Operation) -> int:
+    """Each of them is divided once, in however many threads and columns of a tile it is."""
+    tensor = tensor_types(op.rest)[0]
+    places = kernel.layouts.elements(tensor)
+    return len(np.unique(places[0, :, 0], axis=0)) if places is not None else max(tensor.size // kernel.threads, 1)
+
+
+def _instructions(kernel: Kernel, op: Operation) -> int:
+    """Of one division. What is known to have 32 bits is divided so, whatever the source says: nothing is called."""
+    called = kernel.code is None or any(one.opcode.startswith("CALL") for one in kernel.code.instructions)
+    if tensor_types(op.rest)[0].element != "i64" or not called:
+        return _SHORT
+    return _CALLED if max(kernel.lengths.values(), default=0) > 1 << 32 else _LONG
+
+
+def _advice(kernel: Kernel, divisions: Sequence[Operation]) -> str:
+    """An index that is loaded has no axis of the grid, and an index of many gigabytes has 64 bits."""
+    dividends = [kernel.values.operand(op, 0) for op in divisions]
+    divisors = [kernel.values.operand(op, 1) for op in divisions]
+    ways = []
+    if not any(one is not None and one.loaded for one in dividends):
+        ways.append("give what the divisions find an axis of the grid (or an outer loop), so that it is a scalar")
+    if any(_instructions(kernel, op) == _LONG for op in divisions):
+        ways.append("compute the indices in 32 bits")
+    if any(one is not None and one.arguments and not one.loaded and not one.program for one in divisors):
+        ways.append("make the divisors tl.constexpr")
+    return "; or ".join(ways) or "compute the quotients before the launch"
+
+
+RULE = Rule("loop-division", "Division of indices", check)

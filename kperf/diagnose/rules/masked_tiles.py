@@ -1,22 +1,28 @@
 """Tiles that a mask removes: of a loop, by a causal mask or a sliding window; of the launch, by a number of rows."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kperf.arch import operations
 from kperf.diagnose.kernel import LOOPS, MMAS, STORES, Kernel, conditions_of, lines_of, mask_place, own
 from kperf.diagnose.rule import Rule
 from kperf.ir.ttgir import Operation
-from kperf.ir.values import READS
+from kperf.ir.values import READS, Value
 from kperf.trace.analyze.finding import Finding
 
 _LESS = ("slt", "sle", "ult", "ule")
 _GREATER = ("sgt", "sge", "ugt", "uge")
 _NOTHING = re.compile(r"dense<(0xFF800000|0xFC00|0xFF80|-\d\.\d+[eE]\+(?!00|01|02)\d+|-?0\.0+[eE]\+00)>")
 """Minus infinity of float32, float16 and bfloat16, a large negative number, or 0."""
+_ZERO = re.compile(r"dense<-?0\.0+[eE]\+00>")
+_IF_TRUE, _IF_FALSE = 1, 2
+"""Places of the choices among the operands of `arith.select`."""
+_SAME = ("tt.broadcast", "tt.splat", "ttg.convert_layout", "arith.extsi", "arith.extui", "arith.trunci")
+"""Of the same number as their operand."""
 _WRITES = operations("store", "atomic")
 _MASKED = (*STORES, "tt.atomic_rmw")
 """Those that may have a mask: TMA writes its box whatever the rows are."""
@@ -113,24 +119,32 @@ def _counts(kernel: Kernel, op: Operation) -> dict[int, Operation]:
 
 def _removed(kernel: Kernel, loop: Operation, op: Operation) -> Iterator[_Side]:
     """What a masked choice or load of a loop removes. A branch around it may leave the tile out already."""
-    inverse = op.name == "arith.select" and _is_nothing(kernel, op, 1)
     if op.name == "tt.load":
-        place = mask_place(op)
-    elif op.name == "arith.select" and (inverse or _is_nothing(kernel, op, 2)):
-        place = 0
+        place, inverse = mask_place(op), False
+    elif op.name == "arith.select" and (counts_for_nothing := _nothing(kernel, op)):
+        place, inverse = 0, counts_for_nothing == _IF_TRUE
     else:
         return
     if _is_in_branch(op, loop):
         return
-    for mask in conditions_of(kernel, op, place):
+    for mask in conditions_of(kernel, op, place, either=inverse):
         if mask.name == "arith.cmpi" and (side := _side(kernel, loop, mask)) is not None:
             yield replace(side, behind=side.behind != inverse)
 
 
-def _is_nothing(kernel: Kernel, op: Operation, place: int) -> bool:
-    """Whether an operand is a constant that counts for nothing in a maximum or a sum."""
+def _nothing(kernel: Kernel, op: Operation) -> int:
+    """Which choice of a select is a constant that counts for nothing in a maximum or a sum; 0 without one.
+
+    Of two, as in `s + tl.where(keep, 0, -1e6)`, the large negative number.
+    """
+    places = [place for place in (_IF_TRUE, _IF_FALSE) if _is_constant(kernel, op, place, _NOTHING)]
+    large = [place for place in places if not _is_constant(kernel, op, place, _ZERO)]
+    return next(iter([*large, *places]), 0) if len(large) < 2 else 0
+
+
+def _is_constant(kernel: Kernel, op: Operation, place: int, pattern: re.Pattern[str]) -> bool:
     made = kernel.values.maker(op, place)
-    return made is not None and made.name == "arith.constant" and _NOTHING.match(made.rest.strip()) is not None
+    return made is not None and made.name == "arith.constant" and pattern.match(made.rest.strip()) is not None
 
 
 def _is_in_branch(op: Operation, loop: Operation) -> bool:
@@ -143,58 +157,115 @@ def _is_in_branch(op: Operation, loop: Operation) -> bool:
 
 
 def _side(kernel: Kernel, loop: Operation, mask: Operation) -> _Side | None:
-    """What a comparison removes of a tile whose rows are the CTA's, and whose columns are the iteration's."""
+    """What a comparison removes of a tile whose rows are the CTA's, and whose columns are the iteration's.
+
+    It compares sums: `row + i >= column + j`, `row - column >= j - i`, or any other order. What the iteration adds
+    moves the tile along its columns.
+    """
     left, right = kernel.values.operand(mask, 0), kernel.values.operand(mask, 1)
     predicate = mask.rest.split(",")[0].strip()
     if left is None or right is None or left.scattered or right.scattered or predicate not in (*_LESS, *_GREATER):
         return None
     distance = left.numbers - right.numbers
-    columns = _columns(kernel, loop, mask)
-    ctas = _rows(kernel, loop, mask, columns)
-    if columns is None or not ctas or distance.ndim != 2 or min(distance.shape) < 2:
-        return None
-    along, across = (int(np.diff(distance, axis=axis).flat[0]) for axis in (columns, 1 - columns))
-    if along * across >= 0:
+    signs = {axis: sign for axis in range(distance.ndim) if (sign := _direction(distance, axis))}
+    if sorted(signs.values()) != [-1, 1]:
         return None  # an index into a matrix, and no distance of its row from its column
-    return _Side(mask, ctas, distance.shape[1 - columns], behind=(along > 0) == (predicate in _LESS))
+    addends = [*_addends(kernel, loop, mask, 0, 1), *_addends(kernel, loop, mask, 1, -1)]
+    moved = {one.axis_in(signs) for one in addends if loop.line in one.value.iterations}
+    columns = moved.pop() if len(moved) == 1 else None
+    ctas = frozenset(
+        source.line
+        for one in addends
+        if one.axis_in(signs) != columns
+        for source in kernel.values.sources(one.user, one.place, until=READS)
+        if source.name in ("tt.get_program_id", *LOOPS)
+    )
+    if columns is None or not ctas:
+        return None
+    (rows,) = set(signs) - {columns}
+    return _Side(mask, ctas, distance.shape[rows], behind=(signs[columns] > 0) == (predicate in _LESS))
 
 
-def _columns(kernel: Kernel, loop: Operation, mask: Operation) -> int | None:
-    """The dimension along which the indices lie that follow the iteration; None without one."""
-    axes = {axis for op, axis in _vectors(kernel, mask) if _is_iterated(kernel, loop, op)}
-    return axes.pop() if len(axes) == 1 else None
+def _direction(numbers: NDArray[np.int64], axis: int) -> int:
+    """1 if numbers grow along an axis, -1 if they fall, 0 if they stay. Rows of several heads begin again at each."""
+    steps = np.diff(numbers, axis=axis)
+    return int(np.sign(np.median(steps[steps != 0]))) if np.any(steps) else 0
 
 
-def _rows(kernel: Kernel, loop: Operation, mask: Operation, columns: int | None) -> frozenset[int]:
-    """What says which indices the CTA has along the other dimension: where it is in the grid, or an outer loop."""
-    makers = [
-        source
-        for op, axis in _vectors(kernel, mask)
-        if axis != columns and not _is_iterated(kernel, loop, op)
-        for source in kernel.values.sources(op, 0, until=READS)
-    ]
-    return frozenset(op.line for op in makers if op.name in ("tt.get_program_id", *LOOPS))
+@dataclass(frozen=True)
+class _Addend:
+    """A part of a sum: an operand of `user`, with its numbers in the dimensions of the sum, and 1 or -1."""
+
+    user: Operation
+    place: int
+    value: Value
+    sign: int
+
+    def axis_in(self, signs: Mapping[int, int]) -> int | None:
+        """The axis along which it lies, or a scalar moves the sum; None of what lies along no axis alone.
+
+        signs: whether the sum grows or falls along an axis.
+        """
+        along = {axis for axis in signs if _direction(self.value.numbers, axis)} if self.value.numbers.ndim else set()
+        along = along or {axis for axis, sign in signs.items() if sign == self.sign}
+        return along.pop() if len(along) == 1 else None
 
 
-def _vectors(kernel: Kernel, mask: Operation) -> list[tuple[Operation, int]]:
-    """The rows and columns of indices of which a comparison is made, each with the dimension along which it lies."""
-    sources = {op.line: op for place in (0, 1) for op in kernel.values.sources(mask, place)}
-    found = [(op, re.search(r"axis = ([01])", op.rest)) for op in sources.values() if op.name == "tt.expand_dims"]
-    return [(op, 1 - int(axis[1])) for op, axis in found if axis is not None]
+def _addends(
+    kernel: Kernel, loop: Operation, user: Operation, place: int, sign: int, axes: tuple[int, ...] = ()
+) -> Iterator[_Addend]:
+    """The parts of the sum that an operand is. A scalar is one part, unless it adds to the iteration what is not of it.
 
-
-def _is_iterated(kernel: Kernel, loop: Operation, vector: Operation) -> bool:
-    value = kernel.values.operand(vector, 0)
-    return value is not None and loop.line in value.iterations
+    axes: dimensions that `expand_dims` adds to the operand's own, in this order.
+    """
+    value, made = kernel.values.operand(user, place), kernel.values.maker(user, place)
+    if value is None:
+        return
+    mixed = loop.line in value.iterations and (value.program or value.iterations - {loop.line})
+    if made is not None and made.name in _SAME:
+        yield from _addends(kernel, loop, made, 0, sign, axes)
+    elif made is not None and made.name == "tt.expand_dims" and (added := re.search(r"axis = (\d+)", made.rest)):
+        yield from _addends(kernel, loop, made, 0, sign, (int(added[1]), *axes))
+    elif made is not None and made.name in ("arith.addi", "arith.subi") and (value.numbers.ndim or mixed):
+        yield from _addends(kernel, loop, made, 0, sign, axes)
+        yield from _addends(kernel, loop, made, 1, sign if made.name == "arith.addi" else -sign, axes)
+    else:
+        numbers = value.numbers
+        for axis in axes if numbers.ndim else ():
+            numbers = np.expand_dims(numbers, axis)
+        yield _Addend(user, place, replace(value, numbers=numbers), sign)
 
 
 def _is_bounded(kernel: Kernel, loop: Operation, side: _Side) -> bool:
     """Whether the loop's bound on that side follows the CTA's rows, or they are all that there is."""
-    bound = {op.line for op in kernel.values.sources(loop, _UPPER if side.behind else _LOWER)}
+    place = _UPPER if side.behind else _LOWER
+    bound = kernel.values.sources(loop, place, until=READS)
     first, last = kernel.values.operand(loop, _LOWER), kernel.values.operand(loop, _UPPER)
     known = not any(one is None or one.arguments or one.program or one.loaded for one in (first, last))
     short = known and first is not None and last is not None and int(last.numbers - first.numbers) <= side.rows
-    return short or bool(bound & side.ctas)
+    loads = (op for op in bound if op.name in READS)
+    return short or _are_among(bound, side.ctas) or any(_is_of_rows(kernel, load, side) for load in loads)
+
+
+def _are_among(operations: Iterable[Operation], lines: frozenset[int]) -> bool:
+    return any(op.line in lines for op in operations)
+
+
+def _is_of_rows(kernel: Kernel, load: Operation, side: _Side) -> bool:
+    """Whether a number is loaded for the CTA's rows, and not for a sequence that many CTAs have parts of.
+
+    With a grid of one axis, or persistent CTAs, one number says both; then by the next CTA, if it has other rows.
+    """
+    if not _are_among(kernel.values.sources(load, 0), side.ctas):
+        return False
+    others = [replace(kernel, next_along=axis) for axis in "xyz"]
+    others = [one for one in others if _differs(kernel, one, side.mask, 0) or _differs(kernel, one, side.mask, 1)]
+    return not others or any(_differs(kernel, one, load, 0) for one in others)
+
+
+def _differs(kernel: Kernel, other: Kernel, op: Operation, place: int) -> bool:
+    here, there = kernel.values.operand(op, place), other.values.operand(op, place)
+    return here is None or there is None or not np.array_equal(here.numbers, there.numbers)
 
 
 RULE = Rule("masked-tiles", "Tiles that a mask removes", check)

@@ -1,0 +1,235 @@
+"""Divisions of indices outside of loops: they are named where they take longer than the bytes that the kernel moves."""
+
+import pytest
+
+from kperf.arch import GFX942, SM_80, SM_90A
+from kperf.diagnose import inputs
+from kperf.diagnose.rules import loop_division
+from tests.diagnose.test_severities import found as found_in_script
+from tests.diagnose.test_wasted_work import found
+
+pytestmark = pytest.mark.kernels
+
+SCALED = """
+def scaled(x, scale, bias, y, n, width, channels, groups, T: tl.constexpr, B: tl.constexpr):
+    at = tl.program_id(0).to(T) * B + tl.arange(0, B)
+    inside = at < n
+    c = CHANNEL
+    value = tl.load(x + at, mask=inside).to(tl.float32) * tl.load(scale + c, mask=inside)
+    tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+"""
+TYPES = "*bf16,*fp32,*fp32,*bf16,i32,i32,i32,i32"
+PLANE = "(at // width) % channels"
+CALIBRATED = 0.8
+
+
+def division(folder, channel, *, bits=64, types=TYPES, block=1024, **options):
+    """The finding on the divisions in a kernel that scales each channel, compiled by its signature."""
+    source = SCALED.replace("CHANNEL", channel)
+    return found(folder, source, types, f"T=tl.int{bits}", f"B={block}", **options).get("loop-division")
+
+
+@pytest.mark.parametrize(
+    ("channel", "bits", "divisions", "cycles"),
+    [
+        (PLANE, 64, 2, 2 * 24 * 8),  # 8 numbers of each thread, 4 warps on 4 sub-partitions
+        ("at // width", 64, 1, 24 * 8),
+        ("(at // (width * channels)) * channels + at // width % channels", 64, 3, 3 * 24 * 8),
+        (f"{PLANE} + at // groups", 32, 3, 3 * 14 * 8),
+        (f"{PLANE} + at // groups % width", 32, 4, 4 * 14 * 8),
+        (f"{PLANE} + at // width % groups + at // groups", 32, 4, 4 * 14 * 8),  # the first is there twice
+        (f"{PLANE} + at % width // groups", 64, 3, 3 * 24 * 8),  # quotient and remainder are one division
+        ("(at // tl.num_programs(0)) % channels", 64, 2, 2 * 24 * 8),
+    ],
+)
+def test_divisions_that_take_longer_than_the_bytes_are_found(tmp_path, channel, bits, divisions, cycles):
+    one = division(tmp_path, channel, bits=bits)
+    assert (one.source.line, one.evidence["bits"], one.evidence["divisions"]) == (7, bits, divisions)
+    assert one.evidence["division_cycles"] == cycles
+    copied = 3900e3 / 1980 / 132  # bytes of an SM in a cycle
+    assert one.evidence["memory_cycles"] == pytest.approx((2 * 2 * 1024 + 32) / copied, rel=0.01)
+    others, memory = one.evidence["other_cycles"], one.evidence["memory_cycles"]
+    gain = (cycles + others) / max(others, memory)
+    assert one.estimate.speedup == pytest.approx(gain**CALIBRATED, rel=1e-3)
+    assert (one.estimate.low, one.estimate.high) == (1.0, pytest.approx((cycles + others) / memory, rel=1e-3))
+    assert one.severity == ("high" if gain**CALIBRATED >= 1.5 else "medium")
+    assert ("in 32 bits" in one.advice) == (bits == 64)
+    assert "tl.constexpr" in one.advice
+    assert one.advice.startswith("give what the divisions find an axis of the grid")
+
+
+SILU = """
+def affine(x, scale, shift, y, n, C, L, B: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    c = i // L % C
+    v = tl.load(x + i, mask=i < n) * tl.load(scale + c, mask=i < n).to(tl.float32) + tl.load(shift + c, mask=i < n)
+    tl.store(y + i, (v * tl.sigmoid(v)).to(tl.float16), mask=i < n)
+
+"""
+LAUNCH = """
+x, s = torch.empty(16, 1280, 3000, device="cuda", dtype=torch.float16), torch.empty(1280, device="cuda").half()
+affine[GRID](x, s, s, x, x.numel(), 1280, 3000, 1024)
+"""
+
+
+def test_the_estimate_is_what_was_measured(tmp_path):
+    """Of such a kernel 188.6 us became 95.3 us on an H100 with an axis of the grid for its rows: 1.98 x."""
+    one = found_in_script(tmp_path, SILU, LAUNCH.replace("GRID", "(60000,)"))["loop-division"]
+    assert (one.severity, one.source.line) == ("high", 6)
+    assert one.estimate.speedup == pytest.approx(1.98, rel=0.05)
+    assert one.estimate.low < 1.98 < one.estimate.high < 2.7
+    assert one.message.startswith("a CTA divides 1024 indices 2 times by a number known at run time, in 64 bits: ")
+
+
+@pytest.mark.parametrize(("grid", "is_found"), [("(131,)", False), ("(132,)", True), ("(66, 2)", True)])
+def test_a_launch_of_few_ctas_waits_for_latencies(tmp_path, grid, is_found):
+    assert ("loop-division" in found_in_script(tmp_path, SILU, LAUNCH.replace("GRID", grid))) == is_found
+
+
+def test_a_tensor_that_all_ctas_read_is_moved_once(tmp_path):
+    one = found_in_script(
+        tmp_path, SILU.replace("i // L % C", "i // L % C + i % C"), LAUNCH.replace("GRID", "(60000,)")
+    )
+    copied = 3900e3 / 1980 / 132
+    assert one["loop-division"].evidence["memory_cycles"] == pytest.approx(2 * 2 * 1024 / copied, rel=0.001)
+
+
+def test_indices_beyond_32_bits_call_a_routine(tmp_path):
+    launch = LAUNCH.replace("GRID", "(1 << 23,)").replace("16, 1280", "1600, 1280")
+    one = found_in_script(tmp_path, SILU, launch)["loop-division"]
+    assert one.evidence["division_cycles"] == 2 * 90 * 8
+    assert "in 32 bits" not in one.advice
+
+
+@pytest.mark.parametrize(
+    ("channel", "bits", "types"),
+    [
+        ("(at // 3000) % 1280", 64, TYPES),
+        ("(at // 64) % channels.to(tl.int64) * 0", 64, TYPES),
+        ("tl.program_id(0) // width % channels + at * 0", 64, TYPES),
+        ("(tl.zeros((B,), T) + tl.program_id(0)) // width % channels + at * 0", 64, TYPES),
+        ("at // width", 32, TYPES),  # it hides behind the bytes
+        ("at % channels + at // channels", 32, TYPES),  # one division
+        (PLANE, 32, TYPES.replace("bf16", "fp32")),
+        (PLANE, 64, TYPES.replace("bf16", "fp32")),
+        ("at", 64, TYPES),
+        (f"(at.to(tl.float32) * 0.5).to(tl.int32) + {PLANE}", 64, TYPES),  # what is moved is not known
+        (f"tl.load(bias + at * 32).to(tl.int32) + {PLANE}", 64, TYPES),  # more bytes than divisions
+    ],
+)
+def test_divisions_that_cost_nothing_are_not(tmp_path, channel, bits, types):
+    assert division(tmp_path, channel, bits=bits, types=types) is None
+
+
+def test_a_loaded_number_has_no_axis_of_the_grid(tmp_path):
+    types = TYPES.replace("*fp32,*fp32", "*fp32,*i8")
+    one = division(tmp_path, "tl.load(bias + at).to(tl.int64) // width % channels + at // groups", types=types)
+    assert one.evidence["divisions"] == 3
+    assert one.advice == "compute the indices in 32 bits; or make the divisors tl.constexpr"
+
+
+def test_a_division_known_to_have_32_bits_calls_nothing(tmp_path):
+    wide = "((at.to(tl.uint32).to(tl.int64) // width.to(tl.uint32).to(tl.int64)) % channels.to(tl.uint32).to(tl.int64))"
+    one = division(tmp_path, f"{wide} + at // groups % width", bits=32)
+    assert one.evidence["division_cycles"] == 4 * 14 * 8
+    assert "in 32 bits" not in one.advice
+
+
+DESCRIBED = """
+def described(x, scale, y, n, width, channels, B: tl.constexpr):
+    first = tl.program_id(0) * B
+    at = first.to(tl.int64) + tl.arange(0, B)
+    value = tl.make_tensor_descriptor(x, [n], [1], [B]).load([first])
+    value *= tl.load(scale + at // width % channels)
+    tl.make_tensor_descriptor(y, [n], [1], [B]).store([first], value)
+"""
+
+
+def test_bytes_that_tma_moves_count_too(tmp_path):
+    one = found(tmp_path, DESCRIBED, "*bf16,*bf16,*bf16,i32,i32,i32", "B=1024")["loop-division"]
+    copied = 3900e3 / 1980 / 132
+    assert one.evidence["memory_cycles"] == pytest.approx((2 * 2 * 1024 + 32) / copied, rel=0.01)
+
+
+ROWS = """
+def rows(x, y, n, width, M: tl.constexpr, N: tl.constexpr):
+    row, col = tl.program_id(0) * M + tl.arange(0, M), tl.arange(0, N)
+    at = (row // width * 7 + row % width)[:, None] * N + col[None, :]
+    tl.store(y + row[:, None] * N + col[None, :], tl.load(x + at))
+"""
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_a_division_of_each_row_is_one_of_few(tmp_path, bits):
+    source = ROWS.replace("tl.program_id(0)", f"tl.program_id(0).to(tl.int{bits})")
+    assert "loop-division" not in found(tmp_path, source, "*bf16,*bf16,i32,i32", "M=16", "N=128")
+    (kernel,) = inputs.read(
+        f"{tmp_path}/kernel.py:rows",
+        (),
+        SM_90A,
+        signature="*bf16,*bf16,i32,i32",
+        constexprs=("M=64", "N=128"),
+        options={"num_warps": 4},
+    )
+    rows = [loop_division._numbers_of_thread(kernel, op) for op in kernel.named("arith.divsi")]
+    assert rows == [8]  # 16 threads have a row together, and 64 rows are 8 of each thread
+
+
+POOLED = SCALED.replace(
+    "value = ", "value = tl.zeros((B,), tl.float32)\n    for k in range(groups):\n        value += "
+).replace("x + at,", "x + at + k,")
+
+
+def test_what_a_loop_moves_is_beside_divisions_before_it(tmp_path):
+    shape = (TYPES, "T=tl.int64", "B=1024")
+    assert "loop-division" not in found(tmp_path, POOLED.replace("CHANNEL", PLANE), *shape)
+    one = found(tmp_path, POOLED.replace("CHANNEL", "at").replace("x + at + k", "x + (at + k) // width"), *shape)
+    assert one["loop-division"].source.line == 10
+
+
+@pytest.mark.parametrize("arch", [SM_80, GFX942], ids=lambda arch: arch.name)
+def test_other_targets_divide_too(tmp_path, arch):
+    one = division(tmp_path, f"{PLANE} + at // groups % width", arch=arch)
+    assert one.evidence["divisions"] == 4
+    assert 1.1 < one.estimate.speedup <= one.estimate.high
+
+
+COUNTED = """
+def counted(y, n, width, T: tl.constexpr, B: tl.constexpr):
+    at = tl.program_id(0).to(T) * B + tl.arange(0, B)
+    tl.store(y + at, (VALUE).to(tl.int32))
+"""
+
+
+def listing(folder, value, bits):
+    """(opcodes up to the last EXIT, those behind it) of a kernel of which each thread has 8 numbers."""
+    path = folder / "counted.py"
+    path.write_text(f"import triton, triton.language as tl\n\n@triton.jit\n{COUNTED.replace('VALUE', value).strip()}\n")
+    (kernel,) = inputs.read(
+        f"{path}:counted",
+        (),
+        SM_90A,
+        signature="*i32,i32,i32",
+        constexprs=(f"T=tl.int{bits}", "B=1024"),
+        options={"num_warps": 4},
+    )
+    opcodes = [one.opcode for one in kernel.code.instructions]
+    end = len(opcodes) - opcodes[::-1].index("EXIT")
+    return opcodes[:end], opcodes[end:]
+
+
+@pytest.mark.parametrize("value", ["at // width", "at % width"])
+def test_instructions_are_those_of_the_machine_code(tmp_path, value):
+    short, _ = listing(tmp_path, value, 32)
+    none, _ = listing(tmp_path, "at", 32)
+    assert (len(short) - len(none)) / 8 == pytest.approx(loop_division._SHORT, abs=2)
+    long, routine = listing(tmp_path, value, 64)
+    none, _ = listing(tmp_path, "at", 64)
+    written = (len(long) - len(none)) / 8
+    assert written == pytest.approx(loop_division._WRITTEN, abs=2)
+    calls = sum(opcode.startswith("CALL") for opcode in long)
+    assert calls == 8
+    moves = 4  # the call's own and those around it, of which the short way has none
+    assert written - moves - calls / 8 == pytest.approx(loop_division._LONG, abs=2)
+    tests = 5  # of the upper halves, before either way
+    assert tests + moves + len(routine) == pytest.approx(loop_division._CALLED, abs=10)
