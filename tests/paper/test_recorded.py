@@ -9,7 +9,7 @@ import pytest
 
 from kperf.attention import overrides as override
 from kperf.attention.implementations import IMPLEMENTATIONS
-from kperf.attention.variants import VARIANTS
+from kperf.attention.variants import VARIANTS, Specialization
 from kperf.attention.workload import FIG11, Workload
 from kperf.bench import walltime
 from kperf.bench.cards import agreement, on_several, spread_note
@@ -175,28 +175,22 @@ def test_what_the_pages_say_of_repeated_and_of_unsettled_runs_is_what_the_record
     newest |= {p.run for run in fig12.figure_runs(STORE, fig12.Mode(causal=True)).values() for p in run.values()}
     cards = {name: environment.gpu_uuid[:8] for name, environment in STORE.environments().items()}
 
-    def repeated(card, *masks):
-        on_it = pairs(p for p in STORE.points() if cards[p.environment] == card)
-        return compare([pair for (_, workload), pair in on_it.items() if workload.causal in masks])
-
-    of_now = repeated("e3f95cb6", False, True)
-    for outcome in (repeated("e3f95cb6", False), repeated("e3f95cb6", True), of_now):
-        held, of = outcome.held, len(outcome.ratios)
-        assert said(f"{held} of {of} ({100 * held / of:.1f} %)")
-    held, of = of_now.times_held, of_now.times
-    assert said(f"| times | | | {held} of {of} ({100 * held / of:.1f} %) |")
-    of_a_place = sum(line.startswith("16 x 16 x 8192") for line in of_now.missed)
-    assert said(f"{of_a_place} of those {len(of_now.missed)} are of 16 x 8192")
-    assert said(f"{len(of_now.retuned)} ratios of Triton's bars are left out")
-    pair = pairs(p for p in STORE.points() if cards[p.environment] == "e3f95cb6")
-    took = {
-        (w.batch, w.seq_len): [run["triton"].median_ms for run in runs] for (_, w), runs in pair.items() if not w.causal
-    }
-    (short, shorter), (long, longer) = took[16, 128], took[64, 4096]
-    assert said(f"at 16 x 128 Triton is {100 * (short / shorter - 1):.0f} % slower in the first")
-    assert said(f"at 64 x 4096 {100 * (longer / long - 1):.0f} % slower in the second")
-    assert not pairs(p for p in STORE.points() if p.run in newest)
-    assert said("The current Improved+ was measured once at each shape on H200s, and once on H100s")
+    h100 = Store(RECORDED / "h100-80gb-hbm3")
+    both = pairs(p for p in h100.points() if h100.environments()[p.environment].gpu_uuid.startswith("fd8e4ebc"))
+    again = compare(list(both.values()))
+    held, of = again.held, len(again.ratios)
+    assert said(f"| ratios to FA3 | {held} of {of} ({100 * held / of:.1f} %) |")
+    held, of = again.times_held, again.times
+    assert said(f"| times | {held} of {of} ({100 * held / of:.1f} %) |")
+    assert {workload.causal for _, workload in both} == {False}
+    current = override.find("improved_plus", Specialization()).sha256
+    assert {run["improved_plus"].override_sha256 for runs in both.values() for run in runs} == {current}
+    assert said(f"They have {len(both)} of the figure's 16 points in common")
+    values = [re.search(r" (\S+) \(.*then (\S+)", line).groups() for line in again.missed]
+    off = [abs(float(second) / float(first) - 1) for first, second in values]
+    assert said(f"The {len(off)} ratios outside of the first run's intervals")
+    assert said(f"differ from the first run's ratios by at most {100 * max(off):.1f} %")
+    assert said(f"The counts leave out {len(again.retuned)} ratios")
     waited = [p.idle_share for p in STORE.points() if p.status == "ok" and p.idle_share is not None]
     assert said(f"{100 * max(waited):.1f} % at most and {100 * statistics.median(waited):.2f} % in the median")
     points = [p for p in STORE.points() if p.run in newest]

@@ -36,7 +36,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             "to 1/64 (others) of float32's rate",
             "convert to tl.float32 instead, and write constants as plain Python floats",
             {"operations": len(wide), "elements": widest},
-            estimate=(1.05, 1.0, 1.3) if few else (1.8, 1.1, 8.0),
+            estimate=(1.05, 1.0, 1.3) if few else (1.8, 1.0, 8.0),
         )
 
 

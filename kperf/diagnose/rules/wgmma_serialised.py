@@ -57,7 +57,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
                 "wait for 0 after the loop",
                 {"pendings": 0, "warps": warps},
                 confidence="medium",
-                estimate=(1.2, 1.0, 1.6) if alone else (1.05, 1.0, 1.2),
+                estimate=(1.2, 0.95, 1.6) if alone else (1.05, 1.0, 1.2),
             )
 
 
