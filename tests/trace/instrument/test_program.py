@@ -1,5 +1,6 @@
 """The structure of a traced kernel, by this generator or edited by hand."""
 
+import gzip
 import re
 from pathlib import Path
 
@@ -17,7 +18,7 @@ PROGRAM = read_program(TRACED, RULES)
 IMPROVED_PLUS = (TTGIR_DIR / "improved_plus" / "d128_bf16_full.ttgir").read_text()
 PERSISTENT = read_program(instrument(IMPROVED_PLUS, rules=RULES), RULES)
 # An earlier form, which computed tiles that overflowed once more at its end: two loops over tiles, one in that of runs.
-TWO_RUNS = Path(__file__).with_name("two_runs.ttgir").read_text()
+TWO_RUNS = gzip.decompress(Path(__file__).with_name("two_runs.ttgir.gz").read_bytes()).decode()
 OF_TWO_RUNS = read_program(instrument(TWO_RUNS, rules=RULES), RULES)
 
 
