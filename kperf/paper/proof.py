@@ -1,9 +1,9 @@
 """`make proof`: does `kperf diagnose` name planted faults, at their lines, and are its estimates right? A row a kernel.
 
 The kernels are scripts in folders `planted` and `drafts`, where `# planted: rule` marks the line of the fault, `clean`,
-and `heldout`, which has both and was written without the rules; `fixed` has copies of faulty ones in which the advice is
-followed by hand. Each runs under `kperf diagnose --try` in a process of its own. Several compile side by side, and take
-the GPU in turn.
+and `heldout`, which has both kinds, written without knowledge of the rules; `fixed` has copies of faulty ones in which
+the advice is followed by hand. Each runs under `kperf diagnose --try` in a process of its own. Several compile side by
+side, and take the GPU in turn.
 """
 
 import math
@@ -322,9 +322,9 @@ def _of_finding(row: ProofRow, place: int | None, finding: Finding, gain: Gain |
 
 
 def markdown(folder: Path, *, held_out: bool) -> str:
-    """A section of docs/proof.md: totals, a row a faulty kernel, and what becomes slower; of held-out kernels or others.
+    """A section of docs/proof.md: totals, a row a faulty kernel, and what becomes slower.
 
-    Raises `UsageError` for a broken record.
+    held_out: of the held-out kernels, or of the others. Raises `UsageError` for a broken record.
     """
     found = recorded_run(folder)
     rows = [row for row in found.rows if (row.kind == HELD_OUT) is held_out]

@@ -137,7 +137,9 @@ def test_a_process_begins_no_script_after_its_time_and_another_goes_on(tmp_path,
 @pytest.mark.usefixtures("on_a_fake_gpu")
 def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path, console, program, monkeypatch):
     """Of the same GPU, software and commit: what ncu has profiled is left out unless it is named."""
-    kernels = written(tmp_path / "set", planted__a=script("first") + "# planted: tail-wave", planted__b="raise SystemExit(2)")
+    kernels = written(
+        tmp_path / "set", planted__a=script("first") + "# planted: tail-wave", planted__b="raise SystemExit(2)"
+    )
 
     def run(*names):
         before = len(RecordStore(tmp_path / "results/h200", "ncu_rules", ROWS).points())

@@ -28,7 +28,7 @@ def test_one_command_puts_back_what_was_cut_and_leaves_the_rest(tmp_path):
     lines = (RECORDED / "h200/fig12.jsonl").read_bytes()
     (results / "h200/fig12.jsonl").write_bytes(b"")
     (results / "h200/fig12.png").write_bytes((RECORDED / "h200/fig12.png").read_bytes()[:4096])
-    (results / "h200/power.jsonl").write_bytes((RECORDED / "h200/power.jsonl").read_bytes() + b"{}\n")
+    (results / "h200/tune.jsonl").write_bytes((RECORDED / "h200/tune.jsonl").read_bytes() + b"{}\n")
     (results / "h200/environment.json").unlink()
     assert "h200/fig12.jsonl is empty or cut short (and 1 more): `python -m kperf restore --results" in recorded.damage(
         results
@@ -41,7 +41,7 @@ def test_one_command_puts_back_what_was_cut_and_leaves_the_rest(tmp_path):
         "environment.json",
     }
     assert (results / "h200/fig12.jsonl").read_bytes() == lines
-    assert (results / "h200/power.jsonl").read_bytes().endswith(b"{}\n")
+    assert (results / "h200/tune.jsonl").read_bytes().endswith(b"{}\n")
     assert held(results).keys() == NAMES
 
 

@@ -184,7 +184,7 @@ def test_choosing_a_measured_shape_costs_nothing_and_a_left_out_one_never_less(t
 )
 def test_on_the_recorded_runs_choosing_costs_what_the_pages_say(keys, words):
     found = regrets(measured_runs(recorded_points(RECORDED / "h200"), keys))
-    assert len(found) > 80
+    assert len(found) > 70
     mean = sum(regret.value for regret in found) / len(found)
     assert mean <= REGRET_GOAL
     assert said(words.format(100 * mean))

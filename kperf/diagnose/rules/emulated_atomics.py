@@ -25,8 +25,8 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             "medium",
             f"an atomic of {types[-1].element} is no instruction here: each element loads, adds, and swaps in a loop "
             "until no other thread came between, and each addition rounds",
-            "where many updates meet at an address, add in float32 and convert the sum in a kernel that follows; or let neighbouring threads update "
-            "neighbouring addresses, which sm_90 adds two and more at a time"
+            "where many updates meet at an address, add in float32 and convert the sum in a kernel that follows; or "
+            "let neighbouring threads update neighbouring addresses, which sm_90 adds two and more at a time"
             if types[-1].bytes == 2
             else "add in float32, or write partial results and add them in a second kernel",
             {"instructions": len(swaps), "elements": types[-1].size},

@@ -15,7 +15,9 @@ def causal_conv_fwd(x_ptr, w_ptr, b_ptr, o_ptr, L, D, stride_b, stride_l, WIDTH:
         src = t - (WIDTH - 1) + i
         w = tl.load(w_ptr + d * WIDTH + i).to(tl.float32)
         x = tl.load(
-            x_ptr + base + src * stride_l, mask=(src >= 0) & (src < L), other=0.0  # planted: uncoalesced-access
+            x_ptr + base + src * stride_l,  # planted: uncoalesced-access
+            mask=(src >= 0) & (src < L),
+            other=0.0,
         )
         acc += w * x.to(tl.float32)
     acc = acc * tl.sigmoid(acc)
