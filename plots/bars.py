@@ -67,6 +67,12 @@ def looks(kind: IntervalKind, parts: Sequence[IntervalKind]) -> list[Look]:
     return list(dict.fromkeys(WARPS[part] for part in parts or [kind]))
 
 
+def about_parts(windows: Sequence[Window]) -> str:
+    """What a bar of several colours is, to stand below the axis; empty if there is none."""
+    several = any(len(looks(bar.kind, bar.parts)) > 1 for one in windows for bar in one.bars if bar.track == "warps")
+    return "\nA bar of several colours does several things; how long each takes is not recorded." if several else ""
+
+
 def use_in_words(timeline: Timeline) -> str:
     """How busy the units are that compute, of the SM and of one CTA; empty if there are none."""
     use = timeline.compute_use

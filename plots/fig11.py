@@ -18,6 +18,7 @@ from kperf.plots.bars import (
     WARPS,
     WIDTH_INCHES,
     Look,
+    about_parts,
     draw_window,
     looks_beside,
     use_in_words,
@@ -60,7 +61,8 @@ def draw(timelines: Sequence[Timeline], stamp: str, out: Path) -> list[Path]:
             axis.axvline(number * period, color="black", linewidth=0.6, linestyle=(0, (3, 3)), zorder=2.5)
         axis.set_title(_title(timeline, window), loc="left", fontsize=8)
         axis.tick_params(labelbottom=axis is axes[-1])
-    axes[-1].set_xlabel("SM cycles. Dashed: iterations of the main loop (a tile of keys and values each)")
+    about = about_parts([window for _, window in views])
+    axes[-1].set_xlabel(f"SM cycles. Dashed: iterations of the main loop (a tile of keys and values each).{about}")
     shown |= _stacks(figure.add_subplot(grid[-1, 0]), timelines)
     order = [*WARPS.values(), BACK_PRESSURE, *products.values(), *loads.values(), IDLE]
     handles = [look.patch() for look in dict.fromkeys(order) if look.label in shown]

@@ -19,6 +19,7 @@ from kperf.plots.bars import (
     WARPS,
     WIDTH_INCHES,
     Look,
+    about_parts,
     draw_window,
     looks,
     looks_beside,
@@ -67,7 +68,7 @@ def _figure(timeline: Timeline, stamp: str) -> Figure:
     for place, window in enumerate(windows):
         axis = figure.add_subplot(grid[place, 0])
         shown |= draw_window(axis, timeline, window, _span(timeline, window), products | loads)
-        axis.set_xlabel("SM cycles")
+        axis.set_xlabel(f"SM cycles{about_parts([window])}")
         axis.set_title(_wrapped(_title(timeline, window)), loc="left", fontsize=8)
     shown |= _stacks(figure.add_subplot(grid[len(windows), 0]), timeline)
     if timeline.sms:

@@ -80,7 +80,7 @@ class Mode:
         """What the bars compare."""
         mask = "causal" if self.causal else "non-causal"
         if self.paper_mix:
-            mask = "the paper's mixture (FA2, cuDNN, FA3 causal; Triton non-causal), not a comparison"
+            mask = "FA2, cuDNN, FA3 causal and Triton non-causal as in the paper (not a comparison)"
         inputs = "" if self.inputs == "normal" else f", inputs {self.inputs}"
         return f"Attention forward, {mask}, {self.dtype}, head_dim {self.head_dim}, 16 heads{inputs}"
 
