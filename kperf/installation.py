@@ -46,9 +46,9 @@ def why_missing(name: str) -> str:
     name = name.partition(".")[0]
     extra = f"[{EXTRAS[name]}]" if name in EXTRAS else ""
     if CHECKOUT:
-        return f"{name} is not installed: run `make setup`, or `pip install '.{extra}'` in an environment of yours"
+        return f"the Python package {name} is not installed: run `make setup`, or `pip install '.{extra}'` in an environment of yours"
     wanted = f"'kperf{extra}'" if extra else _BROUGHT_BY.get(name, name)
-    return f"{name} is not installed: run `pip install {wanted}`"
+    return f"the Python package {name} is not installed: run `pip install {wanted}`"
 
 
 def require_checkout(name: str) -> None:

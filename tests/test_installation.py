@@ -110,12 +110,12 @@ def test_make_trace_with_an_interpreter_of_ones_own_installs_nothing(words, inst
 
 def test_the_sentence_names_the_extra_and_where_it_is_installed_from(monkeypatch):
     assert why_missing("scipy.special") == (
-        "scipy is not installed: run `make setup`, or `pip install '.[bench]'` in an environment of yours"
+        "the Python package scipy is not installed: run `make setup`, or `pip install '.[bench]'` in an environment of yours"
     )
     monkeypatch.setattr(installation, "CHECKOUT", None)
-    assert why_missing("matplotlib.pyplot") == "matplotlib is not installed: run `pip install 'kperf[plots]'`"
-    assert why_missing("triton") == "triton is not installed: run `pip install --force-reinstall torch`"
-    assert why_missing("rich") == "rich is not installed: run `pip install rich`"
+    assert why_missing("matplotlib.pyplot") == "the Python package matplotlib is not installed: run `pip install 'kperf[plots]'`"
+    assert why_missing("triton") == "the Python package triton is not installed: run `pip install --force-reinstall torch`"
+    assert why_missing("rich") == "the Python package rich is not installed: run `pip install rich`"
 
 
 def test_each_extra_brings_what_it_is_named_for():
