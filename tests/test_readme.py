@@ -56,7 +56,7 @@ def test_what_all_advice_gave_is_that_of_the_record():
     named, named_of_all = (sum((row.rank or 3) <= 2 for row in some) for some in (held_out, faulty))
     known = len(faulty) - len(held_out)
     assert said(f"Of {len(held_out)} held-out kernels, written without knowledge of kperf's rules,")
-    assert said(f"kperf's first or second finding named the fault of {named}, at its line.")
+    assert said(f"kperf's first or second finding named the fault of {named}.")
     assert said(
         f"Of {known} kernels that were written together with the rules, it named the fault of {named_of_all - named}."
     )
