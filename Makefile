@@ -166,7 +166,7 @@ tune: setup ## tiles, warps, stages of the Triton kernel: pruned by compiling, s
 inductor: setup ## every kernel that torch.compile makes of a DiT and a Llama block, and its ceiling; OPTIONS="--trace triton_red*"
 	@$(KPERF) inductor $(words)
 
-record: setup ## measure anew what results/ holds (79 minutes of an H200); OPTIONS="--minutes 30 --only fig12,power"
+record: setup ## measure anew what results/ holds (81 minutes of an H200); OPTIONS="--minutes 30 --only fig12,power"
 	@$(KPERF) record $(words)
 
 claims: setup ## the paper's claims, our numbers with their intervals, a verdict each

@@ -60,7 +60,7 @@ STEPS = (
     Step("tritonbench", "tritonbench-compare", 2),
     Step("attention", "attention", 8),
     Step("tune", "tune --exhaustive", 10),
-    Step("proof", "proof", 3),
+    Step("proof", "proof", 5),
     Step("disturbance", "disturbance", 6),
 )
 """In the order in which they are run."""
