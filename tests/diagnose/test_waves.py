@@ -134,6 +134,21 @@ def test_windows_that_overlap_are_not_counted_as_different_bytes(tmp_path):
     assert found(tmp_path, windows) is None
 
 
+def test_windows_that_are_loaded_one_by_one_overlap_too(tmp_path):
+    source = gemm(ROWS, LARGE)
+    steps = "for j in tl.static_range(4):\n            acc = tl.dot(tl.load(x_ptrs + AT), tl.load(w_ptrs + AT), acc)"
+    unrolled = source.replace("acc = tl.dot(tl.load(x_ptrs), tl.load(w_ptrs), acc)", steps)
+    unrolled = unrolled.replace("num_stages=4", "num_stages=1")
+    windows = unrolled.replace("+ AT", "+ j * BK")
+    parts = windows.replace("range(0, K, BK)", "range(0, K, 4 * BK)").replace("_ptrs += BK", "_ptrs += 4 * BK")
+    assert "GROUP_SIZE_M=" in found(tmp_path, parts).advice
+    assert found(tmp_path, windows) is None
+
+
+def test_a_launch_that_sums_nothing_has_no_order(tmp_path):
+    assert schedule_of(read(tmp_path, split("4096, 4096, 0, 4"))) is None
+
+
 def test_a_load_that_all_ctas_share_does_not_hide_the_others(tmp_path):
     source = gemm(ROWS, LARGE)
     code = "tl.load(table + rk[:, None] * 128 + tl.arange(0, BN)[None, :] + step * 64)"
@@ -248,6 +263,13 @@ def test_ctas_of_one_head_run_together(tmp_path, axis, grid):
     if one is not None:
         assert (one.severity, one.evidence["group"]) == ("high", 1)
         assert one.evidence["least_gb"] == pytest.approx(2 * 2048 * 4096 * 64 * 2 / 1e9, abs=1e-4)  # k and v, once
+
+
+def test_loops_before_and_at_the_diagonal_may_sweep_the_same_tensor(tmp_path):
+    before, loop, after = HEADS.partition(HEADS[HEADS.index("    for start") : HEADS.index("    tl.store")])
+    both = loop.replace("(0, n", "(0, block * BM") + loop.replace("(0, n", "(block * BM, (block + 1) * BM")
+    source = f"{before}{both}{after}".replace("AXIS", "0").replace("GRID", "(h, n // 64)")
+    assert found(tmp_path, source).severity == "high"
 
 
 BATCH = """
