@@ -296,13 +296,26 @@ def _numbered(loads: Sequence[_Swept]) -> tuple[Numbers, Numbers]:
     numbers: dict[tuple[int, ...], int] = {}
     tiles = []
     for load in loads:
-        different, inverse = np.unique(load.begins, axis=0, return_inverse=True)
-        named = [numbers.setdefault(tuple(row), len(numbers)) for row in different.tolist()]
-        tiles.append(np.array(named)[inverse.reshape(-1)])
+        first, inverse = _different(load.begins)
+        named = [numbers.setdefault(tuple(row), len(numbers)) for row in load.begins[first].tolist()]
+        tiles.append(np.array(named)[inverse])
     sizes = np.zeros(len(numbers), np.int64)
     for load, which in zip(loads, tiles, strict=True):
         np.maximum.at(sizes, which, load.bytes)
     return np.stack(tiles, axis=1), sizes
+
+
+def _different(rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Where each different row is first, and which of them each row is.
+
+    numpy's `unique` with an axis takes several times as long, which is seconds of a large grid and an unrolled loop.
+    """
+    first, inverse = np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        if np.any(column != column[0]):
+            values, place = np.unique(column, return_inverse=True)
+            _, first, inverse = np.unique(inverse * len(values) + place, return_index=True, return_inverse=True)
+    return first, inverse
 
 
 def _tensor(kernel: Kernel, origins: Origins, op: Operation) -> Value | None:
