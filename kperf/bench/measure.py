@@ -185,20 +185,33 @@ def _prepare(
     pool = torch.cuda.graph_pool_handle()
     candidates = []
     for (run, inputs), of_run in zip(runs, bound, strict=True):
-        on_step("computing in float32")
-        try:
-            expected = expected_of(run.workload, inputs)
-        except torch.OutOfMemoryError:
-            for implementation, _ in of_run:
-                run.fail(implementation, "oom", "the float32 reference does not fit in the GPU's memory")
-            continue
-        for implementation, found in of_run:
-            on_step(f"checking {implementation.label}")
-            check = partial(_check, implementation, found, calls, run.workload, expected, pool)
-            if candidate := run.attempt(implementation, check):
-                candidates.append((run, candidate))
-        del expected  # before the next workload's
+        candidates += _right(run, inputs, of_run, calls, pool, on_step)
     return candidates, calls
+
+
+def _right(
+    run: _Run,
+    inputs: Inputs,
+    bound: Sequence[tuple[Implementation, _Bound]],
+    calls: int,
+    pool: Any,
+    on_step: Callable[[str], None],
+) -> list[tuple[_Run, Candidate]]:
+    """Those of a workload that are right. The results in float32 are gone when it returns: the next one's need room."""
+    on_step("computing in float32")
+    try:
+        expected = expected_of(run.workload, inputs)
+    except torch.OutOfMemoryError:
+        for implementation, _ in bound:
+            run.fail(implementation, "oom", "the float32 reference does not fit in the GPU's memory")
+        return []
+    candidates = []
+    for implementation, found in bound:
+        on_step(f"checking {implementation.label}")
+        check = partial(_check, implementation, found, calls, run.workload, expected, pool)
+        if candidate := run.attempt(implementation, check):
+            candidates.append((run, candidate))
+    return candidates
 
 
 def _time_all(

@@ -114,7 +114,8 @@ def traffic(waves: Sequence[Numbers], sizes: Numbers) -> int:
 def schedule_of(kernel: Kernel) -> Schedule | None:
     """The order of a launch, by its grid and the integers it was given.
 
-    None where the tiles of a CTA's loops, or how often these run, depend on what is in memory, and where tiles overlap.
+    None where the tiles of a CTA's loops, or how often these run, depend on what is in memory, where tiles overlap, and
+    where no loop runs.
     """
     if kernel.grid is None or kernel.resources is None or not 0 < math.prod(kernel.grid) <= _MOST:
         return None
@@ -129,7 +130,7 @@ def schedule_of(kernel: Kernel) -> Schedule | None:
         [_swept(kernel, turns, op) for loop in loops for op in _tile_loads(loop)] if len(known) == len(times) else []
     )
     loads = [load for load in swept if load is not None]
-    if not loads or len(loads) < len(swept) or any(_overlap(kernel, load) for load in loads):
+    if len(loads) < len(swept) or not any(load.bytes.any() for load in loads) or _overlap(kernel, loads):
         return None
     tiles, sizes = _numbered(loads)
     return Schedule(
@@ -268,18 +269,26 @@ def _swept(kernel: Kernel, turns: _Turns, op: Operation) -> _Swept | None:
     return _Swept(op, np.stack(columns, axis=1), times * size)
 
 
-def _overlap(kernel: Kernel, load: _Swept) -> bool:
-    """Whether a load's tiles are larger than their tensor: a convolution's windows, say, whose bytes are not different.
+def _overlap(kernel: Kernel, loads: Sequence[_Swept]) -> bool:
+    """Whether a loop's tiles are larger than their tensor: a convolution's windows, say, whose bytes are not different.
 
     Tiles at the ends of a tensor may reach beyond it.
     """
-    for access in kernel.accesses:
-        if access.operation is load.operation:
-            value, (_, first) = access.value, np.unique(load.begins, axis=0, return_index=True)
-            tensors = [name for name in value.arguments & kernel.lengths.keys() if kernel.values.is_in(value, name)]
-            each = tile_bytes(load.operation) / value.numbers.size
-            return len(tensors) == 1 and load.bytes[first].sum() > _MOST_BEYOND * kernel.lengths[tensors[0]] * each
-    return False
+    accesses = {access.operation.line: access for access in kernel.accesses}
+    together: dict[tuple[int, str], list[_Swept]] = {}
+    bytes_of: dict[str, int] = {}
+    for load in loads:
+        access = accesses.get(load.operation.line)
+        if access is None:
+            continue
+        names = access.value.arguments & kernel.lengths.keys()
+        tensors = [name for name in names if kernel.values.is_in(access.value, name)]
+        for tensor in tensors if len(tensors) == 1 else ():
+            bytes_of[tensor] = kernel.lengths[tensor] * access.tensor.bytes
+            together.setdefault((loops_around(load.operation)[0].line, tensor), []).append(load)
+    return any(
+        _numbered(of_loop)[1].sum() > _MOST_BEYOND * bytes_of[tensor] for (_, tensor), of_loop in together.items()
+    )
 
 
 def _numbered(loads: Sequence[_Swept]) -> tuple[Numbers, Numbers]:
@@ -287,13 +296,26 @@ def _numbered(loads: Sequence[_Swept]) -> tuple[Numbers, Numbers]:
     numbers: dict[tuple[int, ...], int] = {}
     tiles = []
     for load in loads:
-        different, inverse = np.unique(load.begins, axis=0, return_inverse=True)
-        named = [numbers.setdefault(tuple(row), len(numbers)) for row in different.tolist()]
-        tiles.append(np.array(named)[inverse.reshape(-1)])
+        first, inverse = _different(load.begins)
+        named = [numbers.setdefault(tuple(row), len(numbers)) for row in load.begins[first].tolist()]
+        tiles.append(np.array(named)[inverse])
     sizes = np.zeros(len(numbers), np.int64)
     for load, which in zip(loads, tiles, strict=True):
         np.maximum.at(sizes, which, load.bytes)
     return np.stack(tiles, axis=1), sizes
+
+
+def _different(rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Where each different row is first, and which of them each row is.
+
+    numpy's `unique` with an axis takes several times as long, which is seconds of a large grid and an unrolled loop.
+    """
+    first, inverse = np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        if np.any(column != column[0]):
+            values, place = np.unique(column, return_inverse=True)
+            _, first, inverse = np.unique(inverse * len(values) + place, return_index=True, return_inverse=True)
+    return first, inverse
 
 
 def _tensor(kernel: Kernel, origins: Origins, op: Operation) -> Value | None:

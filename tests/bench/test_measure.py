@@ -1,5 +1,8 @@
 """What is right is timed; what is not, does not fit, or is not there, gets a point that says so."""
 
+import weakref
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -123,6 +126,24 @@ def test_only_what_is_right_gets_a_time(on_the_cpu, inputs):
     assert first.peak_bytes == 8
     assert all(len({a, b}) == 2 for a, b in zip(first.round_order, last.round_order, strict=True))
     assert len(set(first.round_order)) > 1  # shuffled
+
+
+def test_the_results_in_float32_are_there_of_one_workload_at_a_time(on_the_cpu, inputs, monkeypatch):
+    exact, made = expected_of(WORKLOAD, inputs), []
+
+    def computed(*_):
+        assert [one() for one in made] == [None] * len(made)
+        fresh = replace(exact)
+        made.append(weakref.ref(fresh))
+        return fresh
+
+    monkeypatch.setattr(measuring, "expected_of", computed)
+    right = exact.o.to(torch.bfloat16)
+    both = [implementation(str(times), lambda *_, times=times: lambda: (right * times, None)) for times in (1, 2)]
+    workloads = [WORKLOAD, WORKLOAD.model_copy(update={"inputs": "x4"}), WORKLOAD.model_copy(update={"inputs": "x10"})]
+    points = measuring.measure(workloads, both, figure="bench", sweep="seq_len", environment="e", rounds=10)
+    assert [one.status for one in points] == ["ok", "wrong"] * 3
+    assert len(made) == 3
 
 
 def test_each_step_is_said_as_it_begins(on_the_cpu, inputs):

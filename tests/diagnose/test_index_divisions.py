@@ -58,6 +58,32 @@ def test_divisions_that_take_longer_than_the_bytes_are_found(tmp_path, channel, 
     assert one.advice.startswith("give what the divisions find an axis of the grid")
 
 
+DATA = """
+def divided(x, y, d, n, B: tl.constexpr):
+    LOOP
+        at = start + tl.arange(0, B)
+        value = tl.load(x + at, mask=at < n).to(tl.int32)
+        tl.store(y + at, RESULT, mask=at < n)
+"""
+
+
+@pytest.mark.parametrize(
+    "loop", ["start = tl.program_id(0) * B\n    if True:", "for start in range(0, n, B):"], ids=["elements", "loop"]
+)
+@pytest.mark.parametrize(
+    ("result", "is_found"),
+    [
+        ("value // d + value % (d + 3)", False),
+        ("tl.load(x + value // d + value % (d + 3)).to(tl.int32)", True),
+        ("value + at // d + at % (d + 3)", True),
+    ],
+    ids=["data", "index that is loaded", "place"],
+)
+def test_data_that_are_divided_are_no_indices(tmp_path, loop, result, is_found):
+    source = DATA.replace("LOOP", loop).replace("RESULT", f"({result}).to(tl.int8)")
+    assert ("loop-division" in found(tmp_path, source, "*i8,*i8,i32,i32", "B=1024")) == is_found
+
+
 SILU = """
 def affine(x, scale, shift, y, n, C, L, B: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)

@@ -47,6 +47,11 @@ def test_there_are_enough():
     assert len(CLEAN) >= 15
 
 
+def test_each_faulty_kernel_marks_its_fault_and_no_clean_one_does():
+    assert [path.stem for path in FAULTY if not planted(path)] == []
+    assert [path.stem for path in CLEAN if planted(path)] == []
+
+
 def test_each_static_rule_has_a_kernel_with_its_fault_and_a_page():
     rules = {rule.id for rule in static_rules()}
     assert {rule for path in FAULTY for rule, _ in planted(path)} == rules

@@ -180,6 +180,11 @@ def test_a_mask_is_found_however_the_tiles_are_loaded(tmp_path, loads, end, is_f
         ("tl.where(rows[:, None] >= start + i[None, :], s, -1e30)", None),  # each CTA has the same rows
         ("tl.where(rows[:, None] >= start + first + i[None, :], s, -1e30)", None),  # each CTA has other columns
         (f"tl.where({KEEP}, s, -1.0)", None),
+        (f"s + tl.where({KEEP}, 1.0, 0.0)", None),  # a bias, as ALiBi's, removes nothing where it is 0
+        (f"s + tl.where({KEEP}, s, 0.0)", None),
+        (f"tl.dot(x, tl.trans(y), tl.where({KEEP}, 1.0, 0.0))", None),
+        (f"tl.exp(tl.where({KEEP}, s, 0.0))", None),
+        (f"s + tl.where({KEEP}, 1.0, -1.0e6)", (0, 1)),
     ],
 )
 def test_a_mask_is_found_in_whatever_order_it_is_computed(tmp_path, choice, sides):

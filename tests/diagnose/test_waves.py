@@ -7,7 +7,7 @@ from kperf.arch import H200, H200_COPY_GB_PER_S, H200_L2_KEPT_BYTES, SM_90A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import FAILED, diagnose
 from kperf.diagnose.thresholds import MMA_SHARE
-from kperf.diagnose.waves import schedule_of, traffic
+from kperf.diagnose.waves import _different, schedule_of, traffic
 
 pytestmark = pytest.mark.kernels
 
@@ -134,6 +134,21 @@ def test_windows_that_overlap_are_not_counted_as_different_bytes(tmp_path):
     assert found(tmp_path, windows) is None
 
 
+def test_windows_that_are_loaded_one_by_one_overlap_too(tmp_path):
+    source = gemm(ROWS, LARGE)
+    steps = "for j in tl.static_range(4):\n            acc = tl.dot(tl.load(x_ptrs + AT), tl.load(w_ptrs + AT), acc)"
+    unrolled = source.replace("acc = tl.dot(tl.load(x_ptrs), tl.load(w_ptrs), acc)", steps)
+    unrolled = unrolled.replace("num_stages=4", "num_stages=1")
+    windows = unrolled.replace("+ AT", "+ j * BK")
+    parts = windows.replace("range(0, K, BK)", "range(0, K, 4 * BK)").replace("_ptrs += BK", "_ptrs += 4 * BK")
+    assert "GROUP_SIZE_M=" in found(tmp_path, parts).advice
+    assert found(tmp_path, windows) is None
+
+
+def test_a_launch_that_sums_nothing_has_no_order(tmp_path):
+    assert schedule_of(read(tmp_path, split("4096, 4096, 0, 4"))) is None
+
+
 def test_a_load_that_all_ctas_share_does_not_hide_the_others(tmp_path):
     source = gemm(ROWS, LARGE)
     code = "tl.load(table + rk[:, None] * 128 + tl.arange(0, BN)[None, :] + step * 64)"
@@ -250,6 +265,13 @@ def test_ctas_of_one_head_run_together(tmp_path, axis, grid):
         assert one.evidence["least_gb"] == pytest.approx(2 * 2048 * 4096 * 64 * 2 / 1e9, abs=1e-4)  # k and v, once
 
 
+def test_loops_before_and_at_the_diagonal_may_sweep_the_same_tensor(tmp_path):
+    before, loop, after = HEADS.partition(HEADS[HEADS.index("    for start") : HEADS.index("    tl.store")])
+    both = loop.replace("(0, n", "(0, block * BM") + loop.replace("(0, n", "(block * BM, (block + 1) * BM")
+    source = f"{before}{both}{after}".replace("AXIS", "0").replace("GRID", "(h, n // 64)")
+    assert found(tmp_path, source).severity == "high"
+
+
 BATCH = """
 @triton.jit
 def bmm(x, w, out, n, BM: tl.constexpr, BK: tl.constexpr):
@@ -288,6 +310,17 @@ def test_l2_keeps_what_was_used_last():
     waves = [np.array(wave) for wave in ([0], [1], [0], [2], [0], [1], [3], [3])]
     # 1 goes when 2 comes, since 0 was used after it; 3 is larger than L2, and nothing of it is kept.
     assert traffic(waves, sizes) == (1 + 1 + 0 + 1 + 0 + 1 + 3 + 3) * half
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (1000, 1), (1000, 3)])
+@pytest.mark.parametrize("most", [1, 7, 1 << 40])
+def test_rows_are_told_apart_by_all_columns(shape, most):
+    rows = np.random.default_rng(0).integers(0, most, shape)
+    different, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    found, which = _different(rows)
+    assert found.tolist() == first.tolist()
+    assert which.tolist() == inverse.reshape(-1).tolist()
+    assert rows[found].tolist() == different.tolist()
 
 
 SPLIT = """

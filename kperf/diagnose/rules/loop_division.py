@@ -47,7 +47,7 @@ def _in_loops(kernel: Kernel) -> Iterator[Finding]:
         divided = [(op, _divisor(kernel, op)) for op in own(loop) if op.name in _DIVISIONS]
         for op, number in divided:
             types = tensor_types(op.rest)
-            if not types or types[0].size < _SMALL or (number and number & (number - 1) == 0):
+            if not types or types[0].size < _SMALL or (number and number & (number - 1) == 0) or _is_data(kernel, op):
                 continue
             gain = _gain(kernel, [other for other, its in divided if (its == 0) == (number == 0)])
             most = 2 * gain - 1 if number else _MOST
@@ -144,9 +144,15 @@ def _of_elements(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _is_of_elements(kernel: Kernel, op: Operation) -> bool:
-    """Whether it divides many numbers by one that is known at run time."""
+    """Whether it divides many indices by a number that is known at run time."""
     types = tensor_types(op.rest)
-    return bool(types) and types[0].size >= _SMALL and not _divisor(kernel, op)
+    return bool(types) and types[0].size >= _SMALL and not _divisor(kernel, op) and not _is_data(kernel, op)
+
+
+def _is_data(kernel: Kernel, op: Operation) -> bool:
+    """Whether it divides what was loaded, or computed of no index, and no address nor mask is made of the result."""
+    value = kernel.values.operand(op, 0)
+    return (value is None or value.loaded) and op.line not in kernel.index_lines
 
 
 def _cost(kernel: Kernel, divisions: Sequence[Operation]) -> _Cost | None:

@@ -21,6 +21,9 @@ _NOTHING = re.compile(r"dense<(0xFF800000|0xFC00|0xFF80|-\d\.\d+[eE]\+(?!00|01|0
 _ZERO = re.compile(r"dense<-?0\.0+[eE]\+00>")
 _IF_TRUE, _IF_FALSE = 1, 2
 """Places of the choices among the operands of `arith.select`."""
+_ADDS = ("arith.addf", "arith.subf")
+_ADDED_TO = 2
+"""Place of the sum that an MMA continues among its operands."""
 _SAME = ("tt.broadcast", "tt.splat", "ttg.convert_layout", "arith.extsi", "arith.extui", "arith.trunci")
 """Of the same number as their operand."""
 _WRITES = operations("store", "atomic")
@@ -121,7 +124,7 @@ def _removed(kernel: Kernel, loop: Operation, op: Operation) -> Iterator[_Side]:
     """What a masked choice or load of a loop removes. A branch around it may leave the tile out already."""
     if op.name == "tt.load":
         place, inverse = mask_place(op), False
-    elif op.name == "arith.select" and (counts_for_nothing := _nothing(kernel, op)):
+    elif op.name == "arith.select" and (counts_for_nothing := _nothing(kernel, loop, op)):
         place, inverse = 0, counts_for_nothing == _IF_TRUE
     else:
         return
@@ -132,14 +135,39 @@ def _removed(kernel: Kernel, loop: Operation, op: Operation) -> Iterator[_Side]:
             yield replace(side, behind=side.behind != inverse)
 
 
-def _nothing(kernel: Kernel, op: Operation) -> int:
+def _nothing(kernel: Kernel, loop: Operation, op: Operation) -> int:
     """Which choice of a select is a constant that counts for nothing in a maximum or a sum; 0 without one.
 
-    Of two, as in `s + tl.where(keep, 0, -1e6)`, the large negative number.
+    Of two, as in `s + tl.where(keep, 0, -1e6)`, the large negative number. A 0 that is added to scores leaves them.
     """
     places = [place for place in (_IF_TRUE, _IF_FALSE) if _is_constant(kernel, op, place, _NOTHING)]
     large = [place for place in places if not _is_constant(kernel, op, place, _ZERO)]
+    if not large and places and _is_term(kernel, loop, op):
+        return 0
     return next(iter([*large, *places]), 0) if len(large) < 2 else 0
+
+
+def _is_term(kernel: Kernel, loop: Operation, op: Operation) -> bool:
+    """Whether a choice is a term of what an MMA of the loop makes, as a bias of scores is, or an exponent."""
+    for user in own(loop):
+        for place in range(len(user.operands)):
+            if user.name in _ADDS:
+                others = kernel.values.sources(user, 1 - place, until=READS)
+                is_carried = kernel.values.maker(user, 1 - place) is None  # a sum over iterations
+                is_term = not is_carried and any(one.name in MMAS for one in others)
+            else:
+                is_term = user.name.startswith("math.exp") or (user.name in MMAS and place == _ADDED_TO)
+            if is_term and _made_by(kernel, user, place) is op:
+                return True
+    return False
+
+
+def _made_by(kernel: Kernel, user: Operation, place: int) -> Operation | None:
+    """The operation that computes an operand, in whatever layout."""
+    made = kernel.values.maker(user, place)
+    while made is not None and made.name in _SAME:
+        made = kernel.values.maker(made, 0)
+    return made
 
 
 def _is_constant(kernel: Kernel, op: Operation, place: int, pattern: re.Pattern[str]) -> bool:

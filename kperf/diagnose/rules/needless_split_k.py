@@ -84,7 +84,7 @@ def _finding(kernel: Kernel, op: Operation, split: _Split, best: int, estimate: 
     advice = (
         "let each CTA sum over all of K, and write its tile with tl.store: then nothing sets the output to 0 before"
         if best == 1
-        else f"split K into {best} part{'s' * (best > 1)}"
+        else f"split K into {best} parts"
     )
     return kernel.finding(
         RULE.id,
