@@ -44,11 +44,12 @@ _BROUGHT_BY = {"triton": "--force-reinstall torch", "pynvml": "nvidia-ml-py", "y
 def why_missing(name: str) -> str:
     """One sentence for a package that is not installed, with what installs it."""
     name = name.partition(".")[0]
+    missing = f"the Python package {name} is not installed"
     extra = f"[{EXTRAS[name]}]" if name in EXTRAS else ""
     if CHECKOUT:
-        return f"the Python package {name} is not installed: run `make setup`, or `pip install '.{extra}'` in an environment of yours"
+        return f"{missing}: run `make setup`, or `pip install '.{extra}'` in an environment of yours"
     wanted = f"'kperf{extra}'" if extra else _BROUGHT_BY.get(name, name)
-    return f"the Python package {name} is not installed: run `pip install {wanted}`"
+    return f"{missing}: run `pip install {wanted}`"
 
 
 def require_checkout(name: str) -> None:

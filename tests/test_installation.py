@@ -109,13 +109,13 @@ def test_make_trace_with_an_interpreter_of_ones_own_installs_nothing(words, inst
 
 
 def test_the_sentence_names_the_extra_and_where_it_is_installed_from(monkeypatch):
-    assert why_missing("scipy.special") == (
-        "the Python package scipy is not installed: run `make setup`, or `pip install '.[bench]'` in an environment of yours"
-    )
+    missing = "the Python package {} is not installed: run `{}`"
+    here = missing.format("scipy", "make setup") + ", or `pip install '.[bench]'` in an environment of yours"
+    assert why_missing("scipy.special") == here
     monkeypatch.setattr(installation, "CHECKOUT", None)
-    assert why_missing("matplotlib.pyplot") == "the Python package matplotlib is not installed: run `pip install 'kperf[plots]'`"
-    assert why_missing("triton") == "the Python package triton is not installed: run `pip install --force-reinstall torch`"
-    assert why_missing("rich") == "the Python package rich is not installed: run `pip install rich`"
+    assert why_missing("matplotlib.pyplot") == missing.format("matplotlib", "pip install 'kperf[plots]'")
+    assert why_missing("triton") == missing.format("triton", "pip install --force-reinstall torch")
+    assert why_missing("rich") == missing.format("rich", "pip install rich")
 
 
 def test_each_extra_brings_what_it_is_named_for():

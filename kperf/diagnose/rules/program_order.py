@@ -57,9 +57,9 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         RULE.id,
         _line(kernel, order.rows) or order.rows,
         "high" if gain >= SEVERE_GAIN else "medium",
-        f"CTAs that run at the same time share few tiles of {' and '.join(dict.fromkeys(tensors))}: in this order the "
-        f"{schedule.waves[0]} CTAs of a wave make memory move {moved / 1e9:.1f} GB in all, which L2 does not keep, in "
-        f"another one {least / 1e9:.1f} GB",
+        f"the order of the programs loses reuse in L2: the {schedule.waves[0]} CTAs that run at the same time share "
+        f"few tiles of {' and '.join(dict.fromkeys(tensors))}, so the launch loads {moved / 1e9:.1f} GB from device "
+        f"memory; in another order {least / 1e9:.1f} GB",
         _advice(order, tensors),
         {
             "moved_gb": moved / 1e9,
