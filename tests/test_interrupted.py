@@ -289,6 +289,23 @@ def test_a_process_whose_time_is_over_ends_with_all_that_it_has_started(tmp_path
     assert soon(lambda: has_ended(sleeping))
 
 
+def test_a_process_that_begins_as_ctrl_c_is_pressed_ends_too(monkeypatch):
+    begun = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            begun.append(self.pid)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(child.subprocess, "Popen", Interrupted)
+    monkeypatch.setattr(child, "_GRACE_S", 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        child.run(["sleep", "1000"], 60)
+    assert soon(lambda: has_ended(begun[0]))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def compiling(folder):
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)

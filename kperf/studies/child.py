@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -29,21 +30,49 @@ def run(
     Raises `TimeoutExpired` after `limit_s` seconds. Then, and where we are interrupted, it and all that it has started
     get `ending`. For that they are a process group, which Ctrl-C on a terminal does not reach: one process answers it.
     """
-    with subprocess.Popen(
-        command,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=errors,
-        text=True,
-        process_group=0,
-    ) as child:
+    with (
+        _interrupts_held() as let_go,
+        subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            text=True,
+            process_group=0,
+        ) as child,
+    ):
         try:
+            let_go()
             out, err = child.communicate(timeout=limit_s)
         except BaseException:
             _end(child, ending)
             raise
     return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[Callable[[], None]]:
+    """Hold Ctrl-C back until the yielded function is called: a process that begins meanwhile would not be ended.
+
+    Only the main thread is interrupted, and only it may say what an interrupt does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: held.append(number))
+
+    def let_go() -> None:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            held.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    try:
+        yield let_go
+    finally:
+        let_go()
 
 
 def _end(child: subprocess.Popen[str], ending: signal.Signals) -> None:
