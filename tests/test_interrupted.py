@@ -289,7 +289,10 @@ def test_a_process_whose_time_is_over_ends_with_all_that_it_has_started(tmp_path
     assert soon(lambda: has_ended(sleeping))
 
 
-def test_a_process_that_begins_as_ctrl_c_is_pressed_ends_too(monkeypatch):
+@pytest.mark.parametrize(
+    "start", [lambda: child.run(["sleep", "1000"], 60), lambda: list(child.side_by_side([["sleep", "1000"]], 1, 60))]
+)
+def test_a_process_that_begins_as_ctrl_c_is_pressed_ends_too(monkeypatch, start):
     begun = []
 
     class Interrupted(subprocess.Popen):
@@ -301,7 +304,7 @@ def test_a_process_that_begins_as_ctrl_c_is_pressed_ends_too(monkeypatch):
     monkeypatch.setattr(child.subprocess, "Popen", Interrupted)
     monkeypatch.setattr(child, "_GRACE_S", 0.1)
     with pytest.raises(KeyboardInterrupt):
-        child.run(["sleep", "1000"], 60)
+        start()
     assert soon(lambda: has_ended(begun[0]))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -53,7 +53,9 @@ def run(
 
 @contextmanager
 def _interrupts_held() -> Iterator[Callable[[], None]]:
-    """Hold Ctrl-C back until the yielded function is called: a process that begins meanwhile would not be ended.
+    """Hold Ctrl-C back until the end, or until the yielded function is called, while a process begins.
+
+    Until we know of it, nothing would end it.
 
     Only the main thread is interrupted, and only it may say what an interrupt does.
     """
@@ -116,10 +118,17 @@ def side_by_side(
             while waiting and len(running) < at_once:
                 place, command = waiting.pop(0)
                 output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when its process has ended
-                child = subprocess.Popen(
-                    command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True, process_group=0
-                )
-                running.append((place, child, time.monotonic() + limit_s, output))
+                with _interrupts_held():
+                    child = subprocess.Popen(
+                        command,
+                        cwd=cwd,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        text=True,
+                        process_group=0,
+                    )
+                    running.append((place, child, time.monotonic() + limit_s, output))
             for one in list(running):
                 place, child, until, printed = one
                 late = child.poll() is None and time.monotonic() > until
