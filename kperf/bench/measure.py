@@ -198,6 +198,8 @@ def _right(
     on_step: Callable[[str], None],
 ) -> list[tuple[_Run, Candidate]]:
     """Those of a workload that are right. The results in float32 are gone when it returns: the next one's need room."""
+    if not bound:
+        return []
     on_step("computing in float32")
     try:
         expected = expected_of(run.workload, inputs)

@@ -146,6 +146,15 @@ def test_the_results_in_float32_are_there_of_one_workload_at_a_time(on_the_cpu, 
     assert len(made) == 3
 
 
+def test_what_nothing_computes_is_not_computed_in_float32(on_the_cpu):
+    said = []
+    made = [implementation("never", lambda *_: None, unsupported=lambda _: "not for this shape")]
+    (point,) = measuring.measure(
+        [WORKLOAD], made, figure="bench", sweep="seq_len", environment="e", rounds=12, on_step=said.append
+    )
+    assert (point.status, said) == ("unsupported", ["compiling never"])
+
+
 def test_each_step_is_said_as_it_begins(on_the_cpu, inputs):
     said = []
     right = expected_of(WORKLOAD, inputs).o.to(torch.bfloat16)
