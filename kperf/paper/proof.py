@@ -14,6 +14,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -104,6 +106,11 @@ class KernelRow(Row):
     line: int = Field(default=0, ge=0)
 
     @property
+    def is_held_out(self) -> bool:
+        """Whether it was written without knowledge of the rules."""
+        return self.kind == HELD_OUT
+
+    @property
     def is_clean(self) -> bool:
         """Whether no fault is marked in it."""
         return not self.fault
@@ -185,11 +192,11 @@ def run(console: Console, results: Path, kernels: Path, names: Sequence[str], *,
         in_children=True,
         command="proof",
     )
-    for title, rows in _parts(found.rows):
-        console.print(_table(f"{title} under kperf diagnose --try; {found.stamp}", HEAD, map(cells, in_order(rows))))
-        if made_slower := slower(rows):
+    for title, part in _parts(found, known=not names):
+        console.print(_table(f"{title} under kperf diagnose --try; {part.stamp}", HEAD, map(cells, in_order(part.rows))))
+        if made_slower := slower(part.rows):
             console.print(_table(SLOWER, SLOWER_HEAD, made_slower))
-        for line in said(rows):
+        for line in said(part.rows):
             console.print(line, highlight=False)
 
 
@@ -326,8 +333,8 @@ def markdown(folder: Path, *, held_out: bool) -> str:
 
     held_out: of the held-out kernels, or of the others. Raises `UsageError` for a broken record.
     """
-    found = recorded_run(folder)
-    rows = [row for row in found.rows if (row.kind == HELD_OUT) is held_out]
+    found = recorded_run(folder, held_out=held_out)
+    rows = found.rows
     lines = [f"{found.stamp[0].upper()}{found.stamp[1:]}.", "", *(f"- {line}" for line in said(rows)), ""]
     lines += md.table(HEAD, [cells(row) for row in in_order(rows) if not row.is_clean])
     if made_slower := slower(rows):
@@ -335,16 +342,27 @@ def markdown(folder: Path, *, held_out: bool) -> str:
     return "\n".join(lines)
 
 
-def _parts(rows: Sequence[ProofRow]) -> Iterator[tuple[str, list[ProofRow]]]:
-    """What is counted apart: kernels that were written together with the rules, and those that were not."""
+def _parts(found: Run[ProofRow], *, known: bool) -> Iterator[tuple[str, Run[ProofRow]]]:
+    """What is counted apart: kernels that were written together with the rules, and those that were not.
+
+    known: with what is recorded of the part that the run lacks. Held-out kernels become drafts as soon as a rule was
+    changed for one of them, so the newest run need not have any.
+    """
     for title, held_out in (("the proof set", False), ("held-out kernels", True)):
-        if part := [row for row in rows if (row.kind == HELD_OUT) is held_out]:
-            yield title, part
+        part = [row for row in found.rows if row.is_held_out is held_out]
+        if part:
+            yield title, replace(found, rows=part)
+        elif known:
+            with suppress(UsageError):
+                yield title, recorded_run(found.folder, held_out=held_out)
 
 
-def recorded_run(folder: Path) -> Run[ProofRow]:
-    """The newest run that is recorded of a GPU. Raises `UsageError` if it is broken."""
-    return recorded(folder, "diagnose", ROWS)
+def recorded_run(folder: Path, *, held_out: bool) -> Run[ProofRow]:
+    """The newest run that is recorded of a GPU, its held-out kernels or the others.
+
+    Raises `UsageError` if it is broken or has none of them.
+    """
+    return recorded(folder, "diagnose", ROWS, lambda row: row.is_held_out is held_out)
 
 
 def in_order(rows: Sequence[K]) -> list[K]:

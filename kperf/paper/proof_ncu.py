@@ -272,7 +272,7 @@ def _recorded(folder: Path) -> list[str]:
         return ["Nothing is recorded yet: `kperf proof --beside-ncu` records it on a Hopper GPU."]
     store = RecordStore(recorded_folder(folder.parent, file, holds=folder.samefile), NAME, ROWS)
     rows = newest_of_each(store.points())
-    found = proof.recorded_run(folder)
+    found = proof.recorded_run(folder, held_out=False)
     came_from, versions = stamp(store, rows, "Recorded"), sorted({row.ncu for row in rows})
     ours = {row.name: row for row in found.rows}
     cells = [_cells(row, ours) for row in rows if not row.is_clean]

@@ -99,10 +99,10 @@ def measured_or_recorded(
     return Run(store.folder, made, stamp(store, made, "measured"))
 
 
-def recorded(folder: Path, name: str, rows: Records[R]) -> Run[R]:
-    """The newest run in `<name>.jsonl`. Raises `UsageError` if it is broken or has no row."""
+def recorded(folder: Path, name: str, rows: Records[R], counts: Callable[[R], bool] = lambda _: True) -> Run[R]:
+    """The newest run in `<name>.jsonl`, of the rows that count. Raises `UsageError` if it is broken or has no row."""
     store = RecordStore(folder, name, rows)
-    found = newest(store.points())
+    found = newest([row for row in store.points() if counts(row)])
     return Run(folder, found, stamp(store, found, "recorded"))
 
 
