@@ -18,7 +18,7 @@ from kperf.bench.tables import (
 )
 from kperf.console import WholeConsole
 from kperf.errors import MeasurementError, UsageError
-from kperf.record.store import when
+from kperf.record.provenance import when
 from tests.conftest import failed, point
 
 RUN = {"improved": point("improved", 2.0), "vanilla": point("vanilla", 3.0), "fa3": failed("fa3")}
