@@ -9,6 +9,7 @@ from rich.console import Console
 
 from kperf.attention import overrides as override
 from kperf.attention.implementations import FIG12, IMPLEMENTATIONS, RATIOS, from_override, implementations
+from kperf.attention.schedule import IN_WORDS
 from kperf.attention.variants import VARIANTS, Variant
 from kperf.attention.workload import SweepName, Workload, fig12_grid
 from kperf.bench import cards
@@ -126,9 +127,9 @@ def verify_overrides(
             found = override.verify(put)
             override.check_source(put)
             console.print(
-                f"override {found.variant}/{found.file} compiles to sm_90a in place of attn_fwd: {found.schedule}, "
-                f"{found.wgmma} wgmma, {found.registers} registers, {found.spilled_bytes} bytes spilled, "
-                f"{found.shared_bytes} bytes shared"
+                f"override {found.variant}/{found.file} compiles to sm_90a in place of attn_fwd: "
+                f"{IN_WORDS[found.schedule]}, {found.wgmma} wgmma, {found.registers} registers, "
+                f"{found.spilled_bytes} bytes spilled, {found.shared_bytes} bytes shared"
             )
             if run_too and device.why_static() is None:
                 console.print(f"override {found.variant}/{found.file} runs: relative error {_error_of(put):.1e}")
