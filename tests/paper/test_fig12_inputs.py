@@ -122,12 +122,12 @@ def test_a_wrong_point_fails_after_the_drawing(tmp_path, monkeypatch):
         update={"figure": "fig12_inputs"}
     )
     store = record(tmp_path, (place, points))
-    with pytest.raises(MeasurementError, match="1 points have no time"):
+    with pytest.raises(MeasurementError, match="1 point has no time"):
         fig12_inputs.report(WholeConsole(quiet=True), store, measured=True)
     assert (tmp_path / "fig12_inputs.png").exists()
     console = WholeConsole(record=True, width=200)
     fig12_inputs.report(console, store, measured=False)
-    assert "1 points have no time; the first: improved_plus on 16 x 16 x 512" in console.export_text()
+    assert "1 point has no time: improved_plus on 16 x 16 x 512" in console.export_text()
 
 
 def test_without_a_record_it_is_said_what_records_it(tmp_path):
