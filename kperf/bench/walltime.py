@@ -69,7 +69,7 @@ def compared(record: SweepTime, records: Sequence[SweepTime]) -> str:
         one for one in records if len(one.gpus) == 1 and one.gpus[0].environment in these and one.same_work(record)
     ]
     if not on_one:
-        return f"{what}; the same work on one of them is not recorded: GPUS=1 with FRESH=1 records it"
+        return f"{what}; the same work on one of them is not recorded: GPUS=1 FRESH=1 with make records it"
     alone = on_one[-1]
     ratio = alone.seconds / record.seconds
     return f"{what}; on one {alone.seconds:.0f} s: {ratio:.2f} times as fast ({alone.recorded_at[:10]})"

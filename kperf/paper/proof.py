@@ -24,6 +24,7 @@ from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from kperf.console import agreeing
 from kperf.diagnose.finding import Diagnosis
 from kperf.errors import UsageError
 from kperf.record import markdown as md
@@ -379,9 +380,10 @@ def said(rows: Sequence[ProofRow]) -> list[str]:
     ranks = Counter(row.rank for row in faulty)
     without = [row.name for row in faulty if row.gain is None]
     failed = [f"{row.name} ({row.why})" for row in rows if row.is_clean and row.why]
+    faults = agreeing(len(faulty), "fault and its line", "faults and their lines")
     lines = [
-        f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} faults and their lines: the "
-        f"first finding names {ranks[1]}, the second names {ranks[2]}{_named('; it does not name', missed)}.",
+        f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} {faults}: the first finding "
+        f"names {ranks[1]}, the second names {ranks[2]}{_named('; it does not name', missed)}.",
         _of_clean(clean),
         *_of_estimates(faulty),
         *_of_gains(faulty),
@@ -401,7 +403,8 @@ def _of_clean(rows: Sequence[ProofRow]) -> str:
         levels[0] += f" ({', '.join(severe)})"
     tried = sum(any(one.tried for one in findings) for findings in found.values())
     return (
-        f"Of {len(rows)} clean kernels, {worst[None]} have no finding. The severity of a kernel's severest finding is "
+        f"Of {len(rows)} clean {agreeing(len(rows), 'kernel', 'kernels')}, {worst[None]} "
+        f"{agreeing(worst[None], 'has', 'have')} no finding. The severity of a kernel's severest finding is "
         f"{', '.join(levels)}. A change was timed on {tried or 'none'} of the clean kernels."
     )
 
@@ -413,12 +416,13 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
         return []
     off = [name for name, factor, _ in estimated if not 1 / CLOSE <= factor <= CLOSE]
     outside = [name for name, _, is_inside in estimated if not is_inside]
-    count, close = len(estimated), len(estimated) - len(off)
+    count = len(estimated)
+    close, inside = count - len(off), count - len(outside)
     return [
-        f"{close} of {count} estimated gains ({close / count:.0%}) differ from the measured gain by a factor of at "
-        f"most {CLOSE}{_named('; the others are those of', off)}.",
-        f"{count - len(outside)} of {count} measured gains lie in the interval of their estimate"
-        f"{_named('; the others are those of', outside)}.",
+        f"{close} of {count} estimated gains ({close / count:.0%}) {agreeing(close, 'differs', 'differ')} from the "
+        f"measured gain by a factor of at most {CLOSE}{_others(off)}.",
+        f"{inside} of {count} measured gains {agreeing(inside, 'lies', 'lie')} in the interval of "
+        f"{agreeing(inside, 'its', 'their')} estimate{_others(outside)}.",
     ]
 
 
@@ -431,17 +435,21 @@ def _of_gains(faulty: Sequence[ProofRow]) -> list[str]:
     by_hand = sum(gain.by == _BY_HAND for gain, _ in gains)
     faster = sum(speedup >= FASTER for speedup in speedups)
     worse = [name for gain, name in gains if gain.is_slower]
-    means = f"The median of these {len(gains)} gains is {statistics.median(speedups):.2f} x, and the geometric mean "
-    means += f"{_mean(speedups):.2f} x"
-    if len(gains) > 1:
-        means += f"; without {gains[-1][1]} ({speedups[-1]:.0f} x) the geometric mean is {_mean(speedups[:-1]):.2f} x"
-    return [
-        f"The advice was timed on {len(gains)} faulty kernels: `--try` made {len(gains) - by_hand} of the changes, and "
-        f"{by_hand} were made by hand.",
-        f"With the advice, {faster} kernels become at least {FASTER - 1:.0%} faster, "
-        f"{len(gains) - faster - len(worse)} gain less, and {len(worse)} become slower{_named(':', worse)}.",
-        f"{means}.",
+    little = len(gains) - faster - len(worse)
+    lines = [
+        f"The advice was timed on {len(gains)} faulty {agreeing(len(gains), 'kernel', 'kernels')}: `--try` made "
+        f"{len(gains) - by_hand} of the changes, and {by_hand} {agreeing(by_hand, 'was', 'were')} made by hand.",
+        f"With the advice, {faster} {agreeing(faster, 'kernel becomes', 'kernels become')} at least {FASTER - 1:.0%} "
+        f"faster, {little} {agreeing(little, 'gains', 'gain')} less, and {len(worse)} "
+        f"{agreeing(len(worse), 'becomes', 'become')} slower{_named(':', worse)}.",
     ]
+    if len(gains) > 1:
+        lines.append(
+            f"The median of these {len(gains)} gains is {statistics.median(speedups):.2f} x, and the geometric mean "
+            f"{_mean(speedups):.2f} x; without {gains[-1][1]} ({speedups[-1]:.0f} x) the geometric mean is "
+            f"{_mean(speedups[:-1]):.2f} x."
+        )
+    return lines
 
 
 def _mean(factors: Sequence[float]) -> float:
@@ -451,6 +459,10 @@ def _mean(factors: Sequence[float]) -> float:
 
 def _named(word: str, names: Sequence[str]) -> str:
     return f"{word} {', '.join(names)}" if names else ""
+
+
+def _others(names: Sequence[str]) -> str:
+    return _named(agreeing(len(names), "; the other is that of", "; the others are those of"), names)
 
 
 def _instead(row: ProofRow) -> str:

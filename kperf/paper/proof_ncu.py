@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import Field, TypeAdapter
 from rich.console import Console
 
+from kperf.console import agreeing
 from kperf.errors import UsageError
 from kperf.paper import proof
 from kperf.paper.ncu_causes import CAUSES, WITHOUT_RULE
@@ -224,9 +225,9 @@ def said(rows: Sequence[NcuRow]) -> list[str]:
         first = sum(row.names_cause for row in faulty)
         anywhere = sum(row.names_cause_anywhere for row in faulty)
         lines.append(
-            f"ncu profiled {len(faulty)} faulty kernels. In {first} of the {len(faulty)}, one of the {FIRST} rules "
-            f"with the largest estimated speedups names the cause. In {anywhere} of the {len(faulty)}, any rule of ncu "
-            "names the cause."
+            f"ncu profiled {len(faulty)} faulty {agreeing(len(faulty), 'kernel', 'kernels')}. In {first} of the "
+            f"{len(faulty)}, one of the {FIRST} rules with the largest estimated speedups names the cause. In "
+            f"{anywhere} of the {len(faulty)}, any rule of ncu names the cause."
         )
     if clean:
         large = [row.name for row in clean if row.largest_global >= LARGE]

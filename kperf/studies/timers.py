@@ -27,6 +27,7 @@ from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.record import device
 from kperf.record.files import write_atomically
+from kperf.record.provenance import Provenance, Summary
 from kperf.record.store import RecordStore
 from kperf.studies import child, foreign, ncu
 from kperf.studies.operations import OPERATIONS, N, Samples, made
@@ -361,10 +362,12 @@ def disagreement(rows: Sequence[TimerRow]) -> dict[str, float]:
     return found
 
 
-def summary(folder: Path) -> dict[str, float]:
+def summary(folder: Path) -> Summary:
     """For the table of claims: the widest disagreement of device-side timers about an operation."""
-    found = disagreement(newest(RecordStore(folder, "timers", ROWS).points()))
-    return {"device-side": max(found.values())} if found else {}
+    store = RecordStore(folder, "timers", ROWS)
+    rows = newest(store.points())
+    found = disagreement(rows)
+    return Summary({"device-side": max(found.values())} if found else {}, Provenance.of_records(store, rows))
 
 
 def said(rows: Sequence[TimerRow]) -> list[str]:
