@@ -135,7 +135,7 @@ def test_what_one_change_gives_is_estimated_once_for_all_lines(tmp_path):
     lines = [line(TWO_COLUMNS, f"# {name}") for name in ("loaded", "stored")]
     for place, other in (lines, lines[::-1]):
         one = found["uncoalesced-access", place]
-        # Sectors of which each request uses 4 of 32 bytes: L2 gives 64 bytes where memory gives 20, and writes parts slower.
+        # Requests use 4 of 32 bytes: L2 gives 64 bytes where memory gives 20, and writes parts of sectors slower.
         assert one.estimate.speedup == pytest.approx(8 * (20 / 64 + 3900 / 2050) / 2)
         assert f"; the same holds for line {other}, and the estimate is of all together" in one.message
 

@@ -353,7 +353,7 @@ def test_a_row_that_lies_in_memory_is_severe_and_one_that_asks_for_many_bytes_is
         ("drafts/gradient_in_memory", "loads-not-pipelined", (2 * 32 + 16) / 16),  # KB an iteration: sums and scores
         ("drafts/few_programs", "launch-too-small", (132 / 16) ** 0.65),  # 3.6 x
         ("drafts/kv_decode", "launch-too-small", (132 / 32) ** 0.65),  # 2.5 x
-        # Of 16 sectors' bytes, four loads move each and L2 gives 64 where memory gives 20; one store writes each in part.
+        # Four loads move 16 times their bytes from L2, 64 where memory gives 20; a store writes a sixteenth at a time.
         ("drafts/short_conv", "uncoalesced-access", 16 * (4 * 20 / 64 + 3900 / 2050) / 2),  # 22.8 x
         (
             "drafts/gated_recurrence",

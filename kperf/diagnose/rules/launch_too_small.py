@@ -8,7 +8,6 @@ from kperf.diagnose.rule import Rule
 from kperf.diagnose.thresholds import MEDIUM_GAIN
 from kperf.trace.analyze.finding import Finding
 
-
 _LIKELY = 0.65
 """The power of the share of idle SMs that more CTAs gave: 3.6 x of 8.3, and 2.5 x of 4.1 (H100)."""
 

@@ -122,8 +122,9 @@ def _apart(kernel: Kernel, access: Access, alike: list[Access]) -> Finding:
 def _likely_of_shared(kernel: Kernel, gain: float, filled: float) -> float:
     """How much longer L2 takes for sectors that CTAs share than memory does, from which each sector moves once.
 
-    filled: the part of a sector that all CTAs together use. Two loads of the same bytes move them from L2 twice. Of 8 for loads alone 3.2 x were measured (H200), and of a
-    convolution that also stores so 22.8 x (H100), where this gives 2.8 and 25.
+    filled: the part of a sector that all CTAs together use. Two loads of the same bytes move them from L2 twice. Of 8
+    for loads alone 3.2 x were measured (H200), and of a convolution that also stores so 22.8 x (H100), where this gives
+    2.8 and 25.
     """
     of_l2 = kernel.arch.memory_bytes_per_cycle / H200.l2_bytes_per_cycle
     cost, once = 0.0, {}
