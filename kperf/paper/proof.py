@@ -363,7 +363,7 @@ def said(rows: Sequence[ProofRow]) -> list[str]:
     failed = [f"{row.name} ({row.why})" for row in rows if row.is_clean and row.why]
     lines = [
         f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} faults and their lines: the "
-        f"first finding names {ranks[1]}, the second names {ranks[2]}{_named('; it does not name', missed)}.",
+        f"first finding names {ranks[1]}, the second names {ranks[2]}{_named('; neither names the faults of', missed)}.",
         _of_clean(clean),
         *_of_estimates(faulty),
         *_of_gains(faulty),
@@ -398,9 +398,9 @@ def _of_estimates(faulty: Sequence[ProofRow]) -> list[str]:
     count, close = len(estimated), len(estimated) - len(off)
     return [
         f"{close} of {count} estimated gains ({close / count:.0%}) differ from the measured gain by a factor of at "
-        f"most {CLOSE}{_named('; the others are those of', off)}.",
+        f"most {CLOSE}{_named('; the exceptions are', off)}.",
         f"{count - len(outside)} of {count} measured gains lie in the interval of their estimate"
-        f"{_named('; the others are those of', outside)}.",
+        f"{_named('; the exceptions are', outside)}.",
     ]
 
 
@@ -439,8 +439,8 @@ def _instead(row: ProofRow) -> str:
     """What is found of a kernel before its fault, or in its place."""
     found = [f"{one.id} at line {one.source.line}" for kernel in row.kernels for one in kernel.findings]
     if row.rank is not None:
-        return f"place {row.rank} after {' and '.join(found[: row.rank - 1])}"
-    return f"found is {' and '.join(found[:3])}" if found else row.why or "nothing is found"
+        return f"finding {row.rank}, after {' and '.join(found[: row.rank - 1])}"
+    return f"kperf reports {' and '.join(found[:3])}" if found else row.why or "kperf reports nothing"
 
 
 def _is_inside(row: ProofRow) -> bool:

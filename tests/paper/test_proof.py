@@ -153,13 +153,13 @@ def test_a_row_says_where_its_fault_is_named_and_what_the_advice_gives():
 def test_totals_name_what_misses_them():
     assert proof.said(ROWS_MADE) == [
         "kperf's first or second finding names 2 of 5 faults and their lines: the first finding names 1, the second "
-        "names 1; it does not name other (spills, found is spills at line 8), silent (spills, exit status 1: -), third "
-        "(spills, place 3 after tma at line 3 and spills at line 6).",
+        "names 1; neither names the faults of other (spills, kperf reports spills at line 8), silent (spills, exit "
+        "status 1: -), third (spills, finding 3, after tma at line 3 and spills at line 6).",
         "Of 3 clean kernels, 1 have no finding. The severity of a kernel's severest finding is high for 1 (alarm: "
         "spills at line 3), medium for 0, low for 1. A change was timed on none of the clean kernels.",
-        "1 of 2 estimated gains (50%) differ from the measured gain by a factor of at most 1.5; the others are those "
-        "of first.",
-        "1 of 2 measured gains lie in the interval of their estimate; the others are those of first.",
+        "1 of 2 estimated gains (50%) differ from the measured gain by a factor of at most 1.5; the exceptions "
+        "are first.",
+        "1 of 2 measured gains lie in the interval of their estimate; the exceptions are first.",
         "The advice was timed on 2 faulty kernels: `--try` made 1 of the changes, and 1 were made by hand.",
         "With the advice, 2 kernels become at least 10% faster, 0 gain less, and 0 become slower.",
         "The median of these 2 gains is 3.00 x, and the geometric mean 2.83 x; without first (4 x) the geometric mean "
@@ -188,7 +188,7 @@ def test_gains_that_are_small_or_losses_are_counted_apart():
         in lines[1]
     )
     assert lines[1].endswith("A change was timed on 1 of the clean kernels.")
-    assert "2 of 3 measured gains lie in the interval of their estimate; the others are those of loses." in lines
+    assert "2 of 3 measured gains lie in the interval of their estimate; the exceptions are loses." in lines
     assert proof.slower(rows) == [
         ("copied", "spills", "7", "1", "medium", "", "0.75 x, 0.75 to 0.75", "a fixed copy"),
         ("loses", "spills", "7", "1", "high", "2 x, 1.2 to 3", "0.80 x, 0.70 to 0.80", "num_warps=4"),
