@@ -363,7 +363,8 @@ def said(rows: Sequence[ProofRow]) -> list[str]:
     failed = [f"{row.name} ({row.why})" for row in rows if row.is_clean and row.why]
     lines = [
         f"kperf's first or second finding names {ranks[1] + ranks[2]} of {len(faulty)} faults and their lines: the "
-        f"first finding names {ranks[1]}, the second names {ranks[2]}{_named('; neither names the faults of', missed)}.",
+        f"first finding names {ranks[1]}, the second names {ranks[2]}"
+        f"{_named('; neither names the faults of', missed)}.",
         _of_clean(clean),
         *_of_estimates(faulty),
         *_of_gains(faulty),
