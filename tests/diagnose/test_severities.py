@@ -560,6 +560,29 @@ def test_larger_tiles_are_advised_as_far_as_they_fill_the_gpu(tmp_path, size, ti
         assert finding.advice.startswith(advice)
 
 
+@pytest.mark.parametrize(
+    ("depth", "dtype", "columns"),
+    [
+        (16, "bfloat16", 64),
+        (32, "bfloat16", None),
+        (16, "float16", 64),
+        (16, "float32", None),
+        (32, "float8_e4m3fn", 128),
+    ],
+)
+def test_an_iteration_of_few_columns_waits_for_one_instruction(tmp_path, depth, dtype, columns):
+    kernel = TRANSPOSED.replace("BEFORE", "pass").replace("END", "K")
+    launch = (
+        f'a, b, c = (torch.empty(4096, 4096, device="cuda", dtype=torch.{dtype}) for _ in range(3))\n'
+        f"product[(32, 32)](a, b, c, 4096, 4096, 4096, 128, 128, {depth}, num_warps=8)"
+    )
+    finding = found(tmp_path, kernel, launch).get("small-tile")
+    assert (finding is not None) == (columns is not None)
+    if finding is not None:
+        assert finding.advice.startswith(f"let an iteration multiply {columns} columns (rows of 128 bytes)")
+        assert (finding.severity, finding.estimate.speedup, finding.evidence["row_bytes"]) == ("high", 2.0, 32)
+
+
 PACKED = """
 def packed(a, q, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     rm, rn, rk = tl.program_id(1) * BM + tl.arange(0, BM), tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
