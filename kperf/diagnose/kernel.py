@@ -427,19 +427,25 @@ def mask_place(op: Operation) -> int:
     return _MASK_PLACES.get(op.name, 1)
 
 
-def conditions_of(kernel: Kernel, op: Operation, place: int, *, either: bool = False) -> Iterator[Operation]:
-    """What makes the conditions that hold together for an operand: those between which there is an `and`.
+def conditions_of(
+    kernel: Kernel, op: Operation, place: int, *, either: bool = False
+) -> Iterator[tuple[Operation, bool]]:
+    """What makes the conditions that hold together for an operand, each with whether it is negated (`~`).
 
-    either: those of which one is enough, between which there is an `or`, instead.
+    They are those between which there is an `and`. either: those of which one is enough, between which there is an
+    `or`, instead.
     """
-    passed = (*_PASSED, "arith.ori" if either else "arith.andi")
-    todo = [kernel.values.maker(op, place)]
+    todo = [(kernel.values.maker(op, place), False)]
     while todo:
-        made = todo.pop()
-        if made is not None and made.name in passed:
-            todo += [kernel.values.maker(made, index) for index in range(len(made.operands))]
-        elif made is not None:
-            yield made
+        made, negated = todo.pop()
+        if made is None:
+            continue
+        if made.name in (*_PASSED, "arith.ori" if either != negated else "arith.andi"):
+            todo += [(kernel.values.maker(made, index), negated) for index in range(len(made.operands))]
+        elif made.name == "arith.xori" and (other := kernel.values.maker(made, 1)) and other.name == "arith.constant":
+            todo.append((kernel.values.maker(made, 0), not negated))  # the constant is true: with false nothing is left
+        else:
+            yield made, negated
 
 
 def frame_of(op: Operation) -> Frame | None:

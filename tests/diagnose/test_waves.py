@@ -371,7 +371,7 @@ def test_tiles_that_fill_the_gpu_need_no_split(tmp_path, part):
 )
 def test_parts_are_added_where_all_ctas_take_that_branch(tmp_path, splits, condition, is_found):
     always = split("4096, 4096, 4096, 8").replace("SPLIT: tl.constexpr", splits)
-    before, at, added = always.partition("    tl.atomic_add(")
+    before, _, added = always.partition("    tl.atomic_add(")
     added, rest = added.split("\n", 1)
     stored = added.replace(', sem="relaxed"', "")
     branch = f"    if {condition}:\n        tl.atomic_add({added}\n    else:\n        tl.store({stored}\n"
