@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kperf.arch import SM_90A, SM_100A
+from kperf.arch import GFX942, SM_90A, SM_100A
 from kperf.diagnose import inputs
 from kperf.diagnose.engine import diagnose, diagnose_all, ranked
 from kperf.diagnose.kernel import loops_around
+from kperf.diagnose.largest import largest_value
 from kperf.trace.analyze.finding import Estimate, Finding, Source
 from tests.diagnose.test_kernels import diagnosis_of
 
@@ -142,6 +143,22 @@ def test_operands_that_go_through_tensor_memory_are_seen():
     assert (first.id, first.severity) == ("widened-operands", "high")
     # The compiler chose these buffers' layouts: the line can ask for another order, and not for a swizzle.
     assert "high" not in {one.severity for one in others if one.id == "bank-conflicts"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arch", "operation"),
+    [
+        ("clean/gemm", SM_90A, "ttng.warp_group_dot"),
+        ("clean/gemm", SM_100A, "ttng.tmem_load"),
+        ("clean/vector_add", SM_90A, "tt.load"),
+        ("clean/vector_add", GFX942, "amdg.buffer_load"),
+    ],
+)
+def test_the_largest_value_is_what_comes_into_registers(kernel, arch, operation):
+    kernel, *_ = inputs.read(str(KERNELS / f"{kernel}.py"), (), arch)
+    value = largest_value(kernel)
+    assert value.operation.name == operation
+    assert value.registers == value.tensor.size // kernel.threads >= 4  # of 32 bits each
 
 
 def of_its_ttgir(path, arch, folder):

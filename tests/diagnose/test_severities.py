@@ -111,6 +111,37 @@ def test_elements_that_a_mask_leaves_out_do_not_meet(tmp_path, mask, elements, s
     assert finding.estimate.high <= 1000
 
 
+TICKETS = """
+def tickets(x, counter, lock, n, B: tl.constexpr):
+    lane = tl.arange(0, B)
+    tile = tl.program_id(0)
+    while tile < n:
+        tl.store(x + tile * B + lane, tl.load(x + tile * B + lane) * 2)
+        STEP
+"""
+SPIN = """while tl.atomic_cas(lock + tile % 64, 0, 1) == 1:
+            pass
+        tl.atomic_xchg(lock + tile % 64, 0)
+        tile += tl.num_programs(0)"""
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("tile = tl.atomic_add(counter, 1)", False),
+        (SPIN, False),
+        ("tl.atomic_add(counter, 1); tile += tl.num_programs(0)", True),
+    ],
+    ids=["ticket", "lock", "count"],
+)
+def test_a_ticket_or_a_lock_cannot_be_summed_first(tmp_path, step, said):
+    launch = (
+        'x = torch.empty(1 << 24, device="cuda")\n'
+        'tickets[(264,)](x, *torch.zeros(2, 64, device="cuda", dtype=torch.int32), 4096, 4096)'
+    )
+    assert ("atomic-contention" in found(tmp_path, TICKETS.replace("STEP", step), launch)) == said
+
+
 ROWS = """
 def rows(x, y, n, COLS: tl.constexpr):
     cols = tl.arange(0, COLS)

@@ -35,7 +35,10 @@ _COUNT_FIRST = (
 
 
 def check(kernel: Kernel) -> Iterator[Finding]:
-    """Of atomics whose address is the same for all elements of a CTA, and for all CTAs."""
+    """Of atomics whose address is the same for all elements of a CTA, and for all CTAs.
+
+    One whose old value is used takes a ticket or a lock: there is nothing to sum first.
+    """
     for op in kernel.named(*ATOMICS):
         value = kernel.values.operand(op, 0)
         if value is None:
@@ -49,7 +52,7 @@ def check(kernel: Kernel) -> Iterator[Finding]:
         looping = bool(loops_around(op))
         same_in_loop = looping and not any(loop.line in value.iterations for loop in loops_around(op))
         crowded = elements >= 32 and addresses * 8 <= elements
-        if value.program and not crowded and not same_in_loop:
+        if not crowded and ((value.program and not same_in_loop) or _is_used(kernel, op)):
             continue
         severity: Level = ("high" if sure else "medium") if crowded or same_in_loop else "low"
         many = (
@@ -73,6 +76,11 @@ def check(kernel: Kernel) -> Iterator[Finding]:
             confidence="medium",
             estimate=_gain(kernel, elements / addresses) if severity == "high" else _GAINS[severity],
         )
+
+
+def _is_used(kernel: Kernel, op: Operation) -> bool:
+    """Whether something is computed of what an atomic gives back."""
+    return any(kernel.values.maker(user, at) is op for user in kernel.operations for at in range(len(user.operands)))
 
 
 def _of_few_bins(kernel: Kernel, op: Operation, value: Value) -> Iterator[Finding]:
