@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -105,6 +105,12 @@ def _columns(stream: TextIO | None) -> int | None:
     if said.isdecimal() and (columns := int(said[:9])):
         return min(max(columns, _NARROWEST), _WIDEST)
     return None if stream is not None and stream.isatty() else PIPED
+
+
+def titled_table(title: str, *headers: str, left: Collection[str] = ()) -> Table:
+    """A table without rows, whose columns are aligned right but for those that `left` names."""
+    columns = (Column(header, justify="left" if header in left else "right") for header in headers)
+    return Table(*columns, title=title, title_justify="left")
 
 
 def fit(table: Table, console: Console) -> list[Table]:

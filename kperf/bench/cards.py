@@ -16,6 +16,7 @@ from rich.table import Table
 
 from kperf.bench.points import Figure, Key, MeasuredPoint, Point, Run, Store, runs_by_place
 from kperf.bench.repeatability import BASELINE, compare
+from kperf.console import titled_table
 from kperf.record.store import DeviceStates, Environment
 
 _FEW = 3
@@ -66,11 +67,8 @@ def agreement(places: Iterable[OnCards]) -> Agreement:
 
 def table(places: Mapping[Key, OnCards], title: str) -> Table:
     """A row a card: its times over the mean of the cards, and its clock, power, heat and what held its clock down."""
-    made = Table(title=title, title_justify="left")
-    made.add_column("card")
-    for column in ("time over the mean", "SM MHz", "W", "°C"):
-        made.add_column(column, justify="right")
-    made.add_column("clock held down in rounds by")
+    headers = ("card", "time over the mean", "SM MHz", "W", "°C", "clock held down in rounds by")
+    made = titled_table(title, *headers, left={headers[0], headers[-1]})
     for uuid in sorted({uuid for cards in places.values() for uuid in cards}):
         offsets: list[float] = []
         states: list[DeviceStates] = []

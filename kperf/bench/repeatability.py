@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from kperf.bench import intervals
 from kperf.bench.points import Key, MeasuredPoint, Point, Store, runs_by_place
 from kperf.bench.tables import speedup, speedup_interval
+from kperf.console import titled_table
 from kperf.errors import UsageError
 from kperf.record.store import recorded_folder
 
@@ -108,8 +108,7 @@ def run(console: Console, results: Path, other: Path | None) -> None:
         figures[f"head_dim {workload.head_dim}, {workload.dtype}, {mask}"].append(pair)
     if not figures:
         raise UsageError(f"{store.points_path} has no two runs of one place that compare: measure with --fresh")
-    table = Table(title=f"two runs of the same grid on one card, ratios to {BASELINE}", title_justify="left")
-    columns = (
+    headers = (
         "figure",
         "points",
         f"halves {intervals.SHIFT:.0%} apart",
@@ -117,8 +116,7 @@ def run(console: Console, results: Path, other: Path | None) -> None:
         "ratios in it",
         "rms of ratios",
     )
-    for column in columns:
-        table.add_column(column, justify="right")
+    table = titled_table(f"two runs of the same grid on one card, ratios to {BASELINE}", *headers)
     outcomes = {name: compare(found) for name, found in figures.items()}
     if len(outcomes) > 1:
         outcomes["all"] = compare([pair for found in figures.values() for pair in found])

@@ -10,6 +10,7 @@ from rich.table import Table
 from kperf.attention.implementations import RATIOS
 from kperf.bench import intervals
 from kperf.bench.points import FailedPoint, Key, MeasuredPoint, Point
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 
 LONG_SEQ_LEN = 1024
@@ -126,10 +127,8 @@ def speedup_interval(runs: Sequence[dict[str, Point]], ours: str, theirs: str) -
 
 def ratio_table(runs: dict[Key, dict[str, Point]], ratios: Sequence[tuple[str, str]] = RATIOS) -> Table:
     """Speedups a place of the figure, and their geometric means: of all, and of those that the claims are about."""
-    table = Table(title="speedup; a row is of one run, interleaved", title_justify="left")
-    table.add_column("batch x seq_len", justify="right")
-    for ours, theirs in ratios:
-        table.add_column(f"{ours}/{theirs}", justify="right")
+    headers = ("batch x seq_len", *(f"{ours}/{theirs}" for ours, theirs in ratios))
+    table = titled_table("speedup; a row is of one run, interleaved", *headers)
     found = {key: [speedup(run, *ratio) for ratio in ratios] for key, run in runs.items()}
     for (_, workload), row in found.items():
         cells = ["-" if ratio is None else f"{ratio:.3f}" for ratio in row]

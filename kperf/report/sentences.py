@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from kperf.console import titled_table
 from kperf.trace.analyze import facts
 from kperf.trace.analyze.facts import CLOSE, EXPLAINED, what_to_do
 from kperf.trace.analyze.models import (
@@ -48,12 +49,8 @@ MOST_WHAT_IFS = 6
 
 def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     """Side by side: iteration time, tensor cores, regions, bubbles, overhead."""
-    result = Table(
-        title=f"inside the kernel, cycles of an iteration (median; p5 to p95): {stamp}", title_justify="left"
-    )
-    result.add_column("")
-    for timeline in timelines:
-        result.add_column(timeline.label, justify="right")
+    title = f"inside the kernel, cycles of an iteration (median; p5 to p95): {stamp}"
+    result = titled_table(title, "", *(timeline.label for timeline in timelines), left={""})
 
     def row(name: str, cells: Sequence[str]) -> None:
         result.add_row(name, *cells)

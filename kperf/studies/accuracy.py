@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.record import device
 from kperf.record.store import RecordStore, recorded_folder
@@ -227,10 +228,10 @@ def _launch_row(common: Common, known: Known, launch: Launch, cupti_us: float) -
 def tables(rows: Sequence[AccuracyRow], stamp: str) -> list[Table]:
     """Regions against known cycles, and launches against CUPTI."""
     found = {line.instruction: line for line in lines(rows)}
-    regions = _table(f"regions of known cycles; {stamp}", "work", "steps", "known", "measured", "5 % to 95 %", "error")
-    launches = _table(
-        f"a launch by its events and by CUPTI; {stamp}", "work", "events us", "span us", "CUPTI us", "error"
-    )
+    regions_of = ("work", "steps", "known", "measured", "5 % to 95 %", "error")
+    regions = titled_table(f"regions of known cycles; {stamp}", *regions_of, left={"work"})
+    launches_of = ("work", "events us", "span us", "CUPTI us", "error")
+    launches = titled_table(f"a launch by its events and by CUPTI; {stamp}", *launches_of, left={"work"})
     for row in rows:
         if isinstance(row, RegionRow):
             error = f"{row.measured_cycles / row.known_cycles - 1:+.1%}"
@@ -239,7 +240,7 @@ def tables(rows: Sequence[AccuracyRow], stamp: str) -> list[Table]:
         else:
             times = (f"{value:.1f}" for value in (row.regions_us, row.span_us, row.cupti_us))
             launches.add_row(row.instruction, *times, f"{row.error:+.2%}")
-    slopes = _table("measured = slope x known + offset", "work", "slope", "offset, cycles")
+    slopes = titled_table("measured = slope x known + offset", "work", "slope", "offset, cycles", left={"work"})
     for line in found.values():
         slopes.add_row(line.instruction, f"{line.slope:.4f}", f"{line.offset:.1f}")
     return [regions, slopes, launches]
@@ -247,26 +248,13 @@ def tables(rows: Sequence[AccuracyRow], stamp: str) -> list[Table]:
 
 def model_table(modelled: Sequence[Prediction]) -> Table:
     """Every model's iteration time beside the measured one."""
-    table = _table(
-        "models of recorded kernels, cycles of an iteration",
-        "kernel",
-        "model",
-        "from",
-        "predicted",
-        "measured",
-        "error",
-    )
+    headers = ("kernel", "model", "from", "predicted", "measured", "error")
+    title = "models of recorded kernels, cycles of an iteration"
+    table = titled_table(title, *headers, left={"kernel", "model", "from"})
     for one in modelled:
         cells = (one.kernel, one.model, one.source, f"{one.predicted:.0f}", f"{one.measured:.0f}", f"{one.error:+.1%}")
         table.add_row(*cells)
     return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    made = Table(title=title, title_justify="left")
-    for column in columns:
-        made.add_column(column, justify="left" if column in {"work", "kernel", "model", "from"} else "right")
-    return made
 
 
 def said(rows: Sequence[AccuracyRow], modelled: Sequence[Prediction]) -> list[str]:

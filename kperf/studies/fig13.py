@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter
 from rich.table import Table
 
 from kperf.arch import H200, SM_90A
+from kperf.console import titled_table
 from kperf.errors import UsageError
 from kperf.record.store import RecordStore
 from kperf.studies import overhead
@@ -167,18 +168,9 @@ def choices(folder: Path) -> dict[str, list[overhead.Cost]]:
 
 def table(costs: Sequence[KernelCost], stamp: str) -> Table:
     """A row a kernel."""
-    made = Table(title=f"what tracing costs; {stamp}", title_justify="left")
-    for column in (
-        "kernel",
-        "slower by",
-        "several passes",
-        "events in",
-        "events a warp",
-        "cycles each",
-        "free bytes",
-        "order",
-    ):
-        made.add_column(column, justify="left" if column in {"kernel", "events in", "order"} else "right")
+    events = ("events in", "events a warp", "cycles each")
+    headers = ("kernel", "slower by", "several passes", *events, "free bytes", "order")
+    made = titled_table(f"what tracing costs; {stamp}", *headers, left={"kernel", "events in", "order"})
     for one in costs:
         made.add_row(
             one.kernel,

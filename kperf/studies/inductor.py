@@ -26,6 +26,7 @@ from rich.table import Table
 
 from kperf.bench.turns import CEILING_FLOPS
 from kperf.compat.inductor_program import PROGRAM, Program
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import require_checkout
 from kperf.ir import offline
@@ -298,9 +299,8 @@ def _counters(kernels: Sequence[dict[str, float]]) -> Counters:
 
 def listing(name: str, program: Program) -> Table:
     """What each kernel of a block has to do."""
-    made = _titled(f"{_titled_by(name, sizes_of(name))}: what Inductor writes for an H200")
-    for column in ("GFLOP", "of products", "MB", "FLOP a byte"):
-        made.add_column(column, justify="right")
+    title = f"{_titled_by(name, sizes_of(name))}: what Inductor writes for an H200"
+    made = titled_table(title, "kernel", "launches", "GFLOP", "of products", "MB", "FLOP a byte", left={"kernel"})
     same = Counter((_label(kernel.name, kernel.operands), kernel.counts) for kernel in program.kernels)
     for (label, counts), times in same.items():
         intensity = f"{counts.flops / counts.bytes:.1f}" if counts.bytes else "-"
@@ -315,9 +315,9 @@ def table(rows: Sequence[InductorRow], stamp: str) -> Table:
     """Of one block: a row for the launches of a kernel that have the same to do, in the order of the program."""
     whole = sum(row.time_us or 0.0 for row in rows)
     first = rows[0]
-    made = _titled(f"{_titled_by(first.block, first.sizes)}: {whole / 1e3:.3f} ms of kernels; {stamp}")
-    for column in ("us", "of the block", "GFLOP", "MB", "TFLOP/s", "GB/s", "of the ceiling", "which"):
-        made.add_column(column, justify="left" if column == "which" else "right")
+    title = f"{_titled_by(first.block, first.sizes)}: {whole / 1e3:.3f} ms of kernels; {stamp}"
+    headers = ("us", "of the block", "GFLOP", "MB", "TFLOP/s", "GB/s", "of the ceiling", "which")
+    made = titled_table(title, "kernel", "launches", *headers, left={"kernel", "which"})
     for group in grouped(rows):
         row, time = group[0], sum(one.time_us or 0.0 for one in group) / len(group)
         cells = ["-"] * 7 + [row.message]
@@ -338,13 +338,6 @@ def grouped(rows: Sequence[InductorRow]) -> list[list[InductorRow]]:
     for row in rows:
         groups.setdefault((row.block, row.name, row.operands, row.flops, row.bytes), []).append(row)
     return list(groups.values())
-
-
-def _titled(title: str) -> Table:
-    made = Table(title=title, title_justify="left")
-    made.add_column("kernel")
-    made.add_column("launches", justify="right")
-    return made
 
 
 def _titled_by(block: str, sizes: dict[str, int]) -> str:

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kperf.compat.triton import binary_tool
+from kperf.console import titled_table
 from kperf.errors import UsageError
 from kperf.installation import EXAMPLES, require_checkout
 from kperf.ir.machine import read_machine_code
@@ -323,9 +324,9 @@ def factors(rows: Sequence[LinesRow], *, of_process: bool = False) -> dict[str, 
 
 def costs_table(rows: Sequence[LinesRow], stamp: str) -> Table:
     """A row a profiler."""
-    made = Table(title=f"one and the same script under each profiler; {stamp}", title_justify="left")
-    for column in ("profiler", "launches, s", "times plain", "process, s", "the slides", "why not"):
-        made.add_column(column, justify="left" if column in {"profiler", "the slides", "why not"} else "right")
+    title = f"one and the same script under each profiler; {stamp}"
+    headers = ("profiler", "launches, s", "times plain", "process, s", "the slides", "why not")
+    made = titled_table(title, *headers, left={"profiler", "the slides", "why not"})
     times = factors(rows)
     for row in rows:
         if isinstance(row, CostRow):
@@ -342,9 +343,8 @@ def annotated(rows: Sequence[LinesRow], profiler: str, kernel: str) -> Table:
     mine = [row for row in rows if isinstance(row, LineRow) and (row.profiler, row.kernel) == (profiler, kernel)]
     samples = sum(row.samples for row in mine)
     total = samples or 1
-    made = Table(title=f"{kernel} by {label(profiler)}: {samples} samples", title_justify="left")
-    for column in ("samples", "stalled", "share", "", "line", "source"):
-        made.add_column(column, justify="right" if column in {"samples", "stalled", "share", "line"} else "left")
+    headers = ("samples", "stalled", "share", "", "line", "source")
+    made = titled_table(f"{kernel} by {label(profiler)}: {samples} samples", *headers, left={"", "source"})
     for row in sorted(mine, key=lambda row: (row.file, row.line)):
         dark, light = round(20 * row.stalled / total), round(20 * (row.samples - row.stalled) / total)
         counts = (str(row.samples), str(row.stalled), f"{row.samples / total:.1%}", "█" * dark + "░" * light)

@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from rich.console import Console
 from rich.table import Table
 
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.installation import EXAMPLES, require_checkout
 from kperf.record.files import write_atomically
@@ -175,9 +176,8 @@ COLUMNS = (
 
 def table(rows: Sequence[ProtonRow], stamp: str) -> Table:
     """A row an implementation and session."""
-    made = Table(title=f"by Proton; {stamp}", title_justify="left")
-    for column in ("session", "implementation", "us", "TFLOP/s", "GB/s", "kernels"):
-        made.add_column(column, justify="right" if column in {"us", "TFLOP/s", "GB/s"} else "left")
+    headers = ("session", "implementation", "us", "TFLOP/s", "GB/s", "kernels")
+    made = titled_table(f"by Proton; {stamp}", *headers, left={"session", "implementation", "kernels"})
     for row in rows:
         numbers = ("-" if value is None else f"{value:.1f}" for value in (row.time_us, row.tflops, row.gb_per_s))
         made.add_row(

@@ -214,9 +214,7 @@ _ADVISED = ("kernel", "finding", "what the finding says", "its advice", "estimat
 
 def table(rows: Sequence[PublicRow], stamp: str) -> Table:
     """A row a kernel, the largest gain first."""
-    made = Table(title=f"public kernels before and after a change; {stamp}", title_justify="left")
-    for column in HEAD:
-        made.add_column(column)
+    made = Table(*HEAD, title=f"public kernels before and after a change; {stamp}", title_justify="left")
     for row in in_order(rows):
         made.add_row(*cells(row))
     return made

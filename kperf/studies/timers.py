@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.bench.turns import FLUSH_BYTES, capture_graph, timed_replay
+from kperf.console import titled_table
 from kperf.errors import MeasurementError, UsageError, first_line
 from kperf.record import device
 from kperf.record.files import write_atomically
@@ -316,9 +317,8 @@ def table(rows: Sequence[TimerRow], stamp: str) -> Table:
     """A row a timer, a column an operation: microseconds, and how far off the reference; below the bandwidth."""
     of = {(row.operation, row.timer): row for row in rows if row.n == N}
     keys = [key for key in OPERATIONS if any(row.samples_us for (operation, _), row in of.items() if operation == key)]
-    made = Table(title=f"microseconds a call, and over {TIMERS[REFERENCE].label}; {stamp}", title_justify="left")
-    for column in ("timer", *(OPERATIONS[key].label for key in keys), "counts"):
-        made.add_column(column, justify="left" if column in {"timer", "counts"} else "right")
+    title = f"microseconds a call, and over {TIMERS[REFERENCE].label}; {stamp}"
+    made = titled_table(title, "timer", *(OPERATIONS[key].label for key in keys), "counts", left={"timer", "counts"})
     for timer, item in TIMERS.items():
         made.add_row(
             item.label, *(_cell(of.get((key, timer)), of.get((key, REFERENCE))) for key in keys), item.includes

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kperf.compat.triton import LaunchCall, interpreting
-from kperf.console import printable
+from kperf.console import printable, titled_table
 from kperf.errors import MeasurementError, UsageError
 from kperf.ir.override import refuse_environment_override
 from kperf.record import device
@@ -203,11 +203,8 @@ def _problem(kernel: Kernel, launches: Interceptor, results: Results) -> UsageEr
 
 def listing(launches: Interceptor) -> Table:
     """All kernels, the slowest first."""
-    table = Table(title="kernels that the script launched", title_justify="left")
-    for column in ("kernel", "file", "launches", "grid", "warps", "registers", "shared", "CTAs an SM"):
-        table.add_column(column, justify="left" if column in {"kernel", "file"} else "right")
-    table.add_column("GPU time", justify="right")
-    table.add_column("share", justify="right")
+    headers = ("kernel", "file", "launches", "grid", "warps", "registers", "shared", "CTAs an SM", "GPU time", "share")
+    table = titled_table("kernels that the script launched", *headers, left={"kernel", "file"})
     scheduler = launches.scheduler
     total = sum(map(scheduler.total_ms, scheduler.kernels.values()))
     for kernel in scheduler.chosen:

@@ -193,19 +193,8 @@ def sentence(workload: Workload, choice: Choice) -> str:
 
 
 def _crossover_table(rows: Sequence[tuple[list[Workload], Choice]], title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in (
-        "head_dim",
-        "dtype",
-        "mask",
-        "inputs",
-        "batch x heads",
-        "seq_len",
-        "fastest",
-        "over the second",
-        "tie",
-    ):
-        table.add_column(name)
+    headers = ("head_dim", "dtype", "mask", "inputs", "batch x heads", "seq_len", "fastest", "over the second", "tie")
+    table = Table(*headers, title=title, title_justify="left")
     before: Kind | None = None
     for workloads, choice in rows:
         first, last = workloads[0], workloads[-1]
@@ -224,14 +213,13 @@ def _crossover_table(rows: Sequence[tuple[list[Workload], Choice]], title: str) 
 
 def _regret_table(sets: Mapping[str, Runs]) -> Table:
     title = f"regret of choosing for shapes that were left out, one at a time (goal: mean <= {REGRET_GOAL:.0%})"
-    table = Table(title=title, title_justify="left")
+    headers = ("chosen from", "shapes", "wrong", "mean", "largest, and where", "best single one, its mean")
+    table = Table(*headers, title=title, title_justify="left")
     farthest = max((regret.distance for runs in sets.values() for regret in regrets(runs)), default=0.0)
     table.caption = (
         f"each has a measured one at most a factor of {2**farthest:.3g} away: the regret says nothing of gaps"
     )
     table.caption_justify = "left"
-    for name in ("chosen from", "shapes", "wrong", "mean", "largest, and where", "best single one, its mean"):
-        table.add_column(name)
     for label, runs in sets.items():
         found = regrets(runs)
         if not found:

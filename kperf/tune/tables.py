@@ -9,6 +9,7 @@ from kperf.attention.configs import Config
 from kperf.attention.implementations import IMPLEMENTATIONS
 from kperf.attention.workload import Workload
 from kperf.bench.points import MeasuredPoint, Point
+from kperf.console import titled_table
 from kperf.tune.records import DEFAULT_KEY, GOAL, NATIVE, TUNED_KEY, Study
 from kperf.tune.space import SPACES, Judged, SearchSpace
 
@@ -45,12 +46,10 @@ def pruning(judged: Mapping[str, Sequence[Judged]], workload: Workload) -> Table
 def before_and_after(found: Sequence[Study], stamp: str) -> Table:
     """The report's table: milliseconds of each, and how many times as fast as native each is."""
     keys = list(dict.fromkeys(key for study in found for key in study.comparison))
-    table = Table(title=f"before and after tuning, ms (times as fast as native); {stamp}", title_justify="left")
-    table.add_column("batch x heads x seq_len x head_dim")
-    for key in keys:
-        table.add_column(label(key), justify="right")
-    table.add_column("tuned over the fastest vendor's", justify="right")
-    table.add_column("tuned configuration")
+    shape, configuration = "batch x heads x seq_len x head_dim", "tuned configuration"
+    headers = (shape, *map(label, keys), "tuned over the fastest vendor's", configuration)
+    title = f"before and after tuning, ms (times as fast as native); {stamp}"
+    table = titled_table(title, *headers, left={shape, configuration})
     for study in found:
         run = study.comparison
         native = next((point for key in NATIVE if isinstance(point := run.get(key), MeasuredPoint)), None)
@@ -66,9 +65,8 @@ def before_and_after(found: Sequence[Study], stamp: str) -> Table:
 
 def searches(found: Sequence[Study], stamp: str) -> Table:
     """Trials and what they found, against the best of all where all were timed."""
-    table = Table(title=f"the search; {stamp}", title_justify="left")
-    for name in ("workload", "architecture", "trials", "of", "failed", f"off the best of all (goal {GOAL:.0%})"):
-        table.add_column(name)
+    headers = ("workload", "architecture", "trials", "of", "failed", f"off the best of all (goal {GOAL:.0%})")
+    table = Table(*headers, title=f"the search; {stamp}", title_justify="left")
     for study in found:
         tried = study.tried("search")
         regret = "not all were timed" if study.regret is None else f"{study.regret:.1%}"
