@@ -26,12 +26,12 @@ from kperf.studies import cupti, models
 from kperf.studies.known import KNOWN, MARK, Known
 from kperf.studies.models import PAPER_TABLE_5, Prediction, predictions
 from kperf.studies.records import Common, Row, Run, measured_or_recorded, newest
-from kperf.trace.analyze.read import decode_launch
 from kperf.trace.analyze.timeline import Launch
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.interceptor import Interceptor
-from kperf.trace.capture.kernels import WARM, CapturedLaunch, TraceOptions
+from kperf.trace.capture.kernels import WARM, TraceOptions
 from kperf.trace.instrument.events import Rule, read_rules
+from kperf.trace.results import decoded
 
 GOALS = {"region": 0.01, "launch": 0.01, "model": 0.03}
 """What errors should stay within: of slopes, of a launch's time, of the graph's and the stages' iteration times."""
@@ -188,11 +188,7 @@ def _trace(known: Known, steps: int, gpu: Gpu) -> tuple[float, Launch, float]:
     mine = [microseconds for name, microseconds in times if name == known.kernel]
     if len(mine) != 1:
         raise MeasurementError(f"CUPTI saw {len(mine)} launches of {known.kernel} where there was one")
-    return cycles[0], _decoded(taken), mine[0]
-
-
-def _decoded(taken: CapturedLaunch) -> Launch:
-    return decode_launch(taken.buffer, taken.instrumented.recording, taken.instrumented.program)
+    return cycles[0], decoded(taken), mine[0]
 
 
 def region_cycles(launch: Launch, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

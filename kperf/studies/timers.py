@@ -32,11 +32,11 @@ from kperf.record.store import RecordStore
 from kperf.studies import child, foreign, ncu
 from kperf.studies.operations import OPERATIONS, N, Samples, made
 from kperf.studies.records import Common, Row, folder_of, measured_or_recorded, newest
-from kperf.trace.analyze.read import decode_launch
 from kperf.trace.capture.gpu import Gpu
 from kperf.trace.capture.interceptor import Interceptor
 from kperf.trace.capture.kernels import WARM, TraceOptions
 from kperf.trace.instrument.events import read_rules
+from kperf.trace.results import decoded
 
 ROUNDS = 5
 LAUNCHES = 20
@@ -224,8 +224,7 @@ def _traced(call: Callable[[], object]) -> list[float]:
         (kernel,) = launches.scheduler.chosen
     if kernel.taken is None:
         raise kernel.problem or MeasurementError(f"{kernel.name} was not traced")
-    instrumented = kernel.taken.instrumented
-    timers = decode_launch(kernel.taken.buffer, instrumented.recording, instrumented.program).events
+    timers = decoded(kernel.taken).events
     return [float(timers.end_ns.max() - timers.start_ns.min()) / 1e3]
 
 

@@ -211,7 +211,7 @@ class Results:
     def _read(self, launches: Interceptor, kernel: Kernel, taken: CapturedLaunch) -> Kept:
         kept = self.kept.get(kernel.key)
         if kept is None or kept.buffer is not taken.buffer:
-            launch = _decoded(taken)
+            launch = decoded(taken)
             timeline = self._of_one_pass(launches, kernel, taken, launch)
             kept = Kept(kernel, self._path(kernel), taken.buffer, launch, timeline, timeline)
         drawn, kept.timeline = self._with_more(launches, kernel, taken, kept)
@@ -285,7 +285,7 @@ class Results:
     ) -> tuple[Launch, Timeline]:
         """The launch to draw, and the timeline of both; of all CTAs where nothing can be read from the sample."""
         try:
-            launch = _decoded(sample)
+            launch = decoded(sample)
             timeline = of_both(kept.one_pass, kept.launch, self._of_one_pass(launches, kernel, sample, launch))
         except UsageError as error:
             return kept.launch, of_all(kept.one_pass, kept.launch, f"its sample is not read: {error}")
@@ -354,7 +354,8 @@ def _own_settings() -> Iterator[None]:
         sys.setrecursionlimit(frames)
 
 
-def _decoded(taken: CapturedLaunch) -> Launch:
+def decoded(taken: CapturedLaunch) -> Launch:
+    """The events of a launch, of the CTAs that were recorded; raises `UsageError` as `decode_launch` does."""
     instrumented = taken.instrumented
     return decode_launch(taken.buffer, instrumented.recording, instrumented.program, instrumented.sample)
 
