@@ -31,7 +31,7 @@ from kperf.attention.implementations import implementations
 from kperf.bench.points import Figure
 from kperf.bench.spread import Numbered
 from kperf.bench.sweep import Asked, Measured, Progress, Task, measure_task
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, kind_and_line
 from kperf.record import device
 from kperf.record.store import Environment
 
@@ -106,8 +106,7 @@ class _OneGpu(WorkerPlugin):  # type: ignore[misc]
         except UsageError:
             raise
         except Exception as error:  # whatever torch, NVML or the driver raise
-            message = (str(error).splitlines() or [""])[0]
-            raise MeasurementError(f"{worker.name} cannot be used: {type(error).__name__}: {message}") from None
+            raise MeasurementError(f"{worker.name} cannot be used: {kind_and_line(error)}") from None
 
 
 def _ready(dask_worker: Any) -> tuple[str, Environment]:

@@ -23,13 +23,15 @@ from kperf.attention.workload import SweepName, Workload
 from kperf.bench.points import BACKWARD_ERROR, MAX_LSE_ERROR, MAX_REL_ERROR, FailedPoint, Figure, MeasuredPoint, Point
 from kperf.bench.reference import Exact, Inputs, errors, expected_of, gradient_error, make_inputs
 from kperf.bench.turns import CEILING_FLOPS, FLUSH_BYTES, TIMER, Ceiling, Timed, Turns, capture_graph, capture_stream
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, kind_and_line
 from kperf.record import device
 from kperf.record.store import DeviceStates
 
 _SAMPLE_MS = 0.5
 _MAX_CALLS_PER_SAMPLE = 64
 _EAGER_CALLS = 15
+_MOST_CHARACTERS = 200
+"""Characters of what an implementation's error says."""
 _ABI_ALLOCATION = re.compile(r'torch_call_dispatcher\( "aten::(new_)?empty')
 """How an extension on torch's stable ABI, as FA3 is, reports that there is no memory: the error's type is lost."""
 
@@ -121,14 +123,15 @@ class _Run:
         except _WrongError as wrong:
             self.fail(implementation, "wrong", str(wrong), wrong.rel_error)
         except torch.AcceleratorError as error:
-            message = f"{implementation.label} on {self.workload} broke the GPU's context: {_first_line(error)}"
+            why = kind_and_line(error, _MOST_CHARACTERS)
+            message = f"{implementation.label} on {self.workload} broke the GPU's context: {why}"
             raise BrokenGpuError(message, implementation.key) from None
         except Exception as error:  # whatever a library raises is this implementation's failure, not the sweep's
             if isinstance(error, torch.OutOfMemoryError) or _ABI_ALLOCATION.search(str(error)):
                 held_by = f"beside the {held:.1f} GB that the inputs and the other implementations hold"
                 self.fail(implementation, "oom", f"the GPU's memory is too small for this implementation {held_by}")
             else:
-                self.fail(implementation, "failed", _first_line(error))
+                self.fail(implementation, "failed", kind_and_line(error, _MOST_CHARACTERS))
         return None
 
 
@@ -377,8 +380,3 @@ def _eager_ms(call: Callable[[], object], flush: torch.Tensor) -> float:
         torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) * 1e3)
     return statistics.median(times)
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__

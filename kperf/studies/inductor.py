@@ -27,7 +27,7 @@ from rich.table import Table
 from kperf.bench.turns import CEILING_FLOPS
 from kperf.compat.inductor_program import PROGRAM, Program
 from kperf.console import titled_table
-from kperf.errors import MeasurementError, UsageError
+from kperf.errors import MeasurementError, UsageError, kind_and_line
 from kperf.installation import require_checkout
 from kperf.ir import offline
 from kperf.record import device
@@ -39,7 +39,6 @@ from kperf.studies.inductor_program import (
     ROUNDS,
     SCRIPT,
     folder_name,
-    in_words,
     is_own,
     made,
     own_function,
@@ -213,7 +212,7 @@ def written_without_gpu(name: str) -> Program:
     except Exception as error:
         if not is_own(name):
             raise
-        raise UsageError(f"the model of {name} cannot be compiled for its inputs: {in_words(error)}") from None
+        raise UsageError(f"the model of {name} cannot be compiled for its inputs: {kind_and_line(error)}") from None
 
 
 def keep(program: Program, folder: Path) -> None:
