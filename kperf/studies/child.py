@@ -77,6 +77,11 @@ def _interrupts_held() -> Iterator[Callable[[], None]]:
         let_go()
 
 
+def last_line(printed: str) -> str:
+    """The last line of what a process that failed has printed."""
+    return (printed.strip().splitlines() or ["no word"])[-1]
+
+
 def _end(child: subprocess.Popen[str], ending: signal.Signals) -> None:
     for number in (ending, signal.SIGKILL):
         with suppress(ProcessLookupError):

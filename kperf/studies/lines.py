@@ -185,7 +185,7 @@ def _run(command: Sequence[str]) -> None:
     except subprocess.TimeoutExpired:
         raise UsageError(f"it took more than {_LIMIT_S} s") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        last = child.last_line(done.stderr)
         why = "; CUPTI wants the right to read the GPU's counters" if "PCSampling" in last else ""
         raise UsageError(f"it failed: {last[:200]}{why}")
 

@@ -127,14 +127,13 @@ def measure(common: Common, *, results: Path) -> Iterator[ProtonRow]:
 
 
 def under_proton(command: Sequence[str], limit_s: float = _LIMIT_S) -> None:
-    """Run a process that profiles itself. Raises `MeasurementError` if it fails, with the last that it said."""
+    """Run a process that profiles itself. Raises `MeasurementError` if it fails, with the last line that it printed."""
     try:
         done = child.run(command, limit_s)
     except subprocess.TimeoutExpired:
         raise MeasurementError(f"profiling under Proton took more than {limit_s:g} s") from None
     if done.returncode:
-        last = ((done.stderr or done.stdout).strip().splitlines() or ["no word"])[-1]
-        raise MeasurementError(f"profiling under Proton failed: {last[:200]}")
+        raise MeasurementError(f"profiling under Proton failed: {child.last_line(done.stderr or done.stdout)[:200]}")
 
 
 def _row(common: Common, session: str, key: str, tree: Tree, reason: str) -> ProtonRow:

@@ -287,8 +287,7 @@ def _by_profiler(timer: str, keys: Sequence[str], ncu_path: Path | None, results
                 return _by_ncu(keys, [*command, str(out)], ncu.find(ncu_path)), "ncu saw nothing of it"
             done = child.run([*command, str(out)], _CHILD_LIMIT_S)
             if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["no word"])[-1]
-                return {}, f"{TIMERS[timer].label} failed: {last[:200]}"
+                return {}, f"{TIMERS[timer].label} failed: {child.last_line(done.stderr)[:200]}"
             trace = out.with_suffix(".chrome_trace.json")
             if trace.exists():
                 write_atomically(folder_of(results) / "timers.chrome_trace.json", trace.read_bytes())
