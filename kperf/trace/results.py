@@ -250,7 +250,7 @@ class Results:
         used = {kept.path.name for kept in self.kept.values()}
         name = start_of(re.sub(r"[^\w.-]", "_", kernel.name))
         names = (name, f"{name}.{kernel.compiled.hash[:8]}", f"{name}.{kernel.compiled.hash[:8]}.gpu{kernel.device}")
-        return (self._folder or Path()) / next(one for one in names if one not in used)
+        return (self._folder or Path()) / next(unused for unused in names if unused not in used)
 
     def _write(self, path: Path, text: str | bytes) -> None:
         if self._folder is not None:
@@ -276,9 +276,9 @@ class Results:
                 why_one = f"for several cannot be joined: {error}"
         more = [] if why_one is None else [f"{kernel.name}: one pass, {why_one}."]
         timeline = stalls.decided(read.with_sources_from(self._here, timeline))
-        said = self._formats.sentences(timeline)
+        sentences = self._formats.sentences(timeline)
         instrumented = taken.sampled.instrumented if taken.sampled and timeline.all_ctas else taken.instrumented
-        return drawn, timeline.model_copy(update={"verdict": [*said, *more, *_disturbance(kernel, instrumented)]})
+        return drawn, timeline.model_copy(update={"verdict": [*sentences, *more, *_disturbance(kernel, instrumented)]})
 
     def _with_sample(
         self, launches: Interceptor, kernel: Kernel, sample: CapturedLaunch, kept: Kept
@@ -426,12 +426,12 @@ def _sampled(sample: Sample | None, ctas: int) -> SampledCtas | None:
     return SampledCtas(stride=sample.stride, first=sample.first, recorded=sample.count(ctas), ctas=ctas)
 
 
-def _resources(found: ResourceUsage) -> KernelResources:
+def _resources(usage: ResourceUsage) -> KernelResources:
     return KernelResources(
-        registers=found.registers,
-        spilled_bytes=found.spilled_bytes,
-        shared_bytes=found.shared_bytes,
-        occupancy=found.occupancy,
+        registers=usage.registers,
+        spilled_bytes=usage.spilled_bytes,
+        shared_bytes=usage.shared_bytes,
+        occupancy=usage.occupancy,
     )
 
 

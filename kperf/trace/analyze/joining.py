@@ -197,8 +197,8 @@ def _lags(launch: Launch, all_events: Launch, iteration_time: float) -> dict[str
     theirs, their_cycles = _anchors(launch, reference)
     lags = {}
     for group in (name for name, main in launch.main_scope.items() if main is not None):
-        mine, my_cycles = _anchors(launch, group)
-        both, a, b = np.intersect1d(theirs, mine, return_indices=True)
+        own, my_cycles = _anchors(launch, group)
+        both, a, b = np.intersect1d(theirs, own, return_indices=True)
         last = (both & _COUNT) <= most
         earlier = round((all_events.iterations(group) - all_events.iterations(reference)) / ctas / tiles)
         lags[group] = float(np.median((my_cycles[b] - their_cycles[a])[last])) - earlier * iteration_time

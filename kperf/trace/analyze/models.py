@@ -519,11 +519,11 @@ class Joined(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _closes(cls, found: Any) -> Any:
+    def _closes(cls, given: Any) -> Any:
         """What is joined closes: earlier records of this version list where it does not, and were joined even so."""
-        if isinstance(found, dict) and found.get("open"):
+        if isinstance(given, dict) and given.get("open"):
             raise ValueError("its passes do not make one iteration")
-        return {name: value for name, value in found.items() if name != "open"} if isinstance(found, dict) else found
+        return {name: value for name, value in given.items() if name != "open"} if isinstance(given, dict) else given
 
 
 class Apart(Frozen):

@@ -71,8 +71,8 @@ def capture(name: str, original: Call, traced: Call, recording: Recording, round
         raise UsageError(reason)
     recorded = in_session(traced, recording)
     with allocated() as allocator:
-        expected, found = original(), recorded()
-        if not all(map(same_bits, expected, found)):
+        expected, instrumented = original(), recorded()
+        if not all(map(same_bits, expected, instrumented)):
             raise MeasurementError(
                 f"the instrumented kernel of {name} computes something else than the original kernel"
             )

@@ -84,12 +84,12 @@ def choose_passes(
         known.update(zip(new, compile_passes(all_probes, original, build, new, cycles=cycles), strict=True))
         return [known[places] for places in wanted]
 
-    def keeps(found: ChosenPass) -> bool:
-        return not found.differences and found.built.is_no_worse_than(original)
+    def keeps(each: ChosenPass) -> bool:
+        return not each.differences and each.built.is_no_worse_than(original)
 
-    found = compiled(single_probes(all_probes))
-    apart = [one for one in found if not keeps(one)]
-    together = [one for one in found if keeps(one)]
+    singles = compiled(single_probes(all_probes))
+    apart = [each for each in singles if not keeps(each)]
+    together = [each for each in singles if keeps(each)]
     grown: list[ChosenPass] = []
     most = int(MOST_COST * cycles / CYCLES_AN_EVENT)
     while together:
@@ -97,7 +97,9 @@ def choose_passes(
         while (
             len(together) >= _PAIR and max(map(len, first.probed.places)) + _PAIR <= most and len(known) < MOST_COMPILES
         ):
-            (candidate,) = compiled([_together(all_probes, [one.probed.places for one in (first, *together[:_PAIR])])])
+            (candidate,) = compiled(
+                [_together(all_probes, [each.probed.places for each in (first, *together[:_PAIR])])]
+            )
             if not keeps(candidate):
                 break
             first, together = candidate, together[_PAIR:]
@@ -196,9 +198,9 @@ def in_sessions(
 ) -> list[tuple[CompiledKernel, Recording]]:
     """Each kernel compiled, several at once."""
     recordings = [recording_of(probed) for probed in kernels]
-    found: dict[Places, CompiledKernel] = {}
+    compiled: dict[Places, CompiledKernel] = {}
     for recording in dict.fromkeys(recordings):
         alike = [probed for probed, own in zip(kernels, recordings, strict=True) if own == recording]
         with session(recording, apart=True):
-            found |= zip((probed.places for probed in alike), compiler.several(compile_one, alike), strict=True)
-    return [(found[probed.places], recording) for probed, recording in zip(kernels, recordings, strict=True)]
+            compiled |= zip((probed.places for probed in alike), compiler.several(compile_one, alike), strict=True)
+    return [(compiled[probed.places], recording) for probed, recording in zip(kernels, recordings, strict=True)]

@@ -130,10 +130,10 @@ def choose(subject: TracedKernel) -> str:
         traced, program = make_traced(subject, text, subject.name)
         candidates.append((_hides(program), text.count("proton.record"), text, traced))
     least: tuple[bool, bool] | None = None
-    found: list[str] = []
+    texts: list[str] = []
     refused: UsageError | None = None
     for hides, _, text, traced in sorted(candidates, key=itemgetter(0, 1, 2)):
-        if found and hides != least:
+        if texts and hides != least:
             break
         try:
             differs = bool(compile_orders(subject, traced).differences)
@@ -143,10 +143,10 @@ def choose(subject: TracedKernel) -> str:
         if not differs:  # the others have more records
             return text
         least = hides
-        found.append(text)
-    if refused is not None and not found:
+        texts.append(text)
+    if refused is not None and not texts:
         raise refused
-    return found[0]
+    return texts[0]
 
 
 def _hides(program: Program) -> tuple[bool, bool]:

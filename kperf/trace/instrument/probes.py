@@ -76,8 +76,8 @@ class Probes:
         chosen = zip(self.classes, places, strict=True)
         names = [
             f"{', '.join(dict.fromkeys(body.group for body in of.bodies))}: {of.names[place]}"
-            for of, mine in chosen
-            for place in mine
+            for of, recorded in chosen
+            for place in recorded
             if place != ANCHOR
         ]
         return list(dict.fromkeys(names))
@@ -154,8 +154,8 @@ def between(program: Program, probe: Probe, following: Probe) -> Interval:
 
     Where each way from one to the other has records of its own, as both branches of an `if`, that is the branches.
     """
-    found = program.intervals.get((probe, following))
-    return found or Interval(program.scopes[probe[0]].group, "branches", "arithmetic")
+    interval = program.intervals.get((probe, following))
+    return interval or Interval(program.scopes[probe[0]].group, "branches", "arithmetic")
 
 
 def probed_kernel(all_probes: Probes, places: Places) -> ProbedKernel:

@@ -292,14 +292,14 @@ def _loop(loop: Operation, dataflow: Dataflow) -> Loop:
 
 def _issued(region: Region) -> list[Operation]:
     """MMAs and loads of one pass through a region, but for its loops."""
-    found = []
+    issued = []
     for op in region.operations:
         if op.name == "scf.if":
             ways = [_issued(way) for way in op.regions]
-            found += max(ways, key=lambda way: sum(_flop(op) for op in way if op.name in MMAS))
+            issued += max(ways, key=lambda way: sum(_flop(op) for op in way if op.name in MMAS))
         elif op.name in {*MMAS, COPY, ASYNC_COPY, *REGISTER_LOADS}:
-            found.append(op)
-    return found
+            issued.append(op)
+    return issued
 
 
 def _number_region(
@@ -341,12 +341,12 @@ def _number_region(
 def _between(region: Region, probes: dict[int, Probe]) -> dict[tuple[Probe, Probe], list[Operation]]:
     """The operations between any two events that can follow each other in a region, in the order of the program."""
     graph = control_flow(region)
-    found = {}
+    between = {}
     for op in region.walk():
         if op.line in probes and op.line in graph:
             for last, operations in _ways(op, graph, probes):
-                found[probes[op.line], probes[last]] = operations
-    return found
+                between[probes[op.line], probes[last]] = operations
+    return between
 
 
 def _ways(start: Operation, graph: Graph, probes: dict[int, Probe]) -> list[tuple[int, list[Operation]]]:
@@ -378,13 +378,13 @@ def _ways(start: Operation, graph: Graph, probes: dict[int, Probe]) -> list[tupl
 
 
 def _leading_to(end: int, before: dict[int, set[int]], start: int) -> set[int]:
-    found: set[int] = set()
+    reached: set[int] = set()
     todo = [end]
     while todo:
-        for line in before.get(todo.pop(), set()) - found - {start}:
-            found.add(line)
+        for line in before.get(todo.pop(), set()) - reached - {start}:
+            reached.add(line)
             todo.append(line)
-    return found
+    return reached
 
 
 def _scope_name(key: tuple[Probe, Probe], scopes: list[Scope]) -> str | None:
