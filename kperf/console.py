@@ -42,7 +42,7 @@ class WholeConsole(Console):
 
     def print(self, *objects: Any, **settings: Any) -> None:
         """As rich's."""
-        parts = [fit(one, self) if isinstance(one, Table) else [one] for one in objects]
+        parts = [fit(each, self) if isinstance(each, Table) else [each] for each in objects]
         super().print(*chain.from_iterable(parts), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -101,8 +101,8 @@ def _is_control(sign: str) -> bool:
 
 def _columns(stream: TextIO | None) -> int | None:
     """None: as wide as the terminal is at the moment."""
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and (columns := int(said[:9])):
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isdecimal() and (columns := int(wanted[:9])):
         return min(max(columns, _NARROWEST), _WIDEST)
     return None if stream is not None and stream.isatty() else PIPED
 

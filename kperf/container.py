@@ -326,11 +326,11 @@ class _Seed:
 def _merge(here: Path, theirs: bytes, seed: _Seed | None) -> bool:
     """Put the container's content where it came from, with what was appended here meanwhile; False if neither fits."""
     here.parent.mkdir(parents=True, exist_ok=True)
-    with _unshared(here) as mine:
-        if mine is None:
+    with _unshared(here) as ours:
+        if ours is None:
             return False
-        merged = theirs if _unchanged(mine, seed) else _merged(here.name, mine, theirs, seed)
-        if merged is not None and merged != mine:
+        merged = theirs if _unchanged(ours, seed) else _merged(here.name, ours, theirs, seed)
+        if merged is not None and merged != ours:
             write_atomically(here, merged)
         return merged is not None
 
@@ -350,23 +350,23 @@ def _unshared(path: Path) -> Iterator[bytes | None]:
             yield stream.read()
 
 
-def _unchanged(mine: bytes, seed: _Seed | None) -> bool:
-    return not mine if seed is None else seed.is_start_of(mine, exactly=True)
+def _unchanged(ours: bytes, seed: _Seed | None) -> bool:
+    return not ours if seed is None else seed.is_start_of(ours, exactly=True)
 
 
-def _merged(name: str, mine: bytes, theirs: bytes, seed: _Seed | None) -> bytes | None:
+def _merged(name: str, ours: bytes, theirs: bytes, seed: _Seed | None) -> bytes | None:
     """Both sides' records: the lines of the one appended to the other's, environments by their id; None if not both."""
-    if mine == theirs:
-        return mine
+    if ours == theirs:
+        return ours
     seed = seed or _Seed(_digest(b""), 0)
-    if name.endswith(".jsonl") and seed.is_start_of(mine) and seed.is_start_of(theirs):
-        added, known = theirs[seed.size :], mine[seed.size :]
+    if name.endswith(".jsonl") and seed.is_start_of(ours) and seed.is_start_of(theirs):
+        added, known = theirs[seed.size :], ours[seed.size :]
         if added in known:  # an earlier try to bring them home came this far
-            return mine
-        return mine + added if mine.endswith(b"\n") else None
+            return ours
+        return ours + added if ours.endswith(b"\n") else None
     if name == "environment.json":
         with suppress(ValueError, TypeError):
-            return json.dumps(json.loads(theirs) | json.loads(mine), indent=2).encode() + b"\n"
+            return json.dumps(json.loads(theirs) | json.loads(ours), indent=2).encode() + b"\n"
     return None
 
 

@@ -39,7 +39,7 @@ class Agreement:
 
 def on_several(points: Iterable[Point], environments: Mapping[str, Environment]) -> dict[Key, OnCards]:
     """The places that several cards have measured as the newest run of the place was: setting, bars and overrides."""
-    found = {}
+    places = {}
     for key, runs in runs_by_place(points).items():
         cards = {
             environments[_environment(run)].gpu_uuid: run
@@ -47,8 +47,8 @@ def on_several(points: Iterable[Point], environments: Mapping[str, Environment])
             if _as_measured(run, environments) == _as_measured(runs[-1], environments)
         }
         if len(cards) > 1:
-            found[key] = cards
-    return found
+            places[key] = cards
+    return places
 
 
 def agreement(places: Iterable[OnCards]) -> Agreement:
@@ -96,19 +96,21 @@ def table(places: Mapping[Key, OnCards], title: str) -> Table:
 
 def sentences(places: Mapping[Key, OnCards]) -> list[str]:
     """How far the cards agree, and each ratio that does not."""
-    found = agreement(places.values())
-    what = ", ".join(str(workload) for _, workload in places) if len(places) <= _FEW else f"{len(places)} workloads"
+    outcome = agreement(places.values())
+    workloads = (
+        ", ".join(str(workload) for _, workload in places) if len(places) <= _FEW else f"{len(places)} workloads"
+    )
     return [
-        f"{what}: of the times {found.times_held} of {found.times} lie in another card's 95 % interval, "
-        f"of the ratios to {BASELINE} {found.ratios_held} of {found.ratios}",
-        *(f"outside: {line}" for line in found.missed),
+        f"{workloads}: of the times {outcome.times_held} of {outcome.times} lie in another card's 95 % interval, "
+        f"of the ratios to {BASELINE} {outcome.ratios_held} of {outcome.ratios}",
+        *(f"outside: {line}" for line in outcome.missed),
     ]
 
 
 def report(console: Console, store: Store, figure: Figure, places: Container[Key]) -> None:
     """Print how far cards agree, by what of a figure was measured on several of them; or that nothing was."""
     measured = on_several([point for point in store.points() if point.figure == figure], store.environments())
-    shared = {key: found for key, found in measured.items() if key in places}
+    shared = {key: cards for key, cards in measured.items() if key in places}
     if not shared:
         console.print("no workload was measured on several cards in one setting: how far they agree is unknown")
         return

@@ -120,16 +120,16 @@ def _measure(order: _Order) -> Measured:
     A broken context cannot be used again: the process ends with it, and what follows is what follows on any death.
     """
     worker = get_worker()
-    told = 0.0
+    reported_at = 0.0
 
-    def tell(what: str, lost: bool = False) -> None:
-        worker.log_event(_STEPS, {"step": asdict(_Step(order.number, what, worker.name, os.getpid(), lost))})
+    def tell(activity: str, lost: bool = False) -> None:
+        worker.log_event(_STEPS, {"step": asdict(_Step(order.number, activity, worker.name, os.getpid(), lost))})
 
-    def on_step(what: str) -> None:
-        nonlocal told
-        if not what.startswith("round") or time.monotonic() - told > _STEP_EVERY_S:
-            told = time.monotonic()
-            tell(what)
+    def on_step(activity: str) -> None:
+        nonlocal reported_at
+        if not activity.startswith("round") or time.monotonic() - reported_at > _STEP_EVERY_S:
+            reported_at = time.monotonic()
+            tell(activity)
 
     on_step("starting")
     asked = Asked(implementations(order.keys), order.figure, order.rounds)
@@ -263,13 +263,13 @@ class _Watch:
 
     def given_up(self, order: _Order, future: Any) -> str:
         """A sentence about a task that has no points. Raises what it raised, unless that is the end of its process."""
-        what = order.task.places[0][1]
+        workload = order.task.places[0][1]
         if future.status == "cancelled":
             raise MeasurementError("the scheduler is gone; what was recorded is kept")
         error = future.exception()
         if not isinstance(error, KilledWorker):
             raise error
-        sentence = f"{what} ended every process that began it"
+        sentence = f"{workload} ended every process that began it"
         if order.number in self._lost:
             sentence += f", the last with: {self._lost[order.number]}"
         self._progress.say(f"{sentence}; the others go on")
@@ -339,9 +339,9 @@ def joined(address: str) -> Iterator[Processes]:
         with client:
             if not _gpus(client):
                 raise UsageError(f"no GPU has joined {address}: `kperf worker {address}` on each host joins its GPUs")
-            found = Processes(client, begin)
+            bench = Processes(client, begin)
             try:
-                yield found
+                yield bench
             except BaseException:
                 client.restart_workers(list(_gpus(client)), timeout=_CONNECT_S, raise_for_error=False)
                 raise
@@ -370,8 +370,8 @@ def serve(address: str, chosen: Sequence[Numbered]) -> None:
 def _gpus(client: Client) -> dict[str, set[str]]:
     """The processes that are there, by address, and the UUIDs of their GPUs."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    found = {address: set(worker["resources"]) for address, worker in workers.items()}
-    return {address: names - {"GPU"} for address, names in found.items() if "GPU" in names}
+    resources = {address: set(worker["resources"]) for address, worker in workers.items()}
+    return {address: names - {"GPU"} for address, names in resources.items() if "GPU" in names}
 
 
 def _options(one: Numbered, name: str, scratch: str) -> dict[str, Any]:

@@ -181,9 +181,9 @@ def _prepare(
             on_step(f"compiling {implementation.label}")
             if reason := implementation.refuses(run.workload) or implementation.missing():
                 run.fail(implementation, "unsupported", reason)
-            elif found := run.attempt(implementation, partial(_bind, implementation, run.workload, inputs)):
-                bound[-1].append((implementation, found))
-    calls = _calls_per_sample([found.milliseconds for of_run in bound for _, found in of_run])
+            elif call := run.attempt(implementation, partial(_bind, implementation, run.workload, inputs)):
+                bound[-1].append((implementation, call))
+    calls = _calls_per_sample([call.milliseconds for of_run in bound for _, call in of_run])
     # One graph is replayed at a time and reads nothing of another: they share the memory of what they write.
     pool = torch.cuda.graph_pool_handle()
     candidates = []
@@ -211,9 +211,9 @@ def _right(
             run.fail(implementation, "oom", "the float32 reference does not fit in the GPU's memory")
         return []
     candidates = []
-    for implementation, found in bound:
+    for implementation, call in bound:
         on_step(f"checking {implementation.label}")
-        check = partial(_check, implementation, found, calls, run.workload, expected, pool)
+        check = partial(_check, implementation, call, calls, run.workload, expected, pool)
         if candidate := run.attempt(implementation, check):
             candidates.append((run, candidate))
     return candidates
@@ -285,13 +285,13 @@ def check_on_cpu(implementation: Implementation, workload: Workload, seed: int =
     operands = inputs.q, inputs.k, inputs.v
     expected = expected_of(workload, inputs)
     if inputs.do is None:
-        found, _ = errors(implementation.forward(*operands, workload.causal, workload.sm_scale)(), expected)
+        rel_error, _ = errors(implementation.forward(*operands, workload.causal, workload.sm_scale)(), expected)
     else:
         call = implementation.backward(*operands, inputs.do, workload.causal, workload.sm_scale)
-        found = gradient_error(call(), expected)
-    if not found <= max_rel_error(implementation, workload):
-        raise MeasurementError(f"{implementation.label} on the CPU, {workload}: relative error {found:.2e}")
-    return found
+        rel_error = gradient_error(call(), expected)
+    if not rel_error <= max_rel_error(implementation, workload):
+        raise MeasurementError(f"{implementation.label} on the CPU, {workload}: relative error {rel_error:.2e}")
+    return rel_error
 
 
 def _bind(implementation: Implementation, workload: Workload, inputs: Inputs) -> _Bound:

@@ -52,7 +52,7 @@ def pairs(first: Iterable[Point], second: Iterable[Point] | None = None) -> dict
     same overrides, the baseline among them, in the same environment.
     """
     earlier = runs_by_place(first)
-    found = {}
+    repeated = {}
     for key, runs in (earlier if second is None else runs_by_place(second)).items():
         for place in reversed(range(len(runs))):
             before = runs[:place] if second is None else earlier.get(key, [])
@@ -60,17 +60,17 @@ def pairs(first: Iterable[Point], second: Iterable[Point] | None = None) -> dict
                 continue  # it is no second run of itself
             same = [run for run in before if BASELINE in run and _what_ran(run) == _what_ran(runs[place])]
             if same:
-                found[key] = (same[-1], runs[place])
+                repeated[key] = (same[-1], runs[place])
                 break
-    return found
+    return repeated
 
 
-def compare(found: Sequence[Pair]) -> Repeated:
+def compare(repeated: Sequence[Pair]) -> Repeated:
     """Count over pairs of runs: unsettled points, and ratios to the baseline inside the first run's interval."""
-    timed = [p for pair in found for run in pair for p in run.values() if isinstance(p, MeasuredPoint)]
+    timed = [p for pair in repeated for run in pair for p in run.values() if isinstance(p, MeasuredPoint)]
     times: list[bool] = []
     ratios, held, missed, retuned = [], 0, [], []
-    for first, second in found:
+    for first, second in repeated:
         for key in first:
             one, other = first[key], second[key]
             if not isinstance(one, MeasuredPoint) or not isinstance(other, MeasuredPoint):
@@ -117,9 +117,9 @@ def run(console: Console, results: Path, other: Path | None) -> None:
         "rms of ratios",
     )
     table = titled_table(f"two runs of the same grid on one card, ratios to {BASELINE}", *headers)
-    outcomes = {name: compare(found) for name, found in figures.items()}
+    outcomes = {name: compare(of_figure) for name, of_figure in figures.items()}
     if len(outcomes) > 1:
-        outcomes["all"] = compare([pair for found in figures.values() for pair in found])
+        outcomes["all"] = compare([pair for of_figure in figures.values() for pair in of_figure])
     for name, outcome in outcomes.items():
         table.add_row(name, str(outcome.points), *_shares(outcome))
     console.print(table)

@@ -129,13 +129,13 @@ def ratio_table(runs: dict[Key, dict[str, Point]], ratios: Sequence[tuple[str, s
     """Speedups a place of the figure, and their geometric means: of all, and of those that the claims are about."""
     headers = ("batch x seq_len", *(f"{ours}/{theirs}" for ours, theirs in ratios))
     table = titled_table("speedup; a row is of one run, interleaved", *headers)
-    found = {key: [speedup(run, *ratio) for ratio in ratios] for key, run in runs.items()}
-    for (_, workload), row in found.items():
+    speedups = {key: [speedup(run, *ratio) for ratio in ratios] for key, run in runs.items()}
+    for (_, workload), row in speedups.items():
         cells = ["-" if ratio is None else f"{ratio:.3f}" for ratio in row]
         table.add_row(f"{workload.batch} x {workload.seq_len}", *cells)
     table.add_section()
     for shortest, label in ((0, "geometric mean, all"), (LONG_SEQ_LEN, f"seq_len >= {LONG_SEQ_LEN}")):
-        rows = [row for (_, workload), row in found.items() if workload.seq_len >= shortest]
+        rows = [row for (_, workload), row in speedups.items() if workload.seq_len >= shortest]
         columns = [[ratio for ratio in column if ratio is not None] for column in zip(*rows, strict=True)]
         table.add_row(label, *(f"{statistics.geometric_mean(column):.3f}" if column else "-" for column in columns))
     return table

@@ -161,8 +161,8 @@ class _Loops(DefaultHandler):
     def reduction(self, dtype: torch.dtype, _src_dtype: torch.dtype, reduction_type: str, value: Any) -> Any:
         """A value of the loops that stay; so many as the kind of reduction has results."""
         results, flops, functions = _REDUCTIONS.get(reduction_type, (1, 0, 0))
-        found = self._over_all(reduction_type, (dtype,) * results, value, flops, functions, self._kept)
-        return found if results > 1 else found[0]
+        reduced = self._over_all(reduction_type, (dtype,) * results, value, flops, functions, self._kept)
+        return reduced if results > 1 else reduced[0]
 
     def scan(self, dtypes: Sequence[torch.dtype], _combine: Any, values: tuple[_Value, ...]) -> tuple[_Value, ...]:
         """One operation an element and value."""
@@ -242,9 +242,9 @@ def count(node: BaseSchedulerNode, removed: set[str]) -> Counts:
             products += _products(part)
             moved += sum(map(_bytes_of, _operands(part, removed)))
     for accesses in (loops.reads, loops.writes):
-        for name, found in accesses.items():
+        for name, of_buffer in accesses.items():
             if name not in removed:
-                moved += elements(found, int(V.graph.get_numel(name))) * V.graph.get_dtype(name).itemsize
+                moved += elements(of_buffer, int(V.graph.get_numel(name))) * V.graph.get_dtype(name).itemsize
     return Counts(loops.flops + products, products, loops.functions, loops.reduced, moved)
 
 
@@ -346,13 +346,13 @@ def _used(access: Access) -> Access:
 
 def _strides(access: Access) -> dict[tuple[int, int], sympy.Symbol]:
     """(stride, size) -> the variable, of those that the index is linear in and that stand in no condition."""
-    found = {}
+    strides = {}
     for variable, size in access.ranges:
         stride = access.index.coeff(variable)
         others = (access.index - stride * variable).free_symbols | access.condition.free_symbols
         if stride.is_Integer and stride > 0 and variable not in others:
-            found[int(stride), size] = variable
-    return found
+            strides[int(stride), size] = variable
+    return strides
 
 
 def _without(access: Access, variables: Sequence[sympy.Symbol]) -> Access:

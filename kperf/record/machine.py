@@ -176,9 +176,9 @@ def _warnings(machine: Machine) -> str:
     gpu = machine.gpus[0]
     warnings = [*machine.warnings]
     warnings += [
-        f"{name} is {found}, not the {machine.pinned[name]} of the record"
-        for name, found in machine.packages.items()
-        if found and name in machine.pinned and found.partition("+")[0] != machine.pinned[name]
+        f"{name} is {installed}, not the {machine.pinned[name]} of the record"
+        for name, installed in machine.packages.items()
+        if installed and name in machine.pinned and installed.partition("+")[0] != machine.pinned[name]
     ]
     if gpu.mig:
         warnings.append("MIG is on: a slice is measured, not the whole GPU")
@@ -224,7 +224,7 @@ def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     names = [name.strip() for name in chosen.split(",")]
     if all(name.startswith("GPU-") for name in names):
         named = ([gpu for gpu in gpus if f"GPU-{gpu.uuid}".startswith(name)] for name in names)
-        return tuple(gpu for found in takewhile(bool, named) for gpu in found)
+        return tuple(gpu for named_alike in takewhile(bool, named) for gpu in named_alike)
     return gpus
 
 

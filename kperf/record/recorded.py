@@ -35,7 +35,7 @@ def _mend(results: Path) -> str:
 
 
 def _damaged(results: Path) -> list[Path]:
-    found = []
+    damaged = []
     for name in files_below(RECORDED):
         path, here = RECORDED / name, results / name
         if not here.is_file() or here.stat().st_size >= path.stat().st_size:
@@ -43,8 +43,8 @@ def _damaged(results: Path) -> list[Path]:
         content = here.read_bytes()
         whole_lines = path.suffix == ".jsonl" and content.endswith(b"\n")
         if path.read_bytes().startswith(content) and not whole_lines:
-            found.append(name)
-    return found
+            damaged.append(name)
+    return damaged
 
 
 def restore(results: Path) -> list[str]:

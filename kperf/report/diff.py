@@ -68,12 +68,12 @@ def run(console: Console, before: Path, after: Path, *, markdown: bool, most_slo
     Raises `MeasurementError` if it takes longer than that, `UsageError` if a file is no timeline.
     """
     one, other = read_timeline(before), read_timeline(after)
-    found = rows([one, other], change=True)
+    table_rows = rows([one, other], change=True)
     if markdown:
-        console.out(as_markdown(found), end="", highlight=False)
+        console.out(as_markdown(table_rows), end="", highlight=False)
     else:
         table = Table(*_COLUMNS, title=f"{before} and {after}", title_justify="left")
-        for row in found:
+        for row in table_rows:
             table.add_row(*map(printable, row))
         console.print(table)
     first, second = one.overhead.launch_ms, other.overhead.launch_ms
@@ -98,9 +98,9 @@ def rows(timelines: Sequence[Timeline], *, change: bool) -> list[list[str]]:
         ("findings", [", ".join(finding.id for finding in one.findings) or "-" for one in timelines]),
     ]
     regions = _regions(*timelines) if change else []
-    found = [[name, *values, *([""] if change else [])] for name, values in about]
-    found += [fact.cells(timelines, change=change) for fact in (*_FACTS, *regions)]
-    return [row for row in found if any(cell != "-" for cell in row[1 : 1 + len(timelines)])]
+    all_rows = [[name, *values, *([""] if change else [])] for name, values in about]
+    all_rows += [fact.cells(timelines, change=change) for fact in (*_FACTS, *regions)]
+    return [row for row in all_rows if any(cell != "-" for cell in row[1 : 1 + len(timelines)])]
 
 
 def _regions(before: Timeline, after: Timeline) -> list[_Fact]:
@@ -116,13 +116,13 @@ def _regions(before: Timeline, after: Timeline) -> list[_Fact]:
 
 def _per_iteration(group: str, name: str) -> Callable[[Timeline], float | None]:
     def read(t: Timeline) -> float | None:
-        found = [one.per_iteration for one in t.regions if (one.warp_group, one.name) == (group, name)]
-        known = [cycles for cycles in found if cycles is not None]
+        of_region = [region.per_iteration for region in t.regions if (region.warp_group, region.name) == (group, name)]
+        known = [cycles for cycles in of_region if cycles is not None]
         return sum(known) if known else None
 
     return read
 
 
-def as_markdown(found: Sequence[Sequence[str]]) -> str:
+def as_markdown(table_rows: Sequence[Sequence[str]]) -> str:
     """The table as GitHub and GitLab show it in a comment."""
-    return "".join(f"{row(cells)}\n" for cells in (_COLUMNS, ("---", "---:", "---:", "---:"), *found))
+    return "".join(f"{row(cells)}\n" for cells in (_COLUMNS, ("---", "---:", "---:", "---:"), *table_rows))

@@ -64,10 +64,10 @@ def rungs(ladder: Ladder) -> list[Rung]:
 
     What was inlined is of the line that it was written at; library code is of the line that called it.
     """
-    found: dict[tuple[str, int], Rung] = {}
+    by_line: dict[tuple[str, int], Rung] = {}
 
     def rung(file: str, number: int) -> Rung:
-        return found.setdefault((file, number), Rung(file, number, source_text(file, number)))
+        return by_line.setdefault((file, number), Rung(file, number, source_text(file, number)))
 
     for level, lines in ladder.levels.items():
         for line in lines:
@@ -82,7 +82,7 @@ def rungs(ladder: Ladder) -> list[Rung]:
     def order(one: Rung) -> tuple[bool, bool, str, int]:
         return one.file != ladder.file, Frame(one.file, one.number).in_library, one.file, one.number
 
-    return sorted(found.values(), key=order)
+    return sorted(by_line.values(), key=order)
 
 
 def callers(line: Line) -> list[Frame]:
@@ -96,14 +96,14 @@ def restricted(ladders: Sequence[Ladder], first: int, last: int) -> list[Ladder]
 
     Raises `UsageError` if none has.
     """
-    found = [_restricted(ladder, first, last) for ladder in ladders]
-    if not any(any(one.levels.values()) for one in found):
-        one = ladders[0]
-        numbers = sorted(rung.number for rung in rungs(one) if rung.file == one.file)
+    parts = [_restricted(ladder, first, last) for ladder in ladders]
+    if not any(any(part.levels.values()) for part in parts):
+        part = ladders[0]
+        numbers = sorted(rung.number for rung in rungs(part) if rung.file == part.file)
         has = f"it has lines {numbers[0]} to {numbers[-1]}" if numbers else "it has no locations"
         asked = f"line {first}" if first == last else f"lines {first} to {last}"
-        raise UsageError(f"{one.kernel} makes nothing of {asked} of {Path(one.file).name}: {has}")
-    return [one for one in found if any(one.levels.values())]
+        raise UsageError(f"{part.kernel} makes nothing of {asked} of {Path(part.file).name}: {has}")
+    return [part for part in parts if any(part.levels.values())]
 
 
 def _restricted(ladder: Ladder, first: int, last: int) -> Ladder:

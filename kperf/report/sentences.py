@@ -75,8 +75,8 @@ def table(timelines: Sequence[Timeline], stamp: str) -> Table:
     )
     result.add_section()
     for group, name in dict.fromkeys((r.warp_group, r.name) for t in timelines for r in t.regions):
-        found = [[r for r in t.regions if (r.warp_group, r.name) == (group, name)] for t in timelines]
-        row(f"{group}: {name}", [f"{_range(r[0].cycles)}  {r[0].share:5.1%}" if r else "-" for r in found])
+        regions = [[r for r in t.regions if (r.warp_group, r.name) == (group, name)] for t in timelines]
+        row(f"{group}: {name}", [f"{_range(r[0].cycles)}  {r[0].share:5.1%}" if r else "-" for r in regions])
     result.add_section()
     for cause in dict.fromkeys(b.cause for t in timelines for b in t.bubbles):
         cells = [next((f"{b.cycles:.0f}" for b in t.bubbles if b.cause == cause), "-") for t in timelines]
@@ -330,11 +330,11 @@ def _what_ifs(t: Timeline, graph: Replayed) -> list[str]:
         lines.append(f"{t.label}: {alone}an iteration would take {', '.join(saved)}.")
     elif t.withheld:
         lines.append(f"{t.label}: no what-if saving is given: {t.withheld[0].why}.")
-    for what, beginning in (("if no load took any time", "load "), ("if every stage were free at once", "wait ")):
+    for condition, beginning in (("if no load took any time", "load "), ("if every stage were free at once", "wait ")):
         if rows := _of_the_loaders(t, beginning):
             row = max(rows, key=lambda row: row.high)
             less = _saved(row) if row in t.what_if else f"at most {max(row.high, 0.0):.0f}"
-            lines.append(f"{t.label}: {what}, an iteration would take {less} cycles less.")
+            lines.append(f"{t.label}: {condition}, an iteration would take {less} cycles less.")
     return lines
 
 

@@ -78,10 +78,10 @@ def kind(workload: Workload) -> Kind:
     return workload.head_dim, workload.dtype, workload.causal, workload.inputs
 
 
-def distance(one: Workload, other: Workload) -> float:
+def distance(first: Workload, second: Workload) -> float:
     """Of two shapes of one kind, in factors of two."""
-    heads = one.batch * one.heads / (other.batch * other.heads)
-    return math.hypot(math.log2(one.seq_len / other.seq_len), math.log2(heads))
+    heads = first.batch * first.heads / (second.batch * second.heads)
+    return math.hypot(math.log2(first.seq_len / second.seq_len), math.log2(heads))
 
 
 def recorded_points(folder: Path) -> list[Point]:
@@ -92,13 +92,13 @@ def recorded_points(folder: Path) -> list[Point]:
 
 def measured_runs(points: Iterable[Point], keys: Sequence[str]) -> dict[Workload, Run]:
     """For each workload the newest run with the most of `keys`: those of them that have a time."""
-    found: dict[Workload, Run] = {}
+    newest: dict[Workload, Run] = {}
     for (_, workload), run in fullest_runs(points, keys).items():
         timed = {key: run[key] for key in keys if isinstance(run.get(key), MeasuredPoint)}
-        before = found.get(workload, {})
+        before = newest.get(workload, {})
         if timed and (len(timed), _recorded_at(timed)) > (len(before), _recorded_at(before)):
-            found[workload] = timed
-    return found
+            newest[workload] = timed
+    return newest
 
 
 def choose(workload: Workload, runs: Runs) -> Choice:
@@ -123,7 +123,7 @@ def choose(workload: Workload, runs: Runs) -> Choice:
 
 def regrets(runs: Runs) -> list[Regret]:
     """Leave each workload out in turn, and choose for it from all others of its kind."""
-    found = []
+    costs = []
     for workload, run in runs.items():
         others = {other: of for other, of in runs.items() if other != workload}
         try:
@@ -134,8 +134,8 @@ def regrets(runs: Runs) -> list[Regret]:
             continue
         best = min(run, key=lambda key: _ms(run, key))
         cost = _ms(run, choice.key) / _ms(run, best) - 1
-        found.append(Regret(workload, choice.key, best, cost, choice.distance))
-    return found
+        costs.append(Regret(workload, choice.key, best, cost, choice.distance))
+    return costs
 
 
 def crossovers(runs: Runs) -> list[tuple[list[Workload], Choice]]:
@@ -221,17 +221,17 @@ def _regret_table(sets: Mapping[str, Runs]) -> Table:
     )
     table.caption_justify = "left"
     for label, runs in sets.items():
-        found = regrets(runs)
-        if not found:
+        costs = regrets(runs)
+        if not costs:
             table.add_row(label, "0", "-", "-", "-", "-")
             continue
-        worst = max(found, key=lambda regret: regret.value)
+        worst = max(costs, key=lambda regret: regret.value)
         single = _best_single(runs)
         table.add_row(
             label,
-            str(len(found)),
-            str(sum(regret.chosen != regret.best for regret in found)),
-            f"{statistics.mean(regret.value for regret in found):.2%}",
+            str(len(costs)),
+            str(sum(regret.chosen != regret.best for regret in costs)),
+            f"{statistics.mean(regret.value for regret in costs):.2%}",
             f"{worst.value:.1%}, {worst.chosen} for {worst.best} on {worst.workload}" if worst.value else "0",
             f"{single[0]}, {single[1]:.2%}" if single else "none runs all",
         )

@@ -92,17 +92,17 @@ def run(console: Console, results: Path, asked: Asked, draw: Draw) -> None:
 def report(console: Console, folder: Path, how: str, draw: Draw) -> list[Path]:
     """Print and draw the studies in the folder; returns the figure's files. Raises `UsageError` if there is none."""
     store = store_in(folder)
-    found = studies(store.points())
-    if not found:
+    recorded = studies(store.points())
+    if not recorded:
         raise UsageError(f"{store.points_path} has no row: measure on a Hopper GPU")
-    last = found[-1].rows[-1].point
+    last = recorded[-1].rows[-1].point
     known = store.environments()
     if last.environment not in known:
         raise UsageError(f"{store.environments_path} lacks the environment {last.environment}: restore it")
     stamp = f"{how} on {known[last.environment].gpu}, {last.recorded_at[:10]}"
-    for table in (tables.before_and_after(found, stamp), tables.searches(found, stamp)):
+    for table in (tables.before_and_after(recorded, stamp), tables.searches(recorded, stamp)):
         console.print(table)
-    written = list(draw(found, stamp, folder / "tune"))
+    written = list(draw(recorded, stamp, folder / "tune"))
     for path in written:
         console.print(f"drawn: {path} ({stamp})")
     return written
@@ -118,13 +118,13 @@ def _tune(console: Console, results: Path, asked: Asked) -> Path:
         for workload in asked.workloads:
             judged = _pruned(console, space, workload)
             candidates = expected(space, workload, judged)
-            runnable = [one.config for one in judged if not one.refused]
+            runnable = [each.config for each in judged if not each.refused]
             if not candidates:
                 raise MeasurementError(f"compiling leaves no configuration for {workload} on {space.arch.name}")
             with _progress(console) as say:
                 _Tuning(writer, space, workload, candidates, runnable, environment, asked, say).run()
-            for name, found in tuned(studies(writer.points)).items():
-                path = configs.write(name, {configs.class_of(one): config for one, config in found.items()})
+            for name, chosen in tuned(studies(writer.points)).items():
+                path = configs.write(name, {configs.class_of(each): config for each, config in chosen.items()})
                 console.print(f"{workload}: written to {path}")
     return store.folder
 
@@ -222,7 +222,7 @@ class _Tuning:
             ours = [_in(self.space.default, DEFAULT_KEY), _in(chosen, TUNED_KEY)]
             self._measure("comparison", [*((one, None) for one in others), *ours], rounds)
 
-    def _measure(self, part: Part, what: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
+    def _measure(self, part: Part, timed: Sequence[tuple[Implementation, Config | None]], rounds: int) -> None:
         """Check and time these in turn, and record them.
 
         What breaks the GPU's context ends the process. A configuration that does is recorded, and the next run goes
@@ -231,27 +231,27 @@ class _Tuning:
         try:
             points = measure(
                 [self.workload],
-                [implementation for implementation, _ in what],
+                [implementation for implementation, _ in timed],
                 figure="tune",
                 sweep="seq_len",
                 environment=self.environment,
                 rounds=rounds,
             )
         except BrokenGpuError as error:
-            broken = [one for one in what if one[0].key == error.key and part != "comparison"]
+            broken = [pair for pair in timed if pair[0].key == error.key and part != "comparison"]
             self._record(part, broken, [self._broken(implementation, str(error)) for implementation, _ in broken])
             raise
-        self._record(part, what, points)
+        self._record(part, timed, points)
 
     def _record(
-        self, part: Part, what: Sequence[tuple[Implementation, Config | None]], points: Sequence[Point]
+        self, part: Part, timed: Sequence[tuple[Implementation, Config | None]], points: Sequence[Point]
     ) -> None:
         counts = {"candidates": len(self.candidates), "runnable": len(self.runnable)}
         fields = {"study": self.name, "architecture": self.space.arch.name, **counts}
         self.writer.append(
             [
                 TuneRow(**fields, part=part, config=config, point=point)
-                for (_, config), point in zip(what, points, strict=True)
+                for (_, config), point in zip(timed, points, strict=True)
             ]
         )
 
@@ -271,20 +271,24 @@ class _Tuning:
 
     def _begun(self) -> str | None:
         """The name of this environment's newest study of the workload."""
-        mine = (self.space.arch.name, self.workload, self.environment, len(self.candidates), len(self.runnable))
+        own = (self.space.arch.name, self.workload, self.environment, len(self.candidates), len(self.runnable))
         for row in reversed(self.writer.points):
             point = row.point
-            if (row.architecture, point.workload, point.environment, row.candidates, row.runnable) == mine:
+            if (row.architecture, point.workload, point.environment, row.candidates, row.runnable) == own:
                 return row.study
         return None
 
     def _best_elsewhere(self) -> list[Config]:
         """What was best for other sizes of the same kind, the nearest size first; each once."""
         kind = (self.workload.head_dim, self.workload.causal, self.workload.dtype)
-        found = tuned(studies(self.writer.points)).get(self.space.arch.name, {})
-        alike = [one for one in found if (one.head_dim, one.causal, one.dtype) == kind and one != self.workload]
-        nearest = sorted(alike, key=lambda one: abs(math.log(one.seq_len / self.workload.seq_len)))
-        return [*dict.fromkeys(found[one] for one in nearest)]
+        best = tuned(studies(self.writer.points)).get(self.space.arch.name, {})
+        alike = [
+            workload
+            for workload in best
+            if (workload.head_dim, workload.causal, workload.dtype) == kind and workload != self.workload
+        ]
+        nearest = sorted(alike, key=lambda workload: abs(math.log(workload.seq_len / self.workload.seq_len)))
+        return [*dict.fromkeys(best[workload] for workload in nearest)]
 
 
 def _in(config: Config, key: str = "") -> tuple[Implementation, Config]:
