@@ -65,10 +65,10 @@ def read_levels(texts: Mapping[str, str], code: MachineCode | None, moved: Moved
         "ptx": partial(_assembly, "//"),
         "gcn": partial(_assembly, ";"),
     }
-    found = {level: _moved(readers[level](texts[level]), moved) for level in LEVELS if level in texts}
+    levels = {level: _moved(readers[level](texts[level]), moved) for level in LEVELS if level in texts}
     if code is not None:
-        found["sass"] = _with_calls(_sass(code), found.get("ptx", ()))
-    return {level: found[level] for level in LEVELS if level in found}
+        levels["sass"] = _with_calls(_sass(code), levels.get("ptx", ()))
+    return {level: levels[level] for level in LEVELS if level in levels}
 
 
 def _moved(lines: list[Line], moved: Moved) -> list[Line]:
